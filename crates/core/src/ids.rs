@@ -1,0 +1,73 @@
+//! Names of things, as types: which path, which sequence number.
+
+use core::fmt;
+
+/// One uplink of the client, and with it the path over that uplink: the client numbers its links, and the gateway
+/// knows the path by the same number. Both ends index per-path tables with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub u8);
+
+impl PathId {
+    /// How many paths a session can have; ids are `0..MAX`.
+    pub const MAX: usize = 16;
+
+    /// This id as a table index.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for PathId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A 32-bit sequence number that wraps (RFC 1982 serial number arithmetic).
+///
+/// It has no `Ord`: of two numbers 2^31 apart neither is later. Use [`Seq::is_after`] and [`Seq::distance_from`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seq(pub u32);
+
+impl Seq {
+    /// The number `n` after this one.
+    #[must_use]
+    pub const fn plus(self, n: u32) -> Self {
+        Self(self.0.wrapping_add(n))
+    }
+
+    /// The number `n` before this one.
+    #[must_use]
+    pub const fn minus(self, n: u32) -> Self {
+        Self(self.0.wrapping_sub(n))
+    }
+
+    /// How far this number is ahead of `base`; negative if behind. Meaningful below 2^31 of distance.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_wrap,
+        reason = "two's complement is the serial number order"
+    )]
+    pub const fn distance_from(self, base: Self) -> i32 {
+        self.0.wrapping_sub(base.0) as i32
+    }
+
+    /// Whether this number comes after `other`.
+    #[must_use]
+    pub const fn is_after(self, other: Self) -> bool {
+        self.distance_from(other) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_survives_the_wrap() {
+        assert!(Seq(2).is_after(Seq(u32::MAX)));
+        assert_eq!(Seq(2).distance_from(Seq(u32::MAX)), 3);
+        assert_eq!(Seq(1).minus(3), Seq(u32::MAX - 1));
+    }
+}

@@ -1,0 +1,40 @@
+//! The engine of pleach: protocol and policy of a multipath tunnel, as plain state machines.
+//!
+//! Nothing here reads a clock, draws ambient randomness, waits, opens a socket or starts a thread. Time comes in as
+//! [`time::Instant`] with every call, randomness as a seed at construction, packets and datagrams as buffers. The
+//! daemon (`pleach-linux`, `pleach`), the simulator (`pleach-sim`) and the lab run the same types.
+//!
+//! # The contract of a state machine
+//!
+//! - `handle_*(now, …)` takes an input; `poll_*` pulls an output and never blocks; `on_*` tells a part something.
+//! - After any `handle_*`, drain every `poll_*`, then wait until `poll_timeout` or the next input.
+//! - `now` never decreases. Once drained at `now`, `poll_timeout` lies after `now`.
+//! - Every buffer and table has a stated bound. Every packet is delivered, queued, or counted under one
+//!   [`tunnel::DropReason`].
+//!
+//! # Modules
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`time`], [`units`], [`ids`], [`rng`] | the vocabulary |
+//! | [`packet`] | inner packets, their five-tuple, pooled buffers |
+//! | [`wire`] | what travels in a datagram |
+//! | [`session`] | handshake, keys, replay windows, cookies |
+//! | [`path`] | what is known of one path: RTT, delay, rate, loss, health; pacing |
+//! | [`queue`] | the tunnel queue: flow queueing with CoDel |
+//! | [`sched`] | which path a packet takes: one policy per file |
+//! | [`resequencer`] | the order packets leave in |
+//! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
+//! | [`endpoint`] | all associations of a host: whose packet is this |
+#![forbid(unsafe_code)]
+
+pub mod ids;
+pub mod packet;
+pub mod path;
+pub mod queue;
+pub mod rng;
+pub mod sched;
+pub mod session;
+pub mod time;
+pub mod units;
+pub mod wire;

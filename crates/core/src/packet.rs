@@ -1,0 +1,508 @@
+//! Inner packets: a pooled buffer, and a checked view of the IP packet in it.
+//!
+//! A [`PacketBuf`] owns its memory and comes from a [`Pool`], to which it returns; in the steady state no packet
+//! allocates. [`PacketView`] reads what the engine needs of an IPv4 (RFC 791) or IPv6 (RFC 8200) packet: addresses,
+//! the five-tuple's hash, DSCP and ECN. It checks the lengths once, at construction; a packet that fails is not
+//! carried.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An inner packet in a buffer of its own.
+#[derive(Debug, Default)]
+pub struct PacketBuf {
+    bytes: Vec<u8>,
+}
+
+impl PacketBuf {
+    /// The packet.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The packet, to change.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Length of the packet in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there is no packet in the buffer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Makes the length `len`: cuts, or fills with zeros (which costs, so grow rarely on the packet path).
+    pub fn resize(&mut self, len: usize) {
+        self.bytes.resize(len, 0);
+    }
+
+    /// Cuts to `len` bytes; no effect if shorter already.
+    pub fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(len);
+    }
+
+    /// Replaces the content by `bytes`.
+    pub fn fill_from(&mut self, bytes: &[u8]) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+    }
+}
+
+impl From<Vec<u8>> for PacketBuf {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+}
+
+/// A stock of buffers. Bounded: what is returned above [`Pool::new`]'s limit is freed.
+#[derive(Debug)]
+pub struct Pool {
+    free: Vec<PacketBuf>,
+    limit: usize,
+    capacity_bytes: usize,
+}
+
+impl Pool {
+    /// An empty pool that keeps at most `limit` buffers and makes new ones with room for `capacity_bytes`.
+    #[must_use]
+    pub fn new(limit: usize, capacity_bytes: usize) -> Self {
+        Self {
+            free: Vec::with_capacity(limit.min(1024)),
+            limit,
+            capacity_bytes,
+        }
+    }
+
+    /// A buffer with unspecified content and length; a new one if the pool is empty.
+    #[must_use]
+    pub fn take(&mut self) -> PacketBuf {
+        self.free.pop().unwrap_or_else(|| PacketBuf {
+            bytes: Vec::with_capacity(self.capacity_bytes),
+        })
+    }
+
+    /// A buffer holding a copy of `bytes`.
+    #[must_use]
+    pub fn copy_of(&mut self, bytes: &[u8]) -> PacketBuf {
+        let mut packet = self.take();
+        packet.fill_from(bytes);
+        packet
+    }
+
+    /// Takes `packet` back.
+    pub fn recycle(&mut self, packet: PacketBuf) {
+        if self.free.len() < self.limit && packet.bytes.capacity() >= self.capacity_bytes {
+            self.free.push(packet);
+        }
+    }
+
+    /// How many buffers lie ready.
+    #[must_use]
+    pub fn free_len(&self) -> usize {
+        self.free.len()
+    }
+}
+
+/// Why bytes are no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PacketError {
+    /// The version nibble is neither 4 nor 6.
+    #[error("neither IPv4 nor IPv6")]
+    NotIp,
+    /// The bytes end before the header or the length it states.
+    #[error("packet cut short")]
+    Truncated,
+}
+
+/// The congestion mark of an IP packet (RFC 3168).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ecn {
+    /// The sender does not take part in ECN.
+    NotCapable,
+    /// Capable, code point ECT(0) or ECT(1).
+    Capable,
+    /// Congestion experienced.
+    Congested,
+}
+
+/// A checked view of an IP packet.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketView<'a> {
+    bytes: &'a [u8],
+    is_v6: bool,
+    /// Offset of the transport header, behind IPv4 options and IPv6 extension headers.
+    transport_offset: usize,
+    /// IP protocol number of the transport header; `None` in a fragment other than the first.
+    protocol: Option<u8>,
+}
+
+impl<'a> PacketView<'a> {
+    /// Checks `bytes` as one whole IP packet. Bytes behind the stated IP length are not part of it.
+    ///
+    /// # Errors
+    /// [`PacketError`] if the version or a length is wrong.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, PacketError> {
+        match bytes.first().ok_or(PacketError::Truncated)? >> 4 {
+            4 => Self::parse_v4(bytes),
+            6 => Self::parse_v6(bytes),
+            _ => Err(PacketError::NotIp),
+        }
+    }
+
+    fn parse_v4(bytes: &'a [u8]) -> Result<Self, PacketError> {
+        if bytes.len() < 20 {
+            return Err(PacketError::Truncated);
+        }
+        let header_len = usize::from(bytes[0] & 0x0f) * 4;
+        let total_len = usize::from(u16_at(bytes, 2));
+        if header_len < 20 || total_len < header_len || bytes.len() < total_len {
+            return Err(PacketError::Truncated);
+        }
+        let later_fragment = u16_at(bytes, 6) & 0x1fff != 0;
+        Ok(Self {
+            bytes: &bytes[..total_len],
+            is_v6: false,
+            transport_offset: header_len,
+            protocol: (!later_fragment).then_some(bytes[9]),
+        })
+    }
+
+    fn parse_v6(bytes: &'a [u8]) -> Result<Self, PacketError> {
+        if bytes.len() < 40 {
+            return Err(PacketError::Truncated);
+        }
+        let total_len = 40 + usize::from(u16_at(bytes, 4));
+        if bytes.len() < total_len {
+            return Err(PacketError::Truncated);
+        }
+        let bytes = &bytes[..total_len];
+        let (mut next, mut offset) = (bytes[6], 40);
+        let mut protocol = None;
+        // RFC 8200 section 4: hop-by-hop, routing, destination options, fragment. At most eight are followed.
+        for _ in 0..8 {
+            match next {
+                0 | 43 | 60 if offset + 8 <= total_len => {
+                    next = bytes[offset];
+                    offset += 8 + usize::from(bytes[offset + 1]) * 8;
+                }
+                44 if offset + 8 <= total_len => {
+                    let later_fragment = u16_at(bytes, offset + 2) & 0xfff8 != 0;
+                    next = bytes[offset];
+                    offset += 8;
+                    if later_fragment {
+                        break;
+                    }
+                }
+                _ => {
+                    protocol = Some(next);
+                    break;
+                }
+            }
+        }
+        if offset > total_len {
+            return Err(PacketError::Truncated);
+        }
+        Ok(Self {
+            bytes,
+            is_v6: true,
+            transport_offset: offset,
+            protocol,
+        })
+    }
+
+    /// The packet's bytes, without anything behind its stated length.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Whether this is IPv6.
+    #[must_use]
+    pub fn is_v6(&self) -> bool {
+        self.is_v6
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub fn source(&self) -> IpAddr {
+        if self.is_v6 {
+            v6_at(self.bytes, 8)
+        } else {
+            v4_at(self.bytes, 12)
+        }
+    }
+
+    /// Where it goes.
+    #[must_use]
+    pub fn destination(&self) -> IpAddr {
+        if self.is_v6 {
+            v6_at(self.bytes, 24)
+        } else {
+            v4_at(self.bytes, 16)
+        }
+    }
+
+    /// The transport protocol (6 TCP, 17 UDP, …); `None` in later fragments and behind unknown header chains.
+    #[must_use]
+    pub fn protocol(&self) -> Option<u8> {
+        self.protocol
+    }
+
+    /// The transport header and what follows it.
+    #[must_use]
+    pub fn transport(&self) -> &'a [u8] {
+        &self.bytes[self.transport_offset..]
+    }
+
+    /// Differentiated services code point, 6 bits (RFC 2474).
+    #[must_use]
+    pub fn dscp(&self) -> u8 {
+        self.traffic_class() >> 2
+    }
+
+    /// The congestion mark.
+    #[must_use]
+    pub fn ecn(&self) -> Ecn {
+        match self.traffic_class() & 3 {
+            0 => Ecn::NotCapable,
+            3 => Ecn::Congested,
+            _ => Ecn::Capable,
+        }
+    }
+
+    /// A hash of the five-tuple under `key`; fragments and protocols without ports hash the three-tuple.
+    ///
+    /// The key keeps strangers from choosing flows that collide.
+    #[must_use]
+    pub fn flow_hash(&self, key: u64) -> u64 {
+        let addresses = if self.is_v6 {
+            &self.bytes[8..40]
+        } else {
+            &self.bytes[12..20]
+        };
+        let mut hash = key;
+        for word in addresses.chunks_exact(8) {
+            hash = mix(hash, u64_of(word));
+        }
+        let has_ports = matches!(self.protocol, Some(6 | 17 | 132 | 136 | 33));
+        let ports = match self.transport().first_chunk::<4>() {
+            Some(ports) if has_ports => u32::from_be_bytes(*ports),
+            _ => 0,
+        };
+        let protocol = if self.is_fragment() {
+            0
+        } else {
+            self.protocol.unwrap_or(0)
+        };
+        let ports = if self.is_fragment() { 0 } else { ports };
+        mix(hash, u64::from(ports) << 8 | u64::from(protocol))
+    }
+
+    fn is_fragment(&self) -> bool {
+        if self.is_v6 {
+            self.bytes[6] == 44
+        } else {
+            u16_at(self.bytes, 6) & 0x3fff != 0
+        }
+    }
+
+    fn traffic_class(&self) -> u8 {
+        if self.is_v6 {
+            self.bytes[0] << 4 | self.bytes[1] >> 4
+        } else {
+            self.bytes[1]
+        }
+    }
+}
+
+/// Marks an ECN-capable packet as having met congestion (RFC 3168), header checksum included.
+///
+/// Returns whether the packet carries the mark now; `false` means the sender is not capable and only a drop tells it.
+/// `bytes` must have passed [`PacketView::parse`].
+pub fn mark_congested(bytes: &mut [u8]) -> bool {
+    let Ok(view) = PacketView::parse(bytes) else {
+        return false;
+    };
+    match (view.ecn(), view.is_v6()) {
+        (Ecn::NotCapable, _) => return false,
+        (Ecn::Congested, _) => {}
+        (Ecn::Capable, true) => bytes[1] |= 0x30,
+        (Ecn::Capable, false) => {
+            let old = u16_at(bytes, 0);
+            bytes[1] |= 3;
+            let checksum = updated_checksum(u16_at(bytes, 10), old, u16_at(bytes, 0));
+            bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+    }
+    true
+}
+
+/// The Internet checksum after one 16-bit word changed from `old` to `new` (RFC 1624, equation 3).
+fn updated_checksum(checksum: u16, old: u16, new: u16) -> u16 {
+    let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    !u16::try_from(sum).unwrap_or(u16::MAX)
+}
+
+fn mix(hash: u64, word: u64) -> u64 {
+    // The folded multiply of wyhash (Wang Yi, public domain): fast, and keyed by `hash`.
+    let product =
+        u128::from(hash ^ 0x2d35_8dcc_aa6c_78a5) * u128::from(word ^ 0x8bb8_4b93_962e_acc9);
+    let [low, high] = [product & u128::from(u64::MAX), product >> 64];
+    u64::try_from(low ^ high).unwrap_or(0)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u64_of(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk::<8>()
+        .map_or(0, |chunk| u64::from_le_bytes(*chunk))
+}
+
+fn v4_at(bytes: &[u8], at: usize) -> IpAddr {
+    Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]).into()
+}
+
+fn v6_at(bytes: &[u8], at: usize) -> IpAddr {
+    let octets: [u8; 16] = core::array::from_fn(|i| bytes[at + i]);
+    Ipv6Addr::from(octets).into()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An IPv4 UDP packet of `len` bytes with a valid header checksum.
+    pub(crate) fn udp_v4(
+        source: [u8; 4],
+        destination: [u8; 4],
+        ports: (u16, u16),
+        len: usize,
+    ) -> Vec<u8> {
+        let mut bytes = vec![0_u8; len.max(28)];
+        let total = u16::try_from(bytes.len()).expect("short packet");
+        bytes[0] = 0x45;
+        bytes[2..4].copy_from_slice(&total.to_be_bytes());
+        bytes[8] = 64;
+        bytes[9] = 17;
+        bytes[12..16].copy_from_slice(&source);
+        bytes[16..20].copy_from_slice(&destination);
+        bytes[20..22].copy_from_slice(&ports.0.to_be_bytes());
+        bytes[22..24].copy_from_slice(&ports.1.to_be_bytes());
+        bytes[24..26].copy_from_slice(&(total - 20).to_be_bytes());
+        let checksum = !header_sum(&bytes);
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        bytes
+    }
+
+    fn header_sum(bytes: &[u8]) -> u16 {
+        let sum: u32 = (0..20)
+            .step_by(2)
+            .map(|i| u32::from(u16_at(bytes, i)))
+            .sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        u16::try_from((sum & 0xffff) + (sum >> 16)).expect("folded")
+    }
+
+    #[test]
+    fn reads_addresses_and_rejects_short_packets() {
+        let bytes = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], (1000, 53), 100);
+        let view = PacketView::parse(&bytes).expect("valid");
+        assert_eq!(
+            view.source(),
+            "10.0.0.1".parse::<IpAddr>().expect("literal")
+        );
+        assert_eq!(
+            view.destination(),
+            "10.0.0.2".parse::<IpAddr>().expect("literal")
+        );
+        assert_eq!(view.protocol(), Some(17));
+        for len in 0..100 {
+            assert!(PacketView::parse(&bytes[..len]).is_err(), "{len}");
+        }
+        assert_eq!(
+            PacketView::parse(&[0x75; 40]).err(),
+            Some(PacketError::NotIp)
+        );
+    }
+
+    #[test]
+    fn never_panics_on_random_bytes() {
+        let mut rng = crate::rng::Rng::new(1);
+        for _ in 0..20_000 {
+            let len = usize::try_from(rng.below(90)).expect("small");
+            let mut bytes = vec![0; len];
+            rng.fill(&mut bytes);
+            if let Some(first) = bytes.first_mut() {
+                *first = if *first & 1 == 0 {
+                    0x45
+                } else {
+                    0x60 | *first >> 4
+                };
+            }
+            if len > 44 && bytes[0] >> 4 == 6 {
+                bytes[4..6].copy_from_slice(&[0, u8::try_from(len - 40).expect("small")]);
+                bytes[6] = [0, 43, 44, 60, 6][usize::from(bytes[6] % 5)];
+            }
+            if let Ok(view) = PacketView::parse(&bytes) {
+                let _ = (
+                    view.flow_hash(3),
+                    view.transport(),
+                    view.source(),
+                    view.ecn(),
+                    view.dscp(),
+                );
+            }
+            mark_congested(&mut bytes);
+        }
+    }
+
+    #[test]
+    fn flows_differ_by_ports_and_fragments_do_not() {
+        let hash = |bytes: &[u8]| PacketView::parse(bytes).expect("valid").flow_hash(9);
+        let one = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], (1000, 53), 60);
+        let other = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], (1001, 53), 60);
+        assert_ne!(hash(&one), hash(&other));
+        let mut first = one.clone();
+        first[6] = 0x20;
+        let mut second = other;
+        second[7] = 9;
+        assert_eq!(hash(&first), hash(&second));
+    }
+
+    #[test]
+    fn marks_only_capable_packets_and_keeps_the_checksum() {
+        let mut bytes = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], (1000, 53), 60);
+        assert!(!mark_congested(&mut bytes));
+        let old = u16_at(&bytes, 0);
+        bytes[1] |= 2;
+        let checksum = updated_checksum(u16_at(&bytes, 10), old, u16_at(&bytes, 0));
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        assert!(mark_congested(&mut bytes));
+        assert_eq!(
+            PacketView::parse(&bytes).expect("valid").ecn(),
+            Ecn::Congested
+        );
+        assert_eq!(header_sum(&bytes), 0xffff);
+    }
+
+    #[test]
+    fn pool_is_bounded() {
+        let mut pool = Pool::new(2, 100);
+        let taken: Vec<_> = (0..4).map(|_| pool.take()).collect();
+        taken.into_iter().for_each(|packet| pool.recycle(packet));
+        assert_eq!(pool.free_len(), 2);
+        assert_eq!(pool.copy_of(&[1, 2]).as_slice(), &[1, 2]);
+    }
+}

@@ -1,0 +1,1 @@
+//! What is known of one path, and how it is paced.

@@ -1,0 +1,1 @@
+//! Handshake, keys, replay protection.

@@ -1,0 +1,1 @@
+//! What travels in a datagram.
