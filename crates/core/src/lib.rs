@@ -32,6 +32,7 @@ pub mod ids;
 pub mod packet;
 pub mod path;
 pub mod queue;
+pub mod resequencer;
 pub mod rng;
 pub mod sched;
 pub mod session;
