@@ -25,6 +25,8 @@ pub(super) struct Gap {
     pub(super) missing: Option<u32>,
     /// Number on the path of the first missing one.
     first_path_seq: Seq,
+    /// Number on the path that arrived after the gap.
+    end_path_seq: Seq,
     seen_at: Instant,
 }
 
@@ -88,6 +90,7 @@ impl PathOrder {
                 is_last_settled: false,
                 missing: None,
                 first_path_seq: highest.plus(1),
+                end_path_seq: path_seq,
                 seen_at: now,
             });
         }
@@ -144,11 +147,10 @@ impl PathOrder {
 
     /// A number that had been skipped arrived: its gap is one smaller.
     fn on_reordered(&mut self, path_seq: Seq) {
-        let found = self
-            .gaps
-            .iter_mut()
-            .rposition(|gap| path_seq.distance_from(gap.first_path_seq) >= 0);
-        let Some(index) = found else {
+        let is_inside = |gap: &Gap| {
+            path_seq.distance_from(gap.first_path_seq) >= 0 && gap.end_path_seq.is_after(path_seq)
+        };
+        let Some(index) = self.gaps.iter().rposition(is_inside) else {
             return;
         };
         let gap = &mut self.gaps[index];
@@ -162,8 +164,7 @@ impl PathOrder {
 impl Gap {
     /// Whether the gap is believed.
     pub(super) fn is_due(&self, limits: &Limits) -> bool {
-        let first_present = self.first_path_seq.plus(self.count);
-        let later_pkts = limits.highest.distance_from(first_present);
+        let later_pkts = limits.highest.distance_from(self.end_path_seq);
         let is_ordered_path = limits.window == FIRST_WINDOW;
         self.is_last_settled
             || (is_ordered_path && later_pkts >= PACKET_THRESHOLD)

@@ -303,10 +303,11 @@ proptest! {
             let path = usize::from(packet.path);
             let at = (i as u64 * 200 + delays[path] + rng.below(jitter + 1)).max(last[path]);
             last[path] = at;
-            if rng.below(100) >= loss_pct {
+            let is_lost = rng.below(100) < loss_pct;
+            if !is_lost {
                 arrivals.push((at, i));
             }
-            if rng.below(100) < 3 {
+            if !is_lost && rng.below(100) < 3 {
                 arrivals.push((at + rng.below(5000), i));
             }
         }
