@@ -26,7 +26,7 @@ pub const MAX_NAME_LEN: usize = 32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathReport {
     /// Data datagrams received on the path.
-    pub received_pkts: u32,
+    pub received_pkts: u64,
     /// Highest data path sequence number received.
     pub highest_seq: Seq,
     /// Bytes of data datagrams received, UDP payload.
@@ -163,7 +163,7 @@ impl<'a> FrameWriter<'a> {
             }
             Frame::Report { path, report } => {
                 body.u8(path.0);
-                body.u32(report.received_pkts);
+                body.bytes(&report.received_pkts.to_be_bytes());
                 body.u32(report.highest_seq.0);
                 body.bytes(&report.received_bytes.to_be_bytes());
                 body.u32(report.received_us);
@@ -290,7 +290,7 @@ fn parse_report(mut value: Reader<'_>) -> Option<Frame<'static>> {
     Some(Frame::Report {
         path: path_id(&mut value)?,
         report: PathReport {
-            received_pkts: value.u32()?,
+            received_pkts: value.u64()?,
             highest_seq: Seq(value.u32()?),
             received_bytes: value.u64()?,
             received_us: value.u32()?,
