@@ -1,1 +1,3 @@
 //! What travels in a datagram.
+
+pub mod handshake;
