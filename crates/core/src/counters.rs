@@ -1,5 +1,7 @@
 //! Why packets were dropped, counted by reason.
 
+use crate::queue::QueueDrop;
+
 /// The reasons an inner packet or a datagram is dropped. Every one dropped is counted under exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
@@ -80,6 +82,15 @@ impl DropReason {
             Self::TooOld => "too_old",
             Self::TooLong => "too_long",
             Self::UnknownSession => "unknown_session",
+        }
+    }
+}
+
+impl From<QueueDrop> for DropReason {
+    fn from(reason: QueueDrop) -> Self {
+        match reason {
+            QueueDrop::Aqm => Self::Aqm,
+            QueueDrop::Overflow => Self::QueueFull,
         }
     }
 }

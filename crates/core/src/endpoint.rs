@@ -92,7 +92,7 @@ pub struct PeerConfig {
     /// Inner addresses that are its.
     pub allowed_ips: Vec<IpNet>,
     /// How packets to it are spread.
-    pub policy: Policy,
+    pub policy: Policy<String>,
 }
 
 /// Something the host should know.
@@ -152,7 +152,7 @@ impl Endpoint {
     /// `entropy`: 32 fresh secret random bytes; everything random follows from them.
     #[must_use]
     pub fn new(config: EndpointConfig, entropy: [u8; 32], now: Instant) -> Self {
-        let mut random = SecretStream::new(entropy);
+        let mut random = SecretStream::new(&entropy, b"pleach endpoint");
         let keys = StaticKeys::from_private(config.private_key);
         let jar = CookieJar::new(now, keys.public(), random.array());
         let (role, peers, endpoints) = match config.side {
@@ -167,7 +167,7 @@ impl Endpoint {
             by_key.insert(peer.public_key, index);
         }
         let peers = peers.into_iter().map(|config_of_peer| Peer {
-            tunnel: Tunnel::new(role, &config_of_peer.policy, config.queue),
+            tunnel: Tunnel::new(role, config_of_peer.policy.clone(), config.queue),
             config: config_of_peer,
             association: u64::from_be_bytes(random.array()),
             recent: RecentInitiations::new(),

@@ -8,7 +8,7 @@ use crate::{
     ids::PathId,
     time::Instant,
     transmit::Route,
-    units::Bitrate,
+    units::{Bitrate, Bytes},
 };
 
 pub mod delay;
@@ -20,6 +20,7 @@ pub mod rate;
 pub mod receiver;
 pub mod rtt;
 pub mod sender;
+mod window;
 
 /// One path: a link of the client, and the way over it to the other end.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ pub struct Path {
     /// Delivery rate in the sending direction.
     pub rate: rate::DeliveryRate,
     /// Loss in the sending direction.
-    pub loss: loss::LossMeter,
+    pub loss: loss::Loss,
     /// When a packet may go.
     pub pacer: pacer::Pacer,
     /// What is under way.
@@ -90,8 +91,8 @@ impl Path {
             rtt: rtt::Rtt::new(),
             delay: delay::OneWayDelay::new(),
             rate: rate::DeliveryRate::new(),
-            loss: loss::LossMeter::new(),
-            pacer: pacer::Pacer::new(None),
+            loss: loss::Loss::new(),
+            pacer: pacer::Pacer::new(Bytes::new(1500)),
             sender: sender::Sender::default(),
             receiver: receiver::Receiver::default(),
             probes: Probes::default(),

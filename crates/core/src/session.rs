@@ -37,7 +37,7 @@
 pub mod aead;
 pub mod cookie;
 pub mod handshake;
-mod hash;
+pub(crate) mod hash;
 pub mod keys;
 pub mod limiter;
 mod noise;

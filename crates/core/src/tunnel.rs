@@ -7,18 +7,23 @@
 //! The owner is [`crate::endpoint::Endpoint`], which finds the tunnel a datagram or packet belongs to, runs handshakes,
 //! and lends the buffers that all tunnels share ([`Shared`]).
 
-use core::time::Duration;
+use core::{mem, time::Duration};
 use std::collections::VecDeque;
 
 use crate::{
     counters::{DropReason, Drops},
     ids::{PathId, Seq},
     packet::{PacketBuf, Pool},
-    path::{Path, health::State, link::Link, sender::Numbered},
-    queue::{FlowQueue, QueueConfig},
+    path::{
+        Path,
+        health::{LinkEvent, State},
+        link::Link,
+        sender::Numbered,
+    },
+    queue::{Queue, QueueConfig},
     resequencer::Resequencer,
     sched::{AnyScheduler, PathView, Policy},
-    session::keys::SessionSet,
+    session::rotation::SessionSet,
     time::Instant,
     transmit::Route,
     wire::control::LinkRole,
@@ -29,6 +34,7 @@ mod egress;
 mod ingress;
 mod status;
 
+pub use ingress::Incoming;
 pub use status::{PathStatus, TunnelStatus};
 
 /// What a tunnel borrows from its owner for one call.
@@ -56,10 +62,13 @@ pub enum Role {
 pub struct Tunnel {
     role: Role,
     sessions: SessionSet,
+    sessions_deadline: Option<Instant>,
     /// Indexed by path id.
     paths: [Option<Box<Path>>; PathId::MAX],
+    /// Names links by the user's names, which may become known later.
+    policy: Policy<String>,
     scheduler: AnyScheduler,
-    queue: FlowQueue,
+    queue: Queue,
     resequencer: Resequencer,
     next_global: Seq,
     /// Global number of each flow bucket's last packet, plus one; 0 if it had none.
@@ -95,13 +104,15 @@ const FLOW_BUCKETS: usize = 1024;
 impl Tunnel {
     /// An association without sessions or paths.
     #[must_use]
-    pub fn new(role: Role, policy: &Policy, queue: QueueConfig) -> Self {
+    pub fn new(role: Role, policy: Policy<String>, queue: QueueConfig) -> Self {
         Self {
             role,
-            sessions: SessionSet::default(),
+            sessions: SessionSet::new(),
+            sessions_deadline: None,
             paths: core::array::from_fn(|_| None),
-            scheduler: policy.build(),
-            queue: FlowQueue::new(queue),
+            scheduler: resolve(&policy, |_| None).build(),
+            policy,
+            queue: Queue::new(queue),
             resequencer: Resequencer::new(),
             next_global: Seq(0),
             flows: Vec::new(),
@@ -132,13 +143,14 @@ impl Tunnel {
     /// Whether some path can carry data.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.sessions.can_send() && self.paths().any(|path| path.health.state() == State::Up)
+        self.sessions.current().is_some() && self.paths().any(|path| path.health.state() == State::Up)
     }
 
     /// Adds the client's link `id`; replaces an earlier one of that number.
     pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
         if let Some(slot) = self.paths.get_mut(id.index()) {
             *slot = Some(Box::new(Path::new(now, id, link)));
+            self.resolve_policy();
         }
     }
 
@@ -165,10 +177,39 @@ impl Tunnel {
             return;
         }
         path.route = route;
-        path.health.on_link(now, route.is_some());
+        path.health.on_link(now, if route.is_some() { LinkEvent::Up } else { LinkEvent::Down });
         if path.health.state() != State::Up {
             self.take_back(id);
         }
+    }
+
+    /// A handshake of ours succeeded: the other end learns of the new keys by what we send now.
+    pub fn on_connected(&mut self, now: Instant) {
+        self.sessions_deadline = Some(now);
+        for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
+            path.announced.due = Some(now);
+        }
+    }
+
+    /// Whether the other end said good-bye since the last call.
+    pub fn take_closed_by_peer(&mut self) -> bool {
+        mem::take(&mut self.is_closed_by_peer)
+    }
+
+    /// Paths that have a route and do not work, though nothing says why: another address may.
+    #[must_use]
+    pub fn stuck_paths(&self) -> Vec<PathId> {
+        let is_stuck = |path: &&Path| path.route.is_some() && matches!(path.health.state(), State::Down | State::Probing);
+        self.paths().filter(is_stuck).map(|path| path.id).collect()
+    }
+
+    /// Changes the settings of the links of this name; how many there are.
+    pub fn update_links(&mut self, name: &str, mut change: impl FnMut(&mut Link)) -> usize {
+        let ids: Vec<_> = self.paths().filter(|path| path.link.name == name).map(|path| path.id).collect();
+        for id in &ids {
+            self.update_link(*id, &mut change);
+        }
+        ids.len()
     }
 
     /// The user changed a link's settings; the other end will be told.
@@ -190,8 +231,8 @@ impl Tunnel {
     /// Takes an inner packet from the host.
     pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf, flow_hash: u64, shared: &mut Shared<'_>) {
         self.counts.packets_in += 1;
-        self.queue.enqueue(now, packet, flow_hash, &mut |packet, reason| {
-            shared.drops.add(reason.into(), 1);
+        self.queue.enqueue(now, packet, flow_hash, |packet, reason| {
+            shared.drops.add(DropReason::from(reason), 1);
             shared.pool.recycle(packet);
         });
     }
@@ -204,13 +245,13 @@ impl Tunnel {
                 continue;
             };
             let was_up = path.health.state() == State::Up;
-            path.health.on_timeout(now, path.timing());
+            path.health.on_timeout(now);
             if was_up && path.health.state() != State::Up {
                 let id = path.id;
                 self.take_back(id);
             }
         }
-        self.sessions.expire(now);
+        self.sessions_deadline = self.sessions.expire(now);
     }
 
     /// When [`Self::handle_timeout`] or a poll next has something to do.
@@ -222,7 +263,7 @@ impl Tunnel {
         });
         [
             self.resequencer.poll_timeout(),
-            self.sessions.next_deadline(),
+            self.sessions_deadline,
             self.wait_until,
             self.next_release(),
             paths.min(),
@@ -255,7 +296,9 @@ impl Tunnel {
                 let (id, link, route) = (path.id, path.link.clone(), path.route);
                 let mut fresh = Path::new(now, id, link);
                 fresh.route = route;
-                fresh.health.on_link(now, route.is_some());
+                if route.is_none() {
+                    fresh.health.on_link(now, LinkEvent::Down);
+                }
                 *path = fresh;
             }
         }
@@ -309,6 +352,24 @@ impl Tunnel {
             .filter(|path| path.health.state() == State::Up && !path.is_blocked && self.is_allowed(path))
             .filter_map(|path| path.pacer.next_release())
             .min()
+    }
+}
+
+impl Tunnel {
+    /// Binds the policy to the links whose names are known.
+    fn resolve_policy(&mut self) {
+        if let Policy::Single { link: Some(_) } = &self.policy {
+            let id_of = |name: &str| self.paths().find(|path| path.link.name == name).map(|path| path.id);
+            self.scheduler = resolve(&self.policy, id_of).build();
+        }
+    }
+}
+
+/// The policy by path ids; a link that is not known is left to the policy's default.
+fn resolve(policy: &Policy<String>, id_of: impl Fn(&str) -> Option<PathId>) -> Policy {
+    match policy.clone().try_map_links(|name| id_of(&name).ok_or(())) {
+        Ok(policy) => policy,
+        Err(()) => Policy::Single { link: None },
     }
 }
 

@@ -10,7 +10,6 @@ use super::{Endpoint, connector::SLOW, shared};
 use crate::{
     counters::DropReason,
     ids::PathId,
-    path::health::State,
     session::{
         handshake::{Initiator, Responder},
         limiter::Admission,
@@ -35,12 +34,9 @@ impl Endpoint {
         let source = incoming.route.remote;
         let address_proved = self.jar.check_mac2(now, source, datagram);
         match self.limiter.admit(now, address_proved) {
-            Admission::Answer => {}
-            Admission::AskCookie => {
-                if let Ok(reply) = self.jar.reply(now, source, datagram) {
-                    self.reply(incoming.route, reply.to_vec());
-                }
-                return Err(DropReason::HandshakeLimited);
+            Admission::Proceed => {}
+            Admission::ProveAddress => {
+                return self.ask_for_cookie(now, incoming, datagram);
             }
             Admission::Refuse => return Err(DropReason::HandshakeLimited),
         }
@@ -50,6 +46,10 @@ impl Endpoint {
         let peer = &mut self.peers[index];
         if peer.recent.contains(initiation.ephemeral) {
             return Err(DropReason::HandshakeReplayed);
+        }
+        if peer.tunnel.sessions().has_unconfirmed() && !address_proved {
+            // A replayed initiation must not push out a true handshake.
+            return self.ask_for_cookie(now, incoming, datagram);
         }
         if !self.limiter.admit_client(now, &initiation.remote_static) {
             return Err(DropReason::HandshakeLimited);
@@ -67,6 +67,13 @@ impl Endpoint {
         self.activate(index);
         self.reply(incoming.route, response);
         Ok(())
+    }
+
+    fn ask_for_cookie(&mut self, now: Instant, incoming: &Incoming, datagram: &[u8]) -> Result<(), DropReason> {
+        if let Ok(reply) = self.jar.reply(now, incoming.route.remote, datagram) {
+            self.reply(incoming.route, reply.to_vec());
+        }
+        Err(DropReason::HandshakeLimited)
     }
 
     pub(super) fn handle_response(
@@ -129,7 +136,7 @@ impl Endpoint {
         let has_session = tunnel.sessions().sending(now).is_some();
         if has_session && !is_silent && !tunnel.sessions().needs_rekey(now) {
             connector.sleep_until(now + SLOW);
-            for id in tunnel.stuck_paths(now) {
+            for id in tunnel.stuck_paths() {
                 let route = connector.next_route(id);
                 tunnel.set_route(now, id, route);
             }

@@ -30,20 +30,26 @@ pub(super) fn equal(a: &[u8], b: &[u8]) -> bool {
 
 /// An unpredictable stream of bytes from a secret seed: block `i` is BLAKE2s keyed with `BLAKE2s(seed, label)` over
 /// the 64-bit big-endian `i`. Deterministic; streams of different labels are independent.
-pub(super) struct SecretStream {
+pub(crate) struct SecretStream {
     key: Zeroizing<[u8; 32]>,
     blocks: u64,
 }
 
+impl core::fmt::Debug for SecretStream {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("SecretStream")
+    }
+}
+
 impl SecretStream {
-    pub(super) fn new(seed: &[u8; 32], label: &[u8]) -> Self {
+    pub(crate) fn new(seed: &[u8; 32], label: &[u8]) -> Self {
         Self {
             key: Zeroizing::new(mac256(seed, &[label])),
             blocks: 0,
         }
     }
 
-    pub(super) fn fill(&mut self, out: &mut [u8]) {
+    pub(crate) fn fill(&mut self, out: &mut [u8]) {
         for chunk in out.chunks_mut(32) {
             let block = Zeroizing::new(mac256(&self.key, &[&self.blocks.to_be_bytes()]));
             self.blocks += 1;
@@ -51,7 +57,7 @@ impl SecretStream {
         }
     }
 
-    pub(super) fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut out = [0; N];
         self.fill(&mut out);
         out

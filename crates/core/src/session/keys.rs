@@ -12,7 +12,7 @@
 //!
 //! # Bounds
 //!
-//! A path's window (520 bytes) is allocated at its first authentic datagram, at most [`PathId::MAX`] of them. Nothing
+//! A path's window (520 bytes) is allocated at its first authentic datagram, at most [`PathId::LANES`] of them. Nothing
 //! else allocates.
 
 use thiserror::Error;
@@ -58,7 +58,7 @@ pub enum OpenError {
     /// No session has this index.
     #[error("unknown session index")]
     UnknownIndex,
-    /// The path id is [`PathId::MAX`] or more.
+    /// The path id is [`PathId::LANES`] or more.
     #[error("unknown path")]
     UnknownPath,
     /// Received before, or too late to tell.
@@ -78,7 +78,7 @@ pub struct Session {
     remote_hello: Hello,
     created_at: Instant,
     sealed_datagrams: u64,
-    paths: [Received; PathId::MAX],
+    paths: [Received; PathId::LANES],
 }
 
 /// What is known of the counters of one path.
@@ -104,7 +104,7 @@ impl Session {
             remote_hello: established.remote_hello,
             created_at: now,
             sealed_datagrams: 0,
-            paths: [const { Received::Nothing }; PathId::MAX],
+            paths: [const { Received::Nothing }; PathId::LANES],
         }
     }
 

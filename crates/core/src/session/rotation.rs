@@ -74,7 +74,7 @@ struct Slot {
 #[derive(Debug)]
 struct Known {
     association: u64,
-    highest: [Option<u64>; PathId::MAX],
+    highest: [Option<u64>; PathId::LANES],
 }
 
 impl SessionSet {
@@ -257,7 +257,7 @@ impl SessionSet {
         }
         self.known = Some(Known {
             association,
-            highest: [None; PathId::MAX],
+            highest: [None; PathId::LANES],
         });
         Change::Restarted
     }

@@ -13,7 +13,6 @@ use crate::{
     path::{Path, sender::Numbered},
     queue::Queued,
     sched::{PacketInfo, PathView, Pick, Scheduler},
-    session::keys::Lane,
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
@@ -26,7 +25,7 @@ use crate::{
 impl Tunnel {
     /// Puts everything that may go now into `out`; call again after sending if `out` [is full](TxQueue::is_full).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
-        if !self.sessions.can_send() {
+        if self.sessions.sending(now).is_none() {
             return;
         }
         self.send_control(now, out);
@@ -48,6 +47,7 @@ impl Tunnel {
             let info = PacketInfo {
                 len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD),
                 flow_hash: numbered.flow_hash,
+                backlog: self.queue.bytes(),
             };
             match self.scheduler.pick(now, &self.views, &info) {
                 Pick::Wait => {
@@ -119,7 +119,7 @@ impl Tunnel {
     ) -> Option<usize> {
         let id = self.views.get(index)?.id;
         let path = self.paths.get_mut(id.index())?.as_deref_mut()?;
-        let session = self.sessions.current()?;
+        let session = self.sessions.sending(now)?;
         let payload = numbered.packet.as_slice();
         let len = payload.len() + DATA_OVERHEAD;
         let datagram = out.reserve(path.route.as_ref()?, len)?;
@@ -142,7 +142,7 @@ impl Tunnel {
         let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
         let (body, tag) = body.split_at_mut(payload.len());
         body.copy_from_slice(payload);
-        tag.copy_from_slice(&session.seal(Lane::data(id), counter, header, body));
+        tag.copy_from_slice(&session.seal(id, counter, header, body));
         Some(len)
     }
 
@@ -168,7 +168,7 @@ impl Tunnel {
     }
 
     fn dequeue(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Queued> {
-        self.queue.dequeue(now, &mut |packet, reason| {
+        self.queue.dequeue(now, |packet, reason| {
             shared.drops.add(DropReason::from(reason), 1);
             shared.pool.recycle(packet);
         })
@@ -223,7 +223,7 @@ impl Tunnel {
         let Some(path) = self.paths[id.index()].as_deref_mut() else {
             return false;
         };
-        let Some(session) = self.sessions.current() else {
+        let Some(session) = self.sessions.sending(now) else {
             return false;
         };
         let Some(route) = path.route else {
@@ -247,7 +247,7 @@ impl Tunnel {
         let (header, rest) = datagram.split_at_mut(header_len);
         let (sealed, tag) = rest.split_at_mut(body.len());
         sealed.copy_from_slice(body);
-        tag.copy_from_slice(&session.seal(Lane::control(id), counter, header, sealed));
+        tag.copy_from_slice(&session.seal(id.control_lane(), counter, header, sealed));
         true
     }
 

@@ -11,7 +11,6 @@ use core::{net::IpAddr, time::Duration};
 use super::{Role, Shared, Tunnel};
 use crate::{
     counters::DropReason,
-    ids::PathId,
     packet::{self, PacketView},
     path::{
         Path,
@@ -20,7 +19,7 @@ use crate::{
         receiver::DataArrival,
     },
     resequencer::{Arrival, Verdict},
-    session::keys::{Lane, OpenError},
+    session::{keys::OpenError, rotation::Change},
     time::Instant,
     transmit::Route,
     wire::{
@@ -59,22 +58,30 @@ impl Tunnel {
             return Err(DropReason::Malformed);
         }
         let lane = match header.kind {
-            Kind::Control => Lane::control(id),
-            Kind::Data => Lane::data(id),
+            Kind::Control => id.control_lane(),
+            Kind::Data => id,
         };
         let len = datagram.len();
         let (aad, body) = datagram.split_at_mut(header.kind.header_len());
         let opened = self.sessions.open(now, header.receiver_index, lane, header.path_seq, aad, body);
         let opened = opened.map_err(|error| match error {
-            OpenError::Forged => DropReason::Forged,
-            OpenError::Replayed => DropReason::Replayed,
-            OpenError::UnknownSession => DropReason::UnknownSession,
-        })?;
+            OpenError::Authentication => DropReason::Forged,
+            OpenError::Expired | OpenError::UnknownIndex => DropReason::UnknownSession,
+            OpenError::Replayed(_) => DropReason::Replayed,
+            OpenError::UnknownPath => DropReason::Malformed,
+        });
+        let (opened, change) = opened?;
+        if change == Some(Change::Restarted) {
+            self.reset(now, shared);
+        }
+        if change.is_some() {
+            self.sessions_deadline = Some(now);
+        }
         self.last_received_at = Some(now);
         let path = self.paths[id.index()].get_or_insert_with(|| Box::new(Path::new(now, id, Link::named(""))));
-        let is_newest = path.newest[lane.kind_index()].is_none_or(|newest| opened.counter > newest);
+        let is_newest = path.newest[header.kind as usize].is_none_or(|newest| opened.counter > newest);
         if is_newest {
-            path.newest[lane.kind_index()] = Some(opened.counter);
+            path.newest[header.kind as usize] = Some(opened.counter);
             if self.role == Role::Gateway && path.route != Some(incoming.route) {
                 path.route = Some(incoming.route);
                 path.health.on_link(now, LinkEvent::Up);
