@@ -120,7 +120,9 @@ impl Drops {
 
     /// Every reason with its count.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
+        DropReason::ALL
+            .into_iter()
+            .map(|reason| (reason, self.get(reason)))
     }
 
     /// Drops for all reasons.

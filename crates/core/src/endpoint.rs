@@ -159,11 +159,14 @@ impl Endpoint {
             Side::Client { gateway, endpoints } => (Role::Client, vec![gateway], Some(endpoints)),
             Side::Gateway { clients } => (Role::Gateway, clients, None),
         };
-        let connector = endpoints.map(|endpoints| Connector::new(now, endpoints, &peers[0].public_key));
+        let connector =
+            endpoints.map(|endpoints| Connector::new(now, endpoints, &peers[0].public_key));
         let mut allowed = AllowedIps::default();
         let mut by_key = BTreeMap::new();
         for (index, peer) in peers.iter().enumerate() {
-            peer.allowed_ips.iter().for_each(|net| allowed.insert(*net, index));
+            peer.allowed_ips
+                .iter()
+                .for_each(|net| allowed.insert(*net, index));
             by_key.insert(peer.public_key, index);
         }
         let peers = peers.into_iter().map(|config_of_peer| Peer {
@@ -210,14 +213,19 @@ impl Endpoint {
             Err(_) => Err(DropReason::NotIp),
             Ok(_) if packet.len() > self.mtu => Err(DropReason::TooLong),
             Ok(view) => {
-                let peer = self.allowed.peer_of(view.destination()).ok_or(DropReason::NoRoute);
+                let peer = self
+                    .allowed
+                    .peer_of(view.destination())
+                    .ok_or(DropReason::NoRoute);
                 peer.map(|peer| (peer, view.flow_hash(self.flow_key)))
             }
         };
         match found {
             Ok((peer, flow_hash)) => {
                 let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
-                self.peers[peer].tunnel.handle_packet(now, packet, flow_hash, &mut shared);
+                self.peers[peer]
+                    .tunnel
+                    .handle_packet(now, packet, flow_hash, &mut shared);
                 self.activate(peer);
             }
             Err(reason) => {
@@ -240,14 +248,29 @@ impl Endpoint {
         }
     }
 
-    fn handle_transport(&mut self, now: Instant, incoming: &Incoming, datagram: &mut [u8]) -> Result<(), DropReason> {
+    fn handle_transport(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        datagram: &mut [u8],
+    ) -> Result<(), DropReason> {
         let (header, data) = Header::parse(datagram).ok_or(DropReason::Malformed)?;
-        let index = self.indices.peer_of(header.receiver_index).ok_or(DropReason::UnknownSession)?;
+        let index = self
+            .indices
+            .peer_of(header.receiver_index)
+            .ok_or(DropReason::UnknownSession)?;
         let peer = &mut self.peers[index];
         let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
         let allowed = &self.allowed;
         let is_allowed = |source| allowed.peer_of(source) == Some(index);
-        let result = peer.tunnel.handle_datagram(now, incoming, (header, data), datagram, is_allowed, &mut shared);
+        let result = peer.tunnel.handle_datagram(
+            now,
+            incoming,
+            (header, data),
+            datagram,
+            is_allowed,
+            &mut shared,
+        );
         if peer.tunnel.take_closed_by_peer() {
             peer.tunnel.sessions().clear();
             peer.tunnel.reset(now, &mut shared);
@@ -287,10 +310,17 @@ impl Endpoint {
     }
 
     /// Changes the settings of links by name, at once and without disturbing what is under way; how many were found.
-    pub fn update_links(&mut self, name: &str, mut change: impl FnMut(&mut Link)) -> usize {
+    pub fn update_links(
+        &mut self,
+        now: Instant,
+        name: &str,
+        mut change: impl FnMut(&mut Link),
+    ) -> usize {
         let mut found = 0;
         for index in 0..self.peers.len() {
-            found += self.peers[index].tunnel.update_links(name, &mut change);
+            found += self.peers[index]
+                .tunnel
+                .update_links(now, name, &mut change);
             self.activate(index);
         }
         found
@@ -342,7 +372,9 @@ impl Endpoint {
         }
         while let Some(index) = self.active.pop_front() {
             let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
-            self.peers[index].tunnel.poll_transmit(now, out, &mut shared);
+            self.peers[index]
+                .tunnel
+                .poll_transmit(now, out, &mut shared);
             if out.is_full() {
                 // Its turn is over: the others come first next time.
                 self.active.push_back(index);
@@ -372,7 +404,9 @@ impl Endpoint {
 
     /// A snapshot of every peer.
     pub fn status(&self) -> impl Iterator<Item = (&PeerConfig, TunnelStatus)> {
-        self.peers.iter().map(|peer| (&peer.config, peer.tunnel.status()))
+        self.peers
+            .iter()
+            .map(|peer| (&peer.config, peer.tunnel.status()))
     }
 
     /// Whether any peer can be sent data.
@@ -413,7 +447,10 @@ impl Endpoint {
         let is_up = peer.tunnel.is_up();
         if is_up != peer.was_up && self.events.len() < MAX_EVENTS {
             peer.was_up = is_up;
-            self.events.push_back(Event::Peer { name: peer.config.name.clone(), is_up });
+            self.events.push_back(Event::Peer {
+                name: peer.config.name.clone(),
+                is_up,
+            });
         }
     }
 
@@ -439,8 +476,16 @@ impl Endpoint {
     }
 }
 
-fn shared<'a>(pool: &'a mut Pool, delivered: &'a mut VecDeque<PacketBuf>, drops: &'a mut Drops) -> Shared<'a> {
-    Shared { pool, delivered, drops }
+fn shared<'a>(
+    pool: &'a mut Pool,
+    delivered: &'a mut VecDeque<PacketBuf>,
+    drops: &'a mut Drops,
+) -> Shared<'a> {
+    Shared {
+        pool,
+        delivered,
+        drops,
+    }
 }
 
 /// The wire format this version speaks.

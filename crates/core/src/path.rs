@@ -8,6 +8,7 @@ use crate::{
     ids::PathId,
     time::Instant,
     transmit::Route,
+    tunnel::Role,
     units::{Bitrate, Bytes},
 };
 
@@ -84,7 +85,10 @@ impl Path {
         Self {
             id,
             link,
-            announced: Announced { version: 1, due: Some(now) },
+            announced: Announced {
+                version: 1,
+                due: Some(now),
+            },
             route: None,
             is_blocked: false,
             health: health::Health::new(now),
@@ -105,6 +109,15 @@ impl Path {
     pub fn feedback_interval(&self) -> Duration {
         let quarter = self.rtt.min().map_or(Duration::ZERO, |rtt| rtt / 4);
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
+    }
+
+    /// Applies the user's limit to what this end sends.
+    pub fn limit(&mut self, now: Instant, role: Role) {
+        let limit = match role {
+            Role::Client => self.link.upload,
+            Role::Gateway => self.link.download,
+        };
+        self.pacer.set_rate(now, limit);
     }
 
     /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,

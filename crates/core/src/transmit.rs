@@ -73,7 +73,11 @@ impl TxQueue {
     /// An empty queue of at most `limit` batches of up to 64 KiB.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { batches: Vec::new(), used: 0, limit }
+        Self {
+            batches: Vec::new(),
+            used: 0,
+            limit,
+        }
     }
 
     /// The batches to send, in order.
@@ -105,7 +109,9 @@ impl TxQueue {
         if len > MAX_BATCH_BYTES {
             return None;
         }
-        let latest = self.batches[..self.used].iter().rposition(|batch| batch.route == *route);
+        let latest = self.batches[..self.used]
+            .iter()
+            .rposition(|batch| batch.route == *route);
         let index = match latest {
             Some(index) if self.batches[index].has_room(len) => index,
             _ => self.open(route, len)?,
@@ -153,7 +159,11 @@ mod tests {
     use super::*;
 
     fn route(link: u8) -> Route {
-        Route { link, remote: "192.0.2.1:7700".parse().expect("literal"), local: None }
+        Route {
+            link,
+            remote: "192.0.2.1:7700".parse().expect("literal"),
+            local: None,
+        }
     }
 
     #[test]
@@ -162,7 +172,11 @@ mod tests {
         for len in [100, 100, 60, 100, 120] {
             queue.reserve(&route(0), len).expect("room").fill(1);
         }
-        let shapes: Vec<_> = queue.batches().iter().map(|b| (b.segment_len(), b.segments(), b.bytes().len())).collect();
+        let shapes: Vec<_> = queue
+            .batches()
+            .iter()
+            .map(|b| (b.segment_len(), b.segments(), b.bytes().len()))
+            .collect();
         assert_eq!(shapes, [(100, 3, 260), (100, 1, 100), (120, 1, 120)]);
     }
 

@@ -143,13 +143,16 @@ impl Tunnel {
     /// Whether some path can carry data.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.sessions.current().is_some() && self.paths().any(|path| path.health.state() == State::Up)
+        self.sessions.current().is_some()
+            && self.paths().any(|path| path.health.state() == State::Up)
     }
 
     /// Adds the client's link `id`; replaces an earlier one of that number.
     pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
         if let Some(slot) = self.paths.get_mut(id.index()) {
-            *slot = Some(Box::new(Path::new(now, id, link)));
+            let mut path = Path::new(now, id, link);
+            path.limit(now, self.role);
+            *slot = Some(Box::new(path));
             self.resolve_policy();
         }
     }
@@ -177,7 +180,14 @@ impl Tunnel {
             return;
         }
         path.route = route;
-        path.health.on_link(now, if route.is_some() { LinkEvent::Up } else { LinkEvent::Down });
+        path.health.on_link(
+            now,
+            if route.is_some() {
+                LinkEvent::Up
+            } else {
+                LinkEvent::Down
+            },
+        );
         if path.health.state() != State::Up {
             self.take_back(id);
         }
@@ -199,25 +209,38 @@ impl Tunnel {
     /// Paths that have a route and do not work, though nothing says why: another address may.
     #[must_use]
     pub fn stuck_paths(&self) -> Vec<PathId> {
-        let is_stuck = |path: &&Path| path.route.is_some() && matches!(path.health.state(), State::Down | State::Probing);
+        let is_stuck = |path: &&Path| {
+            path.route.is_some() && matches!(path.health.state(), State::Down | State::Probing)
+        };
         self.paths().filter(is_stuck).map(|path| path.id).collect()
     }
 
     /// Changes the settings of the links of this name; how many there are.
-    pub fn update_links(&mut self, name: &str, mut change: impl FnMut(&mut Link)) -> usize {
-        let ids: Vec<_> = self.paths().filter(|path| path.link.name == name).map(|path| path.id).collect();
+    pub fn update_links(
+        &mut self,
+        now: Instant,
+        name: &str,
+        mut change: impl FnMut(&mut Link),
+    ) -> usize {
+        let ids: Vec<_> = self
+            .paths()
+            .filter(|path| path.link.name == name)
+            .map(|path| path.id)
+            .collect();
         for id in &ids {
-            self.update_link(*id, &mut change);
+            self.update_link(now, *id, &mut change);
         }
         ids.len()
     }
 
     /// The user changed a link's settings; the other end will be told.
-    pub fn update_link(&mut self, id: PathId, change: impl FnOnce(&mut Link)) {
+    fn update_link(&mut self, now: Instant, id: PathId, change: impl FnOnce(&mut Link)) {
+        let role = self.role;
         if let Some(path) = self.path_mut(id) {
             change(&mut path.link);
             path.announced.version += 1;
-            path.announced.due = Some(Instant::ZERO);
+            path.announced.due = Some(now);
+            path.limit(now, role);
         }
     }
 
@@ -229,12 +252,19 @@ impl Tunnel {
     }
 
     /// Takes an inner packet from the host.
-    pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf, flow_hash: u64, shared: &mut Shared<'_>) {
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        packet: PacketBuf,
+        flow_hash: u64,
+        shared: &mut Shared<'_>,
+    ) {
         self.counts.packets_in += 1;
-        self.queue.enqueue(now, packet, flow_hash, |packet, reason| {
-            shared.drops.add(DropReason::from(reason), 1);
-            shared.pool.recycle(packet);
-        });
+        self.queue
+            .enqueue(now, packet, flow_hash, |packet, reason| {
+                shared.drops.add(DropReason::from(reason), 1);
+                shared.pool.recycle(packet);
+            });
     }
 
     /// Lets time pass: deadlines of held packets, health of paths, ages of keys.
@@ -257,10 +287,22 @@ impl Tunnel {
     /// When [`Self::handle_timeout`] or a poll next has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let paths = self.paths().filter_map(|path| {
-            let announce = path.announced.due.filter(|_| self.role == Role::Client && path.route.is_some());
-            [path.health.next_deadline(), path.receiver.report_due(), announce].into_iter().flatten().min()
-        });
+        // Nothing can be sent without a session, so nothing of a path can be due.
+        let can_send = self.sessions.current().is_some();
+        let paths = self
+            .paths()
+            .filter(|path| can_send && path.route.is_some())
+            .filter_map(|path| {
+                let announce = path.announced.due.filter(|_| self.role == Role::Client);
+                [
+                    path.health.next_deadline(),
+                    path.receiver.report_due(),
+                    announce,
+                ]
+                .into_iter()
+                .flatten()
+                .min()
+            });
         [
             self.resequencer.poll_timeout(),
             self.sessions_deadline,
@@ -278,10 +320,16 @@ impl Tunnel {
     /// Packets in the tunnel queue stay; numbered and held ones are counted as [`DropReason::Reset`].
     pub fn reset(&mut self, now: Instant, shared: &mut Shared<'_>) {
         self.resequencer.drain(&mut self.dropped);
-        self.dropped.extend(self.reinject.drain(..).map(|numbered| numbered.packet));
-        self.dropped.extend(self.waiting.take().map(|numbered| numbered.packet));
-        shared.drops.add(DropReason::Reset, self.dropped.len() as u64);
-        self.dropped.drain(..).for_each(|packet| shared.pool.recycle(packet));
+        self.dropped
+            .extend(self.reinject.drain(..).map(|numbered| numbered.packet));
+        self.dropped
+            .extend(self.waiting.take().map(|numbered| numbered.packet));
+        shared
+            .drops
+            .add(DropReason::Reset, self.dropped.len() as u64);
+        self.dropped
+            .drain(..)
+            .for_each(|packet| shared.pool.recycle(packet));
         self.next_global = Seq(0);
         self.flows.clear();
         self.wait_until = None;
@@ -295,6 +343,7 @@ impl Tunnel {
             } else {
                 let (id, link, route) = (path.id, path.link.clone(), path.route);
                 let mut fresh = Path::new(now, id, link);
+                fresh.limit(now, self.role);
                 fresh.route = route;
                 if route.is_none() {
                     fresh.health.on_link(now, LinkEvent::Down);
@@ -319,7 +368,11 @@ impl Tunnel {
 
     /// Takes what a path has not reported back, to be sent elsewhere.
     fn take_back(&mut self, id: PathId) {
-        let Some(path) = self.paths.get_mut(id.index()).and_then(Option::as_deref_mut) else {
+        let Some(path) = self
+            .paths
+            .get_mut(id.index())
+            .and_then(Option::as_deref_mut)
+        else {
             return;
         };
         let before = self.reinject.len();
@@ -336,9 +389,9 @@ impl Tunnel {
     fn is_allowed(&self, path: &Path) -> bool {
         match path.link.role {
             LinkRole::Active => true,
-            LinkRole::Standby => !self
-                .paths()
-                .any(|other| other.link.role == LinkRole::Active && other.health.state() == State::Up),
+            LinkRole::Standby => !self.paths().any(|other| {
+                other.link.role == LinkRole::Active && other.health.state() == State::Up
+            }),
             LinkRole::Never => false,
         }
     }
@@ -349,7 +402,9 @@ impl Tunnel {
             return None;
         }
         self.paths()
-            .filter(|path| path.health.state() == State::Up && !path.is_blocked && self.is_allowed(path))
+            .filter(|path| {
+                path.health.state() == State::Up && !path.is_blocked && self.is_allowed(path)
+            })
             .filter_map(|path| path.pacer.next_release())
             .min()
     }
@@ -359,7 +414,11 @@ impl Tunnel {
     /// Binds the policy to the links whose names are known.
     fn resolve_policy(&mut self) {
         if let Policy::Single { link: Some(_) } = &self.policy {
-            let id_of = |name: &str| self.paths().find(|path| path.link.name == name).map(|path| path.id);
+            let id_of = |name: &str| {
+                self.paths()
+                    .find(|path| path.link.name == name)
+                    .map(|path| path.id)
+            };
             self.scheduler = resolve(&self.policy, id_of).build();
         }
     }

@@ -62,9 +62,16 @@ mod tests {
     #[test]
     fn the_longest_prefix_wins() {
         let mut table = AllowedIps::default();
-        for (peer, net) in ["0.0.0.0/0", "10.0.0.0/8", "10.1.2.3/32", "10.1.0.0/16", "fd00::/8", "fd00::7/128"]
-            .into_iter()
-            .enumerate()
+        for (peer, net) in [
+            "0.0.0.0/0",
+            "10.0.0.0/8",
+            "10.1.2.3/32",
+            "10.1.0.0/16",
+            "fd00::/8",
+            "fd00::7/128",
+        ]
+        .into_iter()
+        .enumerate()
         {
             table.insert(net.parse().expect("literal"), peer);
         }

@@ -24,7 +24,10 @@ pub struct Reach {
 
 impl Reach {
     /// Nothing: the link is down.
-    pub const NONE: Self = Self { v4: false, v6: false };
+    pub const NONE: Self = Self {
+        v4: false,
+        v6: false,
+    };
 
     fn includes(self, address: &SocketAddr) -> bool {
         if address.is_ipv4() { self.v4 } else { self.v6 }
@@ -113,7 +116,11 @@ impl Connector {
             .map(|step| (link.endpoint + step) % count)
             .find(|endpoint| link.reach.includes(&self.endpoints[*endpoint]))?;
         link.endpoint = endpoint;
-        Some(Route { link: id.0, remote: self.endpoints[endpoint], local: None })
+        Some(Route {
+            link: id.0,
+            remote: self.endpoints[endpoint],
+            local: None,
+        })
     }
 
     /// The present endpoint of a link does not answer: the route over the next one.
@@ -125,44 +132,75 @@ impl Connector {
 
     /// An answer came over `route`: its address works on its link.
     pub(super) fn on_answer(&mut self, route: &Route) {
-        let endpoint = self.endpoints.iter().position(|endpoint| *endpoint == route.remote);
-        if let (Some(endpoint), Some(Some(link))) = (endpoint, self.links.get_mut(usize::from(route.link))) {
+        let endpoint = self
+            .endpoints
+            .iter()
+            .position(|endpoint| *endpoint == route.remote);
+        if let (Some(endpoint), Some(Some(link))) =
+            (endpoint, self.links.get_mut(usize::from(route.link)))
+        {
             link.endpoint = endpoint;
         }
     }
 
     /// Whether an attempt is due, and over which route; `None` also while no link can reach any endpoint.
     pub(super) fn poll_attempt(&mut self, now: Instant) -> Option<Route> {
-        self.pending.retain(|attempt| now.since(attempt.sent_at) < PATIENCE);
+        self.pending
+            .retain(|attempt| now.since(attempt.sent_at) < PATIENCE);
         if now < self.next_attempt_at {
             return None;
         }
         let pairs = self.links.len() * self.endpoints.len();
-        let pair = (0..pairs).map(|step| (self.turn + step) % pairs).find(|pair| {
-            let (link, endpoint) = self.pair(*pair);
-            self.links[link].as_ref().is_some_and(|link| link.reach.includes(&self.endpoints[endpoint]))
-        });
+        let pair = (0..pairs)
+            .map(|step| (self.turn + step) % pairs)
+            .find(|pair| {
+                let (link, endpoint) = self.pair(*pair);
+                self.links[link]
+                    .as_ref()
+                    .is_some_and(|link| link.reach.includes(&self.endpoints[endpoint]))
+            });
         let usable = (0..pairs)
             .map(|pair| self.pair(pair))
             .filter(|(link, endpoint)| {
-                self.links[*link].as_ref().is_some_and(|link| link.reach.includes(&self.endpoints[*endpoint]))
+                self.links[*link]
+                    .as_ref()
+                    .is_some_and(|link| link.reach.includes(&self.endpoints[*endpoint]))
             })
             .count();
-        let pace = if self.attempts < 2 * usable.max(1) { FAST } else { SLOW };
+        let pace = if self.attempts < 2 * usable.max(1) {
+            FAST
+        } else {
+            SLOW
+        };
         self.next_attempt_at = now + pace;
         let pair = pair?;
         self.turn = pair + 1;
         self.attempts += 1;
         let (link, endpoint) = self.pair(pair);
-        Some(Route { link: u8::try_from(link).unwrap_or(0), remote: self.endpoints[endpoint], local: None })
+        Some(Route {
+            link: u8::try_from(link).unwrap_or(0),
+            remote: self.endpoints[endpoint],
+            local: None,
+        })
     }
 
     /// Remembers a handshake sent now; returns the index of one that gave way, if any.
-    pub(super) fn push(&mut self, now: Instant, initiator: Initiator, datagram: Vec<u8>, route: Route) {
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        initiator: Initiator,
+        datagram: Vec<u8>,
+        route: Route,
+    ) {
         if self.pending.len() == MAX_PENDING {
             self.pending.remove(0);
         }
-        self.pending.push(Attempt { initiator, datagram, route, sent_at: now });
+        self.pending.push(Attempt {
+            initiator,
+            datagram,
+            route,
+            sent_at: now,
+        });
     }
 
     /// The cookies of a link.

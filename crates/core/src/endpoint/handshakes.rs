@@ -40,9 +40,12 @@ impl Endpoint {
             }
             Admission::Refuse => return Err(DropReason::HandshakeLimited),
         }
-        let initiation =
-            Responder::read_initiation(&self.keys, datagram).map_err(|_| DropReason::HandshakeInvalid)?;
-        let index = *self.by_key.get(&initiation.remote_static).ok_or(DropReason::HandshakeInvalid)?;
+        let initiation = Responder::read_initiation(&self.keys, datagram)
+            .map_err(|_| DropReason::HandshakeInvalid)?;
+        let index = *self
+            .by_key
+            .get(&initiation.remote_static)
+            .ok_or(DropReason::HandshakeInvalid)?;
         let peer = &mut self.peers[index];
         if peer.recent.contains(initiation.ephemeral) {
             return Err(DropReason::HandshakeReplayed);
@@ -55,21 +58,34 @@ impl Endpoint {
             return Err(DropReason::HandshakeLimited);
         }
         peer.recent.insert(initiation.ephemeral);
-        let local_index = self.indices.allocate(index).ok_or(DropReason::HandshakeLimited)?;
+        let local_index = self
+            .indices
+            .allocate(index)
+            .ok_or(DropReason::HandshakeLimited)?;
         let psk = self.peers[index].config.preshared_key;
         let hello = self.hello(index);
-        let Ok((established, response)) = initiation.respond(&psk, local_index, hello, self.random.array()) else {
+        let Ok((established, response)) =
+            initiation.respond(&psk, local_index, hello, self.random.array())
+        else {
             self.indices.free(local_index);
             return Err(DropReason::HandshakeInvalid);
         };
-        self.peers[index].tunnel.sessions().install_answered(now, established, local_index);
+        self.peers[index]
+            .tunnel
+            .sessions()
+            .install_answered(now, established, local_index);
         self.free_indices(index);
         self.activate(index);
         self.reply(incoming.route, response);
         Ok(())
     }
 
-    fn ask_for_cookie(&mut self, now: Instant, incoming: &Incoming, datagram: &[u8]) -> Result<(), DropReason> {
+    fn ask_for_cookie(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        datagram: &[u8],
+    ) -> Result<(), DropReason> {
         if let Ok(reply) = self.jar.reply(now, incoming.route.remote, datagram) {
             self.reply(incoming.route, reply.to_vec());
         }
@@ -85,15 +101,25 @@ impl Endpoint {
         let view = ResponseView::new(datagram).map_err(|_| DropReason::Malformed)?;
         let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
         let wanted = view.receiver_index();
-        let attempt = connector.pending.iter_mut().find(|attempt| attempt.initiator.local_index() == wanted);
+        let attempt = connector
+            .pending
+            .iter_mut()
+            .find(|attempt| attempt.initiator.local_index() == wanted);
         let attempt = attempt.ok_or(DropReason::UnknownSession)?;
-        let established = attempt.initiator.read_response(datagram).map_err(|_| DropReason::HandshakeInvalid)?;
+        let established = attempt
+            .initiator
+            .read_response(datagram)
+            .map_err(|_| DropReason::HandshakeInvalid)?;
         connector.on_answer(&incoming.route);
         connector.finish();
         let route = connector.route_of(PathId(incoming.route.link));
         let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
         let tunnel = &mut self.peers[0].tunnel;
-        if tunnel.sessions().install_initiated(now, established, wanted) == Change::Restarted {
+        if tunnel
+            .sessions()
+            .install_initiated(now, established, wanted)
+            == Change::Restarted
+        {
             tunnel.reset(now, &mut shared);
         }
         tunnel.set_route(now, PathId(incoming.route.link), route);
@@ -110,13 +136,23 @@ impl Endpoint {
         datagram: &[u8],
     ) -> Result<(), DropReason> {
         let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
-        let cookies = connector.cookies(incoming.route.link).ok_or(DropReason::Malformed)?;
-        cookies.handle_reply(now, datagram).map_err(|_| DropReason::HandshakeInvalid)?;
-        let latest = connector.pending.iter().rposition(|attempt| attempt.route.link == incoming.route.link);
+        let cookies = connector
+            .cookies(incoming.route.link)
+            .ok_or(DropReason::Malformed)?;
+        cookies
+            .handle_reply(now, datagram)
+            .map_err(|_| DropReason::HandshakeInvalid)?;
+        let latest = connector
+            .pending
+            .iter()
+            .rposition(|attempt| attempt.route.link == incoming.route.link);
         if let Some(latest) = latest {
             let mut datagram = connector.pending[latest].datagram.clone();
             let route = connector.pending[latest].route;
-            if connector.cookies(route.link).is_some_and(|cookies| cookies.stamp(now, &mut datagram).is_ok()) {
+            if connector
+                .cookies(route.link)
+                .is_some_and(|cookies| cookies.stamp(now, &mut datagram).is_ok())
+            {
                 self.reply(route, datagram);
             }
         }
@@ -132,7 +168,9 @@ impl Endpoint {
             return;
         }
         let tunnel = &mut self.peers[0].tunnel;
-        let is_silent = tunnel.last_received_at().is_none_or(|at| now.since(at) >= SILENCE);
+        let is_silent = tunnel
+            .last_received_at()
+            .is_none_or(|at| now.since(at) >= SILENCE);
         let has_session = tunnel.sessions().sending(now).is_some();
         if has_session && !is_silent && !tunnel.sessions().needs_rekey(now) {
             connector.sleep_until(now + SLOW);
@@ -152,7 +190,8 @@ impl Endpoint {
         let (public_key, psk) = (config.public_key, config.preshared_key);
         let hello = self.hello(0);
         let seed = self.random.array();
-        let Ok((initiator, mut datagram)) = Initiator::new(&self.keys, &public_key, &psk, local_index, hello, seed)
+        let Ok((initiator, mut datagram)) =
+            Initiator::new(&self.keys, &public_key, &psk, local_index, hello, seed)
         else {
             self.indices.free(local_index);
             return;

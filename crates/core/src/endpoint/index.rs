@@ -21,7 +21,11 @@ struct Slot {
 
 impl IndexTable {
     pub(super) fn new(rng: Rng) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), rng }
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            rng,
+        }
     }
 
     /// A fresh index for `peer`; `None` if all are in use.
@@ -29,7 +33,9 @@ impl IndexTable {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
-                let slot = u16::try_from(self.slots.len()).ok().filter(|slot| *slot < u16::MAX)?;
+                let slot = u16::try_from(self.slots.len())
+                    .ok()
+                    .filter(|slot| *slot < u16::MAX)?;
                 self.slots.push(Slot { tag: 0, peer: None });
                 slot
             }
@@ -53,7 +59,10 @@ impl IndexTable {
         if self.peer_of(index).is_none() {
             return;
         }
-        if let Some(slot) = (index & 0xffff).checked_sub(1).and_then(|slot| u16::try_from(slot).ok()) {
+        if let Some(slot) = (index & 0xffff)
+            .checked_sub(1)
+            .and_then(|slot| u16::try_from(slot).ok())
+        {
             self.slots[usize::from(slot)].peer = None;
             self.free.push(slot);
         }
@@ -73,7 +82,10 @@ mod tests {
         table.free(first);
         let second = table.allocate(8).expect("room");
         assert_ne!(first, second);
-        assert_eq!((table.peer_of(first), table.peer_of(second)), (None, Some(8)));
+        assert_eq!(
+            (table.peer_of(first), table.peer_of(second)),
+            (None, Some(8))
+        );
         assert_ne!(table.allocate(9), Some(second));
         assert!(second <= crate::wire::header::MAX_INDEX);
         assert_eq!(table.peer_of(0), None);

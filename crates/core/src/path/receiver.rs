@@ -22,6 +22,7 @@ pub struct Receiver {
     highest_at: Option<Instant>,
     /// Least delay since the last report.
     min_delay: Option<RelativeDelay>,
+    heard_at: Option<Instant>,
     unreported_pkts: u32,
     report_at: Option<Instant>,
 }
@@ -33,6 +34,7 @@ impl Default for Receiver {
             report: PathReport::default(),
             highest_at: None,
             min_delay: None,
+            heard_at: None,
             unreported_pkts: 0,
             report_at: None,
         }
@@ -56,8 +58,14 @@ impl Receiver {
     /// Counts one arrival; returns its delay.
     ///
     /// `interval`: the feedback interval.
-    pub fn on_data(&mut self, now: Instant, arrival: &DataArrival, interval: Duration) -> RelativeDelay {
+    pub fn on_data(
+        &mut self,
+        now: Instant,
+        arrival: &DataArrival,
+        interval: Duration,
+    ) -> RelativeDelay {
         let delay = RelativeDelay::from_stamps(arrival.sent_us, now.wire_micros());
+        self.heard_at = Some(now);
         self.delay.on_sample(now, delay);
         self.min_delay = Some(match self.min_delay {
             Some(min) if min.micros_from(delay) <= 0 => min,
@@ -66,7 +74,9 @@ impl Receiver {
         let report = &mut self.report;
         report.received_pkts = report.received_pkts.wrapping_add(1);
         report.received_bytes = report.received_bytes.wrapping_add(arrival.len as u64);
-        report.congested_pkts = report.congested_pkts.wrapping_add(u32::from(arrival.is_congested));
+        report.congested_pkts = report
+            .congested_pkts
+            .wrapping_add(u32::from(arrival.is_congested));
         if self.highest_at.is_none() || arrival.path_seq.is_after(report.highest_seq) {
             report.highest_seq = arrival.path_seq;
             report.received_us = now.wire_micros();
@@ -82,16 +92,23 @@ impl Receiver {
         delay
     }
 
+    /// Takes note of a control datagram, which tells the delay as well as data does.
+    pub fn on_control(&mut self, now: Instant, sent_us: u32) {
+        self.heard_at = Some(now);
+        self.delay
+            .on_sample(now, RelativeDelay::from_stamps(sent_us, now.wire_micros()));
+    }
+
+    /// When anything last arrived.
+    #[must_use]
+    pub fn heard_at(&self) -> Option<Instant> {
+        self.heard_at
+    }
+
     /// Delay of arrivals.
     #[must_use]
     pub fn delay(&self) -> &OneWayDelay {
         &self.delay
-    }
-
-    /// When data last arrived.
-    #[must_use]
-    pub fn last_data_at(&self) -> Option<Instant> {
-        self.highest_at
     }
 
     /// Bytes of data datagrams received, UDP payload.
@@ -130,7 +147,12 @@ mod tests {
     const INTERVAL: Duration = Duration::from_millis(10);
 
     fn arrival(path_seq: u32, sent_us: u32) -> DataArrival {
-        DataArrival { path_seq: Seq(path_seq), sent_us, len: 100, is_congested: false }
+        DataArrival {
+            path_seq: Seq(path_seq),
+            sent_us,
+            len: 100,
+            is_congested: false,
+        }
     }
 
     #[test]
@@ -141,9 +163,21 @@ mod tests {
         receiver.on_data(Instant::from_millis(1), &arrival(0, 900), INTERVAL);
         receiver.on_data(Instant::from_millis(5), &arrival(1, 4_000), INTERVAL);
         assert_eq!(receiver.report_due(), Some(Instant::from_millis(11)));
-        let report = receiver.take_report(Instant::from_millis(11)).expect("arrivals");
-        assert_eq!((report.received_pkts, report.received_bytes, report.highest_seq), (2, 200, Seq(1)));
-        assert_eq!((report.sent_us, report.received_us, report.ack_delay_us), (4_000, 5_000, 6_000));
+        let report = receiver
+            .take_report(Instant::from_millis(11))
+            .expect("arrivals");
+        assert_eq!(
+            (
+                report.received_pkts,
+                report.received_bytes,
+                report.highest_seq
+            ),
+            (2, 200, Seq(1))
+        );
+        assert_eq!(
+            (report.sent_us, report.received_us, report.ack_delay_us),
+            (4_000, 5_000, 6_000)
+        );
         assert_eq!(report.min_owd_us, 100);
         assert_eq!(receiver.report_due(), None);
     }
@@ -155,6 +189,12 @@ mod tests {
             receiver.on_data(Instant::ZERO, &arrival(1000 - i, 0), INTERVAL);
         }
         assert_eq!(receiver.report_due(), Some(Instant::ZERO));
-        assert_eq!(receiver.take_report(Instant::ZERO).expect("arrivals").highest_seq, Seq(1000));
+        assert_eq!(
+            receiver
+                .take_report(Instant::ZERO)
+                .expect("arrivals")
+                .highest_seq,
+            Seq(1000)
+        );
     }
 }

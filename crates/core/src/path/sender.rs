@@ -96,16 +96,24 @@ impl Sender {
     /// Forgets everything up to `highest`, which the other end reports received. Returns whether that was news; a number
     /// never sent is none.
     pub fn on_reported(&mut self, highest: Seq, pool: &mut Pool) -> bool {
-        #[expect(clippy::cast_possible_truncation, reason = "the wire carries the low 32 bits")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the wire carries the low 32 bits"
+        )]
         let back = Seq(self.next_data as u32).distance_from(highest);
-        let Some(reported) = u64::try_from(back - 1).ok().and_then(|back| self.next_data.checked_sub(back)) else {
+        let Some(reported) = u64::try_from(back - 1)
+            .ok()
+            .and_then(|back| self.next_data.checked_sub(back))
+        else {
             return false;
         };
         if reported <= self.reported {
             return false;
         }
         self.reported = reported;
-        while self.next_data - (self.outstanding.len() as u64) < reported && !self.outstanding.is_empty() {
+        while self.next_data - (self.outstanding.len() as u64) < reported
+            && !self.outstanding.is_empty()
+        {
             self.pop_oldest(pool);
         }
         true
@@ -119,7 +127,11 @@ impl Sender {
 
     /// Hands every packet not yet reported to `taken`, oldest first, and forgets what is in flight: the path is silent.
     pub fn take_unreported(&mut self, taken: &mut VecDeque<Numbered>) {
-        taken.extend(self.outstanding.drain(..).filter_map(|outstanding| outstanding.numbered));
+        taken.extend(
+            self.outstanding
+                .drain(..)
+                .filter_map(|outstanding| outstanding.numbered),
+        );
         self.in_flight = Bytes::ZERO;
     }
 
@@ -151,7 +163,9 @@ impl Sender {
     /// When the oldest unreported datagram went out.
     #[must_use]
     pub fn oldest_sent_at(&self) -> Option<Instant> {
-        self.outstanding.front().map(|outstanding| outstanding.sent_at)
+        self.outstanding
+            .front()
+            .map(|outstanding| outstanding.sent_at)
     }
 
     fn pop_oldest(&mut self, pool: &mut Pool) {
@@ -172,7 +186,12 @@ mod tests {
     use super::*;
 
     fn send(sender: &mut Sender, pool: &mut Pool, global: u32) {
-        let numbered = Numbered { global_seq: Seq(global), flow_step: 0, flow_hash: 0, packet: pool.copy_of(&[1]) };
+        let numbered = Numbered {
+            global_seq: Seq(global),
+            flow_step: 0,
+            flow_hash: 0,
+            packet: pool.copy_of(&[1]),
+        };
         sender.on_sent(Instant::ZERO, 100, Seq(global), Some(numbered), pool);
     }
 
@@ -186,13 +205,22 @@ mod tests {
         assert!(sender.on_reported(Seq(1), &mut pool));
         assert!(!sender.on_reported(Seq(1), &mut pool));
         assert!(!sender.on_reported(Seq(77), &mut pool), "never sent");
-        assert_eq!((sender.outstanding_pkts(), sender.in_flight()), (3, Bytes::new(300)));
+        assert_eq!(
+            (sender.outstanding_pkts(), sender.in_flight()),
+            (3, Bytes::new(300))
+        );
         assert_eq!(pool.free_len(), 2);
         let mut taken = VecDeque::new();
         sender.take_unreported(&mut taken);
-        assert_eq!(taken.iter().map(|n| n.global_seq.0).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(
+            taken.iter().map(|n| n.global_seq.0).collect::<Vec<_>>(),
+            [2, 3, 4]
+        );
         assert_eq!(sender.in_flight(), Bytes::ZERO);
-        assert!(sender.on_reported(Seq(3), &mut pool), "the path was not silent after all");
+        assert!(
+            sender.on_reported(Seq(3), &mut pool),
+            "the path was not silent after all"
+        );
         assert!(!sender.on_reported(Seq(5), &mut pool), "never sent");
     }
 
@@ -202,7 +230,10 @@ mod tests {
         let mut sender = Sender::default();
         assert_eq!(sender.path_step(Seq(5)), 0);
         send(&mut sender, &mut pool, 5);
-        assert_eq!((sender.path_step(Seq(9)), sender.path_step(Seq(2))), (4, -3));
+        assert_eq!(
+            (sender.path_step(Seq(9)), sender.path_step(Seq(2))),
+            (4, -3)
+        );
         assert_eq!(sender.path_step(Seq(50_000)), 0);
     }
 
@@ -214,7 +245,10 @@ mod tests {
             send(&mut sender, &mut pool, global);
         }
         assert_eq!(sender.outstanding_pkts(), MAX_OUTSTANDING);
-        assert!(sender.on_reported(Seq(100), &mut pool), "news, though its packet is forgotten");
+        assert!(
+            sender.on_reported(Seq(100), &mut pool),
+            "news, though its packet is forgotten"
+        );
         assert_eq!(sender.outstanding_pkts(), MAX_OUTSTANDING);
     }
 }

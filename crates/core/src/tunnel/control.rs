@@ -54,7 +54,11 @@ impl Tunnel {
         }
         let is_announcer = self.role == Role::Client;
         if is_announcer && path.announced.due.is_some_and(|due| due <= now) {
-            let frame = Frame::Link { path: id, version: path.announced.version, info: path.link.info() };
+            let frame = Frame::Link {
+                path: id,
+                version: path.announced.version,
+                info: path.link.info(),
+            };
             if writer.push(&frame) {
                 path.announced.due = Some(now + ANNOUNCE_AGAIN);
             }
@@ -89,7 +93,10 @@ impl Tunnel {
                 continue;
             }
             if let Some(report) = path.receiver.take_report(now) {
-                let _ = writer.push(&Frame::Report { path: path.id, report });
+                let _ = writer.push(&Frame::Report {
+                    path: path.id,
+                    report,
+                });
             }
         }
         let len = writer.len();
@@ -102,10 +109,12 @@ impl Tunnel {
         }
     }
 
-    /// The path something arrived on last: better than none while no path is known to work.
+    /// The path heard from last: better than none while no path is known to work.
     fn newest_path(&self) -> Option<PathId> {
         let routed = self.paths().filter(|path| path.route.is_some());
-        routed.max_by_key(|path| path.receiver.last_data_at()).map(|path| path.id)
+        routed
+            .max_by_key(|path| path.receiver.heard_at())
+            .map(|path| path.id)
     }
 
     fn send_close(&mut self, now: Instant, out: &mut TxQueue) {
@@ -122,7 +131,13 @@ impl Tunnel {
     }
 
     /// Acts on the frames of an authenticated control datagram that came on `id`.
-    pub(super) fn handle_frames(&mut self, now: Instant, id: PathId, body: &[u8], shared: &mut Shared<'_>) {
+    pub(super) fn handle_frames(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        body: &[u8],
+        shared: &mut Shared<'_>,
+    ) {
         for frame in Frames::new(body) {
             match frame {
                 Frame::Ping { token, size } => {
@@ -132,14 +147,18 @@ impl Tunnel {
                 }
                 Frame::Pong { token, .. } => self.on_pong(now, id, token),
                 Frame::Report { path, report } => self.on_report(now, path, &report, shared),
-                Frame::Link { path, version, info } => {
+                Frame::Link {
+                    path,
+                    version,
+                    info,
+                } => {
                     if let Some(path) = self.path_mut(path)
                         && (path.announced.due.is_some() || path.announced.version <= version)
                     {
                         path.announced.version = version;
                         path.announced.due = None;
                         path.link.update(&info);
-                        path.pacer.set_rate(now, info.download);
+                        path.limit(now, Role::Gateway);
                         path.probes.ack_link = Some(version);
                     }
                 }
@@ -164,11 +183,19 @@ impl Tunnel {
         };
         path.rtt.on_sample(now, rtt, Duration::ZERO);
         let interval = path.feedback_interval();
-        path.health.on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
-        path.health.on_acked(now, path.sender.outstanding_pkts() > 0);
+        path.health
+            .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
+        path.health
+            .on_acked(now, path.sender.outstanding_pkts() > 0);
     }
 
-    fn on_report(&mut self, now: Instant, id: PathId, report: &PathReport, shared: &mut Shared<'_>) {
+    fn on_report(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        report: &PathReport,
+        shared: &mut Shared<'_>,
+    ) {
         let Some(path) = self.path_mut(id) else {
             return;
         };
@@ -176,7 +203,8 @@ impl Tunnel {
             return;
         }
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
-        path.loss.on_report(now, path.sender.reported(), report.received_pkts);
+        path.loss
+            .on_report(now, path.sender.reported(), report.received_pkts);
         let delivered = Delivered {
             bytes: Bytes::new(report.received_bytes),
             packets: report.received_pkts,
@@ -185,7 +213,8 @@ impl Tunnel {
         };
         let app_limited = path.delay.queue_delay() < QUEUE_IS_FILLED;
         path.rate.on_report(now, delivered, app_limited);
-        path.health.on_acked(now, path.sender.outstanding_pkts() > 0);
+        path.health
+            .on_acked(now, path.sender.outstanding_pkts() > 0);
     }
 }
 

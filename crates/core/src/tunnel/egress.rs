@@ -29,7 +29,9 @@ impl Tunnel {
             return;
         }
         self.send_control(now, out);
-        if self.is_closing || (self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none()) {
+        if self.is_closing
+            || (self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none())
+        {
             return;
         }
         self.wait_until = None;
@@ -59,8 +61,12 @@ impl Tunnel {
                     }
                     return;
                 }
-                Pick::One(index) => self.send_once(now, index, numbered, is_reinjected, out, shared),
-                Pick::Copies(set) => self.send_copies(now, set, numbered, is_reinjected, out, shared),
+                Pick::One(index) => {
+                    self.send_once(now, index, numbered, is_reinjected, out, shared)
+                }
+                Pick::Copies(set) => {
+                    self.send_copies(now, set, numbered, is_reinjected, out, shared)
+                }
             }
         }
     }
@@ -75,7 +81,10 @@ impl Tunnel {
         out: &mut TxQueue,
         shared: &mut Shared<'_>,
     ) {
-        let flags = Flags { is_reinjected, is_copy: false };
+        let flags = Flags {
+            is_reinjected,
+            is_copy: false,
+        };
         let Some(len) = self.seal(now, index, &numbered, flags, out) else {
             self.reinject.push_front(numbered);
             return;
@@ -93,7 +102,10 @@ impl Tunnel {
         out: &mut TxQueue,
         shared: &mut Shared<'_>,
     ) {
-        let flags = Flags { is_reinjected, is_copy: true };
+        let flags = Flags {
+            is_reinjected,
+            is_copy: true,
+        };
         let mut sent = false;
         for index in (0..self.views.len()).filter(|index| set & (1 << index) != 0) {
             if let Some(len) = self.seal(now, index, &numbered, flags, out) {
@@ -160,7 +172,8 @@ impl Tunnel {
         let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
             return;
         };
-        path.sender.on_sent(now, len, global_seq, numbered, shared.pool);
+        path.sender
+            .on_sent(now, len, global_seq, numbered, shared.pool);
         path.health.on_sent(now);
         path.pacer.on_sent(now, Bytes::of_len(len));
         view.in_flight = path.sender.in_flight();
@@ -181,23 +194,41 @@ impl Tunnel {
         }
         let global_seq = self.next_global;
         self.next_global = global_seq.plus(1);
-        #[expect(clippy::cast_possible_truncation, reason = "reduced to a bucket number")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "reduced to a bucket number"
+        )]
         let bucket = queued.flow_hash as usize % FLOW_BUCKETS;
         let previous = core::mem::replace(&mut self.flows[bucket], u64::from(global_seq.0) + 1);
-        let flow_step = match previous.checked_sub(1).and_then(|seq| u32::try_from(seq).ok()) {
+        let flow_step = match previous
+            .checked_sub(1)
+            .and_then(|seq| u32::try_from(seq).ok())
+        {
             Some(previous) => u16::try_from(global_seq.distance_from(Seq(previous))).unwrap_or(0),
             None => 0,
         };
-        Numbered { global_seq, flow_step, flow_hash: queued.flow_hash, packet: queued.packet }
+        Numbered {
+            global_seq,
+            flow_step,
+            flow_hash: queued.flow_hash,
+            packet: queued.packet,
+        }
     }
 
     /// Refreshes what the policy sees.
     fn view_paths(&mut self, now: Instant) {
         let mut views = core::mem::take(&mut self.views);
         views.clear();
-        let quickest = self.paths().filter_map(|path| path.delay.min()).reduce(|best, delay| {
-            if delay.micros_from(best) < 0 { delay } else { best }
-        });
+        let quickest = self
+            .paths()
+            .filter_map(|path| path.delay.min())
+            .reduce(|best, delay| {
+                if delay.micros_from(best) < 0 {
+                    delay
+                } else {
+                    best
+                }
+            });
         views.extend(self.paths().map(|path| {
             let usable = path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
             PathView {
@@ -219,7 +250,13 @@ impl Tunnel {
     }
 
     /// Writes, seals and queues one control datagram on a path; whether there was room.
-    pub(super) fn seal_control(&mut self, now: Instant, id: PathId, body: &[u8], out: &mut TxQueue) -> bool {
+    pub(super) fn seal_control(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        body: &[u8],
+        out: &mut TxQueue,
+    ) -> bool {
         let Some(path) = self.paths[id.index()].as_deref_mut() else {
             return false;
         };
@@ -254,8 +291,15 @@ impl Tunnel {
     /// The path with the lowest round-trip time among those that work, `other_than` excluded.
     pub(super) fn best_path(&self, other_than: Option<PathId>) -> Option<PathId> {
         self.paths()
-            .filter(|path| path.health.is_usable() && path.route.is_some() && Some(path.id) != other_than)
-            .min_by_key(|path: &&Path| (path.rtt.smoothed().unwrap_or(core::time::Duration::MAX), path.id))
+            .filter(|path| {
+                path.health.is_usable() && path.route.is_some() && Some(path.id) != other_than
+            })
+            .min_by_key(|path: &&Path| {
+                (
+                    path.rtt.smoothed().unwrap_or(core::time::Duration::MAX),
+                    path.id,
+                )
+            })
             .map(|path| path.id)
     }
 }
@@ -266,7 +310,10 @@ struct Flags {
     is_copy: bool,
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the wire carries the low 32 bits")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the wire carries the low 32 bits"
+)]
 const fn wire_seq(counter: u64) -> Seq {
     Seq(counter as u32)
 }

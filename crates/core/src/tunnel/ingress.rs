@@ -12,12 +12,7 @@ use super::{Role, Shared, Tunnel};
 use crate::{
     counters::DropReason,
     packet::{self, PacketView},
-    path::{
-        Path,
-        health::LinkEvent,
-        link::Link,
-        receiver::DataArrival,
-    },
+    path::{Path, health::LinkEvent, link::Link, receiver::DataArrival},
     resequencer::{Arrival, Verdict},
     session::{keys::OpenError, rotation::Change},
     time::Instant,
@@ -63,7 +58,9 @@ impl Tunnel {
         };
         let len = datagram.len();
         let (aad, body) = datagram.split_at_mut(header.kind.header_len());
-        let opened = self.sessions.open(now, header.receiver_index, lane, header.path_seq, aad, body);
+        let opened =
+            self.sessions
+                .open(now, header.receiver_index, lane, header.path_seq, aad, body);
         let opened = opened.map_err(|error| match error {
             OpenError::Authentication => DropReason::Forged,
             OpenError::Expired | OpenError::UnknownIndex => DropReason::UnknownSession,
@@ -78,8 +75,10 @@ impl Tunnel {
             self.sessions_deadline = Some(now);
         }
         self.last_received_at = Some(now);
-        let path = self.paths[id.index()].get_or_insert_with(|| Box::new(Path::new(now, id, Link::named(""))));
-        let is_newest = path.newest[header.kind as usize].is_none_or(|newest| opened.counter > newest);
+        let path = self.paths[id.index()]
+            .get_or_insert_with(|| Box::new(Path::new(now, id, Link::named(""))));
+        let is_newest =
+            path.newest[header.kind as usize].is_none_or(|newest| opened.counter > newest);
         if is_newest {
             path.newest[header.kind as usize] = Some(opened.counter);
             if self.role == Role::Gateway && path.route != Some(incoming.route) {
@@ -90,6 +89,7 @@ impl Tunnel {
         path.health.on_received(now);
         let body = &mut body[..opened.len];
         let Some(data) = data else {
+            path.receiver.on_control(now, header.sent_us);
             self.handle_frames(now, id, body, shared);
             return Ok(());
         };
@@ -117,8 +117,12 @@ impl Tunnel {
             deadline: now + self.longest_wait(now, delay),
             packet: shared.pool.copy_of(view.bytes()),
         };
-        let verdict = self.resequencer.on_packet(now, arrival, shared.delivered, &mut self.dropped);
-        self.dropped.drain(..).for_each(|packet| shared.pool.recycle(packet));
+        let verdict = self
+            .resequencer
+            .on_packet(now, arrival, shared.delivered, &mut self.dropped);
+        self.dropped
+            .drain(..)
+            .for_each(|packet| shared.pool.recycle(packet));
         match verdict {
             Verdict::Duplicate => Err(DropReason::Duplicate),
             Verdict::Held | Verdict::Late | Verdict::Released => Ok(()),
@@ -133,7 +137,11 @@ impl Tunnel {
     fn longest_wait(&self, now: Instant, own: crate::path::delay::RelativeDelay) -> Duration {
         let beyond = self
             .paths()
-            .filter(|path| path.receiver.last_data_at().is_some_and(|at| now.since(at) < IN_USE))
+            .filter(|path| {
+                path.receiver
+                    .heard_at()
+                    .is_some_and(|at| now.since(at) < IN_USE)
+            })
             .filter_map(|path| path.receiver.delay().high())
             .map(|high| high.beyond(own))
             .max();
@@ -146,9 +154,8 @@ fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
     (step != 0).then(|| crate::ids::Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
 }
 
-/// A path is waited for while data arrived on it within this time.
+/// A path is waited for while anything arrived on it within this time: two probes of an idle path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);
 /// Longest hold: below the least retransmission timeout of TCP (200 ms, RFC 6298 as Linux has it).
 const LONGEST_HOLD: Duration = Duration::from_millis(150);
-
