@@ -9,10 +9,10 @@
 //! under way. A path of unknown rate counts as 10 Mbit/s. Delay is taken relative to the quickest path, because
 //! only differences matter.
 //!
-//! A path may be quickest and yet not ready. Then the policy waits for it only if the whole backlog is predicted to get
-//! through it before one packet gets through the best ready path, and within 5 ms: a longer wait would build a standing
-//! queue that the tunnel's queue management takes for congestion, and the other paths would idle. How
-//! long a path will stay unready is unknown; it is taken for as long as it has been already.
+//! A path may be quickest and yet not ready. Then the policy waits for it only if the whole backlog is predicted to
+//! get through it before one packet gets through the best ready path, and within 5 ms: a longer wait would build a
+//! standing queue that the tunnel's queue management takes for congestion, and the other paths would idle. How long a
+//! path will stay unready is unknown; it is taken for as long as it has been already.
 
 use core::time::Duration;
 
