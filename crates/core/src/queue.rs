@@ -18,8 +18,8 @@
 //! packet but for CoDel's drops and the cap.
 //!
 //! Source: RFC 8290 section 4; we differ in hashing outside (the caller brings the flow's hash), in the cap by bytes,
-//! and in how many packets an overflow drops (RFC 8290 leaves that open; Linux drops half the flow, up to 64
-//! packets).
+//! and in how many packets an overflow drops: Linux takes half of the flow, up to 64 packets, which is harsh when the
+//! cap is small.
 
 use core::time::Duration;
 
@@ -336,10 +336,10 @@ fn flow_index(flow_hash: u64) -> u16 {
     u16::try_from(flow_hash >> (64 - FLOWS.ilog2())).unwrap_or(0)
 }
 
-/// RFC 8290 section 5.2.4.
+/// RFC 8290 section 5.2.
 const FLOWS: usize = 1024;
 
-/// RFC 8290 section 5.2.2: a full Ethernet frame.
+/// RFC 8290 section 5.2: a full Ethernet frame.
 const QUANTUM: i32 = 1514;
 
 /// How many flows may be looked at per packet that an overflow drops.

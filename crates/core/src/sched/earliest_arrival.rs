@@ -255,6 +255,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_lost_path_still_had_to_send_is_forgotten() {
+        let mut paths = ready_paths(2);
+        let mut policy = EarliestArrival::new();
+        (paths[1].usable, paths[1].ready) = (false, false);
+        let mut pick = |paths: &[PathView]| policy.pick(Instant::ZERO, paths, &packet());
+        for _ in 0..100 {
+            assert_eq!(pick(&paths), Pick::One(0));
+        }
+        paths.swap_with_slice(&mut ready_paths(2));
+        (paths[0].usable, paths[0].ready) = (false, false);
+        assert_eq!(pick(&paths), Pick::One(1));
+        (paths[0].usable, paths[0].ready) = (true, true);
+        assert_eq!(pick(&paths), Pick::One(0));
+    }
+
+    #[test]
     fn extreme_views_never_panic() {
         let mut rng = Rng::new(9);
         let mut policy = EarliestArrival::new();
