@@ -10,14 +10,16 @@
 //! - A cap in bytes and packets. Above it the flow with the most bytes loses packets from its head. Finding it costs
 //!   a pass over the active flows, so one pass drops a packet per 16 active flows: 16 visits per packet dropped.
 //!
-//! Every packet that goes in comes out once: from [`Queue::dequeue`], or through the `dropped` callback with the reason.
+//! Every packet that goes in comes out once: from [`Queue::dequeue`], or through the `dropped` callback with the
+//! reason.
 //!
-//! Bounds: packets and bytes by the cap; memory 48 bytes per packet slot plus a flow table of 56 KiB, both made when first
-//! needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per packet
-//! but for CoDel's drops and the cap.
+//! Bounds: packets and bytes by the cap; memory 48 bytes per packet slot plus a flow table of 56 KiB, both made when
+//! first needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per
+//! packet but for CoDel's drops and the cap.
 //!
-//! Source: RFC 8290 section 4; we differ in hashing outside (the caller brings the flow's hash), in the cap by bytes, and in how
-//! many packets an overflow drops (RFC 8290 leaves that open; Linux drops half the flow, up to 64 packets).
+//! Source: RFC 8290 section 4; we differ in hashing outside (the caller brings the flow's hash), in the cap by bytes,
+//! and in how many packets an overflow drops: Linux takes half of the flow, up to 64 packets, which is harsh when the
+//! cap is small.
 
 use core::time::Duration;
 
@@ -147,7 +149,8 @@ impl Queue {
         }
     }
 
-    /// Takes a packet. If that exceeds the cap, `dropped` gets packets until it does not; the new one may be among them.
+    /// Takes a packet. If that exceeds the cap, `dropped` gets packets until it does not; the new one may be among
+    /// them.
     pub fn enqueue(
         &mut self,
         now: Instant,
@@ -205,7 +208,8 @@ impl Queue {
             }
             self.unlist_first(from_new.is_some());
             if from_new.is_some() && self.old_flows.first().is_some() {
-                // RFC 8290 section 4.2: a new flow goes the round once more, lest it returns as new at once and starves the old.
+                // RFC 8290 section 4.2: a new flow goes the round once more, lest it returns as new at once and
+                // starves the old.
                 self.old_flows.push_back(&mut self.flows, index);
             } else {
                 self.flows[usize::from(index)].is_listed = false;
@@ -332,10 +336,10 @@ fn flow_index(flow_hash: u64) -> u16 {
     u16::try_from(flow_hash >> (64 - FLOWS.ilog2())).unwrap_or(0)
 }
 
-/// RFC 8290 section 5.2.4.
+/// RFC 8290 section 5.2.
 const FLOWS: usize = 1024;
 
-/// RFC 8290 section 5.2.2: a full Ethernet frame.
+/// RFC 8290 section 5.2: a full Ethernet frame.
 const QUANTUM: i32 = 1514;
 
 /// How many flows may be looked at per packet that an overflow drops.

@@ -81,11 +81,11 @@ pub enum Pick {
 pub trait Scheduler {
     /// Chooses for one packet, and counts it as sent unless the answer is [`Pick::Wait`].
     ///
-    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`], ids below that,
-    /// at least one [`ready`](PathView::ready). The set may change from call to call. The answer names ready paths only, and is
-    /// [`Pick::Wait`] only where the policy's doc says so, or when against the rule no path is ready. Ties break
-    /// towards the lower id unless the policy's doc says otherwise. The same calls give the same answers. Cost: O(paths), no
-    /// allocation.
+    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`], ids below
+    /// that, at least one [`ready`](PathView::ready). The set may change from call to call. The answer names ready
+    /// paths only, and is [`Pick::Wait`] only where the policy's doc says so, or when against the rule no path is
+    /// ready. Ties break towards the lower id unless the policy's doc says otherwise. The same calls give the same
+    /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
 }
 

@@ -1,18 +1,18 @@
 //! One-way delay of a path, up to a constant that all paths share.
 //!
 //! Sender and receiver stamp packets with clocks that nobody synchronised: 32-bit microseconds that wrap. Arrival
-//! stamp less departure stamp is the one-way delay plus the unknown offset of the two clocks, modulo 2^32 µs. That is a
-//! [`RelativeDelay`]. The offset is the same on every path between the two hosts, so differences are exact: between
-//! two paths (which one is quicker, by how much) and between now and the quickest packet of the last 10 s
-//! (the queue). The idea is the relative delay estimator of Song et al.
+//! stamp less departure stamp is the one-way delay plus the unknown offset of the two clocks, modulo 2^32 µs. That is
+//! a [`RelativeDelay`]. The offset is the same on every path between the two hosts, so differences are exact: between
+//! two paths (which one is quicker, by how much) and between now and the quickest packet of the last 10 s (the
+//! queue). The idea is the relative delay estimator of Song et al.
 //!
 //! Kept: the minimum and maximum of the last 10 s, and mean and mean deviation smoothed over 200 ms (the first
 //! eight samples weigh more). [`OneWayDelay::high`] is mean + 4 deviations, but never
 //! above what was seen in the window: for the resequencer, which must wait for nearly all packets and no longer.
 //!
-//! Clocks: a step of more than 10 s restarts the estimate at once; a smaller one is forgotten by the minimum and the maximum
-//! within 10 s and by the mean within a second of samples. Drift adds at most window × drift to the queue:
-//! 1 ms at 100 ppm.
+//! Clocks: a step of more than 10 s restarts the estimate at once; a smaller one is forgotten by the minimum and the
+//! maximum within 10 s and by the mean within a second of samples. Drift adds at most window × drift to the queue: 1
+//! ms at 100 ppm.
 
 use core::{cmp::Reverse, time::Duration};
 

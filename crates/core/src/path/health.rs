@@ -1,7 +1,7 @@
 //! Whether a path works.
 //!
-//! Any uplink may be dead at the start, die, return, or go silent for a moment, as cellular ones do several times a minute. A
-//! sender finds out only from what comes back, so the judge is silence while something is outstanding:
+//! Any uplink may be dead at the start, die, return, or go silent for a moment, as cellular ones do several times a
+//! minute. A sender finds out only from what comes back, so the judge is silence while something is outstanding:
 //!
 //! | state | meaning | left when |
 //! | --- | --- | --- |
@@ -11,15 +11,15 @@
 //! | [`Down`](State::Down) | taken for dead | evidence: Up; interface returns: Probing |
 //!
 //! Evidence is authenticated news that a packet sent on this path arrived, over whichever path the news came. Packets
-//! received on the path show that the other direction works: they only hasten the next probe. An interface that goes down
-//! makes its path Down at once, and then no evidence counts, for it is old.
+//! received on the path show that the other direction works: they only hasten the next probe. An interface that goes
+//! down makes its path Down at once, and then no evidence counts, for it is old.
 //!
 //! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the silence that
-//! this path exceeds once in a hundred times. It is learned with a stochastic quantile (Ma, Muthukrishnan and Sandler, "Frugal
-//! streaming"). Where twice that timeout exceeds 1 s, it takes the place of the second.
+//! this path exceeds once in a hundred times. It is learned with a stochastic quantile (Ma, Muthukrishnan and
+//! Sandler, "Frugal streaming"). Where twice that timeout exceeds 1 s, it takes the place of the second.
 //!
-//! Probes: every 20 ms in the first second of Probing and Suspect, every 250 ms afterwards and when Down, and 500 ms after
-//! the last evidence when Up, so that idle paths are measured and their failure is noticed.
+//! Probes: every 20 ms in the first second of Probing and Suspect, every 250 ms afterwards and when Down, and 500 ms
+//! after the last evidence when Up, so that idle paths are measured and their failure is noticed.
 
 use core::time::Duration;
 
@@ -166,8 +166,8 @@ impl Health {
         self.next_probe_at().is_some_and(|at| at <= now)
     }
 
-    /// When to call [`on_timeout`](Self::on_timeout) and look at [`probe_due`](Self::probe_due) again. `None` while the
-    /// interface is down.
+    /// When to call [`on_timeout`](Self::on_timeout) and look at [`probe_due`](Self::probe_due) again. `None` while
+    /// the interface is down.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let transition_at = self.transition().map(|(at, _)| at);
@@ -223,8 +223,8 @@ impl Health {
         }
     }
 
-    /// Moves the 99 % quantile of silences by a step that is small against it: up by 0.99 of the step for one above it, down by 0.01
-    /// for one below, so that it rests where one in a hundred is above.
+    /// Moves the 99 % quantile of silences by a step that is small against it: up by 0.99 of the step for one above
+    /// it, down by 0.01 for one below, so that it rests where one in a hundred is above.
     fn learn_silence(&mut self, silence: Duration) {
         let step = (self.usual_silence / 8).max(Duration::from_millis(1));
         self.usual_silence = if silence > self.usual_silence {

@@ -1,9 +1,10 @@
 //! How much a path loses.
 //!
-//! The receiver reports two running totals: how many packets the sender had sent on this path up to the newest one that
-//! came, which the path sequence number tells, and how many of them came. The difference is lost or late. Loss is taken
-//! over windows of at least 600 packets, so that the share has meaning (one standard deviation of 1 % over 600 packets is
-//! 0.4 %). A packet that was counted as lost at the border of a window and comes later is taken off the next window.
+//! The receiver reports two running totals: how many packets the sender had sent on this path up to the newest one
+//! that came, which the path sequence number tells, and how many of them came. The difference is lost or late. Loss
+//! is taken over windows of at least 600 packets, so that the share has meaning (one standard deviation of 1 % over
+//! 600 packets is 0.4 %). A packet that was counted as lost at the border of a window and comes later is taken off
+//! the next window.
 //!
 //! Kept: the totals, a mean (1/4) over windows, and the minimum over 10 s. The minimum is the loss the path has
 //! whatever one sends, such as noise on a radio; a mean would take lasting overload for noise.

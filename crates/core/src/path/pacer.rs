@@ -1,9 +1,9 @@
 //! When a path may send its next packet.
 //!
-//! A token bucket in its virtual-clock form (GCRA, ITU-T I.371): `busy_until` is when the packets sent so far will have
-//! left at the paced rate. Sending is allowed while that lies less than the bucket's depth ahead, so the last packet may
-//! overdraw by its own length. Depth is the larger of three packets and 2 ms, because timers and batches are that coarse.
-//! Times round up to the nanosecond per packet: below 0.1 % at 10 Gbit/s and 1500 bytes.
+//! A token bucket in its virtual-clock form (GCRA, ITU-T I.371): `busy_until` is when the packets sent so far will
+//! have left at the paced rate. Sending is allowed while that lies less than the bucket's depth ahead, so the last
+//! packet may overdraw by its own length. Depth is the larger of three packets and 2 ms, because timers and batches
+//! are that coarse. Times round up to the nanosecond per packet: below 0.1 % at 10 Gbit/s and 1500 bytes.
 
 use core::time::Duration;
 
@@ -40,6 +40,8 @@ impl Pacer {
             let bits = u128::from(left) * u128::from(old.as_bps());
             let left = bits / u128::from(new.as_bps().max(1));
             self.busy_until = now + Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX));
+        } else if rate.is_none() {
+            self.busy_until = now;
         }
         self.rate = rate;
     }
@@ -67,8 +69,8 @@ impl Pacer {
         }
     }
 
-    /// The first instant at which [`can_send`](Self::can_send) holds if nothing more is sent; it may lie in the past. `None` if
-    /// there is no limit to wait for, or the rate is zero.
+    /// The first instant at which [`can_send`](Self::can_send) holds if nothing more is sent; it may lie in the past.
+    /// `None` if there is no limit to wait for, or the rate is zero.
     #[must_use]
     pub fn next_release(&self) -> Option<Instant> {
         let rate = self.rate.filter(|rate| *rate != Bitrate::ZERO)?;
@@ -178,5 +180,15 @@ mod tests {
         pacer.on_sent(Instant::ZERO, Bytes::new(125_000)); // one second of debt
         pacer.set_rate(Instant::ZERO, Some(Bitrate::from_mbps(100)));
         assert!(pacer.can_send(Instant::from_millis(10)));
+    }
+
+    #[test]
+    fn removing_the_limit_forgives_the_debt() {
+        let mut pacer = pacer(Some(Bitrate::from_bps(1)));
+        pacer.on_sent(Instant::ZERO, PACKET);
+        pacer.on_sent(Instant::ZERO, Bytes::new(1_000_000));
+        pacer.set_rate(Instant::ZERO, None);
+        pacer.set_rate(Instant::ZERO, Some(Bitrate::from_mbps(1)));
+        assert!(pacer.can_send(Instant::ZERO));
     }
 }

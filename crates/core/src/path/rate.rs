@@ -6,8 +6,9 @@
 //! a burst that the radio held back nor a burst that the sender made looks like capacity. The receiver's own clock
 //! measures the arrivals, so delayed or lost reports do no harm.
 //!
-//! A sample from a time in which the sender had nothing to send is only a lower bound; it is marked, and enters the estimates
-//! only where it raises them. Kept: the largest of 2 s, which ages only with samples that count, and a mean (1/8).
+//! A sample from a time in which the sender had nothing to send is only a lower bound; it is marked, and enters the
+//! estimates only where it raises them. Kept: the largest of 2 s, which ages only with samples that count, and a mean
+//! (1/8).
 //!
 //! Bounds: ten remembered reports, at least 5 ms and two packets apart, so that one is always old enough.
 

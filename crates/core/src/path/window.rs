@@ -1,8 +1,8 @@
 //! The smallest value of the last while, in constant memory.
 //!
-//! Three buckets of a third of the window each keep the smallest value put into them; the oldest bucket goes as a whole.
-//! A value is therefore forgotten between two thirds of the window and the whole window after it came. Time moves
-//! only when a value comes: without new values the last known minimum stays. For a maximum use
+//! Three buckets of a third of the window each keep the smallest value put into them; the oldest bucket goes as a
+//! whole. A value is therefore forgotten between two thirds of the window and the whole window after it came. Time
+//! moves only when a value comes: without new values the last known minimum stays. For a maximum use
 //! [`Reverse`](core::cmp::Reverse).
 
 use core::time::Duration;

@@ -1,9 +1,9 @@
 //! CoDel: controlled delay (RFC 8289).
 //!
-//! A queue that drains now and then is good; one that never does is delay without use. CoDel looks at how long packets have
-//! waited as they leave. When that has stayed above `target` for a whole `interval`, it drops one and then more, at times
-//! interval / sqrt(count) apart, until the waiting time falls below the target. Here a packet of an ECN-capable
-//! sender is marked instead of dropped (RFC 8290 section 4.2 by way of RFC 8289 section 5.2), and goes on.
+//! A queue that drains now and then is good; one that never does is delay without use. CoDel looks at how long
+//! packets have waited as they leave. When that has stayed above `target` for a whole `interval`, it drops one and
+//! then more, at times interval / sqrt(count) apart, until the waiting time falls below the target. Here a packet of
+//! an ECN-capable sender is marked instead of dropped and goes on, as in RFC 8290.
 //!
 //! The code follows the pseudo-code of RFC 8289 section 5.
 

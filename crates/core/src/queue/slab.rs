@@ -27,6 +27,12 @@ impl Slab {
         }
     }
 
+    /// How many slots there are, free ones included.
+    #[cfg(test)]
+    pub(super) const fn slots_len(&self) -> usize {
+        self.slots.len()
+    }
+
     fn put(&mut self, queued: Queued) -> u32 {
         let index = self.free;
         if let Some(slot) = self.slots.get_mut(index as usize) {

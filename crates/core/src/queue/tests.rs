@@ -63,7 +63,7 @@ fn one_flow_keeps_its_order_and_a_steady_load_does_not_grow_the_table() {
             expected += 1;
         }
     }
-    assert_eq!(queue.len(), 30);
+    assert_eq!((queue.len(), queue.slab.slots_len()), (30, 31));
 }
 
 #[test]
@@ -123,18 +123,18 @@ fn a_sparse_flow_passes_by_the_bulk() {
 #[test]
 fn a_flow_that_keeps_coming_back_as_new_does_not_starve_the_old() {
     let mut queue = queue();
-    for n in 0..100 {
+    for n in 0..2_000 {
         queue.enqueue(
             Instant::ZERO,
-            packet(n, 1_400, false),
+            packet(n, 300, false),
             hash_of(1),
             none_dropped,
         );
     }
-    let mut old = 0;
-    for _ in 0..200 {
-        // The greedy flow sends one packet whenever it has none waiting.
-        if queue.flows[2].fifo.is_empty() {
+    let mut sent = [0, 0];
+    for _ in 0..1_000 {
+        // The greedy flow sends one large packet whenever it would count as new.
+        if !queue.flows[2].is_listed {
             queue.enqueue(
                 Instant::ZERO,
                 packet(9_999, 1_400, false),
@@ -143,9 +143,9 @@ fn a_flow_that_keeps_coming_back_as_new_does_not_starve_the_old() {
             );
         }
         let next = queue.dequeue(Instant::ZERO, none_dropped).expect("waiting");
-        old += u32::from(number(&next.packet) != 9_999);
+        sent[usize::from(number(&next.packet) == 9_999)] += next.packet.len();
     }
-    assert!(old >= 95, "{old}");
+    assert!(sent[0] >= sent[1], "{sent:?}");
 }
 
 /// The drop times of an unresponsive flow, in microseconds: 1000 packets of 1000 bytes wait from the start, and one
@@ -202,6 +202,41 @@ fn codel_marks_capable_packets_at_the_same_times_instead() {
     let (drops, marks, marked) = codel_run(true);
     assert_eq!(marks, codel_schedule());
     assert_eq!((drops.len(), marked), (0, marks.len() as u64));
+}
+
+#[test]
+fn codel_leaves_a_lone_packet_alone_however_long_it_waited() {
+    let mut queue = queue();
+    for tick in 0..100 {
+        queue.enqueue(
+            at_us(tick * 20_000),
+            packet(1, 1_400, false),
+            hash_of(1),
+            none_dropped,
+        );
+        assert!(
+            queue
+                .dequeue(at_us((tick + 1) * 20_000), none_dropped)
+                .is_some()
+        );
+    }
+}
+
+#[test]
+fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
+    let mut queue = queue();
+    let mut drops = Vec::new();
+    for tick in 0..1_400_u64 {
+        // Two packets come and one goes each millisecond, but at 1000 ms everything drains.
+        let now = at_us(tick * 1_000);
+        for _ in 0..2 {
+            queue.enqueue(now, packet(1, 500, false), hash_of(1), none_dropped);
+        }
+        let mut dequeue = || queue.dequeue(now, |_, _| drops.push(tick));
+        while dequeue().is_some() && tick == 1_000 {}
+    }
+    let again: Vec<_> = drops.iter().filter(|tick| **tick > 1_050).collect();
+    assert!(again[1] - again[0] < 40, "{drops:?}");
 }
 
 #[test]

@@ -9,10 +9,10 @@
 //! under way. A path of unknown rate counts as 10 Mbit/s. Delay is taken relative to the quickest path, because
 //! only differences matter.
 //!
-//! A path may be quickest and yet not ready. Then the policy waits for it only if the whole backlog is predicted to get
-//! through it before one packet gets through the best ready path, and within 5 ms: a longer wait would build a standing
-//! queue that the tunnel's queue management takes for congestion, and the other paths would idle. How
-//! long a path will stay unready is unknown; it is taken for as long as it has been already.
+//! A path may be quickest and yet not ready. Then the policy waits for it only if the whole backlog is predicted to
+//! get through it before one packet gets through the best ready path, and within 5 ms: a longer wait would build a
+//! standing queue that the tunnel's queue management takes for congestion, and the other paths would idle. How long a
+//! path will stay unready is unknown; it is taken for as long as it has been already.
 
 use core::time::Duration;
 
@@ -252,6 +252,22 @@ mod tests {
             .map(|_| policy.pick(now, &paths, &packet()))
             .collect();
         assert!(picks.contains(&Pick::One(0)), "{picks:?}");
+    }
+
+    #[test]
+    fn what_a_lost_path_still_had_to_send_is_forgotten() {
+        let mut paths = ready_paths(2);
+        let mut policy = EarliestArrival::new();
+        (paths[1].usable, paths[1].ready) = (false, false);
+        let mut pick = |paths: &[PathView]| policy.pick(Instant::ZERO, paths, &packet());
+        for _ in 0..100 {
+            assert_eq!(pick(&paths), Pick::One(0));
+        }
+        paths.swap_with_slice(&mut ready_paths(2));
+        (paths[0].usable, paths[0].ready) = (false, false);
+        assert_eq!(pick(&paths), Pick::One(1));
+        (paths[0].usable, paths[0].ready) = (true, true);
+        assert_eq!(pick(&paths), Pick::One(0));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! `flow`: a flow stays on one path.
 //!
-//! Weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by Schindelhauer and Schomaker 2005): every usable path
-//! draws a number for the flow from hash(flow, path), u in (0, 1], and the least −ln(u) / weight wins. Each path gets flows in
-//! proportion to its weight; when a path is lost only its flows move, and when it returns they return. There is
-//! no table, so no state per flow and nothing to bound.
+//! Weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by Schindelhauer and Schomaker 2005): every
+//! usable path draws a number for the flow from hash(flow, path), u in (0, 1], and the least −ln(u) / weight wins.
+//! Each path gets flows in proportion to its weight; when a path is lost only its flows move, and when it returns
+//! they return. There is no table, so no state per flow and nothing to bound.
 //!
 //! What every router with several uplinks does. It never reorders, and one flow never gets more than one path carries.
 //! While a flow waits for its path, so does all that the tunnel queue holds behind it.

@@ -1,7 +1,8 @@
 //! `redundant`: every packet on every path.
 //!
 //! The receiver takes the first copy. Delay is that of the quickest path for each packet, loss the product of the
-//! losses, capacity that of the narrowest path that keeps up: paths that are not ready are left out of a packet's copies.
+//! losses, capacity that of the narrowest path that keeps up: paths that are not ready are left out of a packet's
+//! copies.
 
 use super::{PacketInfo, PathView, Pick, Scheduler};
 use crate::{ids::PathId, time::Instant};

@@ -1,13 +1,13 @@
 //! `weighted`: packets in proportion to the users' weights, evenly mixed.
 //!
-//! Smooth weighted round robin, as nginx does it for servers: each packet gives every ready path credit in proportion to its
-//! weight, goes to the path with the most credit, and costs that path what all were given. Over a cycle (sum of
-//! the weights, divided by their common factor) the shares are exact, and the packets of one path are spread over
+//! Smooth weighted round robin, as nginx does it for servers: each packet gives every ready path credit in proportion
+//! to its weight, goes to the path with the most credit, and costs that path what all were given. Over a cycle (sum
+//! of the weights, divided by their common factor) the shares are exact, and the packets of one path are spread over
 //! it. Block round robin, which sends 64 and then 60 in a row, needs modem buffers of that depth.
 //!
-//! Unlike nginx, credit is counted in packets (a fixed-point fraction of 2^-32), not in units of weight. So weights may
-//! change between any two packets, and paths may come and go, and what is carried over is a packet or two instead of a
-//! burst as long as the old weights were large. Paths that are not ready keep their credit and gain none.
+//! Unlike nginx, credit is counted in packets (a fixed-point fraction of 2^-32), not in units of weight. So weights
+//! may change between any two packets, and paths may come and go, and what is carried over is a packet or two instead
+//! of a burst as long as the old weights were large. Paths that are not ready keep their credit and gain none.
 //!
 //! The rounding of fractions shifts a share by less than one packet in 10^8.
 
