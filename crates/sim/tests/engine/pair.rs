@@ -76,11 +76,10 @@ fn weights_are_the_clients_and_hold_both_ways_and_change_live() {
         .run_until_true(Duration::from_secs(1), connected)
         .expect("connects");
     world.run_for(Duration::from_millis(300));
+    let now = world.now;
+    let endpoint = &mut world.hosts[1].endpoint;
     assert_eq!(
-        let now = world.now;
-        world.hosts[1]
-            .endpoint
-            .update_links(now, "link0", |link| link.weight = 3),
+        endpoint.update_links(now, "link0", |link| link.weight = 3),
         1
     );
     world.run_for(Duration::from_millis(300));
