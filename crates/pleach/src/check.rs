@@ -80,17 +80,15 @@ fn port_in_use(loaded: &Loaded) -> Result<(), ConfigError> {
     let Err(error) = UdpSocket::bind(address) else {
         return Ok(());
     };
-    let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            "stop the program that has the port (`ss -lunp` names it), or choose another port"
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            "write an address of this host, or \"[::]:PORT\" for all"
-        }
-        io::ErrorKind::PermissionDenied => {
-            "choose a port above 1023, or start with the right to use this one"
-        }
-        _ => "choose another address or port; \"0.0.0.0:PORT\" works without IPv6",
+    let is = |kind| error.kind() == kind;
+    let remedy = if is(io::ErrorKind::AddrInUse) {
+        "stop the program that has the port (`ss -lunp` names it), or choose another port"
+    } else if is(io::ErrorKind::AddrNotAvailable) {
+        "write an address of this host, or \"[::]:PORT\" for all"
+    } else if is(io::ErrorKind::PermissionDenied) {
+        "choose a port above 1023, or start with the right to use this one"
+    } else {
+        "choose another address or port; \"0.0.0.0:PORT\" works without IPv6"
     };
     Err(ConfigError::new(
         place.clone(),
@@ -98,4 +96,37 @@ fn port_in_use(loaded: &Loaded) -> Result<(), ConfigError> {
         format!("cannot listen on {address}: {}", plain(&error)),
         remedy,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+    use crate::keys::SecretKey;
+
+    #[test]
+    fn absent_devices_do_not_keep_a_client_from_starting() {
+        let directory = tempfile::TempDir::new().expect("temporary directory");
+        let key_file = directory.path().join("client.key");
+        let key = SecretKey::random().expect("random");
+        fs::write(&key_file, key.to_base64().as_bytes()).expect("write");
+        fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).expect("chmod");
+        let text = include_str!("../../../packaging/client.toml");
+        let file = directory.path().join("client.toml");
+        let absent = text
+            .replace("\"eth1\"", "\"lo\"")
+            .replace("\"wwan0\"", "\"clt-none\"");
+        fs::write(&file, absent).expect("write");
+
+        let loaded = config::load(&file).expect("good file");
+        let warnings = before_start(&loaded).expect("may start");
+
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0]
+                .to_string()
+                .contains("no device \"clt-none\" on this host")
+        );
+    }
 }

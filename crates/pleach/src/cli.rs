@@ -111,18 +111,16 @@ pub(crate) fn main() -> ExitCode {
             Ok(()) => return ExitCode::SUCCESS,
             Err(failure) => failure,
         },
-        Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                // Help for a closed pipe is nobody's loss.
-                let _ = error.print();
-                return ExitCode::SUCCESS;
-            }
-            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                let _ = error.print();
-                return ExitCode::from(2);
-            }
-            _ => Failure::Usage(usage_line(&error.to_string())),
-        },
+        // Nobody is left to tell if help cannot be printed.
+        Err(error) if !error.use_stderr() => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return ExitCode::from(2);
+        }
+        Err(error) => Failure::Usage(usage_line(&error.to_string())),
     };
     let (line, code) = match failure {
         Failure::Config(error) => (error.to_string(), 2),
@@ -176,6 +174,7 @@ fn pubkey() -> Result<(), Failure> {
 fn up(file: &std::path::Path) -> Result<(), Failure> {
     start_logging();
     let loaded = config::load(file)?;
+    let absent_devices = check::before_start(&loaded)?;
     for note in &loaded.notes {
         if note.warning {
             tracing::warn!("{}: {}", note.place, note.text);
@@ -183,7 +182,7 @@ fn up(file: &std::path::Path) -> Result<(), Failure> {
             tracing::info!("{}: {}", note.place, note.text);
         }
     }
-    for absent in check::before_start(&loaded)? {
+    for absent in absent_devices {
         tracing::warn!("{absent}");
     }
     Ok(run_tunnel::run(loaded.config)?)
@@ -263,6 +262,7 @@ fn usage_line(message: &str) -> String {
         .filter(|line| !line.is_empty() && !line.starts_with("For more information"))
         .collect();
     kept.join(" ")
+        .replace(" tip:", "; tip:")
         .replace(" Usage:", "; usage:")
         .replace("error: ", "")
 }

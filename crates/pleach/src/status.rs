@@ -126,3 +126,111 @@ fn bytes(count: u64) -> String {
         None => format!("{count} B"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ClientStatus;
+
+    fn link(name: &str, state: LinkState) -> LinkStatus {
+        LinkStatus {
+            name: name.to_owned(),
+            device: "eth1".to_owned(),
+            state,
+            endpoint: None,
+            rtt_ms: None,
+            queue_delay_ms: None,
+            capacity_mbps: None,
+            loss: 0.0,
+            tx_bytes: 0,
+            rx_bytes: 0,
+            weight: 1,
+        }
+    }
+
+    fn report(mode: &str) -> StatusReport {
+        let mut report = StatusReport {
+            mode: mode.to_owned(),
+            name: "pleach0".to_owned(),
+            up: true,
+            ..StatusReport::default()
+        };
+        "weighted".clone_into(&mut report.scheduler.policy);
+        report
+    }
+
+    #[test]
+    fn a_client_shows_one_aligned_line_a_link() {
+        let mut report = report("client");
+        report.links = vec![
+            LinkStatus {
+                rtt_ms: Some(23.46),
+                capacity_mbps: Some(64.04),
+                loss: 0.012,
+                tx_bytes: 5 << 30,
+                rx_bytes: 1536,
+                weight: 64,
+                ..link("dsl", LinkState::Up)
+            },
+            link("long-name", LinkState::Standby),
+        ];
+        assert_eq!(
+            render(&report),
+            "client pleach0: up, policy weighted\n\
+             LINK       DEVICE  STATE    RTT      CAPACITY     LOSS   SENT     RECEIVED  WEIGHT\n\
+             dsl        eth1    up       23.5 ms  64.0 Mbit/s  1.2 %  5.0 GiB  1.5 KiB   64\n\
+             long-name  eth1    standby  -        -            0.0 %  0 B      0 B       1\n"
+        );
+    }
+
+    #[test]
+    fn a_gateway_shows_whose_link_it_is() {
+        let mut report = report("gateway");
+        report.clients = vec![
+            ClientStatus {
+                name: "home".to_owned(),
+                up: true,
+                links: vec![link("dsl", LinkState::Up), link("lte", LinkState::Down)],
+            },
+            ClientStatus {
+                name: "office".to_owned(),
+                up: false,
+                links: Vec::new(),
+            },
+        ];
+        assert_eq!(
+            render(&report),
+            "gateway pleach0: up, policy weighted\n\
+             CLIENT  LINK  DEVICE  STATE  RTT  CAPACITY  LOSS   SENT  RECEIVED  WEIGHT\n\
+             home    dsl   eth1    up     -    -         0.0 %  0 B   0 B       1\n\
+             home    lte   eth1    down   -    -         0.0 %  0 B   0 B       1\n\
+             office  -     -       down   -    -         -      -     -         -\n"
+        );
+    }
+
+    #[test]
+    fn nothing_to_list_is_said() {
+        assert!(render(&report("client")).ends_with("\nno links\n"));
+        assert!(render(&report("gateway")).ends_with("\nno clients\n"));
+    }
+
+    #[test]
+    fn names_from_afar_cannot_break_lines() {
+        let mut report = report("client");
+        report.links = vec![
+            link("a\n\u{1b}[31mb", LinkState::Up),
+            link("\n", LinkState::Up),
+        ];
+        let text = render(&report);
+        assert_eq!(text.lines().count(), 4);
+        assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn units_are_human() {
+        assert_eq!(rate(0.5), "500 kbit/s");
+        assert_eq!(rate(2500.0), "2.50 Gbit/s");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(3 << 40), "3.0 TiB");
+    }
+}

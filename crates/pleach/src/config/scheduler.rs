@@ -8,9 +8,10 @@ use super::{
 };
 
 /// A scheduling policy with its keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SchedulerConfig {
-    /// The path on which the packet arrives first.
+    /// The path on which the packet arrives first; the default.
+    #[default]
     EarliestArrival,
     /// A flow stays on a link.
     Flow,
@@ -41,12 +42,6 @@ impl SchedulerConfig {
             Self::Single { .. } => "single",
             Self::Weighted => "weighted",
         }
-    }
-}
-
-impl Default for SchedulerConfig {
-    fn default() -> Self {
-        Self::EarliestArrival
     }
 }
 

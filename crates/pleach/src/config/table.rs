@@ -108,7 +108,7 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     /// It is missing, not a table, or has keys other than `known`.
-    pub(crate) fn table(&self, key: &str, known: &[&str]) -> Result<Table<'a>, ConfigError> {
+    pub(crate) fn table(&self, key: &str, known: &[&str]) -> Result<Self, ConfigError> {
         let Some(value) = self.optional(key) else {
             return Err(ConfigError::new(
                 self.place(),
@@ -124,7 +124,7 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     /// It is something else, or an element has keys other than `known`.
-    pub(crate) fn tables(&self, key: &str, known: &[&str]) -> Result<Vec<Table<'a>>, ConfigError> {
+    pub(crate) fn tables(&self, key: &str, known: &[&str]) -> Result<Vec<Self>, ConfigError> {
         let Some(value) = self.optional(key) else {
             return Ok(Vec::new());
         };
@@ -183,10 +183,12 @@ impl<'a> Table<'a> {
         if !self.label.is_empty() {
             return format!("{} {key}", self.label);
         }
-        match value {
-            Some(DeValue::Table(_)) => format!("[{key}]"),
-            Some(DeValue::Array(_)) => format!("[[{key}]]"),
-            _ => key.to_owned(),
+        if value.is_some_and(DeValue::is_table) {
+            format!("[{key}]")
+        } else if value.is_some_and(DeValue::is_array) {
+            format!("[[{key}]]")
+        } else {
+            key.to_owned()
         }
     }
 }
@@ -228,10 +230,10 @@ impl<'a> Value<'a> {
 
     /// This value if it is a string.
     pub(crate) fn as_text(&self) -> Option<&'a str> {
-        match self.value {
-            DeValue::String(text) => Some(text.as_ref()),
-            _ => None,
-        }
+        let DeValue::String(text) = self.value else {
+            return None;
+        };
+        Some(text.as_ref())
     }
 
     /// This value if it is `true` or `false`.
@@ -276,7 +278,7 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// It is no array, is empty, or is longer.
-    pub(crate) fn list(&self, max: usize, remedy: &str) -> Result<Vec<Value<'a>>, ConfigError> {
+    pub(crate) fn list(&self, max: usize, remedy: &str) -> Result<Vec<Self>, ConfigError> {
         let DeValue::Array(items) = self.value else {
             return Err(self.expected("a list", remedy));
         };

@@ -5,6 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt};
 use tempfile::TempDir;
 
 use super::*;
+use crate::keys;
 
 /// Private key with the public key [`OWN_PUBLIC`].
 const PRIVATE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
@@ -286,4 +287,284 @@ fn each_mistake_yields_its_line() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn a_client_file_comes_out_typed() {
+    let loaded = Files::new().load(CLIENT).expect("good file");
+    let config = loaded.config;
+    assert_eq!(config.name, "pleach0");
+    assert_eq!(config.mtu, Some(1400));
+    assert_eq!(config.scheduler, SchedulerConfig::EarliestArrival);
+    assert_eq!(config.private_key.to_base64().as_str(), PRIVATE);
+    assert_eq!(config.control, Path::new("/run/pleach/pleach0.sock"));
+    let Role::Client(client) = config.role else {
+        panic!("a client")
+    };
+    assert_eq!(
+        keys::encode_public(&client.gateway.public_key),
+        OTHER_PUBLIC
+    );
+    assert_eq!(client.gateway.endpoints.len(), 2);
+    assert_eq!(client.gateway.allowed_ips.len(), 2);
+    let [dsl, lte] = client.links.as_slice() else {
+        panic!("two links")
+    };
+    assert_eq!(
+        (dsl.cost, dsl.weight, dsl.upload),
+        (Cost::Rank(0), 64, None)
+    );
+    assert_eq!((lte.cost, lte.weight), (Cost::Standby, 1));
+    assert_eq!(lte.upload, Some(Bitrate::from_mbps(20)));
+    assert_eq!(loaded.device_places[1].line, Some(21));
+}
+
+#[test]
+fn a_gateway_file_comes_out_typed() {
+    let loaded = Files::new().load(GATEWAY).expect("good file");
+    let Role::Gateway(gateway) = loaded.config.role else {
+        panic!("a gateway")
+    };
+    assert_eq!(gateway.listen.port(), 7700);
+    assert_eq!(gateway.nat, Nat::Ipv4);
+    assert_eq!(gateway.clients.len(), 2);
+    assert_eq!(gateway.clients[0].scheduler, None);
+    assert_eq!(gateway.clients[1].scheduler, Some(SchedulerConfig::Flow));
+    assert_eq!(loaded.listen_place.and_then(|place| place.line), Some(6));
+}
+
+#[test]
+fn optional_parts_may_be_left_out() {
+    let files = Files::new();
+    let (head, _) = CLIENT.split_once("[[link]]").expect("links");
+    let short = head
+        .replace("control = \"/run/pleach/pleach0.sock\"\nmtu = 1400\n", "")
+        .replace("[scheduler]\npolicy = \"adaptive\"\n", "");
+    let loaded = files.load(&short).expect("good file");
+    assert_eq!(loaded.config.control, Path::new("/run/pleach/pleach0.sock"));
+    assert_eq!(loaded.config.mtu, None);
+    assert_eq!(loaded.config.scheduler, SchedulerConfig::default());
+    assert_eq!(loaded.notes, []);
+    let Role::Client(client) = loaded.config.role else {
+        panic!("a client")
+    };
+    assert!(client.links.is_empty());
+    for (nat, expected) in [
+        ("true", Nat::Ipv4),
+        ("false", Nat::Off),
+        ("\"nat66\"", Nat::Ipv4AndIpv6),
+    ] {
+        let text = GATEWAY.replace("nat = true", &format!("nat = {nat}"));
+        let Role::Gateway(gateway) = files.load(&text).expect("good file").config.role else {
+            panic!("a gateway")
+        };
+        assert_eq!(gateway.nat, expected);
+    }
+}
+
+#[test]
+fn every_policy_is_accepted_under_its_name() {
+    let files = Files::new();
+    for policy in [
+        "earliest-arrival",
+        "flow",
+        "min-rtt",
+        "redundant",
+        "round-robin",
+        "single",
+        "weighted",
+    ] {
+        let keys = if policy == "single" {
+            "link = \"lte\""
+        } else {
+            ""
+        };
+        let text = CLIENT.replace(
+            "policy = \"adaptive\"",
+            &format!("policy = \"{policy}\"\n{keys}"),
+        );
+        let loaded = files.load(&text).expect(policy);
+        assert_eq!(loaded.config.scheduler.name(), policy);
+        assert_eq!(loaded.notes, []);
+    }
+}
+
+#[test]
+fn adaptive_is_mapped_with_one_note() {
+    let text = CLIENT.replace(
+        "policy = \"adaptive\"",
+        "policy = \"adaptive\"\ntarget_delay = \"20ms\"",
+    );
+    let loaded = Files::new().load(&text).expect("good file");
+    assert_eq!(loaded.notes.len(), 1);
+    assert!(!loaded.notes[0].warning);
+    assert_eq!(loaded.notes[0].place.line, Some(9));
+}
+
+#[test]
+fn a_gateway_without_clients_is_worth_a_warning() {
+    let (head, _) = GATEWAY.split_once("[[client]]").expect("clients");
+    let loaded = Files::new().load(head).expect("good file");
+    assert!(
+        loaded
+            .notes
+            .iter()
+            .any(|note| note.warning && note.text.contains("[[client]]"))
+    );
+}
+
+#[test]
+fn secrets_in_an_open_file_are_worth_one_warning() {
+    let files = Files::new();
+    let text = GATEWAY
+        .replace("PRIVATE", PRIVATE)
+        .replace("OTHER", OTHER_PUBLIC)
+        .replace(
+            "\"THIRD\"",
+            &format!("\"{THIRD_PUBLIC}\"\npreshared_key = \"{PRIVATE}\""),
+        );
+    let path = files.write("f.toml", &text, 0o644);
+    let loaded = load(&path).expect("good file");
+    assert_eq!(loaded.notes.iter().filter(|note| note.warning).count(), 1);
+}
+
+#[test]
+fn keys_come_from_files_beside_the_configuration() {
+    let files = Files::new();
+    let text = CLIENT.replace(
+        "private_key = \"PRIVATE\"",
+        "private_key_file = \"good.key\"",
+    );
+    let loaded = files.load(&text).expect("good file");
+    assert_eq!(loaded.config.private_key.to_base64().as_str(), PRIVATE);
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    let files = Files::new();
+    let text = CLIENT.replace(
+        "endpoints",
+        &format!("preshared_key = \"{PRIVATE}\"\nendpoints"),
+    );
+    let loaded = files.load(&text).expect("good file");
+    let shown = format!("{loaded:?}");
+    assert!(
+        !shown.contains(PRIVATE) && !shown.contains("119, 7, 109"),
+        "{shown}"
+    );
+    for broken in ["policy = \"x\"", "policy = 7", "policy"] {
+        let line = files
+            .load(&text.replace("policy = \"adaptive\"", broken))
+            .expect_err("bad file");
+        assert!(!line.contains(PRIVATE), "{line}");
+    }
+    let cut = &PRIVATE[..40];
+    let line = files
+        .load(&CLIENT.replace("PRIVATE", cut))
+        .expect_err("bad key");
+    assert!(!line.contains(cut), "{line}");
+}
+
+#[test]
+fn files_that_cannot_be_read_say_so() {
+    let files = Files::new();
+    let directory = files.0.path();
+    let missing = load(&directory.join("none.toml"))
+        .expect_err("missing")
+        .to_string();
+    assert!(missing.ends_with(
+        "none.toml: cannot be read: No such file or directory; remedy: name an existing configuration file that you may read"
+    ), "{missing}");
+    let not_a_file = load(directory).expect_err("directory").to_string();
+    assert!(
+        not_a_file.contains("is a directory; remedy: "),
+        "{not_a_file}"
+    );
+    let path = directory.join("latin1.toml");
+    fs::write(&path, b"mode = \"\xe4\"").expect("write");
+    let latin1 = load(&path).expect_err("no UTF-8").to_string();
+    assert!(latin1.contains("is not UTF-8 text; remedy: "), "{latin1}");
+}
+
+#[test]
+fn one_link_more_than_paths_is_refused() {
+    use core::fmt::Write;
+    let mut text = CLIENT.split_once("[[link]]").expect("links").0.to_owned();
+    for i in 0..=pleach_core::ids::PathId::MAX {
+        writeln!(text, "[[link]]\nname = \"l{i}\"\ndevice = \"d{i}\"").expect("string");
+    }
+    let line = Files::new().load(&text).expect_err("too many links");
+    assert_eq!(
+        line,
+        "f.toml:62: [[link]]: one link too many: at most 16 are used; remedy: remove links"
+    );
+}
+
+#[test]
+fn mangled_files_never_panic_and_yield_one_line() {
+    let files = Files::new();
+    let mut rng = pleach_core::rng::Rng::new(7);
+    let pick = |rng: &mut pleach_core::rng::Rng, below: usize| {
+        usize::try_from(rng.below(below as u64)).expect("small")
+    };
+    let junk = [
+        "\"", "[", "]", "\n", "=", "0", "-1", "{", "\u{7f}", "\\u0000", "ü", "true", ".", "'''",
+    ];
+    for round in 0..2000 {
+        let base = if round % 2 == 0 { CLIENT } else { GATEWAY };
+        let mut text: Vec<char> = base.chars().collect();
+        for _ in 0..=pick(&mut rng, 3) {
+            let at = pick(&mut rng, text.len());
+            let cut = pick(&mut rng, 12).min(text.len() - at);
+            let new = junk[pick(&mut rng, junk.len())].chars();
+            text.splice(at..at + cut, new);
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(line) = files.load(&text) {
+            assert!(!line.contains(char::is_control), "{line:?}");
+            assert!(
+                line.starts_with("f.toml:") && line.contains("; remedy: "),
+                "{line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn packaged_examples_are_good() {
+    let files = Files::new();
+    files.write("client.key", PRIVATE, 0o600);
+    files.write("gateway.key", PRIVATE, 0o600);
+    for text in [
+        include_str!("../../../../packaging/client.toml"),
+        include_str!("../../../../packaging/gateway.toml"),
+    ] {
+        let loaded = files.load(text).expect("good file");
+        assert_eq!(loaded.notes, []);
+    }
+}
+
+#[test]
+fn overlaps_are_found_as_a_slow_search_finds_them() {
+    let mut rng = pleach_core::rng::Rng::new(11);
+    let mut random_below = |bound: u64| u8::try_from(rng.below(bound)).expect("below 256");
+    for _ in 0..500 {
+        let prefixes: Vec<(usize, IpNet)> = (0..1 + random_below(8))
+            .map(|_| {
+                let (third, fourth) = (random_below(2), random_below(8) << 5);
+                let addr = std::net::Ipv4Addr::new(10, 0, third, fourth);
+                let net = IpNet::new(addr.into(), 22 + random_below(8)).expect("prefix");
+                (usize::from(random_below(3)), net.trunc())
+            })
+            .collect();
+        let overlaps = |(i, j): (usize, usize)| {
+            let ((a, x), (b, y)) = (prefixes[i], prefixes[j]);
+            a != b && (x.contains(&y) || y.contains(&x))
+        };
+        let exists = (0..prefixes.len()).any(|j| (0..j).any(|i| overlaps((i, j))));
+        match network::overlap(&prefixes) {
+            Some(found) => assert!(overlaps(found), "{prefixes:?} {found:?}"),
+            None => assert!(!exists, "{prefixes:?}"),
+        }
+    }
 }

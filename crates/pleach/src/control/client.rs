@@ -95,17 +95,15 @@ fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Result<
 
 fn not_reached(socket: &Path, error: &io::Error) -> anyhow::Error {
     let shown = socket.display();
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            anyhow::anyhow!("no daemon is running: there is no control socket {shown}")
-        }
-        io::ErrorKind::ConnectionRefused => {
-            anyhow::anyhow!("no daemon is running: {shown} is left from one that crashed")
-        }
-        io::ErrorKind::PermissionDenied => {
-            anyhow::anyhow!("no right to use {shown}: try again as root")
-        }
-        _ => anyhow::anyhow!("cannot connect to {shown}: {}", plain(error)),
+    let is = |kind| error.kind() == kind;
+    if is(io::ErrorKind::NotFound) {
+        anyhow::anyhow!("no daemon is running: there is no control socket {shown}")
+    } else if is(io::ErrorKind::ConnectionRefused) {
+        anyhow::anyhow!("no daemon is running: {shown} is left from one that crashed")
+    } else if is(io::ErrorKind::PermissionDenied) {
+        anyhow::anyhow!("no right to use {shown}: try again as root")
+    } else {
+        anyhow::anyhow!("cannot connect to {shown}: {}", plain(error))
     }
 }
 
