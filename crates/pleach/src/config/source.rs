@@ -117,7 +117,9 @@ impl Source {
                 "name a configuration file",
             ));
         }
-        let mut bytes = Zeroizing::new(Vec::new());
+        // Room for all of it, so that growing leaves no copies of secrets behind.
+        let room = metadata.len().min(MAX_FILE_BYTES) + 1;
+        let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(room).unwrap_or(0)));
         file.take(MAX_FILE_BYTES + 1)
             .read_to_end(&mut bytes)
             .map_err(cannot)?;
