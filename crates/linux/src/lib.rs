@@ -1,1 +1,15 @@
-//! stub
+//! Linux for pleach: clock, TUN device, UDP sockets, polling, netlink, routes, nftables, sysctls.
+//!
+//! The only crate with system calls and unsafe code. The data path of a tunnel is one thread that waits in
+//! [`poll::Poller`] and moves batches: [`tun::Tun`] on one side, [`udp::UdpSocket`] on the other. What changes rarely
+//! runs elsewhere: [`watch::LinkWatch`] has a thread of its own, [`routes`], [`nft`] and [`sysctl`] are called while
+//! a tunnel starts and stops.
+//!
+//! Everything that outlives a process is undone by it, or found and cleared by the next start: see [`routes`].
+//!
+//! Kernel 5.11 or newer (`epoll_pwait2`); UDP segmentation on the TUN from 6.2.
+
+pub mod clock;
+pub mod netns;
+pub mod poll;
+pub mod tun;

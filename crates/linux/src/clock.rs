@@ -1,0 +1,57 @@
+//! The clock and the kernel's randomness: the only place that reads either.
+//!
+//! Time is `CLOCK_BOOTTIME`: monotonic, and it goes on while the machine sleeps, so that keys age and dead peers are
+//! noticed after a laptop wakes up. Its epoch is the boot of the machine.
+
+use pleach_core::time::Instant;
+use rustix::{
+    io,
+    rand::{GetRandomFlags, getrandom},
+    time::{ClockId, clock_gettime},
+};
+
+/// Now, in nanoseconds since boot.
+#[must_use]
+pub fn now() -> Instant {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// 32 bytes fit for keys, from the kernel's generator.
+///
+/// Waits until the generator is seeded, which on a running system it is.
+///
+/// # Errors
+/// The error of `getrandom(2)`, for example under a filter that forbids the call.
+pub fn entropy() -> std::io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_does_not_go_back() {
+        let first = now();
+        assert!(first > Instant::ZERO);
+        assert!(now() >= first);
+    }
+
+    #[test]
+    fn entropy_differs_each_time() {
+        let first = entropy().expect("getrandom works");
+        assert_ne!(first, entropy().expect("getrandom works"));
+    }
+}

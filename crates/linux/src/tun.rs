@@ -1,0 +1,223 @@
+//! The TUN device: whole batches of IP packets with one system call each.
+//!
+//! The device has a vnet header (`IFF_VNET_HDR`), so the kernel hands out and takes super-packets of up to 64 KiB.
+//! Reading splits them into single packets with complete checksums, because the tunnel spreads single packets over
+//! paths. Writing merges runs of a flow again and hands them over with `writev`: the headers are built in scratch, the
+//! payloads go out from where they lie, so no byte is copied in user space.
+//!
+//! Limits: one queue; the device is removed when the value is dropped.
+
+use std::{
+    io::{self, IoSlice},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+};
+
+use pleach_core::packet::{PacketBuf, Pool};
+use rustix::io::Errno;
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+mod checksum;
+mod merge;
+mod split;
+mod vnet;
+
+use merge::{Headers, MAX_SEGMENTS, Merger};
+use vnet::{VNET_HEADER_LEN, VnetHeader};
+
+/// A TUN device of ours.
+pub struct Tun {
+    device: SyncDevice,
+    name: String,
+    ifindex: u32,
+    merge_udp: bool,
+    read_buffer: Box<[u8]>,
+    merger: Merger,
+    malformed_reads: u64,
+}
+
+/// What became of a batch given to [`Tun::write_batch`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteOutcome {
+    /// Packets the kernel took.
+    pub written: usize,
+    /// Packets it refused: malformed, the device is down, or no memory. `written + dropped` is the batch.
+    pub dropped: usize,
+    /// System calls made.
+    pub writes: usize,
+}
+
+impl Tun {
+    /// Makes the device `name`, down, with `mtu` bytes and no address.
+    ///
+    /// # Errors
+    /// With the remedy in the text if `/dev/net/tun` is missing, the right is missing, or the name is taken.
+    pub fn create(name: &str, mtu: u16) -> io::Result<Self> {
+        let device = DeviceBuilder::new()
+            .name(name)
+            .mtu(mtu)
+            .enable(false)
+            .with(|options| {
+                options.offload(true).tx_queue_len(TX_QUEUE_LEN);
+            })
+            .build_sync()
+            .map_err(|error| explain(name, &error))?;
+        device.set_nonblocking(true)?;
+        let merge_udp = device.udp_gso();
+        Ok(Self {
+            name: device.name()?,
+            ifindex: device.if_index()?,
+            device,
+            merge_udp,
+            read_buffer: vec![0; READ_LEN].into(),
+            merger: Merger::default(),
+            malformed_reads: 0,
+        })
+    }
+
+    /// The name of the device.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The index of the device.
+    #[must_use]
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// Reads of the kernel that made no sense and were dropped, since the device exists.
+    #[must_use]
+    pub fn malformed_reads(&self) -> u64 {
+        self.malformed_reads
+    }
+
+    /// Reads once and appends the single packets to `out`, in buffers from `pool`; returns how many.
+    ///
+    /// Up to 64 KiB of payload. A read that makes no sense counts as zero packets; read again.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if there is nothing to read; any other if the device is gone.
+    pub fn read_batch(&mut self, pool: &mut Pool, out: &mut Vec<PacketBuf>) -> io::Result<usize> {
+        let len = loop {
+            match rustix::io::read(borrow(&self.device), &mut *self.read_buffer) {
+                Err(Errno::INTR) => {}
+                result => break result?,
+            }
+        };
+        let before = out.len();
+        let count = self.read_buffer[..len]
+            .split_first_chunk::<VNET_HEADER_LEN>()
+            .and_then(|(header, packet)| {
+                let header = VnetHeader::decode(*header)?;
+                split::split(&header, packet, pool, out).ok()
+            });
+        Ok(count.unwrap_or_else(|| {
+            self.malformed_reads += 1;
+            out.drain(before..).for_each(|packet| pool.recycle(packet));
+            0
+        }))
+    }
+
+    /// Writes a batch of any length; merges runs of a flow on the way.
+    ///
+    /// Order is kept within each flow. A device does not block on writing unless memory is short; then, and when it is
+    /// down, packets are dropped and counted.
+    ///
+    /// # Errors
+    /// If the device is gone.
+    pub fn write_batch(&mut self, packets: &[PacketBuf]) -> io::Result<WriteOutcome> {
+        let mut outcome = WriteOutcome::default();
+        self.merger.plan(packets, self.merge_udp);
+        for index in 0..self.merger.len() {
+            let run = self.merger.run(index);
+            if run.count > 1 {
+                let mut headers = Headers::new();
+                let mut io = [IoSlice::new(&[]); MAX_SEGMENTS + 1];
+                let used = self.merger.gather(run, packets, &mut headers, &mut io);
+                let slices = &io[..used.unwrap_or(0)];
+                if used.is_some() && write(&self.device, slices, run.count, &mut outcome)? {
+                    continue;
+                }
+            }
+            for member in self.merger.members(run) {
+                let packet = packets[member].as_slice();
+                let slices = [IoSlice::new(&[0; VNET_HEADER_LEN]), IoSlice::new(packet)];
+                if !write(&self.device, &slices, 1, &mut outcome)? {
+                    outcome.dropped += 1;
+                }
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        borrow(&self.device)
+    }
+}
+
+impl std::fmt::Debug for Tun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tun")
+            .field("name", &self.name)
+            .field("ifindex", &self.ifindex)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes one packet of `count` segments; `Ok(false)` if the kernel refuses it.
+fn write(
+    device: &SyncDevice,
+    slices: &[IoSlice<'_>],
+    count: usize,
+    outcome: &mut WriteOutcome,
+) -> io::Result<bool> {
+    loop {
+        outcome.writes += 1;
+        match rustix::io::writev(borrow(device), slices) {
+            Ok(_) => {
+                outcome.written += count;
+                return Ok(true);
+            }
+            Err(Errno::INTR) => {}
+            Err(error @ (Errno::BADF | Errno::BADFD | Errno::NODEV | Errno::NXIO)) => {
+                return Err(error.into());
+            }
+            Err(_) => return Ok(false),
+        }
+    }
+}
+
+fn borrow(device: &SyncDevice) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is open as long as `device` lives, and the result borrows `device`.
+    unsafe { BorrowedFd::borrow_raw(device.as_raw_fd()) }
+}
+
+fn explain(name: &str, error: &io::Error) -> io::Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            "the kernel has no TUN driver: load it with `modprobe tun`, or in a container pass /dev/net/tun in"
+        }
+        Some(libc::EPERM | libc::EACCES) => {
+            "run as root, or give the program CAP_NET_ADMIN and access to /dev/net/tun"
+        }
+        Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => {
+            "a device of that name exists already: choose another [tunnel] name, or remove it with `ip link del`"
+        }
+        _ => "see the kernel log",
+    };
+    io::Error::new(
+        error.kind(),
+        format!("cannot make the TUN device {name}: {error}; {remedy}"),
+    )
+}
+
+/// Packets, super-packets included, that wait in front of the device: the default of the kernel. The tunnel reads at
+/// once and queues behind the device, with AQM, so this holds no standing queue; with fewer, small packets are lost
+/// whenever the thread is late by a millisecond.
+const TX_QUEUE_LEN: u32 = 500;
+
+/// The longest read: header and the largest super-packet (`GSO_LEGACY_MAX_SIZE`).
+const READ_LEN: usize = VNET_HEADER_LEN + 65_536;
