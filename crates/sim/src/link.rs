@@ -173,6 +173,7 @@ pub struct Link<P> {
     rng: Rng,
     stats: LinkStats,
     queue_delay: Histogram,
+    longest_wait: Duration,
 }
 
 impl<P: Corrupt> Link<P> {
@@ -189,6 +190,7 @@ impl<P: Corrupt> Link<P> {
             rng,
             stats: LinkStats::default(),
             queue_delay: Histogram::default(),
+            longest_wait: Duration::ZERO,
             config,
         }
     }
@@ -276,6 +278,11 @@ impl<P: Corrupt> Link<P> {
         &self.queue_delay
     }
 
+    /// The longest time in queue and serialisation since the last call; zero if no packet left.
+    pub fn take_longest_wait(&mut self) -> Duration {
+        core::mem::take(&mut self.longest_wait)
+    }
+
     fn advance(&mut self, now: Instant) {
         while let Some(departed) = self.bottleneck.poll(now) {
             self.record_sojourn(departed.at.since(departed.arrived_at));
@@ -321,6 +328,7 @@ impl<P: Corrupt> Link<P> {
 
     pub(crate) fn record_sojourn(&mut self, sojourn: Duration) {
         self.queue_delay.record(sojourn);
+        self.longest_wait = self.longest_wait.max(sojourn);
     }
 
     pub(crate) fn count_offered(&mut self, len: Bytes) {

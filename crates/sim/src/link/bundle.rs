@@ -4,6 +4,8 @@
 //! loss and line. Packets enter a shared bottleneck in the order they leave the links' own; ties go to the lower link.
 //! Costs are linear in the number of links per packet, at most [`MAX_LINKS`].
 
+use core::time::Duration;
+
 use pleach_core::{time::Instant, units::Bytes};
 
 use crate::link::{
@@ -150,6 +152,12 @@ impl<P: Corrupt> Bundle<P> {
     #[must_use]
     pub fn links(&self) -> &[Link<P>] {
         &self.links
+    }
+
+    /// The longest wait in front of link `link` since the last call; zero if no packet left.
+    pub fn take_longest_wait(&mut self, link: usize) -> Duration {
+        let link = self.links.get_mut(link);
+        link.map_or(Duration::ZERO, Link::take_longest_wait)
     }
 
     /// Counters of all links, by index.
