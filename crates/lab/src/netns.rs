@@ -111,13 +111,31 @@ impl Netns {
         command
     }
 
-    /// Runs `lines` of `ip` commands inside, without the word `ip`.
+    /// Runs `lines` of `ip` commands inside, without the word `ip`. Lines that begin with `-6` run after the others.
     ///
     /// # Errors
     /// With the message of `ip` about the first line that fails.
     pub fn ip(&self, lines: &str) -> anyhow::Result<()> {
+        let (mut v6, mut rest) = (String::new(), String::new());
+        for line in lines.lines() {
+            let (batch, line) = match line.strip_prefix("-6 ") {
+                Some(line) => (&mut v6, line),
+                None => (&mut rest, line),
+            };
+            batch.push_str(line);
+            batch.push('\n');
+        }
+        self.ip_batch(&[], &rest)?;
+        if v6.is_empty() {
+            return Ok(());
+        }
+        self.ip_batch(&["-6"], &v6)
+    }
+
+    fn ip_batch(&self, options: &[&str], lines: &str) -> anyhow::Result<()> {
         let mut child = self
             .command("ip")
+            .args(options)
             .args(["-batch", "-"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
