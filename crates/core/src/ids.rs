@@ -11,6 +11,15 @@ impl PathId {
     /// How many paths a session can have; ids are `0..MAX`.
     pub const MAX: usize = 16;
 
+    /// How many AEAD counters a session keeps: per path one for data and one for control datagrams.
+    pub const LANES: usize = 2 * Self::MAX;
+
+    /// The lane of this path's control datagrams; the lane of its data is the path's own number.
+    #[must_use]
+    pub const fn control_lane(self) -> Self {
+        Self(self.0 | 0x10)
+    }
+
     /// This id as a table index.
     #[must_use]
     pub const fn index(self) -> usize {

@@ -10,13 +10,13 @@
 //! - After any `handle_*`, drain every `poll_*`, then wait until `poll_timeout` or the next input.
 //! - `now` never decreases. Once drained at `now`, `poll_timeout` lies after `now`.
 //! - Every buffer and table has a stated bound. Every packet is delivered, queued, or counted under one
-//!   [`tunnel::DropReason`].
+//!   [`counters::DropReason`].
 //!
 //! # Modules
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`time`], [`units`], [`ids`], [`rng`] | the vocabulary |
+//! | [`time`], [`units`], [`ids`], [`rng`], [`counters`] | the vocabulary |
 //! | [`packet`] | inner packets, their five-tuple, pooled buffers |
 //! | [`wire`] | what travels in a datagram |
 //! | [`session`] | handshake, keys, replay windows, cookies |
@@ -25,16 +25,22 @@
 //! | [`sched`] | which path a packet takes: one policy per file |
 //! | [`resequencer`] | the order packets leave in |
 //! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
+//! | [`transmit`] | datagrams ready to send, in batches |
 //! | [`endpoint`] | all associations of a host: whose packet is this |
 #![forbid(unsafe_code)]
 
+pub mod counters;
+pub mod endpoint;
 pub mod ids;
 pub mod packet;
 pub mod path;
 pub mod queue;
+pub mod resequencer;
 pub mod rng;
 pub mod sched;
 pub mod session;
 pub mod time;
+pub mod transmit;
+pub mod tunnel;
 pub mod units;
 pub mod wire;

@@ -1,1 +1,160 @@
 //! What is known of one path, and how it is paced.
+//!
+//! [`Path`] joins the estimators; each has a file of its own.
+
+use core::time::Duration;
+
+use crate::{
+    ids::PathId,
+    time::Instant,
+    transmit::Route,
+    tunnel::Role,
+    units::{Bitrate, Bytes},
+};
+
+pub mod delay;
+pub mod health;
+pub mod link;
+pub mod loss;
+pub mod pacer;
+pub mod rate;
+pub mod receiver;
+pub mod rtt;
+pub mod sender;
+mod window;
+
+/// One path: a link of the client, and the way over it to the other end.
+#[derive(Debug)]
+pub struct Path {
+    /// Which.
+    pub id: PathId,
+    /// The user's settings.
+    pub link: link::Link,
+    /// What the other end knows of the settings.
+    pub announced: Announced,
+    /// Where its datagrams go; `None` while the link has no way out.
+    pub route: Option<Route>,
+    /// The local socket is full.
+    pub is_blocked: bool,
+    /// Whether it works.
+    pub health: health::Health,
+    /// Round-trip time, from probes that go and return on it.
+    pub rtt: rtt::Rtt,
+    /// One-way delay in the sending direction, from reports.
+    pub delay: delay::OneWayDelay,
+    /// Delivery rate in the sending direction.
+    pub rate: rate::DeliveryRate,
+    /// Loss in the sending direction.
+    pub loss: loss::Loss,
+    /// When a packet may go.
+    pub pacer: pacer::Pacer,
+    /// What is under way.
+    pub sender: sender::Sender,
+    /// What has arrived.
+    pub receiver: receiver::Receiver,
+    /// Probes under way and answers owed.
+    pub probes: Probes,
+    /// Highest data and control counters received: the newest datagram's address wins.
+    pub newest: [Option<u64>; 2],
+}
+
+/// What the other end knows of a link's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced {
+    /// Rises with every change.
+    pub version: u32,
+    /// When to tell the other end (again); `None` once it has acknowledged.
+    pub due: Option<Instant>,
+}
+
+/// Probes under way and answers owed. Bounded: the oldest gives way.
+#[derive(Debug, Default)]
+pub struct Probes {
+    next_token: u32,
+    sent: [Option<(u32, Instant)>; 8],
+    /// Tokens and sizes of pings to answer.
+    owed: Vec<(u32, u16)>,
+    /// Version of the link description to acknowledge.
+    pub ack_link: Option<u32>,
+}
+
+impl Path {
+    /// A path nothing is known of.
+    #[must_use]
+    pub fn new(now: Instant, id: PathId, link: link::Link) -> Self {
+        Self {
+            id,
+            link,
+            announced: Announced {
+                version: 1,
+                due: Some(now),
+            },
+            route: None,
+            is_blocked: false,
+            health: health::Health::new(now),
+            rtt: rtt::Rtt::new(),
+            delay: delay::OneWayDelay::new(),
+            rate: rate::DeliveryRate::new(),
+            loss: loss::Loss::new(),
+            pacer: pacer::Pacer::new(Bytes::new(1500)),
+            sender: sender::Sender::default(),
+            receiver: receiver::Receiver::default(),
+            probes: Probes::default(),
+            newest: [None; 2],
+        }
+    }
+
+    /// The interval of reports about this path: clamp(min RTT / 4, 5 ms, 25 ms), `algorithms` section 3.1.
+    #[must_use]
+    pub fn feedback_interval(&self) -> Duration {
+        let quarter = self.rtt.min().map_or(Duration::ZERO, |rtt| rtt / 4);
+        quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
+    }
+
+    /// Applies the user's limit to what this end sends.
+    pub fn limit(&mut self, now: Instant, role: Role) {
+        let limit = match role {
+            Role::Client => self.link.upload,
+            Role::Gateway => self.link.download,
+        };
+        self.pacer.set_rate(now, limit);
+    }
+
+    /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,
+    /// so that a path that is never filled is not taken for slow.
+    #[must_use]
+    pub fn likely_rate(&self) -> Option<Bitrate> {
+        let is_lower_bound = self.rate.latest().is_some_and(|sample| sample.app_limited);
+        let max = self.rate.max()?;
+        Some(if is_lower_bound { max.scale(5, 4) } else { max })
+    }
+}
+
+impl Probes {
+    /// Notes a probe sent now; returns its token.
+    pub fn start(&mut self, now: Instant) -> u32 {
+        let token = self.next_token;
+        self.next_token = token.wrapping_add(1);
+        self.sent[token as usize % self.sent.len()] = Some((token, now));
+        token
+    }
+
+    /// The round-trip time of the probe `token`; `None` if it is not ours or was answered before.
+    pub fn finish(&mut self, now: Instant, token: u32) -> Option<Duration> {
+        let slot = &mut self.sent[token as usize % self.sent.len()];
+        let (_, sent_at) = slot.take_if(|(sent, _)| *sent == token)?;
+        Some(now.since(sent_at))
+    }
+
+    /// Notes a ping to answer; more than eight at once are answered in part.
+    pub fn owe(&mut self, token: u32, size: u16) {
+        if self.owed.len() < 8 {
+            self.owed.push((token, size));
+        }
+    }
+
+    /// Takes one ping to answer.
+    pub fn take_owed(&mut self) -> Option<(u32, u16)> {
+        self.owed.pop()
+    }
+}

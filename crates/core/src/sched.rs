@@ -1,8 +1,11 @@
 //! Which path a packet takes.
 //!
 //! A policy is one file under `sched/` that implements [`Scheduler`]; [`AnyScheduler`] dispatches by enum, so that the
-//! packet path has no virtual call. Policies see paths only through [`PathView`] and keep no packets: the tunnel asks
-//! for one decision per packet and acts on it.
+//! packet path has no virtual call. [`Policy`] is what the configuration says and builds one. Policies see paths only
+//! through [`PathView`] and keep no packets: the tunnel asks for one decision per packet and acts on it.
+//!
+//! A new policy is a file with its type, a variant in [`AnyScheduler`] and one in [`Policy`], and a line in the
+//! contract suite (`sched/tests.rs`), which runs every policy against the same rules.
 
 use core::time::Duration;
 
@@ -12,12 +15,29 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
+pub use self::{
+    earliest_arrival::EarliestArrival, flow::FlowSticky, min_rtt::MinRtt, policy::Policy,
+    redundant::Redundant, round_robin::RoundRobin, single::Single, weighted::Weighted,
+};
+
+mod earliest_arrival;
+mod flow;
+mod min_rtt;
+mod policy;
+mod redundant;
+mod round_robin;
+mod single;
+#[cfg(test)]
+mod tests;
+mod weighted;
+
 /// What a policy may know of one path, as of now.
 #[derive(Clone, Debug)]
 pub struct PathView {
     /// Which path.
     pub id: PathId,
     /// Whether a packet may be sent on it now: healthy, allowed by the user's cost rules, pacer and socket have room.
+    /// Implies [`usable`](Self::usable).
     pub ready: bool,
     /// Whether it is healthy and allowed, though perhaps not [`ready`](Self::ready) at this moment.
     pub usable: bool,
@@ -42,6 +62,8 @@ pub struct PacketInfo {
     pub len: Bytes,
     /// Keyed hash of the flow.
     pub flow_hash: u64,
+    /// Bytes that wait in the tunnel queue behind this packet.
+    pub backlog: Bytes,
 }
 
 /// A policy's decision for one packet.
@@ -57,10 +79,63 @@ pub enum Pick {
 
 /// A scheduling policy.
 pub trait Scheduler {
-    /// Chooses for one packet.
+    /// Chooses for one packet, and counts it as sent unless the answer is [`Pick::Wait`].
     ///
-    /// `paths`: one view per known path, sorted by id, at most [`PathId::MAX`], at least one
-    /// [`ready`](PathView::ready). The answer names ready paths only. Ties break towards the lower id unless the
-    /// policy's doc says otherwise. Cost: O(paths), no allocation.
+    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`], ids below
+    /// that, at least one [`ready`](PathView::ready). The set may change from call to call. The answer names ready
+    /// paths only, and is [`Pick::Wait`] only where the policy's doc says so, or when against the rule no path is
+    /// ready. Ties break towards the lower id unless the policy's doc says otherwise. The same calls give the same
+    /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
+}
+
+/// Any of the policies, dispatched by enum.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one per tunnel, and boxing costs the packet path a hop"
+)]
+pub enum AnyScheduler {
+    /// See [`EarliestArrival`].
+    EarliestArrival(EarliestArrival),
+    /// See [`FlowSticky`].
+    Flow(FlowSticky),
+    /// See [`MinRtt`].
+    MinRtt(MinRtt),
+    /// See [`Redundant`].
+    Redundant(Redundant),
+    /// See [`RoundRobin`].
+    RoundRobin(RoundRobin),
+    /// See [`Single`].
+    Single(Single),
+    /// See [`Weighted`].
+    Weighted(Weighted),
+}
+
+impl Scheduler for AnyScheduler {
+    fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
+        match self {
+            Self::EarliestArrival(policy) => policy.pick(now, paths, packet),
+            Self::Flow(policy) => policy.pick(now, paths, packet),
+            Self::MinRtt(policy) => policy.pick(now, paths, packet),
+            Self::Redundant(policy) => policy.pick(now, paths, packet),
+            Self::RoundRobin(policy) => policy.pick(now, paths, packet),
+            Self::Single(policy) => policy.pick(now, paths, packet),
+            Self::Weighted(policy) => policy.pick(now, paths, packet),
+        }
+    }
+}
+
+/// The place of `path` in a policy's own table. Ids are below [`PathId::MAX`] by contract; the remainder makes a
+/// broken contract a wrong choice instead of a panic.
+fn slot(path: &PathView) -> usize {
+    path.id.index() % PathId::MAX
+}
+
+/// Sends on `paths[index]` if that is ready, waits if it is not or if there is none.
+fn only(paths: &[PathView], index: Option<usize>) -> Pick {
+    match index {
+        Some(index) if paths[index].ready => Pick::One(index),
+        Some(_) | None => Pick::Wait,
+    }
 }

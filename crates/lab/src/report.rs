@@ -1,17 +1,88 @@
-//! The report of one run for people: `report.html` and the table for the terminal.
+//! The report of one run: a page for people who would rather look than read, and a table for the terminal.
+//!
+//! [`render`] gives one HTML file with nothing outside it: no script, no font, no picture from elsewhere. It reads on
+//! a phone, on paper, in light and dark, and by a screen reader. Top to bottom: the verdict in one sentence, the few
+//! numbers that matter with the goals they are measured by, plots, tables, and the command that repeats the run.
+//! [`table`] says the same in aligned columns.
+//!
+//! Both are pure functions of [`Results`]: the same results give the same text. Nothing in the results can break the
+//! page: text is escaped, numbers that are no numbers are shown as a dash, plots and tables have a bounded size.
 
-use crate::results::Results;
+mod facts;
+mod format;
+mod page;
+mod plot;
+mod svg;
+mod tables;
+#[cfg(test)]
+mod tests;
 
-/// The whole HTML page, self-contained.
+use crate::results::{Results, World};
+
+use facts::Facts;
+
+/// The whole HTML page.
 #[must_use]
 pub fn render(results: &Results) -> String {
-    let _ = results;
-    String::new()
+    page::render(results, &Facts::new(results))
 }
 
-/// The table for the terminal.
+/// The report for a terminal: verdict and tables, lines end with `\n`, no escape sequences.
 #[must_use]
 pub fn table(results: &Results) -> String {
-    let _ = results;
-    String::new()
+    let mut out = format!("{}\n{}\n", subject(results), Facts::new(results).verdict());
+    out = tables::plain(&out);
+    for table in tables::all(results) {
+        out.push('\n');
+        out += &table.text();
+    }
+    out += &tables::plain(&format!("\nagain: {}\n", command(results)));
+    out
+}
+
+/// The verdict in one sentence (two if the run was refused).
+#[must_use]
+pub fn verdict(results: &Results) -> String {
+    Facts::new(results).verdict()
+}
+
+/// What ran, in one line.
+fn subject(results: &Results) -> String {
+    let mut parts = vec![match results.world {
+        World::Lab => "lab: real programs over emulated lines".to_owned(),
+        World::Sim => "simulated".to_owned(),
+    }];
+    if results.duration_s > 0.0 && results.duration_s.is_finite() {
+        parts.push(format!("{} s", format::number(results.duration_s)));
+    }
+    parts.push(format!("seed {}", results.seed));
+    for (name, value) in [("policy", &results.policy), ("pleach", &results.version)] {
+        if !value.is_empty() {
+            parts.push(format!("{name} {value}"));
+        }
+    }
+    format!("{} ({})", scenario(results), parts.join(", "))
+}
+
+fn scenario(results: &Results) -> &str {
+    if results.scenario.is_empty() {
+        "unnamed scenario"
+    } else {
+        &results.scenario
+    }
+}
+
+/// The command that repeats the run.
+fn command(results: &Results) -> String {
+    if !results.command.is_empty() {
+        return results.command.clone();
+    }
+    let scenario = scenario(results);
+    match results.world {
+        World::Lab => format!("pleach lab run {scenario}.toml --out out"),
+        World::Sim => format!(
+            "pleach sim run {scenario}.toml --seed {} --out out",
+            results.seed
+        ),
+    }
 }

@@ -341,7 +341,7 @@ pub struct FlowSeries {
 
 /// One ping: `[seconds, milliseconds]` in JSON, `null` milliseconds for no reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "(f64, Option<f64>)", into = "(f64, Option<f64>)")]
+#[serde(from = "PingJson", into = "PingJson")]
 pub struct PingPoint {
     /// When it was sent, in seconds.
     pub time_s: f64,
@@ -535,15 +535,21 @@ impl<'de> Deserialize<'de> for Transport {
     }
 }
 
-impl From<(f64, Option<f64>)> for PingPoint {
-    fn from((time_s, rtt_ms): (f64, Option<f64>)) -> Self {
-        Self { time_s, rtt_ms }
+/// Both may be `null`: JSON has no number for what is not finite.
+type PingJson = (Option<f64>, Option<f64>);
+
+impl From<PingJson> for PingPoint {
+    fn from((time_s, rtt_ms): PingJson) -> Self {
+        Self {
+            time_s: time_s.unwrap_or(f64::NAN),
+            rtt_ms,
+        }
     }
 }
 
-impl From<PingPoint> for (f64, Option<f64>) {
+impl From<PingPoint> for PingJson {
     fn from(point: PingPoint) -> Self {
-        (point.time_s, point.rtt_ms)
+        (Some(point.time_s), point.rtt_ms)
     }
 }
 

@@ -1,2 +1,29 @@
-//! stub
-fn main() {}
+//! `pleach`: weaves every Internet access a host has into one connection.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`cli`] | commands, exit codes, the one place that prints errors |
+//! | [`config`] | configuration files: text to checked types, one clear line an error |
+//! | [`check`] | what a configuration asks of this host: devices, ports |
+//! | [`keys`] | X25519 keys and preshared keys as text |
+//! | [`control`] | the control socket: protocol, server, client |
+//! | [`status`] | the `status` and `weights` commands |
+//! | [`run_tunnel`] | the tunnel daemon |
+
+mod check;
+mod cli;
+#[allow(dead_code, reason = "the tunnel daemon reads every field")]
+mod config;
+#[allow(dead_code, reason = "the tunnel daemon runs the server")]
+mod control;
+mod keys;
+#[cfg(feature = "lab")]
+mod lab;
+mod run_tunnel;
+mod status;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

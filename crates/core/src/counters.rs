@@ -1,0 +1,133 @@
+//! Why packets were dropped, counted by reason.
+
+use crate::queue::QueueDrop;
+
+/// The reasons an inner packet or a datagram is dropped. Every one dropped is counted under exactly one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum DropReason {
+    // Alphabetical.
+    /// Inner packet: CoDel asked its sender to slow down.
+    Aqm,
+    /// Inner packet: a copy had arrived before.
+    Duplicate,
+    /// Datagram: the tag does not fit; damaged, or sealed by a stranger.
+    Forged,
+    /// Handshake: not valid for our key, or the sender is unknown.
+    HandshakeInvalid,
+    /// Handshake: over the rate limit; a cookie was asked for or the client has used up its share.
+    HandshakeLimited,
+    /// Handshake: seen before.
+    HandshakeReplayed,
+    /// Datagram: none of ours by its form.
+    Malformed,
+    /// Inner packet: no peer has its destination.
+    NoRoute,
+    /// Inner packet: neither IPv4 nor IPv6, or cut short.
+    NotIp,
+    /// Inner packet: the tunnel queue was full.
+    QueueFull,
+    /// Datagram: seen before.
+    Replayed,
+    /// Inner packet: still queued or held when its association ended.
+    Reset,
+    /// Inner packet: its source address is not the peer's.
+    SourceNotAllowed,
+    /// Inner packet: arrived when nothing was known any more of its place.
+    TooOld,
+    /// Inner packet: longer than the tunnel's MTU.
+    TooLong,
+    /// Datagram: no session of ours.
+    UnknownSession,
+}
+
+impl DropReason {
+    /// All reasons, in the order of their declaration.
+    pub const ALL: [Self; 16] = [
+        Self::Aqm,
+        Self::Duplicate,
+        Self::Forged,
+        Self::HandshakeInvalid,
+        Self::HandshakeLimited,
+        Self::HandshakeReplayed,
+        Self::Malformed,
+        Self::NoRoute,
+        Self::NotIp,
+        Self::QueueFull,
+        Self::Replayed,
+        Self::Reset,
+        Self::SourceNotAllowed,
+        Self::TooOld,
+        Self::TooLong,
+        Self::UnknownSession,
+    ];
+
+    /// Name in reports, `snake_case`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Aqm => "aqm",
+            Self::Duplicate => "duplicate",
+            Self::Forged => "forged",
+            Self::HandshakeInvalid => "handshake_invalid",
+            Self::HandshakeLimited => "handshake_limited",
+            Self::HandshakeReplayed => "handshake_replayed",
+            Self::Malformed => "malformed",
+            Self::NoRoute => "no_route",
+            Self::NotIp => "not_ip",
+            Self::QueueFull => "queue_full",
+            Self::Replayed => "replayed",
+            Self::Reset => "reset",
+            Self::SourceNotAllowed => "source_not_allowed",
+            Self::TooOld => "too_old",
+            Self::TooLong => "too_long",
+            Self::UnknownSession => "unknown_session",
+        }
+    }
+}
+
+impl From<QueueDrop> for DropReason {
+    fn from(reason: QueueDrop) -> Self {
+        match reason {
+            QueueDrop::Aqm => Self::Aqm,
+            QueueDrop::Overflow => Self::QueueFull,
+        }
+    }
+}
+
+/// Drops by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops([u64; DropReason::ALL.len()]);
+
+impl Drops {
+    /// Counts `n` drops.
+    pub fn add(&mut self, reason: DropReason, n: u64) {
+        self.0[reason as usize] += n;
+    }
+
+    /// Drops for `reason` so far.
+    #[must_use]
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Adds the drops of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// Every reason with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL
+            .into_iter()
+            .map(|reason| (reason, self.get(reason)))
+    }
+
+    /// Drops for all reasons.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}

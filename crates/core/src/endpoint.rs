@@ -1,0 +1,498 @@
+//! All associations of a host: whose packet, whose datagram, whose turn.
+//!
+//! A client has one peer, the gateway; a gateway has one per client, and nothing here costs more per packet with more of
+//! them. An inner packet finds its peer by destination ([`allowed_ips`]); a datagram by the receiver index in its header
+//! ([`index`]); a handshake by the static key inside it. Peers with something to send wait in a queue, and their
+//! deadlines in a heap.
+//!
+//! Calls, in the order a loop makes them: [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for what has
+//! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
+//! [`Endpoint::poll_event`]; then sleep until [`Endpoint::poll_timeout`].
+
+use core::{cmp::Reverse, net::SocketAddr};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use ipnet::IpNet;
+
+use crate::{
+    counters::{DropReason, Drops},
+    ids::PathId,
+    packet::{PacketBuf, PacketView, Pool},
+    path::link::Link,
+    queue::QueueConfig,
+    rng::Rng,
+    sched::Policy,
+    session::{
+        aead::Suite,
+        cookie::CookieJar,
+        handshake::StaticKeys,
+        hash::SecretStream,
+        limiter::{HandshakeLimiter, Limits, RecentInitiations},
+    },
+    time::Instant,
+    transmit::{Route, TxQueue},
+    tunnel::{Incoming, Role, Shared, Tunnel, TunnelStatus},
+    wire::{
+        handshake::{Hello, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE},
+        header::Header,
+    },
+};
+
+pub mod allowed_ips;
+mod connector;
+mod handshakes;
+mod index;
+
+use allowed_ips::AllowedIps;
+use connector::Connector;
+pub use connector::Reach;
+use index::IndexTable;
+
+/// What an endpoint is made of.
+#[derive(Debug)]
+pub struct EndpointConfig {
+    /// Our X25519 private key.
+    pub private_key: [u8; 32],
+    /// Ciphers we take, preferred first.
+    pub suites: Vec<Suite>,
+    /// How the tunnel queue behaves.
+    pub queue: QueueConfig,
+    /// Longest inner packet in bytes.
+    pub mtu: usize,
+    /// Which end we are.
+    pub side: Side,
+}
+
+/// Which end an endpoint is.
+#[derive(Debug)]
+pub enum Side {
+    /// Owns the links.
+    Client {
+        /// The gateway.
+        gateway: PeerConfig,
+        /// Where it listens; tried in order on each link, as far as the link's address family allows.
+        endpoints: Vec<SocketAddr>,
+    },
+    /// Answers.
+    Gateway {
+        /// Everyone who may connect.
+        clients: Vec<PeerConfig>,
+    },
+}
+
+/// The other end of an association.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// User's name for it.
+    pub name: String,
+    /// Its X25519 public key.
+    pub public_key: [u8; 32],
+    /// Shared by both ends in addition; zeros if none.
+    pub preshared_key: [u8; 32],
+    /// Inner addresses that are its.
+    pub allowed_ips: Vec<IpNet>,
+    /// How packets to it are spread.
+    pub policy: Policy<String>,
+}
+
+/// Something the host should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer's association came up or went down.
+    Peer {
+        /// Its name.
+        name: String,
+        /// Whether data can flow.
+        is_up: bool,
+    },
+}
+
+/// All associations of a host.
+#[derive(Debug)]
+pub struct Endpoint {
+    keys: StaticKeys,
+    suites: Vec<Suite>,
+    mtu: usize,
+    random: SecretStream,
+    flow_key: u64,
+    peers: Vec<Peer>,
+    by_key: BTreeMap<[u8; 32], usize>,
+    allowed: AllowedIps,
+    indices: IndexTable,
+    jar: CookieJar,
+    limiter: HandshakeLimiter,
+    connector: Option<Connector>,
+    pool: Pool,
+    delivered: VecDeque<PacketBuf>,
+    drops: Drops,
+    events: VecDeque<Event>,
+    /// Handshake datagrams to send. Bounded by [`MAX_REPLIES`].
+    replies: VecDeque<(Route, Vec<u8>)>,
+    /// Peers with perhaps something to send.
+    active: VecDeque<usize>,
+    /// Deadlines of peers; an entry that is not its peer's present one is void.
+    deadlines: BinaryHeap<Reverse<(Instant, usize)>>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    config: PeerConfig,
+    tunnel: Tunnel,
+    /// Which run of ours this is, to the peer; new after the association was closed.
+    association: u64,
+    recent: RecentInitiations,
+    is_active: bool,
+    was_up: bool,
+    deadline: Option<Instant>,
+}
+
+impl Endpoint {
+    /// An endpoint that knows its peers and nothing else.
+    ///
+    /// `entropy`: 32 fresh secret random bytes; everything random follows from them.
+    #[must_use]
+    pub fn new(config: EndpointConfig, entropy: [u8; 32], now: Instant) -> Self {
+        let mut random = SecretStream::new(&entropy, b"pleach endpoint");
+        let keys = StaticKeys::from_private(config.private_key);
+        let jar = CookieJar::new(now, keys.public(), random.array());
+        let (role, peers, endpoints) = match config.side {
+            Side::Client { gateway, endpoints } => (Role::Client, vec![gateway], Some(endpoints)),
+            Side::Gateway { clients } => (Role::Gateway, clients, None),
+        };
+        let connector =
+            endpoints.map(|endpoints| Connector::new(now, endpoints, &peers[0].public_key));
+        let mut allowed = AllowedIps::default();
+        let mut by_key = BTreeMap::new();
+        for (index, peer) in peers.iter().enumerate() {
+            peer.allowed_ips
+                .iter()
+                .for_each(|net| allowed.insert(*net, index));
+            by_key.insert(peer.public_key, index);
+        }
+        let peers = peers.into_iter().map(|config_of_peer| Peer {
+            tunnel: Tunnel::new(role, config_of_peer.policy.clone(), config.queue),
+            config: config_of_peer,
+            association: u64::from_be_bytes(random.array()),
+            recent: RecentInitiations::new(),
+            is_active: false,
+            was_up: false,
+            deadline: None,
+        });
+        let peers: Vec<Peer> = peers.collect();
+        Self {
+            keys,
+            suites: config.suites,
+            mtu: config.mtu,
+            flow_key: u64::from_be_bytes(random.array()),
+            by_key,
+            allowed,
+            indices: IndexTable::new(Rng::new(u64::from_be_bytes(random.array()))),
+            jar,
+            limiter: HandshakeLimiter::new(Limits::default()),
+            connector,
+            pool: Pool::new(POOL_LIMIT, config.mtu + 64),
+            delivered: VecDeque::new(),
+            drops: Drops::default(),
+            events: VecDeque::new(),
+            replies: VecDeque::new(),
+            active: VecDeque::new(),
+            deadlines: BinaryHeap::new(),
+            peers,
+            random,
+        }
+    }
+
+    /// The stock of buffers, for reading packets into.
+    pub fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    /// Takes an inner packet from the host.
+    pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf) {
+        let found = match PacketView::parse(packet.as_slice()) {
+            Err(_) => Err(DropReason::NotIp),
+            Ok(_) if packet.len() > self.mtu => Err(DropReason::TooLong),
+            Ok(view) => {
+                let peer = self
+                    .allowed
+                    .peer_of(view.destination())
+                    .ok_or(DropReason::NoRoute);
+                peer.map(|peer| (peer, view.flow_hash(self.flow_key)))
+            }
+        };
+        match found {
+            Ok((peer, flow_hash)) => {
+                let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+                self.peers[peer]
+                    .tunnel
+                    .handle_packet(now, packet, flow_hash, &mut shared);
+                self.activate(peer);
+            }
+            Err(reason) => {
+                self.drops.add(reason, 1);
+                self.pool.recycle(packet);
+            }
+        }
+    }
+
+    /// Takes a datagram from the network. Its content is unspecified afterwards.
+    pub fn handle_datagram(&mut self, now: Instant, incoming: &Incoming, datagram: &mut [u8]) {
+        let result = match datagram.first() {
+            Some(&KIND_INITIATION) => self.handle_initiation(now, incoming, datagram),
+            Some(&KIND_RESPONSE) => self.handle_response(now, incoming, datagram),
+            Some(&KIND_COOKIE_REPLY) => self.handle_cookie_reply(now, incoming, datagram),
+            _ => self.handle_transport(now, incoming, datagram),
+        };
+        if let Err(reason) = result {
+            self.drops.add(reason, 1);
+        }
+    }
+
+    fn handle_transport(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        datagram: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let (header, data) = Header::parse(datagram).ok_or(DropReason::Malformed)?;
+        let index = self
+            .indices
+            .peer_of(header.receiver_index)
+            .ok_or(DropReason::UnknownSession)?;
+        let peer = &mut self.peers[index];
+        let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+        let allowed = &self.allowed;
+        let is_allowed = |source| allowed.peer_of(source) == Some(index);
+        let result = peer.tunnel.handle_datagram(
+            now,
+            incoming,
+            (header, data),
+            datagram,
+            is_allowed,
+            &mut shared,
+        );
+        if peer.tunnel.take_closed_by_peer() {
+            peer.tunnel.sessions().clear();
+            peer.tunnel.reset(now, &mut shared);
+            peer.association = u64::from_be_bytes(self.random.array());
+        }
+        self.free_indices(index);
+        self.activate(index);
+        result
+    }
+
+    /// Adds a link of ours, the client; `None` if there are [`PathId::MAX`] already.
+    pub fn add_link(&mut self, now: Instant, link: Link) -> Option<PathId> {
+        let connector = self.connector.as_mut()?;
+        let id = connector.add_link()?;
+        self.peers[0].tunnel.add_path(now, id, link);
+        self.activate(0);
+        Some(id)
+    }
+
+    /// Removes a link of ours.
+    pub fn remove_link(&mut self, id: PathId) {
+        if let Some(connector) = &mut self.connector {
+            connector.remove_link(id);
+            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            self.peers[0].tunnel.remove_path(id, &mut shared);
+            self.activate(0);
+        }
+    }
+
+    /// Tells what a link of ours can reach now; [`Reach::NONE`] when it is down.
+    pub fn handle_link(&mut self, now: Instant, id: PathId, reach: Reach) {
+        if let Some(connector) = &mut self.connector {
+            let route = connector.set_reach(now, id, reach);
+            self.peers[0].tunnel.set_route(now, id, route);
+            self.activate(0);
+        }
+    }
+
+    /// Changes the settings of links by name, at once and without disturbing what is under way; how many were found.
+    pub fn update_links(
+        &mut self,
+        now: Instant,
+        name: &str,
+        mut change: impl FnMut(&mut Link),
+    ) -> usize {
+        let mut found = 0;
+        for index in 0..self.peers.len() {
+            found += self.peers[index]
+                .tunnel
+                .update_links(now, name, &mut change);
+            self.activate(index);
+        }
+        found
+    }
+
+    /// The socket of a link is full, or has room again.
+    pub fn handle_blocked(&mut self, id: PathId, is_blocked: bool) {
+        // A gateway's one socket serves every path.
+        if self.connector.is_some() {
+            self.peers[0].tunnel.set_blocked(id, is_blocked);
+            self.activate(0);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(Reverse((at, index))) = self.deadlines.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.deadlines.pop();
+            if self.peers[index].deadline == Some(at) {
+                self.peers[index].deadline = None;
+                let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+                self.peers[index].tunnel.handle_timeout(now, &mut shared);
+                self.free_indices(index);
+                self.activate(index);
+            }
+        }
+        self.connect(now);
+    }
+
+    /// When [`Self::handle_timeout`] next has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let peers = self.deadlines.peek().map(|Reverse((at, _))| *at);
+        let connector = self.connector.as_ref().map(Connector::next_deadline);
+        [peers, connector].into_iter().flatten().min()
+    }
+
+    /// Fills `out` with what may be sent now; call until it stays empty.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue) {
+        while let Some((route, datagram)) = self.replies.front() {
+            let Some(room) = out.reserve(route, datagram.len()) else {
+                return;
+            };
+            room.copy_from_slice(datagram);
+            self.replies.pop_front();
+        }
+        while let Some(index) = self.active.pop_front() {
+            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            self.peers[index]
+                .tunnel
+                .poll_transmit(now, out, &mut shared);
+            if out.is_full() {
+                // Its turn is over: the others come first next time.
+                self.active.push_back(index);
+                return;
+            }
+            self.peers[index].is_active = false;
+            self.schedule(index);
+            self.notice(index);
+        }
+    }
+
+    /// Inner packets for the host, in the order to write them; the caller returns the buffers to [`Self::pool`].
+    pub fn poll_deliver(&mut self) -> Option<PacketBuf> {
+        self.delivered.pop_front()
+    }
+
+    /// Something the host should know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What was dropped, by reason.
+    #[must_use]
+    pub fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    /// A snapshot of every peer.
+    pub fn status(&self) -> impl Iterator<Item = (&PeerConfig, TunnelStatus)> {
+        self.peers
+            .iter()
+            .map(|peer| (&peer.config, peer.tunnel.status()))
+    }
+
+    /// Whether any peer can be sent data.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.peers.iter().any(|peer| peer.tunnel.is_up())
+    }
+
+    /// Says good-bye to all peers at the next [`Self::poll_transmit`].
+    pub fn close(&mut self) {
+        self.connector = None;
+        for index in 0..self.peers.len() {
+            self.peers[index].tunnel.close();
+            self.activate(index);
+        }
+    }
+
+    fn activate(&mut self, index: usize) {
+        if !core::mem::replace(&mut self.peers[index].is_active, true) {
+            self.active.push_back(index);
+        }
+    }
+
+    /// Enters a peer's next deadline into the heap.
+    fn schedule(&mut self, index: usize) {
+        let next = self.peers[index].tunnel.poll_timeout();
+        let peer = &mut self.peers[index];
+        if let Some(at) = next
+            && peer.deadline.is_none_or(|present| at < present)
+        {
+            peer.deadline = Some(at);
+            self.deadlines.push(Reverse((at, index)));
+        }
+    }
+
+    fn notice(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        let is_up = peer.tunnel.is_up();
+        if is_up != peer.was_up && self.events.len() < MAX_EVENTS {
+            peer.was_up = is_up;
+            self.events.push_back(Event::Peer {
+                name: peer.config.name.clone(),
+                is_up,
+            });
+        }
+    }
+
+    fn free_indices(&mut self, index: usize) {
+        while let Some(session) = self.peers[index].tunnel.sessions().poll_given_up() {
+            self.indices.free(session);
+        }
+    }
+
+    fn hello(&self, index: usize) -> Hello {
+        Hello {
+            protocol_version: PROTOCOL_VERSION,
+            capabilities: 0,
+            suites: Suite::offer(&self.suites),
+            association: self.peers[index].association,
+        }
+    }
+
+    fn reply(&mut self, route: Route, datagram: Vec<u8>) {
+        if self.replies.len() < MAX_REPLIES {
+            self.replies.push_back((route, datagram));
+        }
+    }
+}
+
+fn shared<'a>(
+    pool: &'a mut Pool,
+    delivered: &'a mut VecDeque<PacketBuf>,
+    drops: &'a mut Drops,
+) -> Shared<'a> {
+    Shared {
+        pool,
+        delivered,
+        drops,
+    }
+}
+
+/// The wire format this version speaks.
+const PROTOCOL_VERSION: u16 = 1;
+/// Handshake datagrams waiting to be sent; more are dropped, and asked for again.
+const MAX_REPLIES: usize = 64;
+/// Events nobody has taken; more are merged into the next.
+const MAX_EVENTS: usize = 1024;
+/// Free buffers kept: what three fast paths have under way.
+const POOL_LIMIT: usize = 49_152;

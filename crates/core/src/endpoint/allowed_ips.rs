@@ -1,0 +1,87 @@
+//! Which peer an inner address belongs to (cryptokey routing, as in the WireGuard paper, section 2.1).
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+
+/// A longest-prefix-match table from inner addresses to peers.
+///
+/// One ordered map per prefix length in use; a look-up tries the longest first. Real tables hold two or three lengths.
+#[derive(Clone, Debug, Default)]
+pub struct AllowedIps {
+    v4: Vec<(u8, BTreeMap<u32, usize>)>,
+    v6: Vec<(u8, BTreeMap<u128, usize>)>,
+}
+
+impl AllowedIps {
+    /// Gives `net` to `peer`; the same prefix given twice belongs to the later peer.
+    pub fn insert(&mut self, net: IpNet, peer: usize) {
+        match net.trunc() {
+            IpNet::V4(net) => {
+                level(&mut self.v4, net.prefix_len()).insert(net.addr().to_bits(), peer);
+            }
+            IpNet::V6(net) => {
+                level(&mut self.v6, net.prefix_len()).insert(net.addr().to_bits(), peer);
+            }
+        }
+    }
+
+    /// The peer `address` belongs to.
+    #[must_use]
+    pub fn peer_of(&self, address: IpAddr) -> Option<usize> {
+        match address {
+            IpAddr::V4(address) => self.v4.iter().find_map(|(len, nets)| {
+                let mask = u32::MAX.checked_shl(32 - u32::from(*len)).unwrap_or(0);
+                nets.get(&(address.to_bits() & mask)).copied()
+            }),
+            IpAddr::V6(address) => self.v6.iter().find_map(|(len, nets)| {
+                let mask = u128::MAX.checked_shl(128 - u32::from(*len)).unwrap_or(0);
+                nets.get(&(address.to_bits() & mask)).copied()
+            }),
+        }
+    }
+}
+
+/// The map for prefixes of `len`, longest lengths first.
+fn level<K>(levels: &mut Vec<(u8, BTreeMap<K, usize>)>, len: u8) -> &mut BTreeMap<K, usize> {
+    let index = match levels.binary_search_by(|(other, _)| len.cmp(other)) {
+        Ok(index) => index,
+        Err(index) => {
+            levels.insert(index, (len, BTreeMap::new()));
+            index
+        }
+    };
+    &mut levels[index].1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let mut table = AllowedIps::default();
+        for (peer, net) in [
+            "0.0.0.0/0",
+            "10.0.0.0/8",
+            "10.1.2.3/32",
+            "10.1.0.0/16",
+            "fd00::/8",
+            "fd00::7/128",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            table.insert(net.parse().expect("literal"), peer);
+        }
+        let peer_of = |address: &str| table.peer_of(address.parse().expect("literal"));
+        assert_eq!(peer_of("10.1.2.3"), Some(2));
+        assert_eq!(peer_of("10.1.9.9"), Some(3));
+        assert_eq!(peer_of("10.9.9.9"), Some(1));
+        assert_eq!(peer_of("192.0.2.1"), Some(0));
+        assert_eq!(peer_of("fd00::7"), Some(5));
+        assert_eq!(peer_of("fd11::1"), Some(4));
+        assert_eq!(peer_of("2001:db8::1"), None);
+    }
+}

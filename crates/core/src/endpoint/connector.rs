@@ -1,0 +1,238 @@
+//! The client's side of connecting: over which link, to which address, when.
+//!
+//! Attempts take turns over every pair of link and gateway address, 100 ms apart while nothing is known, so that the
+//! first listed link may be dead and the tunnel still comes up at once on another; several attempts may be under way, and
+//! the first answer wins. After each pair had two turns the pace drops to [`SLOW`].
+
+use core::{net::SocketAddr, time::Duration};
+
+use crate::{
+    ids::PathId,
+    session::{cookie::CookieCache, handshake::Initiator},
+    time::Instant,
+    transmit::Route,
+};
+
+/// What a link can reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// It has an IPv4 address and a way out.
+    pub v4: bool,
+    /// It has an IPv6 address and a way out.
+    pub v6: bool,
+}
+
+impl Reach {
+    /// Nothing: the link is down.
+    pub const NONE: Self = Self {
+        v4: false,
+        v6: false,
+    };
+
+    fn includes(self, address: &SocketAddr) -> bool {
+        if address.is_ipv4() { self.v4 } else { self.v6 }
+    }
+}
+
+/// State of connecting.
+#[derive(Debug)]
+pub(super) struct Connector {
+    endpoints: Vec<SocketAddr>,
+    remote_public: [u8; 32],
+    links: [Option<ClientLink>; PathId::MAX],
+    /// Attempts under way, oldest first.
+    pub(super) pending: Vec<Attempt>,
+    next_attempt_at: Instant,
+    /// Attempts since the last success.
+    attempts: usize,
+    turn: usize,
+}
+
+/// One of the client's links.
+#[derive(Debug)]
+struct ClientLink {
+    reach: Reach,
+    /// Index into the endpoints of the one in use.
+    endpoint: usize,
+    cookies: CookieCache,
+}
+
+/// A handshake under way.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) initiator: Initiator,
+    /// Kept to be sent again with a cookie.
+    pub(super) datagram: Vec<u8>,
+    pub(super) route: Route,
+    sent_at: Instant,
+}
+
+impl Connector {
+    pub(super) fn new(now: Instant, endpoints: Vec<SocketAddr>, remote_public: &[u8; 32]) -> Self {
+        Self {
+            endpoints,
+            remote_public: *remote_public,
+            links: core::array::from_fn(|_| None),
+            pending: Vec::new(),
+            next_attempt_at: now,
+            attempts: 0,
+            turn: 0,
+        }
+    }
+
+    pub(super) fn add_link(&mut self) -> Option<PathId> {
+        let index = self.links.iter().position(Option::is_none)?;
+        self.links[index] = Some(ClientLink {
+            reach: Reach::NONE,
+            endpoint: 0,
+            cookies: CookieCache::new(&self.remote_public),
+        });
+        u8::try_from(index).ok().map(PathId)
+    }
+
+    pub(super) fn remove_link(&mut self, id: PathId) {
+        if let Some(slot) = self.links.get_mut(id.index()) {
+            *slot = None;
+        }
+    }
+
+    /// Takes what a link reaches now; the route its path should use.
+    pub(super) fn set_reach(&mut self, now: Instant, id: PathId, reach: Reach) -> Option<Route> {
+        let link = self.links.get_mut(id.index())?.as_mut()?;
+        if link.reach == Reach::NONE && reach != Reach::NONE {
+            // A new way out: try it at once.
+            self.attempts = 0;
+            self.next_attempt_at = self.next_attempt_at.min(now);
+        }
+        link.reach = reach;
+        self.route_of(id)
+    }
+
+    /// The route a link's path should use: its present endpoint, or the next one its addresses allow.
+    pub(super) fn route_of(&mut self, id: PathId) -> Option<Route> {
+        let link = self.links.get_mut(id.index())?.as_mut()?;
+        let count = self.endpoints.len();
+        let endpoint = (0..count)
+            .map(|step| (link.endpoint + step) % count)
+            .find(|endpoint| link.reach.includes(&self.endpoints[*endpoint]))?;
+        link.endpoint = endpoint;
+        Some(Route {
+            link: id.0,
+            remote: self.endpoints[endpoint],
+            local: None,
+        })
+    }
+
+    /// The present endpoint of a link does not answer: the route over the next one.
+    pub(super) fn next_route(&mut self, id: PathId) -> Option<Route> {
+        let link = self.links.get_mut(id.index())?.as_mut()?;
+        link.endpoint = (link.endpoint + 1) % self.endpoints.len();
+        self.route_of(id)
+    }
+
+    /// An answer came over `route`: its address works on its link.
+    pub(super) fn on_answer(&mut self, route: &Route) {
+        let endpoint = self
+            .endpoints
+            .iter()
+            .position(|endpoint| *endpoint == route.remote);
+        if let (Some(endpoint), Some(Some(link))) =
+            (endpoint, self.links.get_mut(usize::from(route.link)))
+        {
+            link.endpoint = endpoint;
+        }
+    }
+
+    /// Whether an attempt is due, and over which route; `None` also while no link can reach any endpoint.
+    pub(super) fn poll_attempt(&mut self, now: Instant) -> Option<Route> {
+        self.pending
+            .retain(|attempt| now.since(attempt.sent_at) < PATIENCE);
+        if now < self.next_attempt_at {
+            return None;
+        }
+        let pairs = self.links.len() * self.endpoints.len();
+        let pair = (0..pairs)
+            .map(|step| (self.turn + step) % pairs)
+            .find(|pair| {
+                let (link, endpoint) = self.pair(*pair);
+                self.links[link]
+                    .as_ref()
+                    .is_some_and(|link| link.reach.includes(&self.endpoints[endpoint]))
+            });
+        let usable = (0..pairs)
+            .map(|pair| self.pair(pair))
+            .filter(|(link, endpoint)| {
+                self.links[*link]
+                    .as_ref()
+                    .is_some_and(|link| link.reach.includes(&self.endpoints[*endpoint]))
+            })
+            .count();
+        let pace = if self.attempts < 2 * usable.max(1) {
+            FAST
+        } else {
+            SLOW
+        };
+        self.next_attempt_at = now + pace;
+        let pair = pair?;
+        self.turn = pair + 1;
+        self.attempts += 1;
+        let (link, endpoint) = self.pair(pair);
+        Some(Route {
+            link: u8::try_from(link).unwrap_or(0),
+            remote: self.endpoints[endpoint],
+            local: None,
+        })
+    }
+
+    /// Remembers a handshake sent now; returns the index of one that gave way, if any.
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        initiator: Initiator,
+        datagram: Vec<u8>,
+        route: Route,
+    ) {
+        if self.pending.len() == MAX_PENDING {
+            self.pending.remove(0);
+        }
+        self.pending.push(Attempt {
+            initiator,
+            datagram,
+            route,
+            sent_at: now,
+        });
+    }
+
+    /// The cookies of a link.
+    pub(super) fn cookies(&mut self, link: u8) -> Option<&mut CookieCache> {
+        Some(&mut self.links.get_mut(usize::from(link))?.as_mut()?.cookies)
+    }
+
+    /// A handshake succeeded: nothing more to do until asked.
+    pub(super) fn finish(&mut self) {
+        self.pending.clear();
+        self.attempts = 0;
+    }
+
+    /// When to ask again whether to attempt.
+    pub(super) fn next_deadline(&self) -> Instant {
+        self.next_attempt_at
+    }
+
+    /// Nothing to do now: ask again at `at`.
+    pub(super) fn sleep_until(&mut self, at: Instant) {
+        self.next_attempt_at = at;
+    }
+
+    /// Links first, so that every link is tried before any address twice.
+    fn pair(&self, pair: usize) -> (usize, usize) {
+        (pair % self.links.len(), pair / self.links.len())
+    }
+}
+
+const FAST: Duration = Duration::from_millis(100);
+/// The pace when nothing answers.
+pub(super) const SLOW: Duration = Duration::from_millis(500);
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_PENDING: usize = 16;

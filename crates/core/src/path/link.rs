@@ -1,0 +1,65 @@
+//! What the user said of the link behind a path.
+
+use crate::{
+    units::Bitrate,
+    wire::control::{LinkInfo, LinkRole, MAX_NAME_LEN},
+};
+
+/// The user's settings of one link. They belong to the client, who tells the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// User's name for it.
+    pub name: String,
+    /// Rank: lower is filled first.
+    pub cost: u8,
+    /// How it may be used.
+    pub role: LinkRole,
+    /// Share under the `weighted` policy; at least 1.
+    pub weight: u32,
+    /// Never send from the client faster than this.
+    pub upload: Option<Bitrate>,
+    /// Never send to the client faster than this.
+    pub download: Option<Bitrate>,
+    /// Largest inner packet it carries in bytes.
+    pub mtu: u16,
+}
+
+impl Link {
+    /// Settings nobody has changed.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            cost: 0,
+            role: LinkRole::Active,
+            weight: 1,
+            upload: None,
+            download: None,
+            mtu: 1400,
+        }
+    }
+
+    /// What the gateway is told.
+    #[must_use]
+    pub fn info(&self) -> LinkInfo<'_> {
+        LinkInfo {
+            name: &self.name[..self.name.floor_char_boundary(MAX_NAME_LEN)],
+            cost: self.cost,
+            role: self.role,
+            weight: self.weight,
+            download: self.download,
+            mtu: self.mtu,
+        }
+    }
+
+    /// Takes over what the client told.
+    pub fn update(&mut self, info: &LinkInfo<'_>) {
+        self.name.clear();
+        self.name.push_str(info.name);
+        self.cost = info.cost;
+        self.role = info.role;
+        self.weight = info.weight.max(1);
+        self.download = info.download;
+        self.mtu = info.mtu;
+    }
+}

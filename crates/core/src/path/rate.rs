@@ -1,0 +1,356 @@
+//! How fast a path delivers.
+//!
+//! The receiver reports running totals with the stamps of its newest packet. Between two reports at least
+//! 40 ms and 16 packets apart, bytes over time is one sample of the delivery rate (draft-ietf-ccwg-bbr section 4.1).
+//! The time is the longer of the two: between the arrivals, and between the departures of the same packets. So neither
+//! a burst that the radio held back nor a burst that the sender made looks like capacity. The receiver's own clock
+//! measures the arrivals, so delayed or lost reports do no harm.
+//!
+//! A sample from a time in which the sender had nothing to send is only a lower bound; it is marked, and enters the
+//! estimates only where it raises them. Kept: the largest of 2 s, which ages only with samples that count, and a mean
+//! (1/8).
+//!
+//! Bounds: ten remembered reports, at least 5 ms and two packets apart, so that one is always old enough.
+
+use core::{cmp::Reverse, time::Duration};
+
+use super::window::WindowedMin;
+use crate::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+/// A receiver's running totals of one path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Bytes received since the session began.
+    pub bytes: Bytes,
+    /// Packets received since the session began.
+    pub packets: u64,
+    /// The sender's stamp on the newest of them ([`Instant::wire_micros`]).
+    pub tx_us: u32,
+    /// The receiver's clock when it came.
+    pub rx_us: u32,
+}
+
+/// One measurement of the delivery rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateSample {
+    /// Bytes over time.
+    pub rate: Bitrate,
+    /// Whether the sender had less to send than the path would have taken: a lower bound, not a capacity.
+    pub app_limited: bool,
+}
+
+/// Delivery rate estimate of one direction of one path.
+#[derive(Clone, Debug)]
+pub struct DeliveryRate {
+    /// Reports remembered as starts of samples, oldest first.
+    starts: [Delivered; STARTS],
+    len: usize,
+    last_report_at: Instant,
+    /// The running total of packets when the sender last had nothing to send.
+    app_limited_at_packets: Option<u64>,
+    latest: Option<RateSample>,
+    max: WindowedMin<Reverse<Bitrate>>,
+    smoothed: Option<Bitrate>,
+}
+
+impl Default for DeliveryRate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DeliveryRate {
+    /// An estimate without samples.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            starts: [Delivered {
+                bytes: Bytes::ZERO,
+                packets: 0,
+                tx_us: 0,
+                rx_us: 0,
+            }; STARTS],
+            len: 0,
+            last_report_at: Instant::ZERO,
+            app_limited_at_packets: None,
+            latest: None,
+            max: WindowedMin::new(MAX_WINDOW),
+            smoothed: None,
+        }
+    }
+
+    /// Takes one report. `app_limited`: the sender could have sent more on this path since the last report, but had
+    /// nothing to send. Reports that are older than the newest one, or repeat it, are ignored.
+    ///
+    /// Returns the sample that ends here, if there is a report far enough back.
+    pub fn on_report(
+        &mut self,
+        now: Instant,
+        delivered: Delivered,
+        app_limited: bool,
+    ) -> Option<RateSample> {
+        if now.since(self.last_report_at) > MAX_SILENCE {
+            self.len = 0;
+        }
+        if let Some(newest) = self.starts[..self.len].last()
+            && !is_after(&delivered, newest)
+        {
+            return None;
+        }
+        self.last_report_at = now;
+        if app_limited {
+            self.app_limited_at_packets = Some(delivered.packets);
+        }
+        let sample = self.sample(&delivered);
+        self.remember(delivered);
+        let sample = sample?;
+        self.latest = Some(sample);
+        let max = self.max().unwrap_or(Bitrate::ZERO);
+        if !sample.app_limited || sample.rate >= max {
+            self.max.insert(now, Reverse(sample.rate));
+        }
+        let smoothed = self.smoothed.unwrap_or(Bitrate::ZERO);
+        if smoothed == Bitrate::ZERO {
+            self.smoothed = Some(sample.rate);
+        } else if !sample.app_limited || sample.rate > smoothed {
+            let [old, new] = [smoothed.as_bps(), sample.rate.as_bps()];
+            self.smoothed = Some(Bitrate::from_bps(old - old / 8 + new / 8));
+        }
+        Some(sample)
+    }
+
+    /// The newest sample; `None` before the first, here and below.
+    #[must_use]
+    pub const fn latest(&self) -> Option<RateSample> {
+        self.latest
+    }
+
+    /// The largest of the last 2 s of samples that count.
+    #[must_use]
+    pub fn max(&self) -> Option<Bitrate> {
+        self.max.min().map(|Reverse(rate)| rate)
+    }
+
+    /// The mean of the samples that count, the newest weighing 1/8.
+    #[must_use]
+    pub const fn smoothed(&self) -> Option<Bitrate> {
+        self.smoothed
+    }
+
+    fn sample(&self, end: &Delivered) -> Option<RateSample> {
+        let far_enough = |start: &&Delivered| {
+            elapsed(start, end) >= MIN_TIME && end.packets - start.packets >= MIN_PACKETS
+        };
+        let start = self.starts[..self.len].iter().rev().find(far_enough)?;
+        Some(RateSample {
+            rate: Bitrate::from_transfer(end.bytes - start.bytes, elapsed(start, end))?,
+            app_limited: self.app_limited_at_packets > Some(start.packets),
+        })
+    }
+
+    fn remember(&mut self, report: Delivered) {
+        if let Some(newest) = self.starts[..self.len].last()
+            && (elapsed(newest, &report) < MIN_TIME / START_SPACING
+                || report.packets - newest.packets < MIN_PACKETS / u64::from(START_SPACING))
+        {
+            return;
+        }
+        if self.len == STARTS {
+            self.starts.rotate_left(1);
+            self.len -= 1;
+        }
+        self.starts[self.len] = report;
+        self.len += 1;
+    }
+}
+
+/// Whether `next` is a later report than `last`, by totals and by stamps.
+fn is_after(next: &Delivered, last: &Delivered) -> bool {
+    next.packets > last.packets
+        && next.bytes >= last.bytes
+        && next.rx_us.wrapping_sub(last.rx_us).cast_signed() >= 0
+}
+
+/// The longer of the times between the arrivals and between the departures.
+fn elapsed(start: &Delivered, end: &Delivered) -> Duration {
+    let arrival = end.rx_us.wrapping_sub(start.rx_us).cast_signed();
+    let departure = end.tx_us.wrapping_sub(start.tx_us).cast_signed();
+    let micros = u64::try_from(arrival.max(departure)).unwrap_or(0);
+    Duration::from_micros(micros)
+}
+
+/// Shortest time of a sample: radio schedulers and Wi-Fi aggregates deliver in lumps of up to 10 ms.
+const MIN_TIME: Duration = Duration::from_millis(40);
+
+/// Fewest packets of a sample: with fewer, one packet more or less is an error above 6 %.
+const MIN_PACKETS: u64 = 16;
+
+/// Remembered reports are this share of a sample apart.
+const START_SPACING: u32 = 8;
+
+const STARTS: usize = START_SPACING as usize + 2;
+
+const MAX_WINDOW: Duration = Duration::from_secs(2);
+
+/// Without reports for so long, measuring starts afresh: the stamps may have wrapped.
+const MAX_SILENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path that carries 1250-byte packets, reported at a steady pace.
+    struct Line {
+        rate: DeliveryRate,
+        total: Delivered,
+        now: Instant,
+    }
+
+    impl Line {
+        fn new() -> Self {
+            let total = Delivered {
+                rx_us: u32::MAX - 30_000, // wraps during the test
+                tx_us: 77,
+                ..Delivered::default()
+            };
+            Self {
+                rate: DeliveryRate::new(),
+                total,
+                now: Instant::ZERO,
+            }
+        }
+
+        /// `packets` packets arrive over `time_us` and are reported.
+        fn run(&mut self, packets: u64, time_us: u32, app_limited: bool) -> Option<RateSample> {
+            self.now += Duration::from_micros(time_us.into());
+            self.total.packets += packets;
+            self.total.bytes += Bytes::new(packets * 1250);
+            self.total.rx_us = self.total.rx_us.wrapping_add(time_us);
+            self.total.tx_us = self.total.tx_us.wrapping_add(time_us);
+            self.rate.on_report(self.now, self.total, app_limited)
+        }
+    }
+
+    #[test]
+    fn a_steady_line_measures_its_rate_after_the_first_window() {
+        let mut line = Line::new();
+        for report in 0..100 {
+            let sample = line.run(5, 5_000, false); // 10 Mbit/s
+            if report < 8 {
+                assert_eq!(sample, None);
+            } else {
+                assert_eq!(sample.map(|s| s.rate), Some(Bitrate::from_mbps(10)));
+            }
+        }
+        assert_eq!(line.rate.max(), Some(Bitrate::from_mbps(10)));
+        assert_eq!(line.rate.smoothed(), Some(Bitrate::from_mbps(10)));
+    }
+
+    #[test]
+    fn slow_lines_wait_for_sixteen_packets() {
+        let mut line = Line::new();
+        line.run(1, 100_000, false);
+        for _ in 0..15 {
+            assert_eq!(line.run(1, 100_000, false), None);
+        }
+        let sample = (0..2).find_map(|_| line.run(1, 100_000, false));
+        assert_eq!(sample.map(|s| s.rate), Some(Bitrate::from_bps(100_000)));
+    }
+
+    #[test]
+    fn a_step_of_the_rate_shows_whole_within_fifty_milliseconds() {
+        let mut line = Line::new();
+        for _ in 0..50 {
+            line.run(1, 1_000, false);
+        }
+        // The rate doubles: within 50 ms the sample holds nothing of the old rate.
+        for _ in 0..50 {
+            line.run(2, 1_000, false);
+        }
+        let latest = line.rate.latest().map(|s| s.rate);
+        assert_eq!(latest, Some(Bitrate::from_mbps(20)));
+    }
+
+    #[test]
+    fn bursts_that_the_radio_held_back_are_no_capacity() {
+        let mut line = Line::new();
+        for _ in 0..20 {
+            line.run(5, 5_000, false);
+        }
+        // 500 ms of packets come within 50 ms; their departures were 500 ms apart.
+        for _ in 0..10 {
+            line.now += Duration::from_millis(5);
+            line.total.packets += 50;
+            line.total.bytes += Bytes::new(50 * 1250);
+            line.total.rx_us = line.total.rx_us.wrapping_add(5_000);
+            line.total.tx_us = line.total.tx_us.wrapping_add(50_000);
+            line.rate.on_report(line.now, line.total, false);
+        }
+        assert_eq!(line.rate.max(), Some(Bitrate::from_mbps(10)));
+    }
+
+    #[test]
+    fn app_limited_samples_never_lower_the_estimates() {
+        let mut line = Line::new();
+        for _ in 0..20 {
+            line.run(5, 5_000, false);
+        }
+        for _ in 0..2_000 {
+            line.run(2, 5_000, true);
+        }
+        let latest = line.rate.latest().expect("samples");
+        assert!(latest.app_limited && latest.rate == Bitrate::from_mbps(4));
+        assert_eq!(line.rate.max(), Some(Bitrate::from_mbps(10)));
+        assert_eq!(line.rate.smoothed(), Some(Bitrate::from_mbps(10)));
+        // Busy again at the lower rate: the old maximum goes with the window.
+        for _ in 0..500 {
+            line.run(2, 5_000, false);
+        }
+        assert_eq!(line.rate.max(), Some(Bitrate::from_mbps(4)));
+        assert!(!line.rate.latest().expect("samples").app_limited);
+    }
+
+    #[test]
+    fn old_repeated_and_nonsense_reports_are_ignored() {
+        let mut line = Line::new();
+        for _ in 0..20 {
+            line.run(5, 5_000, false);
+        }
+        let (total, now) = (line.total, line.now);
+        let before = line.rate.latest();
+        assert_eq!(line.rate.on_report(now, total, false), None);
+        let older = Delivered {
+            packets: total.packets - 3,
+            ..total
+        };
+        assert_eq!(line.rate.on_report(now, older, false), None);
+        let backwards = Delivered {
+            packets: u64::MAX,
+            bytes: Bytes::ZERO,
+            ..total
+        };
+        assert_eq!(line.rate.on_report(now, backwards, false), None);
+        assert_eq!(line.rate.latest(), before);
+    }
+
+    #[test]
+    fn arbitrary_reports_never_panic() {
+        let mut rng = crate::rng::Rng::new(2);
+        let mut rate = DeliveryRate::new();
+        let mut now = Instant::ZERO;
+        for _ in 0..50_000 {
+            let mut bits = || rng.next_u64() >> rng.below(64);
+            let report = Delivered {
+                bytes: Bytes::new(bits()),
+                packets: bits(),
+                tx_us: u32::try_from(bits() >> 32).expect("32 bits"),
+                rx_us: u32::try_from(bits() >> 32).expect("32 bits"),
+            };
+            now += Duration::from_nanos(bits() >> 20);
+            rate.on_report(now, report, report.packets.is_multiple_of(2));
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What arrives on one path, and the report the other end gets of it.
+//!
+//! A report is due one feedback interval after the first arrival it would cover, or after
+//! [`MAX_UNREPORTED_PKTS`] arrivals, so that the sender's buffers turn over quickly on fast paths.
+
+use core::time::Duration;
+
+use super::delay::{OneWayDelay, RelativeDelay};
+use crate::{
+    ids::Seq,
+    time::{Instant, saturating_nanos},
+    wire::control::PathReport,
+};
+
+/// The receiving side of one path.
+#[derive(Debug)]
+pub struct Receiver {
+    /// Delay of arrivals by the two ends' clocks.
+    delay: OneWayDelay,
+    report: PathReport,
+    /// When the highest arrived.
+    highest_at: Option<Instant>,
+    /// Least delay since the last report.
+    min_delay: Option<RelativeDelay>,
+    heard_at: Option<Instant>,
+    unreported_pkts: u32,
+    report_at: Option<Instant>,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self {
+            delay: OneWayDelay::new(),
+            report: PathReport::default(),
+            highest_at: None,
+            min_delay: None,
+            heard_at: None,
+            unreported_pkts: 0,
+            report_at: None,
+        }
+    }
+}
+
+/// One data datagram as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct DataArrival {
+    /// Its number on the path.
+    pub path_seq: Seq,
+    /// Its transmit timestamp.
+    pub sent_us: u32,
+    /// Its length, UDP payload, in bytes.
+    pub len: usize,
+    /// Whether it carried a congestion mark.
+    pub is_congested: bool,
+}
+
+impl Receiver {
+    /// Counts one arrival; returns its delay.
+    ///
+    /// `interval`: the feedback interval.
+    pub fn on_data(
+        &mut self,
+        now: Instant,
+        arrival: &DataArrival,
+        interval: Duration,
+    ) -> RelativeDelay {
+        let delay = RelativeDelay::from_stamps(arrival.sent_us, now.wire_micros());
+        self.heard_at = Some(now);
+        self.delay.on_sample(now, delay);
+        self.min_delay = Some(match self.min_delay {
+            Some(min) if min.micros_from(delay) <= 0 => min,
+            _ => delay,
+        });
+        let report = &mut self.report;
+        report.received_pkts = report.received_pkts.wrapping_add(1);
+        report.received_bytes = report.received_bytes.wrapping_add(arrival.len as u64);
+        report.congested_pkts = report
+            .congested_pkts
+            .wrapping_add(u32::from(arrival.is_congested));
+        if self.highest_at.is_none() || arrival.path_seq.is_after(report.highest_seq) {
+            report.highest_seq = arrival.path_seq;
+            report.received_us = now.wire_micros();
+            report.sent_us = arrival.sent_us;
+            self.highest_at = Some(now);
+        }
+        self.unreported_pkts += 1;
+        if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
+            self.report_at = Some(now);
+        } else if self.report_at.is_none() {
+            self.report_at = Some(now + interval);
+        }
+        delay
+    }
+
+    /// Takes note of a control datagram, which tells the delay as well as data does.
+    pub fn on_control(&mut self, now: Instant, sent_us: u32) {
+        self.heard_at = Some(now);
+        self.delay
+            .on_sample(now, RelativeDelay::from_stamps(sent_us, now.wire_micros()));
+    }
+
+    /// When anything last arrived.
+    #[must_use]
+    pub fn heard_at(&self) -> Option<Instant> {
+        self.heard_at
+    }
+
+    /// Delay of arrivals.
+    #[must_use]
+    pub fn delay(&self) -> &OneWayDelay {
+        &self.delay
+    }
+
+    /// Bytes of data datagrams received, UDP payload.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        self.report.received_bytes
+    }
+
+    /// When the next report is due; `None` if nothing has arrived since the last.
+    #[must_use]
+    pub fn report_due(&self) -> Option<Instant> {
+        self.report_at
+    }
+
+    /// The report; `None` if nothing ever arrived. Taking it counts as sending it.
+    pub fn take_report(&mut self, now: Instant) -> Option<PathReport> {
+        let highest_at = self.highest_at?;
+        let mut report = self.report;
+        let waited = saturating_nanos(now.since(highest_at)) / 1_000;
+        report.ack_delay_us = u32::try_from(waited).unwrap_or(u32::MAX);
+        let RelativeDelay(min_owd_us) = self.min_delay.take().or(self.delay.latest())?;
+        report.min_owd_us = min_owd_us;
+        self.unreported_pkts = 0;
+        self.report_at = None;
+        Some(report)
+    }
+}
+
+/// Arrivals after which a report does not wait for the interval.
+pub const MAX_UNREPORTED_PKTS: u32 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(10);
+
+    fn arrival(path_seq: u32, sent_us: u32) -> DataArrival {
+        DataArrival {
+            path_seq: Seq(path_seq),
+            sent_us,
+            len: 100,
+            is_congested: false,
+        }
+    }
+
+    #[test]
+    fn reports_are_due_an_interval_after_the_first_arrival() {
+        let mut receiver = Receiver::default();
+        assert_eq!(receiver.report_due(), None);
+        assert_eq!(receiver.take_report(Instant::ZERO), None);
+        receiver.on_data(Instant::from_millis(1), &arrival(0, 900), INTERVAL);
+        receiver.on_data(Instant::from_millis(5), &arrival(1, 4_000), INTERVAL);
+        assert_eq!(receiver.report_due(), Some(Instant::from_millis(11)));
+        let report = receiver
+            .take_report(Instant::from_millis(11))
+            .expect("arrivals");
+        assert_eq!(
+            (
+                report.received_pkts,
+                report.received_bytes,
+                report.highest_seq
+            ),
+            (2, 200, Seq(1))
+        );
+        assert_eq!(
+            (report.sent_us, report.received_us, report.ack_delay_us),
+            (4_000, 5_000, 6_000)
+        );
+        assert_eq!(report.min_owd_us, 100);
+        assert_eq!(receiver.report_due(), None);
+    }
+
+    #[test]
+    fn many_arrivals_hasten_the_report_and_old_ones_do_not_move_the_highest() {
+        let mut receiver = Receiver::default();
+        for i in 0..MAX_UNREPORTED_PKTS {
+            receiver.on_data(Instant::ZERO, &arrival(1000 - i, 0), INTERVAL);
+        }
+        assert_eq!(receiver.report_due(), Some(Instant::ZERO));
+        assert_eq!(
+            receiver
+                .take_report(Instant::ZERO)
+                .expect("arrivals")
+                .highest_seq,
+            Seq(1000)
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! Round-trip time of a path.
+//!
+//! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the time the
+//! peer says it held the acknowledgement, but never below the smallest round trip seen. Unlike the RFC, the minimum is
+//! taken over the last 10 s instead of the life of the path, because routes and radio cells change.
+
+use core::time::Duration;
+
+use super::window::WindowedMin;
+use crate::time::Instant;
+
+/// Round-trip time estimate of one path.
+#[derive(Clone, Debug)]
+pub struct Rtt {
+    latest: Option<Duration>,
+    smoothed: Option<Duration>,
+    rttvar: Duration,
+    min: WindowedMin<Duration>,
+}
+
+impl Default for Rtt {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Rtt {
+    /// An estimate without samples.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            latest: None,
+            smoothed: None,
+            rttvar: Duration::ZERO,
+            min: WindowedMin::new(MIN_WINDOW),
+        }
+    }
+
+    /// Takes one sample: `rtt` from sending a packet to hearing of its arrival, of which the peer says it held the
+    /// answer back for `ack_delay`. Samples above [`MAX_RTT`] count as that.
+    pub fn on_sample(&mut self, now: Instant, rtt: Duration, ack_delay: Duration) {
+        let rtt = rtt.min(MAX_RTT);
+        self.latest = Some(rtt);
+        self.min.insert(now, rtt);
+        let min_rtt = self.min.min().unwrap_or(rtt);
+        let adjusted = if rtt.saturating_sub(ack_delay) >= min_rtt {
+            rtt.saturating_sub(ack_delay)
+        } else {
+            rtt
+        };
+        if let Some(smoothed) = self.smoothed {
+            self.rttvar = (self.rttvar * 3 + smoothed.abs_diff(adjusted)) / 4;
+            self.smoothed = Some((smoothed * 7 + adjusted) / 8);
+        } else {
+            self.smoothed = Some(rtt);
+            self.rttvar = rtt / 2;
+        }
+    }
+
+    /// The newest sample, hold time of the peer included.
+    #[must_use]
+    pub const fn latest(&self) -> Option<Duration> {
+        self.latest
+    }
+
+    /// The smoothed round-trip time; `None` before the first sample.
+    #[must_use]
+    pub const fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    /// The mean deviation of the samples; zero before the first sample.
+    #[must_use]
+    pub const fn rttvar(&self) -> Duration {
+        self.rttvar
+    }
+
+    /// The smallest sample of the last 10 s; `None` before the first sample.
+    #[must_use]
+    pub fn min(&self) -> Option<Duration> {
+        self.min.min()
+    }
+
+    /// How long to wait for an acknowledgement before probing (RFC 9002 section 6.2.1), when the peer holds
+    /// acknowledgements back for at most `max_ack_delay`.
+    #[must_use]
+    pub fn pto(&self, max_ack_delay: Duration) -> Duration {
+        let smoothed = self.smoothed.unwrap_or(INITIAL_RTT);
+        let rttvar = self.smoothed.map_or(INITIAL_RTT / 2, |_| self.rttvar);
+        smoothed + (rttvar * 4).max(GRANULARITY) + max_ack_delay
+    }
+}
+
+/// What a round trip is taken for before the first sample (RFC 9002 section 6.2.2).
+pub const INITIAL_RTT: Duration = Duration::from_millis(333);
+
+/// Longest round trip believed; a longer one is a sleeping host or a broken clock.
+pub const MAX_RTT: Duration = Duration::from_secs(60);
+
+/// RFC 9002 section 6.1.2, `kGranularity`.
+const GRANULARITY: Duration = Duration::from_millis(1);
+
+const MIN_WINDOW: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn first_sample_sets_mean_and_half_as_deviation() {
+        let mut rtt = Rtt::new();
+        assert_eq!(rtt.smoothed(), None);
+        assert_eq!(rtt.pto(ms(25)), INITIAL_RTT * 3 + ms(25));
+        rtt.on_sample(Instant::ZERO, ms(80), ms(10));
+        assert_eq!((rtt.smoothed(), rtt.rttvar()), (Some(ms(80)), ms(40)));
+        assert_eq!(rtt.pto(ms(25)), ms(80 + 160 + 25));
+    }
+
+    #[test]
+    fn later_samples_follow_the_rfc_equations() {
+        let mut rtt = Rtt::new();
+        rtt.on_sample(Instant::ZERO, ms(80), ms(0));
+        rtt.on_sample(Instant::from_millis(10), ms(120), ms(24));
+        // adjusted = 96: rttvar = 3/4 40 + 1/4 16, smoothed = 7/8 80 + 1/8 96.
+        assert_eq!((rtt.smoothed(), rtt.rttvar()), (Some(ms(82)), ms(34)));
+        assert_eq!(rtt.latest(), Some(ms(120)));
+    }
+
+    #[test]
+    fn hold_time_never_takes_a_sample_below_the_minimum() {
+        let mut rtt = Rtt::new();
+        rtt.on_sample(Instant::ZERO, ms(80), ms(0));
+        rtt.on_sample(Instant::from_millis(10), ms(88), ms(40));
+        assert_eq!(rtt.smoothed(), Some(ms(81)));
+        assert_eq!(rtt.min(), Some(ms(80)));
+    }
+
+    #[test]
+    fn minimum_follows_a_longer_route_after_the_window() {
+        let mut rtt = Rtt::new();
+        rtt.on_sample(Instant::ZERO, ms(20), ms(0));
+        for second in 1..=11 {
+            rtt.on_sample(Instant::from_millis(second * 1000), ms(50), ms(0));
+        }
+        assert_eq!(rtt.min(), Some(ms(50)));
+    }
+
+    #[test]
+    fn absurd_samples_are_bounded() {
+        let mut rtt = Rtt::new();
+        rtt.on_sample(Instant::ZERO, Duration::MAX, Duration::MAX);
+        rtt.on_sample(Instant::ZERO, Duration::MAX, Duration::ZERO);
+        assert_eq!(rtt.smoothed(), Some(MAX_RTT));
+    }
+}

@@ -1,0 +1,114 @@
+//! Queues of packets in shared slots.
+//!
+//! A packet lies in a slot of one growing table; slots of a queue are chained, and so are the free ones. Pushing and
+//! popping is O(1) and allocates only while the table grows to the largest number of packets ever held at once.
+
+use super::Queued;
+
+/// The slots.
+#[derive(Debug)]
+pub(super) struct Slab {
+    slots: Vec<Slot>,
+    free: u32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    queued: Option<Queued>,
+    next: u32,
+}
+
+impl Slab {
+    /// No slots.
+    pub(super) const fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: NONE,
+        }
+    }
+
+    /// How many slots there are, free ones included.
+    #[cfg(test)]
+    pub(super) const fn slots_len(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn put(&mut self, queued: Queued) -> u32 {
+        let index = self.free;
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            self.free = slot.next;
+            slot.queued = Some(queued);
+            slot.next = NONE;
+            return index;
+        }
+        self.slots.push(Slot {
+            queued: Some(queued),
+            next: NONE,
+        });
+        // The cap in packets bounds the table long before this saturates.
+        u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
+    }
+}
+
+/// One queue, first in, first out.
+#[derive(Debug)]
+pub(super) struct Fifo {
+    first: u32,
+    last: u32,
+    bytes: u32,
+}
+
+impl Default for Fifo {
+    fn default() -> Self {
+        Self {
+            first: NONE,
+            last: NONE,
+            bytes: 0,
+        }
+    }
+}
+
+impl Fifo {
+    /// Bytes in the queue.
+    pub(super) const fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Whether no packet is in the queue.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+
+    /// Appends a packet.
+    pub(super) fn push(&mut self, slab: &mut Slab, queued: Queued) {
+        self.bytes = self.bytes.saturating_add(len_of(&queued));
+        let index = slab.put(queued);
+        match slab.slots.get_mut(self.last as usize) {
+            Some(last) => last.next = index,
+            None => self.first = index,
+        }
+        self.last = index;
+    }
+
+    /// Takes the first packet.
+    pub(super) fn pop(&mut self, slab: &mut Slab) -> Option<Queued> {
+        let index = self.first;
+        let slot = slab.slots.get_mut(index as usize)?;
+        let queued = slot.queued.take();
+        self.first = slot.next;
+        if self.first == NONE {
+            self.last = NONE;
+        }
+        slot.next = slab.free;
+        slab.free = index;
+        self.bytes = self.bytes.saturating_sub(queued.as_ref().map_or(0, len_of));
+        queued
+    }
+}
+
+fn len_of(queued: &Queued) -> u32 {
+    u32::try_from(queued.packet.len()).unwrap_or(u32::MAX)
+}
+
+/// No slot.
+const NONE: u32 = u32::MAX;

@@ -1,0 +1,473 @@
+use std::collections::VecDeque;
+
+use super::*;
+use crate::{
+    packet::{Ecn, PacketView, tests::udp_v4},
+    rng::Rng,
+};
+
+const fn at_us(micros: u64) -> Instant {
+    Instant::from_nanos(micros * 1_000)
+}
+
+/// A hash that lands in flow `flow`.
+const fn hash_of(flow: u64) -> u64 {
+    flow << 54
+}
+
+/// An IP packet of `len` bytes that carries `number`; ECN-capable if `ecn`.
+fn packet(number: u32, len: usize, ecn: bool) -> PacketBuf {
+    let mut bytes = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], (1, 2), len.max(32));
+    bytes[28..32].copy_from_slice(&number.to_be_bytes());
+    bytes[1] |= if ecn { 2 } else { 0 };
+    bytes.into()
+}
+
+fn number(packet: &PacketBuf) -> u32 {
+    let bytes = packet.as_slice()[28..32].try_into().expect("four bytes");
+    u32::from_be_bytes(bytes)
+}
+
+fn none_dropped(packet: PacketBuf, reason: QueueDrop) {
+    panic!("dropped {} for {reason:?}", number(&packet));
+}
+
+fn queue() -> Queue {
+    Queue::new(QueueConfig::default())
+}
+
+#[test]
+fn an_idle_queue_takes_no_memory_before_and_after() {
+    let mut queue = queue();
+    assert_eq!((queue.flows.capacity(), queue.is_empty()), (0, true));
+    assert!(queue.dequeue(Instant::ZERO, none_dropped).is_none());
+    queue.enqueue(Instant::ZERO, packet(1, 100, false), 3, none_dropped);
+    queue.release_memory();
+    assert_eq!((queue.len(), queue.bytes()), (1, Bytes::new(100)));
+    assert!(queue.dequeue(Instant::ZERO, none_dropped).is_some());
+    queue.release_memory();
+    assert_eq!(queue.flows.capacity(), 0);
+}
+
+#[test]
+fn one_flow_keeps_its_order_and_a_steady_load_does_not_grow_the_table() {
+    let mut queue = queue();
+    let mut expected = 0;
+    for n in 0..10_000 {
+        let now = at_us(u64::from(n) * 100);
+        queue.enqueue(now, packet(n, 1_000, false), hash_of(5), none_dropped);
+        if n >= 30 {
+            let queued = queue.dequeue(now, none_dropped).expect("waiting");
+            assert_eq!(number(&queued.packet), expected);
+            assert_eq!(queued.enqueued_at, at_us(u64::from(expected) * 100));
+            expected += 1;
+        }
+    }
+    assert_eq!((queue.len(), queue.slab.slots_len()), (30, 31));
+}
+
+#[test]
+fn backlogged_flows_share_by_bytes_whatever_they_offer() {
+    let mut queue = queue();
+    // Flow 1: 4000 large packets; flow 2: 4000 small; flow 3: half of either.
+    for n in 0..4_000 {
+        for (flow, len) in [(1, 1_400), (2, 200), (3, 700)] {
+            let packet = packet(flow, len, false);
+            queue.enqueue(Instant::ZERO, packet, hash_of(flow.into()), none_dropped);
+        }
+        assert_eq!(queue.len(), 3 * (n + 1));
+        if queue.len() > 10_000 {
+            break;
+        }
+    }
+    let mut sent = [0; 4];
+    for _ in 0..2_500 {
+        let queued = queue.dequeue(Instant::ZERO, none_dropped).expect("waiting");
+        sent[number(&queued.packet) as usize] += queued.packet.len();
+    }
+    for flow in 1..=3 {
+        assert!(sent[flow].abs_diff(sent[1]) <= 2 * 1_514, "{sent:?}");
+    }
+}
+
+#[test]
+fn a_sparse_flow_passes_by_the_bulk() {
+    let mut queue = queue();
+    for n in 0..100 {
+        queue.enqueue(
+            Instant::ZERO,
+            packet(n, 1_400, false),
+            hash_of(1),
+            none_dropped,
+        );
+    }
+    for _ in 0..3 {
+        queue.dequeue(Instant::ZERO, none_dropped);
+    }
+    for round in 0..10 {
+        queue.enqueue(
+            Instant::ZERO,
+            packet(9_000 + round, 100, false),
+            hash_of(2),
+            none_dropped,
+        );
+        let next = queue.dequeue(Instant::ZERO, none_dropped).expect("waiting");
+        assert_eq!(number(&next.packet), 9_000 + round);
+        for _ in 0..3 {
+            let next = queue.dequeue(Instant::ZERO, none_dropped).expect("waiting");
+            assert!(number(&next.packet) < 100);
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_keeps_coming_back_as_new_does_not_starve_the_old() {
+    let mut queue = queue();
+    for n in 0..2_000 {
+        queue.enqueue(
+            Instant::ZERO,
+            packet(n, 300, false),
+            hash_of(1),
+            none_dropped,
+        );
+    }
+    let mut sent = [0, 0];
+    for _ in 0..1_000 {
+        // The greedy flow sends one large packet whenever it would count as new.
+        if !queue.flows[2].is_listed {
+            queue.enqueue(
+                Instant::ZERO,
+                packet(9_999, 1_400, false),
+                hash_of(2),
+                none_dropped,
+            );
+        }
+        let next = queue.dequeue(Instant::ZERO, none_dropped).expect("waiting");
+        sent[usize::from(number(&next.packet) == 9_999)] += next.packet.len();
+    }
+    assert!(sent[0] >= sent[1], "{sent:?}");
+}
+
+/// The drop times of an unresponsive flow, in microseconds: 1000 packets of 1000 bytes wait from the start, and one
+/// leaves each millisecond.
+fn codel_run(ecn: bool) -> (Vec<u64>, Vec<u64>, u64) {
+    let mut queue = queue();
+    for n in 0..1_000 {
+        queue.enqueue(
+            Instant::ZERO,
+            packet(n, 1_000, ecn),
+            hash_of(7),
+            none_dropped,
+        );
+    }
+    let (mut drops, mut marks) = (Vec::new(), Vec::new());
+    for tick in 0..900 {
+        let now_us = tick * 1_000;
+        let queued = queue.dequeue(at_us(now_us), |_, reason| {
+            assert_eq!(reason, QueueDrop::Aqm);
+            drops.push(now_us);
+        });
+        let queued = queued.expect("waiting").packet;
+        if PacketView::parse(queued.as_slice()).expect("valid").ecn() == Ecn::Congested {
+            marks.push(now_us);
+        }
+    }
+    (drops, marks, queue.ce_marked())
+}
+
+/// What RFC 8289 prescribes there: above target from 5 ms on, so the first at 105 ms, then interval / sqrt(count)
+/// after the previous drop time; each happens at the next dequeue, one each millisecond.
+fn codel_schedule() -> Vec<u64> {
+    let mut times = Vec::new();
+    let (mut next_us, mut count) = (105_000.0_f64, 0_u32);
+    for ms in 0..900_u32 {
+        if f64::from(ms) * 1_000.0 >= next_us {
+            times.push(u64::from(ms) * 1_000);
+            count += 1;
+            next_us += 100_000.0 / f64::from(count).sqrt();
+        }
+    }
+    times
+}
+
+#[test]
+fn codel_drops_at_the_times_of_the_rfc() {
+    let (drops, marks, marked) = codel_run(false);
+    assert_eq!(drops, codel_schedule());
+    assert!(drops.len() > 15 && marks.is_empty() && marked == 0);
+}
+
+#[test]
+fn codel_marks_capable_packets_at_the_same_times_instead() {
+    let (drops, marks, marked) = codel_run(true);
+    assert_eq!(marks, codel_schedule());
+    assert_eq!((drops.len(), marked), (0, marks.len() as u64));
+}
+
+#[test]
+fn codel_leaves_a_lone_packet_alone_however_long_it_waited() {
+    let mut queue = queue();
+    for tick in 0..100 {
+        queue.enqueue(
+            at_us(tick * 20_000),
+            packet(1, 1_400, false),
+            hash_of(1),
+            none_dropped,
+        );
+        assert!(
+            queue
+                .dequeue(at_us((tick + 1) * 20_000), none_dropped)
+                .is_some()
+        );
+    }
+}
+
+#[test]
+fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
+    let mut queue = queue();
+    let mut drops = Vec::new();
+    for tick in 0..1_400_u64 {
+        // Two packets come and one goes each millisecond, but at 1000 ms everything drains.
+        let now = at_us(tick * 1_000);
+        for _ in 0..2 {
+            queue.enqueue(now, packet(1, 500, false), hash_of(1), none_dropped);
+        }
+        let mut dequeue = || queue.dequeue(now, |_, _| drops.push(tick));
+        while dequeue().is_some() && tick == 1_000 {}
+    }
+    let again: Vec<_> = drops.iter().filter(|tick| **tick > 1_050).collect();
+    assert!(again[1] - again[0] < 40, "{drops:?}");
+}
+
+#[test]
+fn codel_leaves_a_queue_alone_that_drains_now_and_then() {
+    let mut queue = queue();
+    // Bursts of 30 ms of traffic every 60 ms: long waits, but never for a whole interval.
+    for burst in 0..50_u64 {
+        let start = burst * 60_000;
+        for n in 0..30 {
+            queue.enqueue(
+                at_us(start),
+                packet(n, 1_000, false),
+                hash_of(1),
+                none_dropped,
+            );
+        }
+        for n in 0..30 {
+            assert!(
+                queue
+                    .dequeue(at_us(start + n * 1_000), none_dropped)
+                    .is_some()
+            );
+        }
+    }
+}
+
+#[test]
+fn codel_of_one_flow_does_not_touch_another() {
+    let mut queue = queue();
+    let mut fat = 0;
+    for tick in 0..2_000_u64 {
+        for _ in 0..2 {
+            queue.enqueue(
+                at_us(tick * 1_000),
+                packet(1, 1_000, false),
+                hash_of(1),
+                |_, _| {},
+            );
+        }
+        if tick % 20 == 0 {
+            queue.enqueue(
+                at_us(tick * 1_000),
+                packet(2, 200, false),
+                hash_of(2),
+                none_dropped,
+            );
+        }
+        let dequeued = queue.dequeue(at_us(tick * 1_000), |packet, _| {
+            assert_eq!(number(&packet), 1);
+            fat += 1;
+        });
+        let queued = dequeued.expect("waiting");
+        if number(&queued.packet) == 2 {
+            let waited = at_us(tick * 1_000).since(queued.enqueued_at);
+            assert!(waited <= Duration::from_millis(2), "{waited:?}");
+        }
+    }
+    assert!(fat > 50, "{fat}");
+}
+
+#[test]
+fn overflow_drops_the_oldest_of_the_fattest_flow_only() {
+    let mut queue = Queue::new(QueueConfig {
+        max_bytes: Bytes::new(100_000),
+        ..QueueConfig::default()
+    });
+    for n in 0..20 {
+        queue.enqueue(
+            Instant::ZERO,
+            packet(1_000 + n, 1_000, false),
+            hash_of(2),
+            none_dropped,
+        );
+    }
+    let mut dropped = Vec::new();
+    for n in 0..500 {
+        queue.enqueue(
+            Instant::ZERO,
+            packet(n, 1_000, false),
+            hash_of(1),
+            |packet, reason| {
+                assert_eq!(reason, QueueDrop::Overflow);
+                dropped.push(number(&packet));
+            },
+        );
+        assert!(queue.bytes() <= Bytes::new(100_000));
+    }
+    assert_eq!(dropped, (0..420).collect::<Vec<_>>());
+    queue.set_max_bytes(Bytes::new(30_000));
+    let mut dropped = 0;
+    queue.enqueue(
+        Instant::ZERO,
+        packet(1_020, 1_000, false),
+        hash_of(2),
+        |packet, _| {
+            assert!(number(&packet) < 500 || dropped >= 59);
+            dropped += 1;
+        },
+    );
+    assert_eq!((dropped, queue.bytes()), (71, Bytes::new(30_000)));
+}
+
+#[test]
+fn with_many_flows_one_pass_drops_several() {
+    let mut queue = Queue::new(QueueConfig {
+        max_packets: 2_000,
+        ..QueueConfig::default()
+    });
+    let mut overflows = Vec::new();
+    for n in 0..3_000_u32 {
+        // 640 flows with one packet, the rest in flow 1000.
+        let flow = if n < 640 { n } else { 1_000 };
+        let mut dropped = 0;
+        queue.enqueue(
+            Instant::ZERO,
+            packet(n, 200, false),
+            hash_of(flow.into()),
+            |packet, _| {
+                assert!(number(&packet) >= 640);
+                dropped += 1;
+            },
+        );
+        overflows.extend((dropped > 0).then_some(dropped));
+        assert!(queue.len() <= 2_000);
+    }
+    assert!(overflows.len() <= 1_000 / 40 + 1 && overflows.iter().all(|n| *n == 41));
+}
+
+#[test]
+fn packets_without_bytes_or_larger_than_the_cap_do_not_hang_the_queue() {
+    let mut queue = Queue::new(QueueConfig {
+        max_bytes: Bytes::new(1_000),
+        max_packets: 2,
+        ..QueueConfig::default()
+    });
+    let mut dropped = 0;
+    for _ in 0..5 {
+        queue.enqueue(Instant::ZERO, PacketBuf::default(), hash_of(1), |_, _| {
+            dropped += 1
+        });
+    }
+    assert_eq!((queue.len(), dropped), (2, 3));
+    queue.enqueue(
+        Instant::ZERO,
+        packet(1, 1_500, false),
+        hash_of(2),
+        |_, _| dropped += 1,
+    );
+    assert_eq!((queue.bytes(), dropped), (Bytes::ZERO, 4));
+}
+
+#[test]
+fn every_packet_comes_out_exactly_once_and_in_order_within_its_flow() {
+    for seed in 0..30 {
+        let mut rng = Rng::new(seed);
+        let max_bytes = Bytes::new(2_000 + rng.below(200_000));
+        let max_packets = 1 + usize::try_from(rng.below(400)).expect("small");
+        let mut queue = Queue::new(QueueConfig {
+            target: Duration::from_micros(rng.below(10_000)),
+            interval: Duration::from_micros(1 + rng.below(100_000)),
+            max_bytes,
+            max_packets,
+        });
+        let flows = 1 + rng.below(200);
+        // What should be waiting, by flow, as numbers and lengths in order.
+        let mut waiting: Vec<VecDeque<(u32, usize)>> = vec![VecDeque::new(); 256];
+        let (mut now, mut flow_of) = (Instant::ZERO, Vec::new());
+        let pressure = rng.uniform();
+        for n in 0..20_000_u32 {
+            now += Duration::from_nanos(rng.below(1_000_000));
+            let mut gone = Vec::new();
+            if rng.chance(pressure) {
+                let flow = rng.below(flows) * rng.below(flows) / flows;
+                let len = 32 + usize::try_from(rng.below(1_400)).expect("small");
+                flow_of.resize(n as usize + 1, 0);
+                flow_of[n as usize] = usize::try_from(flow).expect("small");
+                waiting[flow_of[n as usize]].push_back((n, len));
+                let packet = packet(n, len, rng.chance(0.3));
+                queue.enqueue(
+                    now,
+                    packet,
+                    hash_of(flow) | rng.below(99),
+                    |packet, reason| {
+                        assert_eq!(reason, QueueDrop::Overflow);
+                        gone.push(packet);
+                    },
+                );
+            } else {
+                let was_empty = queue.is_empty();
+                let queued = queue.dequeue(now, |packet, reason| {
+                    assert_eq!(reason, QueueDrop::Aqm);
+                    gone.push(packet);
+                });
+                assert!(queued.is_some() || queue.is_empty());
+                assert!(!was_empty || queued.is_none());
+                if let Some(queued) = queued {
+                    assert!(queued.enqueued_at <= now);
+                    gone.push(queued.packet);
+                }
+            }
+            for packet in gone {
+                let flow = &mut waiting[flow_of[number(&packet) as usize]];
+                assert_eq!(flow.pop_front(), Some((number(&packet), packet.len())));
+            }
+            assert!(queue.bytes() <= max_bytes && queue.len() <= max_packets);
+            if rng.chance(0.01) {
+                queue.release_memory();
+                let all = || waiting.iter().flatten();
+                assert_eq!(queue.len(), all().count());
+                let bytes = all().map(|(_, len)| len).sum();
+                assert_eq!(queue.bytes(), Bytes::of_len(bytes));
+            }
+        }
+        while let Some(queued) = queue.dequeue(now, none_or_aqm(&mut waiting, &flow_of)) {
+            let flow = &mut waiting[flow_of[number(&queued.packet) as usize]];
+            assert_eq!(
+                flow.pop_front().map(|(n, _)| n),
+                Some(number(&queued.packet))
+            );
+        }
+        assert!(waiting.iter().all(VecDeque::is_empty));
+        assert_eq!((queue.bytes(), queue.active_flows), (Bytes::ZERO, 0));
+    }
+}
+
+fn none_or_aqm(
+    waiting: &mut [VecDeque<(u32, usize)>],
+    flow_of: &[usize],
+) -> impl FnMut(PacketBuf, QueueDrop) {
+    |packet, _| {
+        let flow = &mut waiting[flow_of[number(&packet) as usize]];
+        assert_eq!(flow.pop_front().map(|(n, _)| n), Some(number(&packet)));
+    }
+}

@@ -1,0 +1,583 @@
+//! The order packets leave in: per flow, without waiting for more than the flow's own predecessor.
+//!
+//! Packets of one association carry a global sequence number G and the distance to the previous packet *of the same
+//! flow*. A packet is released as soon as its predecessor has been, so a flow waits for nothing but itself, and one
+//! table entry per G is all the state there is: no table of flows.
+//!
+//! A packet whose predecessor is missing is held until one of these settles it:
+//!
+//! 1. The predecessor arrives and is released.
+//! 2. The predecessor is *known lost*. Each packet also names the G that travelled before it on its own path; paths
+//!    keep order, so a missing one was lost on the path. Where several in a row were lost on a path, only the last is
+//!    named; the others are known once exactly as many are missing between their neighbours as the path's own sequence
+//!    numbers lack. A small window of packets or time is allowed for paths that do reorder; it widens when they do.
+//!    A lost packet took its own flow step with it, so its successor further waits until everything older is settled.
+//! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path.
+//!    Then everything older that is missing counts as lost. Only the oldest held packet's deadline runs, so many gaps
+//!    do not add up (`algorithms` section 6, trap 2).
+//!
+//! A packet that arrives after it was counted lost is released at once and counted as late: TCP and QUIC put it in
+//! order themselves, and nothing is thrown away.
+//!
+//! Bounds: the table covers at most [`MAX_SPAN`] numbers, and at most [`MAX_HELD`] packets are held; beyond either the
+//! oldest are released early. Cost per packet: O(1) amortised.
+//!
+//! Compare MP-DCCP's active reordering (draft-amend-iccrg-multipath-reordering), which waits per association.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::{
+    ids::{PathId, Seq},
+    packet::PacketBuf,
+    time::Instant,
+};
+
+mod gaps;
+mod holds;
+
+use gaps::{Gap, PathOrder};
+use holds::HoldTimes;
+
+/// Longest span of global sequence numbers the table covers.
+pub const MAX_SPAN: u32 = 1 << 16;
+/// Most packets held at once.
+pub const MAX_HELD: usize = 16_384;
+
+/// One packet as it came from a path.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Its place in the association's order.
+    pub seq: Seq,
+    /// Distance to the previous packet of its flow; 0 if it has none.
+    pub flow_step: u16,
+    /// The path it came on.
+    pub path: PathId,
+    /// Its number on that path.
+    pub path_seq: Seq,
+    /// The global number that travelled before it on that path, if known.
+    pub path_previous: Option<Seq>,
+    /// When everything sent before it should have arrived.
+    pub deadline: Instant,
+    /// The packet.
+    pub packet: PacketBuf,
+}
+
+/// What became of an arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Released in order, at once.
+    Released,
+    /// Waits for its flow's predecessor.
+    Held,
+    /// Released, after it had been counted lost: perhaps out of order.
+    Late,
+    /// Came before: dropped.
+    Duplicate,
+    /// So old that nothing is known of it: dropped.
+    TooOld,
+}
+
+/// Counters of a [`Resequencer`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets released in their flow's order without waiting.
+    pub released_at_once: u64,
+    /// Packets released in their flow's order after waiting.
+    pub released_after_hold: u64,
+    /// Packets released after they had been counted lost.
+    pub released_late: u64,
+    /// Missing packets counted lost from path sequence numbers.
+    pub lost_known: u64,
+    /// Missing packets counted lost because a deadline passed.
+    pub lost_expired: u64,
+    /// Missing packets counted lost because a bound was reached.
+    pub lost_overflow: u64,
+    /// Copies dropped.
+    pub duplicates: u64,
+    /// Packets dropped as too old.
+    pub too_old: u64,
+}
+
+/// The reorder buffer of one association.
+#[derive(Debug)]
+pub struct Resequencer {
+    /// Entry of G at `G & mask`; covers `highest - len + 1 ..= highest`.
+    ring: Vec<Entry>,
+    /// The oldest number neither received nor counted lost.
+    frontier: Seq,
+    /// The number after the highest received.
+    next: Seq,
+    /// Held packets; entries refer to slots.
+    held: Vec<Option<HeldPacket>>,
+    free_slots: Vec<u32>,
+    held_len: usize,
+    /// No held packet is older than this.
+    oldest_held: Option<Seq>,
+    paths: [PathOrder; PathId::MAX],
+    holds: HoldTimes,
+    stats: Stats,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    state: State,
+    /// Slot of the held packet that waits for this number; `NO_SLOT` if none.
+    successor: u32,
+    /// Slot of this number's own packet while it is held.
+    own: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Missing,
+    Held,
+    Released,
+    Lost,
+}
+
+#[derive(Debug)]
+struct HeldPacket {
+    seq: Seq,
+    deadline: Instant,
+    since: Instant,
+    packet: PacketBuf,
+}
+
+const NO_SLOT: u32 = u32::MAX;
+const EMPTY: Entry = Entry {
+    state: State::Missing,
+    successor: NO_SLOT,
+    own: NO_SLOT,
+};
+/// Of what lies before the table nothing is known: a packet from there is taken for a copy.
+const UNKNOWN: Entry = Entry {
+    state: State::Released,
+    ..EMPTY
+};
+const FIRST_SPAN: usize = 1024;
+
+impl Default for Resequencer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Resequencer {
+    /// An empty buffer that expects global sequence number 0 first.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            ring: vec![UNKNOWN; FIRST_SPAN],
+            frontier: Seq(0),
+            next: Seq(0),
+            held: Vec::new(),
+            free_slots: Vec::new(),
+            held_len: 0,
+            oldest_held: None,
+            paths: core::array::from_fn(|_| PathOrder::default()),
+            holds: HoldTimes::default(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Takes one packet; appends what may leave now to `out`, in order.
+    ///
+    /// A packet that is dropped (see the [`Verdict`]) is appended to `dropped`, so that its buffer is not lost.
+    pub fn on_packet(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        out: &mut VecDeque<PacketBuf>,
+        dropped: &mut Vec<PacketBuf>,
+    ) -> Verdict {
+        let Arrival {
+            seq,
+            flow_step,
+            path,
+            path_seq,
+            path_previous,
+            deadline,
+            packet,
+        } = arrival;
+        if !self.make_room(now, seq, out) {
+            self.stats.too_old += 1;
+            dropped.push(packet);
+            return Verdict::TooOld;
+        }
+        let state = self.entry(seq).state;
+        if state == State::Lost {
+            self.paths[path.index()].on_disproved(now);
+        }
+        let verdict = match state {
+            State::Held | State::Released => {
+                self.stats.duplicates += 1;
+                dropped.push(packet);
+                Verdict::Duplicate
+            }
+            State::Lost if self.frontier.is_after(seq) => {
+                self.stats.released_late += 1;
+                self.release(now, seq, packet, out);
+                Verdict::Late
+            }
+            State::Lost | State::Missing if self.may_leave(seq, flow_step) => {
+                self.stats.released_at_once += 1;
+                self.holds.record(Duration::ZERO);
+                self.release(now, seq, packet, out);
+                Verdict::Released
+            }
+            State::Lost | State::Missing => {
+                self.hold(now, seq, flow_step, deadline, packet);
+                Verdict::Held
+            }
+        };
+        self.paths[path.index()].on_arrival(now, seq, path_seq, path_previous);
+        self.advance(now, out);
+        if verdict != Verdict::Duplicate && verdict != Verdict::Late {
+            self.paths.iter_mut().for_each(|path| path.on_found(seq));
+        }
+        self.settle_gaps(now, out);
+        if self.held_len > MAX_HELD {
+            self.give_up_oldest(now, Loss::Overflow, out);
+        }
+        verdict
+    }
+
+    /// Releases what the passing of time allows.
+    pub fn on_timeout(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        self.settle_gaps(now, out);
+        while let Some(held) = self.oldest() {
+            if held.deadline > now {
+                break;
+            }
+            self.give_up_oldest(now, Loss::Expired, out);
+        }
+    }
+
+    /// When [`Self::on_timeout`] next has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let deadline = self.oldest()?.deadline;
+        // Gaps only matter while a packet is held.
+        let gap = self.paths.iter().filter_map(PathOrder::next_verdict).min();
+        Some(gap.map_or(deadline, |gap| gap.min(deadline)))
+    }
+
+    /// Packets held now.
+    #[must_use]
+    pub fn held_len(&self) -> usize {
+        self.held_len
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// 95th percentile of how long recent packets were held, packets that were not held included as zero.
+    #[must_use]
+    pub fn hold_p95(&self) -> Duration {
+        self.holds.p95()
+    }
+
+    /// Hands every held packet back, for a shutdown or a reset.
+    pub fn drain(&mut self, out: &mut Vec<PacketBuf>) {
+        out.extend(self.held.drain(..).flatten().map(|held| held.packet));
+        *self = Self {
+            stats: self.stats,
+            ..Self::new()
+        };
+    }
+
+    fn index(&self, seq: Seq) -> usize {
+        seq.0 as usize & (self.ring.len() - 1)
+    }
+
+    fn entry(&self, seq: Seq) -> Entry {
+        self.ring[self.index(seq)]
+    }
+
+    fn entry_mut(&mut self, seq: Seq) -> &mut Entry {
+        let index = self.index(seq);
+        &mut self.ring[index]
+    }
+
+    /// Whether the table says something about `seq`.
+    fn covers(&self, seq: Seq) -> bool {
+        let back = self.next.distance_from(seq);
+        back > 0 && usize::try_from(back).is_ok_and(|back| back <= self.ring.len())
+    }
+
+    /// Makes the table cover `seq`; `false` if it is too old for that.
+    fn make_room(&mut self, now: Instant, seq: Seq, out: &mut VecDeque<PacketBuf>) -> bool {
+        let ahead = seq.distance_from(self.next);
+        if ahead < 0 {
+            return self.covers(seq);
+        }
+        if ahead.unsigned_abs() >= MAX_SPAN {
+            // The peer skipped more than can be in flight: nothing older can still be waited for.
+            self.give_up_before(now, self.next, Loss::Overflow, out);
+            self.ring.fill(UNKNOWN);
+            self.frontier = seq;
+            self.next = seq;
+        }
+        let end = seq.plus(1);
+        while end.distance_from(self.frontier).unsigned_abs() as usize > self.ring.len() {
+            if self.ring.len() < MAX_SPAN as usize {
+                self.grow();
+            } else {
+                let limit = end.minus(MAX_SPAN);
+                self.give_up_before(now, limit, Loss::Overflow, out);
+            }
+        }
+        while self.next != end {
+            let next = self.next;
+            *self.entry_mut(next) = EMPTY;
+            self.next = next.plus(1);
+        }
+        true
+    }
+
+    fn grow(&mut self) {
+        let len = self.ring.len();
+        let mut ring = vec![UNKNOWN; len * 2];
+        let mut seq = self.next;
+        for _ in 0..len {
+            seq = seq.minus(1);
+            ring[seq.0 as usize & (len * 2 - 1)] = self.entry(seq);
+        }
+        self.ring = ring;
+    }
+
+    /// Whether a packet with this flow step has nothing to wait for.
+    fn may_leave(&self, seq: Seq, flow_step: u16) -> bool {
+        let previous = seq.minus(u32::from(flow_step));
+        if flow_step == 0 || !self.covers(previous) {
+            return true;
+        }
+        match self.entry(previous).state {
+            State::Released => true,
+            State::Lost => self.frontier.is_after(previous),
+            State::Held | State::Missing => false,
+        }
+    }
+
+    fn hold(
+        &mut self,
+        now: Instant,
+        seq: Seq,
+        flow_step: u16,
+        deadline: Instant,
+        packet: PacketBuf,
+    ) {
+        let held = Some(HeldPacket {
+            seq,
+            deadline,
+            since: now,
+            packet,
+        });
+        let slot = if let Some(slot) = self.free_slots.pop() {
+            self.held[slot as usize] = held;
+            slot
+        } else {
+            self.held.push(held);
+            u32::try_from(self.held.len() - 1).unwrap_or(NO_SLOT)
+        };
+        self.held_len += 1;
+        let entry = self.entry_mut(seq);
+        entry.state = State::Held;
+        entry.own = slot;
+        self.entry_mut(seq.minus(u32::from(flow_step))).successor = slot;
+        if self.oldest_held.is_none_or(|oldest| oldest.is_after(seq)) {
+            self.oldest_held = Some(seq);
+        }
+    }
+
+    /// Lets `packet` leave, and then every held packet that waited for it, in order.
+    fn release(
+        &mut self,
+        now: Instant,
+        seq: Seq,
+        packet: PacketBuf,
+        out: &mut VecDeque<PacketBuf>,
+    ) {
+        out.push_back(packet);
+        let entry = self.entry_mut(seq);
+        entry.state = State::Released;
+        entry.own = NO_SLOT;
+        self.release_successors(now, seq, out);
+    }
+
+    fn release_successors(&mut self, now: Instant, seq: Seq, out: &mut VecDeque<PacketBuf>) {
+        let mut seq = seq;
+        loop {
+            let slot = core::mem::replace(&mut self.entry_mut(seq).successor, NO_SLOT);
+            if slot == NO_SLOT {
+                return;
+            }
+            let Some(held) = self.held[slot as usize].take() else {
+                return;
+            };
+            self.free_slots.push(slot);
+            self.held_len -= 1;
+            self.stats.released_after_hold += 1;
+            self.holds.record(now.since(held.since));
+            out.push_back(held.packet);
+            seq = held.seq;
+            let entry = self.entry_mut(seq);
+            entry.state = State::Released;
+            entry.own = NO_SLOT;
+        }
+    }
+
+    /// Moves the frontier over everything received or counted lost, releasing what waited for a lost one.
+    fn advance(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        while self.frontier != self.next {
+            let seq = self.frontier;
+            match self.entry(seq).state {
+                State::Missing => break,
+                State::Lost => {
+                    self.frontier = seq.plus(1);
+                    self.release_successors(now, seq, out);
+                }
+                State::Held | State::Released => self.frontier = seq.plus(1),
+            }
+        }
+        if let Some(oldest) = self.oldest_held {
+            self.oldest_held = self.first_held_from(oldest);
+        }
+    }
+
+    fn first_held_from(&self, seq: Seq) -> Option<Seq> {
+        if self.held_len == 0 {
+            return None;
+        }
+        // No held packet lies before the frontier: its chain of predecessors would have been released.
+        let mut seq = if self.frontier.is_after(seq) {
+            self.frontier
+        } else {
+            seq
+        };
+        while seq != self.next {
+            if self.entry(seq).state == State::Held {
+                return Some(seq);
+            }
+            seq = seq.plus(1);
+        }
+        None
+    }
+
+    fn oldest(&self) -> Option<&HeldPacket> {
+        let slot = self.entry(self.oldest_held?).own;
+        self.held.get(slot as usize)?.as_ref()
+    }
+
+    /// Counts lost what the paths' own sequence numbers prove lost.
+    fn settle_gaps(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        for index in 0..PathId::MAX {
+            if !self.paths[index].has_gaps() {
+                continue;
+            }
+            let limits = self.paths[index].limits(now);
+            let mut gaps = self.paths[index].take_gaps();
+            gaps.retain_mut(|gap| {
+                if !gap.is_due(&limits) {
+                    return true;
+                }
+                if !gap.is_last_settled {
+                    gap.is_last_settled = true;
+                    self.lose(gap.last, Loss::Known);
+                }
+                !self.settle_burst(gap)
+            });
+            self.paths[index].put_back(gaps);
+        }
+        self.advance(now, out);
+    }
+
+    /// Counts the members of a burst lost once they can be told; whether there is nothing more to tell.
+    fn settle_burst(&mut self, gap: &mut Gap) -> bool {
+        let others = gap.count - 1;
+        if others == 0 || !gap.last.is_after(self.frontier) {
+            return true;
+        }
+        let mut seq = gap.after.plus(1);
+        if self.frontier.is_after(seq) {
+            seq = self.frontier;
+        }
+        if gap.last.distance_from(seq) > LONGEST_BURST_SPAN {
+            return true;
+        }
+        let missing = *gap.missing.get_or_insert_with(|| {
+            let mut missing = 0;
+            let mut seq = seq;
+            while gap.last.is_after(seq) {
+                missing += u32::from(self.entry(seq).state == State::Missing);
+                seq = seq.plus(1);
+            }
+            missing
+        });
+        // Packets on other paths are still under way.
+        if missing > others {
+            return false;
+        }
+        while gap.last.is_after(seq) {
+            self.lose(seq, Loss::Known);
+            seq = seq.plus(1);
+        }
+        true
+    }
+
+    /// Counts `seq` lost if it is missing.
+    fn lose(&mut self, seq: Seq, loss: Loss) {
+        if !self.covers(seq)
+            || self.frontier.is_after(seq)
+            || self.entry(seq).state != State::Missing
+        {
+            return;
+        }
+        self.entry_mut(seq).state = State::Lost;
+        *match loss {
+            Loss::Expired => &mut self.stats.lost_expired,
+            Loss::Known => &mut self.stats.lost_known,
+            Loss::Overflow => &mut self.stats.lost_overflow,
+        } += 1;
+    }
+
+    /// Counts everything missing before the oldest held packet lost, which releases that packet.
+    fn give_up_oldest(&mut self, now: Instant, loss: Loss, out: &mut VecDeque<PacketBuf>) {
+        if let Some(oldest) = self.oldest_held {
+            self.give_up_before(now, oldest, loss, out);
+        }
+    }
+
+    fn give_up_before(
+        &mut self,
+        now: Instant,
+        end: Seq,
+        loss: Loss,
+        out: &mut VecDeque<PacketBuf>,
+    ) {
+        let mut seq = self.frontier;
+        while end.is_after(seq) {
+            self.lose(seq, loss);
+            seq = seq.plus(1);
+        }
+        self.advance(now, out);
+    }
+}
+
+/// Why a missing packet is no longer waited for.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Expired,
+    Known,
+    Overflow,
+}
+
+/// A burst that spans more of the association's order than this is left to the deadline: the scan is not worth it.
+const LONGEST_BURST_SPAN: i32 = 4096;
+
+#[cfg(test)]
+mod tests;

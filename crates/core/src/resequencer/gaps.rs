@@ -1,0 +1,182 @@
+//! What the sequence numbers of one path say about missing packets.
+//!
+//! A path keeps order, so a number skipped on it is lost, unless the path reorders after all. A gap is therefore only
+//! believed after three more packets on the path or 2 ms, as RFC 9002 section 6.1 does with its thresholds. When a packet
+//! counted lost arrives after all, the time threshold widens to what was seen, the packet threshold is dropped, and both
+//! come back after [`CALM`].
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::{ids::Seq, time::Instant};
+
+/// Datagrams missing in a row on one path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gap {
+    /// How many; at least 1.
+    pub(super) count: u32,
+    /// Global number that arrived on the path before the gap.
+    pub(super) after: Seq,
+    /// Global number of the last missing one.
+    pub(super) last: Seq,
+    /// Whether `last` has been dealt with.
+    pub(super) is_last_settled: bool,
+    /// How many numbers between `after` and `last` are missing on any path, once counted.
+    pub(super) missing: Option<u32>,
+    /// Number on the path of the first missing one.
+    first_path_seq: Seq,
+    /// Number on the path that arrived after the gap.
+    end_path_seq: Seq,
+    seen_at: Instant,
+}
+
+/// When a gap is believed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    now: Instant,
+    highest: Seq,
+    window: Duration,
+}
+
+/// The order of arrivals on one path.
+#[derive(Debug)]
+pub(super) struct PathOrder {
+    /// Highest number on the path and the global number it carried.
+    highest: Option<(Seq, Seq)>,
+    gaps: VecDeque<Gap>,
+    window: Duration,
+    /// When a packet counted lost last arrived.
+    disproved_at: Option<Instant>,
+}
+
+impl Default for PathOrder {
+    fn default() -> Self {
+        Self {
+            highest: None,
+            gaps: VecDeque::new(),
+            window: FIRST_WINDOW,
+            disproved_at: None,
+        }
+    }
+}
+
+impl PathOrder {
+    /// Notes that the datagram `path_seq` arrived, which carried `seq`; `previous` travelled before it.
+    pub(super) fn on_arrival(
+        &mut self,
+        now: Instant,
+        seq: Seq,
+        path_seq: Seq,
+        previous: Option<Seq>,
+    ) {
+        let Some((highest, highest_global)) = self.highest else {
+            self.highest = Some((path_seq, seq));
+            return;
+        };
+        let step = path_seq.distance_from(highest);
+        if step <= 0 {
+            self.on_reordered(path_seq);
+            return;
+        }
+        self.highest = Some((path_seq, seq));
+        if let (Some(last), count @ 1..) = (previous, step.unsigned_abs() - 1) {
+            if self.gaps.len() == MAX_GAPS {
+                self.gaps.pop_front();
+            }
+            self.gaps.push_back(Gap {
+                count,
+                after: highest_global,
+                last,
+                is_last_settled: false,
+                missing: None,
+                first_path_seq: highest.plus(1),
+                end_path_seq: path_seq,
+                seen_at: now,
+            });
+        }
+    }
+
+    /// Notes that `seq`, missing so far, has arrived on some path.
+    pub(super) fn on_found(&mut self, seq: Seq) {
+        for gap in &mut self.gaps {
+            if seq.is_after(gap.after) && gap.last.is_after(seq) {
+                gap.missing = gap.missing.map(|missing| missing.saturating_sub(1));
+            }
+        }
+    }
+
+    /// Notes that a packet counted lost arrived on this path after all.
+    pub(super) fn on_disproved(&mut self, now: Instant) {
+        self.disproved_at = Some(now);
+        self.window = (self.window * 2).min(WIDEST_WINDOW);
+    }
+
+    /// Whether there is anything to settle.
+    pub(super) fn has_gaps(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+
+    /// Takes the gaps out, to be returned by [`Self::put_back`].
+    pub(super) fn take_gaps(&mut self) -> VecDeque<Gap> {
+        core::mem::take(&mut self.gaps)
+    }
+
+    /// Returns the gaps that are not settled.
+    pub(super) fn put_back(&mut self, gaps: VecDeque<Gap>) {
+        self.gaps = gaps;
+    }
+
+    /// What a gap must exceed at `now` to be believed.
+    pub(super) fn limits(&mut self, now: Instant) -> Limits {
+        if self.disproved_at.is_some_and(|at| now.since(at) > CALM) {
+            self.disproved_at = None;
+            self.window = FIRST_WINDOW;
+        }
+        Limits {
+            now,
+            highest: self.highest.map_or(Seq(0), |(highest, _)| highest),
+            window: self.window,
+        }
+    }
+
+    /// When the next gap is believed, if no packet arrives before.
+    pub(super) fn next_verdict(&self) -> Option<Instant> {
+        let gap = self.gaps.iter().find(|gap| !gap.is_last_settled)?;
+        Some(gap.seen_at + self.window)
+    }
+
+    /// A number that had been skipped arrived: its gap is one smaller.
+    fn on_reordered(&mut self, path_seq: Seq) {
+        let is_inside = |gap: &Gap| {
+            path_seq.distance_from(gap.first_path_seq) >= 0 && gap.end_path_seq.is_after(path_seq)
+        };
+        let Some(index) = self.gaps.iter().rposition(is_inside) else {
+            return;
+        };
+        let gap = &mut self.gaps[index];
+        gap.count -= 1;
+        if gap.count == 0 {
+            self.gaps.remove(index);
+        }
+    }
+}
+
+impl Gap {
+    /// Whether the gap is believed.
+    pub(super) fn is_due(&self, limits: &Limits) -> bool {
+        let later_pkts = limits.highest.distance_from(self.end_path_seq);
+        let is_ordered_path = limits.window == FIRST_WINDOW;
+        self.is_last_settled
+            || (is_ordered_path && later_pkts >= PACKET_THRESHOLD)
+            || limits.now.since(self.seen_at) >= limits.window
+    }
+}
+
+/// RFC 9002 section 6.1.1.
+const PACKET_THRESHOLD: i32 = 3;
+const FIRST_WINDOW: Duration = Duration::from_millis(2);
+const WIDEST_WINDOW: Duration = Duration::from_millis(64);
+/// How long a path must keep order before its gaps are believed as quickly as at the start.
+const CALM: Duration = Duration::from_secs(10);
+/// Gaps remembered per path; the oldest is left to the deadline.
+const MAX_GAPS: usize = 256;

@@ -1,0 +1,355 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::rng::Rng;
+
+const BUDGET: Duration = Duration::from_millis(50);
+
+/// Feeds numbered packets in; a packet's content is its number.
+struct Harness {
+    resequencer: Resequencer,
+    now: Instant,
+    out: VecDeque<PacketBuf>,
+    dropped: Vec<PacketBuf>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    seq: u32,
+    flow_step: u16,
+    path: u8,
+    path_seq: u32,
+    path_previous: Option<u32>,
+}
+
+impl Harness {
+    fn new() -> Self {
+        Self {
+            resequencer: Resequencer::new(),
+            now: Instant::ZERO,
+            out: VecDeque::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    fn arrive(&mut self, sent: Sent) -> Verdict {
+        let arrival = Arrival {
+            seq: Seq(sent.seq),
+            flow_step: sent.flow_step,
+            path: PathId(sent.path),
+            path_seq: Seq(sent.path_seq),
+            path_previous: sent.path_previous.map(Seq),
+            deadline: self.now + BUDGET,
+            packet: PacketBuf::from(sent.seq.to_be_bytes().to_vec()),
+        };
+        self.resequencer
+            .on_packet(self.now, arrival, &mut self.out, &mut self.dropped)
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.resequencer.on_timeout(self.now, &mut self.out);
+    }
+
+    fn delivered(&mut self) -> Vec<u32> {
+        self.out
+            .drain(..)
+            .map(|packet| u32::from_be_bytes(*packet.as_slice().first_chunk().expect("four bytes")))
+            .collect()
+    }
+}
+
+/// Numbers packets as a sender does: `schedule` gives (flow, path) for each.
+fn number(schedule: &[(usize, u8)]) -> Vec<Sent> {
+    let mut flows = [None::<u32>; 8];
+    let mut paths = [(0_u32, None::<u32>); 8];
+    (0..)
+        .zip(schedule)
+        .map(|(seq, &(flow, path))| {
+            let flow_step = flows[flow]
+                .replace(seq)
+                .map_or(0, |previous| u16::try_from(seq - previous).unwrap_or(0));
+            let (path_seq, previous) = paths[usize::from(path)];
+            paths[usize::from(path)] = (path_seq + 1, Some(seq));
+            Sent {
+                seq,
+                flow_step,
+                path,
+                path_seq,
+                path_previous: previous,
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn two_paths_are_put_in_order() {
+    let sent = number(&[(0, 0), (0, 1), (0, 0), (0, 1)]);
+    let mut h = Harness::new();
+    assert_eq!(h.arrive(sent[0]), Verdict::Released);
+    assert_eq!(h.arrive(sent[2]), Verdict::Held);
+    assert_eq!(h.arrive(sent[1]), Verdict::Released);
+    assert_eq!(h.arrive(sent[3]), Verdict::Released);
+    assert_eq!(h.delivered(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_flow_does_not_wait_for_another() {
+    let sent = number(&[(0, 0), (1, 1), (1, 1), (0, 0)]);
+    let mut h = Harness::new();
+    assert_eq!(h.arrive(sent[1]), Verdict::Released);
+    assert_eq!(h.arrive(sent[2]), Verdict::Released);
+    assert_eq!(h.arrive(sent[3]), Verdict::Held);
+    assert_eq!(h.arrive(sent[0]), Verdict::Released);
+    assert_eq!(h.delivered(), [1, 2, 0, 3]);
+}
+
+#[test]
+fn a_loss_on_a_single_path_is_known_after_three_packets() {
+    let sent = number(&[(0, 0); 6]);
+    let mut h = Harness::new();
+    h.arrive(sent[0]);
+    for sent in &sent[2..5] {
+        assert_eq!(h.arrive(*sent), Verdict::Held);
+    }
+    assert_eq!(h.delivered(), [0]);
+    h.arrive(sent[5]);
+    assert_eq!(h.delivered(), [2, 3, 4, 5]);
+    assert_eq!(h.resequencer.stats().lost_known, 1);
+}
+
+#[test]
+fn a_loss_is_known_after_two_milliseconds() {
+    let sent = number(&[(0, 0); 3]);
+    let mut h = Harness::new();
+    h.arrive(sent[0]);
+    h.arrive(sent[2]);
+    assert_eq!(h.resequencer.poll_timeout(), Some(Instant::from_millis(2)));
+    h.wait(Duration::from_millis(2));
+    assert_eq!(h.delivered(), [0, 2]);
+    assert_eq!(h.resequencer.poll_timeout(), None);
+}
+
+#[test]
+fn a_burst_lost_on_one_of_two_paths_waits_only_for_the_other_path() {
+    // Path 0 loses 2, 4, 6; path 1 is slower and delivers 1, 3, 5, 7 later.
+    let sent = number(&[
+        (0, 0),
+        (0, 1),
+        (0, 0),
+        (0, 1),
+        (0, 0),
+        (0, 1),
+        (0, 0),
+        (0, 1),
+        (0, 0),
+    ]);
+    let mut h = Harness::new();
+    h.arrive(sent[0]);
+    h.arrive(sent[8]);
+    h.wait(Duration::from_millis(3));
+    for i in [1, 3, 5] {
+        h.arrive(sent[i]);
+    }
+    assert_eq!(h.delivered(), [0, 1, 3, 5]);
+    h.arrive(sent[7]);
+    assert_eq!(h.delivered(), [7, 8]);
+    assert_eq!(h.resequencer.stats().lost_known, 3);
+    assert_eq!(h.resequencer.stats().lost_expired, 0);
+}
+
+#[test]
+fn the_successor_of_a_lost_packet_waits_for_older_ones_of_the_slow_path() {
+    // 1 is slow on path 1, 2 is lost on path 0: 3 must not overtake 1.
+    let sent = number(&[(0, 0), (0, 1), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)]);
+    let mut h = Harness::new();
+    for i in [0, 3, 4, 5, 6] {
+        h.arrive(sent[i]);
+    }
+    assert_eq!(h.delivered(), [0]);
+    h.arrive(sent[1]);
+    assert_eq!(h.delivered(), [1, 3, 4, 5, 6]);
+}
+
+#[test]
+fn the_deadline_of_the_oldest_held_packet_frees_all_before_it() {
+    let sent = number(&[(0, 0), (0, 1), (0, 1), (0, 0), (0, 1), (0, 0)]);
+    let mut h = Harness::new();
+    h.arrive(sent[0]);
+    h.arrive(sent[3]);
+    h.wait(Duration::from_millis(20));
+    h.arrive(sent[5]);
+    h.wait(Duration::from_millis(30));
+    assert_eq!(h.delivered(), [0, 3]);
+    h.wait(Duration::from_millis(20));
+    assert_eq!(h.delivered(), [5]);
+    assert_eq!(h.arrive(sent[1]), Verdict::Late);
+    assert_eq!(h.arrive(sent[1]), Verdict::Duplicate);
+    assert_eq!(h.delivered(), [1]);
+    assert_eq!(h.resequencer.held_len(), 0);
+}
+
+#[test]
+fn late_packets_widen_the_window_of_a_reordering_path() {
+    let sent = number(&[(0, 0); 12]);
+    let mut h = Harness::new();
+    for i in [0, 2, 3, 4, 5] {
+        h.arrive(sent[i]);
+    }
+    assert_eq!(h.arrive(sent[1]), Verdict::Late);
+    h.delivered();
+    for i in [7, 8, 9, 10] {
+        assert_eq!(h.arrive(sent[i]), Verdict::Held);
+    }
+    assert_eq!(h.arrive(sent[6]), Verdict::Released);
+    assert_eq!(h.delivered(), [6, 7, 8, 9, 10]);
+}
+
+#[test]
+fn copies_are_dropped_and_their_buffers_returned() {
+    let mut h = Harness::new();
+    let sent = number(&[(0, 0), (0, 0)]);
+    h.arrive(sent[0]);
+    assert_eq!(h.arrive(Sent { path: 1, ..sent[0] }), Verdict::Duplicate);
+    assert_eq!(h.dropped.len(), 1);
+    let far = Sent {
+        seq: 5000,
+        flow_step: 0,
+        path: 0,
+        path_seq: 2,
+        path_previous: None,
+    };
+    h.arrive(far);
+    assert_eq!(h.arrive(sent[1]), Verdict::Released);
+    assert_eq!(h.arrive(sent[0]), Verdict::Duplicate);
+}
+
+#[test]
+fn the_table_grows_and_is_bounded() {
+    let mut h = Harness::new();
+    let held = |seq| Sent {
+        seq,
+        flow_step: 1,
+        path: 0,
+        path_seq: seq,
+        path_previous: Some(seq - 1),
+    };
+    for seq in 1..40_000 {
+        h.arrive(held(seq));
+    }
+    assert!(h.resequencer.held_len() <= MAX_HELD);
+    assert!(h.resequencer.ring.len() <= MAX_SPAN as usize);
+    // A peer that leaps ahead does not make us scan the gap.
+    h.arrive(Sent {
+        seq: 2_000_000_000,
+        flow_step: 0,
+        path: 0,
+        path_seq: 50_000,
+        path_previous: None,
+    });
+    assert_eq!(h.resequencer.held_len(), 0);
+    assert_eq!(h.delivered().len(), 40_000);
+}
+
+#[test]
+fn sequence_numbers_may_wrap() {
+    let mut h = Harness::new();
+    let start = u32::MAX - 3;
+    for (path_seq, seq) in [(0, 0x6000_0000), (1, 0xc000_0000), (2, start)] {
+        h.arrive(Sent {
+            seq,
+            flow_step: 0,
+            path: 0,
+            path_seq,
+            path_previous: None,
+        });
+    }
+    h.delivered();
+    for back in (1..8_u32).rev() {
+        let seq = start.wrapping_add(back);
+        h.arrive(Sent {
+            seq,
+            flow_step: 1,
+            path: (back % 2) as u8 + 1,
+            path_seq: back,
+            path_previous: None,
+        });
+    }
+    assert_eq!(
+        h.delivered(),
+        (1..8_u32)
+            .map(|i| start.wrapping_add(i))
+            .collect::<Vec<_>>()
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Paths of different speed that lose packets: nothing twice, nothing vanishes, and what overtakes its flow's
+    /// predecessor is exactly what was counted late.
+    #[test]
+    fn order_within_a_flow_holds_whatever_is_lost(seed in 0_u64..u64::MAX, loss_pct in 0_u64..30, jitter in 0_u64..2000) {
+        let mut rng = Rng::new(seed);
+        let schedule: Vec<(usize, u8)> = (0..600).map(|_| {
+            (usize::try_from(rng.below(4)).expect("small"), u8::try_from(rng.below(3)).expect("small"))
+        }).collect();
+        let sent = number(&schedule);
+        let delays = [rng.below(40_000), rng.below(40_000), rng.below(40_000)];
+        // (arrival in microseconds, index): order is kept within a path.
+        let mut last = [0_u64; 3];
+        let mut arrivals: Vec<(u64, usize)> = Vec::new();
+        for (i, packet) in sent.iter().enumerate() {
+            let path = usize::from(packet.path);
+            let at = (i as u64 * 200 + delays[path] + rng.below(jitter + 1)).max(last[path]);
+            last[path] = at;
+            let is_lost = rng.below(100) < loss_pct;
+            if !is_lost {
+                arrivals.push((at, i));
+            }
+            if !is_lost && rng.below(100) < 3 {
+                arrivals.push((at + rng.below(5000), i));
+            }
+        }
+        arrivals.sort_unstable();
+        let mut h = Harness::new();
+        let mut late = 0_usize;
+        for &(at, i) in &arrivals {
+            let at = Instant::from_nanos(at * 1000);
+            while let Some(deadline) = h.resequencer.poll_timeout().filter(|deadline| *deadline <= at) {
+                h.now = deadline.max(h.now);
+                let now = h.now;
+                h.resequencer.on_timeout(now, &mut h.out);
+                prop_assert!(h.resequencer.poll_timeout().is_none_or(|next| next > now));
+            }
+            h.now = at.max(h.now);
+            late += usize::from(h.arrive(sent[i]) == Verdict::Late);
+            prop_assert!(h.resequencer.held_len() <= MAX_HELD);
+        }
+        h.wait(Duration::from_secs(1));
+        prop_assert_eq!(h.resequencer.held_len(), 0);
+        let delivered = h.delivered();
+        let mut unique = delivered.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        prop_assert_eq!(unique.len(), delivered.len(), "delivered twice");
+        let mut arrived: Vec<u32> = arrivals.iter().map(|&(_, i)| sent[i].seq).collect();
+        arrived.sort_unstable();
+        arrived.dedup();
+        prop_assert_eq!(unique, arrived, "vanished");
+        let mut newest = [None::<u32>; 8];
+        let mut overtaken = 0;
+        for seq in delivered {
+            let flow = schedule[seq as usize].0;
+            if newest[flow].is_some_and(|newest| newest > seq) {
+                overtaken += 1;
+            } else {
+                newest[flow] = Some(seq);
+            }
+        }
+        prop_assert!(overtaken <= late, "{overtaken} out of order, {late} counted");
+        if delays.iter().max().expect("three") - delays.iter().min().expect("three") + jitter < 45_000 && jitter == 0 {
+            prop_assert_eq!(overtaken, 0);
+        }
+    }
+}

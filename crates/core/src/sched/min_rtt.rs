@@ -1,0 +1,23 @@
+//! `min-rtt`: the path that answers soonest, among those with room.
+//!
+//! The default of MPTCP in Linux: it fills the quickest path until that has no room, then the next. The
+//! round-trip time contains the return path and the queue this policy itself builds, which is its known weakness.
+
+use core::time::Duration;
+
+use super::{PacketInfo, PathView, Pick, Scheduler};
+use crate::time::Instant;
+
+/// Uses the ready path with the lowest smoothed round-trip time; those without a sample come last. Never waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MinRtt;
+
+impl Scheduler for MinRtt {
+    fn pick(&mut self, _now: Instant, paths: &[PathView], _packet: &PacketInfo) -> Pick {
+        let ready = paths.iter().enumerate().filter(|(_, path)| path.ready);
+        let rtt = |path: &PathView| path.smoothed_rtt.unwrap_or(Duration::MAX);
+        ready
+            .min_by_key(|(_, path)| rtt(path))
+            .map_or(Pick::Wait, |(index, _)| Pick::One(index))
+    }
+}

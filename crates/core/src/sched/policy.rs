@@ -1,0 +1,143 @@
+//! Policies as the configuration names them: `policy = "…"` and the keys of that policy beside it.
+
+use serde::Deserialize;
+
+use super::{
+    AnyScheduler, EarliestArrival, FlowSticky, MinRtt, Redundant, RoundRobin, Single, Weighted,
+};
+use crate::ids::PathId;
+
+/// A policy with its settings.
+///
+/// Links are named by `L`: by their text in a configuration file (`Policy<String>`), by id in the engine
+/// ([`try_map_links`](Self::try_map_links) turns one into the other). Keys a policy does not know are errors.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Policy<L = PathId> {
+    /// See [`EarliestArrival`].
+    EarliestArrival {},
+    /// See [`FlowSticky`].
+    Flow {},
+    /// See [`MinRtt`].
+    MinRtt {},
+    /// See [`Redundant`].
+    Redundant {},
+    /// See [`RoundRobin`].
+    RoundRobin {},
+    /// See [`Single`].
+    Single {
+        /// The link to use; the first if not given.
+        link: Option<L>,
+    },
+    /// See [`Weighted`].
+    Weighted {},
+}
+
+impl<L> Policy<L> {
+    /// The names of all policies, sorted, for error messages and lists.
+    pub const NAMES: &[&str] = &[
+        "earliest-arrival",
+        "flow",
+        "min-rtt",
+        "redundant",
+        "round-robin",
+        "single",
+        "weighted",
+    ];
+
+    /// The name of this policy, as the configuration writes it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::EarliestArrival {} => "earliest-arrival",
+            Self::Flow {} => "flow",
+            Self::MinRtt {} => "min-rtt",
+            Self::Redundant {} => "redundant",
+            Self::RoundRobin {} => "round-robin",
+            Self::Single { .. } => "single",
+            Self::Weighted {} => "weighted",
+        }
+    }
+
+    /// The same policy with every link replaced by what `map` makes of it.
+    ///
+    /// # Errors
+    /// The first error of `map`.
+    pub fn try_map_links<M, E>(self, map: impl FnMut(L) -> Result<M, E>) -> Result<Policy<M>, E> {
+        Ok(match self {
+            Self::EarliestArrival {} => Policy::EarliestArrival {},
+            Self::Flow {} => Policy::Flow {},
+            Self::MinRtt {} => Policy::MinRtt {},
+            Self::Redundant {} => Policy::Redundant {},
+            Self::RoundRobin {} => Policy::RoundRobin {},
+            Self::Single { link } => Policy::Single {
+                link: link.map(map).transpose()?,
+            },
+            Self::Weighted {} => Policy::Weighted {},
+        })
+    }
+}
+
+impl Policy {
+    /// A scheduler for this policy that has placed no packet yet.
+    #[must_use]
+    pub const fn build(&self) -> AnyScheduler {
+        match self {
+            Self::EarliestArrival {} => AnyScheduler::EarliestArrival(EarliestArrival::new()),
+            Self::Flow {} => AnyScheduler::Flow(FlowSticky),
+            Self::MinRtt {} => AnyScheduler::MinRtt(MinRtt),
+            Self::Redundant {} => AnyScheduler::Redundant(Redundant),
+            Self::RoundRobin {} => AnyScheduler::RoundRobin(RoundRobin::new()),
+            Self::Single { link } => AnyScheduler::Single(Single::new(*link)),
+            Self::Weighted {} => AnyScheduler::Weighted(Weighted::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::value::{Error, MapDeserializer};
+
+    use super::*;
+
+    fn parse(keys: &[(&str, &str)]) -> Result<Policy<String>, Error> {
+        Policy::deserialize(MapDeserializer::new(keys.iter().copied()))
+    }
+
+    #[test]
+    fn every_listed_name_parses_to_a_policy_of_that_name() {
+        for name in Policy::<String>::NAMES {
+            let policy = parse(&[("policy", name)]).expect(name);
+            assert_eq!(policy.name(), *name);
+        }
+        assert!(Policy::<String>::NAMES.is_sorted());
+    }
+
+    #[test]
+    fn unknown_names_and_keys_are_errors() {
+        let error = parse(&[("policy", "fastest")]).expect_err("no such policy");
+        assert!(error.to_string().contains("`round-robin`"), "{error}");
+        for name in Policy::<String>::NAMES {
+            let keys = [("policy", *name), ("colour", "red")];
+            let error = parse(&keys).expect_err("no such key").to_string();
+            assert!(error.contains("colour"), "{error}");
+        }
+    }
+
+    #[test]
+    fn links_are_resolved_by_name() {
+        let policy = parse(&[("policy", "single"), ("link", "lte")]).expect("valid");
+        let resolve = |name: String| match name.as_str() {
+            "lte" => Ok(PathId(3)),
+            _ => Err(name),
+        };
+        assert_eq!(
+            policy.try_map_links(resolve),
+            Ok(Policy::Single {
+                link: Some(PathId(3))
+            })
+        );
+        let policy = parse(&[("policy", "single"), ("link", "tin-can")]).expect("valid");
+        assert_eq!(policy.try_map_links(resolve), Err("tin-can".to_owned()));
+    }
+}

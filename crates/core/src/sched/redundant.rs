@@ -1,0 +1,25 @@
+//! `redundant`: every packet on every path.
+//!
+//! The receiver takes the first copy. Delay is that of the quickest path for each packet, loss the product of the
+//! losses, capacity that of the narrowest path that keeps up: paths that are not ready are left out of a packet's
+//! copies.
+
+use super::{PacketInfo, PathView, Pick, Scheduler};
+use crate::{ids::PathId, time::Instant};
+
+/// Sends a copy on every ready path. Never waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Redundant;
+
+impl Scheduler for Redundant {
+    fn pick(&mut self, _now: Instant, paths: &[PathView], _packet: &PacketInfo) -> Pick {
+        let indexed = paths.iter().take(PathId::MAX).enumerate();
+        let ready = indexed.filter(|(_, path)| path.ready);
+        let copies = ready.fold(0, |copies, (index, _)| copies | 1 << index);
+        if copies == 0 {
+            Pick::Wait
+        } else {
+            Pick::Copies(copies)
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! `round-robin`: packets go to the paths in turn.
+//!
+//! Equal numbers of packets for equal readiness; paths that are not ready lose their turn. The classic
+//! baseline: it suits equal paths and reorders heavily on unequal ones.
+
+use super::{PacketInfo, PathView, Pick, Scheduler};
+use crate::{ids::PathId, time::Instant};
+
+/// Uses the ready paths in the order of their ids, one packet each. Never waits.
+#[derive(Clone, Debug, Default)]
+pub struct RoundRobin {
+    last: Option<PathId>,
+}
+
+impl RoundRobin {
+    /// Begins with the lowest id.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { last: None }
+    }
+}
+
+impl Scheduler for RoundRobin {
+    fn pick(&mut self, _now: Instant, paths: &[PathView], _packet: &PacketInfo) -> Pick {
+        let after_last = |path: &PathView| path.ready && Some(path.id) > self.last;
+        let next = paths.iter().position(after_last);
+        let Some(index) = next.or_else(|| paths.iter().position(|path| path.ready)) else {
+            return Pick::Wait;
+        };
+        self.last = Some(paths[index].id);
+        Pick::One(index)
+    }
+}

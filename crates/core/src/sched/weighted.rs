@@ -1,0 +1,164 @@
+//! `weighted`: packets in proportion to the users' weights, evenly mixed.
+//!
+//! Smooth weighted round robin, as nginx does it for servers: each packet gives every ready path credit in proportion
+//! to its weight, goes to the path with the most credit, and costs that path what all were given. Over a cycle (sum
+//! of the weights, divided by their common factor) the shares are exact, and the packets of one path are spread over
+//! it. Block round robin, which sends 64 and then 60 in a row, needs modem buffers of that depth.
+//!
+//! Unlike nginx, credit is counted in packets (a fixed-point fraction of 2^-32), not in units of weight. So weights
+//! may change between any two packets, and paths may come and go, and what is carried over is a packet or two instead
+//! of a burst as long as the old weights were large. Paths that are not ready keep their credit and gain none.
+//!
+//! The rounding of fractions shifts a share by less than one packet in 10^8.
+
+use super::{PacketInfo, PathView, Pick, Scheduler, slot};
+use crate::{ids::PathId, time::Instant};
+
+/// Shares packets among the ready paths by [`PathView::weight`]. Never waits.
+#[derive(Clone, Debug, Default)]
+pub struct Weighted {
+    /// Packets each path is owed, scaled by 2^32.
+    credit: [i64; PathId::MAX],
+}
+
+impl Weighted {
+    /// Begins without credit.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            credit: [0; PathId::MAX],
+        }
+    }
+}
+
+impl Scheduler for Weighted {
+    fn pick(&mut self, _now: Instant, paths: &[PathView], _packet: &PacketInfo) -> Pick {
+        let weight = |path: &PathView| u64::from(path.weight.max(1));
+        let ready = || paths.iter().enumerate().filter(|(_, path)| path.ready);
+        let total: u64 = ready().map(|(_, path)| weight(path)).sum();
+        let mut given = 0;
+        let mut best: Option<(i64, usize)> = None;
+        for (index, path) in ready() {
+            let share = ((weight(path) << 32) / total).cast_signed();
+            let credit = &mut self.credit[slot(path)];
+            *credit += share;
+            given += share;
+            if best.is_none_or(|(most, _)| *credit > most) {
+                best = Some((*credit, index));
+            }
+        }
+        let Some((_, index)) = best else {
+            return Pick::Wait;
+        };
+        self.credit[slot(&paths[index])] -= given;
+        Pick::One(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{packet, ready_paths};
+    use super::*;
+    use crate::rng::Rng;
+
+    fn weighted_paths(weights: &[u32]) -> Vec<PathView> {
+        let mut paths = ready_paths(weights.len());
+        for (path, weight) in paths.iter_mut().zip(weights) {
+            path.weight = *weight;
+        }
+        paths
+    }
+
+    fn picks(policy: &mut Weighted, paths: &[PathView], count: usize) -> Vec<usize> {
+        let mut next = || match policy.pick(Instant::ZERO, paths, &packet()) {
+            Pick::One(index) => index,
+            other @ (Pick::Wait | Pick::Copies(_)) => panic!("{other:?}"),
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn longest_run(picks: &[usize], index: usize) -> usize {
+        let runs = picks.split(|pick| *pick != index);
+        runs.map(<[usize]>::len).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn shares_are_exact_over_each_cycle_and_evenly_spread() {
+        for (weights, longest) in [
+            (&[64, 60][..], 2),
+            (&[3, 1], 3),
+            (&[100, 7], 15),
+            (&[5, 3, 2, 1], 2),
+            (&[1, 1, 1], 1),
+        ] {
+            let mut policy = Weighted::new();
+            let paths = weighted_paths(weights);
+            let cycle = usize::try_from(weights.iter().sum::<u32>()).expect("small");
+            let picks = picks(&mut policy, &paths, 50 * cycle);
+            for picks in picks.chunks(cycle) {
+                for (index, weight) in weights.iter().enumerate() {
+                    let count = picks.iter().filter(|pick| **pick == index).count();
+                    assert_eq!(u32::try_from(count), Ok(*weight), "{weights:?}");
+                }
+            }
+            assert_eq!(longest_run(&picks, 0), longest, "{weights:?}");
+        }
+    }
+
+    #[test]
+    fn the_mix_is_that_of_nginx() {
+        let mut policy = Weighted::new();
+        let picks = picks(&mut policy, &weighted_paths(&[5, 1, 1]), 7);
+        assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
+    }
+
+    #[test]
+    fn changing_weights_makes_no_burst() {
+        let mut rng = Rng::new(6);
+        for _ in 0..200 {
+            let mut policy = Weighted::new();
+            let count = usize::try_from(rng.below(2_000)).expect("small");
+            picks(&mut policy, &weighted_paths(&[100_000, 90_000]), count);
+            let equal = picks(&mut policy, &weighted_paths(&[1, 1]), 100);
+            let longest = longest_run(&equal, 0).max(longest_run(&equal, 1));
+            assert!(longest <= 3, "{longest}");
+            // Nor is anything lost when weights change with every packet.
+            let first = (0..10_000).filter(|i| {
+                let paths = weighted_paths(&[3_000 + i % 7, 1_000 + i % 5]);
+                picks(&mut policy, &paths, 1) == [0]
+            });
+            let first = first.count();
+            assert!((7_450..7_550).contains(&first), "{first}");
+        }
+    }
+
+    #[test]
+    fn paths_that_were_not_ready_come_back_without_a_burst() {
+        let mut policy = Weighted::new();
+        let mut paths = weighted_paths(&[3, 1]);
+        picks(&mut policy, &paths, 7);
+        paths[1].ready = false;
+        assert!(picks(&mut policy, &paths, 1_000).iter().all(|i| *i == 0));
+        paths[1].ready = true;
+        let after = picks(&mut policy, &paths, 400);
+        assert!(longest_run(&after, 1) <= 1);
+        let second = after.iter().filter(|pick| **pick == 1).count();
+        assert!((99..=101).contains(&second), "{second}");
+    }
+
+    #[test]
+    fn credit_stays_within_a_few_packets_whatever_is_ready() {
+        let mut rng = Rng::new(7);
+        let mut policy = Weighted::new();
+        let mut paths = weighted_paths(&[1; PathId::MAX]);
+        for _ in 0..100_000 {
+            for path in &mut paths {
+                path.ready = rng.chance(0.3);
+                path.weight = 1 << rng.below(32);
+            }
+            policy.pick(Instant::ZERO, &paths, &packet());
+            let most = policy.credit.iter().map(|credit| credit.abs()).max();
+            assert!(most < Some(4 << 32), "{most:?}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! mac1, mac2 and cookies, after `WireGuard` (Donenfeld, NDSS 2017, section 5.4.7): no work for who does not know our
+//! public key, and under load none for who cannot show its source address.
+//!
+//! - `mac1 = MAC(HASH("mac1" label, receiver's public key), everything before mac1)`, always present.
+//! - A responder under load answers an initiation that lacks a good mac2 with a cookie reply. The cookie is
+//!   `MAC(secret, source address and port)`; the secret changes every [`COOKIE_LIFETIME`] and the one before it is
+//!   kept, so nothing is stored per source and a cookie is good for 120 to 240 s.
+//! - `mac2 = MAC(cookie, everything before mac2)`.
+//! - The reply is sealed under a key derived from the responder's public key and a fresh nonce, with the initiation's
+//!   mac1 as associated data: only who saw the initiation can forge one, and only its sender can use it.
+//!
+//! MAC is keyed BLAKE2s-128, HASH keyed BLAKE2s-256. Instead of XChaCha20-Poly1305 the 24-byte nonce is hashed into a
+//! ChaCha20-Poly1305 key of its own, which the AEAD then uses once.
+//!
+//! A cookie belongs to one source address, so an initiator with several links keeps one [`CookieCache`] per link. It
+//! may send one initiation over all links: they differ in mac2 only, and the responder answers the first.
+
+use core::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use super::{
+    aead::{AuthError, OpeningKey, SealingKey, Suite},
+    hash::{SecretStream, equal, mac128, mac256},
+};
+use crate::{
+    ids::PathId,
+    time::Instant,
+    wire::handshake::{
+        COOKIE_NONCE_LEN, CookieReplyView, InitiationView, MAC_LEN, Macs, WireError, cookie_reply,
+    },
+};
+
+/// How long a secret makes cookies, and how long an initiator uses one. `WireGuard`'s value.
+pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
+
+/// Key of the two label hashes; labels have one length, so that label and public key cannot run together.
+const LABEL_KEY: [u8; 32] = *b"pleach handshake macs, version 1";
+const MAC1_LABEL: [u8; 8] = *b"mac1----";
+const COOKIE_LABEL: [u8; 8] = *b"cookie--";
+
+/// Whether the sender of a datagram knew `receiver_public`.
+pub(super) fn mac1_fits(receiver_public: &[u8; 32], macs: &Macs<'_>) -> bool {
+    equal(&mac1(receiver_public, macs.before_mac1()), &macs.mac1())
+}
+
+/// Sets mac1 of an initiation or response that has room for both macs at its end.
+pub(super) fn set_mac1(receiver_public: &[u8; 32], datagram: &mut [u8]) {
+    let Some(at) = datagram.len().checked_sub(2 * MAC_LEN) else {
+        return;
+    };
+    let mac = mac1(receiver_public, &datagram[..at]);
+    datagram[at..at + MAC_LEN].copy_from_slice(&mac);
+}
+
+/// The responder's side: checks macs, makes cookies.
+pub struct CookieJar {
+    local_public: [u8; 32],
+    random: SecretStream,
+    current: Zeroizing<[u8; 32]>,
+    previous: Option<Zeroizing<[u8; 32]>>,
+    changed_at: Instant,
+}
+
+impl CookieJar {
+    /// A jar for the owner of `local_public`; `seed`: 32 fresh secret random bytes.
+    #[must_use]
+    pub fn new(now: Instant, local_public: &[u8; 32], seed: [u8; 32]) -> Self {
+        let seed = Zeroizing::new(seed);
+        let mut random = SecretStream::new(&seed, b"pleach cookies");
+        Self {
+            local_public: *local_public,
+            current: Zeroizing::new(random.array()),
+            previous: None,
+            changed_at: now,
+            random,
+        }
+    }
+
+    /// Whether `datagram` is an initiation made for our public key. The first thing to ask; costs two hashes.
+    #[must_use]
+    pub fn is_valid_mac1(&self, datagram: &[u8]) -> bool {
+        InitiationView::new(datagram).is_ok_and(|view| mac1_fits(&self.local_public, &view.macs()))
+    }
+
+    /// Whether the initiation `datagram` carries a cookie that we made for `source` and that is still good.
+    #[must_use]
+    pub fn check_mac2(&mut self, now: Instant, source: SocketAddr, datagram: &[u8]) -> bool {
+        self.rotate(now);
+        let Ok(view) = InitiationView::new(datagram) else {
+            return false;
+        };
+        let macs = view.macs();
+        [Some(&self.current), self.previous.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|secret| {
+                let cookie = cookie(secret, source);
+                equal(&mac2(&cookie, macs.before_mac2()), &macs.mac2())
+            })
+    }
+
+    /// The cookie reply to the initiation `datagram` from `source`.
+    ///
+    /// # Errors
+    /// [`WireError`] if `datagram` is no initiation.
+    pub fn reply(
+        &mut self,
+        now: Instant,
+        source: SocketAddr,
+        datagram: &[u8],
+    ) -> Result<Vec<u8>, WireError> {
+        self.rotate(now);
+        let view = InitiationView::new(datagram)?;
+        let nonce = self.random.array();
+        let mut sealed = [0; 32];
+        sealed[..16].copy_from_slice(&cookie(&self.current, source));
+        let key = reply_key(&self.local_public, &nonce);
+        let tag = SealingKey::new(Suite::ChaCha20Poly1305, &key).seal(
+            PathId(0),
+            0,
+            &view.macs().mac1(),
+            &mut sealed[..16],
+        );
+        sealed[16..].copy_from_slice(&tag);
+        Ok(cookie_reply(view.sender_index(), &nonce, &sealed).to_vec())
+    }
+
+    fn rotate(&mut self, now: Instant) {
+        let age = now.since(self.changed_at);
+        if age < COOKIE_LIFETIME {
+            return;
+        }
+        let fresh = Zeroizing::new(self.random.array());
+        let old = core::mem::replace(&mut self.current, fresh);
+        if age < 2 * COOKIE_LIFETIME {
+            // Counted from when the change was due, so that a late call does not stretch a cookie's life.
+            self.previous = Some(old);
+            self.changed_at += COOKIE_LIFETIME;
+        } else {
+            self.previous = None;
+            self.changed_at = now;
+        }
+    }
+}
+
+impl fmt::Debug for CookieJar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CookieJar")
+            .field("changed_at", &self.changed_at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a cookie reply is not taken.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum CookieError {
+    /// Not made by the responder for the initiation last stamped.
+    #[error("cookie reply does not authenticate")]
+    Authentication,
+    /// No cookie reply.
+    #[error("malformed cookie reply: {0}")]
+    Malformed(#[from] WireError),
+    /// No initiation has been stamped that it could answer, or its index differs.
+    #[error("cookie reply to another initiation")]
+    WrongReceiver,
+}
+
+/// The initiator's side, for one local link: keeps the last cookie.
+pub struct CookieCache {
+    remote_public: [u8; 32],
+    cookie: Option<(Instant, Zeroizing<[u8; 16]>)>,
+    /// Index and mac1 of the initiation last stamped.
+    stamped: Option<(u32, [u8; MAC_LEN])>,
+}
+
+impl CookieCache {
+    /// An empty cache for handshakes with the owner of `remote_public`.
+    #[must_use]
+    pub const fn new(remote_public: &[u8; 32]) -> Self {
+        Self {
+            remote_public: *remote_public,
+            cookie: None,
+            stamped: None,
+        }
+    }
+
+    /// Prepares an initiation for this link: sets mac1, and mac2 if there is a cookie (else zero), and remembers it for
+    /// [`Self::handle_reply`].
+    ///
+    /// # Errors
+    /// [`WireError`] if `datagram` is no initiation.
+    pub fn stamp(&mut self, now: Instant, datagram: &mut [u8]) -> Result<(), WireError> {
+        set_mac1(&self.remote_public, datagram);
+        let view = InitiationView::new(datagram)?;
+        self.stamped = Some((view.sender_index(), view.macs().mac1()));
+        self.cookie
+            .take_if(|(received_at, _)| now.since(*received_at) >= COOKIE_LIFETIME);
+        let mac = self.cookie.as_ref().map_or([0; MAC_LEN], |(_, cookie)| {
+            mac2(cookie, view.macs().before_mac2())
+        });
+        let at = datagram.len() - MAC_LEN;
+        datagram[at..].copy_from_slice(&mac);
+        Ok(())
+    }
+
+    /// Takes the cookie out of a reply. Then stamp and send the same initiation again.
+    ///
+    /// # Errors
+    /// Why the reply is not for us.
+    pub fn handle_reply(&mut self, now: Instant, datagram: &[u8]) -> Result<(), CookieError> {
+        let view = CookieReplyView::new(datagram)?;
+        let Some((index, mac1)) = self.stamped else {
+            return Err(CookieError::WrongReceiver);
+        };
+        if view.receiver_index() != index {
+            return Err(CookieError::WrongReceiver);
+        }
+        let mut sealed = view.sealed_cookie();
+        let key = reply_key(&self.remote_public, &view.nonce());
+        OpeningKey::new(Suite::ChaCha20Poly1305, &key)
+            .open(PathId(0), 0, &mac1, &mut sealed)
+            .map_err(|AuthError| CookieError::Authentication)?;
+        let cookie = sealed.first_chunk().copied().unwrap_or_default();
+        self.cookie = Some((now, Zeroizing::new(cookie)));
+        Ok(())
+    }
+}
+
+impl fmt::Debug for CookieCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CookieCache")
+            .field("received_at", &self.cookie.as_ref().map(|(at, _)| at))
+            .finish_non_exhaustive()
+    }
+}
+
+fn mac1(receiver_public: &[u8; 32], covered: &[u8]) -> [u8; MAC_LEN] {
+    let key = mac256(&LABEL_KEY, &[&MAC1_LABEL, receiver_public]);
+    mac128(&key, &[covered])
+}
+
+fn mac2(cookie: &[u8; 16], covered: &[u8]) -> [u8; MAC_LEN] {
+    let mut key = Zeroizing::new([0; 32]);
+    key[..16].copy_from_slice(cookie);
+    mac128(&key, &[covered])
+}
+
+/// An IPv4 address counts the same whether it arrives as such or mapped into IPv6.
+fn cookie(secret: &[u8; 32], source: SocketAddr) -> [u8; 16] {
+    let port = source.port().to_be_bytes();
+    match source.ip().to_canonical() {
+        IpAddr::V4(ip) => mac128(secret, &[&ip.octets(), &port]),
+        IpAddr::V6(ip) => mac128(secret, &[&ip.octets(), &port]),
+    }
+}
+
+fn reply_key(responder_public: &[u8; 32], nonce: &[u8; COOKIE_NONCE_LEN]) -> [u8; 32] {
+    let key = mac256(&LABEL_KEY, &[&COOKIE_LABEL, responder_public]);
+    mac256(&key, &[nonce])
+}
+
+#[cfg(test)]
+mod tests;

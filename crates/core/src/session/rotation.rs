@@ -1,0 +1,295 @@
+//! The sessions with one peer: keys change without losing a datagram, as in `WireGuard` (Donenfeld, NDSS 2017, section
+//! 6.1).
+//!
+//! ```text
+//!  initiator: response read       -> current            the old current -> previous
+//!  responder: initiation answered -> next               (sends on current still)
+//!             first datagram opens under next: next -> current, the old current -> previous
+//! ```
+//!
+//! Both ends always receive on every session they hold, found by local index; they send on `current`. So the initiator
+//! must send something at once on a new session (a keepalive will do): until then the responder sends on the old one,
+//! or, for lack of one, not at all.
+//!
+//! The initiator of `current` starts the next handshake when it is [`REKEY_AFTER`] old or has sealed
+//! [`REKEY_AFTER_DATAGRAMS`]. A session is dropped at the age of [`REJECT_AFTER`], but a `previous` one not before
+//! [`PREVIOUS_MIN`] in that place, so that what is on its way arrives.
+//!
+//! A peer's association id tells whether its new session continues the counters ([`Change::Rekeyed`]) or is that of a
+//! restarted peer ([`Change::Restarted`]); the set remembers the counters even when all sessions have expired. The id
+//! an end puts into its Hello therefore lives exactly as long as its [`SessionSet`] for that peer: a new or cleared set
+//! needs a new id, or the peer would go on with counters whose high bits this end has forgotten.
+//!
+//! Differs from `WireGuard`: a responder keeps `previous` when a `next` arrives. Bound: three sessions. Known limits: if
+//! both ends start handshakes at the same time, or two changes follow each other within the time a datagram travels,
+//! datagrams under the oldest keys are lost.
+
+use core::time::Duration;
+
+use super::{
+    handshake::Established,
+    keys::{OpenError, Opened, Role, Session},
+};
+use crate::{
+    ids::{PathId, Seq},
+    time::Instant,
+};
+
+/// Age at which the initiator changes the keys. `WireGuard`'s REKEY-AFTER-TIME.
+pub const REKEY_AFTER: Duration = Duration::from_secs(120);
+/// Datagrams after which the initiator changes the keys. `WireGuard`'s REKEY-AFTER-MESSAGES.
+pub const REKEY_AFTER_DATAGRAMS: u64 = 1 << 60;
+/// Age at which a session is no longer used. `WireGuard`'s REJECT-AFTER-TIME.
+pub const REJECT_AFTER: Duration = Duration::from_secs(180);
+/// How long the session before the current one receives at least: longer than any datagram is under way.
+pub const PREVIOUS_MIN: Duration = Duration::from_secs(10);
+
+/// What a new current session means for the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Same peer process, fresh keys: counters and path state go on.
+    Rekeyed,
+    /// The peer is new or has restarted: it knows nothing of us. Send counters start anew in `0..2^31` on every path.
+    Restarted,
+}
+
+/// The sessions with one peer.
+#[derive(Debug, Default)]
+pub struct SessionSet {
+    current: Option<Slot>,
+    previous: Option<Slot>,
+    next: Option<Slot>,
+    known: Option<Known>,
+    given_up: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    session: Session,
+    /// When it is dropped.
+    reject_at: Instant,
+}
+
+/// What outlives the sessions: how far the peer's counters are.
+#[derive(Debug)]
+struct Known {
+    association: u64,
+    highest: [Option<u64>; PathId::LANES],
+}
+
+impl SessionSet {
+    /// No sessions.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the session of a handshake this end started: it is current at once. Send on it now.
+    pub fn install_initiated(
+        &mut self,
+        now: Instant,
+        established: Established,
+        local_index: u32,
+    ) -> Change {
+        let slot = self.slot(now, established, local_index, Role::Initiator);
+        if self.next.is_some() {
+            // Both ends started a handshake. The peer may already send on the one it started.
+            let next = self.next.take();
+            let current = core::mem::replace(&mut self.current, next);
+            self.give_up(current);
+        }
+        self.make_current(now, slot)
+    }
+
+    /// Takes the session of a handshake this end answered: it waits for its first datagram. One that was waiting before
+    /// is given up, so see [`Self::has_unconfirmed`] first.
+    pub fn install_answered(&mut self, now: Instant, established: Established, local_index: u32) {
+        let slot = self.slot(now, established, local_index, Role::Responder);
+        let replaced = self.next.replace(slot);
+        self.give_up(replaced);
+    }
+
+    /// Whether an answered handshake waits for its first datagram. If so, answer another initiation only with a good
+    /// mac2: else a replayed initiation could push out a true handshake.
+    #[must_use]
+    pub const fn has_unconfirmed(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Opens a datagram for the session `local_index`, in place; see [`Session::open`].
+    ///
+    /// With the result comes a [`Change`] if this was the first datagram of a session, which is now current.
+    ///
+    /// # Errors
+    /// Why it is dropped.
+    pub fn open(
+        &mut self,
+        now: Instant,
+        local_index: u32,
+        path: PathId,
+        seq: Seq,
+        aad: &[u8],
+        in_out: &mut [u8],
+    ) -> Result<(Opened, Option<Change>), OpenError> {
+        let is = |slot: &&mut Option<Slot>| {
+            slot.as_ref()
+                .is_some_and(|slot| slot.session.local_index() == local_index)
+        };
+        let slot = [&mut self.current, &mut self.previous, &mut self.next]
+            .into_iter()
+            .find(is)
+            .and_then(Option::as_mut)
+            .ok_or(OpenError::UnknownIndex)?;
+        if now >= slot.reject_at {
+            return Err(OpenError::Expired);
+        }
+        let opened = slot.session.open(path, seq, aad, in_out)?;
+        let confirmed = self
+            .next
+            .take_if(|next| next.session.local_index() == local_index);
+        let change = confirmed.map(|slot| self.make_current(now, slot));
+        Ok((opened, change))
+    }
+
+    /// The session to send on; `None` if there is none that is young enough.
+    #[must_use]
+    pub fn sending(&mut self, now: Instant) -> Option<&mut Session> {
+        self.current
+            .as_mut()
+            .filter(|slot| now < slot.reject_at)
+            .map(|slot| &mut slot.session)
+    }
+
+    /// The current session, usable or not.
+    #[must_use]
+    pub fn current(&self) -> Option<&Session> {
+        self.current.as_ref().map(|slot| &slot.session)
+    }
+
+    /// Whether this end should start a handshake because of the current session's age or use. False without a session,
+    /// and on the end that did not start it.
+    #[must_use]
+    pub fn needs_rekey(&self, now: Instant) -> bool {
+        self.current().is_some_and(|session| {
+            session.role() == Role::Initiator
+                && (now.since(session.created_at()) >= REKEY_AFTER
+                    || session.sealed_datagrams() >= REKEY_AFTER_DATAGRAMS)
+        })
+    }
+
+    /// Drops the sessions whose time has come. Returns when to call next: the next session is dropped, or
+    /// [`Self::needs_rekey`] becomes true by age; always after `now`.
+    pub fn expire(&mut self, now: Instant) -> Option<Instant> {
+        let due = |slot: &mut Slot| now >= slot.reject_at;
+        let expired = [
+            self.current.take_if(due),
+            self.previous.take_if(due),
+            self.next.take_if(due),
+        ];
+        for slot in expired {
+            self.give_up(slot);
+        }
+        let rekey_at = self
+            .current()
+            .filter(|session| session.role() == Role::Initiator)
+            .map(|session| session.created_at() + REKEY_AFTER)
+            .filter(|&at| at > now);
+        [&self.current, &self.previous, &self.next]
+            .into_iter()
+            .flatten()
+            .map(|slot| slot.reject_at)
+            .chain(rekey_at)
+            .min()
+    }
+
+    /// Drops all sessions, and what is known of the peer's counters. Handshakes after this need a new association id.
+    pub fn clear(&mut self) {
+        for slot in [self.current.take(), self.previous.take(), self.next.take()] {
+            self.give_up(slot);
+        }
+        self.known = None;
+    }
+
+    /// The next local index that names no session any more; the owner frees it. Each installed session comes out here
+    /// exactly once; drain it after every call that installs, opens, expires or clears.
+    pub fn poll_given_up(&mut self) -> Option<u32> {
+        self.given_up.pop()
+    }
+
+    fn slot(
+        &mut self,
+        now: Instant,
+        established: Established,
+        local_index: u32,
+        role: Role,
+    ) -> Slot {
+        self.learn();
+        let mut session = Session::new(now, established, local_index, role);
+        if let Some(known) = &self.known
+            && known.association == session.remote_hello().association
+        {
+            for (path, highest) in (0..).map(PathId).zip(known.highest) {
+                if let Some(highest) = highest {
+                    session.continue_path(path, highest);
+                }
+            }
+        }
+        Slot {
+            session,
+            reject_at: now + REJECT_AFTER,
+        }
+    }
+
+    fn make_current(&mut self, now: Instant, slot: Slot) -> Change {
+        let association = slot.session.remote_hello().association;
+        let mut old = self.current.replace(slot);
+        if let Some(old) = &mut old {
+            old.reject_at = old.reject_at.max(now + PREVIOUS_MIN);
+        }
+        let replaced = core::mem::replace(&mut self.previous, old);
+        self.give_up(replaced);
+        if self
+            .known
+            .as_ref()
+            .is_some_and(|known| known.association == association)
+        {
+            return Change::Rekeyed;
+        }
+        self.known = Some(Known {
+            association,
+            highest: [None; PathId::LANES],
+        });
+        Change::Restarted
+    }
+
+    fn give_up(&mut self, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            if let Some(known) = &mut self.known {
+                known.learn(&slot.session);
+            }
+            self.given_up.push(slot.session.local_index());
+        }
+    }
+
+    /// Takes over the counters of the sessions at hand.
+    fn learn(&mut self) {
+        if let Some(known) = &mut self.known {
+            for slot in [&self.current, &self.previous].into_iter().flatten() {
+                known.learn(&slot.session);
+            }
+        }
+    }
+}
+
+impl Known {
+    fn learn(&mut self, session: &Session) {
+        if session.remote_hello().association == self.association {
+            for (path, highest) in (0..).map(PathId).zip(&mut self.highest) {
+                *highest = (*highest).max(session.highest(path));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

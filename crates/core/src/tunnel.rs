@@ -1,0 +1,436 @@
+//! One association of two ends over several paths. It joins the parts and holds no algorithm of its own.
+//!
+//! The life of a packet out ([`egress`]): tunnel queue → policy picks a path → global number → sealed into a batch.
+//! The life of a packet in ([`ingress`]): opened in place → path accounting → resequencer → delivered.
+//! Between them ([`control`]): probes, reports, link descriptions.
+//!
+//! The owner is [`crate::endpoint::Endpoint`], which finds the tunnel a datagram or packet belongs to, runs handshakes,
+//! and lends the buffers that all tunnels share ([`Shared`]).
+
+use core::{mem, time::Duration};
+use std::collections::VecDeque;
+
+use crate::{
+    counters::{DropReason, Drops},
+    ids::{PathId, Seq},
+    packet::{PacketBuf, Pool},
+    path::{
+        Path,
+        health::{LinkEvent, State},
+        link::Link,
+        sender::Numbered,
+    },
+    queue::{Queue, QueueConfig},
+    resequencer::Resequencer,
+    sched::{AnyScheduler, PathView, Policy},
+    session::rotation::SessionSet,
+    time::Instant,
+    transmit::Route,
+    wire::control::LinkRole,
+};
+
+mod control;
+mod egress;
+mod ingress;
+mod status;
+
+pub use ingress::Incoming;
+pub use status::{PathStatus, TunnelStatus};
+
+/// What a tunnel borrows from its owner for one call.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    /// Where buffers come from and return to.
+    pub pool: &'a mut Pool,
+    /// Inner packets for the host, in order.
+    pub delivered: &'a mut VecDeque<PacketBuf>,
+    /// What was dropped, by reason.
+    pub drops: &'a mut Drops,
+}
+
+/// Which end of the association this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Owns the links, starts handshakes, describes its links.
+    Client,
+    /// Learns paths from what arrives.
+    Gateway,
+}
+
+/// One association.
+#[derive(Debug)]
+pub struct Tunnel {
+    role: Role,
+    sessions: SessionSet,
+    sessions_deadline: Option<Instant>,
+    /// Indexed by path id.
+    paths: [Option<Box<Path>>; PathId::MAX],
+    /// Names links by the user's names, which may become known later.
+    policy: Policy<String>,
+    scheduler: AnyScheduler,
+    queue: Queue,
+    resequencer: Resequencer,
+    next_global: Seq,
+    /// Global number of each flow bucket's last packet, plus one; 0 if it had none.
+    flows: Vec<u64>,
+    /// Packets taken back from silent paths, to be sent before anything new.
+    reinject: VecDeque<Numbered>,
+    /// Dequeued, but the policy chose to wait.
+    waiting: Option<Numbered>,
+    /// The policy waits until then.
+    wait_until: Option<Instant>,
+    /// Scratch: the policy's view, one per known path.
+    views: Vec<PathView>,
+    /// Scratch: copies the resequencer dropped.
+    dropped: Vec<PacketBuf>,
+    counts: Counts,
+    last_received_at: Option<Instant>,
+    second_report_at: Option<Instant>,
+    is_closing: bool,
+    is_closed_by_peer: bool,
+}
+
+/// Counters of one association.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    packets_in: u64,
+    packets_out: u64,
+    reinjected: u64,
+}
+
+/// Buckets a tunnel tells flows apart by: flows that share one are kept in order with each other, which is harmless.
+const FLOW_BUCKETS: usize = 1024;
+
+impl Tunnel {
+    /// An association without sessions or paths.
+    #[must_use]
+    pub fn new(role: Role, policy: Policy<String>, queue: QueueConfig) -> Self {
+        Self {
+            role,
+            sessions: SessionSet::new(),
+            sessions_deadline: None,
+            paths: core::array::from_fn(|_| None),
+            scheduler: resolve(&policy, |_| None).build(),
+            policy,
+            queue: Queue::new(queue),
+            resequencer: Resequencer::new(),
+            next_global: Seq(0),
+            flows: Vec::new(),
+            reinject: VecDeque::new(),
+            waiting: None,
+            wait_until: None,
+            views: Vec::with_capacity(PathId::MAX),
+            dropped: Vec::new(),
+            counts: Counts::default(),
+            last_received_at: None,
+            second_report_at: None,
+            is_closing: false,
+            is_closed_by_peer: false,
+        }
+    }
+
+    /// The keys.
+    pub fn sessions(&mut self) -> &mut SessionSet {
+        &mut self.sessions
+    }
+
+    /// When anything authentic last arrived.
+    #[must_use]
+    pub fn last_received_at(&self) -> Option<Instant> {
+        self.last_received_at
+    }
+
+    /// Whether some path can carry data.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.sessions.current().is_some()
+            && self.paths().any(|path| path.health.state() == State::Up)
+    }
+
+    /// Adds the client's link `id`; replaces an earlier one of that number.
+    pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
+        if let Some(slot) = self.paths.get_mut(id.index()) {
+            let mut path = Path::new(now, id, link);
+            path.limit(now, self.role);
+            *slot = Some(Box::new(path));
+            self.resolve_policy();
+        }
+    }
+
+    /// Removes a link; what was under way on it is sent again elsewhere.
+    pub fn remove_path(&mut self, id: PathId, shared: &mut Shared<'_>) {
+        self.take_back(id);
+        if let Some(mut path) = self.paths.get_mut(id.index()).and_then(Option::take) {
+            path.sender.forget(shared.pool);
+        }
+    }
+
+    /// A path, if known.
+    #[must_use]
+    pub fn path(&self, id: PathId) -> Option<&Path> {
+        self.paths.get(id.index())?.as_deref()
+    }
+
+    /// Where the datagrams of a path go; `None` while its link has no way out.
+    pub fn set_route(&mut self, now: Instant, id: PathId, route: Option<Route>) {
+        let Some(path) = self.path_mut(id) else {
+            return;
+        };
+        if path.route == route {
+            return;
+        }
+        path.route = route;
+        path.health.on_link(
+            now,
+            if route.is_some() {
+                LinkEvent::Up
+            } else {
+                LinkEvent::Down
+            },
+        );
+        if path.health.state() != State::Up {
+            self.take_back(id);
+        }
+    }
+
+    /// A handshake of ours succeeded: the other end learns of the new keys by what we send now.
+    pub fn on_connected(&mut self, now: Instant) {
+        self.sessions_deadline = Some(now);
+        for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
+            path.announced.due = Some(now);
+        }
+    }
+
+    /// Whether the other end said good-bye since the last call.
+    pub fn take_closed_by_peer(&mut self) -> bool {
+        mem::take(&mut self.is_closed_by_peer)
+    }
+
+    /// Paths that have a route and do not work, though nothing says why: another address may.
+    #[must_use]
+    pub fn stuck_paths(&self) -> Vec<PathId> {
+        let is_stuck = |path: &&Path| {
+            path.route.is_some() && matches!(path.health.state(), State::Down | State::Probing)
+        };
+        self.paths().filter(is_stuck).map(|path| path.id).collect()
+    }
+
+    /// Changes the settings of the links of this name; how many there are.
+    pub fn update_links(
+        &mut self,
+        now: Instant,
+        name: &str,
+        mut change: impl FnMut(&mut Link),
+    ) -> usize {
+        let ids: Vec<_> = self
+            .paths()
+            .filter(|path| path.link.name == name)
+            .map(|path| path.id)
+            .collect();
+        for id in &ids {
+            self.update_link(now, *id, &mut change);
+        }
+        ids.len()
+    }
+
+    /// The user changed a link's settings; the other end will be told.
+    fn update_link(&mut self, now: Instant, id: PathId, change: impl FnOnce(&mut Link)) {
+        let role = self.role;
+        if let Some(path) = self.path_mut(id) {
+            change(&mut path.link);
+            path.announced.version += 1;
+            path.announced.due = Some(now);
+            path.limit(now, role);
+        }
+    }
+
+    /// The socket of a path's link is full (`true`) or has room again.
+    pub fn set_blocked(&mut self, id: PathId, is_blocked: bool) {
+        if let Some(path) = self.path_mut(id) {
+            path.is_blocked = is_blocked;
+        }
+    }
+
+    /// Takes an inner packet from the host.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        packet: PacketBuf,
+        flow_hash: u64,
+        shared: &mut Shared<'_>,
+    ) {
+        self.counts.packets_in += 1;
+        self.queue
+            .enqueue(now, packet, flow_hash, |packet, reason| {
+                shared.drops.add(DropReason::from(reason), 1);
+                shared.pool.recycle(packet);
+            });
+    }
+
+    /// Lets time pass: deadlines of held packets, health of paths, ages of keys.
+    pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
+        self.resequencer.on_timeout(now, shared.delivered);
+        for index in 0..PathId::MAX {
+            let Some(path) = self.paths[index].as_deref_mut() else {
+                continue;
+            };
+            let was_up = path.health.state() == State::Up;
+            path.health.on_timeout(now);
+            if was_up && path.health.state() != State::Up {
+                let id = path.id;
+                self.take_back(id);
+            }
+        }
+        self.sessions_deadline = self.sessions.expire(now);
+    }
+
+    /// When [`Self::handle_timeout`] or a poll next has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        // Nothing can be sent without a session, so nothing of a path can be due.
+        let can_send = self.sessions.current().is_some();
+        let paths = self
+            .paths()
+            .filter(|path| can_send && path.route.is_some())
+            .filter_map(|path| {
+                let announce = path.announced.due.filter(|_| self.role == Role::Client);
+                [
+                    path.health.next_deadline(),
+                    path.receiver.report_due(),
+                    announce,
+                ]
+                .into_iter()
+                .flatten()
+                .min()
+            });
+        [
+            self.resequencer.poll_timeout(),
+            self.sessions_deadline,
+            self.wait_until,
+            self.next_release(),
+            paths.min(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Starts over, as after a restart of the other end: new numbers, new keys, nothing held.
+    ///
+    /// Packets in the tunnel queue stay; numbered and held ones are counted as [`DropReason::Reset`].
+    pub fn reset(&mut self, now: Instant, shared: &mut Shared<'_>) {
+        self.resequencer.drain(&mut self.dropped);
+        self.dropped
+            .extend(self.reinject.drain(..).map(|numbered| numbered.packet));
+        self.dropped
+            .extend(self.waiting.take().map(|numbered| numbered.packet));
+        shared
+            .drops
+            .add(DropReason::Reset, self.dropped.len() as u64);
+        self.dropped
+            .drain(..)
+            .for_each(|packet| shared.pool.recycle(packet));
+        self.next_global = Seq(0);
+        self.flows.clear();
+        self.wait_until = None;
+        for slot in &mut self.paths {
+            let Some(path) = slot.as_deref_mut() else {
+                continue;
+            };
+            path.sender.forget(shared.pool);
+            if self.role == Role::Gateway {
+                *slot = None;
+            } else {
+                let (id, link, route) = (path.id, path.link.clone(), path.route);
+                let mut fresh = Path::new(now, id, link);
+                fresh.limit(now, self.role);
+                fresh.route = route;
+                if route.is_none() {
+                    fresh.health.on_link(now, LinkEvent::Down);
+                }
+                *path = fresh;
+            }
+        }
+    }
+
+    /// Says good-bye on every path at the next poll.
+    pub fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().filter_map(Option::as_deref)
+    }
+
+    fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
+        self.paths.get_mut(id.index())?.as_deref_mut()
+    }
+
+    /// Takes what a path has not reported back, to be sent elsewhere.
+    fn take_back(&mut self, id: PathId) {
+        let Some(path) = self
+            .paths
+            .get_mut(id.index())
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
+        let before = self.reinject.len();
+        path.sender.take_unreported(&mut self.reinject);
+        self.counts.reinjected += (self.reinject.len() - before) as u64;
+        // Several paths may fall silent at once: what is oldest goes first.
+        let base = self.next_global;
+        self.reinject
+            .make_contiguous()
+            .sort_by_key(|numbered| numbered.global_seq.distance_from(base));
+    }
+
+    /// Whether a path may carry data by the user's rules, given the health of the others.
+    fn is_allowed(&self, path: &Path) -> bool {
+        match path.link.role {
+            LinkRole::Active => true,
+            LinkRole::Standby => !self.paths().any(|other| {
+                other.link.role == LinkRole::Active && other.health.state() == State::Up
+            }),
+            LinkRole::Never => false,
+        }
+    }
+
+    /// When a packet that waits for a pacer may go.
+    fn next_release(&self) -> Option<Instant> {
+        if self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none() {
+            return None;
+        }
+        self.paths()
+            .filter(|path| {
+                path.health.state() == State::Up && !path.is_blocked && self.is_allowed(path)
+            })
+            .filter_map(|path| path.pacer.next_release())
+            .min()
+    }
+}
+
+impl Tunnel {
+    /// Binds the policy to the links whose names are known.
+    fn resolve_policy(&mut self) {
+        if let Policy::Single { link: Some(_) } = &self.policy {
+            let id_of = |name: &str| {
+                self.paths()
+                    .find(|path| path.link.name == name)
+                    .map(|path| path.id)
+            };
+            self.scheduler = resolve(&self.policy, id_of).build();
+        }
+    }
+}
+
+/// The policy by path ids; a link that is not known is left to the policy's default.
+fn resolve(policy: &Policy<String>, id_of: impl Fn(&str) -> Option<PathId>) -> Policy {
+    match policy.clone().try_map_links(|name| id_of(&name).ok_or(())) {
+        Ok(policy) => policy,
+        Err(()) => Policy::Single { link: None },
+    }
+}
+
+/// How long the policy's [`crate::sched::Pick::Wait`] is believed before it is asked again.
+const WAIT: Duration = Duration::from_millis(1);

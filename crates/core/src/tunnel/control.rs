@@ -1,0 +1,228 @@
+//! What the two ends tell each other: probes, reports, link descriptions.
+//!
+//! Reports travel on the best path back, and every [`SECOND_REPORT`] on the second best too, so that a path that is dead
+//! in one direction does not silence what is said of the others.
+
+use core::time::Duration;
+
+use super::{Role, Shared, Tunnel};
+use crate::{
+    ids::PathId,
+    path::{Path, delay::RelativeDelay, rate::Delivered},
+    time::Instant,
+    transmit::TxQueue,
+    units::Bytes,
+    wire::control::{Frame, FrameWriter, Frames, PathReport},
+};
+
+impl Tunnel {
+    /// Sends the control datagrams that are due.
+    pub(super) fn send_control(&mut self, now: Instant, out: &mut TxQueue) {
+        if self.is_closing {
+            return self.send_close(now, out);
+        }
+        for index in 0..PathId::MAX {
+            if out.is_full() {
+                return;
+            }
+            if self.paths[index].is_some() {
+                self.send_path_control(now, index, out);
+            }
+        }
+        self.send_reports(now, out);
+    }
+
+    /// Answers, probes and descriptions, which travel on the path they concern.
+    fn send_path_control(&mut self, now: Instant, index: usize, out: &mut TxQueue) {
+        let Some(path) = self.paths[index].as_deref_mut() else {
+            return;
+        };
+        if path.route.is_none() {
+            return;
+        }
+        let id = path.id;
+        let mut body = [0; MAX_BODY];
+        let mut writer = FrameWriter::new(&mut body);
+        let mut padded_len = 0;
+        while let Some((token, size)) = path.probes.take_owed() {
+            if !writer.push(&Frame::Pong { token, size }) {
+                break;
+            }
+        }
+        if let Some(version) = path.probes.ack_link.take() {
+            let _ = writer.push(&Frame::LinkAck { path: id, version });
+        }
+        let is_announcer = self.role == Role::Client;
+        if is_announcer && path.announced.due.is_some_and(|due| due <= now) {
+            let frame = Frame::Link {
+                path: id,
+                version: path.announced.version,
+                info: path.link.info(),
+            };
+            if writer.push(&frame) {
+                path.announced.due = Some(now + ANNOUNCE_AGAIN);
+            }
+        }
+        if path.health.probe_due(now) {
+            let token = path.probes.start(now);
+            if writer.push(&Frame::Ping { token, size: 0 }) {
+                path.health.on_probe_sent(now);
+                padded_len = writer.len();
+            }
+        }
+        if writer.is_empty() {
+            return;
+        }
+        writer.pad_to(padded_len);
+        let len = writer.len();
+        self.seal_control(now, id, &body[..len], out);
+    }
+
+    fn send_reports(&mut self, now: Instant, out: &mut TxQueue) {
+        let is_due = |path: &Path| path.receiver.report_due().is_some_and(|due| due <= now);
+        if !self.paths().any(is_due) {
+            return;
+        }
+        let Some(best) = self.best_path(None).or_else(|| self.newest_path()) else {
+            return;
+        };
+        let mut body = [0; MAX_BODY];
+        let mut writer = FrameWriter::new(&mut body);
+        for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
+            if path.receiver.report_due().is_none() {
+                continue;
+            }
+            if let Some(report) = path.receiver.take_report(now) {
+                let _ = writer.push(&Frame::Report {
+                    path: path.id,
+                    report,
+                });
+            }
+        }
+        let len = writer.len();
+        self.seal_control(now, best, &body[..len], out);
+        if self.second_report_at.is_none_or(|at| at <= now)
+            && let Some(second) = self.best_path(Some(best))
+        {
+            self.second_report_at = Some(now + SECOND_REPORT);
+            self.seal_control(now, second, &body[..len], out);
+        }
+    }
+
+    /// The path heard from last: better than none while no path is known to work.
+    fn newest_path(&self) -> Option<PathId> {
+        let routed = self.paths().filter(|path| path.route.is_some());
+        routed
+            .max_by_key(|path| path.receiver.heard_at())
+            .map(|path| path.id)
+    }
+
+    fn send_close(&mut self, now: Instant, out: &mut TxQueue) {
+        let mut body = [0; 8];
+        let mut writer = FrameWriter::new(&mut body);
+        let _ = writer.push(&Frame::Close);
+        let len = writer.len();
+        for index in 0..PathId::MAX {
+            if let Some(id) = self.paths[index].as_deref().map(|path| path.id) {
+                self.seal_control(now, id, &body[..len], out);
+            }
+        }
+        self.sessions.clear();
+    }
+
+    /// Acts on the frames of an authenticated control datagram that came on `id`.
+    pub(super) fn handle_frames(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        body: &[u8],
+        shared: &mut Shared<'_>,
+    ) {
+        for frame in Frames::new(body) {
+            match frame {
+                Frame::Ping { token, size } => {
+                    if let Some(path) = self.path_mut(id) {
+                        path.probes.owe(token, size);
+                    }
+                }
+                Frame::Pong { token, .. } => self.on_pong(now, id, token),
+                Frame::Report { path, report } => self.on_report(now, path, &report, shared),
+                Frame::Link {
+                    path,
+                    version,
+                    info,
+                } => {
+                    if let Some(path) = self.path_mut(path)
+                        && (path.announced.due.is_some() || path.announced.version <= version)
+                    {
+                        path.announced.version = version;
+                        path.announced.due = None;
+                        path.link.update(&info);
+                        path.limit(now, Role::Gateway);
+                        path.probes.ack_link = Some(version);
+                    }
+                }
+                Frame::LinkAck { path, version } => {
+                    if let Some(path) = self.path_mut(path)
+                        && path.announced.version == version
+                    {
+                        path.announced.due = None;
+                    }
+                }
+                Frame::Close => self.is_closed_by_peer = true,
+            }
+        }
+    }
+
+    fn on_pong(&mut self, now: Instant, id: PathId, token: u32) {
+        let Some(path) = self.path_mut(id) else {
+            return;
+        };
+        let Some(rtt) = path.probes.finish(now, token) else {
+            return;
+        };
+        path.rtt.on_sample(now, rtt, Duration::ZERO);
+        let interval = path.feedback_interval();
+        path.health
+            .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
+        path.health
+            .on_acked(now, path.sender.outstanding_pkts() > 0);
+    }
+
+    fn on_report(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        report: &PathReport,
+        shared: &mut Shared<'_>,
+    ) {
+        let Some(path) = self.path_mut(id) else {
+            return;
+        };
+        if !path.sender.on_reported(report.highest_seq, shared.pool) {
+            return;
+        }
+        path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
+        path.loss
+            .on_report(now, path.sender.reported(), report.received_pkts);
+        let delivered = Delivered {
+            bytes: Bytes::new(report.received_bytes),
+            packets: report.received_pkts,
+            tx_us: report.sent_us,
+            rx_us: report.received_us,
+        };
+        let app_limited = path.delay.queue_delay() < QUEUE_IS_FILLED;
+        path.rate.on_report(now, delivered, app_limited);
+        path.health
+            .on_acked(now, path.sender.outstanding_pkts() > 0);
+    }
+}
+
+/// Longest control body in bytes: fits every path.
+const MAX_BODY: usize = 1100;
+/// When an unacknowledged link description is sent again.
+const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
+/// How often reports also travel on the second best path.
+const SECOND_REPORT: Duration = Duration::from_millis(50);
+/// From this queue delay on the path, not the sender, limits the rate.
+const QUEUE_IS_FILLED: Duration = Duration::from_millis(2);

@@ -1,0 +1,319 @@
+//! The life of a packet out.
+//!
+//! 1. [`Tunnel::poll_transmit`] sends what is owed first: control datagrams, then packets taken back from silent paths.
+//! 2. While some path is ready, the oldest packet of the fairest flow leaves the tunnel queue and gets its numbers. Not
+//!    before: a packet the queue drops must not look like a loss on a path.
+//! 3. The policy names the path, or the copies' paths, or waits.
+//! 4. Header and packet are written into the path's batch and sealed there. The buffer is kept until the path reports.
+
+use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT};
+use crate::{
+    counters::DropReason,
+    ids::{PathId, Seq},
+    path::{Path, sender::Numbered},
+    queue::Queued,
+    sched::{PacketInfo, PathView, Pick, Scheduler},
+    time::Instant,
+    transmit::TxQueue,
+    units::Bytes,
+    wire::{
+        Kind,
+        header::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Header, TAG_LEN},
+    },
+};
+
+impl Tunnel {
+    /// Puts everything that may go now into `out`; call again after sending if `out` [is full](TxQueue::is_full).
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
+        if self.sessions.sending(now).is_none() {
+            return;
+        }
+        self.send_control(now, out);
+        if self.is_closing
+            || (self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none())
+        {
+            return;
+        }
+        self.wait_until = None;
+        self.view_paths(now);
+        while !out.is_full() && self.views.iter().any(|view| view.ready) {
+            let (numbered, is_reinjected) = if let Some(numbered) = self.reinject.pop_front() {
+                (numbered, true)
+            } else if let Some(numbered) = self.waiting.take() {
+                (numbered, false)
+            } else if let Some(queued) = self.dequeue(now, shared) {
+                (self.number(queued), false)
+            } else {
+                return;
+            };
+            let info = PacketInfo {
+                len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD),
+                flow_hash: numbered.flow_hash,
+                backlog: self.queue.bytes(),
+            };
+            match self.scheduler.pick(now, &self.views, &info) {
+                Pick::Wait => {
+                    self.wait_until = Some(now + WAIT);
+                    if is_reinjected {
+                        self.reinject.push_front(numbered);
+                    } else {
+                        self.waiting = Some(numbered);
+                    }
+                    return;
+                }
+                Pick::One(index) => {
+                    self.send_once(now, index, numbered, is_reinjected, out, shared)
+                }
+                Pick::Copies(set) => {
+                    self.send_copies(now, set, numbered, is_reinjected, out, shared)
+                }
+            }
+        }
+    }
+
+    /// Sends on the path behind `self.views[index]`, and keeps the buffer until the path reports.
+    fn send_once(
+        &mut self,
+        now: Instant,
+        index: usize,
+        numbered: Numbered,
+        is_reinjected: bool,
+        out: &mut TxQueue,
+        shared: &mut Shared<'_>,
+    ) {
+        let flags = Flags {
+            is_reinjected,
+            is_copy: false,
+        };
+        let Some(len) = self.seal(now, index, &numbered, flags, out) else {
+            self.reinject.push_front(numbered);
+            return;
+        };
+        let global_seq = numbered.global_seq;
+        self.on_sent(now, index, len, global_seq, Some(numbered), shared);
+    }
+
+    fn send_copies(
+        &mut self,
+        now: Instant,
+        set: u16,
+        numbered: Numbered,
+        is_reinjected: bool,
+        out: &mut TxQueue,
+        shared: &mut Shared<'_>,
+    ) {
+        let flags = Flags {
+            is_reinjected,
+            is_copy: true,
+        };
+        let mut sent = false;
+        for index in (0..self.views.len()).filter(|index| set & (1 << index) != 0) {
+            if let Some(len) = self.seal(now, index, &numbered, flags, out) {
+                self.on_sent(now, index, len, numbered.global_seq, None, shared);
+                sent = true;
+            }
+        }
+        if sent {
+            shared.pool.recycle(numbered.packet);
+        } else {
+            self.reinject.push_front(numbered);
+        }
+    }
+
+    /// Writes and seals one data datagram; its length, or `None` if `out` is full or there is no route or key.
+    fn seal(
+        &mut self,
+        now: Instant,
+        index: usize,
+        numbered: &Numbered,
+        flags: Flags,
+        out: &mut TxQueue,
+    ) -> Option<usize> {
+        let id = self.views.get(index)?.id;
+        let path = self.paths.get_mut(id.index())?.as_deref_mut()?;
+        let session = self.sessions.sending(now)?;
+        let payload = numbered.packet.as_slice();
+        let len = payload.len() + DATA_OVERHEAD;
+        let datagram = out.reserve(path.route.as_ref()?, len)?;
+        let counter = path.sender.next_data();
+        let header = Header {
+            kind: Kind::Data,
+            is_reinjected: flags.is_reinjected,
+            is_copy: flags.is_copy,
+            path: id,
+            receiver_index: session.remote_index(),
+            path_seq: wire_seq(counter),
+            sent_us: now.wire_micros(),
+        };
+        let data = DataHeader {
+            global_seq: numbered.global_seq,
+            path_step: path.sender.path_step(numbered.global_seq),
+            flow_step: numbered.flow_step,
+        };
+        header.emit(Some(&data), datagram);
+        let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
+        let (body, tag) = body.split_at_mut(payload.len());
+        body.copy_from_slice(payload);
+        tag.copy_from_slice(&session.seal(id, counter, header, body));
+        Some(len)
+    }
+
+    fn on_sent(
+        &mut self,
+        now: Instant,
+        index: usize,
+        len: usize,
+        global_seq: Seq,
+        numbered: Option<Numbered>,
+        shared: &mut Shared<'_>,
+    ) {
+        self.counts.packets_out += 1;
+        let view = &mut self.views[index];
+        let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
+            return;
+        };
+        path.sender
+            .on_sent(now, len, global_seq, numbered, shared.pool);
+        path.health.on_sent(now);
+        path.pacer.on_sent(now, Bytes::of_len(len));
+        view.in_flight = path.sender.in_flight();
+        view.ready = path.pacer.can_send(now);
+    }
+
+    fn dequeue(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Queued> {
+        self.queue.dequeue(now, |packet, reason| {
+            shared.drops.add(DropReason::from(reason), 1);
+            shared.pool.recycle(packet);
+        })
+    }
+
+    /// Gives a packet its place in the association's order and in its flow's.
+    fn number(&mut self, queued: Queued) -> Numbered {
+        if self.flows.is_empty() {
+            self.flows.resize(FLOW_BUCKETS, 0);
+        }
+        let global_seq = self.next_global;
+        self.next_global = global_seq.plus(1);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "reduced to a bucket number"
+        )]
+        let bucket = queued.flow_hash as usize % FLOW_BUCKETS;
+        let previous = core::mem::replace(&mut self.flows[bucket], u64::from(global_seq.0) + 1);
+        let flow_step = match previous
+            .checked_sub(1)
+            .and_then(|seq| u32::try_from(seq).ok())
+        {
+            Some(previous) => u16::try_from(global_seq.distance_from(Seq(previous))).unwrap_or(0),
+            None => 0,
+        };
+        Numbered {
+            global_seq,
+            flow_step,
+            flow_hash: queued.flow_hash,
+            packet: queued.packet,
+        }
+    }
+
+    /// Refreshes what the policy sees.
+    fn view_paths(&mut self, now: Instant) {
+        let mut views = core::mem::take(&mut self.views);
+        views.clear();
+        let quickest = self
+            .paths()
+            .filter_map(|path| path.delay.min())
+            .reduce(|best, delay| {
+                if delay.micros_from(best) < 0 {
+                    delay
+                } else {
+                    best
+                }
+            });
+        views.extend(self.paths().map(|path| {
+            let usable = path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
+            PathView {
+                id: path.id,
+                ready: usable && !path.is_blocked && path.pacer.can_send(now),
+                usable,
+                cost: path.link.cost,
+                weight: path.link.weight,
+                smoothed_rtt: path.rtt.smoothed(),
+                extra_delay: match (path.delay.min(), quickest) {
+                    (Some(delay), Some(quickest)) => delay.beyond(quickest),
+                    _ => core::time::Duration::ZERO,
+                },
+                rate: path.likely_rate(),
+                in_flight: path.sender.in_flight(),
+            }
+        }));
+        self.views = views;
+    }
+
+    /// Writes, seals and queues one control datagram on a path; whether there was room.
+    pub(super) fn seal_control(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        body: &[u8],
+        out: &mut TxQueue,
+    ) -> bool {
+        let Some(path) = self.paths[id.index()].as_deref_mut() else {
+            return false;
+        };
+        let Some(session) = self.sessions.sending(now) else {
+            return false;
+        };
+        let Some(route) = path.route else {
+            return false;
+        };
+        let header_len = Kind::Control.header_len();
+        let Some(datagram) = out.reserve(&route, header_len + body.len() + TAG_LEN) else {
+            return false;
+        };
+        let counter = path.sender.take_control();
+        let header = Header {
+            kind: Kind::Control,
+            is_reinjected: false,
+            is_copy: false,
+            path: id,
+            receiver_index: session.remote_index(),
+            path_seq: wire_seq(counter),
+            sent_us: now.wire_micros(),
+        };
+        header.emit(None, datagram);
+        let (header, rest) = datagram.split_at_mut(header_len);
+        let (sealed, tag) = rest.split_at_mut(body.len());
+        sealed.copy_from_slice(body);
+        tag.copy_from_slice(&session.seal(id.control_lane(), counter, header, sealed));
+        true
+    }
+
+    /// The path with the lowest round-trip time among those that work, `other_than` excluded.
+    pub(super) fn best_path(&self, other_than: Option<PathId>) -> Option<PathId> {
+        self.paths()
+            .filter(|path| {
+                path.health.is_usable() && path.route.is_some() && Some(path.id) != other_than
+            })
+            .min_by_key(|path: &&Path| {
+                (
+                    path.rtt.smoothed().unwrap_or(core::time::Duration::MAX),
+                    path.id,
+                )
+            })
+            .map(|path| path.id)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Flags {
+    is_reinjected: bool,
+    is_copy: bool,
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the wire carries the low 32 bits"
+)]
+const fn wire_seq(counter: u64) -> Seq {
+    Seq(counter as u32)
+}

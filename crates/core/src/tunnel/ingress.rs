@@ -1,0 +1,161 @@
+//! The life of a packet in.
+//!
+//! 1. [`Tunnel::handle_datagram`] checks the replay window, opens the datagram in place, and only then believes it.
+//! 2. The path takes note: the newest authentic datagram's address is where answers go (roaming), arrivals are counted
+//!    for the next report.
+//! 3. The inner packet's source must belong to the peer.
+//! 4. The resequencer holds it or lets it go, with all that waited for it.
+
+use core::{net::IpAddr, time::Duration};
+
+use super::{Role, Shared, Tunnel};
+use crate::{
+    counters::DropReason,
+    packet::{self, PacketView},
+    path::{Path, health::LinkEvent, link::Link, receiver::DataArrival},
+    resequencer::{Arrival, Verdict},
+    session::{keys::OpenError, rotation::Change},
+    time::Instant,
+    transmit::Route,
+    wire::{
+        Kind,
+        header::{DataHeader, Header},
+    },
+};
+
+/// How a datagram came.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    /// By which socket and from whom.
+    pub route: Route,
+    /// Whether the network marked it: congestion experienced.
+    pub is_congested: bool,
+}
+
+impl Tunnel {
+    /// Takes a transport datagram for the session `header.receiver_index`, whose fields `header` and `data` repeat.
+    ///
+    /// `is_source_allowed` tells whether an inner source address belongs to the peer.
+    ///
+    /// # Errors
+    /// Why the datagram, or the packet in it, is dropped; the caller counts it.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        (header, data): (Header, Option<DataHeader>),
+        datagram: &mut [u8],
+        is_source_allowed: impl FnOnce(IpAddr) -> bool,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
+        let id = header.path;
+        if self.role == Role::Client && self.path(id).is_none() {
+            return Err(DropReason::Malformed);
+        }
+        let lane = match header.kind {
+            Kind::Control => id.control_lane(),
+            Kind::Data => id,
+        };
+        let len = datagram.len();
+        let (aad, body) = datagram.split_at_mut(header.kind.header_len());
+        let opened =
+            self.sessions
+                .open(now, header.receiver_index, lane, header.path_seq, aad, body);
+        let opened = opened.map_err(|error| match error {
+            OpenError::Authentication => DropReason::Forged,
+            OpenError::Expired | OpenError::UnknownIndex => DropReason::UnknownSession,
+            OpenError::Replayed(_) => DropReason::Replayed,
+            OpenError::UnknownPath => DropReason::Malformed,
+        });
+        let (opened, change) = opened?;
+        if change == Some(Change::Restarted) {
+            self.reset(now, shared);
+        }
+        if change.is_some() {
+            self.sessions_deadline = Some(now);
+        }
+        self.last_received_at = Some(now);
+        let path = self.paths[id.index()]
+            .get_or_insert_with(|| Box::new(Path::new(now, id, Link::named(""))));
+        let is_newest =
+            path.newest[header.kind as usize].is_none_or(|newest| opened.counter > newest);
+        if is_newest {
+            path.newest[header.kind as usize] = Some(opened.counter);
+            if self.role == Role::Gateway && path.route != Some(incoming.route) {
+                path.route = Some(incoming.route);
+                path.health.on_link(now, LinkEvent::Up);
+            }
+        }
+        path.health.on_received(now);
+        let body = &mut body[..opened.len];
+        let Some(data) = data else {
+            path.receiver.on_control(now, header.sent_us);
+            self.handle_frames(now, id, body, shared);
+            return Ok(());
+        };
+        let interval = path.feedback_interval();
+        let arrival = DataArrival {
+            path_seq: header.path_seq,
+            sent_us: header.sent_us,
+            len,
+            is_congested: incoming.is_congested,
+        };
+        let delay = path.receiver.on_data(now, &arrival, interval);
+        if incoming.is_congested {
+            packet::mark_congested(body);
+        }
+        let view = PacketView::parse(body).map_err(|_| DropReason::NotIp)?;
+        if !is_source_allowed(view.source()) {
+            return Err(DropReason::SourceNotAllowed);
+        }
+        let arrival = Arrival {
+            seq: data.global_seq,
+            flow_step: data.flow_step,
+            path: id,
+            path_seq: header.path_seq,
+            path_previous: previous_on_path(&data),
+            deadline: now + self.longest_wait(now, delay),
+            packet: shared.pool.copy_of(view.bytes()),
+        };
+        let verdict = self
+            .resequencer
+            .on_packet(now, arrival, shared.delivered, &mut self.dropped);
+        self.dropped
+            .drain(..)
+            .for_each(|packet| shared.pool.recycle(packet));
+        match verdict {
+            Verdict::Duplicate => Err(DropReason::Duplicate),
+            Verdict::Held | Verdict::Late | Verdict::Released => Ok(()),
+            Verdict::TooOld => Err(DropReason::TooOld),
+        }
+    }
+}
+
+impl Tunnel {
+    /// How long after a packet's arrival everything sent before it should be here: what the slowest path in use needs
+    /// beyond what this packet needed, and a margin (`algorithms` section 3.6).
+    fn longest_wait(&self, now: Instant, own: crate::path::delay::RelativeDelay) -> Duration {
+        let beyond = self
+            .paths()
+            .filter(|path| {
+                path.receiver
+                    .heard_at()
+                    .is_some_and(|at| now.since(at) < IN_USE)
+            })
+            .filter_map(|path| path.receiver.delay().high())
+            .map(|high| high.beyond(own))
+            .max();
+        (beyond.unwrap_or(Duration::ZERO) + MARGIN).min(LONGEST_HOLD)
+    }
+}
+
+fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
+    let step = i32::from(data.path_step);
+    (step != 0).then(|| crate::ids::Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
+}
+
+/// A path is waited for while anything arrived on it within this time: two probes of an idle path.
+const IN_USE: Duration = Duration::from_secs(1);
+const MARGIN: Duration = Duration::from_millis(5);
+/// Longest hold: below the least retransmission timeout of TCP (200 ms, RFC 6298 as Linux has it).
+const LONGEST_HOLD: Duration = Duration::from_millis(150);

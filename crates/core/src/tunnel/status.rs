@@ -1,0 +1,104 @@
+//! What a tunnel tells of itself.
+
+use core::{net::SocketAddr, time::Duration};
+
+use super::Tunnel;
+use crate::{
+    ids::PathId,
+    path::health::State,
+    resequencer,
+    units::{Bitrate, Bytes},
+    wire::control::LinkRole,
+};
+
+/// State of one path.
+#[derive(Clone, Debug)]
+pub struct PathStatus {
+    /// Which.
+    pub id: PathId,
+    /// The user's name of the link.
+    pub name: String,
+    /// Health of the sending direction.
+    pub state: State,
+    /// How it may be used.
+    pub role: LinkRole,
+    /// Where its datagrams go.
+    pub remote: Option<SocketAddr>,
+    /// Smoothed round-trip time.
+    pub smoothed_rtt: Option<Duration>,
+    /// Queue delay in the sending direction.
+    pub queue_delay: Duration,
+    /// Largest delivery rate of late, in the sending direction.
+    pub rate: Option<Bitrate>,
+    /// Smoothed loss in the sending direction, in millionths.
+    pub loss_ppm: Option<u32>,
+    /// Bytes of data datagrams sent.
+    pub tx_bytes: u64,
+    /// Bytes of data datagrams received.
+    pub rx_bytes: u64,
+    /// Bytes sent and not yet reported.
+    pub in_flight: Bytes,
+    /// Share under the `weighted` policy.
+    pub weight: u32,
+    /// The user's rank.
+    pub cost: u8,
+}
+
+/// State of one association.
+#[derive(Clone, Debug)]
+pub struct TunnelStatus {
+    /// Whether data can flow.
+    pub is_up: bool,
+    /// One entry per path, by id.
+    pub paths: Vec<PathStatus>,
+    /// Packets held for their predecessors.
+    pub held: usize,
+    /// 95th percentile of the time packets are held.
+    pub hold_p95: Duration,
+    /// The resequencer's counters.
+    pub resequencer: resequencer::Stats,
+    /// Packets in the tunnel queue.
+    pub queued: usize,
+    /// Packets taken from the host, and sent; copies and re-injections count.
+    pub packets_in: u64,
+    /// See `packets_in`.
+    pub packets_out: u64,
+    /// Packets taken back from silent paths.
+    pub reinjected: u64,
+}
+
+impl Tunnel {
+    /// A snapshot.
+    #[must_use]
+    pub fn status(&self) -> TunnelStatus {
+        TunnelStatus {
+            is_up: self.is_up(),
+            paths: self
+                .paths()
+                .map(|path| PathStatus {
+                    id: path.id,
+                    name: path.link.name.clone(),
+                    state: path.health.state(),
+                    role: path.link.role,
+                    remote: path.route.map(|route| route.remote),
+                    smoothed_rtt: path.rtt.smoothed(),
+                    queue_delay: path.delay.queue_delay(),
+                    rate: path.rate.max(),
+                    loss_ppm: path.loss.smoothed_ppm(),
+                    tx_bytes: path.sender.sent_bytes(),
+                    rx_bytes: path.receiver.received_bytes(),
+                    in_flight: path.sender.in_flight(),
+                    weight: path.link.weight,
+                    cost: path.link.cost,
+                })
+                .collect(),
+            held: self.resequencer.held_len(),
+            hold_p95: self.resequencer.hold_p95(),
+            resequencer: *self.resequencer.stats(),
+            queued: self.queue.len(),
+            packets_in: self.counts.packets_in,
+            packets_out: self.counts.packets_out,
+            reinjected: self.counts.reinjected,
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! Control frames: what the two ends tell each other beside inner packets.
+//!
+//! A control datagram's body is a list of frames, each `type: u8, length: u16, value`. Frames of unknown type are
+//! skipped, and bytes behind the known fields of a value are ignored, so that later versions can add both.
+//!
+//! | type | frame | sent |
+//! | --- | --- | --- |
+//! | 0 | padding | to fill a path MTU probe |
+//! | 1, 2 | [`Frame::Ping`], [`Frame::Pong`] | on the path they measure |
+//! | 3 | [`Frame::Report`] | on the best path back |
+//! | 4, 5 | [`Frame::Link`], [`Frame::LinkAck`] | until acknowledged |
+//! | 6 | [`Frame::Close`] | at shutdown, on every path |
+
+use super::Reader;
+use crate::{
+    ids::{PathId, Seq},
+    units::Bitrate,
+};
+
+/// Longest link name on the wire in bytes.
+pub const MAX_NAME_LEN: usize = 32;
+
+/// What one end has received on one path: the feedback of `algorithms` section 3.1.
+///
+/// All counters are cumulative, so a lost report costs nothing but time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathReport {
+    /// Data datagrams received on the path.
+    pub received_pkts: u64,
+    /// Highest data path sequence number received.
+    pub highest_seq: Seq,
+    /// Bytes of data datagrams received, UDP payload.
+    pub received_bytes: u64,
+    /// When the highest arrived: microseconds of the reporter's clock, wrapping.
+    pub received_us: u32,
+    /// When the highest was sent: its own timestamp, echoed.
+    pub sent_us: u32,
+    /// How long the reporter has waited since that arrival, in microseconds.
+    pub ack_delay_us: u32,
+    /// Least one-way delay since the last report: receiver minus sender clock in microseconds, wrapping.
+    pub min_owd_us: u32,
+    /// Datagrams received with an ECN congestion mark.
+    pub congested_pkts: u32,
+}
+
+/// What the client says of one of its links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkInfo<'a> {
+    /// User's name for it, at most [`MAX_NAME_LEN`] bytes.
+    pub name: &'a str,
+    /// Rank: lower is filled first.
+    pub cost: u8,
+    /// How the link may be used.
+    pub role: LinkRole,
+    /// Share under the `weighted` policy; at least 1.
+    pub weight: u32,
+    /// Never send to the client faster than this; `None`: no limit.
+    pub download: Option<Bitrate>,
+    /// Largest inner packet the link carries, in bytes.
+    pub mtu: u16,
+}
+
+/// How a link may be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkRole {
+    /// Whenever it helps.
+    #[default]
+    Active,
+    /// Only when no active link is usable.
+    Standby,
+    /// For nothing but its own probes.
+    Never,
+}
+
+/// One control frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// Asks for a [`Frame::Pong`] with the same token, on the path it came on.
+    Ping {
+        /// Chosen by the sender.
+        token: u32,
+        /// Bytes of padding that follow in the datagram, if this probes the path MTU.
+        size: u16,
+    },
+    /// Answers a ping.
+    Pong {
+        /// The ping's.
+        token: u32,
+        /// The ping's.
+        size: u16,
+    },
+    /// What arrived on `path`.
+    Report {
+        /// The path it speaks of, not the one it travels.
+        path: PathId,
+        /// Counters.
+        report: PathReport,
+    },
+    /// Describes the client's link behind `path`.
+    Link {
+        /// Which path.
+        path: PathId,
+        /// Rises with every change; an older one is ignored.
+        version: u32,
+        /// Description.
+        info: LinkInfo<'a>,
+    },
+    /// Says that `version` of the description of `path` has arrived.
+    LinkAck {
+        /// Which path.
+        path: PathId,
+        /// Which version.
+        version: u32,
+    },
+    /// The sender ends the association.
+    Close,
+}
+
+/// Appends frames to a control datagram's body.
+#[derive(Debug)]
+pub struct FrameWriter<'a> {
+    out: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> FrameWriter<'a> {
+    /// Writes to `out` from its start.
+    pub fn new(out: &'a mut [u8]) -> Self {
+        Self { out, len: 0 }
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is written yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends `frame`; returns `false`, and writes nothing, if it does not fit.
+    #[must_use]
+    pub fn push(&mut self, frame: &Frame<'_>) -> bool {
+        let start = self.len;
+        let mut body = Body {
+            out: self.out,
+            len: start + 3,
+            fits: true,
+        };
+        let kind = match frame {
+            Frame::Ping { token, size } => {
+                body.u32(*token);
+                body.u16(*size);
+                TYPE_PING
+            }
+            Frame::Pong { token, size } => {
+                body.u32(*token);
+                body.u16(*size);
+                TYPE_PONG
+            }
+            Frame::Report { path, report } => {
+                body.u8(path.0);
+                body.bytes(&report.received_pkts.to_be_bytes());
+                body.u32(report.highest_seq.0);
+                body.bytes(&report.received_bytes.to_be_bytes());
+                body.u32(report.received_us);
+                body.u32(report.sent_us);
+                body.u32(report.ack_delay_us);
+                body.u32(report.min_owd_us);
+                body.u32(report.congested_pkts);
+                TYPE_REPORT
+            }
+            Frame::Link {
+                path,
+                version,
+                info,
+            } => {
+                body.u8(path.0);
+                body.u32(*version);
+                body.u8(info.cost);
+                body.u8(match info.role {
+                    LinkRole::Active => 0,
+                    LinkRole::Standby => 1,
+                    LinkRole::Never => 2,
+                });
+                body.u32(info.weight);
+                body.bytes(&info.download.map_or(0, Bitrate::as_bps).to_be_bytes());
+                body.u16(info.mtu);
+                let name = &info.name.as_bytes()[..info.name.floor_char_boundary(MAX_NAME_LEN)];
+                body.u8(u8::try_from(name.len()).unwrap_or(0));
+                body.bytes(name);
+                TYPE_LINK
+            }
+            Frame::LinkAck { path, version } => {
+                body.u8(path.0);
+                body.u32(*version);
+                TYPE_LINK_ACK
+            }
+            Frame::Close => TYPE_CLOSE,
+        };
+        let end = body.len;
+        let fits = body.fits && end <= self.out.len();
+        let Ok(value_len) = u16::try_from(end - start - 3) else {
+            return false;
+        };
+        if fits {
+            self.out[start] = kind;
+            self.out[start + 1..start + 3].copy_from_slice(&value_len.to_be_bytes());
+            self.len = end;
+        }
+        fits
+    }
+
+    /// Appends padding until the body is `len` bytes long; no effect if fewer than 3 bytes are missing.
+    pub fn pad_to(&mut self, len: usize) {
+        let len = len.min(self.out.len());
+        if len < self.len + 3 {
+            return;
+        }
+        let Ok(value_len) = u16::try_from(len - self.len - 3) else {
+            return;
+        };
+        self.out[self.len] = TYPE_PADDING;
+        self.out[self.len + 1..self.len + 3].copy_from_slice(&value_len.to_be_bytes());
+        self.out[self.len + 3..len].fill(0);
+        self.len = len;
+    }
+}
+
+/// The frames of a control datagram's body, in order; ends at the first malformed one.
+#[derive(Clone, Debug)]
+pub struct Frames<'a>(Reader<'a>);
+
+impl<'a> Frames<'a> {
+    /// Reads `body`.
+    #[must_use]
+    pub fn new(body: &'a [u8]) -> Self {
+        Self(Reader(body))
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        loop {
+            let kind = self.0.u8()?;
+            let len = self.0.u16()?;
+            let mut value = Reader(self.0.take(usize::from(len))?);
+            match kind {
+                TYPE_PING => {
+                    return Some(Frame::Ping {
+                        token: value.u32()?,
+                        size: value.u16()?,
+                    });
+                }
+                TYPE_PONG => {
+                    return Some(Frame::Pong {
+                        token: value.u32()?,
+                        size: value.u16()?,
+                    });
+                }
+                TYPE_REPORT => return parse_report(value),
+                TYPE_LINK => return parse_link(value),
+                TYPE_LINK_ACK => {
+                    return Some(Frame::LinkAck {
+                        path: path_id(&mut value)?,
+                        version: value.u32()?,
+                    });
+                }
+                TYPE_CLOSE => return Some(Frame::Close),
+                _ => {}
+            }
+        }
+    }
+}
+
+const TYPE_PADDING: u8 = 0;
+const TYPE_PING: u8 = 1;
+const TYPE_PONG: u8 = 2;
+const TYPE_REPORT: u8 = 3;
+const TYPE_LINK: u8 = 4;
+const TYPE_LINK_ACK: u8 = 5;
+const TYPE_CLOSE: u8 = 6;
+
+fn parse_report(mut value: Reader<'_>) -> Option<Frame<'static>> {
+    Some(Frame::Report {
+        path: path_id(&mut value)?,
+        report: PathReport {
+            received_pkts: value.u64()?,
+            highest_seq: Seq(value.u32()?),
+            received_bytes: value.u64()?,
+            received_us: value.u32()?,
+            sent_us: value.u32()?,
+            ack_delay_us: value.u32()?,
+            min_owd_us: value.u32()?,
+            congested_pkts: value.u32()?,
+        },
+    })
+}
+
+fn parse_link<'a>(mut value: Reader<'a>) -> Option<Frame<'a>> {
+    let path = path_id(&mut value)?;
+    let version = value.u32()?;
+    let cost = value.u8()?;
+    let role = match value.u8()? {
+        0 => LinkRole::Active,
+        1 => LinkRole::Standby,
+        _ => LinkRole::Never,
+    };
+    let weight = value.u32()?.max(1);
+    let download = Some(value.u64()?)
+        .filter(|bps| *bps > 0)
+        .map(Bitrate::from_bps);
+    let mtu = value.u16()?;
+    let name_len = usize::from(value.u8()?).min(MAX_NAME_LEN);
+    let name: &'a str = core::str::from_utf8(value.take(name_len)?).ok()?;
+    Some(Frame::Link {
+        path,
+        version,
+        info: LinkInfo {
+            name,
+            cost,
+            role,
+            weight,
+            download,
+            mtu,
+        },
+    })
+}
+
+fn path_id(value: &mut Reader<'_>) -> Option<PathId> {
+    value
+        .u8()
+        .map(PathId)
+        .filter(|path| path.index() < PathId::MAX)
+}
+
+/// Writes the fields of one frame; remembers whether they fitted.
+struct Body<'a> {
+    out: &'a mut [u8],
+    len: usize,
+    fits: bool,
+}
+
+impl Body<'_> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        match self.out.get_mut(self.len..end) {
+            Some(slot) if self.fits => slot.copy_from_slice(bytes),
+            _ => self.fits = false,
+        }
+        self.len = end;
+    }
+
+    fn u8(&mut self, value: u8) {
+        self.bytes(&[value]);
+    }
+
+    fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_be_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    fn all() -> Vec<Frame<'static>> {
+        vec![
+            Frame::Ping { token: 1, size: 0 },
+            Frame::Pong {
+                token: 2,
+                size: 1400,
+            },
+            Frame::Report {
+                path: PathId(3),
+                report: PathReport {
+                    received_pkts: 1,
+                    highest_seq: Seq(2),
+                    received_bytes: 1 << 40,
+                    received_us: 4,
+                    sent_us: 5,
+                    ack_delay_us: 6,
+                    min_owd_us: 7,
+                    congested_pkts: 8,
+                },
+            },
+            Frame::Link {
+                path: PathId(15),
+                version: 9,
+                info: LinkInfo {
+                    name: "dsl",
+                    cost: 2,
+                    role: LinkRole::Standby,
+                    weight: 64,
+                    download: Some(Bitrate::from_mbps(64)),
+                    mtu: 1420,
+                },
+            },
+            Frame::LinkAck {
+                path: PathId(0),
+                version: 3,
+            },
+            Frame::Close,
+        ]
+    }
+
+    #[test]
+    fn round_trips_and_skips_padding_and_unknown_types() {
+        let mut bytes = [0; 600];
+        let mut writer = FrameWriter::new(&mut bytes);
+        for frame in all() {
+            assert!(writer.push(&frame));
+            writer.pad_to(writer.len() + 20);
+        }
+        let len = writer.len();
+        let mut body = vec![200, 0, 2, 9, 9];
+        body.extend_from_slice(&bytes[..len]);
+        assert_eq!(Frames::new(&body).collect::<Vec<_>>(), all());
+    }
+
+    #[test]
+    fn a_frame_that_does_not_fit_is_not_written() {
+        for frame in all() {
+            let mut room = [0; 600];
+            let mut writer = FrameWriter::new(&mut room);
+            assert!(writer.push(&frame));
+            let len = writer.len();
+            for short in 0..len {
+                let mut room = [0; 600];
+                let mut writer = FrameWriter::new(&mut room[..short]);
+                assert!(!writer.push(&frame));
+                assert_eq!(writer.len(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn random_bodies_end_without_panic() {
+        let mut rng = Rng::new(5);
+        for _ in 0..50_000 {
+            let mut body = [0; 64];
+            rng.fill(&mut body);
+            body[0] %= 8;
+            body[1] = 0;
+            body[2] %= 64;
+            let _ = Frames::new(&body).count();
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! Handshake datagrams: initiation, response, cookie reply, and the Hello they carry encrypted.
+//!
+//! All integers are big-endian. Reserved bytes are sent as zero and ignored when received. A view checks lengths,
+//! kind, version and indices once, at construction; its accessors cannot fail after that. Nothing here is
+//! authenticated: that is [`crate::session::handshake`]'s work.
+//!
+//! ```text
+//! initiation              response                cookie reply (64 bytes)
+//! 0      kind 1           0      kind 2           0      kind 3
+//! 1      version          1      version          1      version
+//! 2..4   reserved         2..4   reserved         2..4   reserved
+//! 4..8   sender index     4..8   sender index     4..8   receiver index
+//! 8..    Noise message 1  8..12  receiver index   8..32  nonce
+//! -32..  mac1             12..   Noise message 2  32..64 sealed cookie (16 + 16 tag)
+//! -16..  mac2             -32..  mac1
+//!                         -16..  mac2
+//! ```
+//!
+//! Noise message 1 is `e (32), s (32 + 16), Hello (n + 16)`, message 2 `e (32), Hello (n + 16)`. The macs are found
+//! from the end of the datagram, so a later version may append to the Hello. Indices use 24 bits, because data
+//! datagrams carry no more, and are never 0. No handshake datagram is longer than [`MAX_LEN`], and neither answer is
+//! longer than the shortest initiation, so a forged source address gains nothing.
+//!
+//! Hello, before encryption: `0..2` protocol version, `2..6` capability bits, `6` suite bits, `7..15` association id;
+//! what follows is ignored.
+
+use thiserror::Error;
+
+/// Kind byte of an initiation.
+pub const KIND_INITIATION: u8 = 1;
+/// Kind byte of a response.
+pub const KIND_RESPONSE: u8 = 2;
+/// Kind byte of a cookie reply.
+pub const KIND_COOKIE_REPLY: u8 = 3;
+/// Version of the datagram layout; an end that reads another version drops the datagram.
+pub const VERSION: u8 = 1;
+/// Longest handshake datagram in bytes: passes every link that carries IPv6 (RFC 8200 section 5) with room to spare.
+pub const MAX_LEN: usize = 1200;
+/// Largest session index: 24 bits.
+pub const MAX_INDEX: u32 = 0x00ff_ffff;
+/// Length of mac1 and of mac2 in bytes.
+pub const MAC_LEN: usize = 16;
+/// Length of a cookie reply's nonce in bytes.
+pub const COOKIE_NONCE_LEN: usize = 24;
+/// Length of a sealed cookie in bytes.
+pub const SEALED_COOKIE_LEN: usize = 32;
+/// Length of a cookie reply in bytes.
+pub const COOKIE_REPLY_LEN: usize = 8 + COOKIE_NONCE_LEN + SEALED_COOKIE_LEN;
+
+const INITIATION_HEADER: usize = 8;
+const RESPONSE_HEADER: usize = 12;
+const MACS: usize = 2 * MAC_LEN;
+const INITIATION_MIN: usize = INITIATION_HEADER + 32 + 48 + 16 + Hello::LEN + MACS;
+const RESPONSE_MIN: usize = RESPONSE_HEADER + 32 + 16 + Hello::LEN + MACS;
+
+/// Why bytes are no handshake datagram of the expected kind.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum WireError {
+    /// An index is 0 or beyond 24 bits.
+    #[error("session index out of range")]
+    Index,
+    /// Another kind of datagram.
+    #[error("not the expected kind of datagram")]
+    Kind,
+    /// Too short, or longer than [`MAX_LEN`].
+    #[error("length out of range")]
+    Length,
+    /// A layout this version does not know.
+    #[error("unknown datagram version")]
+    Version,
+}
+
+/// What each end tells the other inside the encrypted handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Version of the protocol above the handshake.
+    pub protocol_version: u16,
+    /// Optional features, one bit each; both ends use what both set.
+    pub capabilities: u32,
+    /// Initiation: the suites offered. Response: the one chosen.
+    pub suites: SuiteBits,
+    /// Random, drawn when the sender begins to keep sessions with this peer; tells a change of keys (same) from a
+    /// restart (other).
+    pub association: u64,
+}
+
+/// A set of cipher suites, one bit each: 1 is AES-256-GCM, 2 is ChaCha20-Poly1305. Unknown bits are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SuiteBits(pub u8);
+
+impl Hello {
+    /// Encoded length in bytes.
+    pub const LEN: usize = 15;
+
+    /// The bytes to encrypt.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[0..2].copy_from_slice(&self.protocol_version.to_be_bytes());
+        out[2..6].copy_from_slice(&self.capabilities.to_be_bytes());
+        out[6] = self.suites.0;
+        out[7..15].copy_from_slice(&self.association.to_be_bytes());
+        out
+    }
+
+    /// Reads a Hello and ignores what follows it.
+    ///
+    /// # Errors
+    /// [`WireError::Length`] if `bytes` is shorter than [`Hello::LEN`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(WireError::Length)?;
+        Ok(Self {
+            protocol_version: u16::from_be_bytes(array(bytes, 0)),
+            capabilities: u32::from_be_bytes(array(bytes, 2)),
+            suites: SuiteBits(bytes[6]),
+            association: u64::from_be_bytes(array(bytes, 7)),
+        })
+    }
+}
+
+/// A checked initiation.
+#[derive(Clone, Copy, Debug)]
+pub struct InitiationView<'a>(&'a [u8]);
+
+impl<'a> InitiationView<'a> {
+    /// Checks `datagram`: length, kind, version, sender index.
+    ///
+    /// # Errors
+    /// What does not fit, as [`WireError`].
+    pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
+        check_head(datagram, KIND_INITIATION, INITIATION_MIN)?;
+        check_index(u32_at(datagram, 4))?;
+        Ok(Self(datagram))
+    }
+
+    /// The index under which the initiator wants to be addressed.
+    #[must_use]
+    pub fn sender_index(&self) -> u32 {
+        u32_at(self.0, 4)
+    }
+
+    /// The clear bytes before the Noise message.
+    #[must_use]
+    pub fn header(&self) -> &'a [u8] {
+        &self.0[..INITIATION_HEADER]
+    }
+
+    /// Noise message 1.
+    #[must_use]
+    pub fn noise(&self) -> &'a [u8] {
+        &self.0[INITIATION_HEADER..self.0.len() - MACS]
+    }
+
+    /// The two macs.
+    #[must_use]
+    pub fn macs(&self) -> Macs<'a> {
+        Macs(self.0)
+    }
+}
+
+/// A checked response.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseView<'a>(&'a [u8]);
+
+impl<'a> ResponseView<'a> {
+    /// Checks `datagram`: length, kind, version, both indices.
+    ///
+    /// # Errors
+    /// What does not fit, as [`WireError`].
+    pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
+        check_head(datagram, KIND_RESPONSE, RESPONSE_MIN)?;
+        check_index(u32_at(datagram, 4))?;
+        check_index(u32_at(datagram, 8))?;
+        Ok(Self(datagram))
+    }
+
+    /// The index under which the responder wants to be addressed.
+    #[must_use]
+    pub fn sender_index(&self) -> u32 {
+        u32_at(self.0, 4)
+    }
+
+    /// The initiator's index: which handshake this answers.
+    #[must_use]
+    pub fn receiver_index(&self) -> u32 {
+        u32_at(self.0, 8)
+    }
+
+    /// Noise message 2.
+    #[must_use]
+    pub fn noise(&self) -> &'a [u8] {
+        &self.0[RESPONSE_HEADER..self.0.len() - MACS]
+    }
+
+    /// The two macs.
+    #[must_use]
+    pub fn macs(&self) -> Macs<'a> {
+        Macs(self.0)
+    }
+}
+
+/// A checked cookie reply.
+#[derive(Clone, Copy, Debug)]
+pub struct CookieReplyView<'a>(&'a [u8; COOKIE_REPLY_LEN]);
+
+impl<'a> CookieReplyView<'a> {
+    /// Checks `datagram`: exact length, kind, version, receiver index.
+    ///
+    /// # Errors
+    /// What does not fit, as [`WireError`].
+    pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
+        check_head(datagram, KIND_COOKIE_REPLY, COOKIE_REPLY_LEN)?;
+        check_index(u32_at(datagram, 4))?;
+        Ok(Self(datagram.try_into().map_err(|_| WireError::Length)?))
+    }
+
+    /// The initiator's index: which initiation this answers.
+    #[must_use]
+    pub fn receiver_index(&self) -> u32 {
+        u32_at(self.0, 4)
+    }
+
+    /// The nonce of the sealed cookie.
+    #[must_use]
+    pub fn nonce(&self) -> [u8; COOKIE_NONCE_LEN] {
+        array(self.0, 8)
+    }
+
+    /// The cookie and its tag.
+    #[must_use]
+    pub fn sealed_cookie(&self) -> [u8; SEALED_COOKIE_LEN] {
+        array(self.0, 8 + COOKIE_NONCE_LEN)
+    }
+}
+
+/// The macs at the end of a checked initiation or response.
+#[derive(Clone, Copy, Debug)]
+pub struct Macs<'a>(&'a [u8]);
+
+impl<'a> Macs<'a> {
+    /// What mac1 covers: everything before it.
+    #[must_use]
+    pub fn before_mac1(&self) -> &'a [u8] {
+        &self.0[..self.0.len() - MACS]
+    }
+
+    /// What mac2 covers: everything before it, mac1 included.
+    #[must_use]
+    pub fn before_mac2(&self) -> &'a [u8] {
+        &self.0[..self.0.len() - MAC_LEN]
+    }
+
+    /// Proof that the sender knows the receiver's public key.
+    #[must_use]
+    pub fn mac1(&self) -> [u8; MAC_LEN] {
+        array(self.0, self.0.len() - MACS)
+    }
+
+    /// Proof that the sender receives at its address; zero if it has no cookie.
+    #[must_use]
+    pub fn mac2(&self) -> [u8; MAC_LEN] {
+        array(self.0, self.0.len() - MAC_LEN)
+    }
+}
+
+/// The header of an initiation.
+#[must_use]
+pub fn initiation_header(sender_index: u32) -> [u8; INITIATION_HEADER] {
+    let [a, b, c, d] = sender_index.to_be_bytes();
+    [KIND_INITIATION, VERSION, 0, 0, a, b, c, d]
+}
+
+/// An initiation with both macs zero.
+#[must_use]
+pub fn initiation(sender_index: u32, noise: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(INITIATION_HEADER + noise.len() + MACS);
+    out.extend_from_slice(&initiation_header(sender_index));
+    out.extend_from_slice(noise);
+    out.extend_from_slice(&[0; MACS]);
+    out
+}
+
+/// A response with both macs zero.
+#[must_use]
+pub fn response(sender_index: u32, receiver_index: u32, noise: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(RESPONSE_HEADER + noise.len() + MACS);
+    out.extend_from_slice(&[KIND_RESPONSE, VERSION, 0, 0]);
+    out.extend_from_slice(&sender_index.to_be_bytes());
+    out.extend_from_slice(&receiver_index.to_be_bytes());
+    out.extend_from_slice(noise);
+    out.extend_from_slice(&[0; MACS]);
+    out
+}
+
+/// A cookie reply.
+#[must_use]
+pub fn cookie_reply(
+    receiver_index: u32,
+    nonce: &[u8; COOKIE_NONCE_LEN],
+    sealed_cookie: &[u8; SEALED_COOKIE_LEN],
+) -> [u8; COOKIE_REPLY_LEN] {
+    let mut out = [0; COOKIE_REPLY_LEN];
+    out[0] = KIND_COOKIE_REPLY;
+    out[1] = VERSION;
+    out[4..8].copy_from_slice(&receiver_index.to_be_bytes());
+    out[8..8 + COOKIE_NONCE_LEN].copy_from_slice(nonce);
+    out[8 + COOKIE_NONCE_LEN..].copy_from_slice(sealed_cookie);
+    out
+}
+
+/// Whether `index` can name a session: 24 bits and not 0.
+#[must_use]
+pub const fn is_index(index: u32) -> bool {
+    index != 0 && index <= MAX_INDEX
+}
+
+fn check_head(datagram: &[u8], kind: u8, min_len: usize) -> Result<(), WireError> {
+    let [found_kind, version, ..] = datagram else {
+        return Err(WireError::Length);
+    };
+    if *found_kind != kind {
+        return Err(WireError::Kind);
+    }
+    if *version != VERSION {
+        return Err(WireError::Version);
+    }
+    if datagram.len() < min_len || datagram.len() > MAX_LEN {
+        return Err(WireError::Length);
+    }
+    Ok(())
+}
+
+fn check_index(index: u32) -> Result<(), WireError> {
+    if is_index(index) {
+        Ok(())
+    } else {
+        Err(WireError::Index)
+    }
+}
+
+/// The `N` bytes at `offset`; the caller has checked the length.
+fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[offset..offset + N]);
+    out
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_be_bytes(array(bytes, offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn hello_survives_and_ignores_what_follows() {
+        let hello = Hello {
+            protocol_version: 0x0102,
+            capabilities: 0x0304_0506,
+            suites: SuiteBits(7),
+            association: 0x08_09_0a_0b_0c_0d_0e_0f,
+        };
+        let mut bytes = hello.encode().to_vec();
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        bytes.extend_from_slice(b"a later version's");
+        assert_eq!(Hello::decode(&bytes), Ok(hello));
+        assert_eq!(Hello::decode(&bytes[..14]), Err(WireError::Length));
+    }
+
+    #[test]
+    fn views_find_every_field() {
+        let noise: Vec<u8> = (0..111).collect();
+        let mut datagram = initiation(0x0a_0b0c, &noise);
+        let len = datagram.len();
+        datagram[len - 32..len - 16].fill(1);
+        datagram[len - 16..].fill(2);
+        let view = InitiationView::new(&datagram).unwrap();
+        assert_eq!(view.header(), [1, 1, 0, 0, 0, 10, 11, 12]);
+        assert_eq!((view.sender_index(), view.noise()), (0x0a_0b0c, &noise[..]));
+        assert_eq!((view.macs().mac1(), view.macs().mac2()), ([1; 16], [2; 16]));
+        assert_eq!(view.macs().before_mac2(), &datagram[..len - 16]);
+
+        let datagram = response(7, 9, &noise);
+        let view = ResponseView::new(&datagram).unwrap();
+        assert_eq!((view.sender_index(), view.receiver_index()), (7, 9));
+        assert_eq!(view.noise(), noise);
+
+        let datagram = cookie_reply(5, &[3; 24], &[4; 32]);
+        let view = CookieReplyView::new(&datagram).unwrap();
+        assert_eq!(view.receiver_index(), 5);
+        assert_eq!((view.nonce(), view.sealed_cookie()), ([3; 24], [4; 32]));
+    }
+
+    #[test]
+    fn bad_heads_are_named() {
+        let noise = [0; 111];
+        for index in [0, MAX_INDEX + 1, u32::MAX] {
+            let datagram = initiation(index, &noise);
+            assert_eq!(InitiationView::new(&datagram).err(), Some(WireError::Index));
+        }
+        let mut datagram = initiation(1, &noise);
+        assert_eq!(ResponseView::new(&datagram).err(), Some(WireError::Kind));
+        datagram[1] = 2;
+        assert_eq!(
+            InitiationView::new(&datagram).err(),
+            Some(WireError::Version)
+        );
+        let long = initiation(1, &[0; MAX_LEN]);
+        assert_eq!(InitiationView::new(&long).err(), Some(WireError::Length));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic() {
+        let mut rng = Rng::new(1);
+        for _ in 0..20_000 {
+            let mut bytes = vec![0; usize::try_from(rng.below(200)).unwrap()];
+            rng.fill(&mut bytes);
+            if let [kind, version, ..] = &mut bytes[..] {
+                *kind = *kind % 3 + 1;
+                *version = VERSION;
+            }
+            if let Ok(view) = InitiationView::new(&bytes) {
+                assert!(view.noise().len() >= 111 && is_index(view.sender_index()));
+            }
+            if let Ok(view) = ResponseView::new(&bytes) {
+                assert!(view.noise().len() >= 63 && is_index(view.receiver_index()));
+            }
+            if let Ok(view) = CookieReplyView::new(&bytes) {
+                assert_eq!(view.nonce(), bytes[8..32]);
+            }
+        }
+    }
+
+    #[test]
+    fn answers_are_no_longer_than_the_question() {
+        const { assert!(RESPONSE_MIN <= INITIATION_MIN && COOKIE_REPLY_LEN <= INITIATION_MIN) };
+    }
+}

@@ -1,0 +1,200 @@
+//! The header of transport datagrams. It travels in the clear and is authenticated as associated data.
+//!
+//! ```text
+//! byte  0      kind: 4 data, 5 control
+//!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once)
+//!       2      path id
+//!       3-5    receiver index: names the receiver's session
+//!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart
+//!      10-13   transmit time in microseconds, low 32 bits, sender's clock
+//!   data only:
+//!      14-17   global sequence number G: the order of all packets of the association
+//!      18-19   path step, signed: G minus the G of the previous data datagram on this path; 0 if unknown
+//!      20-21   flow step: G minus the G of the previous packet of the same flow; 0 if none within 65535
+//! ```
+//!
+//! The body follows, then a 16-byte tag. The three sequence fields let the receiver tell, at the next arrival on the
+//! same path, *which* packet was lost (path step), and release a packet as soon as its own flow's predecessor has left
+//! (flow step), whatever other flows wait for. RFC 8157 carries one bonding-wide number only, and so must guess by timer.
+
+use super::Kind;
+use crate::ids::{PathId, Seq};
+
+/// Length of a control header in bytes.
+pub const CONTROL_HEADER_LEN: usize = 14;
+/// Length of a data header in bytes.
+pub const DATA_HEADER_LEN: usize = 22;
+/// Length of the authentication tag in bytes.
+pub const TAG_LEN: usize = 16;
+/// What a data datagram adds to the inner packet, without IP and UDP.
+pub const DATA_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN;
+
+/// Highest receiver index: it travels in 24 bits.
+pub const MAX_INDEX: u32 = 0x00ff_ffff;
+
+const KIND_DATA: u8 = 4;
+const KIND_CONTROL: u8 = 5;
+const FLAG_REINJECTED: u8 = 1;
+const FLAG_COPY: u8 = 2;
+
+/// The fields data and control datagrams share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Data or control.
+    pub kind: Kind,
+    /// This packet was sent before on another path.
+    pub is_reinjected: bool,
+    /// This packet is being sent on several paths.
+    pub is_copy: bool,
+    /// The path it travels.
+    pub path: PathId,
+    /// The receiver's session.
+    pub receiver_index: u32,
+    /// Sequence number on this path, among datagrams of this kind.
+    pub path_seq: Seq,
+    /// When it was sent: microseconds of the sender's clock, wrapping.
+    pub sent_us: u32,
+}
+
+/// The fields only data datagrams have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataHeader {
+    /// Position in the association's order.
+    pub global_seq: Seq,
+    /// How far `global_seq` is ahead of the previous data datagram's on this path; 0 if unknown.
+    pub path_step: i16,
+    /// How far `global_seq` is ahead of the previous packet's of this flow; 0 if there is none.
+    pub flow_step: u16,
+}
+
+impl Header {
+    /// Reads the header of `datagram`; `None` if it is no transport datagram or too short to hold header and tag.
+    #[must_use]
+    pub fn parse(datagram: &[u8]) -> Option<(Self, Option<DataHeader>)> {
+        let kind = match *datagram.first()? {
+            KIND_DATA => Kind::Data,
+            KIND_CONTROL => Kind::Control,
+            _ => return None,
+        };
+        if datagram.len() < kind.header_len() + TAG_LEN {
+            return None;
+        }
+        let at = |i: usize| datagram[i];
+        let u32_at = |i: usize| u32::from_be_bytes([at(i), at(i + 1), at(i + 2), at(i + 3)]);
+        let header = Self {
+            kind,
+            is_reinjected: at(1) & FLAG_REINJECTED != 0,
+            is_copy: at(1) & FLAG_COPY != 0,
+            path: PathId(at(2)),
+            receiver_index: u32::from_be_bytes([0, at(3), at(4), at(5)]),
+            path_seq: Seq(u32_at(6)),
+            sent_us: u32_at(10),
+        };
+        if header.path.index() >= PathId::MAX {
+            return None;
+        }
+        let data = match kind {
+            Kind::Control => None,
+            Kind::Data => Some(DataHeader {
+                global_seq: Seq(u32_at(14)),
+                path_step: i16::from_be_bytes([at(18), at(19)]),
+                flow_step: u16::from_be_bytes([at(20), at(21)]),
+            }),
+        };
+        Some((header, data))
+    }
+
+    /// Writes this header, and `data`'s fields behind it, to the start of `out`; returns the header's length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than the header, or `data` is missing in a data header.
+    pub fn emit(&self, data: Option<&DataHeader>, out: &mut [u8]) -> usize {
+        out[0] = match self.kind {
+            Kind::Control => KIND_CONTROL,
+            Kind::Data => KIND_DATA,
+        };
+        out[1] =
+            (u8::from(self.is_reinjected) * FLAG_REINJECTED) | (u8::from(self.is_copy) * FLAG_COPY);
+        out[2] = self.path.0;
+        out[3..6].copy_from_slice(&self.receiver_index.to_be_bytes()[1..]);
+        out[6..10].copy_from_slice(&self.path_seq.0.to_be_bytes());
+        out[10..14].copy_from_slice(&self.sent_us.to_be_bytes());
+        if self.kind == Kind::Data {
+            let data = data.expect("a data header has data fields");
+            out[14..18].copy_from_slice(&data.global_seq.0.to_be_bytes());
+            out[18..20].copy_from_slice(&data.path_step.to_be_bytes());
+            out[20..22].copy_from_slice(&data.flow_step.to_be_bytes());
+        }
+        self.kind.header_len()
+    }
+}
+
+impl Kind {
+    /// Length of the header of this kind in bytes.
+    #[must_use]
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::Control => CONTROL_HEADER_LEN,
+            Self::Data => DATA_HEADER_LEN,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(kind: Kind) -> Header {
+        Header {
+            kind,
+            is_reinjected: true,
+            is_copy: false,
+            path: PathId(3),
+            receiver_index: 0x00ab_cdef,
+            path_seq: Seq(0x0102_0304),
+            sent_us: 0xfffe_fdfc,
+        }
+    }
+
+    #[test]
+    fn round_trips() {
+        let data = DataHeader {
+            global_seq: Seq(77),
+            path_step: -5,
+            flow_step: 65_535,
+        };
+        let mut bytes = [0; DATA_OVERHEAD];
+        assert_eq!(
+            header(Kind::Data).emit(Some(&data), &mut bytes),
+            DATA_HEADER_LEN
+        );
+        assert_eq!(
+            Header::parse(&bytes),
+            Some((header(Kind::Data), Some(data)))
+        );
+        let mut bytes = [0; CONTROL_HEADER_LEN + TAG_LEN];
+        header(Kind::Control).emit(None, &mut bytes);
+        assert_eq!(Header::parse(&bytes), Some((header(Kind::Control), None)));
+    }
+
+    #[test]
+    fn rejects_what_is_short_or_foreign() {
+        let mut bytes = [0; DATA_OVERHEAD];
+        let data = DataHeader {
+            global_seq: Seq(0),
+            path_step: 0,
+            flow_step: 0,
+        };
+        header(Kind::Data).emit(Some(&data), &mut bytes);
+        for len in 0..DATA_OVERHEAD {
+            assert_eq!(Header::parse(&bytes[..len]), None);
+        }
+        for kind in [0, 1, 2, 3, 6, 255] {
+            bytes[0] = kind;
+            assert_eq!(Header::parse(&bytes), None);
+        }
+        bytes[0] = KIND_DATA;
+        bytes[2] = 16;
+        assert_eq!(Header::parse(&bytes), None);
+    }
+}

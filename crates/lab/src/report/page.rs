@@ -1,0 +1,170 @@
+//! The HTML page: style sheet, head, the cards with the big numbers, plots and tables in order.
+
+use super::{
+    command,
+    facts::{Facts, NO_REGRET},
+    format::{duration, micros, number, ratio},
+    plot, scenario, subject,
+    svg::escape,
+    tables,
+};
+use crate::results::{Results, Transport};
+
+/// The whole page.
+pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
+    let mut out =
+        String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n");
+    out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
+    out += "<meta name=\"color-scheme\" content=\"light dark\"/>\n";
+    out += &format!(
+        "<title>{} - pleach report</title>\n",
+        escape(scenario(results))
+    );
+    out += &format!("<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<header>\n");
+    out += &format!("<p class=\"subject\">{}</p>\n", escape(&subject(results)));
+    let title = results.description.as_deref().filter(|d| !d.is_empty());
+    out += &format!(
+        "<h1>{}</h1>\n",
+        escape(title.unwrap_or_else(|| scenario(results)))
+    );
+    let class = if results.refused.is_some() {
+        "verdict refused"
+    } else {
+        "verdict"
+    };
+    out += &format!("<p class=\"{class}\">{}</p>\n", escape(&facts.verdict()));
+    out += "</header>\n";
+    out += &cards(results, facts);
+    let several = results.series.flows.len() > 1;
+    let figures = [
+        Some(plot::throughput(results, facts)),
+        several.then(|| plot::flow_goodput(results)),
+        Some(plot::comparison(results, facts)),
+        Some(plot::queue_delay(results, facts)),
+        Some(plot::ping(results)),
+        results.lateness_us.map(|_| plot::lateness(results)),
+    ];
+    for figure in figures.iter().flatten() {
+        out += &figure.html();
+    }
+    for table in tables::all(results) {
+        out += &table.html();
+    }
+    out += &format!(
+        "<section>\n<h2>Do it again</h2>\n<p>Scenario {}, seed {}.</p>\n<pre>{}</pre>\n</section>\n",
+        escape(scenario(results)),
+        results.seed,
+        escape(&command(results))
+    );
+    out + "</main>\n</body>\n</html>\n"
+}
+
+/// One big number.
+struct Card {
+    value: String,
+    unit: &'static str,
+    what: String,
+    /// The goal in words, and whether it is met.
+    goal: Option<(String, bool)>,
+}
+
+fn cards(results: &Results, facts: &Facts<'_>) -> String {
+    let mut out = String::from("<ul class=\"cards\">\n");
+    for card in cards_of(results, facts) {
+        let (number, unit) = (escape(&card.value), card.unit);
+        out += &format!(
+            "<li><b>{number}<small>{unit}</small></b><span>{}</span>",
+            escape(&card.what)
+        );
+        if let Some((goal, met)) = card.goal {
+            let (class, word) = if met {
+                ("met", "✓ goal met")
+            } else {
+                ("missed", "✗ goal missed")
+            };
+            out += &format!("<em class=\"{class}\">{word}: {}</em>", escape(&goal));
+        }
+        out += "</li>\n";
+    }
+    out + "</ul>\n"
+}
+
+fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
+    let ours = facts.transport == Transport::Tunnel;
+    let goal = |text: &str, met: bool| ours.then(|| (text.to_owned(), met));
+    let mut cards = Vec::new();
+    if let Some(goodput) = facts.goodput_mbps {
+        cards.push(Card {
+            value: number(goodput),
+            unit: " Mbit/s",
+            what: "received by the applications".to_owned(),
+            goal: None,
+        });
+    }
+    if let (Some(share), true) = (facts.share_of_sum(), facts.alone.len() > 1) {
+        let basis = if facts.alone_measured {
+            "of what the lines carry one by one"
+        } else {
+            "of the lines' rates together"
+        };
+        cards.push(Card {
+            value: number((share * 1e3).round() / 10.0),
+            unit: " %",
+            what: basis.to_owned(),
+            goal: goal("at least 92 %", share >= SUM_GOAL),
+        });
+    }
+    if let (Some(goodput), Some((name, best)), true) =
+        (facts.goodput_mbps, facts.best(), facts.alone.len() > 1)
+    {
+        cards.push(Card {
+            value: ratio(goodput / best),
+            unit: " times",
+            what: format!("the best line alone ({name}, {} Mbit/s)", number(best)),
+            goal: goal("never below 0.95", goodput >= NO_REGRET * best),
+        });
+    }
+    if let Some(event) = facts.worst_failure {
+        let gap = event.gap_ms.unwrap_or(f64::NAN);
+        cards.push(Card {
+            value: duration(gap),
+            unit: "",
+            what: format!(
+                "without data at the worst failure ({})",
+                plot::describe(event)
+            ),
+            goal: goal("at most 100 ms", gap <= STALL_GOAL_MS),
+        });
+    } else if let Some(gap) = facts.stall_ms {
+        cards.push(Card {
+            value: duration(gap),
+            unit: "",
+            what: "longest time without data".to_owned(),
+            goal: None,
+        });
+    }
+    if let Some((idle, loaded)) = facts.ping_ms {
+        cards.push(Card {
+            value: format!("+{}", duration((loaded - idle).max(0.0))),
+            unit: "",
+            what: format!("added to a ping by the traffic (idle {})", duration(idle)),
+            goal: goal("at most 20 ms", loaded - idle <= PING_GOAL_MS),
+        });
+    }
+    if let (Some(lateness), true) = (results.lateness_us, cards.len() < 5) {
+        cards.push(Card {
+            value: micros(lateness.p99),
+            unit: "",
+            what: "lateness of the emulator (99 of 100)".to_owned(),
+            goal: None,
+        });
+    }
+    cards
+}
+
+/// The project's goals: share of the sum, pause at a failure, ping under load.
+const SUM_GOAL: f64 = 0.92;
+const STALL_GOAL_MS: f64 = 100.0;
+const PING_GOAL_MS: f64 = 20.0;
+
+const STYLE: &str = include_str!("report.css");

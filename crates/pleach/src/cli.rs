@@ -1,0 +1,271 @@
+//! The command line: commands, exit codes, and the one place that prints errors.
+//!
+//! Exit codes: 0 done, 1 it failed, 2 bad usage or configuration. An error is one line on stderr.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal, Read, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::{Parser, Subcommand, error::ErrorKind};
+use zeroize::Zeroizing;
+
+use crate::{
+    check,
+    config::{self, ConfigError, RUN_DIRECTORY},
+    control::{self, WEIGHTS},
+    keys::{self, SecretKey},
+    run_tunnel, status,
+};
+
+/// Weaves every Internet access a host has into one connection.
+#[derive(Debug, Parser)]
+#[command(name = "pleach", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print a new private key
+    Genkey,
+    /// Read a private key on standard input and print its public key
+    Pubkey,
+    /// Run the tunnel that FILE describes, in the foreground
+    Up {
+        /// Configuration file
+        file: PathBuf,
+    },
+    /// Check the configuration FILE and what it asks of this host
+    Check {
+        /// Configuration file
+        file: PathBuf,
+    },
+    /// Show the links of a running daemon
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Control socket of the daemon [default: the only one in /run/pleach]
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+    },
+    /// Change the weights of a running daemon's links
+    Weights {
+        /// Control socket of the daemon [default: the only one in /run/pleach]
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+        /// New weight of a link, from 1 to 1000
+        #[arg(required = true, value_name = "NAME=W", value_parser = parse_weight)]
+        weights: Vec<(String, u32)>,
+    },
+    /// Try real daemons in namespaces over emulated links
+    #[cfg(feature = "lab")]
+    #[command(subcommand)]
+    Lab(LabCommand),
+}
+
+#[cfg(feature = "lab")]
+#[derive(Debug, Subcommand)]
+enum LabCommand {
+    /// Run a scenario; writes results.json and report.html
+    Run {
+        /// Scenario file
+        scenario: PathBuf,
+        /// Directory for the results
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+}
+
+/// Why a command ends without success.
+enum Failure {
+    /// Exit code 2: the configuration is wrong.
+    Config(ConfigError),
+    /// Exit code 1: it did not work.
+    Runtime(anyhow::Error),
+    /// Exit code 2: the command line or input is wrong.
+    Usage(String),
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Runtime(error)
+    }
+}
+
+/// Runs the command of this process.
+pub(crate) fn main() -> ExitCode {
+    let failure = match Cli::try_parse_from(std::env::args_os()) {
+        Ok(cli) => match run(cli.command) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(failure) => failure,
+        },
+        // Nobody is left to tell if help cannot be printed.
+        Err(error) if !error.use_stderr() => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return ExitCode::from(2);
+        }
+        Err(error) => Failure::Usage(usage_line(&error.to_string())),
+    };
+    let (line, code) = match failure {
+        Failure::Config(error) => (error.to_string(), 2),
+        Failure::Runtime(error) => (format!("pleach: {error:#}"), 1),
+        Failure::Usage(text) => (format!("pleach: {text}"), 2),
+    };
+    complain(&line);
+    ExitCode::from(code)
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Genkey => genkey(),
+        Command::Pubkey => pubkey(),
+        Command::Up { file } => up(&file),
+        Command::Check { file } => {
+            for note in check::check(&file)? {
+                complain(&note.to_string());
+            }
+            Ok(())
+        }
+        Command::Status { json, control } => show_status(json, control),
+        Command::Weights { control, weights } => set_weights(control, weights),
+        #[cfg(feature = "lab")]
+        Command::Lab(LabCommand::Run { scenario, out }) => Ok(crate::lab::run(&scenario, &out)?),
+    }
+}
+
+fn genkey() -> Result<(), Failure> {
+    let key = SecretKey::random().context("no random numbers from the kernel")?;
+    print(&format!("{}\n", *key.to_base64()))
+}
+
+fn pubkey() -> Result<(), Failure> {
+    let mut text = Zeroizing::new(String::new());
+    io::stdin()
+        .take(MAX_KEY_INPUT_BYTES)
+        .read_to_string(&mut text)
+        .map_err(|_| {
+            Failure::Usage("standard input: expected a private key in base64".to_owned())
+        })?;
+    let private = keys::decode(&text)
+        .map(SecretKey::new)
+        .map_err(|error| Failure::Usage(format!("standard input: expected {error}")))?;
+    print(&format!(
+        "{}\n",
+        keys::encode_public(&keys::public_of(&private))
+    ))
+}
+
+fn up(file: &std::path::Path) -> Result<(), Failure> {
+    start_logging();
+    let loaded = config::load(file)?;
+    let absent_devices = check::before_start(&loaded)?;
+    for note in &loaded.notes {
+        if note.warning {
+            tracing::warn!("{}: {}", note.place, note.text);
+        } else {
+            tracing::info!("{}: {}", note.place, note.text);
+        }
+    }
+    for absent in absent_devices {
+        tracing::warn!("{absent}");
+    }
+    Ok(run_tunnel::run(loaded.config)?)
+}
+
+fn show_status(json: bool, control: Option<PathBuf>) -> Result<(), Failure> {
+    let report = control::status(&socket(control)?)?;
+    if json {
+        let text = serde_json::to_string_pretty(&report).context("status")?;
+        print(&format!("{text}\n"))
+    } else {
+        print(&status::render(&report))
+    }
+}
+
+fn set_weights(control: Option<PathBuf>, weights: Vec<(String, u32)>) -> Result<(), Failure> {
+    let mut table = BTreeMap::new();
+    for (name, weight) in weights {
+        if table.insert(name.clone(), weight).is_some() {
+            return Err(Failure::Usage(format!("{name:?} is given two weights")));
+        }
+    }
+    Ok(control::set_weights(&socket(control)?, table)?)
+}
+
+fn socket(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    match named {
+        Some(path) => Ok(path),
+        None => control::find_socket(RUN_DIRECTORY.as_ref()),
+    }
+}
+
+fn parse_weight(text: &str) -> Result<(String, u32), String> {
+    let expected = || "expected NAME=W with W from 1 to 1000".to_owned();
+    let (name, weight) = text.split_once('=').ok_or_else(expected)?;
+    let weight = weight
+        .parse()
+        .ok()
+        .filter(|weight| WEIGHTS.contains(weight));
+    match weight {
+        Some(weight) if !name.is_empty() => Ok((name.to_owned(), weight)),
+        _ => Err(expected()),
+    }
+}
+
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("cannot write to standard output")?;
+    Ok(())
+}
+
+/// Writes one line to stderr, whatever `text` holds.
+fn complain(text: &str) {
+    let line = text.trim().replace(char::is_control, " ");
+    // Nobody is left to tell if this fails.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Clap's message of several lines as one: its first paragraph, then how it should be.
+fn usage_line(message: &str) -> String {
+    let lines = message.lines().map(str::trim);
+    let kept: Vec<&str> = lines
+        .filter(|line| !line.is_empty() && !line.starts_with("For more information"))
+        .collect();
+    kept.join(" ")
+        .replace(" tip:", "; tip:")
+        .replace(" Usage:", "; usage:")
+        .replace("error: ", "")
+}
+
+/// More than any key with white space around it.
+const MAX_KEY_INPUT_BYTES: u64 = 4096;

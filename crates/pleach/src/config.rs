@@ -1,0 +1,191 @@
+//! Configuration files of the tunnel: text to checked types.
+//!
+//! [`load`] reads a file, walks it with positions ([`table`]), and stops at the first mistake with one line that names
+//! file, line, key, what is wrong and what to do ([`source::ConfigError`]). Keys are checked against the list of known
+//! ones before anything else of their table, so that a typing mistake is reported as such. What depends on the host
+//! (devices, ports) is not looked at here but in [`crate::check`].
+
+mod network;
+mod peers;
+mod scheduler;
+mod secret;
+mod source;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tunnel;
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use ipnet::IpNet;
+use pleach_core::units::Bitrate;
+use toml::de::DeTable;
+
+pub(crate) use scheduler::SchedulerConfig;
+pub(crate) use source::{ConfigError, Note, Place, plain};
+pub(crate) use tunnel::RUN_DIRECTORY;
+
+use crate::keys::{KEY_LEN, SecretKey};
+use source::Source;
+use table::Table;
+
+/// One end of a tunnel, client or gateway.
+#[derive(Clone, Debug)]
+pub(crate) struct TunnelConfig {
+    /// Name of the TUN device, valid as such.
+    pub(crate) name: String,
+    /// Inner addresses of this end with their networks; at least one.
+    pub(crate) addresses: Vec<IpNet>,
+    /// This end's X25519 private key.
+    pub(crate) private_key: SecretKey,
+    /// Control socket; absolute, short enough for a socket address.
+    pub(crate) control: PathBuf,
+    /// Inner MTU in bytes, 1280..=9000; `None`: found per link.
+    pub(crate) mtu: Option<u16>,
+    /// What rules the packets this end sends.
+    pub(crate) scheduler: SchedulerConfig,
+    /// Which end.
+    pub(crate) role: Role,
+}
+
+/// What the two ends do not share.
+#[derive(Clone, Debug)]
+pub(crate) enum Role {
+    /// The end with the links.
+    Client(ClientConfig),
+    /// The end that serves clients.
+    Gateway(GatewayConfig),
+}
+
+/// The client's part.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientConfig {
+    /// The other end.
+    pub(crate) gateway: GatewayPeer,
+    /// The links to use, at most [`pleach_core::ids::PathId::MAX`], with distinct names and devices. Empty: every
+    /// interface with a default route, hot-plugged ones too.
+    pub(crate) links: Vec<LinkConfig>,
+}
+
+/// The gateway as its client knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct GatewayPeer {
+    /// X25519 public key.
+    pub(crate) public_key: [u8; KEY_LEN],
+    /// Mixed into the handshake if both ends have it.
+    pub(crate) preshared_key: Option<SecretKey>,
+    /// Outer addresses, at least one, distinct.
+    pub(crate) endpoints: Vec<SocketAddr>,
+    /// Destinations routed into the tunnel; at least one.
+    pub(crate) allowed_ips: Vec<IpNet>,
+}
+
+/// One uplink of the client.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkConfig {
+    /// Name towards the user and the gateway.
+    pub(crate) name: String,
+    /// Network device; may be absent at start.
+    pub(crate) device: String,
+    /// When it is used.
+    pub(crate) cost: Cost,
+    /// Share under proportional policies, 1..=1000.
+    pub(crate) weight: u16,
+    /// Never send faster; `None`: as fast as it goes.
+    pub(crate) upload: Option<Bitrate>,
+    /// Never let the gateway send faster.
+    pub(crate) download: Option<Bitrate>,
+}
+
+/// When a link may carry packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cost {
+    /// Always; lower ranks are filled first.
+    Rank(u8),
+    /// Only while no ranked link is up.
+    Standby,
+    /// Never; the link is only watched.
+    Never,
+}
+
+/// The gateway's part.
+#[derive(Clone, Debug)]
+pub(crate) struct GatewayConfig {
+    /// Outer address to listen on; the port is not zero.
+    pub(crate) listen: SocketAddr,
+    /// What is masqueraded.
+    pub(crate) nat: Nat,
+    /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
+    pub(crate) clients: Vec<ClientPeer>,
+}
+
+/// What a gateway masquerades of its clients' packets to the outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nat {
+    /// `nat = false`: nothing.
+    Off,
+    /// `nat = true`: IPv4; IPv6 is routed.
+    Ipv4,
+    /// `nat = "nat66"`: IPv4 and IPv6.
+    Ipv4AndIpv6,
+}
+
+/// A client as the gateway knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientPeer {
+    /// Name towards the user.
+    pub(crate) name: String,
+    /// X25519 public key.
+    pub(crate) public_key: [u8; KEY_LEN],
+    /// Mixed into the handshake if both ends have it.
+    pub(crate) preshared_key: Option<SecretKey>,
+    /// Inner source addresses it may use, routed to it; at least one.
+    pub(crate) allowed_ips: Vec<IpNet>,
+    /// Replaces the gateway's scheduler towards this client.
+    pub(crate) scheduler: Option<SchedulerConfig>,
+}
+
+/// A configuration with what is needed to talk about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    /// The configuration.
+    pub(crate) config: TunnelConfig,
+    /// What to tell the user.
+    pub(crate) notes: Vec<Note>,
+    /// Gateway: where `listen` stands.
+    pub(crate) listen_place: Option<Place>,
+    /// Client: where the device of each link stands, in the order of the links.
+    pub(crate) device_places: Vec<Place>,
+}
+
+/// Reads and checks the configuration file `path`.
+///
+/// # Errors
+/// The first mistake in the file.
+pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
+    let source = Source::read(path)?;
+    let document = DeTable::parse(source.text()).map_err(|error| {
+        let place = error
+            .span()
+            .map_or_else(|| source.whole(), |span| source.place(span.start));
+        let message = error.message().replace(char::is_control, " ");
+        ConfigError::new(
+            place,
+            "",
+            format!("TOML syntax: {message}"),
+            "correct the line",
+        )
+    })?;
+    let root = Table::root(&source, document.get_ref());
+    let mode = root.required("mode", "mode = \"client\" or mode = \"gateway\"")?;
+    let remedy = "write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
+    let what = "\"client\" or \"gateway\"";
+    match mode.text(what, remedy)? {
+        "client" => tunnel::client(&root),
+        "gateway" => tunnel::gateway(&root),
+        _ => Err(mode.expected(what, remedy)),
+    }
+}

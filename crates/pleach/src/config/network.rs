@@ -1,0 +1,231 @@
+//! Names, devices, addresses and prefixes in configuration files.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::{source::ConfigError, table::Value};
+
+/// A name for a link or client: 1 to 32 of `A-Z a-z 0-9 . _ -`.
+///
+/// # Errors
+/// Anything else.
+pub(super) fn name(value: &Value<'_>) -> Result<String, ConfigError> {
+    let what = "a name of 1 to 32 characters out of A-Z a-z 0-9 . _ -";
+    let remedy = "write a short name such as \"dsl\"";
+    let text = value.text(what, remedy)?;
+    if text.is_empty() || text.len() > 32 || !text.bytes().all(is_name_byte) {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(text.to_owned())
+}
+
+/// The name of the tunnel's own device: as the kernel allows, and plain enough for paths and rule sets.
+///
+/// # Errors
+/// Too long, or other characters.
+pub(super) fn tunnel_name(value: &Value<'_>) -> Result<String, ConfigError> {
+    let what = "a device name of 1 to 15 characters out of A-Z a-z 0-9 . _ -";
+    let remedy = "write a short name such as \"pleach0\"";
+    let text = value.text(what, remedy)?;
+    if !is_device_name(text) || !text.bytes().all(is_name_byte) {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(text.to_owned())
+}
+
+/// The name of a network device that could exist.
+///
+/// # Errors
+/// A name the kernel gives no device.
+pub(super) fn device(value: &Value<'_>) -> Result<String, ConfigError> {
+    let what = "a device name of 1 to 15 characters without spaces, '/' and ':'";
+    let remedy = "write the name of a network device; `ip link` lists them";
+    let text = value.text(what, remedy)?;
+    if !is_device_name(text) {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(text.to_owned())
+}
+
+/// Inner addresses of this end with their prefix length.
+///
+/// # Errors
+/// No or bad CIDR, an address no host can have, the same one twice.
+pub(super) fn addresses(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
+    let remedy = "write for example [\"10.77.0.2/24\"]";
+    let mut addresses: Vec<IpNet> = Vec::new();
+    for item in value.list(MAX_ADDRESSES, remedy)? {
+        let net = cidr(&item)?;
+        let addr = net.addr();
+        if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || is_broadcast(addr)
+        {
+            return Err(item.expected("an address that a host can have", remedy));
+        }
+        if addresses.iter().any(|known| known.addr() == addr) {
+            return Err(item.wrong(
+                format!("address {addr} given twice"),
+                "remove one of the two",
+            ));
+        }
+        addresses.push(net);
+    }
+    Ok(addresses)
+}
+
+/// Prefixes of inner addresses: networks without host bits, out of unicast space.
+///
+/// # Errors
+/// No or bad CIDR, host bits set, loopback, link-local or multicast space.
+pub(super) fn allowed_ips(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
+    let remedy =
+        "write for example [\"10.77.0.2/32\"], or [\"0.0.0.0/0\", \"::/0\"] for everything";
+    let mut prefixes = Vec::new();
+    for item in value.list(MAX_ALLOWED_IPS, remedy)? {
+        let net = cidr(&item)?;
+        let bare = net.trunc();
+        if bare != net {
+            return Err(item.wrong(
+                format!("{net} has host bits set"),
+                &format!(
+                    "write \"{bare}\" for the network, or \"{}\" for the one host",
+                    IpNet::from(net.addr())
+                ),
+            ));
+        }
+        if let Some(space) = useless_space(net) {
+            return Err(item.wrong(
+                format!("{net} is {space} space, which no tunnel carries"),
+                "remove it",
+            ));
+        }
+        prefixes.push(net);
+    }
+    Ok(prefixes)
+}
+
+/// An outer address of the gateway.
+///
+/// # Errors
+/// No `ADDRESS:PORT`, port zero, or an address that cannot be meant.
+pub(super) fn endpoint(value: &Value<'_>) -> Result<SocketAddr, ConfigError> {
+    let what = "ADDRESS:PORT of the gateway";
+    let remedy = "write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"; host names are not looked up";
+    let addr: SocketAddr = value.parse(what, remedy)?;
+    let ip = addr.ip();
+    if addr.port() == 0 || ip.is_unspecified() || ip.is_multicast() || is_broadcast(ip) {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(addr)
+}
+
+/// The outer address a gateway listens on.
+///
+/// # Errors
+/// No `ADDRESS:PORT`, or port zero.
+pub(super) fn listen(value: &Value<'_>) -> Result<SocketAddr, ConfigError> {
+    let what = "ADDRESS:PORT to listen on";
+    let remedy = "write \"[::]:7700\" for all addresses, or \"0.0.0.0:7700\" for IPv4 only";
+    let addr: SocketAddr = value.parse(what, remedy)?;
+    if addr.port() == 0 || addr.ip().is_multicast() || is_broadcast(addr.ip()) {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(addr)
+}
+
+/// The first pair of overlapping prefixes that belong to different owners, as indices into `prefixes`, lower first.
+///
+/// `prefixes`: owner and network without host bits. O(n log n): sorted by address and length, prefixes nest, so a
+/// stack of those that enclose the current one is enough, and only its top can be of another owner unnoticed.
+pub(super) fn overlap(prefixes: &[(usize, IpNet)]) -> Option<(usize, usize)> {
+    let mut order: Vec<usize> = (0..prefixes.len()).collect();
+    order.sort_by_key(|&i| {
+        let net = prefixes[i].1;
+        (net.addr(), net.prefix_len(), i)
+    });
+    let mut enclosing: Vec<usize> = Vec::new();
+    for i in order {
+        let (owner, net) = prefixes[i];
+        while enclosing
+            .pop_if(|&mut outer| !prefixes[outer].1.contains(&net))
+            .is_some()
+        {}
+        if let Some(&outer) = enclosing.last()
+            && prefixes[outer].0 != owner
+        {
+            return Some((i.min(outer), i.max(outer)));
+        }
+        enclosing.push(i);
+    }
+    None
+}
+
+fn cidr(value: &Value<'_>) -> Result<IpNet, ConfigError> {
+    let what = "ADDRESS/PREFIX";
+    let text = value.text(what, "write for example \"10.77.0.2/24\"")?;
+    if let Ok(net) = text.parse::<IpNet>() {
+        return Ok(net);
+    }
+    if let Ok(addr) = text.parse::<IpAddr>() {
+        let one_host = IpNet::from(addr);
+        return Err(value.expected(
+            what,
+            &format!("add the prefix length, for example \"{one_host}\""),
+        ));
+    }
+    let address = text
+        .split_once('/')
+        .map(|(address, _)| address.parse::<IpAddr>());
+    let remedy = match address {
+        Some(Ok(IpAddr::V4(_))) => "write a prefix length from 0 to 32",
+        Some(Ok(IpAddr::V6(_))) => "write a prefix length from 0 to 128",
+        Some(Err(_)) | None => "write for example \"10.77.0.2/24\" or \"fd77::2/64\"",
+    };
+    Err(value.expected(what, remedy))
+}
+
+/// What makes `net` useless in a tunnel, if anything. A prefix that holds more than the useless space is fine.
+fn useless_space(net: IpNet) -> Option<&'static str> {
+    let spaces = [
+        ("unspecified", "0.0.0.0/8"),
+        ("unspecified", "::/128"),
+        ("multicast", "224.0.0.0/4"),
+        ("multicast", "ff00::/8"),
+        ("loopback", "127.0.0.0/8"),
+        ("loopback", "::1/128"),
+        ("link-local", "169.254.0.0/16"),
+        ("link-local", "fe80::/10"),
+        ("reserved", "240.0.0.0/4"),
+    ];
+    spaces
+        .into_iter()
+        .find(|(_, space)| {
+            space
+                .parse::<IpNet>()
+                .is_ok_and(|space| space.contains(&net))
+        })
+        .map(|(kind, _)| kind)
+}
+
+fn is_broadcast(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => addr.is_broadcast(),
+        IpAddr::V6(_) => false,
+    }
+}
+
+/// What the kernel's `dev_valid_name` allows.
+fn is_device_name(text: &str) -> bool {
+    let forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    (1..=15).contains(&text.len()) && text != "." && text != ".." && !text.contains(forbidden)
+}
+
+const fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
+}
+
+/// More addresses than any tunnel has.
+const MAX_ADDRESSES: usize = 64;
+
+/// A full table of one country's prefixes fits.
+const MAX_ALLOWED_IPS: usize = 65_536;

@@ -1,0 +1,229 @@
+//! The client's `[gateway]` and `[[link]]`, the gateway's `[[client]]`.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use pleach_core::{ids::PathId, units::Bitrate};
+
+use super::{
+    ClientPeer, Cost, GatewayPeer, LinkConfig, network, scheduler, secret,
+    source::{ConfigError, Note, Place},
+    table::{Table, Value},
+    tunnel,
+};
+use crate::keys::{self, KEY_LEN};
+
+/// Keys of `[gateway]`.
+pub(super) const GATEWAY_KEYS: &[&str] = &[
+    "public_key",
+    "preshared_key",
+    "preshared_key_file",
+    "endpoints",
+    "allowed_ips",
+];
+
+/// Keys of `[[link]]`.
+pub(super) const LINK_KEYS: &[&str] = &["name", "device", "cost", "weight", "upload", "download"];
+
+/// Keys of `[[client]]`.
+const CLIENT_KEYS: &[&str] = &[
+    "name",
+    "public_key",
+    "preshared_key",
+    "preshared_key_file",
+    "allowed_ips",
+    "scheduler",
+];
+
+/// The client's `[gateway]`.
+///
+/// # Errors
+/// The first mistake in it.
+pub(super) fn gateway(root: &Table<'_>, notes: &mut Vec<Note>) -> Result<GatewayPeer, ConfigError> {
+    let table = root.table("gateway", GATEWAY_KEYS)?;
+    let public_key = table.required("public_key", PUBLIC_KEY_EXAMPLE)?;
+    let endpoints = table.required("endpoints", "endpoints = [\"203.0.113.5:7700\"]")?;
+    let allowed_ips = table.required("allowed_ips", "allowed_ips = [\"0.0.0.0/0\", \"::/0\"]")?;
+    let mut addresses = Vec::new();
+    for item in endpoints.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
+        let address = network::endpoint(&item)?;
+        if addresses.contains(&address) {
+            return Err(item.wrong(format!("{address} given twice"), "remove one of the two"));
+        }
+        addresses.push(address);
+    }
+    Ok(GatewayPeer {
+        public_key: secret::public(&public_key)?,
+        preshared_key: secret::optional(&table, "preshared_key", "preshared_key_file", notes)?,
+        endpoints: addresses,
+        allowed_ips: network::allowed_ips(&allowed_ips)?,
+    })
+}
+
+/// The client's `[[link]]` tables, each with the place of its device.
+///
+/// # Errors
+/// The first mistake in them, a name or device given twice, or too many of them.
+pub(super) fn links(root: &Table<'_>) -> Result<Vec<(LinkConfig, Place)>, ConfigError> {
+    let tables = root.tables("link", LINK_KEYS)?;
+    if let Some(table) = tables.get(PathId::MAX) {
+        return Err(ConfigError::new(
+            table.place(),
+            "[[link]]",
+            format!("one link too many: at most {} are used", PathId::MAX),
+            "remove links",
+        ));
+    }
+    let mut names = Unique::default();
+    let mut devices = Unique::default();
+    tables
+        .iter()
+        .map(|table| link(table, &mut names, &mut devices))
+        .collect()
+}
+
+/// The gateway's `[[client]]` tables.
+///
+/// # Errors
+/// The first mistake in them; a name, a key or an inner address given to two of them; `own_key` as a client's.
+pub(super) fn clients(
+    root: &Table<'_>,
+    own_key: &[u8; KEY_LEN],
+    notes: &mut Vec<Note>,
+) -> Result<Vec<ClientPeer>, ConfigError> {
+    let tables = root.tables("client", CLIENT_KEYS)?;
+    let mut names = Unique::default();
+    let mut keys = Unique::default();
+    let clients: Vec<ClientPeer> = tables
+        .iter()
+        .map(|table| client(table, own_key, &mut names, &mut keys, notes))
+        .collect::<Result<_, _>>()?;
+    let prefixes: Vec<(usize, IpNet)> = clients
+        .iter()
+        .enumerate()
+        .flat_map(|(owner, client)| client.allowed_ips.iter().map(move |net| (owner, *net)))
+        .collect();
+    if let Some((first, second)) = network::overlap(&prefixes) {
+        let ((other, other_net), (owner, net)) = (prefixes[first], prefixes[second]);
+        return Err(tables[owner].wrong(
+            "allowed_ips",
+            format!(
+                "{net} overlaps {other_net} of client \"{}\"",
+                clients[other].name
+            ),
+            "give every inner address to one client only",
+        ));
+    }
+    Ok(clients)
+}
+
+fn link(
+    table: &Table<'_>,
+    names: &mut Unique,
+    devices: &mut Unique,
+) -> Result<(LinkConfig, Place), ConfigError> {
+    let name_value = table.required("name", "name = \"dsl\"")?;
+    let name = network::name(&name_value)?;
+    let device_value = table.required("device", "device = \"eth1\"")?;
+    let device = network::device(&device_value)?;
+    names.insert(&name, &name_value, "give every link its own name")?;
+    devices.insert(&device, &device_value, "remove one of the two links")?;
+    let weight = table.optional("weight").map(|value| {
+        value.integer(
+            1..=1000,
+            "write a share such as 64; cost = \"never\" switches a link off",
+        )
+    });
+    let link = LinkConfig {
+        name,
+        device,
+        cost: table
+            .optional("cost")
+            .as_ref()
+            .map_or(Ok(Cost::Rank(0)), cost)?,
+        weight: weight.transpose()?.unwrap_or(1),
+        upload: table.optional("upload").as_ref().map(rate).transpose()?,
+        download: table.optional("download").as_ref().map(rate).transpose()?,
+    };
+    Ok((link, device_value.place()))
+}
+
+fn client(
+    table: &Table<'_>,
+    own_key: &[u8; KEY_LEN],
+    names: &mut Unique,
+    public_keys: &mut Unique,
+    notes: &mut Vec<Note>,
+) -> Result<ClientPeer, ConfigError> {
+    let name_value = table.required("name", "name = \"home\"")?;
+    let name = network::name(&name_value)?;
+    names.insert(&name, &name_value, "give every client its own name")?;
+    let key_value = table.required("public_key", PUBLIC_KEY_EXAMPLE)?;
+    let public_key = secret::public(&key_value)?;
+    if public_key == *own_key {
+        return Err(tunnel::own_key(table));
+    }
+    public_keys.insert(
+        &keys::encode_public(&public_key),
+        &key_value,
+        "give every client its own key pair, made with `pleach genkey`",
+    )?;
+    let allowed_ips = table.required("allowed_ips", "allowed_ips = [\"10.77.0.2/32\"]")?;
+    let scheduler = table
+        .optional("scheduler")
+        .map(|value| scheduler::read_table(&value, "[client.scheduler]", notes));
+    Ok(ClientPeer {
+        name,
+        public_key,
+        preshared_key: secret::optional(table, "preshared_key", "preshared_key_file", notes)?,
+        allowed_ips: network::allowed_ips(&allowed_ips)?,
+        scheduler: scheduler.transpose()?,
+    })
+}
+
+fn cost(value: &Value<'_>) -> Result<Cost, ConfigError> {
+    let rank = value
+        .as_integer()
+        .and_then(|number| u8::try_from(number).ok());
+    match (rank, value.as_text()) {
+        (Some(rank), _) => Ok(Cost::Rank(rank)),
+        (_, Some("standby")) => Ok(Cost::Standby),
+        (_, Some("never")) => Ok(Cost::Never),
+        _ => Err(value.expected(
+            "a whole number from 0 to 255, \"standby\" or \"never\"",
+            "write 0 for the link to fill first, a higher number for a dearer one",
+        )),
+    }
+}
+
+fn rate(value: &Value<'_>) -> Result<Bitrate, ConfigError> {
+    let what = "a rate above zero such as \"64Mbit\" (bit, kbit, Mbit, Gbit)";
+    let remedy = "write number and unit as a string, or remove the limit";
+    let rate: Bitrate = value.parse(what, remedy)?;
+    if rate == Bitrate::ZERO {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(rate)
+}
+
+/// Values that may appear once, with the place of the first.
+#[derive(Default)]
+struct Unique(BTreeMap<String, Place>);
+
+impl Unique {
+    fn insert(&mut self, text: &str, value: &Value<'_>, remedy: &str) -> Result<(), ConfigError> {
+        match self.0.insert(text.to_owned(), value.place()) {
+            None => Ok(()),
+            Some(first) => {
+                let line = first.line.unwrap_or_default();
+                Err(value.wrong(format!("\"{text}\" is already used on line {line}"), remedy))
+            }
+        }
+    }
+}
+
+const PUBLIC_KEY_EXAMPLE: &str =
+    "public_key = \"KEY\", the other end's, as `pleach pubkey` prints it";
+
+/// More outer addresses than any gateway has.
+const MAX_ENDPOINTS: usize = 16;

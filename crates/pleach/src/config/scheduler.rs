@@ -1,0 +1,184 @@
+//! The `[scheduler]` table: which policy, and its own keys.
+
+use core::time::Duration;
+
+use super::{
+    source::{ConfigError, Note},
+    table::{Table, Value},
+};
+
+/// A scheduling policy with its keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SchedulerConfig {
+    /// The path on which the packet arrives first; the default.
+    #[default]
+    EarliestArrival,
+    /// A flow stays on a link.
+    Flow,
+    /// The ready path with the lowest round-trip time.
+    MinRtt,
+    /// A copy on every path.
+    Redundant,
+    /// One after the other.
+    RoundRobin,
+    /// One link only, by name.
+    Single {
+        /// The link's name.
+        link: String,
+    },
+    /// Smooth weighted round robin by the links' weights.
+    Weighted,
+}
+
+impl SchedulerConfig {
+    /// The policy's name as configuration and status show it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::EarliestArrival => "earliest-arrival",
+            Self::Flow => "flow",
+            Self::MinRtt => "min-rtt",
+            Self::Redundant => "redundant",
+            Self::RoundRobin => "round-robin",
+            Self::Single { .. } => "single",
+            Self::Weighted => "weighted",
+        }
+    }
+}
+
+/// Reads the table `[scheduler]` of `root`, or takes the default.
+///
+/// # Errors
+/// The first mistake in it.
+pub(super) fn read(
+    root: &Table<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<SchedulerConfig, ConfigError> {
+    match root.optional("scheduler") {
+        Some(value) => read_table(&value, "[scheduler]", notes),
+        None => Ok(SchedulerConfig::default()),
+    }
+}
+
+/// Reads the scheduler table `value`, called `label`.
+///
+/// # Errors
+/// An unknown policy, a key of another policy, a bad value.
+pub(super) fn read_table(
+    value: &Value<'_>,
+    label: &str,
+    notes: &mut Vec<Note>,
+) -> Result<SchedulerConfig, ConfigError> {
+    let known: Vec<&str> = core::iter::once("policy")
+        .chain(
+            POLICIES
+                .iter()
+                .flat_map(|policy| policy.keys.iter().copied()),
+        )
+        .collect();
+    let table = value.table(label.to_owned(), &known)?;
+    let names: Vec<&str> = POLICIES.iter().map(|policy| policy.name).collect();
+    let list = format!("write one of: {}", names.join(", "));
+    let policy = table.required("policy", "policy = \"earliest-arrival\"")?;
+    let name = policy.text("the name of a policy", &list)?;
+    let Some(spec) = POLICIES.iter().find(|spec| spec.name == name) else {
+        return Err(policy.expected("a known policy", &list));
+    };
+    refuse_foreign_keys(&table, spec)?;
+    Ok(match name {
+        "adaptive" => {
+            if let Some(delay) = table.optional("target_delay") {
+                target_delay(&delay)?;
+            }
+            notes.push(Note {
+                place: policy.place(),
+                text: "policy \"adaptive\" is not in this version; \"earliest-arrival\" takes its place".to_owned(),
+                warning: false,
+            });
+            SchedulerConfig::EarliestArrival
+        }
+        "flow" => SchedulerConfig::Flow,
+        "min-rtt" => SchedulerConfig::MinRtt,
+        "redundant" => SchedulerConfig::Redundant,
+        "round-robin" => SchedulerConfig::RoundRobin,
+        "single" => {
+            let link = table.required("link", "link = \"NAME\", the name of the link to use")?;
+            let name = super::network::name(&link)?;
+            SchedulerConfig::Single { link: name }
+        }
+        "weighted" => SchedulerConfig::Weighted,
+        _ => SchedulerConfig::EarliestArrival,
+    })
+}
+
+/// A policy as configuration files know it.
+struct PolicySpec {
+    name: &'static str,
+    /// Keys beside `policy`.
+    keys: &'static [&'static str],
+}
+
+/// Every accepted policy.
+const POLICIES: [PolicySpec; 8] = [
+    PolicySpec {
+        name: "adaptive",
+        keys: &["target_delay"],
+    },
+    PolicySpec {
+        name: "earliest-arrival",
+        keys: &[],
+    },
+    PolicySpec {
+        name: "flow",
+        keys: &[],
+    },
+    PolicySpec {
+        name: "min-rtt",
+        keys: &[],
+    },
+    PolicySpec {
+        name: "redundant",
+        keys: &[],
+    },
+    PolicySpec {
+        name: "round-robin",
+        keys: &[],
+    },
+    PolicySpec {
+        name: "single",
+        keys: &["link"],
+    },
+    PolicySpec {
+        name: "weighted",
+        keys: &[],
+    },
+];
+
+fn refuse_foreign_keys(table: &Table<'_>, spec: &PolicySpec) -> Result<(), ConfigError> {
+    let foreign = table
+        .present()
+        .into_iter()
+        .find(|key| *key != "policy" && !spec.keys.contains(key));
+    let Some(key) = foreign else { return Ok(()) };
+    let owners: Vec<&str> = POLICIES
+        .iter()
+        .filter(|policy| policy.keys.contains(&key))
+        .map(|policy| policy.name)
+        .collect();
+    let owners = owners.join(", ");
+    Err(table.wrong(
+        key,
+        format!("not a key of policy \"{}\"", spec.name),
+        &format!("remove it, or choose the policy it belongs to: {owners}"),
+    ))
+}
+
+/// Checks a queueing delay to aim at: 1 ms to 10 s.
+fn target_delay(value: &Value<'_>) -> Result<(), ConfigError> {
+    let what = "a duration from \"1ms\" to \"10s\"";
+    let remedy = "write for example \"20ms\"";
+    humantime::parse_duration(value.text(what, remedy)?)
+        .ok()
+        .filter(|delay| (Duration::from_millis(1)..=Duration::from_secs(10)).contains(delay))
+        .map(drop)
+        .ok_or_else(|| value.expected(what, remedy))
+}

@@ -1,0 +1,124 @@
+//! Keys in configuration files: given in place, or in a file of their own.
+//!
+//! A secret's text never appears in a message. A key file that others than its owner may read is refused.
+
+use std::{fs::File, io::Read, os::unix::fs::PermissionsExt, path::Path};
+
+use zeroize::Zeroizing;
+
+use super::{
+    source::{ConfigError, Note, plain},
+    table::{Table, Value, shorten},
+};
+use crate::keys::{self, KEY_LEN, KeyError, SecretKey};
+
+/// The secret under `key`, or in the file under `file_key`; `None` if neither is there. Warns once a file about secrets
+/// that others may read in it.
+///
+/// # Errors
+/// Both are given; the text is no key; the file is missing, readable by others, or holds no key.
+pub(super) fn optional(
+    table: &Table<'_>,
+    key: &str,
+    file_key: &str,
+    notes: &mut Vec<Note>,
+) -> Result<Option<SecretKey>, ConfigError> {
+    match (table.optional(key), table.optional(file_key)) {
+        (None, None) => Ok(None),
+        (Some(inline), None) => {
+            let text = inline.as_text().ok_or_else(|| {
+                inline.wrong("expected a key in base64, found no string", GENERATE)
+            })?;
+            let decoded = keys::decode(text).map_err(|error| not_a_key(&inline, error))?;
+            let text = "this file holds secret keys and is open to others; chmod 600 it";
+            if table.source().readable_by_others && notes.iter().all(|note| note.text != text) {
+                notes.push(Note {
+                    place: inline.place(),
+                    text: text.to_owned(),
+                    warning: true,
+                });
+            }
+            Ok(Some(SecretKey::new(decoded)))
+        }
+        (None, Some(file)) => from_file(&file, table.source().directory()).map(Some),
+        (Some(_), Some(file)) => Err(file.wrong(
+            format!("given together with {key}"),
+            "keep one of the two, best the file",
+        )),
+    }
+}
+
+/// The secret that must be there; see [`optional`].
+///
+/// # Errors
+/// As [`optional`], or neither key is there.
+pub(super) fn required(
+    table: &Table<'_>,
+    key: &str,
+    file_key: &str,
+    notes: &mut Vec<Note>,
+) -> Result<SecretKey, ConfigError> {
+    optional(table, key, file_key, notes)?.ok_or_else(|| {
+        table.wrong(
+            key,
+            "missing required key",
+            &format!("add {file_key} = \"FILE\"; `pleach genkey` makes its content"),
+        )
+    })
+}
+
+/// A public key.
+///
+/// # Errors
+/// The text is no key.
+pub(super) fn public(value: &Value<'_>) -> Result<[u8; KEY_LEN], ConfigError> {
+    let remedy = "write the other end's public key, as `pleach pubkey` prints it";
+    let text = value.text("a key in base64", remedy)?;
+    let key =
+        keys::decode(text).map_err(|error| value.wrong(format!("expected {error}"), remedy))?;
+    Ok(*key)
+}
+
+fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigError> {
+    let name = value.text("the path of a key file", "write the path as a string")?;
+    let path = directory.join(name);
+    let shown = shorten(&format!("{:?}", path.as_os_str()));
+    let cannot = |error: std::io::Error| {
+        value.wrong(
+            format!("key file {shown} cannot be read: {}", plain(&error)),
+            "make it with `pleach genkey`, or correct the path",
+        )
+    };
+    let file = File::open(&path).map_err(cannot)?;
+    let metadata = file.metadata().map_err(cannot)?;
+    if !metadata.is_file() {
+        return Err(value.wrong(
+            format!("{shown} is not a regular file"),
+            "name a file that holds one key",
+        ));
+    }
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(value.wrong(
+            format!("key file {shown} is open to others (mode {mode:03o})"),
+            "chmod 600 the file, and make a new key if others may have read it",
+        ));
+    }
+    // Longer than any key with white space, so that a wrong file is told from a key.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_KEY_FILE_BYTES));
+    file.take(MAX_KEY_FILE_BYTES as u64)
+        .read_to_end(&mut bytes)
+        .map_err(cannot)?;
+    let text = core::str::from_utf8(&bytes).unwrap_or("not text");
+    let decoded = keys::decode(text)
+        .map_err(|error| value.wrong(format!("key file {shown}: expected {error}"), GENERATE))?;
+    Ok(SecretKey::new(decoded))
+}
+
+fn not_a_key(value: &Value<'_>, error: KeyError) -> ConfigError {
+    value.wrong(format!("expected {error}"), GENERATE)
+}
+
+const GENERATE: &str = "paste the output of `pleach genkey`";
+
+const MAX_KEY_FILE_BYTES: usize = 4096;

@@ -1,0 +1,570 @@
+//! A table of mistakes, each with the line it yields; and what good files come out as.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::keys;
+
+/// Private key with the public key [`OWN_PUBLIC`].
+const PRIVATE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
+const OWN_PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
+const OTHER_PUBLIC: &str = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
+const THIRD_PUBLIC: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+
+const CLIENT: &str = r#"mode = "client"
+[tunnel]
+name = "pleach0"
+address = ["10.77.0.2/24", "fd77::2/64"]
+private_key = "PRIVATE"
+control = "/run/pleach/pleach0.sock"
+mtu = 1400
+[scheduler]
+policy = "adaptive"
+[gateway]
+public_key = "OTHER"
+endpoints = ["203.0.113.5:7700", "[2001:db8::5]:7700"]
+allowed_ips = ["0.0.0.0/0", "::/0"]
+[[link]]
+name = "dsl"
+device = "eth1"
+cost = 0
+weight = 64
+[[link]]
+name = "lte"
+device = "wwan0"
+cost = "standby"
+upload = "20Mbit"
+"#;
+
+const GATEWAY: &str = r#"mode = "gateway"
+[tunnel]
+name = "pleach0"
+address = ["10.77.0.1/24", "fd77::1/64"]
+private_key = "PRIVATE"
+listen = "[::]:7700"
+control = "/run/pleach/pleach0.sock"
+nat = true
+[scheduler]
+policy = "adaptive"
+[[client]]
+name = "home"
+public_key = "OTHER"
+allowed_ips = ["10.77.0.2/32", "fd77::2/128"]
+[[client]]
+name = "office"
+public_key = "THIRD"
+allowed_ips = ["10.77.1.0/24"]
+[client.scheduler]
+policy = "flow"
+"#;
+
+/// A directory with configuration and key files that only the owner may read.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let files = Self(TempDir::new().expect("temporary directory"));
+        files.write("good.key", PRIVATE, 0o600);
+        files.write("open.key", PRIVATE, 0o644);
+        files.write("bad.key", "hello", 0o600);
+        files
+    }
+
+    fn write(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).expect("write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+        path
+    }
+
+    /// Loads `text` with the placeholders for keys filled in. An error comes without the directory.
+    fn load(&self, text: &str) -> Result<Loaded, String> {
+        let text = text
+            .replace("PRIVATE", PRIVATE)
+            .replace("OTHER", OTHER_PUBLIC)
+            .replace("THIRD", THIRD_PUBLIC);
+        let path = self.write("f.toml", &text, 0o600);
+        load(&path).map_err(|error| {
+            let directory = format!("{}/", self.0.path().display());
+            error.to_string().replace(&directory, "")
+        })
+    }
+}
+
+/// A mistake: in `base`, `from` (once there) becomes `to`; the error is the line `expected`.
+struct Mistake {
+    kind: &'static str,
+    base: &'static str,
+    from: &'static str,
+    to: &'static str,
+    expected: &'static str,
+}
+
+macro_rules! mistakes {
+    ($($kind:literal: $base:ident, $from:literal => $to:literal, $expected:literal;)*) => {
+        &[$(Mistake { kind: $kind, base: $base, from: $from, to: $to, expected: $expected }),*]
+    };
+}
+
+const MISTAKES: &[Mistake] = mistakes! {
+    "TOML syntax": CLIENT, "name = \"dsl\"" => "name = \"dsl",
+        "f.toml:15: TOML syntax: invalid basic string, expected `\"`; remedy: correct the line";
+    "TOML key twice": CLIENT, "mtu = 1400" => "mtu = 1400\nmtu = 1400",
+        "f.toml:8: TOML syntax: duplicate key; remedy: correct the line";
+    "mode missing": CLIENT, "mode = \"client\"\n" => "",
+        "f.toml:1: mode: missing required key; remedy: add mode = \"client\" or mode = \"gateway\"";
+    "mode unknown": CLIENT, "mode = \"client\"" => "mode = \"server\"",
+        "f.toml:1: mode: expected \"client\" or \"gateway\", found \"server\"; remedy: write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
+    "mode of another type": CLIENT, "mode = \"client\"" => "mode = 7",
+        "f.toml:1: mode: expected \"client\" or \"gateway\", found 7; remedy: write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
+    "unknown key": CLIENT, "weight = 64" => "wieght = 64",
+        "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
+    "unknown table": CLIENT, "[gateway]" => "[gatway]",
+        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link)";
+    "unknown key with odd characters": CLIENT, "weight = 64" => "\"we\\night\" = 64",
+        "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
+    "table of the other mode": GATEWAY, "[scheduler]" => "[gateway]\n[scheduler]",
+        "f.toml:9: [gateway]: not used with mode = \"gateway\"; remedy: remove it, or correct the mode";
+    "client without gateway": CLIENT, "[gateway]\npublic_key = \"OTHER\"\nendpoints = [\"203.0.113.5:7700\", \"[2001:db8::5]:7700\"]\nallowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n" => "",
+        "f.toml:1: [gateway]: missing required table; remedy: add a table [gateway] with its keys";
+    "required key missing": CLIENT, "public_key = \"OTHER\"\n" => "",
+        "f.toml:10: [gateway] public_key: missing required key; remedy: add public_key = \"KEY\", the other end's, as `pleach pubkey` prints it";
+    "link is no array": CLIENT, "[[link]]\nname = \"dsl\"\ndevice = \"eth1\"\ncost = 0\nweight = 64\n[[link]]" => "[link]",
+        "f.toml:14: [[link]]: expected an array of tables, found a table; remedy: write [[link]] with double brackets";
+    "scheduler is no table": GATEWAY, "[scheduler]" => "[[scheduler]]",
+        "f.toml:9: [[scheduler]]: expected a table, found a list; remedy: write [scheduler] on a line of its own";
+    "CIDR bad": CLIENT, "\"10.77.0.2/24\"" => "\"10.77.0/24\"",
+        "f.toml:4: [tunnel] address: expected ADDRESS/PREFIX, found \"10.77.0/24\"; remedy: write for example \"10.77.0.2/24\" or \"fd77::2/64\"";
+    "CIDR of another type": CLIENT, "\"10.77.0.2/24\"" => "10",
+        "f.toml:4: [tunnel] address: expected ADDRESS/PREFIX, found 10; remedy: write for example \"10.77.0.2/24\"";
+    "CIDR without prefix": CLIENT, "\"10.77.0.2/24\"" => "\"10.77.0.2\"",
+        "f.toml:4: [tunnel] address: expected ADDRESS/PREFIX, found \"10.77.0.2\"; remedy: add the prefix length, for example \"10.77.0.2/32\"";
+    "IPv4 prefix too long": CLIENT, "\"10.77.0.2/24\"" => "\"10.77.0.2/33\"",
+        "f.toml:4: [tunnel] address: expected ADDRESS/PREFIX, found \"10.77.0.2/33\"; remedy: write a prefix length from 0 to 32";
+    "IPv6 prefix too long": CLIENT, "\"fd77::2/64\"" => "\"fd77::2/129\"",
+        "f.toml:4: [tunnel] address: expected ADDRESS/PREFIX, found \"fd77::2/129\"; remedy: write a prefix length from 0 to 128";
+    "host bits": GATEWAY, "\"10.77.1.0/24\"" => "\"10.77.1.9/24\"",
+        "f.toml:18: [[client]] allowed_ips: 10.77.1.9/24 has host bits set; remedy: write \"10.77.1.0/24\" for the network, or \"10.77.1.9/32\" for the one host";
+    "address nobody has": CLIENT, "\"10.77.0.2/24\"" => "\"224.0.0.1/24\"",
+        "f.toml:4: [tunnel] address: expected an address that a host can have, found \"224.0.0.1/24\"; remedy: write for example [\"10.77.0.2/24\"]";
+    "address twice": CLIENT, "\"fd77::2/64\"" => "\"10.77.0.2/16\"",
+        "f.toml:4: [tunnel] address: address 10.77.0.2 given twice; remedy: remove one of the two";
+    "no address": CLIENT, "[\"10.77.0.2/24\", \"fd77::2/64\"]" => "[]",
+        "f.toml:4: [tunnel] address: expected at least one entry, found an empty list; remedy: write for example [\"10.77.0.2/24\"]";
+    "private key bad": CLIENT, "\"PRIVATE\"" => "\"secret words\"",
+        "f.toml:5: [tunnel] private_key: expected a key in base64 (44 characters), found other text; remedy: paste the output of `pleach genkey`";
+    "private key of another type": CLIENT, "\"PRIVATE\"" => "7",
+        "f.toml:5: [tunnel] private_key: expected a key in base64, found no string; remedy: paste the output of `pleach genkey`";
+    "private key too short": CLIENT, "\"PRIVATE\"" => "\"c2VjcmV0\"",
+        "f.toml:5: [tunnel] private_key: expected a key of 32 bytes, found 6; remedy: paste the output of `pleach genkey`";
+    "private key missing": CLIENT, "private_key = \"PRIVATE\"\n" => "",
+        "f.toml:2: [tunnel] private_key: missing required key; remedy: add private_key_file = \"FILE\"; `pleach genkey` makes its content";
+    "private key and file": CLIENT, "control =" => "private_key_file = \"good.key\"\ncontrol =",
+        "f.toml:6: [tunnel] private_key_file: given together with private_key; remedy: keep one of the two, best the file";
+    "key file missing": CLIENT, "private_key = \"PRIVATE\"" => "private_key_file = \"none.key\"",
+        "f.toml:5: [tunnel] private_key_file: key file \"none.key\" cannot be read: No such file or directory; remedy: make it with `pleach genkey`, or correct the path";
+    "key file is a directory": CLIENT, "private_key = \"PRIVATE\"" => "private_key_file = \".\"",
+        "f.toml:5: [tunnel] private_key_file: \".\" is not a regular file; remedy: name a file that holds one key";
+    "key file open to others": CLIENT, "private_key = \"PRIVATE\"" => "private_key_file = \"open.key\"",
+        "f.toml:5: [tunnel] private_key_file: key file \"open.key\" is open to others (mode 644); remedy: chmod 600 the file, and make a new key if others may have read it";
+    "key file without key": CLIENT, "private_key = \"PRIVATE\"" => "private_key_file = \"bad.key\"",
+        "f.toml:5: [tunnel] private_key_file: key file \"bad.key\": expected a key in base64 (44 characters), found other text; remedy: paste the output of `pleach genkey`";
+    "public key bad": GATEWAY, "\"OTHER\"" => "\"hello\"",
+        "f.toml:13: [[client]] public_key: expected a key in base64 (44 characters), found other text; remedy: write the other end's public key, as `pleach pubkey` prints it";
+    "public key is the own one": CLIENT, "\"OTHER\"" => "\"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"",
+        "f.toml:11: [gateway] public_key: is the public key of this end's own private key; remedy: write the public key of the other end";
+    "client with the gateway's key": GATEWAY, "\"OTHER\"" => "\"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"",
+        "f.toml:13: [[client]] public_key: is the public key of this end's own private key; remedy: write the public key of the other end";
+    "preshared key bad": GATEWAY, "public_key = \"OTHER\"" => "public_key = \"OTHER\"\npreshared_key = \"AAAA\"",
+        "f.toml:14: [[client]] preshared_key: expected a key of 32 bytes, found 3; remedy: paste the output of `pleach genkey`";
+    "preshared key file open to others": CLIENT, "endpoints" => "preshared_key_file = \"open.key\"\nendpoints",
+        "f.toml:12: [gateway] preshared_key_file: key file \"open.key\" is open to others (mode 644); remedy: chmod 600 the file, and make a new key if others may have read it";
+    "endpoint without port": CLIENT, "\"203.0.113.5:7700\"" => "\"203.0.113.5\"",
+        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"203.0.113.5\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"; host names are not looked up";
+    "endpoint is a host name": CLIENT, "\"203.0.113.5:7700\"" => "\"example.org:7700\"",
+        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"example.org:7700\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"; host names are not looked up";
+    "endpoint port zero": CLIENT, "\"203.0.113.5:7700\"" => "\"203.0.113.5:0\"",
+        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"203.0.113.5:0\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"; host names are not looked up";
+    "endpoint twice": CLIENT, "\"[2001:db8::5]:7700\"" => "\"203.0.113.5:7700\"",
+        "f.toml:12: [gateway] endpoints: 203.0.113.5:7700 given twice; remedy: remove one of the two";
+    "listen bad": GATEWAY, "\"[::]:7700\"" => "\"*:7700\"",
+        "f.toml:6: [tunnel] listen: expected ADDRESS:PORT to listen on, found \"*:7700\"; remedy: write \"[::]:7700\" for all addresses, or \"0.0.0.0:7700\" for IPv4 only";
+    "listen missing": GATEWAY, "listen = \"[::]:7700\"\n" => "",
+        "f.toml:2: [tunnel] listen: missing required key; remedy: add listen = \"[::]:7700\"";
+    "nat unknown": GATEWAY, "nat = true" => "nat = \"nat64\"",
+        "f.toml:8: [tunnel] nat: expected true, false or \"nat66\", found \"nat64\"; remedy: write true to masquerade IPv4, \"nat66\" for IPv6 too";
+    "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
+        "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"20\"; remedy: write for example \"20ms\"";
+    "rate bad": CLIENT, "\"20Mbit\"" => "\"20 MB\"",
+        "f.toml:23: [[link]] upload: expected a rate above zero such as \"64Mbit\" (bit, kbit, Mbit, Gbit), found \"20 MB\"; remedy: write number and unit as a string, or remove the limit";
+    "rate zero": CLIENT, "\"20Mbit\"" => "\"0Mbit\"",
+        "f.toml:23: [[link]] upload: expected a rate above zero such as \"64Mbit\" (bit, kbit, Mbit, Gbit), found \"0Mbit\"; remedy: write number and unit as a string, or remove the limit";
+    "tunnel name too long": CLIENT, "\"pleach0\"" => "\"a-very-long-name\"",
+        "f.toml:3: [tunnel] name: expected a device name of 1 to 15 characters out of A-Z a-z 0-9 . _ -, found \"a-very-long-name\"; remedy: write a short name such as \"pleach0\"";
+    "tunnel name with bad characters": CLIENT, "\"pleach0\"" => "\"ple/ach\"",
+        "f.toml:3: [tunnel] name: expected a device name of 1 to 15 characters out of A-Z a-z 0-9 . _ -, found \"ple/ach\"; remedy: write a short name such as \"pleach0\"";
+    "link name bad": CLIENT, "\"lte\"" => "\"lte=5\"",
+        "f.toml:20: [[link]] name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 . _ -, found \"lte=5\"; remedy: write a short name such as \"dsl\"";
+    "link name twice": CLIENT, "\"lte\"" => "\"dsl\"",
+        "f.toml:20: [[link]] name: \"dsl\" is already used on line 15; remedy: give every link its own name";
+    "link device twice": CLIENT, "\"wwan0\"" => "\"eth1\"",
+        "f.toml:21: [[link]] device: \"eth1\" is already used on line 16; remedy: remove one of the two links";
+    "link device cannot exist": CLIENT, "\"wwan0\"" => "\"ww an0\"",
+        "f.toml:21: [[link]] device: expected a device name of 1 to 15 characters without spaces, '/' and ':', found \"ww an0\"; remedy: write the name of a network device; `ip link` lists them";
+    "link device empty": CLIENT, "\"wwan0\"" => "\"\"",
+        "f.toml:21: [[link]] device: expected a device name of 1 to 15 characters without spaces, '/' and ':', found \"\"; remedy: write the name of a network device; `ip link` lists them";
+    "link device is the tunnel": CLIENT, "\"wwan0\"" => "\"pleach0\"",
+        "f.toml:21: [[link]] device: \"pleach0\" is the tunnel's own device; remedy: name the device of an uplink";
+    "client name twice": GATEWAY, "\"office\"" => "\"home\"",
+        "f.toml:16: [[client]] name: \"home\" is already used on line 12; remedy: give every client its own name";
+    "client key twice": GATEWAY, "\"THIRD\"" => "\"OTHER\"",
+        "f.toml:17: [[client]] public_key: \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\" is already used on line 13; remedy: give every client its own key pair, made with `pleach genkey`";
+    "allowed_ips overlap": GATEWAY, "\"10.77.1.0/24\"" => "\"10.77.0.0/16\"",
+        "f.toml:18: [[client]] allowed_ips: 10.77.0.0/16 overlaps 10.77.0.2/32 of client \"home\"; remedy: give every inner address to one client only";
+    "allowed_ips multicast": GATEWAY, "\"10.77.1.0/24\"" => "\"239.0.0.0/8\"",
+        "f.toml:18: [[client]] allowed_ips: 239.0.0.0/8 is multicast space, which no tunnel carries; remedy: remove it";
+    "allowed_ips empty": CLIENT, "[\"0.0.0.0/0\", \"::/0\"]" => "[]",
+        "f.toml:13: [gateway] allowed_ips: expected at least one entry, found an empty list; remedy: write for example [\"10.77.0.2/32\"], or [\"0.0.0.0/0\", \"::/0\"] for everything";
+    "allowed_ips no list": CLIENT, "[\"0.0.0.0/0\", \"::/0\"]" => "\"0.0.0.0/0\"",
+        "f.toml:13: [gateway] allowed_ips: expected a list, found \"0.0.0.0/0\"; remedy: write for example [\"10.77.0.2/32\"], or [\"0.0.0.0/0\", \"::/0\"] for everything";
+    "weight zero": CLIENT, "weight = 64" => "weight = 0",
+        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found 0; remedy: write a share such as 64; cost = \"never\" switches a link off";
+    "weight of another type": CLIENT, "weight = 64" => "weight = \"x\"",
+        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found \"x\"; remedy: write a share such as 64; cost = \"never\" switches a link off";
+    "weight beyond any number": CLIENT, "weight = 64" => "weight = 99999999999999999999",
+        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found 99999999999999999999; remedy: write a share such as 64; cost = \"never\" switches a link off";
+    "cost unknown word": CLIENT, "cost = \"standby\"" => "cost = \"backup\"",
+        "f.toml:22: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found \"backup\"; remedy: write 0 for the link to fill first, a higher number for a dearer one";
+    "cost too high": CLIENT, "cost = 0" => "cost = 256",
+        "f.toml:17: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found 256; remedy: write 0 for the link to fill first, a higher number for a dearer one";
+    "policy unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"fastest\"",
+        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
+    "policy missing": CLIENT, "policy = \"adaptive\"" => "",
+        "f.toml:8: [scheduler] policy: missing required key; remedy: add policy = \"earliest-arrival\"";
+    "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
+        "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
+    "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
+        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay)";
+    "single without link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"",
+        "f.toml:8: [scheduler] link: missing required key; remedy: add link = \"NAME\", the name of the link to use";
+    "single with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlink = \"cable\"",
+        "f.toml:10: [scheduler] link: no link is called \"cable\"; remedy: write the name of a [[link]]: dsl, lte";
+    "policy of a client unknown": GATEWAY, "policy = \"flow\"" => "policy = \"flw\"",
+        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
+    "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
+        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then found by itself), or write 1280 (IPv6 needs it) to 9000";
+    "mtu too large": CLIENT, "mtu = 1400" => "mtu = 9001",
+        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 9001; remedy: remove it (the MTU is then found by itself), or write 1280 (IPv6 needs it) to 9000";
+    "control relative": CLIENT, "\"/run/pleach/pleach0.sock\"" => "\"pleach0.sock\"",
+        "f.toml:6: [tunnel] control: expected an absolute path of at most 107 bytes, found \"pleach0.sock\"; remedy: write for example \"/run/pleach/pleach0.sock\"";
+};
+
+#[test]
+fn each_mistake_yields_its_line() {
+    let files = Files::new();
+    let mut failures = Vec::new();
+    for mistake in MISTAKES {
+        let Mistake {
+            kind,
+            base,
+            from,
+            to,
+            expected,
+        } = mistake;
+        assert_eq!(
+            base.matches(from).count(),
+            1,
+            "{kind}: {from:?} is there once"
+        );
+        match files.load(&base.replace(from, to)) {
+            Ok(_) => failures.push(format!("{kind}: accepted")),
+            Err(line) if line != *expected => {
+                failures.push(format!("{kind}:\n  {line}\n  expected\n  {expected}"))
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn a_client_file_comes_out_typed() {
+    let loaded = Files::new().load(CLIENT).expect("good file");
+    let config = loaded.config;
+    assert_eq!(config.name, "pleach0");
+    assert_eq!(config.mtu, Some(1400));
+    assert_eq!(config.scheduler, SchedulerConfig::EarliestArrival);
+    assert_eq!(config.private_key.to_base64().as_str(), PRIVATE);
+    assert_eq!(config.control, Path::new("/run/pleach/pleach0.sock"));
+    let Role::Client(client) = config.role else {
+        panic!("a client")
+    };
+    assert_eq!(
+        keys::encode_public(&client.gateway.public_key),
+        OTHER_PUBLIC
+    );
+    assert_eq!(client.gateway.endpoints.len(), 2);
+    assert_eq!(client.gateway.allowed_ips.len(), 2);
+    let [dsl, lte] = client.links.as_slice() else {
+        panic!("two links")
+    };
+    assert_eq!(
+        (dsl.cost, dsl.weight, dsl.upload),
+        (Cost::Rank(0), 64, None)
+    );
+    assert_eq!((lte.cost, lte.weight), (Cost::Standby, 1));
+    assert_eq!(lte.upload, Some(Bitrate::from_mbps(20)));
+    assert_eq!(loaded.device_places[1].line, Some(21));
+}
+
+#[test]
+fn a_gateway_file_comes_out_typed() {
+    let loaded = Files::new().load(GATEWAY).expect("good file");
+    let Role::Gateway(gateway) = loaded.config.role else {
+        panic!("a gateway")
+    };
+    assert_eq!(gateway.listen.port(), 7700);
+    assert_eq!(gateway.nat, Nat::Ipv4);
+    assert_eq!(gateway.clients.len(), 2);
+    assert_eq!(gateway.clients[0].scheduler, None);
+    assert_eq!(gateway.clients[1].scheduler, Some(SchedulerConfig::Flow));
+    assert_eq!(loaded.listen_place.and_then(|place| place.line), Some(6));
+}
+
+#[test]
+fn optional_parts_may_be_left_out() {
+    let files = Files::new();
+    let (head, _) = CLIENT.split_once("[[link]]").expect("links");
+    let short = head
+        .replace("control = \"/run/pleach/pleach0.sock\"\nmtu = 1400\n", "")
+        .replace("[scheduler]\npolicy = \"adaptive\"\n", "");
+    let loaded = files.load(&short).expect("good file");
+    assert_eq!(loaded.config.control, Path::new("/run/pleach/pleach0.sock"));
+    assert_eq!(loaded.config.mtu, None);
+    assert_eq!(loaded.config.scheduler, SchedulerConfig::default());
+    assert_eq!(loaded.notes, []);
+    let Role::Client(client) = loaded.config.role else {
+        panic!("a client")
+    };
+    assert!(client.links.is_empty());
+    for (nat, expected) in [
+        ("true", Nat::Ipv4),
+        ("false", Nat::Off),
+        ("\"nat66\"", Nat::Ipv4AndIpv6),
+    ] {
+        let text = GATEWAY.replace("nat = true", &format!("nat = {nat}"));
+        let Role::Gateway(gateway) = files.load(&text).expect("good file").config.role else {
+            panic!("a gateway")
+        };
+        assert_eq!(gateway.nat, expected);
+    }
+}
+
+#[test]
+fn every_policy_is_accepted_under_its_name() {
+    let files = Files::new();
+    for policy in [
+        "earliest-arrival",
+        "flow",
+        "min-rtt",
+        "redundant",
+        "round-robin",
+        "single",
+        "weighted",
+    ] {
+        let keys = if policy == "single" {
+            "link = \"lte\""
+        } else {
+            ""
+        };
+        let text = CLIENT.replace(
+            "policy = \"adaptive\"",
+            &format!("policy = \"{policy}\"\n{keys}"),
+        );
+        let loaded = files.load(&text).expect(policy);
+        assert_eq!(loaded.config.scheduler.name(), policy);
+        assert_eq!(loaded.notes, []);
+    }
+}
+
+#[test]
+fn adaptive_is_mapped_with_one_note() {
+    let text = CLIENT.replace(
+        "policy = \"adaptive\"",
+        "policy = \"adaptive\"\ntarget_delay = \"20ms\"",
+    );
+    let loaded = Files::new().load(&text).expect("good file");
+    assert_eq!(loaded.notes.len(), 1);
+    assert!(!loaded.notes[0].warning);
+    assert_eq!(loaded.notes[0].place.line, Some(9));
+}
+
+#[test]
+fn a_gateway_without_clients_is_worth_a_warning() {
+    let (head, _) = GATEWAY.split_once("[[client]]").expect("clients");
+    let loaded = Files::new().load(head).expect("good file");
+    assert!(
+        loaded
+            .notes
+            .iter()
+            .any(|note| note.warning && note.text.contains("[[client]]"))
+    );
+}
+
+#[test]
+fn secrets_in_an_open_file_are_worth_one_warning() {
+    let files = Files::new();
+    let text = GATEWAY
+        .replace("PRIVATE", PRIVATE)
+        .replace("OTHER", OTHER_PUBLIC)
+        .replace(
+            "\"THIRD\"",
+            &format!("\"{THIRD_PUBLIC}\"\npreshared_key = \"{PRIVATE}\""),
+        );
+    let path = files.write("f.toml", &text, 0o644);
+    let loaded = load(&path).expect("good file");
+    assert_eq!(loaded.notes.iter().filter(|note| note.warning).count(), 1);
+}
+
+#[test]
+fn keys_come_from_files_beside_the_configuration() {
+    let files = Files::new();
+    let text = CLIENT.replace(
+        "private_key = \"PRIVATE\"",
+        "private_key_file = \"good.key\"",
+    );
+    let loaded = files.load(&text).expect("good file");
+    assert_eq!(loaded.config.private_key.to_base64().as_str(), PRIVATE);
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    let files = Files::new();
+    let text = CLIENT.replace(
+        "endpoints",
+        &format!("preshared_key = \"{PRIVATE}\"\nendpoints"),
+    );
+    let loaded = files.load(&text).expect("good file");
+    let shown = format!("{loaded:?}");
+    assert!(
+        !shown.contains(PRIVATE) && !shown.contains("119, 7, 109"),
+        "{shown}"
+    );
+    for broken in ["policy = \"x\"", "policy = 7", "policy"] {
+        let line = files
+            .load(&text.replace("policy = \"adaptive\"", broken))
+            .expect_err("bad file");
+        assert!(!line.contains(PRIVATE), "{line}");
+    }
+    let cut = &PRIVATE[..40];
+    let line = files
+        .load(&CLIENT.replace("PRIVATE", cut))
+        .expect_err("bad key");
+    assert!(!line.contains(cut), "{line}");
+}
+
+#[test]
+fn files_that_cannot_be_read_say_so() {
+    let files = Files::new();
+    let directory = files.0.path();
+    let missing = load(&directory.join("none.toml"))
+        .expect_err("missing")
+        .to_string();
+    assert!(missing.ends_with(
+        "none.toml: cannot be read: No such file or directory; remedy: name an existing configuration file that you may read"
+    ), "{missing}");
+    let not_a_file = load(directory).expect_err("directory").to_string();
+    assert!(
+        not_a_file.contains("is a directory; remedy: "),
+        "{not_a_file}"
+    );
+    let path = directory.join("latin1.toml");
+    fs::write(&path, b"mode = \"\xe4\"").expect("write");
+    let latin1 = load(&path).expect_err("no UTF-8").to_string();
+    assert!(latin1.contains("is not UTF-8 text; remedy: "), "{latin1}");
+}
+
+#[test]
+fn one_link_more_than_paths_is_refused() {
+    use core::fmt::Write;
+    let mut text = CLIENT.split_once("[[link]]").expect("links").0.to_owned();
+    for i in 0..=pleach_core::ids::PathId::MAX {
+        writeln!(text, "[[link]]\nname = \"l{i}\"\ndevice = \"d{i}\"").expect("string");
+    }
+    let line = Files::new().load(&text).expect_err("too many links");
+    assert_eq!(
+        line,
+        "f.toml:62: [[link]]: one link too many: at most 16 are used; remedy: remove links"
+    );
+}
+
+#[test]
+fn mangled_files_never_panic_and_yield_one_line() {
+    let files = Files::new();
+    let mut rng = pleach_core::rng::Rng::new(7);
+    let pick = |rng: &mut pleach_core::rng::Rng, below: usize| {
+        usize::try_from(rng.below(below as u64)).expect("small")
+    };
+    let junk = [
+        "\"", "[", "]", "\n", "=", "0", "-1", "{", "\u{7f}", "\\u0000", "ü", "true", ".", "'''",
+    ];
+    for round in 0..2000 {
+        let base = if round % 2 == 0 { CLIENT } else { GATEWAY };
+        let mut text: Vec<char> = base.chars().collect();
+        for _ in 0..=pick(&mut rng, 3) {
+            let at = pick(&mut rng, text.len());
+            let cut = pick(&mut rng, 12).min(text.len() - at);
+            let new = junk[pick(&mut rng, junk.len())].chars();
+            text.splice(at..at + cut, new);
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(line) = files.load(&text) {
+            assert!(!line.contains(char::is_control), "{line:?}");
+            assert!(
+                line.starts_with("f.toml:") && line.contains("; remedy: "),
+                "{line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn packaged_examples_are_good() {
+    let files = Files::new();
+    files.write("client.key", PRIVATE, 0o600);
+    files.write("gateway.key", PRIVATE, 0o600);
+    for text in [
+        include_str!("../../../../packaging/client.toml"),
+        include_str!("../../../../packaging/gateway.toml"),
+    ] {
+        let loaded = files.load(text).expect("good file");
+        assert_eq!(loaded.notes, []);
+    }
+}
+
+#[test]
+fn overlaps_are_found_as_a_slow_search_finds_them() {
+    let mut rng = pleach_core::rng::Rng::new(11);
+    let mut random_below = |bound: u64| u8::try_from(rng.below(bound)).expect("below 256");
+    for _ in 0..500 {
+        let prefixes: Vec<(usize, IpNet)> = (0..1 + random_below(8))
+            .map(|_| {
+                let (third, fourth) = (random_below(2), random_below(8) << 5);
+                let addr = std::net::Ipv4Addr::new(10, 0, third, fourth);
+                let net = IpNet::new(addr.into(), 22 + random_below(8)).expect("prefix");
+                (usize::from(random_below(3)), net.trunc())
+            })
+            .collect();
+        let overlaps = |(i, j): (usize, usize)| {
+            let ((a, x), (b, y)) = (prefixes[i], prefixes[j]);
+            a != b && (x.contains(&y) || y.contains(&x))
+        };
+        let exists = (0..prefixes.len()).any(|j| (0..j).any(|i| overlaps((i, j))));
+        match network::overlap(&prefixes) {
+            Some(found) => assert!(overlaps(found), "{prefixes:?} {found:?}"),
+            None => assert!(!exists, "{prefixes:?}"),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The whole of a client's and of a gateway's file, and the `[tunnel]` table both have.
+
+use std::path::{Path, PathBuf};
+
+use super::{
+    ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, network, peers,
+    scheduler, secret,
+    source::{ConfigError, Note},
+    table::{Table, Value},
+};
+use crate::keys;
+
+/// Reads a file with `mode = "client"`.
+///
+/// # Errors
+/// The first mistake in it.
+pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
+    refuse_other_mode(root, "client", &["client"])?;
+    root.allow(&["mode", "tunnel", "scheduler", "gateway", "link"])?;
+    let tunnel = root.table(
+        "tunnel",
+        &[
+            "name",
+            "address",
+            "private_key",
+            "private_key_file",
+            "control",
+            "mtu",
+        ],
+    )?;
+    let mut notes = Vec::new();
+    let name = network::tunnel_name(&tunnel.required("name", "name = \"pleach0\"")?)?;
+    let links = peers::links(root)?;
+    let devices = links.iter().map(|(link, _)| link.device.as_str());
+    refuse_own_device(root, &name, devices)?;
+    let common = common(root, &tunnel, name, &mut notes)?;
+    let gateway = peers::gateway(root, &mut notes)?;
+    if gateway.public_key == keys::public_of(&common.private_key) {
+        return Err(own_key(&root.table("gateway", peers::GATEWAY_KEYS)?));
+    }
+    if let SchedulerConfig::Single { link } = &common.scheduler
+        && !links.is_empty()
+        && !links.iter().any(|(known, _)| known.name == *link)
+    {
+        let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
+        let table = root.table("scheduler", &["policy", "link"])?;
+        let remedy = format!("write the name of a [[link]]: {}", names.join(", "));
+        return Err(table.wrong("link", format!("no link is called \"{link}\""), &remedy));
+    }
+    let (links, device_places) = links.into_iter().unzip();
+    let role = Role::Client(ClientConfig { gateway, links });
+    Ok(Loaded {
+        config: common.with_role(role),
+        notes,
+        listen_place: None,
+        device_places,
+    })
+}
+
+/// Reads a file with `mode = "gateway"`.
+///
+/// # Errors
+/// The first mistake in it.
+pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
+    refuse_other_mode(root, "gateway", &["gateway", "link"])?;
+    root.allow(&["mode", "tunnel", "scheduler", "client"])?;
+    let tunnel = root.table(
+        "tunnel",
+        &[
+            "name",
+            "address",
+            "private_key",
+            "private_key_file",
+            "control",
+            "mtu",
+            "listen",
+            "nat",
+        ],
+    )?;
+    let mut notes = Vec::new();
+    let name = network::tunnel_name(&tunnel.required("name", "name = \"pleach0\"")?)?;
+    let common = common(root, &tunnel, name, &mut notes)?;
+    let listen = tunnel.required("listen", "listen = \"[::]:7700\"")?;
+    let nat = tunnel.optional("nat").as_ref().map_or(Ok(Nat::Off), nat)?;
+    let own_key = keys::public_of(&common.private_key);
+    let clients = peers::clients(root, &own_key, &mut notes)?;
+    if clients.is_empty() {
+        notes.push(Note {
+            place: root.source().whole(),
+            text: "no [[client]]: this gateway will serve nobody".to_owned(),
+            warning: true,
+        });
+    }
+    let role = Role::Gateway(GatewayConfig {
+        listen: network::listen(&listen)?,
+        nat,
+        clients,
+    });
+    Ok(Loaded {
+        config: common.with_role(role),
+        notes,
+        listen_place: Some(listen.place()),
+        device_places: Vec::new(),
+    })
+}
+
+/// The error that a peer's public key is this end's own; `peer` has the key `public_key`.
+pub(super) fn own_key(peer: &Table<'_>) -> ConfigError {
+    peer.wrong(
+        "public_key",
+        "is the public key of this end's own private key",
+        "write the public key of the other end",
+    )
+}
+
+/// What both ends have.
+struct Common {
+    name: String,
+    addresses: Vec<ipnet::IpNet>,
+    private_key: keys::SecretKey,
+    control: PathBuf,
+    mtu: Option<u16>,
+    scheduler: SchedulerConfig,
+}
+
+impl Common {
+    fn with_role(self, role: Role) -> TunnelConfig {
+        let Self {
+            name,
+            addresses,
+            private_key,
+            control,
+            mtu,
+            scheduler,
+        } = self;
+        TunnelConfig {
+            name,
+            addresses,
+            private_key,
+            control,
+            mtu,
+            scheduler,
+            role,
+        }
+    }
+}
+
+fn common(
+    root: &Table<'_>,
+    tunnel: &Table<'_>,
+    name: String,
+    notes: &mut Vec<Note>,
+) -> Result<Common, ConfigError> {
+    let address = tunnel.required("address", "address = [\"10.77.0.2/24\"]")?;
+    let addresses = network::addresses(&address)?;
+    let private_key = secret::required(tunnel, "private_key", "private_key_file", notes)?;
+    let control = match tunnel.optional("control") {
+        Some(value) => control(&value)?,
+        None => Path::new(RUN_DIRECTORY).join(format!("{name}.sock")),
+    };
+    let mtu = tunnel.optional("mtu").map(|value| {
+        value.integer(
+            1280..=9000,
+            "remove it (the MTU is then found by itself), or write 1280 (IPv6 needs it) to 9000",
+        )
+    });
+    Ok(Common {
+        name,
+        addresses,
+        private_key,
+        control,
+        mtu: mtu.transpose()?,
+        scheduler: scheduler::read(root, notes)?,
+    })
+}
+
+/// Tells tables of the other mode from typing mistakes.
+fn refuse_other_mode(root: &Table<'_>, mode: &str, foreign: &[&str]) -> Result<(), ConfigError> {
+    match root.present().into_iter().find(|key| foreign.contains(key)) {
+        Some(key) => Err(root.wrong(
+            key,
+            format!("not used with mode = \"{mode}\""),
+            "remove it, or correct the mode",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn refuse_own_device<'a>(
+    root: &Table<'_>,
+    name: &str,
+    mut devices: impl Iterator<Item = &'a str>,
+) -> Result<(), ConfigError> {
+    let Some(index) = devices.position(|device| device == name) else {
+        return Ok(());
+    };
+    let tables = root.tables("link", peers::LINK_KEYS)?;
+    let table = tables.get(index).unwrap_or(root);
+    Err(table.wrong(
+        "device",
+        format!("\"{name}\" is the tunnel's own device"),
+        "name the device of an uplink",
+    ))
+}
+
+/// A path that a UNIX socket address can hold.
+fn control(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
+    let what = "an absolute path of at most 107 bytes";
+    let remedy = "write for example \"/run/pleach/pleach0.sock\"";
+    let text = value.text(what, remedy)?;
+    if !text.starts_with('/') || text.ends_with('/') || text.len() > 107 || text.contains('\0') {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(PathBuf::from(text))
+}
+
+fn nat(value: &Value<'_>) -> Result<Nat, ConfigError> {
+    match (value.as_bool(), value.as_text()) {
+        (Some(false), _) => Ok(Nat::Off),
+        (Some(true), _) => Ok(Nat::Ipv4),
+        (_, Some("nat66")) => Ok(Nat::Ipv4AndIpv6),
+        _ => Err(value.expected(
+            "true, false or \"nat66\"",
+            "write true to masquerade IPv4, \"nat66\" for IPv6 too",
+        )),
+    }
+}
+
+/// Where control sockets lie unless the configuration says otherwise.
+pub(crate) const RUN_DIRECTORY: &str = "/run/pleach";

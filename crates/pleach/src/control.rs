@@ -1,0 +1,155 @@
+//! The control socket: how `status` and `weights`, or any program, talk to a running daemon.
+//!
+//! A UNIX stream socket of mode 0600. Each request is one line of JSON, each answer one line of JSON, in order:
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `{"command":"status"}` | a [`StatusReport`] |
+//! | `{"command":"weights","weights":{"dsl":64}}` | `{"ok":true}` |
+//! | anything else, or what fails | `{"error":"…"}` |
+//!
+//! [`server`] hands requests to the data path through a channel; [`client`] is what the commands use.
+
+mod client;
+pub(crate) mod server;
+
+use std::{collections::BTreeMap, sync::mpsc::SyncSender};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use client::{find_socket, set_weights, status};
+
+/// A request as it travels.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+enum Request {
+    Status {},
+    Weights { weights: BTreeMap<String, u32> },
+}
+
+/// A request for the data path. Dropping it unanswered tells the client so.
+#[derive(Debug)]
+pub(crate) enum ControlRequest {
+    /// How are things?
+    Status(Reply<StatusReport>),
+    /// Give the named links these weights, 1..=1000 each, at least one; all of them or none.
+    Weights(BTreeMap<String, u32>, Reply<()>),
+}
+
+/// Where the answer to a request goes.
+#[derive(Debug)]
+pub(crate) struct Reply<T>(SyncSender<Result<T, String>>);
+
+impl<T> Reply<T> {
+    /// Answers: the value, or why there is none (one line for the user). Never blocks.
+    pub(crate) fn send(self, answer: Result<T, String>) {
+        // The client may have given up: nobody is left to tell.
+        let _ = self.0.try_send(answer);
+    }
+}
+
+/// State of a daemon, as `status --json` prints it. Numbers must be finite.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StatusReport {
+    /// `client` or `gateway`.
+    pub(crate) mode: String,
+    /// Name of the tunnel device.
+    #[serde(default)]
+    pub(crate) name: String,
+    /// Whether packets can get through: a client has a session, a gateway listens.
+    pub(crate) up: bool,
+    /// This end's links; of a gateway, none.
+    pub(crate) links: Vec<LinkStatus>,
+    /// A gateway's clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) clients: Vec<ClientStatus>,
+    /// What rules the packets this end sends.
+    pub(crate) scheduler: SchedulerStatus,
+    /// The reorder buffer of this end; of a gateway, of all clients together.
+    pub(crate) resequencer: ResequencerStatus,
+    /// Packets dropped by this end, by reason.
+    pub(crate) drops: BTreeMap<String, u64>,
+}
+
+/// State of a link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LinkStatus {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its network device; at a gateway, the client's.
+    pub(crate) device: String,
+    /// Whether it carries packets.
+    pub(crate) state: LinkState,
+    /// Outer address of the other end, `ADDRESS:PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoint: Option<String>,
+    /// Smoothed round-trip time in milliseconds; `None` before the first sample.
+    pub(crate) rtt_ms: Option<f64>,
+    /// Standing queue on the way out in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) queue_delay_ms: Option<f64>,
+    /// Estimated capacity on the way out in 10^6 bit/s; `None` before the first sample.
+    pub(crate) capacity_mbps: Option<f64>,
+    /// Recent loss on the way out as a fraction, 0 to 1.
+    pub(crate) loss: f64,
+    /// Bytes sent since the start, outer headers included.
+    pub(crate) tx_bytes: u64,
+    /// Bytes received since the start.
+    pub(crate) rx_bytes: u64,
+    /// Its weight.
+    pub(crate) weight: u32,
+}
+
+/// Whether a link carries packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LinkState {
+    /// It does not: device gone, or nothing comes back.
+    Down,
+    /// The user forbids it.
+    Never,
+    /// It is held back until no other link is up.
+    Standby,
+    /// Something sent on it is overdue.
+    Suspect,
+    /// It does.
+    Up,
+}
+
+/// State of a gateway's client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClientStatus {
+    /// Its name.
+    pub(crate) name: String,
+    /// Whether it has a session with a live link.
+    pub(crate) up: bool,
+    /// Its links as the gateway sees them.
+    pub(crate) links: Vec<LinkStatus>,
+}
+
+/// The scheduler's part of the status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SchedulerStatus {
+    /// The policy's name.
+    pub(crate) policy: String,
+}
+
+/// The reorder buffer's part of the status.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ResequencerStatus {
+    /// Packets held now.
+    pub(crate) held: u64,
+    /// Packets let go at their deadline with a gap before them, since the start.
+    pub(crate) released_late: u64,
+    /// 95th percentile of how long packets were held in milliseconds; 0 if none was.
+    pub(crate) hold_p95_ms: f64,
+}
+
+/// Longest request line in bytes, newline included.
+const MAX_REQUEST_BYTES: usize = 64 << 10;
+
+/// Range of a weight.
+pub(crate) const WEIGHTS: core::ops::RangeInclusive<u32> = 1..=1000;
+
+#[cfg(test)]
+mod tests;

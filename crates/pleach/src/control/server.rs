@@ -1,0 +1,345 @@
+//! The daemon's side of the control socket.
+//!
+//! One thread accepts, one thread serves each connection, and the data path answers through a channel, so nobody who
+//! connects can delay packets. Bounds: [`MAX_CONNECTIONS`] at a time, the next is told so and closed; a request line of
+//! [`MAX_REQUEST_BYTES`]; [`PATIENCE`] for each request to arrive, for its answer, and for each write. Only the owner
+//! can connect, because the socket has mode 0600 from the moment it exists.
+//!
+//! Known limit: of two daemons that start on the same path at the same moment, the later takes the path. Both cannot
+//! run for long, since the tunnel device of the same name can exist only once.
+
+use std::{
+    fs, io,
+    io::{Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{DirBuilderExt, FileTypeExt, MetadataExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, fchmod},
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+};
+use serde::Serialize;
+
+use super::{ControlRequest, MAX_REQUEST_BYTES, Reply, Request, WEIGHTS};
+
+/// Why a control socket cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// A daemon answers there.
+    #[error("control socket {}: a running daemon answers there; stop it, or set another `control`", .0.display())]
+    Live(PathBuf),
+    /// The path is something else.
+    #[error("control socket {}: there is a file that is no socket; remove it, or set another `control`", .0.display())]
+    NotASocket(PathBuf),
+    /// The kernel refuses.
+    #[error("control socket {}: {}", .0.display(), crate::config::plain(.1))]
+    Io(PathBuf, io::Error),
+}
+
+/// A listening control socket. Dropping it stops listening and removes the socket; connections end by themselves
+/// within [`PATIENCE`].
+#[derive(Debug)]
+pub(crate) struct ControlServer {
+    path: PathBuf,
+    /// Device and inode of the socket, so that only this one is removed.
+    identity: (u64, u64),
+    /// Closing this end stops the accepting thread.
+    _stop: UnixStream,
+}
+
+impl ControlServer {
+    /// Opens the socket at `path`, whose directory is made if it is missing, and starts serving.
+    ///
+    /// A socket that a crashed daemon left is replaced. Requests arrive at the receiver; `waker` is called after each
+    /// one, from other threads, and must not block. At most [`MAX_CONNECTIONS`] requests wait.
+    ///
+    /// # Errors
+    /// A daemon answers at `path`, it is no socket, or the kernel refuses.
+    pub(crate) fn start(
+        path: &Path,
+        waker: impl Fn() + Send + Sync + 'static,
+    ) -> Result<(Self, Receiver<ControlRequest>), StartError> {
+        let fail = |error| StartError::Io(path.to_owned(), error);
+        make_room(path)?;
+        let listener = bind_private(path).map_err(fail)?;
+        let metadata = fs::symlink_metadata(path).map_err(fail)?;
+        let (stop, stopped) = UnixStream::pair().map_err(fail)?;
+        let (requests, receiver) = mpsc::sync_channel(MAX_CONNECTIONS);
+        let gate = Arc::new(Gate {
+            requests,
+            waker: Box::new(waker),
+            connections: AtomicUsize::new(0),
+        });
+        thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || accept(&listener, &stopped, &gate))
+            .map_err(fail)?;
+        let server = Self {
+            path: path.to_owned(),
+            identity: (metadata.dev(), metadata.ino()),
+            _stop: stop,
+        };
+        Ok((server, receiver))
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        let is_ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        if is_ours {
+            // Somebody else may have been quicker; either way it is gone.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The way from the connections to the data path.
+struct Gate {
+    requests: SyncSender<ControlRequest>,
+    waker: Box<dyn Fn() + Send + Sync>,
+    connections: AtomicUsize,
+}
+
+/// Makes the directory and removes a socket nobody answers on.
+fn make_room(path: &Path) -> Result<(), StartError> {
+    let fail = |error| StartError::Io(path.to_owned(), error);
+    if let Some(directory) = path.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)
+            .map_err(fail)?;
+    }
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fail(error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(StartError::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(StartError::Live(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(fail)
+        }
+        Err(error) => Err(fail(error)),
+    }
+}
+
+/// Binds a listener whose file has mode 0600 from the start: Linux takes the mode from the unbound socket.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let socket: OwnedFd = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, 16)?;
+    Ok(UnixListener::from(socket))
+}
+
+fn accept(listener: &UnixListener, stopped: &UnixStream, gate: &Arc<Gate>) {
+    loop {
+        let mut ready = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(stopped, PollFlags::IN),
+        ];
+        match poll(&mut ready, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return,
+            Ok(_) if !ready[1].revents().is_empty() => return,
+            Ok(_) => {}
+        }
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => {
+                // Out of descriptors or memory: give others time to return some.
+                tracing::warn!(%error, "control connection not accepted");
+                let mut stop = [PollFd::new(stopped, PollFlags::IN)];
+                let _ = poll(&mut stop, Some(&BREATHER));
+                continue;
+            }
+        };
+        // Only this thread adds, so the bound holds.
+        if gate.connections.load(Ordering::Acquire) >= MAX_CONNECTIONS {
+            // The line fits the socket's empty buffer, so that this cannot block.
+            let _ = write_error(&stream, "too many connections");
+            continue;
+        }
+        gate.connections.fetch_add(1, Ordering::AcqRel);
+        let slot = Slot(Arc::clone(gate));
+        let served = thread::Builder::new()
+            .name("control-conn".to_owned())
+            .stack_size(256 << 10)
+            .spawn(move || {
+                // An error here is the client's: it left, or it was too slow.
+                let _ = serve(&stream, &slot.0);
+            });
+        if let Err(error) = served {
+            tracing::warn!(%error, "control connection not served");
+        }
+    }
+}
+
+/// A counted connection.
+struct Slot(Arc<Gate>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Answers requests until the client leaves or is too slow.
+fn serve(stream: &UnixStream, gate: &Gate) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut lines = Lines {
+        stream,
+        buffer: Vec::new(),
+    };
+    loop {
+        match lines.next()? {
+            Line::End => return Ok(()),
+            Line::TooLong => {
+                return write_error(stream, "the request is longer than 64 KiB");
+            }
+            Line::Complete(line) => answer(stream, &line, gate)?,
+        }
+    }
+}
+
+/// Answers one request.
+fn answer(stream: &UnixStream, line: &[u8], gate: &Gate) -> io::Result<()> {
+    match serde_json::from_slice(line) {
+        Err(error) => write_error(stream, &format!("not a request: {error}")),
+        Ok(Request::Status {}) => match ask(gate, ControlRequest::Status) {
+            Ok(status) => write_line(stream, &status),
+            Err(error) => write_error(stream, &error),
+        },
+        Ok(Request::Weights { weights }) => {
+            if weights.is_empty() {
+                return write_error(stream, "weights: none given");
+            }
+            if let Some((name, weight)) = weights.iter().find(|(_, w)| !WEIGHTS.contains(w)) {
+                let text = format!("weights: {name:?}: expected 1 to 1000, found {weight}");
+                return write_error(stream, &text);
+            }
+            match ask(gate, |reply| ControlRequest::Weights(weights, reply)) {
+                Ok(()) => write_line(stream, &serde_json::json!({ "ok": true })),
+                Err(error) => write_error(stream, &error),
+            }
+        }
+    }
+}
+
+/// Puts a request to the data path and waits for the answer, at most [`PATIENCE`].
+fn ask<T>(gate: &Gate, request: impl FnOnce(Reply<T>) -> ControlRequest) -> Result<T, String> {
+    let (reply, answer) = mpsc::sync_channel(1);
+    gate.requests
+        .try_send(request(Reply(reply)))
+        .map_err(|_| "the daemon is stopping or busy".to_owned())?;
+    (gate.waker)();
+    match answer.recv_timeout(PATIENCE) {
+        Ok(answer) => answer,
+        Err(RecvTimeoutError::Timeout) => Err("the daemon did not answer in time".to_owned()),
+        Err(RecvTimeoutError::Disconnected) => Err("the daemon is stopping".to_owned()),
+    }
+}
+
+/// Cuts what a client sends into lines.
+struct Lines<'a> {
+    stream: &'a UnixStream,
+    /// What came after the last line: at most one line and one read.
+    buffer: Vec<u8>,
+}
+
+enum Line {
+    Complete(Vec<u8>),
+    End,
+    TooLong,
+}
+
+impl Lines<'_> {
+    /// The next line without its newline, if it arrives within [`PATIENCE`].
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline for the whole line; socket timeouts start anew with every byte"
+    )]
+    fn next(&mut self) -> io::Result<Line> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut searched = 0;
+        let mut chunk = [0; 8 << 10];
+        loop {
+            let newline = self.buffer[searched..]
+                .iter()
+                .position(|byte| *byte == b'\n');
+            if let Some(offset) = newline {
+                let rest = self.buffer.split_off(searched + offset + 1);
+                let mut line = core::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                if line.len() >= MAX_REQUEST_BYTES {
+                    return Ok(Line::TooLong);
+                }
+                return Ok(Line::Complete(line));
+            }
+            searched = self.buffer.len();
+            if searched >= MAX_REQUEST_BYTES {
+                return Ok(Line::TooLong);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            let mut stream = self.stream;
+            match stream.read(&mut chunk) {
+                Ok(0) => return Ok(Line::End),
+                Ok(len) => self.buffer.extend_from_slice(&chunk[..len]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn write_error(stream: &UnixStream, text: &str) -> io::Result<()> {
+    write_line(stream, &serde_json::json!({ "error": text }))
+}
+
+fn write_line(mut stream: &UnixStream, answer: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Pause after a failed accept.
+const BREATHER: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// Connections served at a time.
+pub(super) const MAX_CONNECTIONS: usize = 32;
+
+/// How long anybody waits for anybody on this socket.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,156 @@
+//! The tunnel daemon: joins the engine to the kernel.
+//!
+//! One thread moves packets ([`data_path`]): it waits for the TUN, the sockets, link changes, requests and signals, hands
+//! what has come to the engine, and sends what the engine has to say. Which sockets there are is the matter of
+//! [`sockets`]; which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
+//!
+//! Whatever changes in the host's configuration is undone at the end, or by the next start after a crash
+//! ([`pleach_linux::routes`]).
+
+mod data_path;
+mod links;
+mod report;
+mod sockets;
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use pleach_core::{
+    endpoint::{Endpoint, EndpointConfig, PeerConfig, Side},
+    queue::QueueConfig,
+    sched::Policy,
+    session::aead::Suite,
+};
+use pleach_linux::{
+    clock,
+    poll::{self, Signals},
+    routes::{Plan, Setup},
+    tun::Tun,
+};
+
+use crate::config::{Nat, Role, SchedulerConfig, TunnelConfig};
+use data_path::DataPath;
+
+/// Runs the tunnel that `config` describes until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Whatever keeps the daemon from starting or going on.
+pub(crate) fn run(config: TunnelConfig) -> anyhow::Result<()> {
+    // Before any thread starts, so that all of them leave signals to the poller.
+    let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
+    let plan = plan(&config);
+    let mut setup = Setup::begin(state_directory(), &config.name)
+        .with_context(|| format!("tunnel {}: host configuration", config.name))?;
+    let tun = Tun::create(&config.name, plan.mtu).with_context(|| format!("tunnel {}: device", config.name))?;
+    setup.apply(&plan).with_context(|| format!("tunnel {}: host configuration", config.name))?;
+    let _ = poll::set_precise_timers();
+    let endpoint = Endpoint::new(endpoint_config(&config, plan.mtu), clock::entropy()?, clock::now());
+    let result = DataPath::start(&config, endpoint, tun, setup, signals).and_then(DataPath::run);
+    let setup = result?;
+    setup.undo().context("undoing the host configuration")?;
+    tracing::info!(tunnel = config.name, "stopped");
+    Ok(())
+}
+
+/// What the tunnel wants of the host.
+fn plan(config: &TunnelConfig) -> Plan {
+    let (routes, forward, masquerade) = match &config.role {
+        Role::Client(client) => (client.gateway.allowed_ips.clone(), false, Vec::new()),
+        Role::Gateway(gateway) => {
+            let inner: Vec<IpNet> = gateway.clients.iter().flat_map(|client| client.allowed_ips.clone()).collect();
+            let hidden = |net: &&IpNet| match gateway.nat {
+                Nat::Off => false,
+                Nat::Ipv4 => net.addr().is_ipv4(),
+                Nat::Ipv4AndIpv6 => true,
+            };
+            let masquerade = inner.iter().filter(hidden).copied().collect();
+            (inner, true, masquerade)
+        }
+    };
+    Plan {
+        addresses: config.addresses.clone(),
+        routes,
+        mtu: config.mtu.unwrap_or(DEFAULT_MTU),
+        forward,
+        masquerade,
+    }
+}
+
+fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
+    let peer = |name: &str, public_key, preshared_key: Option<&crate::keys::SecretKey>, allowed_ips, scheduler| {
+        PeerConfig {
+            name: name.to_owned(),
+            public_key,
+            preshared_key: preshared_key.map_or([0; 32], |key| *key.expose()),
+            allowed_ips,
+            policy: policy(scheduler),
+        }
+    };
+    let side = match &config.role {
+        Role::Client(client) => {
+            let gateway = &client.gateway;
+            Side::Client {
+                gateway: peer(
+                    "gateway",
+                    gateway.public_key,
+                    gateway.preshared_key.as_ref(),
+                    gateway.allowed_ips.clone(),
+                    &config.scheduler,
+                ),
+                endpoints: gateway.endpoints.clone(),
+            }
+        }
+        Role::Gateway(gateway) => Side::Gateway {
+            clients: gateway
+                .clients
+                .iter()
+                .map(|client| {
+                    peer(
+                        &client.name,
+                        client.public_key,
+                        client.preshared_key.as_ref(),
+                        client.allowed_ips.clone(),
+                        client.scheduler.as_ref().unwrap_or(&config.scheduler),
+                    )
+                })
+                .collect(),
+        },
+    };
+    EndpointConfig {
+        private_key: *config.private_key.expose(),
+        suites: Suite::preferred(has_aes()).to_vec(),
+        queue: QueueConfig::default(),
+        mtu: usize::from(mtu),
+        side,
+    }
+}
+
+fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
+    match scheduler {
+        SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},
+        SchedulerConfig::Flow => Policy::Flow {},
+        SchedulerConfig::MinRtt => Policy::MinRtt {},
+        SchedulerConfig::Redundant => Policy::Redundant {},
+        SchedulerConfig::RoundRobin => Policy::RoundRobin {},
+        SchedulerConfig::Single { link } => Policy::Single { link: Some(link.clone()) },
+        SchedulerConfig::Weighted => Policy::Weighted {},
+    }
+}
+
+/// Whether the processor has instructions for AES, without which AES-GCM is slow.
+fn has_aes() -> bool {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
+}
+
+fn state_directory() -> &'static Path {
+    Path::new(pleach_linux::state::DEFAULT_STATE_DIR)
+}
+
+/// 1500 bytes less what IPv6, UDP and the tunnel add: fits an Ethernet link in either family.
+const DEFAULT_MTU: u16 = 1414;

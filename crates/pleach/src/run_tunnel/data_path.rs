@@ -1,0 +1,417 @@
+//! The loop that moves packets.
+//!
+//! Each round: wait; take what the sockets and the TUN have, a bounded amount each; let the engine's timers run; send
+//! until the engine has nothing more; write what it delivers. Nothing in a round waits for anything.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::AsFd,
+    sync::mpsc::Receiver,
+};
+
+use anyhow::Context as _;
+use pleach_core::{
+    endpoint::{Endpoint, Event, Reach},
+    ids::PathId,
+    packet::{Ecn, PacketBuf},
+    path::link::Link,
+    time::Instant,
+    transmit::{Route, TxQueue},
+    tunnel::Incoming,
+};
+use pleach_linux::{
+    clock,
+    poll::{Event as Ready, Poller, Signals, Token, Waker},
+    routes::Setup,
+    tun::Tun,
+    udp::RecvBatch,
+    watch::{LinkSnapshot, LinkWatch},
+};
+
+use super::{
+    links::{self, ClientLink},
+    report,
+    sockets::{LinkSocket, Sent},
+};
+use crate::{
+    config::{ClientConfig, LinkConfig, Role, TunnelConfig},
+    control::{ControlRequest, Reply, server::ControlServer},
+};
+
+/// The daemon's working parts.
+pub(super) struct DataPath<'a> {
+    config: &'a TunnelConfig,
+    endpoint: Endpoint,
+    tun: Tun,
+    setup: Setup,
+    signals: Signals,
+    poller: Poller,
+    /// By token; a client's link has two, for IPv4 and IPv6.
+    sockets: BTreeMap<u64, LinkSocket>,
+    links: Vec<ClientLink>,
+    watch: Option<LinkWatch>,
+    control: Control,
+    tx: TxQueue,
+    rx: RecvBatch,
+    packets: Vec<PacketBuf>,
+    refused: u64,
+}
+
+struct Control {
+    _server: ControlServer,
+    requests: Receiver<ControlRequest>,
+    waker: Waker,
+}
+
+impl<'a> DataPath<'a> {
+    /// Opens sockets, control socket and link watch, and tells the service manager that the daemon is ready.
+    ///
+    /// # Errors
+    /// What cannot be opened.
+    pub(super) fn start(
+        config: &'a TunnelConfig,
+        endpoint: Endpoint,
+        tun: Tun,
+        setup: Setup,
+        signals: Signals,
+    ) -> anyhow::Result<Self> {
+        let poller = Poller::new().context("epoll")?;
+        poller.add(&tun, TUN)?;
+        poller.add(&signals, SIGNALS)?;
+        let waker = Waker::new()?;
+        poller.add(&waker, CONTROL)?;
+        let wake = waker.clone();
+        let (server, requests) = ControlServer::start(&config.control, move || wake.wake())?;
+        let mut this = Self {
+            config,
+            endpoint,
+            tun,
+            setup,
+            signals,
+            poller,
+            sockets: BTreeMap::new(),
+            links: Vec::new(),
+            watch: None,
+            control: Control { _server: server, requests, waker },
+            tx: TxQueue::new(32),
+            rx: RecvBatch::default(),
+            packets: Vec::new(),
+            refused: 0,
+        };
+        match &config.role {
+            Role::Gateway(gateway) => {
+                let socket = LinkSocket::listen(gateway.listen, this.setup.fwmark())?;
+                this.add_socket(FIRST_SOCKET, socket)?;
+                tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
+            }
+            Role::Client(client) => {
+                for link in &client.links {
+                    this.add_link(&link.device, links::settings(link, this.inner_mtu()), false);
+                }
+                let watch = LinkWatch::start().context("watching links")?;
+                this.poller.add(watch.as_fd(), WATCH)?;
+                this.watch = Some(watch);
+                tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
+            }
+        }
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        Ok(this)
+    }
+
+    /// Moves packets until a signal comes; then says good-bye and returns what is to be undone.
+    ///
+    /// # Errors
+    /// If the TUN or the poller fails.
+    pub(super) fn run(mut self) -> anyhow::Result<Setup> {
+        let mut ready: Vec<Ready> = Vec::new();
+        loop {
+            self.poller.wait(self.endpoint.poll_timeout(), &mut ready)?;
+            let mut now = clock::now();
+            for event in &ready {
+                match event.token {
+                    TUN => self.read_tun(now)?,
+                    SIGNALS => {
+                        if self.signals.take().is_some() {
+                            return Ok(self.stop());
+                        }
+                    }
+                    CONTROL => self.answer_requests(now),
+                    WATCH => self.look_at_links(now),
+                    Token(token) => {
+                        if event.writable {
+                            self.flush(token, now);
+                        }
+                        if event.readable {
+                            self.receive(token, now);
+                        }
+                    }
+                }
+                now = clock::now();
+            }
+            self.endpoint.handle_timeout(now);
+            self.deliver()?;
+            self.transmit(now);
+            self.tell_events();
+        }
+    }
+
+    fn stop(mut self) -> Setup {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        self.endpoint.close();
+        self.transmit(clock::now());
+        self.setup
+    }
+
+    fn read_tun(&mut self, now: Instant) -> io::Result<()> {
+        for _ in 0..READS_PER_ROUND {
+            match self.tun.read_batch(self.endpoint.pool(), &mut self.packets) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+            for packet in self.packets.drain(..) {
+                self.endpoint.handle_packet(now, packet);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, token: u64, now: Instant) {
+        let Some(socket) = self.sockets.get(&token) else {
+            return;
+        };
+        let (endpoint, link) = (&mut self.endpoint, socket.link);
+        let is_gateway = self.watch.is_none();
+        let received = socket.socket.recv(&mut self.rx, |message| {
+            let incoming = Incoming {
+                route: Route {
+                    link,
+                    remote: message.source,
+                    local: message.destination.filter(|_| is_gateway),
+                },
+                is_congested: message.ecn == Ecn::Congested,
+            };
+            for datagram in message.contents.chunks_mut(message.stride) {
+                endpoint.handle_datagram(now, &incoming, datagram);
+            }
+        });
+        if let Err(error) = received
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            tracing::debug!(link, %error, "receiving");
+        }
+    }
+
+    /// Writes what the engine delivers to the host.
+    fn deliver(&mut self) -> io::Result<()> {
+        while let Some(packet) = self.endpoint.poll_deliver() {
+            self.packets.push(packet);
+        }
+        let mut start = 0;
+        while start < self.packets.len() {
+            let outcome = self.tun.write_batch(&self.packets[start..])?;
+            if outcome.written + outcome.dropped == 0 {
+                // The device takes nothing now; its queue is the host's, and full: these are lost there.
+                break;
+            }
+            start += outcome.written + outcome.dropped;
+        }
+        for packet in self.packets.drain(..) {
+            self.endpoint.pool().recycle(packet);
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, now: Instant) {
+        loop {
+            self.tx.clear();
+            self.endpoint.poll_transmit(now, &mut self.tx);
+            if self.tx.is_empty() {
+                return;
+            }
+            let mut filled = None;
+            for batch in self.tx.batches() {
+                let token = match self.watch {
+                    None => FIRST_SOCKET,
+                    Some(_) => token_of(PathId(batch.route().link), batch.route().remote.is_ipv6()),
+                };
+                let Some(socket) = self.sockets.get_mut(&token) else {
+                    self.refused += batch.segments() as u64;
+                    continue;
+                };
+                match socket.send(batch) {
+                    Sent::All => {}
+                    Sent::Later => {
+                        let _ = self.poller.want_write(&*socket, Token(token), true);
+                        self.endpoint.handle_blocked(PathId(socket.link), true);
+                        filled = Some(token);
+                    }
+                    Sent::Refused => self.refused += batch.segments() as u64,
+                }
+            }
+            if self.watch.is_none() && filled.is_some() {
+                // One socket for everybody: go on when it has room.
+                return;
+            }
+        }
+    }
+
+    fn flush(&mut self, token: u64, now: Instant) {
+        let Some(socket) = self.sockets.get_mut(&token) else {
+            return;
+        };
+        if socket.flush() {
+            let _ = self.poller.want_write(&*socket, Token(token), false);
+            let id = PathId(socket.link);
+            self.endpoint.handle_blocked(id, false);
+            self.transmit(now);
+        }
+    }
+
+    fn answer_requests(&mut self, now: Instant) {
+        self.control.waker.clear();
+        while let Ok(request) = self.control.requests.try_recv() {
+            match request {
+                ControlRequest::Status(reply) => {
+                    reply.send(Ok(report::status(self.config, &self.endpoint, &self.links, self.refused)));
+                }
+                ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
+            }
+        }
+    }
+
+    fn set_weights(&mut self, now: Instant, weights: &BTreeMap<String, u32>, reply: Reply<()>) {
+        let known: Vec<String> = self
+            .endpoint
+            .status()
+            .flat_map(|(_, status)| status.paths.into_iter().map(|path| path.name))
+            .collect();
+        if let Some(unknown) = weights.keys().find(|name| !known.contains(name)) {
+            return reply.send(Err(format!("no link is called {unknown}; there is: {}", known.join(", "))));
+        }
+        for (name, weight) in weights {
+            self.endpoint.update_links(now, name, |link| link.weight = *weight);
+        }
+        reply.send(Ok(()));
+    }
+
+    fn tell_events(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Peer { name, is_up: true } => tracing::info!(peer = name, "connected"),
+                Event::Peer { name, is_up: false } => tracing::info!(peer = name, "disconnected"),
+            }
+        }
+    }
+
+    fn look_at_links(&mut self, now: Instant) {
+        let Role::Client(client) = &self.config.role else {
+            return;
+        };
+        let Some(snapshot) = self.watch.as_ref().and_then(LinkWatch::latest) else {
+            return;
+        };
+        if client.links.is_empty() {
+            self.find_links(&snapshot);
+        }
+        for index in 0..self.links.len() {
+            self.look_at_link(now, index, &snapshot, client);
+        }
+    }
+
+    /// Takes up every device with a default route, and lets go of those that are gone.
+    fn find_links(&mut self, snapshot: &[LinkSnapshot]) {
+        let is_used = |link: &ClientLink| links::device(snapshot, &link.device).is_some();
+        for link in self.links.iter().filter(|link| !is_used(link)) {
+            self.endpoint.remove_link(link.id);
+            self.sockets.retain(|_, socket| socket.link != link.id.0);
+            tracing::info!(device = link.device, "link is gone");
+        }
+        self.links.retain(is_used);
+        for device in snapshot.iter().filter(|device| links::is_uplink(device, &self.config.name)) {
+            if self.links.iter().all(|link| link.device != device.name) {
+                let settings = Link { mtu: self.inner_mtu(), ..Link::named(&device.name) };
+                self.add_link(&device.name, settings, true);
+            }
+        }
+    }
+
+    fn look_at_link(&mut self, now: Instant, index: usize, snapshot: &[LinkSnapshot], client: &ClientConfig) {
+        let link = &self.links[index];
+        let (id, device_name) = (link.id, link.device.clone());
+        let device = links::device(snapshot, &device_name);
+        let reach = device.map_or(Reach::NONE, |device| links::reach(device, client));
+        let ifindex = device.map(|device| device.ifindex);
+        if (ifindex, reach) == (link.ifindex, link.reach) {
+            return;
+        }
+        if ifindex != link.ifindex || reach == Reach::NONE {
+            // A socket is bound to the device that had the name then.
+            for is_v6 in [false, true] {
+                self.sockets.remove(&token_of(id, is_v6));
+            }
+        }
+        let mut opened = reach;
+        for (is_v6, wanted) in [(false, &mut opened.v4), (true, &mut opened.v6)] {
+            let token = token_of(id, is_v6);
+            if !*wanted || self.sockets.contains_key(&token) {
+                continue;
+            }
+            let socket = LinkSocket::on_device(&device_name, id.0, is_v6, self.setup.fwmark());
+            let added = socket.map_err(Into::into).and_then(|socket| self.add_socket(token, socket));
+            if let Err(error) = added {
+                tracing::warn!(device = device_name, "socket: {error:#}");
+                *wanted = false;
+            }
+        }
+        if reach != Reach::NONE
+            && let Err(error) = self.setup.loosen_reverse_path(&device_name)
+        {
+            tracing::warn!(device = device_name, "reverse path filter: {error}");
+        }
+        tracing::info!(device = device_name, ipv4 = opened.v4, ipv6 = opened.v6, "link");
+        self.links[index].ifindex = ifindex;
+        self.links[index].reach = reach;
+        // Told even if it reaches the same as before: another device needs another start.
+        self.endpoint.handle_link(now, id, Reach::NONE);
+        self.endpoint.handle_link(now, id, opened);
+    }
+
+    fn add_link(&mut self, device: &str, settings: Link, is_found: bool) {
+        match self.endpoint.add_link(clock::now(), settings) {
+            Some(id) => self.links.push(ClientLink {
+                id,
+                device: device.to_owned(),
+                ifindex: None,
+                reach: Reach::NONE,
+                is_found,
+            }),
+            None => tracing::warn!(device, "more links than a tunnel can use: not used"),
+        }
+    }
+
+    fn add_socket(&mut self, token: u64, socket: LinkSocket) -> anyhow::Result<()> {
+        self.poller.add(&socket, Token(token))?;
+        self.sockets.insert(token, socket);
+        Ok(())
+    }
+
+    fn inner_mtu(&self) -> u16 {
+        self.config.mtu.unwrap_or(super::DEFAULT_MTU)
+    }
+}
+
+/// The token of a client's socket.
+fn token_of(id: PathId, is_v6: bool) -> u64 {
+    FIRST_SOCKET + u64::from(id.0) * 2 + u64::from(is_v6)
+}
+
+const TUN: Token = Token(0);
+const SIGNALS: Token = Token(1);
+const CONTROL: Token = Token(2);
+const WATCH: Token = Token(3);
+const FIRST_SOCKET: u64 = 16;
+
+/// Super-packets read before others have their turn: 700 packets of a bulk flow.
+const READS_PER_ROUND: usize = 16;

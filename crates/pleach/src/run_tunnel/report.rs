@@ -1,0 +1,85 @@
+//! What `pleach status` shows.
+
+use std::time::Duration;
+
+use pleach_core::{
+    endpoint::Endpoint,
+    path::health::State,
+    tunnel::{PathStatus, TunnelStatus},
+    units::Bitrate,
+    wire::control::LinkRole,
+};
+
+use super::links::ClientLink;
+use crate::{
+    config::{Role, TunnelConfig},
+    control::{ClientStatus, LinkState, LinkStatus, ResequencerStatus, SchedulerStatus, StatusReport},
+};
+
+/// A snapshot of the daemon. `refused`: datagrams the kernel did not take.
+pub(super) fn status(config: &TunnelConfig, endpoint: &Endpoint, links: &[ClientLink], refused: u64) -> StatusReport {
+    let peers: Vec<_> = endpoint.status().collect();
+    let is_client = matches!(config.role, Role::Client(_));
+    let device_of = |path: &PathStatus| {
+        let link = links.iter().find(|link| link.id == path.id);
+        link.map_or(String::new(), |link| link.device.clone())
+    };
+    let links_of = |status: &TunnelStatus| -> Vec<LinkStatus> {
+        status.paths.iter().map(|path| link_status(path, device_of(path))).collect()
+    };
+    let mut drops: std::collections::BTreeMap<String, u64> =
+        endpoint.drops().iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect();
+    drops.insert("send_refused".to_owned(), refused);
+    StatusReport {
+        mode: if is_client { "client" } else { "gateway" }.to_owned(),
+        name: config.name.clone(),
+        up: !is_client || endpoint.is_up(),
+        links: if is_client { peers.iter().flat_map(|(_, status)| links_of(status)).collect() } else { Vec::new() },
+        clients: if is_client {
+            Vec::new()
+        } else {
+            peers
+                .iter()
+                .map(|(peer, status)| ClientStatus {
+                    name: peer.name.clone(),
+                    up: status.is_up,
+                    links: links_of(status),
+                })
+                .collect()
+        },
+        scheduler: SchedulerStatus { policy: config.scheduler.name().to_owned() },
+        resequencer: ResequencerStatus {
+            held: peers.iter().map(|(_, status)| status.held as u64).sum(),
+            released_late: peers.iter().map(|(_, status)| status.resequencer.released_late).sum(),
+            hold_p95_ms: peers.iter().map(|(_, status)| millis(status.hold_p95)).fold(0.0, f64::max),
+        },
+        drops,
+    }
+}
+
+fn link_status(path: &PathStatus, device: String) -> LinkStatus {
+    LinkStatus {
+        name: path.name.clone(),
+        device,
+        state: match (path.role, path.state) {
+            (LinkRole::Never, _) => LinkState::Never,
+            (_, State::Down | State::Probing) => LinkState::Down,
+            (_, State::Suspect) => LinkState::Suspect,
+            (LinkRole::Standby, State::Up) => LinkState::Standby,
+            (LinkRole::Active, State::Up) => LinkState::Up,
+        },
+        endpoint: path.remote.map(|remote| remote.to_string()),
+        rtt_ms: path.smoothed_rtt.map(millis),
+        queue_delay_ms: Some(millis(path.queue_delay)),
+        capacity_mbps: path.rate.map(Bitrate::as_mbps),
+        loss: f64::from(path.loss_ppm.unwrap_or(0)) / 1e6,
+        tx_bytes: path.tx_bytes,
+        rx_bytes: path.rx_bytes,
+        weight: path.weight,
+    }
+}
+
+/// Milliseconds with three decimals.
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}

@@ -1,0 +1,236 @@
+//! The status of a daemon as text: a summary, then one line a link in aligned columns.
+
+use core::fmt::Write;
+
+use crate::control::{LinkState, LinkStatus, StatusReport};
+
+/// `report` for people. Lines end without trailing spaces; the last with a newline.
+pub(crate) fn render(report: &StatusReport) -> String {
+    let is_gateway = report.mode == "gateway";
+    let state = if report.up { "up" } else { "down" };
+    let mut text = format!(
+        "{} {}: {state}, policy {}\n",
+        report.mode, report.name, report.scheduler.policy
+    );
+    let mut rows = vec![
+        vec![
+            "LINK", "DEVICE", "STATE", "RTT", "CAPACITY", "LOSS", "SENT", "RECEIVED", "WEIGHT",
+        ]
+        .into_iter()
+        .map(str::to_owned)
+        .collect::<Vec<_>>(),
+    ];
+    rows.extend(report.links.iter().map(row));
+    if is_gateway {
+        rows.iter_mut()
+            .for_each(|row| row.insert(0, "-".to_owned()));
+        rows[0][0] = "CLIENT".to_owned();
+        for client in &report.clients {
+            if client.links.is_empty() {
+                let state = if client.up { "up" } else { "down" };
+                let mut cells = vec!["-".to_owned(); rows[0].len()];
+                cells[0].clone_from(&client.name);
+                state.clone_into(&mut cells[3]);
+                rows.push(cells);
+            }
+            for link in &client.links {
+                let mut cells = row(link);
+                cells.insert(0, client.name.clone());
+                rows.push(cells);
+            }
+        }
+    }
+    if rows.len() == 1 {
+        text.push_str(if is_gateway {
+            "no clients\n"
+        } else {
+            "no links\n"
+        });
+        return text;
+    }
+    let widths: Vec<usize> = (0..rows[0].len())
+        .map(|column| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            // Writing to a string cannot fail.
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(link: &LinkStatus) -> Vec<String> {
+    let state = match link.state {
+        LinkState::Down => "down",
+        LinkState::Never => "never",
+        LinkState::Standby => "standby",
+        LinkState::Suspect => "suspect",
+        LinkState::Up => "up",
+    };
+    vec![
+        printable(&link.name),
+        printable(&link.device),
+        state.to_owned(),
+        link.rtt_ms
+            .map_or("-".to_owned(), |ms| format!("{ms:.1} ms")),
+        link.capacity_mbps.map_or("-".to_owned(), rate),
+        format!("{:.1} %", link.loss * 100.0),
+        bytes(link.tx_bytes),
+        bytes(link.rx_bytes),
+        link.weight.to_string(),
+    ]
+}
+
+/// `text` without control characters, `-` if nothing is left: names may come from another host.
+fn printable(text: &str) -> String {
+    let clean: String = text
+        .chars()
+        .filter(|c| !c.is_control() && !c.is_whitespace())
+        .collect();
+    if clean.is_empty() {
+        "-".to_owned()
+    } else {
+        clean
+    }
+}
+
+fn rate(mbps: f64) -> String {
+    if mbps >= 1000.0 {
+        format!("{:.2} Gbit/s", mbps / 1000.0)
+    } else if mbps >= 1.0 {
+        format!("{mbps:.1} Mbit/s")
+    } else {
+        format!("{:.0} kbit/s", mbps * 1000.0)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "display only")]
+fn bytes(count: u64) -> String {
+    let units = [
+        ("TiB", 1_u64 << 40),
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+    ];
+    match units.into_iter().find(|(_, size)| count >= *size) {
+        Some((unit, size)) => format!("{:.1} {unit}", count as f64 / size as f64),
+        None => format!("{count} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ClientStatus;
+
+    fn link(name: &str, state: LinkState) -> LinkStatus {
+        LinkStatus {
+            name: name.to_owned(),
+            device: "eth1".to_owned(),
+            state,
+            endpoint: None,
+            rtt_ms: None,
+            queue_delay_ms: None,
+            capacity_mbps: None,
+            loss: 0.0,
+            tx_bytes: 0,
+            rx_bytes: 0,
+            weight: 1,
+        }
+    }
+
+    fn report(mode: &str) -> StatusReport {
+        let mut report = StatusReport {
+            mode: mode.to_owned(),
+            name: "pleach0".to_owned(),
+            up: true,
+            ..StatusReport::default()
+        };
+        "weighted".clone_into(&mut report.scheduler.policy);
+        report
+    }
+
+    #[test]
+    fn a_client_shows_one_aligned_line_a_link() {
+        let mut report = report("client");
+        report.links = vec![
+            LinkStatus {
+                rtt_ms: Some(23.46),
+                capacity_mbps: Some(64.04),
+                loss: 0.012,
+                tx_bytes: 5 << 30,
+                rx_bytes: 1536,
+                weight: 64,
+                ..link("dsl", LinkState::Up)
+            },
+            link("long-name", LinkState::Standby),
+        ];
+        assert_eq!(
+            render(&report),
+            "client pleach0: up, policy weighted\n\
+             LINK       DEVICE  STATE    RTT      CAPACITY     LOSS   SENT     RECEIVED  WEIGHT\n\
+             dsl        eth1    up       23.5 ms  64.0 Mbit/s  1.2 %  5.0 GiB  1.5 KiB   64\n\
+             long-name  eth1    standby  -        -            0.0 %  0 B      0 B       1\n"
+        );
+    }
+
+    #[test]
+    fn a_gateway_shows_whose_link_it_is() {
+        let mut report = report("gateway");
+        report.clients = vec![
+            ClientStatus {
+                name: "home".to_owned(),
+                up: true,
+                links: vec![link("dsl", LinkState::Up), link("lte", LinkState::Down)],
+            },
+            ClientStatus {
+                name: "office".to_owned(),
+                up: false,
+                links: Vec::new(),
+            },
+        ];
+        assert_eq!(
+            render(&report),
+            "gateway pleach0: up, policy weighted\n\
+             CLIENT  LINK  DEVICE  STATE  RTT  CAPACITY  LOSS   SENT  RECEIVED  WEIGHT\n\
+             home    dsl   eth1    up     -    -         0.0 %  0 B   0 B       1\n\
+             home    lte   eth1    down   -    -         0.0 %  0 B   0 B       1\n\
+             office  -     -       down   -    -         -      -     -         -\n"
+        );
+    }
+
+    #[test]
+    fn nothing_to_list_is_said() {
+        assert!(render(&report("client")).ends_with("\nno links\n"));
+        assert!(render(&report("gateway")).ends_with("\nno clients\n"));
+    }
+
+    #[test]
+    fn names_from_afar_cannot_break_lines() {
+        let mut report = report("client");
+        report.links = vec![
+            link("a\n\u{1b}[31mb", LinkState::Up),
+            link("\n", LinkState::Up),
+        ];
+        let text = render(&report);
+        assert_eq!(text.lines().count(), 4);
+        assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn units_are_human() {
+        assert_eq!(rate(0.5), "500 kbit/s");
+        assert_eq!(rate(2500.0), "2.50 Gbit/s");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(3 << 40), "3.0 TiB");
+    }
+}

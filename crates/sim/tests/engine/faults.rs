@@ -1,0 +1,203 @@
+//! Paths that die and come back, ends that restart.
+
+use std::time::Duration;
+
+use pleach_core::path::health::State;
+
+use crate::world::{PathModel, World};
+
+fn connected(world: &World) -> bool {
+    world.hosts.iter().all(|host| host.endpoint.is_up())
+}
+
+/// Sends one packet down every 500 µs for `time`.
+fn stream(world: &mut World, number: &mut u32, time: Duration) {
+    let end = world.now + time;
+    while world.now < end {
+        world.send(0, 1, 1, *number, 1000);
+        *number += 1;
+        world.run_for(Duration::from_micros(500));
+    }
+}
+
+fn longest_gap(world: &World) -> Duration {
+    let times = world.hosts[1].delivered.iter().map(|(at, _)| *at);
+    times
+        .clone()
+        .zip(times.skip(1))
+        .map(|(a, b)| b.since(a))
+        .max()
+        .unwrap_or_default()
+}
+
+fn bytes_on(world: &World, path: usize) -> u64 {
+    let (_, status) = world.hosts[0].endpoint.status().next().expect("a client");
+    status.paths[path].tx_bytes
+}
+
+#[test]
+fn the_first_listed_link_may_be_dead_at_the_start() {
+    let mut world = World::pair("weighted", 1);
+    world.set_silent(0, true);
+    let took = world
+        .run_until_true(Duration::from_secs(2), connected)
+        .expect("connects");
+    assert!(took < Duration::from_millis(300), "{took:?}");
+}
+
+#[test]
+fn a_silent_path_costs_no_packet_and_little_time_and_is_used_again() {
+    for policy in [
+        "weighted",
+        "round-robin",
+        "min-rtt",
+        "earliest-arrival",
+        "flow",
+        "redundant",
+    ] {
+        let mut world = World::pair(policy, 2);
+        world
+            .run_until_true(Duration::from_secs(1), connected)
+            .expect("connects");
+        world.run_for(Duration::from_millis(500));
+        let mut number = 0;
+        stream(&mut world, &mut number, Duration::from_secs(2));
+        for path in [0, 1] {
+            world.set_silent(path, true);
+            stream(&mut world, &mut number, Duration::from_secs(3));
+            world.set_silent(path, false);
+            let before = bytes_on(&world, path);
+            stream(&mut world, &mut number, Duration::from_secs(1));
+            let is_spread = ["weighted", "round-robin", "redundant"].contains(&policy);
+            assert!(
+                !is_spread || bytes_on(&world, path) > before,
+                "{policy}: path {path} is not used again"
+            );
+        }
+        world.run_for(Duration::from_secs(1));
+        let mut numbers = world.numbers(1, 1);
+        assert!(
+            longest_gap(&world) < Duration::from_millis(250),
+            "{policy}: {:?}",
+            longest_gap(&world)
+        );
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..number).collect::<Vec<_>>(), "{policy}");
+    }
+}
+
+#[test]
+fn a_path_dead_in_one_direction_does_not_silence_reports_of_the_other() {
+    for direction in [0, 1] {
+        let mut world = World::pair("weighted", 3);
+        world
+            .run_until_true(Duration::from_secs(1), connected)
+            .expect("connects");
+        world.run_for(Duration::from_millis(500));
+        let mut number = 0;
+        stream(&mut world, &mut number, Duration::from_secs(1));
+        world.paths[0].is_silent[direction] = true;
+        stream(&mut world, &mut number, Duration::from_secs(3));
+        world.run_for(Duration::from_secs(1));
+        let mut numbers = world.numbers(1, 1);
+        numbers.sort_unstable();
+        assert_eq!(
+            numbers,
+            (0..number).collect::<Vec<_>>(),
+            "direction {direction}"
+        );
+        assert!(
+            longest_gap(&world) < Duration::from_millis(300),
+            "{direction}: {:?}",
+            longest_gap(&world)
+        );
+    }
+}
+
+#[test]
+fn either_end_may_restart() {
+    let mut world = World::pair("weighted", 4);
+    world
+        .run_until_true(Duration::from_secs(1), connected)
+        .expect("connects");
+    for host in [0, 1, 0, 1] {
+        world.run_for(Duration::from_secs(2));
+        world.restart(host);
+        let before = [
+            world.hosts[0].delivered.len(),
+            world.hosts[1].delivered.len(),
+        ];
+        let start = world.now;
+        let mut number = 0;
+        while world.hosts[0].delivered.len() == before[0]
+            || world.hosts[1].delivered.len() == before[1]
+        {
+            world.send(0, 1, 1, number, 500);
+            world.send(1, 0, 1, number, 500);
+            number += 1;
+            world.run_for(Duration::from_millis(20));
+            assert!(
+                world.now.since(start) < Duration::from_secs(3),
+                "host {host} restarted"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_client_may_change_its_address() {
+    // The gateway answers where the newest authentic datagram came from; here both links swap their addresses.
+    let mut world = World::new(
+        1,
+        &[PathModel::with_delay(5), PathModel::with_delay(9)],
+        "weighted",
+        5,
+    );
+    world
+        .run_until_true(Duration::from_secs(1), connected)
+        .expect("connects");
+    world.run_for(Duration::from_millis(500));
+    let (_, before) = world.hosts[0].endpoint.status().next().expect("a client");
+    world.record = true;
+    world.send(1, 0, 1, 0, 300);
+    world.run_for(Duration::from_millis(50));
+    world.record = false;
+    // A replay from another address must not move the route.
+    let copies: Vec<_> = world.seen.drain(..).map(|(_, datagram)| datagram).collect();
+    for datagram in copies {
+        world.inject("192.0.2.66:666".parse().expect("address"), &datagram);
+    }
+    let (_, after) = world.hosts[0].endpoint.status().next().expect("a client");
+    for (before, after) in before.paths.iter().zip(&after.paths) {
+        assert_eq!(before.remote, after.remote);
+    }
+}
+
+#[test]
+fn a_standby_link_carries_data_only_while_no_other_works() {
+    use pleach_core::wire::control::LinkRole;
+    let mut world = World::pair("weighted", 6);
+    let now = world.now;
+    world.hosts[1]
+        .endpoint
+        .update_links(now, "link1", |link| link.role = LinkRole::Standby);
+    world
+        .run_until_true(Duration::from_secs(1), connected)
+        .expect("connects");
+    world.run_for(Duration::from_millis(500));
+    let mut number = 0;
+    stream(&mut world, &mut number, Duration::from_secs(1));
+    assert_eq!(bytes_on(&world, 1), 0);
+    world.set_silent(0, true);
+    stream(&mut world, &mut number, Duration::from_secs(1));
+    assert!(bytes_on(&world, 1) > 0);
+    world.set_silent(0, false);
+    stream(&mut world, &mut number, Duration::from_secs(1));
+    let before = bytes_on(&world, 1);
+    stream(&mut world, &mut number, Duration::from_secs(1));
+    assert_eq!(bytes_on(&world, 1), before);
+    let (_, status) = world.hosts[0].endpoint.status().next().expect("a client");
+    assert!(status.paths.iter().all(|path| path.state == State::Up));
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.numbers(1, 1).len(), number as usize);
+}

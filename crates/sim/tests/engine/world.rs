@@ -1,0 +1,453 @@
+//! Clients and a gateway, joined by paths that delay, lose, copy and fall silent.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use pleach_core::{
+    endpoint::{Endpoint, EndpointConfig, PeerConfig, Reach, Side},
+    ids::PathId,
+    packet::{PacketBuf, PacketView},
+    path::link::Link,
+    queue::QueueConfig,
+    rng::Rng,
+    sched::Policy,
+    session::{aead::Suite, handshake::StaticKeys},
+    time::Instant,
+    transmit::{Route, TxQueue},
+    tunnel::Incoming,
+};
+
+pub(crate) const GATEWAY: &str = "203.0.113.5:7700";
+
+/// How one path treats datagrams, both ways alike unless said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathModel {
+    pub(crate) delay: Duration,
+    pub(crate) loss_pct: u64,
+    pub(crate) copy_pct: u64,
+    /// Extra delay of up to this much, drawn for each datagram: reorders within the path.
+    pub(crate) shake: Duration,
+    /// Nothing passes to the gateway, to the client.
+    pub(crate) is_silent: [bool; 2],
+}
+
+impl PathModel {
+    pub(crate) fn with_delay(millis: u64) -> Self {
+        Self {
+            delay: Duration::from_millis(millis),
+            loss_pct: 0,
+            copy_pct: 0,
+            shake: Duration::ZERO,
+            is_silent: [false; 2],
+        }
+    }
+}
+
+/// One end and what it has delivered.
+pub(crate) struct Host {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) delivered: Vec<(Instant, Vec<u8>)>,
+    generation: u64,
+}
+
+/// Host 0 is the gateway, the others are clients.
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) paths: Vec<PathModel>,
+    pub(crate) rng: Rng,
+    policy: Policy<String>,
+    wire: BTreeMap<(Instant, u64), Flight>,
+    sequence: u64,
+    tx: TxQueue,
+    /// Every datagram that was sent to the gateway, for replays.
+    pub(crate) seen: Vec<(Incoming, Vec<u8>)>,
+    pub(crate) record: bool,
+}
+
+struct Flight {
+    host: usize,
+    generation: u64,
+    incoming: Incoming,
+    datagram: Vec<u8>,
+}
+
+pub(crate) fn policy(name: &str) -> Policy<String> {
+    match name {
+        "earliest-arrival" => Policy::EarliestArrival {},
+        "flow" => Policy::Flow {},
+        "min-rtt" => Policy::MinRtt {},
+        "redundant" => Policy::Redundant {},
+        "round-robin" => Policy::RoundRobin {},
+        "single" => Policy::Single { link: None },
+        "weighted" => Policy::Weighted {},
+        other => panic!("no policy {other}"),
+    }
+}
+
+pub(crate) fn private_key(host: usize) -> [u8; 32] {
+    let mut key = [0; 32];
+    Rng::new(1000 + host as u64).fill(&mut key);
+    key
+}
+
+fn public_key(host: usize) -> [u8; 32] {
+    *StaticKeys::from_private(private_key(host)).public()
+}
+
+/// The inner address of a host.
+pub(crate) fn address(host: usize) -> [u8; 4] {
+    [10, 77, (host / 256) as u8, (host % 256) as u8]
+}
+
+/// Where a client's link appears to the gateway.
+pub(crate) fn outer(client: usize, link: usize) -> SocketAddr {
+    format!("198.51.{link}.{client}:4000")
+        .parse()
+        .expect("address")
+}
+
+impl World {
+    /// A gateway and `clients` clients with one link for each of `paths`, all started at once.
+    pub(crate) fn new(clients: usize, paths: &[PathModel], policy_name: &str, seed: u64) -> Self {
+        let mut world = Self {
+            now: Instant::from_millis(1000),
+            hosts: Vec::new(),
+            paths: paths.to_vec(),
+            rng: Rng::new(seed),
+            policy: policy(policy_name),
+            wire: BTreeMap::new(),
+            sequence: 0,
+            tx: TxQueue::new(16),
+            seen: Vec::new(),
+            record: false,
+        };
+        for host in 0..=clients {
+            let endpoint = world.start(host, clients, private_key(host), [7; 32]);
+            world.hosts.push(Host {
+                endpoint,
+                delivered: Vec::new(),
+                generation: 0,
+            });
+        }
+        world
+    }
+
+    /// A pair with the usual two paths.
+    pub(crate) fn pair(policy_name: &str, seed: u64) -> Self {
+        Self::new(
+            1,
+            &[PathModel::with_delay(7), PathModel::with_delay(18)],
+            policy_name,
+            seed,
+        )
+    }
+
+    /// A fresh endpoint, as after the start of its process.
+    pub(crate) fn start(
+        &mut self,
+        host: usize,
+        clients: usize,
+        private_key: [u8; 32],
+        psk: [u8; 32],
+    ) -> Endpoint {
+        let peer = |name: String, index: usize, allowed_ips| PeerConfig {
+            name,
+            public_key: public_key(index),
+            preshared_key: psk,
+            allowed_ips,
+            policy: self.policy.clone(),
+        };
+        let net = |index: usize| {
+            vec![
+                format!("{}/32", IpAddr::from(address(index)))
+                    .parse()
+                    .expect("net"),
+            ]
+        };
+        let side = if host == 0 {
+            Side::Gateway {
+                clients: (1..=clients)
+                    .map(|index| peer(index.to_string(), index, net(index)))
+                    .collect(),
+            }
+        } else {
+            Side::Client {
+                gateway: peer("gateway".into(), 0, vec!["0.0.0.0/0".parse().expect("net")]),
+                endpoints: vec![GATEWAY.parse().expect("address")],
+            }
+        };
+        let config = EndpointConfig {
+            private_key,
+            suites: Suite::preferred(true).to_vec(),
+            queue: QueueConfig::default(),
+            mtu: 1400,
+            side,
+        };
+        let mut entropy = [0; 32];
+        self.rng.fill(&mut entropy);
+        let mut endpoint = Endpoint::new(config, entropy, self.now);
+        if host > 0 {
+            for link in 0..self.paths.len() {
+                let id = endpoint
+                    .add_link(self.now, Link::named(&format!("link{link}")))
+                    .expect("room");
+                endpoint.handle_link(
+                    self.now,
+                    id,
+                    Reach {
+                        v4: true,
+                        v6: false,
+                    },
+                );
+            }
+        }
+        endpoint
+    }
+
+    /// Ends a host's process without a word and starts it anew.
+    pub(crate) fn restart(&mut self, host: usize) {
+        let clients = self.hosts.len() - 1;
+        let endpoint = self.start(host, clients, private_key(host), [7; 32]);
+        self.hosts[host].endpoint = endpoint;
+        self.hosts[host].generation += 1;
+    }
+
+    /// Sends an inner packet of host `from` to host `to`: `number` in its payload, a port per flow.
+    pub(crate) fn send(&mut self, from: usize, to: usize, flow: u16, number: u32, len: usize) {
+        let packet = udp(address(from), address(to), flow, number, len);
+        let now = self.now;
+        self.hosts[from]
+            .endpoint
+            .handle_packet(now, PacketBuf::from(packet));
+        self.drain(from);
+    }
+
+    /// Runs until `end`.
+    pub(crate) fn run_until(&mut self, end: Instant) {
+        let mut steps = 0;
+        for host in 0..self.hosts.len() {
+            self.drain(host);
+        }
+        loop {
+            let flight = self.wire.keys().next().map(|(at, _)| *at);
+            let timer = self
+                .hosts
+                .iter()
+                .enumerate()
+                .filter_map(|(host, h)| Some((h.endpoint.poll_timeout()?, host)))
+                .min();
+            let next = [flight, timer.map(|(at, _)| at)]
+                .into_iter()
+                .flatten()
+                .min()
+                .filter(|at| *at <= end);
+            let Some(next) = next else {
+                self.now = end.max(self.now);
+                return;
+            };
+            if next > self.now {
+                steps = 0;
+            }
+            steps += 1;
+            assert!(steps < 200_000, "time stands still at {:?}", self.now);
+            self.now = next.max(self.now);
+            if flight == Some(next)
+                && let Some((_, flight)) = self.wire.pop_first()
+            {
+                self.arrive(flight);
+            } else if let Some((_, host)) = timer {
+                let now = self.now;
+                self.hosts[host].endpoint.handle_timeout(now);
+                self.drain(host);
+            }
+        }
+    }
+
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        self.run_until(self.now + time);
+    }
+
+    /// Runs until `condition` holds, at most `limit`; how long it took.
+    pub(crate) fn run_until_true(
+        &mut self,
+        limit: Duration,
+        condition: impl Fn(&Self) -> bool,
+    ) -> Option<Duration> {
+        let start = self.now;
+        while !condition(self) {
+            if self.now.since(start) > limit {
+                return None;
+            }
+            self.run_for(Duration::from_millis(1));
+        }
+        Some(self.now.since(start))
+    }
+
+    /// Hands a datagram to the gateway as if a stranger had sent it.
+    pub(crate) fn inject(&mut self, from: SocketAddr, datagram: &[u8]) {
+        let incoming = Incoming {
+            route: Route {
+                link: 0,
+                remote: from,
+                local: None,
+            },
+            is_congested: false,
+        };
+        let now = self.now;
+        self.hosts[0]
+            .endpoint
+            .handle_datagram(now, &incoming, &mut datagram.to_vec());
+        self.drain(0);
+    }
+
+    /// Numbers delivered to a host for one flow, in order.
+    pub(crate) fn numbers(&self, host: usize, flow: u16) -> Vec<u32> {
+        let numbers = self.hosts[host]
+            .delivered
+            .iter()
+            .map(|(_, packet)| number_of(packet));
+        numbers
+            .filter(|(f, _)| *f == flow)
+            .map(|(_, number)| number)
+            .collect()
+    }
+
+    pub(crate) fn set_silent(&mut self, path: usize, is_silent: bool) {
+        self.paths[path].is_silent = [is_silent; 2];
+    }
+
+    fn arrive(&mut self, flight: Flight) {
+        let Flight {
+            host,
+            generation,
+            incoming,
+            mut datagram,
+        } = flight;
+        if self.hosts[host].generation != generation {
+            return;
+        }
+        if self.record && host == 0 {
+            self.seen.push((incoming, datagram.clone()));
+        }
+        let now = self.now;
+        self.hosts[host]
+            .endpoint
+            .handle_datagram(now, &incoming, &mut datagram);
+        self.drain(host);
+    }
+
+    /// Pulls everything a host has to say.
+    fn drain(&mut self, host: usize) {
+        loop {
+            self.tx.clear();
+            let now = self.now;
+            self.hosts[host].endpoint.poll_transmit(now, &mut self.tx);
+            if self.tx.is_empty() {
+                break;
+            }
+            let mut datagrams = Vec::new();
+            for batch in self.tx.batches() {
+                for datagram in batch.bytes().chunks(batch.segment_len()) {
+                    datagrams.push((*batch.route(), datagram.to_vec()));
+                }
+            }
+            for (route, datagram) in datagrams {
+                self.transmit(host, &route, datagram);
+            }
+        }
+        while let Some(packet) = self.hosts[host].endpoint.poll_deliver() {
+            self.hosts[host]
+                .delivered
+                .push((self.now, packet.as_slice().to_vec()));
+            self.hosts[host].endpoint.pool().recycle(packet);
+        }
+        while self.hosts[host].endpoint.poll_event().is_some() {}
+    }
+
+    fn transmit(&mut self, from: usize, route: &Route, datagram: Vec<u8>) {
+        let gateway: SocketAddr = GATEWAY.parse().expect("address");
+        let (to, link, remote) = if from == 0 {
+            let IpAddr::V4(address) = route.remote.ip() else {
+                return;
+            };
+            let [_, _, link, client] = address.octets();
+            (usize::from(client), usize::from(link), gateway)
+        } else {
+            (
+                0,
+                usize::from(route.link),
+                outer(from, usize::from(route.link)),
+            )
+        };
+        let path = self.paths[link];
+        if path.is_silent[usize::from(from == 0)]
+            || self.rng.below(100) < path.loss_pct
+            || to >= self.hosts.len()
+        {
+            return;
+        }
+        let copies = 1 + u64::from(self.rng.below(100) < path.copy_pct);
+        for _ in 0..copies {
+            let shake = self.rng.below(path.shake.as_nanos() as u64 + 1);
+            let at = self.now + path.delay + Duration::from_nanos(shake);
+            self.sequence += 1;
+            let link = if to == 0 { 0 } else { link as u8 };
+            let flight = Flight {
+                host: to,
+                generation: self.hosts[to].generation,
+                incoming: Incoming {
+                    route: Route {
+                        link,
+                        remote,
+                        local: None,
+                    },
+                    is_congested: false,
+                },
+                datagram: datagram.clone(),
+            };
+            self.wire.insert((at, self.sequence), flight);
+        }
+    }
+}
+
+/// An IPv4 UDP packet: the flow is the source port, `number` the payload's start.
+pub(crate) fn udp(
+    source: [u8; 4],
+    destination: [u8; 4],
+    flow: u16,
+    number: u32,
+    len: usize,
+) -> Vec<u8> {
+    let mut bytes = vec![0_u8; len.max(32)];
+    let total = bytes.len() as u16;
+    bytes[0] = 0x45;
+    bytes[2..4].copy_from_slice(&total.to_be_bytes());
+    bytes[8] = 64;
+    bytes[9] = 17;
+    bytes[12..16].copy_from_slice(&source);
+    bytes[16..20].copy_from_slice(&destination);
+    bytes[20..22].copy_from_slice(&flow.to_be_bytes());
+    bytes[22..24].copy_from_slice(&9_u16.to_be_bytes());
+    bytes[24..26].copy_from_slice(&(total - 20).to_be_bytes());
+    bytes[28..32].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// Flow and number of a packet made by [`udp`].
+pub(crate) fn number_of(packet: &[u8]) -> (u16, u32) {
+    assert!(PacketView::parse(packet).is_ok());
+    let flow = u16::from_be_bytes([packet[20], packet[21]]);
+    (
+        flow,
+        u32::from_be_bytes([packet[28], packet[29], packet[30], packet[31]]),
+    )
+}
+
+/// The path ids of a world's links.
+pub(crate) fn path_id(link: usize) -> PathId {
+    PathId(link as u8)
+}
