@@ -10,10 +10,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use snow::{
-    params::DHChoice,
-    resolvers::{CryptoResolver, DefaultResolver},
-};
+use pleach_core::session::handshake::StaticKeys;
 use zeroize::Zeroizing;
 
 /// Length of every key in bytes.
@@ -98,13 +95,7 @@ pub(crate) fn encode_public(key: &[u8; KEY_LEN]) -> String {
 
 /// The public key of `private`: X25519 with the base point (RFC 7748 section 6.1).
 pub(crate) fn public_of(private: &SecretKey) -> [u8; KEY_LEN] {
-    let mut x25519 = DefaultResolver
-        .resolve_dh(&DHChoice::Curve25519)
-        .expect("the resolver is built with curve25519");
-    x25519.set(private.expose());
-    let mut public = [0; KEY_LEN];
-    public.copy_from_slice(x25519.pubkey());
-    public
+    *StaticKeys::from_private(*private.expose()).public()
 }
 
 #[cfg(test)]

@@ -12,9 +12,7 @@
 
 mod check;
 mod cli;
-#[allow(dead_code, reason = "the tunnel daemon reads every field")]
 mod config;
-#[allow(dead_code, reason = "the tunnel daemon runs the server")]
 mod control;
 mod keys;
 #[cfg(feature = "lab")]

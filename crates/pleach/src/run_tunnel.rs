@@ -42,10 +42,17 @@ pub(crate) fn run(config: TunnelConfig) -> anyhow::Result<()> {
     let plan = plan(&config);
     let mut setup = Setup::begin(state_directory(), &config.name)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
-    let tun = Tun::create(&config.name, plan.mtu).with_context(|| format!("tunnel {}: device", config.name))?;
-    setup.apply(&plan).with_context(|| format!("tunnel {}: host configuration", config.name))?;
+    let tun = Tun::create(&config.name, plan.mtu)
+        .with_context(|| format!("tunnel {}: device", config.name))?;
+    setup
+        .apply(&plan)
+        .with_context(|| format!("tunnel {}: host configuration", config.name))?;
     let _ = poll::set_precise_timers();
-    let endpoint = Endpoint::new(endpoint_config(&config, plan.mtu), clock::entropy()?, clock::now());
+    let endpoint = Endpoint::new(
+        endpoint_config(&config, plan.mtu),
+        clock::entropy()?,
+        clock::now(),
+    );
     let result = DataPath::start(&config, endpoint, tun, setup, signals).and_then(DataPath::run);
     let setup = result?;
     setup.undo().context("undoing the host configuration")?;
@@ -58,7 +65,11 @@ fn plan(config: &TunnelConfig) -> Plan {
     let (routes, forward, masquerade) = match &config.role {
         Role::Client(client) => (client.gateway.allowed_ips.clone(), false, Vec::new()),
         Role::Gateway(gateway) => {
-            let inner: Vec<IpNet> = gateway.clients.iter().flat_map(|client| client.allowed_ips.clone()).collect();
+            let inner: Vec<IpNet> = gateway
+                .clients
+                .iter()
+                .flat_map(|client| client.allowed_ips.clone())
+                .collect();
             let hidden = |net: &&IpNet| match gateway.nat {
                 Nat::Off => false,
                 Nat::Ipv4 => net.addr().is_ipv4(),
@@ -78,7 +89,11 @@ fn plan(config: &TunnelConfig) -> Plan {
 }
 
 fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
-    let peer = |name: &str, public_key, preshared_key: Option<&crate::keys::SecretKey>, allowed_ips, scheduler| {
+    let peer = |name: &str,
+                public_key,
+                preshared_key: Option<&crate::keys::SecretKey>,
+                allowed_ips,
+                scheduler| {
         PeerConfig {
             name: name.to_owned(),
             public_key,
@@ -133,7 +148,9 @@ fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
         SchedulerConfig::MinRtt => Policy::MinRtt {},
         SchedulerConfig::Redundant => Policy::Redundant {},
         SchedulerConfig::RoundRobin => Policy::RoundRobin {},
-        SchedulerConfig::Single { link } => Policy::Single { link: Some(link.clone()) },
+        SchedulerConfig::Single { link } => Policy::Single {
+            link: Some(link.clone()),
+        },
         SchedulerConfig::Weighted => Policy::Weighted {},
     }
 }
@@ -141,9 +158,11 @@ fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
 /// Whether the processor has instructions for AES, without which AES-GCM is slow.
 fn has_aes() -> bool {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    return std::arch::is_x86_feature_detected!("aes")
+        && std::arch::is_x86_feature_detected!("pclmulqdq");
     #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
     #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
     return false;
 }

@@ -3,12 +3,7 @@
 //! Each round: wait; take what the sockets and the TUN have, a bounded amount each; let the engine's timers run; send
 //! until the engine has nothing more; write what it delivers. Nothing in a round waits for anything.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    os::fd::AsFd,
-    sync::mpsc::Receiver,
-};
+use std::{collections::BTreeMap, io, os::fd::AsFd, sync::mpsc::Receiver};
 
 use anyhow::Context as _;
 use pleach_core::{
@@ -35,7 +30,7 @@ use super::{
     sockets::{LinkSocket, Sent},
 };
 use crate::{
-    config::{ClientConfig, LinkConfig, Role, TunnelConfig},
+    config::{ClientConfig, Role, TunnelConfig},
     control::{ControlRequest, Reply, server::ControlServer},
 };
 
@@ -93,7 +88,11 @@ impl<'a> DataPath<'a> {
             sockets: BTreeMap::new(),
             links: Vec::new(),
             watch: None,
-            control: Control { _server: server, requests, waker },
+            control: Control {
+                _server: server,
+                requests,
+                waker,
+            },
             tx: TxQueue::new(32),
             rx: RecvBatch::default(),
             packets: Vec::new(),
@@ -274,7 +273,12 @@ impl<'a> DataPath<'a> {
         while let Ok(request) = self.control.requests.try_recv() {
             match request {
                 ControlRequest::Status(reply) => {
-                    reply.send(Ok(report::status(self.config, &self.endpoint, &self.links, self.refused)));
+                    reply.send(Ok(report::status(
+                        self.config,
+                        &self.endpoint,
+                        &self.links,
+                        self.refused,
+                    )));
                 }
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
@@ -288,10 +292,14 @@ impl<'a> DataPath<'a> {
             .flat_map(|(_, status)| status.paths.into_iter().map(|path| path.name))
             .collect();
         if let Some(unknown) = weights.keys().find(|name| !known.contains(name)) {
-            return reply.send(Err(format!("no link is called {unknown}; there is: {}", known.join(", "))));
+            return reply.send(Err(format!(
+                "no link is called {unknown}; there is: {}",
+                known.join(", ")
+            )));
         }
         for (name, weight) in weights {
-            self.endpoint.update_links(now, name, |link| link.weight = *weight);
+            self.endpoint
+                .update_links(now, name, |link| link.weight = *weight);
         }
         reply.send(Ok(()));
     }
@@ -309,7 +317,7 @@ impl<'a> DataPath<'a> {
         let Role::Client(client) = &self.config.role else {
             return;
         };
-        let Some(snapshot) = self.watch.as_ref().and_then(LinkWatch::latest) else {
+        let Some(snapshot) = self.watch.as_ref().and_then(LinkWatch::take) else {
             return;
         };
         if client.links.is_empty() {
@@ -329,15 +337,27 @@ impl<'a> DataPath<'a> {
             tracing::info!(device = link.device, "link is gone");
         }
         self.links.retain(is_used);
-        for device in snapshot.iter().filter(|device| links::is_uplink(device, &self.config.name)) {
+        for device in snapshot
+            .iter()
+            .filter(|device| links::is_uplink(device, &self.config.name))
+        {
             if self.links.iter().all(|link| link.device != device.name) {
-                let settings = Link { mtu: self.inner_mtu(), ..Link::named(&device.name) };
+                let settings = Link {
+                    mtu: self.inner_mtu(),
+                    ..Link::named(&device.name)
+                };
                 self.add_link(&device.name, settings, true);
             }
         }
     }
 
-    fn look_at_link(&mut self, now: Instant, index: usize, snapshot: &[LinkSnapshot], client: &ClientConfig) {
+    fn look_at_link(
+        &mut self,
+        now: Instant,
+        index: usize,
+        snapshot: &[LinkSnapshot],
+        client: &ClientConfig,
+    ) {
         let link = &self.links[index];
         let (id, device_name) = (link.id, link.device.clone());
         let device = links::device(snapshot, &device_name);
@@ -359,7 +379,9 @@ impl<'a> DataPath<'a> {
                 continue;
             }
             let socket = LinkSocket::on_device(&device_name, id.0, is_v6, self.setup.fwmark());
-            let added = socket.map_err(Into::into).and_then(|socket| self.add_socket(token, socket));
+            let added = socket
+                .map_err(Into::into)
+                .and_then(|socket| self.add_socket(token, socket));
             if let Err(error) = added {
                 tracing::warn!(device = device_name, "socket: {error:#}");
                 *wanted = false;
@@ -370,7 +392,12 @@ impl<'a> DataPath<'a> {
         {
             tracing::warn!(device = device_name, "reverse path filter: {error}");
         }
-        tracing::info!(device = device_name, ipv4 = opened.v4, ipv6 = opened.v6, "link");
+        tracing::info!(
+            device = device_name,
+            ipv4 = opened.v4,
+            ipv6 = opened.v6,
+            "link"
+        );
         self.links[index].ifindex = ifindex;
         self.links[index].reach = reach;
         // Told even if it reaches the same as before: another device needs another start.

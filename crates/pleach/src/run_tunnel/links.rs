@@ -29,12 +29,23 @@ pub(super) fn reach(link: &LinkSnapshot, client: &ClientConfig) -> Reach {
         return Reach::NONE;
     }
     let endpoints = &client.gateway.endpoints;
-    let is_neighbour = |net: &IpNet| endpoints.iter().any(|endpoint| net.contains(&endpoint.ip()));
+    let is_neighbour = |net: &IpNet| {
+        endpoints
+            .iter()
+            .any(|endpoint| net.contains(&endpoint.ip()))
+    };
     let can = |is_v4: bool, has_default: bool| {
-        let mut addresses = link.addresses.iter().filter(|net| net.addr().is_ipv4() == is_v4).peekable();
+        let mut addresses = link
+            .addresses
+            .iter()
+            .filter(|net| net.addr().is_ipv4() == is_v4)
+            .peekable();
         addresses.peek().is_some() && (has_default || addresses.any(is_neighbour))
     };
-    Reach { v4: can(true, link.has_default_v4), v6: can(false, link.has_default_v6) }
+    Reach {
+        v4: can(true, link.has_default_v4),
+        v6: can(false, link.has_default_v6),
+    }
 }
 
 /// Whether a device is to be used when the user named none.

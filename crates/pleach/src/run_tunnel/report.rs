@@ -13,11 +13,18 @@ use pleach_core::{
 use super::links::ClientLink;
 use crate::{
     config::{Role, TunnelConfig},
-    control::{ClientStatus, LinkState, LinkStatus, ResequencerStatus, SchedulerStatus, StatusReport},
+    control::{
+        ClientStatus, LinkState, LinkStatus, ResequencerStatus, SchedulerStatus, StatusReport,
+    },
 };
 
 /// A snapshot of the daemon. `refused`: datagrams the kernel did not take.
-pub(super) fn status(config: &TunnelConfig, endpoint: &Endpoint, links: &[ClientLink], refused: u64) -> StatusReport {
+pub(super) fn status(
+    config: &TunnelConfig,
+    endpoint: &Endpoint,
+    links: &[ClientLink],
+    refused: u64,
+) -> StatusReport {
     let peers: Vec<_> = endpoint.status().collect();
     let is_client = matches!(config.role, Role::Client(_));
     let device_of = |path: &PathStatus| {
@@ -25,16 +32,30 @@ pub(super) fn status(config: &TunnelConfig, endpoint: &Endpoint, links: &[Client
         link.map_or(String::new(), |link| link.device.clone())
     };
     let links_of = |status: &TunnelStatus| -> Vec<LinkStatus> {
-        status.paths.iter().map(|path| link_status(path, device_of(path))).collect()
+        status
+            .paths
+            .iter()
+            .map(|path| link_status(path, device_of(path)))
+            .collect()
     };
-    let mut drops: std::collections::BTreeMap<String, u64> =
-        endpoint.drops().iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect();
+    let mut drops: std::collections::BTreeMap<String, u64> = endpoint
+        .drops()
+        .iter()
+        .map(|(reason, count)| (reason.name().to_owned(), count))
+        .collect();
     drops.insert("send_refused".to_owned(), refused);
     StatusReport {
         mode: if is_client { "client" } else { "gateway" }.to_owned(),
         name: config.name.clone(),
         up: !is_client || endpoint.is_up(),
-        links: if is_client { peers.iter().flat_map(|(_, status)| links_of(status)).collect() } else { Vec::new() },
+        links: if is_client {
+            peers
+                .iter()
+                .flat_map(|(_, status)| links_of(status))
+                .collect()
+        } else {
+            Vec::new()
+        },
         clients: if is_client {
             Vec::new()
         } else {
@@ -47,11 +68,19 @@ pub(super) fn status(config: &TunnelConfig, endpoint: &Endpoint, links: &[Client
                 })
                 .collect()
         },
-        scheduler: SchedulerStatus { policy: config.scheduler.name().to_owned() },
+        scheduler: SchedulerStatus {
+            policy: config.scheduler.name().to_owned(),
+        },
         resequencer: ResequencerStatus {
             held: peers.iter().map(|(_, status)| status.held as u64).sum(),
-            released_late: peers.iter().map(|(_, status)| status.resequencer.released_late).sum(),
-            hold_p95_ms: peers.iter().map(|(_, status)| millis(status.hold_p95)).fold(0.0, f64::max),
+            released_late: peers
+                .iter()
+                .map(|(_, status)| status.resequencer.released_late)
+                .sum(),
+            hold_p95_ms: peers
+                .iter()
+                .map(|(_, status)| millis(status.hold_p95))
+                .fold(0.0, f64::max),
         },
         drops,
     }

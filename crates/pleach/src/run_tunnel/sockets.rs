@@ -58,17 +58,28 @@ impl LinkSocket {
     /// # Errors
     /// As [`UdpSocket::bind`].
     pub(super) fn on_device(device: &str, link: u8, is_v6: bool, fwmark: u32) -> io::Result<Self> {
-        let any: IpAddr = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let any: IpAddr = if is_v6 {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
         let options = UdpOptions {
             device: Some(device.to_owned()),
             fwmark: Some(fwmark),
             ..UdpOptions::new(SocketAddr::new(any, 0))
         };
-        Ok(Self { link, ..Self::bind(&options)? })
+        Ok(Self {
+            link,
+            ..Self::bind(&options)?
+        })
     }
 
     fn bind(options: &UdpOptions) -> io::Result<Self> {
-        Ok(Self { socket: UdpSocket::bind(options)?, link: 0, unsent: Vec::new() })
+        Ok(Self {
+            socket: UdpSocket::bind(options)?,
+            link: 0,
+            unsent: Vec::new(),
+        })
     }
 
     /// Sends a batch, or keeps what the kernel does not take now.
