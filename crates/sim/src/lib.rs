@@ -1,1 +1,9 @@
-//! stub
+//! Emulated links and the scenario files that describe them.
+//!
+//! One link model, two clocks: [`link::Link`] is a state machine that gets the time with every call. The simulator
+//! runs it on virtual time, the lab on real packets between network namespaces. One [`scenario::Scenario`] feeds
+//! both. Nothing here reads a clock, does I/O or draws ambient randomness.
+#![forbid(unsafe_code)]
+
+pub mod link;
+pub mod scenario;

@@ -1,0 +1,234 @@
+//! Emulated links: the link model of `pleach-sim` driven by real packets and the real clock.
+//!
+//! A link is a TUN device in the client's namespace and one in the gateway's. Each direction of all links has a thread
+//! that reads packets from the sending ends, passes them through a [`Bundle`] and writes them to the receiving ends
+//! when the model says so. The devices have no virtual header, so the kernel completes checksums and packets have
+//! their real size.
+//!
+//! The threads ask for real-time priority and a timer slack of 1 ns, and record how late each packet is written
+//! against the model's time; a run that is late is to be refused. Known limit: the time at which a packet enters the
+//! model is when it is read, so a thread that was held up shows in the lateness of what was due meanwhile, not of what
+//! came in.
+//!
+//! One thread moves about 290 000 packets per second: several links up to 300 Mbit/s each are safe.
+
+pub mod tun;
+mod worker;
+
+use core::time::Duration;
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+};
+
+use anyhow::Context as _;
+use hdrhistogram::Histogram as Lateness;
+use pleach_core::{time::Instant, units::Bytes};
+use pleach_linux::clock;
+use pleach_sim::{
+    link::{
+        LinkChange, LinkStats,
+        bundle::{Bundle, SharedConfig},
+        histogram::Histogram,
+    },
+    scenario::{Action, Directions, Event, Scenario},
+};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::emulator::worker::{Command, Worker};
+
+/// Length of a sample of a link's series.
+pub const SAMPLE: Duration = Duration::from_millis(100);
+
+/// The two ends of a link.
+#[derive(Debug)]
+pub struct Ends {
+    /// The TUN device in the client.
+    pub client: OwnedFd,
+    /// The TUN device in the gateway.
+    pub gateway: OwnedFd,
+}
+
+/// What one direction of all links did.
+#[derive(Debug)]
+pub struct DirectionReport {
+    /// One entry a link.
+    pub links: Vec<LinkReport>,
+    /// How late packets were written, in nanoseconds.
+    pub lateness_ns: Lateness<u64>,
+}
+
+/// What one direction of one link did.
+#[derive(Clone, Debug)]
+pub struct LinkReport {
+    /// Counters since the start of the run.
+    pub stats: LinkStats,
+    /// Time in queue and serialisation.
+    pub queue_delay: Histogram,
+    /// One entry per [`SAMPLE`].
+    pub samples: Vec<Sample>,
+}
+
+/// What one direction of one link did within a [`SAMPLE`].
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Bytes delivered.
+    pub tx_bytes: u64,
+    /// Longest time in queue and serialisation.
+    pub longest_wait: Duration,
+    /// Bytes the line could have carried; `None` without a limit.
+    pub capacity: Option<Bytes>,
+}
+
+/// A change at an instant, for the thread of one direction.
+#[derive(Clone, Debug)]
+pub(crate) struct TimedChange {
+    pub(crate) at: Instant,
+    pub(crate) target: Target,
+    pub(crate) change: LinkChange,
+}
+
+/// What a change concerns: the index of a link, or of a shared bottleneck.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    Link(usize),
+    Shared(usize),
+}
+
+/// The threads of all links. Dropping it stops them and thereby removes the devices.
+#[derive(Debug)]
+pub struct Emulator {
+    down: Direction,
+    up: Direction,
+}
+
+#[derive(Debug)]
+struct Direction {
+    commands: mpsc::Sender<Command>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Emulator {
+    /// Starts the links of `scenario`. `ends`: one per link, in the scenario's order.
+    ///
+    /// # Errors
+    /// If descriptors or threads cannot be made.
+    pub fn start(scenario: &Scenario, ends: Vec<Ends>, seed: u64) -> anyhow::Result<Self> {
+        let now = clock::now();
+        let shared = |pick: fn(&pleach_sim::scenario::SharedSpec) -> &SharedConfig| {
+            scenario.shared.iter().map(pick).cloned().collect()
+        };
+        let links = scenario.links.iter();
+        let down = links.clone().map(|l| (l.down.clone(), l.shared)).collect();
+        let up = links.map(|link| (link.up.clone(), link.shared)).collect();
+        // Different streams of random numbers for the directions.
+        let down = Bundle::new(down, shared(|s| &s.down), seed, now);
+        let up = Bundle::new(up, shared(|s| &s.up), seed ^ 0x5555_5555_5555_5555, now);
+
+        let (mut clients, mut gateways) = (Vec::new(), Vec::new());
+        let (mut to_clients, mut to_gateways) = (Vec::new(), Vec::new());
+        for end in ends {
+            to_clients.push(end.client.try_clone()?);
+            to_gateways.push(end.gateway.try_clone()?);
+            clients.push(end.client);
+            gateways.push(end.gateway);
+        }
+        Ok(Self {
+            down: Direction::start("emulator-down", down, gateways, to_clients)?,
+            up: Direction::start("emulator-up", up, clients, to_gateways)?,
+        })
+    }
+
+    /// Sets traces, counters and series to zero at `at`, which should lie ahead, and plays `events` from there on.
+    pub fn begin(&self, at: Instant, events: &[Event]) {
+        for (direction, includes) in [
+            (&self.down, Directions::has_down as fn(Directions) -> bool),
+            (&self.up, Directions::has_up),
+        ] {
+            let changes = events
+                .iter()
+                .filter_map(|event| timed_change(event, at, includes))
+                .collect();
+            direction.send(Command::Begin { at, changes });
+        }
+    }
+
+    /// What the links did since [`begin`](Self::begin): down, up.
+    ///
+    /// # Errors
+    /// If a thread of the emulator has ended.
+    pub fn report(&self) -> anyhow::Result<(DirectionReport, DirectionReport)> {
+        Ok((self.down.report()?, self.up.report()?))
+    }
+}
+
+impl Direction {
+    fn start(
+        name: &str,
+        bundle: Bundle<Vec<u8>>,
+        from: Vec<OwnedFd>,
+        to: Vec<OwnedFd>,
+    ) -> anyhow::Result<Self> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (commands, receiver) = mpsc::channel();
+        let worker = Worker::new(bundle, from, to, receiver, Arc::clone(&wake))?;
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || worker.run())?;
+        Ok(Self {
+            commands,
+            wake,
+            thread: Some(thread),
+        })
+    }
+
+    fn send(&self, command: Command) {
+        // A worker that has ended shows when its report is missing.
+        let _ = self.commands.send(command);
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn report(&self) -> anyhow::Result<DirectionReport> {
+        let (reply, report) = mpsc::sync_channel(1);
+        self.send(Command::Report(reply));
+        report
+            .recv_timeout(Duration::from_secs(5))
+            .context("the link emulator does not answer")
+    }
+}
+
+impl Drop for Direction {
+    fn drop(&mut self) {
+        self.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn timed_change(
+    event: &Event,
+    begin: Instant,
+    includes: fn(Directions) -> bool,
+) -> Option<TimedChange> {
+    let (target, directions, change) = match &event.action {
+        Action::Link {
+            link,
+            directions,
+            change,
+        } => (Target::Link(*link), directions, change),
+        Action::Shared {
+            shared,
+            directions,
+            change,
+        } => (Target::Shared(*shared), directions, change),
+        Action::Daemon { .. } => return None,
+    };
+    includes(*directions).then(|| TimedChange {
+        at: begin + event.at,
+        target,
+        change: change.clone(),
+    })
+}

@@ -1,0 +1,51 @@
+//! A plain TUN device: one whole IP packet per read and write, no virtual header.
+
+use std::{
+    fs::OpenOptions,
+    io,
+    os::fd::{AsRawFd as _, BorrowedFd, OwnedFd},
+    os::unix::fs::OpenOptionsExt as _,
+};
+
+/// Makes a TUN device called `name` in the calling thread's network namespace. It does not block, and it goes when the
+/// descriptor and its clones are closed.
+///
+/// # Errors
+/// If `name` does not fit or the kernel refuses.
+pub fn open(name: &str) -> io::Result<OwnedFd> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")?;
+    // SAFETY: all-zero bytes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    request.ifr_ifru.ifru_flags =
+        i16::try_from(libc::IFF_TUN | libc::IFF_NO_PI).map_err(io::Error::other)?;
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which lives here.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file.into())
+}
+
+/// Plugs the device's cable in or out, as its host sees it.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn set_carrier(device: BorrowedFd<'_>, is_up: bool) -> io::Result<()> {
+    let value = libc::c_int::from(is_up);
+    // SAFETY: TUNSETCARRIER reads one int, which lives here.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETCARRIER, &raw const value) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

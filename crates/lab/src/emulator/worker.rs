@@ -1,0 +1,271 @@
+//! The thread of one direction of all links.
+//!
+//! Loop: changes and samples that are due, packets that are due, wait for the next of them or for a packet, read what
+//! came. Buffers are pooled; a packet is copied once by the kernel on either side.
+
+use core::time::Duration;
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    sync::{Arc, mpsc},
+};
+
+use hdrhistogram::Histogram as Lateness;
+use pleach_core::time::{Instant, saturating_nanos};
+use pleach_linux::clock;
+use pleach_sim::link::{LinkState, bundle::Bundle};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::{
+    emulator::{
+        DirectionReport, LinkReport, SAMPLE, Sample, Target, TimedChange, tun::set_carrier,
+    },
+    wait::timespec,
+};
+
+/// Largest packet a device hands over: the largest IP packet.
+const BUFFER_BYTES: usize = 65_536;
+/// Packets read from one device before the others get their turn.
+const READ_BATCH: usize = 32;
+/// Free buffers kept for reuse.
+const POOL_LEN: usize = 4_096;
+/// Most samples of a run: a day.
+const MAX_SAMPLES: usize = 864_000;
+
+/// What the thread can be told.
+pub(super) enum Command {
+    /// Start counting at `at`; `changes` in order of time.
+    Begin {
+        at: Instant,
+        changes: Vec<TimedChange>,
+    },
+    /// Tell what happened since.
+    Report(mpsc::SyncSender<DirectionReport>),
+    /// End.
+    Stop,
+}
+
+pub(super) struct Worker {
+    bundle: Bundle<Vec<u8>>,
+    from: Vec<OwnedFd>,
+    to: Vec<OwnedFd>,
+    commands: mpsc::Receiver<Command>,
+    wake: Arc<OwnedFd>,
+    pool: Vec<Vec<u8>>,
+    scratch: Box<[u8]>,
+    lateness_ns: Lateness<u64>,
+    /// Changes to come, the next one last.
+    changes: Vec<TimedChange>,
+    /// When the run begins, until it has.
+    begin_at: Option<Instant>,
+    /// End of the current sample; `None` before the run.
+    sample_end: Option<Instant>,
+    samples: Vec<Vec<Sample>>,
+    sampled_bytes: Vec<u64>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        bundle: Bundle<Vec<u8>>,
+        from: Vec<OwnedFd>,
+        to: Vec<OwnedFd>,
+        commands: mpsc::Receiver<Command>,
+        wake: Arc<OwnedFd>,
+    ) -> anyhow::Result<Self> {
+        let count = from.len();
+        Ok(Self {
+            bundle,
+            from,
+            to,
+            commands,
+            wake,
+            pool: Vec::new(),
+            scratch: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            lateness_ns: new_lateness()?,
+            changes: Vec::new(),
+            begin_at: None,
+            sample_end: None,
+            samples: vec![Vec::new(); count],
+            sampled_bytes: vec![0; count],
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        ask_for_precision();
+        loop {
+            if !self.obey() {
+                return;
+            }
+            let now = clock::now();
+            self.change(now);
+            self.deliver(now);
+            let deadline = self.deadline();
+            let ready = self.wait(deadline);
+            for (link, is_ready) in ready.into_iter().enumerate() {
+                if is_ready {
+                    self.read(link);
+                }
+            }
+        }
+    }
+
+    /// Carries out what was asked; false to end.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Begin { at, changes }) => {
+                    self.begin_at = Some(at);
+                    self.changes = changes;
+                    self.changes.reverse();
+                }
+                Ok(Command::Report(reply)) => {
+                    if let Some(report) = self.report() {
+                        let _ = reply.try_send(report);
+                    }
+                }
+                Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return false,
+                Err(mpsc::TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    /// Start of the run, samples and changes that are due.
+    fn change(&mut self, now: Instant) {
+        if self.begin_at.is_some_and(|at| at <= now) {
+            self.begin_at = None;
+            self.bundle.restart(now);
+            self.lateness_ns.reset();
+            self.samples.iter_mut().for_each(Vec::clear);
+            self.sampled_bytes.fill(0);
+            self.sample_end = Some(now + SAMPLE);
+        }
+        while let Some(end) = self.sample_end.filter(|&end| end <= now) {
+            self.sample(end);
+            self.sample_end = Some(end + SAMPLE);
+        }
+        // Changes wait for the run to begin, as their times count from there.
+        while self.begin_at.is_none()
+            && let Some(change) = self.changes.pop_if(|change| change.at <= now)
+        {
+            match change.target {
+                Target::Link(link) => {
+                    self.bundle.apply(now, link, &change.change);
+                    if let (Some(state), Some(device)) = (change.change.state, self.from.get(link))
+                    {
+                        let is_up = state != LinkState::Down;
+                        if let Err(error) = set_carrier(device.as_fd(), is_up) {
+                            tracing::warn!(link, %error, "cannot switch the carrier");
+                        }
+                    }
+                }
+                Target::Shared(shared) => self.bundle.apply_shared(now, shared, &change.change),
+            }
+        }
+    }
+
+    fn sample(&mut self, end: Instant) {
+        for (link, samples) in self.samples.iter_mut().enumerate() {
+            let tx_bytes = self.bundle.links()[link].stats().tx_bytes;
+            let sample = Sample {
+                tx_bytes: tx_bytes.saturating_sub(self.sampled_bytes[link]),
+                longest_wait: self.bundle.take_longest_wait(link),
+                capacity: self.bundle.capacity_between(link, end - SAMPLE, end),
+            };
+            self.sampled_bytes[link] = tx_bytes;
+            if samples.len() < MAX_SAMPLES {
+                samples.push(sample);
+            }
+        }
+    }
+
+    fn deliver(&mut self, now: Instant) {
+        while let Some(delivery) = self.bundle.poll_output(now) {
+            // A device that is down refuses the packet, as a cable without a host would.
+            let _ = rustix::io::write(&self.to[delivery.link], &delivery.packet);
+            let late = clock::now().since(delivery.at);
+            self.lateness_ns.saturating_record(saturating_nanos(late));
+            if self.pool.len() < POOL_LEN {
+                self.pool.push(delivery.packet);
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let change = self.changes.last().map(|change| change.at);
+        [
+            self.bundle.poll_timeout(),
+            self.begin_at.or(change),
+            self.sample_end,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Waits for packets, commands or `deadline`; which devices have packets.
+    fn wait(&self, deadline: Option<Instant>) -> Vec<bool> {
+        let mut fds: Vec<PollFd<'_>> = self
+            .from
+            .iter()
+            .chain([&*self.wake])
+            .map(|fd| PollFd::new(fd, PollFlags::IN))
+            .collect();
+        let timeout = deadline.map(|at| timespec(at.since(clock::now())));
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return Vec::new();
+        }
+        let is_ready = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::IN);
+        if fds.last().is_some_and(is_ready) {
+            let _ = rustix::io::read(&*self.wake, &mut [0_u8; 8]);
+        }
+        fds.iter().take(self.from.len()).map(is_ready).collect()
+    }
+
+    fn read(&mut self, link: usize) {
+        for _ in 0..READ_BATCH {
+            let Ok(len) = rustix::io::read(&self.from[link], &mut *self.scratch) else {
+                return;
+            };
+            let mut packet = self.pool.pop().unwrap_or_default();
+            packet.clear();
+            packet.extend_from_slice(&self.scratch[..len]);
+            self.bundle.handle_packet(clock::now(), link, len, packet);
+        }
+    }
+
+    fn report(&mut self) -> Option<DirectionReport> {
+        let links = self
+            .bundle
+            .links()
+            .iter()
+            .zip(&self.samples)
+            .map(|(link, samples)| LinkReport {
+                stats: *link.stats(),
+                queue_delay: link.queue_delay().clone(),
+                samples: samples.clone(),
+            })
+            .collect();
+        Some(DirectionReport {
+            links,
+            lateness_ns: self.lateness_ns.clone(),
+        })
+    }
+}
+
+/// From 1 µs to 10 s with three digits.
+fn new_lateness() -> anyhow::Result<Lateness<u64>> {
+    let longest = saturating_nanos(Duration::from_secs(10));
+    Ok(Lateness::new_with_bounds(1_000, longest, 3)?)
+}
+
+/// Exact timers, and precedence over the programs under test if the system allows it.
+fn ask_for_precision() {
+    let priority = libc::sched_param { sched_priority: 10 };
+    // SAFETY: both calls only read their arguments; `priority` lives here; 0 means the calling thread.
+    let is_real_time = unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
+        libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0
+    };
+    if !is_real_time {
+        tracing::debug!("no real-time priority for the link emulator");
+    }
+}

@@ -1,0 +1,220 @@
+//! Hosts of the lab: network namespaces held by a descriptor.
+//!
+//! No `ip netns`, no mounts, no names in the file system: a namespace is made by a thread that unshares and is held
+//! open by its descriptor, so the kernel removes it with the process, however that ends. Child processes are told to
+//! die with the thread that started them.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    os::{
+        fd::{AsFd as _, AsRawFd as _},
+        unix::process::CommandExt as _,
+    },
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context as _, bail};
+use rustix::{
+    io::Errno,
+    process::{Signal, set_parent_process_death_signal},
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
+};
+
+/// A network namespace. Clones are the same namespace.
+#[derive(Clone, Debug)]
+pub struct Netns {
+    name: String,
+    namespace: Arc<File>,
+}
+
+impl Netns {
+    /// A new, empty namespace with its loopback device up. `name` is for messages.
+    ///
+    /// # Errors
+    /// If namespaces are not allowed; see [`prepare`].
+    pub fn new(name: &str) -> anyhow::Result<Self> {
+        let namespace = on_new_thread(|| {
+            unshare(UnshareFlags::NEWNET)?;
+            File::open("/proc/thread-self/ns/net")
+        })
+        .with_context(|| format!("cannot make a network namespace for {name}"))?;
+        let this = Self {
+            name: name.to_owned(),
+            namespace: Arc::new(namespace),
+        };
+        this.ip("link set lo up\n")?;
+        Ok(this)
+    }
+
+    /// What it is called in messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A path that names the namespace as long as this process holds it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let fd = self.namespace.as_raw_fd();
+        PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()))
+    }
+
+    /// Runs `work` on a new thread inside and returns its result. Sockets and devices it opens stay inside.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered, or `work` fails.
+    pub fn run<T: Send>(
+        &self,
+        work: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        on_new_thread(|| {
+            self.enter()?;
+            Ok(work())
+        })
+        .with_context(|| format!("in {}", self.name))?
+    }
+
+    /// Starts `work` on a new thread inside.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        thread_name: &str,
+        work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+    ) -> io::Result<JoinHandle<anyhow::Result<T>>> {
+        let this = self.clone();
+        thread::Builder::new()
+            .name(thread_name.to_owned())
+            .spawn(move || {
+                this.enter()?;
+                work()
+            })
+    }
+
+    /// A command that will run inside and dies with the thread that starts it.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        let namespace = Arc::clone(&self.namespace);
+        // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
+        unsafe {
+            command.pre_exec(move || {
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                enter(&namespace)
+            });
+        }
+        command
+    }
+
+    /// Runs `lines` of `ip` commands inside, without the word `ip`. Lines that begin with `-6` run after the others.
+    ///
+    /// # Errors
+    /// With the message of `ip` about the first line that fails.
+    pub fn ip(&self, lines: &str) -> anyhow::Result<()> {
+        let (mut v6, mut rest) = (String::new(), String::new());
+        for line in lines.lines() {
+            let (batch, line) = match line.strip_prefix("-6 ") {
+                Some(line) => (&mut v6, line),
+                None => (&mut rest, line),
+            };
+            batch.push_str(line);
+            batch.push('\n');
+        }
+        self.ip_batch(&[], &rest)?;
+        if v6.is_empty() {
+            return Ok(());
+        }
+        self.ip_batch(&["-6"], &v6)
+    }
+
+    fn ip_batch(&self, options: &[&str], lines: &str) -> anyhow::Result<()> {
+        let mut child = self
+            .command("ip")
+            .args(options)
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run `ip` (iproute2)")?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(lines.as_bytes())?;
+        }
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            let message = String::from_utf8_lossy(&output.stderr);
+            bail!("`ip` in {}: {}", self.name, message.trim());
+        }
+        Ok(())
+    }
+
+    /// Sets kernel parameters inside: pairs of a path below `/proc/sys/net/` and a value.
+    ///
+    /// # Errors
+    /// If one cannot be written.
+    pub fn sysctl(&self, settings: &[(&str, &str)]) -> anyhow::Result<()> {
+        self.run(|| {
+            for (key, value) in settings {
+                fs::write(format!("/proc/sys/net/{key}"), value)
+                    .with_context(|| format!("cannot set {key}"))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        enter(&self.namespace)
+    }
+}
+
+/// Makes sure that this process may make namespaces: as it is, or by entering a user namespace of its own.
+///
+/// Call it before the process has started threads if it does not run as root.
+///
+/// # Errors
+/// With what to do, if namespaces are not allowed.
+pub fn prepare() -> anyhow::Result<()> {
+    match on_new_thread(|| unshare(UnshareFlags::NEWNET)) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {}
+        Err(error) => return Err(error).context("this kernel has no network namespaces"),
+    }
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let flags = UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS;
+    unshare(flags).context(
+        "the lab needs network namespaces: run it as root, or allow user namespaces \
+         (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)",
+    )?;
+    let map = |file: &str, line: String| {
+        fs::write(format!("/proc/self/{file}"), line)
+            .with_context(|| format!("cannot write /proc/self/{file}"))
+    };
+    map("setgroups", "deny".to_owned())?;
+    map("uid_map", format!("0 {} 1", uid.as_raw()))?;
+    map("gid_map", format!("0 {} 1", gid.as_raw()))
+}
+
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: none of the flags used here changes the file descriptor table.
+    unsafe { unshare_unsafe(flags) }.map_err(Into::into)
+}
+
+fn enter(namespace: &File) -> io::Result<()> {
+    let kind = Some(LinkNameSpaceType::Network);
+    move_into_link_name_space(namespace.as_fd(), kind).map_err(Into::into)
+}
+
+/// Runs `work` on a thread of its own: whatever namespace it enters, the caller stays where it is.
+fn on_new_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, work)?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("a thread of the lab panicked")))
+    })
+}

@@ -1,0 +1,407 @@
+//! From what the phases measured to [`Results`].
+
+use core::time::Duration;
+
+use hdrhistogram::Histogram as HdrHistogram;
+use pleach_sim::{
+    link::{LinkConfig, LinkState, histogram::Histogram, trace::Rate},
+    scenario::{
+        Action, DaemonAction, Direction as Way, Directions, End, Event as Planned, Scenario,
+        Traffic, TrafficKind,
+    },
+};
+
+use crate::{
+    emulator::{DirectionReport, LinkReport, SAMPLE},
+    results::{
+        Baseline, Direction, Event, EventKind, FlowKind, FlowResult, FlowSeries, Lateness,
+        LatenessBin, LinkResult, LinkSeries, LinkSide, Pings, Quantiles, Results, Series,
+        Transport,
+    },
+    run::phase::{PhaseReport, Setup},
+    traffic::{BIN, FlowReport},
+};
+
+/// Within this time after an event, a gap in the payload counts as its consequence.
+const GAP_WINDOW: Duration = Duration::from_secs(2);
+/// Upper ends of the lateness histogram's bins in microseconds.
+const LATENESS_BINS_US: [u64; 12] = [
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 100_000, 10_000_000,
+];
+
+/// Results of one phase, without baselines and repetitions.
+pub(super) fn results(scenario: &Scenario, report: &PhaseReport) -> Results {
+    let transport = match scenario.tunnel {
+        Some(_) => Transport::Tunnel,
+        None => Transport::Raw,
+    };
+    let pings = report
+        .flows
+        .iter()
+        .flatten()
+        .find_map(|flow| flow.pings.clone());
+    let flows = scenario.traffic.iter().zip(&report.flows);
+    let flows = flows.filter_map(|(traffic, flow)| Some((traffic, flow.as_ref()?)));
+    Results {
+        scenario: scenario.name.clone(),
+        description: scenario.description.clone(),
+        seed: scenario.seed,
+        policy: scenario
+            .tunnel
+            .as_ref()
+            .map_or_else(String::new, |tunnel| tunnel.policy.clone()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        duration_s: scenario.duration.as_secs_f64(),
+        flows: flows
+            .clone()
+            .map(|(traffic, flow)| flow_result(traffic, flow, &transport))
+            .collect(),
+        links: links(scenario, report),
+        events: scenario
+            .events
+            .iter()
+            .map(|event| event_result(scenario, event, report))
+            .collect(),
+        series: Series {
+            interval_ms: millis(SAMPLE),
+            links: link_series(scenario, report),
+            flows: flows
+                .map(|(traffic, flow)| flow_series(scenario, traffic, flow))
+                .collect(),
+            ping: pings
+                .as_ref()
+                .map_or_else(Vec::new, |(_, _, points)| points.clone()),
+            lateness: lateness_bins(report),
+        },
+        pings: pings.map(|(idle, loaded, _)| Pings { idle, loaded }),
+        lateness_us: Some(lateness(report)),
+        status: report.status.clone(),
+        ..Results::default()
+    }
+}
+
+/// The baseline `setup` beside the main run `main`.
+pub(super) fn baseline(
+    scenario: &Scenario,
+    setup: &Setup,
+    report: &PhaseReport,
+    main: &PhaseReport,
+) -> Baseline {
+    let goodput_mbps = bulk_goodput(scenario, report, setup.tcp_only);
+    let ratio = bulk_goodput(scenario, main, setup.tcp_only) / goodput_mbps;
+    Baseline {
+        label: setup.label.clone(),
+        transport: setup.transport.clone(),
+        goodput_mbps,
+        ratio: ratio.is_finite().then_some(ratio),
+    }
+}
+
+/// Payload of all bulk flows per second of each flow's time, in Mbit/s.
+pub(super) fn bulk_goodput(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> f64 {
+    let flows = scenario.traffic.iter().zip(&report.flows);
+    flows
+        .filter(|(traffic, _)| is_bulk(traffic, tcp_only))
+        .filter_map(|(traffic, flow)| Some(goodput_mbps(traffic, flow.as_ref()?)))
+        .sum()
+}
+
+/// How late the emulator was, both directions together.
+pub(super) fn lateness(report: &PhaseReport) -> Lateness {
+    let all = all_lateness(report);
+    Lateness {
+        p50: micros(all.value_at_quantile(0.50)),
+        p99: micros(all.value_at_quantile(0.99)),
+        max: Some(micros(all.max())),
+        limit_p99: None,
+    }
+}
+
+/// The expectations of `scenario` that `results` do not meet, one line each.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String> {
+    let mut unmet = Vec::new();
+    for (key, bounds) in &scenario.expect {
+        let Some((name, field)) = key.split_once('.') else {
+            continue;
+        };
+        let flow = results.flows.iter().find(|flow| flow.name == name);
+        let value = flow.and_then(|flow| match field {
+            "delay_p50_ms" => flow.delay_ms.p50,
+            "delay_p95_ms" => flow.delay_ms.p95,
+            "delay_p99_ms" => flow.delay_ms.p99,
+            "goodput_mbps" => Some(flow.goodput_mbps),
+            "longest_gap_ms" => flow.longest_gap_ms,
+            "loss" => Some(flow.loss),
+            "reorder_depth_max" => Some(flow.reorder_depth_max as f64),
+            _ => None,
+        });
+        match value {
+            Some(value) if bounds.accept(value) => {}
+            Some(value) => unmet.push(format!(
+                "{key} = {value:.3}, expected {} to {}",
+                bounds.min.map_or("-".to_owned(), |min| min.to_string()),
+                bounds.max.map_or("-".to_owned(), |max| max.to_string()),
+            )),
+            None => unmet.push(format!("{key} was not measured")),
+        }
+    }
+    unmet
+}
+
+fn flow_result(traffic: &Traffic, flow: &FlowReport, transport: &Transport) -> FlowResult {
+    let (kind, cc) = match &traffic.kind {
+        TrafficKind::Ping { .. } => (FlowKind::Ping, None),
+        TrafficKind::Requests { .. } => (FlowKind::Requests, None),
+        TrafficKind::Tcp { cc, .. } => (FlowKind::Tcp, cc.clone()),
+        TrafficKind::Udp { .. } => (FlowKind::Udp, None),
+    };
+    let (start, stop) = (traffic.start, traffic.stop);
+    let gap = is_bulk(traffic, false).then(|| flow.longest_gap(start, stop, start, stop));
+    FlowResult {
+        name: traffic.name.clone(),
+        kind,
+        direction: match traffic.direction {
+            Way::Down => Direction::Down,
+            Way::Up => Direction::Up,
+        },
+        transport: transport.clone(),
+        cc,
+        start_s: start.as_secs_f64(),
+        duration_s: (stop - start).as_secs_f64(),
+        goodput_mbps: goodput_mbps(traffic, flow),
+        loss: flow.loss(),
+        delay_ms: Quantiles::of(&mut flow.delays_ms.clone()),
+        reorder_depth_max: flow.reorder_depth_max,
+        longest_gap_ms: gap.map(millis),
+        retransmits: flow.retransmits,
+    }
+}
+
+fn links(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkResult> {
+    let sides = report.down.links.iter().zip(&report.up.links);
+    scenario
+        .links
+        .iter()
+        .zip(sides)
+        .map(|(link, (down, up))| {
+            let down = link_side(&link.down, down);
+            let up = link_side(&link.up, up);
+            LinkResult {
+                name: link.name.clone(),
+                tx_bytes: down.tx_bytes + up.tx_bytes,
+                queue_drops: down.queue_drops + up.queue_drops,
+                loss_drops: down.loss_drops + up.loss_drops,
+                down,
+                up,
+            }
+        })
+        .collect()
+}
+
+fn link_side(config: &LinkConfig, report: &LinkReport) -> LinkSide {
+    let seconds: f64 = report.samples.iter().map(|_| SAMPLE.as_secs_f64()).sum();
+    let capacity: Option<u64> = report
+        .samples
+        .iter()
+        .map(|sample| sample.capacity.map(|bytes| bytes.get()))
+        .sum();
+    let capacity_mbps = capacity
+        .map(|bytes| mbps(bytes, seconds))
+        .filter(|rate| rate.is_finite());
+    let used: u64 = report.samples.iter().map(|sample| sample.tx_bytes).sum();
+    LinkSide {
+        tx_bytes: report.stats.tx_bytes,
+        queue_drops: report.stats.queue_drops,
+        loss_drops: report.stats.loss_drops + report.stats.state_drops,
+        rate_mbps: match config.rate {
+            Rate::Constant(rate) => Some(rate.as_mbps()),
+            Rate::Opportunities(_) | Rate::Steps(_) | Rate::Unlimited => None,
+        },
+        capacity_mbps,
+        utilisation: capacity_mbps
+            .filter(|&capacity| capacity > 0.0)
+            .map(|capacity| mbps(used, seconds) / capacity),
+        queue_delay_ms: quantiles(&report.queue_delay),
+    }
+}
+
+fn link_series(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkSeries> {
+    let sample_s = SAMPLE.as_secs_f64();
+    let rate = |link: &LinkReport| {
+        let samples = link.samples.iter();
+        samples.map(|s| mbps(s.tx_bytes, sample_s)).collect()
+    };
+    let queue = |link: &LinkReport| {
+        let samples = link.samples.iter();
+        samples.map(|s| millis(s.longest_wait)).collect()
+    };
+    let capacity = |link: &LinkReport| {
+        let samples = link.samples.iter();
+        let capacity = samples.map(|s| Some(mbps(s.capacity?.get(), sample_s)));
+        capacity.collect::<Option<Vec<f64>>>().unwrap_or_default()
+    };
+    let sides = report.down.links.iter().zip(&report.up.links);
+    scenario
+        .links
+        .iter()
+        .zip(sides)
+        .map(|(link, (down, up))| LinkSeries {
+            name: link.name.clone(),
+            down_mbps: rate(down),
+            up_mbps: rate(up),
+            queue_down_ms: queue(down),
+            queue_up_ms: queue(up),
+            capacity_down_mbps: capacity(down),
+            capacity_up_mbps: capacity(up),
+        })
+        .collect()
+}
+
+fn flow_series(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> FlowSeries {
+    let bins_per_sample = bin_index(SAMPLE);
+    let mut bins = flow.bins.clone();
+    bins.resize(bin_index(scenario.duration), 0);
+    FlowSeries {
+        name: traffic.name.clone(),
+        goodput_mbps: bins
+            .chunks(bins_per_sample.max(1))
+            .map(|bins| mbps(bins.iter().sum(), SAMPLE.as_secs_f64()))
+            .collect(),
+    }
+}
+
+fn event_result(scenario: &Scenario, event: &Planned, report: &PhaseReport) -> Event {
+    let one_way = |directions: &Directions| match directions {
+        Directions::Both => "",
+        Directions::Down => " downwards",
+        Directions::Up => " upwards",
+    };
+    let (link, kind, text) = match &event.action {
+        Action::Link {
+            link,
+            directions,
+            change,
+        } => {
+            let name = scenario.links.get(*link).map(|link| link.name.clone());
+            let (kind, word) = match change.state {
+                Some(LinkState::Blackhole) => (EventKind::Silent, "silent"),
+                Some(LinkState::Down) => (EventKind::Down, "down"),
+                Some(LinkState::Up) => (EventKind::Up, "back"),
+                None => (EventKind::Change, "changes"),
+            };
+            let way = one_way(directions);
+            let text = format!("{} {word}{way}", name.as_deref().unwrap_or("link"));
+            (name, kind, text)
+        }
+        Action::Shared {
+            shared, directions, ..
+        } => {
+            let name = scenario
+                .shared
+                .get(*shared)
+                .map(|shared| shared.name.as_str());
+            let way = one_way(directions);
+            let text = format!("{} changes{way}", name.unwrap_or("shared bottleneck"));
+            (None, EventKind::Change, text)
+        }
+        Action::Daemon { end, action } => {
+            let end = match end {
+                End::Client => "client",
+                End::Gateway => "gateway",
+            };
+            let word = match action {
+                DaemonAction::Kill => "killed",
+                DaemonAction::Restart => "restarted",
+            };
+            (None, EventKind::Note, format!("{end} {word}"))
+        }
+    };
+    let flows = scenario.traffic.iter().zip(&report.flows);
+    let gap = flows
+        .filter(|(traffic, _)| is_bulk(traffic, false))
+        .filter_map(|(traffic, flow)| {
+            let (from, to) = (event.at, event.at + GAP_WINDOW);
+            Some(
+                flow.as_ref()?
+                    .longest_gap(traffic.start, traffic.stop, from, to),
+            )
+        })
+        .max();
+    Event {
+        time_s: event.at.as_secs_f64(),
+        link,
+        kind,
+        text,
+        gap_ms: gap.map(millis),
+    }
+}
+
+fn lateness_bins(report: &PhaseReport) -> Vec<LatenessBin> {
+    let all = all_lateness(report);
+    let mut low_ns = 0;
+    LATENESS_BINS_US
+        .iter()
+        .map(|&up_to_us| {
+            let high_ns = up_to_us * 1_000;
+            let count = all.count_between(low_ns, high_ns);
+            low_ns = high_ns + 1;
+            LatenessBin {
+                up_to_us: micros(high_ns),
+                count,
+            }
+        })
+        .collect()
+}
+
+fn all_lateness(report: &PhaseReport) -> HdrHistogram<u64> {
+    let of = |direction: &DirectionReport| direction.lateness_ns.clone();
+    let mut all = of(&report.down);
+    if all.add(of(&report.up)).is_err() {
+        tracing::error!("lateness of the directions does not add up");
+    }
+    all
+}
+
+fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
+    match traffic.kind {
+        TrafficKind::Tcp { .. } => true,
+        TrafficKind::Udp { .. } => !tcp_only,
+        TrafficKind::Ping { .. } | TrafficKind::Requests { .. } => false,
+    }
+}
+
+fn goodput_mbps(traffic: &Traffic, flow: &FlowReport) -> f64 {
+    mbps(
+        flow.total_bytes(),
+        (traffic.stop - traffic.start).as_secs_f64(),
+    )
+}
+
+fn quantiles(histogram: &Histogram) -> Quantiles {
+    let quantile = |q| (histogram.count() > 0).then(|| millis(histogram.quantile(q)));
+    Quantiles {
+        p50: quantile(0.50),
+        p95: quantile(0.95),
+        p99: quantile(0.99),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
+fn mbps(bytes: u64, seconds: f64) -> f64 {
+    bytes as f64 * 8e-6 / seconds
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds are far below 2^53")]
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 * 1e-3
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+fn bin_index(at: Duration) -> usize {
+    usize::try_from(at.as_nanos() / BIN.as_nanos()).unwrap_or(0)
+}

@@ -1,0 +1,314 @@
+//! The daemons under test: keys, configuration, processes, logs.
+
+use core::{fmt::Write as _, time::Duration};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+use pleach_core::time::Instant;
+use pleach_linux::clock;
+use pleach_sim::scenario::{Cost, DaemonAction, End, Family, LinkSpec, TunnelSpec};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{
+    netns::Netns,
+    results::StatusSample,
+    topology::{GATEWAY_V4, GATEWAY_V6, Topology},
+    wait,
+};
+
+const PORT: u16 = 7_700;
+/// How long a daemon may take to end when asked to.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// How long `pleach status` may take.
+const STATUS_PATIENCE: Duration = Duration::from_millis(300);
+/// Longest path of a Unix socket (sun_path).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Client and gateway of a tunnel.
+pub(super) struct Daemons {
+    binary: PathBuf,
+    client: Daemon,
+    gateway: Daemon,
+}
+
+struct Daemon {
+    name: &'static str,
+    binary: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    control: PathBuf,
+    process: Option<Child>,
+}
+
+impl Daemons {
+    /// Writes keys and configuration into `dir` and starts both ends.
+    pub(super) fn start(
+        world: &Topology,
+        binary: &Path,
+        dir: &Path,
+        tunnel: &TunnelSpec,
+        links: Vec<&LinkSpec>,
+    ) -> anyhow::Result<Self> {
+        let [client_key, gateway_key] = [KeyPair::new(binary)?, KeyPair::new(binary)?];
+        let mut client = Daemon::new("client", binary, dir);
+        let mut gateway = Daemon::new("gateway", binary, dir);
+        let scheduler = scheduler_section(tunnel)?;
+        let mtu = tunnel
+            .mtu
+            .map_or_else(String::new, |mtu| format!("mtu = {mtu}\n"));
+        client.configure(&format!(
+            "mode = \"client\"\n\n[tunnel]\nname = \"pleach0\"\n\
+             address = [\"10.77.0.2/24\", \"fd77::2/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\
+             {mtu}\n{scheduler}\n[gateway]\npublic_key = \"{}\"\nendpoints = [\"{}\"]\n\
+             allowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n{}",
+            client_key.private,
+            client.control,
+            gateway_key.public,
+            match tunnel.outer {
+                Family::V4 => format!("{GATEWAY_V4}:{PORT}"),
+                Family::V6 => format!("[{GATEWAY_V6}]:{PORT}"),
+            },
+            link_sections(tunnel, &links),
+        ))?;
+        gateway.configure(&format!(
+            "mode = \"gateway\"\n\n[tunnel]\nname = \"pleach0\"\n\
+             address = [\"10.77.0.1/24\", \"fd77::1/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\
+             listen = \"[::]:{PORT}\"\nnat = true\n{mtu}\n{scheduler}\n[[client]]\nname = \"lab\"\n\
+             public_key = \"{}\"\nallowed_ips = [\"10.77.0.2/32\", \"fd77::2/128\"]\n",
+            gateway_key.private, gateway.control, client_key.public,
+        ))?;
+        gateway.launch(&world.gateway)?;
+        client.launch(&world.client)?;
+        Ok(Self {
+            binary: binary.to_owned(),
+            client,
+            gateway,
+        })
+    }
+
+    /// # Errors
+    /// If a daemon has ended, with the end of its log.
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+        self.gateway.check()?;
+        self.client.check()
+    }
+
+    pub(super) fn act(
+        &mut self,
+        world: &Topology,
+        end: End,
+        action: DaemonAction,
+    ) -> anyhow::Result<()> {
+        let (daemon, host) = match end {
+            End::Client => (&mut self.client, &world.client),
+            End::Gateway => (&mut self.gateway, &world.gateway),
+        };
+        daemon.kill();
+        match action {
+            DaemonAction::Kill => Ok(()),
+            DaemonAction::Restart => daemon.launch(host),
+        }
+    }
+
+    /// Asks both daemons for their status; one that does not answer in time is left out.
+    pub(super) fn sample_status(&self, begin: Instant, samples: &mut Vec<StatusSample>) {
+        for daemon in [&self.client, &self.gateway] {
+            if let Some(status) = status(&self.binary, &daemon.control) {
+                samples.push(StatusSample {
+                    time_s: clock::now().since(begin).as_secs_f64(),
+                    node: daemon.name.to_owned(),
+                    status,
+                });
+            }
+        }
+    }
+
+    /// Ends both.
+    ///
+    /// # Errors
+    /// If one had ended before or does not end when asked to.
+    pub(super) fn stop(mut self) -> anyhow::Result<()> {
+        self.client.stop()?;
+        self.gateway.stop()
+    }
+}
+
+impl Daemon {
+    fn new(name: &'static str, binary: &Path, dir: &Path) -> Self {
+        let file = |extension: &str| dir.join(format!("{name}.{extension}"));
+        let mut control = file("sock");
+        if control.as_os_str().len() > MAX_SOCKET_PATH {
+            let process = std::process::id();
+            control = std::env::temp_dir().join(format!("pleach-lab-{process}-{name}.sock"));
+        }
+        Self {
+            name,
+            binary: binary.to_owned(),
+            config: file("toml"),
+            log: file("log"),
+            control,
+            process: None,
+        }
+    }
+
+    /// Writes the configuration, which holds a key, readable for its owner only.
+    fn configure(&self, text: &str) -> anyhow::Result<()> {
+        // The mode counts for new files only.
+        let _ = fs::remove_file(&self.config);
+        let _ = fs::remove_file(&self.log);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&self.config)
+            .with_context(|| format!("cannot write {}", self.config.display()))?;
+        Ok(file.write_all(text.as_bytes())?)
+    }
+
+    fn launch(&mut self, host: &Netns) -> anyhow::Result<()> {
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(&self.log)
+            .with_context(|| format!("cannot write {}", self.log.display()))?;
+        let process = host
+            .command(&self.binary)
+            .arg("up")
+            .arg(&self.config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.binary.display()))?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
+        if let Some(status) = process.try_wait()? {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<_> = log.lines().rev().take(5).collect();
+            let tail = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+            bail!("the {} ended ({status}):\n{tail}", self.name);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) -> anyhow::Result<()> {
+        self.check()?;
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
+        if let Some(pid) = i32::try_from(process.id()).ok().and_then(Pid::from_raw) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let deadline = clock::now() + STOP_PATIENCE;
+        let ended = wait::for_condition(deadline, || !matches!(process.try_wait(), Ok(None)));
+        if !ended {
+            bail!("the {} did not end within {STOP_PATIENCE:?}", self.name);
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+struct KeyPair {
+    private: String,
+    public: String,
+}
+
+impl KeyPair {
+    fn new(binary: &Path) -> anyhow::Result<Self> {
+        let private = output(Command::new(binary).arg("genkey"), "")?;
+        let public = output(Command::new(binary).arg("pubkey"), &private)?;
+        Ok(Self { private, public })
+    }
+}
+
+/// The first line a command prints.
+fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .with_context(|| format!("cannot run {program}"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that does not read its input is fine.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.lines().next() {
+        Some(line) if output.status.success() => Ok(line.trim().to_owned()),
+        Some(_) | None => bail!("{program} does not make keys: {}", output.status),
+    }
+}
+
+fn status(binary: &Path, control: &Path) -> Option<serde_json::Value> {
+    let mut child = Command::new(binary)
+        .args(["status", "--json", "--control"])
+        .arg(control)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let deadline = clock::now() + STATUS_PATIENCE;
+    let ended = wait::for_condition(deadline, || !matches!(child.try_wait(), Ok(None)));
+    if !ended {
+        let _ = child.kill();
+    }
+    let _ = child.wait();
+    let mut text = String::new();
+    child.stdout.take()?.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+fn scheduler_section(tunnel: &TunnelSpec) -> anyhow::Result<String> {
+    let mut table = tunnel.policy_keys.clone();
+    table.insert("policy".to_owned(), tunnel.policy.clone().into());
+    Ok(format!("[scheduler]\n{}", toml::to_string(&table)?))
+}
+
+fn link_sections(tunnel: &TunnelSpec, links: &[&LinkSpec]) -> String {
+    let mut text = String::new();
+    for link in links {
+        let cost = match link.cost {
+            Cost::Rank(rank) => rank.to_string(),
+            Cost::Standby => "\"standby\"".to_owned(),
+            Cost::Never => "\"never\"".to_owned(),
+        };
+        let name = &link.name;
+        let section =
+            format!("\n[[link]]\nname = \"{name}\"\ndevice = \"{name}\"\ncost = {cost}\n");
+        text.push_str(&section);
+        if link.weight != 1 || tunnel.policy == "weighted" {
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(text, "weight = {}", link.weight);
+        }
+    }
+    text
+}

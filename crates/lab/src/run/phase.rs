@@ -1,0 +1,225 @@
+//! One phase of a run: a world, its traffic, its events.
+
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context as _, bail};
+use indicatif::ProgressBar;
+use pleach_core::time::Instant;
+use pleach_linux::clock;
+use pleach_sim::scenario::{Action, Family, Scenario, Traffic, TrafficKind};
+
+use crate::{
+    emulator::DirectionReport,
+    results::{StatusSample, Transport},
+    run::daemon::Daemons,
+    topology::{
+        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Reach, SERVER_V4, SERVER_V6, Topology,
+        link_address,
+    },
+    traffic::{self, Ends, Flow, FlowReport, IDLE_PING, address_of},
+    wait,
+};
+
+/// How long a tunnel may take to come up.
+const TUNNEL_PATIENCE: Duration = Duration::from_secs(15);
+/// Time between the last preparation and time zero.
+const LEAD: Duration = Duration::from_millis(300);
+/// Time between two looks at the daemons' status.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+const PROBE_PORT: u16 = 4_999;
+
+/// What is special about a phase.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) label: String,
+    /// Directory below the output directory.
+    pub(super) dir: String,
+    /// Which repetition, from 0.
+    pub(super) repeat: u32,
+    pub(super) is_main: bool,
+    pub(super) transport: Transport,
+    /// Indices of the links in use.
+    pub(super) links: Vec<usize>,
+    pub(super) with_tunnel: bool,
+    /// Whether only the TCP flows of the scenario run.
+    pub(super) tcp_only: bool,
+}
+
+pub(super) struct Phase<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) setup: &'a Setup,
+    pub(super) binary: &'a std::path::Path,
+    pub(super) dir: PathBuf,
+    pub(super) seed: u64,
+    pub(super) progress: &'a ProgressBar,
+    /// Time that earlier phases took.
+    pub(super) elapsed: Duration,
+}
+
+/// What a phase measured.
+pub(super) struct PhaseReport {
+    /// One entry per traffic of the scenario; `None` if it did not run.
+    pub(super) flows: Vec<Option<FlowReport>>,
+    pub(super) down: DirectionReport,
+    pub(super) up: DirectionReport,
+    pub(super) status: Vec<StatusSample>,
+}
+
+impl Phase<'_> {
+    pub(super) fn run(&self) -> anyhow::Result<PhaseReport> {
+        let reach = if self.setup.with_tunnel {
+            Reach::Tunnel
+        } else {
+            Reach::Links
+        };
+        let world = Topology::build(self.scenario, reach, self.seed)?;
+        if self.setup.transport == Transport::Mptcp {
+            world.enable_mptcp(self.scenario)?;
+        }
+        let mut daemons = match self.scenario.tunnel.as_ref() {
+            Some(tunnel) if self.setup.with_tunnel => {
+                fs::create_dir_all(&self.dir)?;
+                let links = self.setup.links.iter();
+                let links = links.filter_map(|&index| self.scenario.links.get(index));
+                let mut daemons =
+                    Daemons::start(&world, self.binary, &self.dir, tunnel, links.collect())?;
+                self.wait_for_tunnel(&world, &mut daemons)?;
+                Some(daemons)
+            }
+            Some(_) | None => None,
+        };
+
+        let flows = self.scenario.traffic.iter();
+        let pings = |traffic: &Traffic| matches!(traffic.kind, TrafficKind::Ping { .. });
+        let has_ping = flows.clone().any(pings) && !self.setup.tcp_only;
+        let lead = LEAD + if has_ping { IDLE_PING } else { Duration::ZERO };
+        let begin = clock::now() + lead;
+        world.emulator.begin(begin, &self.scenario.events);
+        let mut running: Vec<Option<Flow>> = Vec::new();
+        for (index, traffic) in flows.enumerate() {
+            let is_tcp = matches!(traffic.kind, TrafficKind::Tcp { .. });
+            running.push(if is_tcp || !self.setup.tcp_only {
+                let ends = self.ends(&world, traffic.family);
+                Some(traffic::start(traffic, index, &ends, begin)?)
+            } else {
+                None
+            });
+        }
+        let status = self.play(&world, daemons.as_mut(), begin)?;
+        let (down, up) = world.emulator.report()?;
+        let mut flows = Vec::new();
+        for flow in running {
+            flows.push(flow.map(Flow::finish).transpose()?);
+        }
+        if let Some(daemons) = daemons {
+            daemons.stop()?;
+        }
+        Ok(PhaseReport {
+            flows,
+            down,
+            up,
+            status,
+        })
+    }
+
+    fn ends(&self, world: &Topology, family: Family) -> Ends {
+        let is_mptcp = self.setup.transport == Transport::Mptcp;
+        let (server, server_address) = if is_mptcp {
+            (&world.gateway, address_of(family, GATEWAY_V4, GATEWAY_V6))
+        } else {
+            (&world.server, address_of(family, SERVER_V4, SERVER_V6))
+        };
+        let only_link = match (&self.setup.transport, self.setup.with_tunnel) {
+            (Transport::Single(_), false) => self.setup.links.first(),
+            _ => None,
+        };
+        Ends {
+            client: world.client.clone(),
+            server: server.clone(),
+            server_address,
+            bind: only_link.map(|&index| link_address(index, family)),
+            mptcp: is_mptcp,
+        }
+    }
+
+    fn wait_for_tunnel(&self, world: &Topology, daemons: &mut Daemons) -> anyhow::Result<()> {
+        let deadline = clock::now() + TUNNEL_PATIENCE;
+        let mut wanted: Vec<(IpAddr, IpAddr)> = Vec::new();
+        for (family, server, inner) in [
+            (Family::V4, IpAddr::from(SERVER_V4), IpAddr::from(INNER_V4)),
+            (Family::V6, SERVER_V6.into(), INNER_V6.into()),
+        ] {
+            if self.scenario.traffic.iter().any(|t| t.family == family) {
+                wanted.push((server, inner));
+            }
+        }
+        for (server, inner) in wanted {
+            let server = SocketAddr::new(server, PROBE_PORT);
+            // Ends by itself; it only answers.
+            let _ = traffic::echo(&world.server, server, deadline)?;
+            let mut failed = None;
+            let is_up = wait::for_condition(deadline, || {
+                failed = daemons.check().err();
+                failed.is_some() || traffic::answers(&world.client, server, inner)
+            });
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if !is_up {
+                let seconds = TUNNEL_PATIENCE.as_secs();
+                let dir = self.dir.display();
+                bail!(
+                    "the tunnel did not answer within {seconds} s; the daemons' logs are in {dir}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets time pass until the end of the run: events of the daemons, status, progress.
+    fn play(
+        &self,
+        world: &Topology,
+        mut daemons: Option<&mut Daemons>,
+        begin: Instant,
+    ) -> anyhow::Result<Vec<StatusSample>> {
+        let mut status = Vec::new();
+        let mut events = self
+            .scenario
+            .events
+            .iter()
+            .filter_map(|event| match event.action {
+                Action::Daemon { end, action } => Some((begin + event.at, end, action)),
+                Action::Link { .. } | Action::Shared { .. } => None,
+            })
+            .peekable();
+        let end = begin + self.scenario.duration;
+        let mut status_at = begin;
+        loop {
+            let now = clock::now();
+            if now >= end {
+                return Ok(status);
+            }
+            let elapsed = self.elapsed + now.since(begin);
+            self.progress.set_position(elapsed.as_secs());
+            if let Some(daemons) = daemons.as_deref_mut() {
+                while let Some((_, end, action)) = events.next_if(|event| event.0 <= now) {
+                    daemons
+                        .act(world, end, action)
+                        .context("a daemon's event")?;
+                }
+                if now >= status_at {
+                    status_at = now + STATUS_INTERVAL;
+                    daemons.sample_status(begin, &mut status);
+                }
+            }
+            let tick = clock::now() + Duration::from_millis(50);
+            let event = events.peek().map_or(end, |event| event.0);
+            wait::until(tick.min(event).min(end));
+        }
+    }
+}

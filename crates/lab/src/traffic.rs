@@ -1,0 +1,383 @@
+//! Traffic programs: threads inside the namespaces that send, receive and measure.
+//!
+//! Both ends run in one process and read one clock, so one-way delays are exact. All programs know when the run begins
+//! and work by the clock: no message tells them to start or stop. Every wait has a deadline, every record a bound that
+//! follows from the scenario's duration.
+
+mod ping;
+mod requests;
+mod tcp;
+mod udp;
+
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+use std::{io, thread::JoinHandle};
+
+use anyhow::{Context as _, anyhow};
+use pleach_core::time::{Instant, saturating_nanos};
+use pleach_linux::clock;
+use pleach_sim::scenario::{Direction, Family, Traffic, TrafficKind};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::{
+    netns::Netns,
+    results::{PingPoint, PingSummary},
+    wait,
+};
+
+/// Length of a bin of [`FlowReport::bins`].
+pub const BIN: Duration = Duration::from_millis(10);
+/// How long before the run a ping starts, to see the idle round trip.
+pub const IDLE_PING: Duration = Duration::from_secs(1);
+/// How long receivers wait for what is under way when the senders stop.
+const GRACE: Duration = Duration::from_secs(1);
+/// Longest wait in one system call, so that programs see the clock.
+const TICK: Duration = Duration::from_millis(100);
+/// Most delays kept of one flow.
+const MAX_DELAYS: usize = 4_000_000;
+
+/// Where a flow runs.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// The host that connects.
+    pub client: Netns,
+    /// The host that listens.
+    pub server: Netns,
+    /// The server's address.
+    pub server_address: IpAddr,
+    /// The client's source address; `None`: the kernel chooses.
+    pub bind: Option<IpAddr>,
+    /// Whether TCP is Multipath TCP.
+    pub mptcp: bool,
+}
+
+/// What a flow measured.
+#[derive(Clone, Debug, Default)]
+pub struct FlowReport {
+    /// Payload bytes that arrived per [`BIN`], from the run's beginning on.
+    pub bins: Vec<u64>,
+    /// One-way delay (UDP), round trip (TCP, ping) or completion time (requests), in milliseconds.
+    pub delays_ms: Vec<f64>,
+    /// Datagrams or requests sent.
+    pub sent: u64,
+    /// Datagrams or replies that arrived, copies not counted.
+    pub received: u64,
+    /// How many later datagrams arrived before a late one, at most.
+    pub reorder_depth_max: u64,
+    /// Segments sent again (TCP).
+    pub retransmits: Option<u64>,
+    /// Round trips before the run, and each round trip in it (ping).
+    pub pings: Option<(PingSummary, PingSummary, Vec<PingPoint>)>,
+}
+
+/// A flow under way.
+#[derive(Debug)]
+pub struct Flow {
+    name: String,
+    threads: Vec<JoinHandle<anyhow::Result<FlowReport>>>,
+}
+
+/// When a program runs.
+#[derive(Clone, Copy, Debug)]
+struct Schedule {
+    /// Time zero of the run.
+    begin: Instant,
+    start: Instant,
+    stop: Instant,
+}
+
+/// Starts `traffic` as item `index` of a run that begins at `begin`; listeners are ready when this returns.
+///
+/// # Errors
+/// If a socket or thread cannot be made, for example for an unknown congestion control.
+pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> anyhow::Result<Flow> {
+    let schedule = Schedule {
+        begin,
+        start: begin + traffic.start,
+        stop: begin + traffic.stop,
+    };
+    let port = 5_000 + u16::try_from(index).context("too many flows")?;
+    let server = SocketAddr::new(ends.server_address, port);
+    let threads = match &traffic.kind {
+        TrafficKind::Ping { interval } => ping::start(ends, server, schedule, *interval),
+        TrafficKind::Requests { size, interval } => {
+            requests::start(ends, server, schedule, size.get(), *interval)
+        }
+        TrafficKind::Tcp { cc, flows } => {
+            let cc = cc.as_deref();
+            tcp::start(ends, server, schedule, traffic.direction, cc, *flows)
+        }
+        TrafficKind::Udp {
+            rate,
+            size,
+            profile,
+        } => {
+            let pattern = udp::Pattern::new(*rate, *size, *profile);
+            udp::start(ends, server, schedule, traffic.direction, pattern)
+        }
+    }
+    .with_context(|| format!("cannot start traffic `{}`", traffic.name))?;
+    Ok(Flow {
+        name: traffic.name.clone(),
+        threads,
+    })
+}
+
+impl Flow {
+    /// Waits for the end of the flow and adds up what its programs measured.
+    ///
+    /// # Errors
+    /// If a program failed. A transfer that never got through is a result, not an error.
+    pub fn finish(self) -> anyhow::Result<FlowReport> {
+        let mut sum = FlowReport::default();
+        for thread in self.threads {
+            let report = thread
+                .join()
+                .map_err(|_| anyhow!("traffic `{}` panicked", self.name))?
+                .with_context(|| format!("traffic `{}`", self.name))?;
+            sum.add(report);
+        }
+        Ok(sum)
+    }
+}
+
+impl FlowReport {
+    /// Payload that arrived, in bytes.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.bins.iter().sum()
+    }
+
+    /// Share of what was sent that never arrived; zero if nothing was sent.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    pub fn loss(&self) -> f64 {
+        if self.sent == 0 {
+            return 0.0;
+        }
+        self.sent.saturating_sub(self.received) as f64 / self.sent as f64
+    }
+
+    /// The longest run of bins without payload that begins in `from..to`, within `start..stop` of the run.
+    #[must_use]
+    pub fn longest_gap(
+        &self,
+        start: Duration,
+        stop: Duration,
+        from: Duration,
+        to: Duration,
+    ) -> Duration {
+        let index =
+            |at: Duration| usize::try_from(at.as_nanos() / BIN.as_nanos()).unwrap_or(usize::MAX);
+        let (mut longest, mut current, mut began) = (0_u32, 0_u32, 0);
+        for bin in index(start)..index(stop) {
+            if self.bins.get(bin).is_some_and(|&bytes| bytes > 0) {
+                current = 0;
+                continue;
+            }
+            if current == 0 {
+                began = bin;
+            }
+            current += 1;
+            if (index(from)..index(to)).contains(&began) {
+                longest = longest.max(current);
+            }
+        }
+        BIN * longest
+    }
+
+    fn add(&mut self, other: Self) {
+        if self.bins.len() < other.bins.len() {
+            self.bins.resize(other.bins.len(), 0);
+        }
+        for (sum, bytes) in self.bins.iter_mut().zip(other.bins) {
+            *sum += bytes;
+        }
+        let room = MAX_DELAYS.saturating_sub(self.delays_ms.len());
+        self.delays_ms
+            .extend(other.delays_ms.into_iter().take(room));
+        self.sent += other.sent;
+        self.received += other.received;
+        self.reorder_depth_max = self.reorder_depth_max.max(other.reorder_depth_max);
+        self.retransmits = match (self.retransmits, other.retransmits) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        self.pings = self.pings.take().or(other.pings);
+    }
+
+    /// Counts `bytes` that arrive now.
+    fn record(&mut self, schedule: &Schedule, bytes: usize) {
+        let now = clock::now();
+        if now < schedule.begin {
+            return;
+        }
+        let bin = now.since(schedule.begin).as_nanos() / BIN.as_nanos();
+        let Ok(bin) = usize::try_from(bin) else {
+            return;
+        };
+        // Bounded: programs end a second after the run.
+        if self.bins.len() <= bin {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += u64::try_from(bytes).unwrap_or(0);
+    }
+
+    fn delay(&mut self, delay: Duration) {
+        if self.delays_ms.len() < MAX_DELAYS {
+            self.delays_ms.push(delay.as_secs_f64() * 1e3);
+        }
+    }
+}
+
+/// Whether a datagram sent from inside `host` to `server` gets an answer, and leaves with source address `source`.
+/// Waits at most 200 ms.
+pub(crate) fn answers(host: &Netns, server: SocketAddr, source: IpAddr) -> bool {
+    host.run(|| {
+        let socket = udp_socket(None, server)?;
+        let local = socket.local_addr()?.as_socket();
+        if local.map(|address| address.ip()) != Some(source) {
+            return Ok(false);
+        }
+        socket.set_read_timeout(Some(TICK * 2))?;
+        socket.send(b"probe")?;
+        Ok(io::Read::read(&mut &socket, &mut [0; 16])? == 5)
+    })
+    .unwrap_or(false)
+}
+
+/// Answers every datagram at `address` inside `host` with itself until `stop`.
+pub(crate) fn echo(
+    host: &Netns,
+    address: SocketAddr,
+    stop: Instant,
+) -> anyhow::Result<JoinHandle<anyhow::Result<FlowReport>>> {
+    ping::echo(host, address, stop)
+}
+
+/// A TCP or Multipath TCP socket.
+fn tcp_socket(address: SocketAddr, mptcp: bool, cc: Option<&str>) -> anyhow::Result<Socket> {
+    let protocol = if mptcp {
+        Protocol::MPTCP
+    } else {
+        Protocol::TCP
+    };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))
+        .context("cannot make a socket")?;
+    if let Some(cc) = cc {
+        socket.set_tcp_congestion(cc.as_bytes()).with_context(|| {
+            format!("the kernel has no congestion control {cc:?} for this user")
+        })?;
+    }
+    Ok(socket)
+}
+
+fn listen(
+    host: &Netns,
+    address: SocketAddr,
+    mptcp: bool,
+    cc: Option<&str>,
+) -> anyhow::Result<Socket> {
+    host.run(|| {
+        let socket = tcp_socket(address, mptcp, cc)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(128)?;
+        // Bounds the wait of `accept`.
+        socket.set_read_timeout(Some(TICK))?;
+        Ok(socket)
+    })
+}
+
+/// Connects before `deadline`, trying again when refused; `None` if there is no way through.
+fn connect(
+    host: &Netns,
+    address: SocketAddr,
+    bind: Option<IpAddr>,
+    mptcp: bool,
+    cc: Option<&str>,
+    deadline: Instant,
+) -> anyhow::Result<Option<Socket>> {
+    // A socket belongs to the namespace of the thread that makes it.
+    host.run(|| {
+        loop {
+            let socket = tcp_socket(address, mptcp, cc)?;
+            if let Some(bind) = bind {
+                socket.bind(&SocketAddr::new(bind, 0).into())?;
+            }
+            let left = deadline.since(clock::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            if socket.connect_timeout(&address.into(), left).is_ok() {
+                return Ok(Some(socket));
+            }
+            wait::until(clock::now() + TICK);
+        }
+    })
+}
+
+/// A connected UDP socket of the calling thread's namespace.
+fn udp_socket(bind: Option<IpAddr>, server: SocketAddr) -> anyhow::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(server),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
+    if let Some(bind) = bind {
+        socket.bind(&SocketAddr::new(bind, 0).into())?;
+    }
+    // Large buffers, so that loss on this machine does not pass for loss of a link; refused above the system's limit.
+    let _ = socket.set_recv_buffer_size(4 << 20);
+    let _ = socket.set_send_buffer_size(4 << 20);
+    socket.connect(&server.into())?;
+    Ok(socket)
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
+
+/// Nanoseconds of an instant as they stand in a datagram.
+fn stamp(at: Instant) -> [u8; 8] {
+    at.as_nanos().to_be_bytes()
+}
+
+/// Eight bytes of a datagram at `offset` as a number; zero if it is shorter.
+fn number_at(datagram: &[u8], offset: usize) -> u64 {
+    datagram
+        .get(offset..)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+fn unspecified(address: SocketAddr) -> SocketAddr {
+    let any = match address {
+        SocketAddr::V4(_) => IpAddr::from([0; 4]),
+        SocketAddr::V6(_) => IpAddr::from([0; 16]),
+    };
+    SocketAddr::new(any, address.port())
+}
+
+/// `interval * count` without overflow.
+fn times(interval: Duration, count: u64) -> Duration {
+    Duration::from_nanos(saturating_nanos(interval).saturating_mul(count))
+}
+
+/// The address a client of `family` talks to.
+pub(crate) fn address_of(family: Family, v4: impl Into<IpAddr>, v6: impl Into<IpAddr>) -> IpAddr {
+    match family {
+        Family::V4 => v4.into(),
+        Family::V6 => v6.into(),
+    }
+}
+
+/// Whether payload goes from the server to the client.
+fn is_down(direction: Direction) -> bool {
+    direction == Direction::Down
+}

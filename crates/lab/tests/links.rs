@@ -1,0 +1,162 @@
+//! Emulated links between real namespaces: delay, rate, loss, outages. Plain routing, no tunnel.
+
+use core::time::Duration;
+use std::path::Path;
+
+use pleach_lab::{Options, netns, results::Results, run::run_scenario};
+use pleach_sim::scenario::{Files, Scenario};
+
+/// Runs a scenario; `None`, aloud, where namespaces are not allowed.
+fn run(text: &str) -> Option<Results> {
+    if let Err(error) = netns::Netns::new("probe") {
+        eprintln!("SKIPPED, nothing was tested: {error:#}");
+        return None;
+    }
+    let mut files = Files {
+        scenario: Path::new("test.toml"),
+        traces: None,
+        read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
+    };
+    let scenario = Scenario::parse(text, &mut files).expect("valid scenario");
+    let out = tempfile::tempdir().expect("a directory");
+    let options = Options {
+        quiet: true,
+        ..Options::default()
+    };
+    Some(run_scenario(&scenario, out.path(), &options).expect("the scenario runs"))
+}
+
+#[test]
+fn a_link_delays_and_shapes_and_loses_as_told() {
+    let Some(results) = run(r#"
+        name = "shape"
+        seed = 7
+        duration = "4s"
+        [[link]]
+        name = "near"
+        rate = "20Mbit"
+        delay = "20ms"
+        queue = "60kB"
+        [[traffic]]
+        kind = "ping"
+        stop = "1s"
+        [[traffic]]
+        kind = "udp"
+        name = "flood"
+        start = "2s"
+        rate = "40Mbit"
+        size = "1400B"
+        [[traffic]]
+        kind = "udp"
+        name = "back"
+        direction = "up"
+        start = "2s"
+        rate = "1Mbit"
+        [[event]]
+        at = "1.5s"
+        link = "near"
+        direction = "up"
+        loss = 0.1
+    "#) else {
+        return;
+    };
+    let flow = |name: &str| {
+        let named = results.flows.iter().find(|flow| flow.name == name);
+        named.expect("in the scenario")
+    };
+    let ping = flow("ping");
+    let median = ping.delay_ms.p50.expect("replies");
+    assert!((40.0..42.0).contains(&median), "round trip {median} ms");
+
+    // What the link carries, less the headers of 28 bytes per datagram, over the 2 s of the flow; the queue that is
+    // left at the end (60 kB, 24 ms) still arrives.
+    let flood = flow("flood");
+    let carried = 20.0 * 1400.0 / 1428.0 * (2.0 + 0.024) / 2.0;
+    assert!(
+        (flood.goodput_mbps / carried - 1.0).abs() < 0.03,
+        "{} of {carried} Mbit/s",
+        flood.goodput_mbps
+    );
+    let waited = flood.delay_ms.p95.expect("arrivals") - 20.0;
+    assert!((23.0..27.0).contains(&waited), "queue of {waited} ms");
+    assert!(results.links[0].down.queue_drops > 2_000);
+
+    // 208 datagrams: four standard errors of a tenth.
+    let back = flow("back");
+    assert!((back.loss - 0.1).abs() < 0.084, "loss {}", back.loss);
+    assert_eq!(results.links[0].loss_drops, results.links[0].up.loss_drops);
+    assert!(results.lateness_us.expect("measured").p50 < 2_000.0);
+}
+
+#[test]
+fn a_black_hole_stops_tcp_and_lets_it_go_on() {
+    let Some(results) = run(r#"
+        name = "hole"
+        duration = "5s"
+        [[link]]
+        name = "near"
+        rate = "20Mbit"
+        delay = "5ms"
+        queue = "60kB"
+        [[traffic]]
+        kind = "tcp"
+        name = "download"
+        [[traffic]]
+        kind = "requests"
+        size = "10kB"
+        stop = "1s"
+        [[event]]
+        at = "2s"
+        link = "near"
+        state = "blackhole"
+        direction = "down"
+        [[event]]
+        at = "2.5s"
+        link = "near"
+        state = "up"
+        direction = "down"
+    "#) else {
+        return;
+    };
+    let gap = results.events[0].gap_ms.expect("bulk traffic ran");
+    // The hole itself, then at most until the sender's next doubled timeout.
+    assert!((450.0..2_000.0).contains(&gap), "gap {gap} ms");
+    let series = &results.series.flows[0].goodput_mbps;
+    assert!(series[10..20].iter().sum::<f64>() > 100.0, "{series:?}");
+    assert_eq!(series[22], 0.0, "{series:?}");
+    assert!(series[45..].iter().sum::<f64>() > 25.0, "{series:?}");
+    assert!(results.links[0].down.loss_drops > 0);
+    let requests = &results.flows[1];
+    assert_eq!(requests.loss, 0.0);
+    assert!(requests.delay_ms.p50.expect("served") >= 20.0);
+}
+
+#[test]
+fn kernel_mptcp_uses_both_links() {
+    let Some(results) = run(r#"
+        name = "mptcp"
+        duration = "3s"
+        baselines = ["mptcp", "raw"]
+        [[link]]
+        name = "one"
+        rate = "20Mbit"
+        delay = "5ms"
+        [[link]]
+        name = "two"
+        rate = "20Mbit"
+        delay = "8ms"
+        [[traffic]]
+        kind = "tcp"
+        name = "download"
+    "#) else {
+        return;
+    };
+    let goodput: Vec<f64> = results.baselines.iter().map(|b| b.goodput_mbps).collect();
+    let [mptcp, one, two] = goodput[..] else {
+        panic!("three baselines, got {goodput:?}");
+    };
+    assert!((14.0..20.0).contains(&one), "{goodput:?}");
+    assert!((14.0..20.0).contains(&two), "{goodput:?}");
+    assert!(mptcp > 22.0, "more than any one link carries: {goodput:?}");
+    assert_eq!(results.duration_s, Duration::from_secs(3).as_secs_f64());
+}

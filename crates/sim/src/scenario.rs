@@ -1,0 +1,430 @@
+//! Scenario files: links, what happens to them, who talks over them.
+//!
+//! One TOML file describes a world that the simulator and the lab both run. [`Scenario::parse`] gives a typed,
+//! validated value; every mistake is reported with file, line, key and remedy, and unknown keys are mistakes.
+//! Reading files is the caller's business ([`Files`]), so nothing here does I/O.
+//!
+//! ```toml
+//! name = "pair"
+//! seed = 1
+//! duration = "20s"
+//!
+//! [[link]]                       # client <-> gateway; keys apply to both directions
+//! name = "dsl"                   # also the device's name
+//! rate = "64Mbit"                # or trace = FILE (Mahimahi), or csv = FILE with column = NAME (Mbit/s per second)
+//! delay = "6.5ms"
+//! queue = "130kB"
+//! jitter = "1ms"                 # uniform extra delay; reorder = true lets packets overtake
+//! loss = 0.01                    # or gilbert = { p = 0.01, r = 0.3, loss_good = 0.0, loss_bad = 1.0 }
+//! bit_errors = 1e-7
+//! weight = 64                    # policy "weighted"
+//! cost = 0                       # or "standby", "never"
+//! ipv6 = true
+//! shared = "cell"                # drains through [[shared]] behind its own rate
+//! [link.up]                      # overrides for client -> gateway; [link.down] likewise
+//! rate = "10Mbit"
+//!
+//! [[shared]]
+//! name = "cell"
+//! rate = "50Mbit"
+//! queue = "200kB"
+//!
+//! [[event]]                      # any of a link's keys at a time; direction = "down" | "up" | both
+//! at = "8s"
+//! link = "dsl"
+//! state = "blackhole"            # or "up", "down"
+//! [[event]]
+//! at = "9s"
+//! daemon = "client"              # or "gateway"
+//! action = "restart"             # or "kill"
+//!
+//! [tunnel]                       # none: plain routing
+//! policy = "weighted"            # the policy's own keys stand beside it
+//! outer = "v4"                   # or "v6"
+//! mtu = 1400
+//!
+//! [[traffic]]
+//! kind = "tcp"                   # "udp", "ping", "requests"
+//! name = "download"
+//! direction = "down"
+//! cc = "cubic"
+//! flows = 1
+//!
+//! [expect]
+//! "download.goodput_mbps" = { min = 100.0 }
+//! ```
+//!
+//! A trace's path is relative to the scenario file; `"traces:NAME"` means `NAME` in the directory of recorded links
+//! that the caller names.
+
+mod check;
+mod locate;
+mod raw;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use core::time::Duration;
+
+use pleach_core::units::{Bitrate, Bytes};
+
+use crate::link::{LinkChange, LinkConfig, bundle::SharedConfig};
+
+/// Keys of `[tunnel]` that belong to a policy; they are passed on to the daemon's `[scheduler]` as they are.
+pub const POLICY_KEYS: &[&str] = &[
+    "alpha",
+    "deadline",
+    "dwd",
+    "fixed",
+    "hold",
+    "interval",
+    "k",
+    "link",
+    "merge",
+    "pdc",
+    "period",
+    "redundancy",
+    "share",
+    "t_dwd",
+    "t_lto",
+    "t_report",
+    "target_delay",
+    "variant",
+    "w_fixed",
+    "w_mobile_max",
+    "yield",
+];
+
+/// A validated scenario.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: String,
+    /// One line on what it is.
+    pub description: Option<String>,
+    /// Seed of all randomness.
+    pub seed: u64,
+    /// How long traffic runs.
+    pub duration: Duration,
+    /// The links, at least one; names differ.
+    pub links: Vec<LinkSpec>,
+    /// Bottlenecks that links share.
+    pub shared: Vec<SharedSpec>,
+    /// What happens, in order of time.
+    pub events: Vec<Event>,
+    /// The tunnel; `None` is plain routing.
+    pub tunnel: Option<TunnelSpec>,
+    /// Who talks; names differ.
+    pub traffic: Vec<Traffic>,
+    /// What else carries the same traffic, for comparison.
+    pub baselines: Vec<Baseline>,
+    /// How often the scenario is to run, at least once.
+    pub repeat: u32,
+    /// What the results ought to be, by `FLOW.FIELD`.
+    pub expect: BTreeMap<String, Bounds>,
+}
+
+/// One link between client and gateway.
+#[derive(Clone, Debug)]
+pub struct LinkSpec {
+    /// Name, 1 to 15 characters of `a-z`, `0-9`, `-`; also the device's.
+    pub name: String,
+    /// Gateway to client.
+    pub down: LinkConfig,
+    /// Client to gateway.
+    pub up: LinkConfig,
+    /// Index of the shared bottleneck behind it.
+    pub shared: Option<usize>,
+    /// Weight for proportional policies, at least 1.
+    pub weight: u32,
+    /// The user's rank.
+    pub cost: Cost,
+    /// Whether it carries IPv6.
+    pub ipv6: bool,
+}
+
+/// A bottleneck that several links share.
+#[derive(Clone, Debug)]
+pub struct SharedSpec {
+    /// Name; differs from all links'.
+    pub name: String,
+    /// Gateway to client.
+    pub down: SharedConfig,
+    /// Client to gateway.
+    pub up: SharedConfig,
+}
+
+/// What the user pays for a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Lower is filled first.
+    Rank(u8),
+    /// Only when no other link works.
+    Standby,
+    /// Not at all.
+    Never,
+}
+
+/// One direction, or both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Directions {
+    /// Server to client, both ways and client to server, in alphabetical order.
+    #[default]
+    Both,
+    /// Server to client.
+    Down,
+    /// Client to server.
+    Up,
+}
+
+impl Directions {
+    /// Whether this includes server to client.
+    #[must_use]
+    pub fn has_down(self) -> bool {
+        self != Self::Up
+    }
+
+    /// Whether this includes client to server.
+    #[must_use]
+    pub fn has_up(self) -> bool {
+        self != Self::Down
+    }
+}
+
+/// Something that happens at a time.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// When, since traffic began.
+    pub at: Duration,
+    /// What.
+    pub action: Action,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Parameters of a link change.
+    Link {
+        /// Index of the link.
+        link: usize,
+        /// Which directions.
+        directions: Directions,
+        /// What changes.
+        change: LinkChange,
+    },
+    /// Rate or queue of a shared bottleneck change.
+    Shared {
+        /// Index of the bottleneck.
+        shared: usize,
+        /// Which directions.
+        directions: Directions,
+        /// What changes.
+        change: LinkChange,
+    },
+    /// Something happens to a daemon.
+    Daemon {
+        /// Which one.
+        end: End,
+        /// What.
+        action: DaemonAction,
+    },
+}
+
+/// An end of the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// Where the links are.
+    Client,
+    /// The server's side.
+    Gateway,
+}
+
+/// What happens to a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DaemonAction {
+    /// It is killed without warning and stays away.
+    Kill,
+    /// It is killed without warning and started again.
+    Restart,
+}
+
+/// An IP version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// The tunnel of a scenario.
+#[derive(Clone, Debug)]
+pub struct TunnelSpec {
+    /// Scheduler policy.
+    pub policy: String,
+    /// The policy's own keys ([`POLICY_KEYS`]) as they stand in the file.
+    pub policy_keys: toml::Table,
+    /// MTU of inner packets; `None`: the daemon finds it.
+    pub mtu: Option<u16>,
+    /// What outer datagrams travel in.
+    pub outer: Family,
+}
+
+/// One kind of traffic.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    /// What it is called in the results.
+    pub name: String,
+    /// What it does.
+    pub kind: TrafficKind,
+    /// Which way payload goes.
+    pub direction: Direction,
+    /// When it begins.
+    pub start: Duration,
+    /// When it ends, after `start`, at most the scenario's duration.
+    pub stop: Duration,
+    /// What inner packets travel in.
+    pub family: Family,
+}
+
+/// Which way payload goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Server to client.
+    #[default]
+    Down,
+    /// Client to server.
+    Up,
+}
+
+/// What traffic does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TrafficKind {
+    /// An echo request every `interval`.
+    Ping {
+        /// Time between requests.
+        interval: Duration,
+    },
+    /// Short transfers one after the other, each on a new TCP connection.
+    Requests {
+        /// Bytes of each answer.
+        size: Bytes,
+        /// Time between the starts of two requests; a request that takes longer delays the next.
+        interval: Duration,
+    },
+    /// Bulk transfer.
+    Tcp {
+        /// Congestion control, as the kernel calls it; `None`: the kernel's default.
+        cc: Option<String>,
+        /// Number of connections side by side, 1 to 64.
+        flows: u32,
+    },
+    /// Datagrams.
+    Udp {
+        /// Payload rate.
+        rate: Bitrate,
+        /// Payload of each datagram, 24 to 65 000 bytes.
+        size: Bytes,
+        /// How they are spread over time.
+        profile: Profile,
+    },
+}
+
+/// How datagrams are spread over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Evenly.
+    #[default]
+    Constant,
+    /// Thirty frames a second, the datagrams of a frame back to back.
+    Video,
+}
+
+/// What else carries the same traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Baseline {
+    /// The kernel's Multipath TCP over all links.
+    Mptcp,
+    /// Plain TCP over each link alone.
+    Raw,
+    /// The tunnel over each link alone.
+    Single,
+}
+
+/// A range; a side that is missing is open.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// Lowest accepted value.
+    pub min: Option<f64>,
+    /// Highest accepted value.
+    pub max: Option<f64>,
+}
+
+impl Bounds {
+    /// Whether `value` is accepted; NaN is not.
+    #[must_use]
+    pub fn accept(&self, value: f64) -> bool {
+        self.min.is_none_or(|min| value >= min)
+            && self.max.is_none_or(|max| value <= max)
+            && !value.is_nan()
+    }
+}
+
+/// How a scenario reaches its trace files.
+pub struct Files<'a> {
+    /// Path of the scenario file, for messages; traces are relative to its directory.
+    pub scenario: &'a Path,
+    /// Where `"traces:NAME"` is looked up.
+    pub traces: Option<PathBuf>,
+    /// Reads a text file.
+    pub read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
+}
+
+/// A mistake in a scenario file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {key}: {problem}; {remedy}")]
+pub struct ScenarioError {
+    /// The file as the caller named it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// The key, or the section if a key is missing.
+    pub key: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What to write instead.
+    pub remedy: String,
+}
+
+impl Scenario {
+    /// Parses and validates the text of a scenario file.
+    ///
+    /// # Errors
+    /// The first mistake found.
+    pub fn parse(text: &str, files: &mut Files<'_>) -> Result<Self, ScenarioError> {
+        let raw: raw::Scenario =
+            toml::from_str(text).map_err(|error| locate::syntax(text, files.scenario, &error))?;
+        check::scenario(raw, text, files)
+    }
+
+    /// The link called `name`.
+    #[must_use]
+    pub fn link(&self, name: &str) -> Option<&LinkSpec> {
+        self.links.iter().find(|link| link.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests;
