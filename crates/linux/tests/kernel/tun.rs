@@ -67,11 +67,21 @@ fn joined(tun_a: &mut Tun, tun_b: &mut Tun, merge: bool, work: impl FnOnce()) ->
             }
             total
         });
+        let guard = StopOnDrop(stop, waker);
         work();
-        stop.store(true, Ordering::Relaxed);
-        waker.wake();
+        drop(guard);
         pump.join().expect("the pump does not panic")
     })
+}
+
+/// Ends the pump also when the work panics.
+struct StopOnDrop<'a>(&'a AtomicBool, Waker);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.wake();
+    }
 }
 
 fn pass(
