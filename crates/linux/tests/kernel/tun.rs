@@ -19,7 +19,7 @@ use pleach_linux::{
     udp::{RecvBatch, Transmit, UdpOptions, UdpSocket},
 };
 
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, until};
 
 const TRANSFER_LEN: usize = 20_000_000;
 
@@ -37,6 +37,12 @@ fn world() -> Option<World> {
         namespace.ip(&format!("address add 10.98.0.{number}/24 dev plLtun"));
         namespace.ip(&format!("address add fd98::{number}/64 dev plLtun nodad"));
         namespace.ip("link set plLtun up");
+        // The kernel finishes IPv6 addresses in the background.
+        let local = format!("-6 route show table local fd98::{number}");
+        until("the IPv6 address works", || {
+            let is_tentative = namespace.ip("-6 address show tentative").contains("fd98");
+            !is_tentative && namespace.ip(&local).contains("local")
+        });
         tun
     };
     let (tun_a, tun_b) = (make(&a, 1), make(&b, 2));
@@ -67,11 +73,21 @@ fn joined(tun_a: &mut Tun, tun_b: &mut Tun, merge: bool, work: impl FnOnce()) ->
             }
             total
         });
+        let guard = StopOnDrop(stop, waker);
         work();
-        stop.store(true, Ordering::Relaxed);
-        waker.wake();
+        drop(guard);
         pump.join().expect("the pump does not panic")
     })
+}
+
+/// Ends the pump also when the work panics.
+struct StopOnDrop<'a>(&'a AtomicBool, Waker);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.wake();
+    }
 }
 
 fn pass(
