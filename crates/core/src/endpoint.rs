@@ -18,7 +18,7 @@ use crate::{
     counters::{DropReason, Drops},
     ids::PathId,
     packet::{PacketBuf, PacketView, Pool},
-    path::link::Link,
+    path::{health::State, link::Link},
     queue::QueueConfig,
     rng::Rng,
     sched::Policy,
@@ -104,6 +104,15 @@ pub enum Event {
         name: String,
         /// Whether data can flow.
         is_up: bool,
+    },
+    /// The health of a path changed.
+    Path {
+        /// The peer's name.
+        peer: String,
+        /// The link's name; empty at a gateway until the client has told it.
+        link: String,
+        /// Its health now.
+        state: State,
     },
 }
 
@@ -442,15 +451,21 @@ impl Endpoint {
         }
     }
 
+    /// Notes what the host should know of a peer.
     fn notice(&mut self, index: usize) {
         let peer = &mut self.peers[index];
+        if self.events.len() >= MAX_EVENTS {
+            return;
+        }
         let is_up = peer.tunnel.is_up();
-        if is_up != peer.was_up && self.events.len() < MAX_EVENTS {
+        if is_up != peer.was_up {
             peer.was_up = is_up;
-            self.events.push_back(Event::Peer {
-                name: peer.config.name.clone(),
-                is_up,
-            });
+            let name = peer.config.name.clone();
+            self.events.push_back(Event::Peer { name, is_up });
+        }
+        while let Some((link, state)) = peer.tunnel.poll_path_change() {
+            let peer = peer.config.name.clone();
+            self.events.push_back(Event::Path { peer, link, state });
         }
     }
 

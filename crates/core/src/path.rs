@@ -54,6 +54,8 @@ pub struct Path {
     pub receiver: receiver::Receiver,
     /// Probes under way and answers owed.
     pub probes: Probes,
+    /// The health the host was last told of.
+    pub told: health::State,
     /// Highest data and control counters received: the newest datagram's address wins.
     pub newest: [Option<u64>; 2],
 }
@@ -100,6 +102,7 @@ impl Path {
             sender: sender::Sender::default(),
             receiver: receiver::Receiver::default(),
             probes: Probes::default(),
+            told: health::State::Probing,
             newest: [None; 2],
         }
     }

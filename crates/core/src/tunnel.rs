@@ -206,6 +206,17 @@ impl Tunnel {
         mem::take(&mut self.is_closed_by_peer)
     }
 
+    /// A path whose health changed since the last call: its link's name, and its health.
+    pub fn poll_path_change(&mut self) -> Option<(String, State)> {
+        let path = self
+            .paths
+            .iter_mut()
+            .filter_map(Option::as_deref_mut)
+            .find(|path| path.told != path.health.state())?;
+        path.told = path.health.state();
+        Some((path.link.name.clone(), path.told))
+    }
+
     /// Paths that have a route and do not work, though nothing says why: another address may.
     #[must_use]
     pub fn stuck_paths(&self) -> Vec<PathId> {

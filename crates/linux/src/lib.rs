@@ -10,6 +10,13 @@
 //! Kernel 5.11 or newer (`epoll_pwait2`); UDP segmentation on the TUN from 6.2.
 
 pub mod clock;
+pub mod netlink;
 pub mod netns;
+pub mod nft;
 pub mod poll;
+pub mod routes;
+pub mod state;
+pub mod sysctl;
 pub mod tun;
+pub mod udp;
+pub mod watch;

@@ -223,13 +223,17 @@ impl<'a> DataPath<'a> {
     }
 
     fn transmit(&mut self, now: Instant) {
+        if self.watch.is_none() && self.sockets.values().any(LinkSocket::is_full) {
+            // A gateway's one socket serves everybody: go on when it has room.
+            return;
+        }
         loop {
             self.tx.clear();
             self.endpoint.poll_transmit(now, &mut self.tx);
             if self.tx.is_empty() {
                 return;
             }
-            let mut filled = None;
+            let mut is_full = false;
             for batch in self.tx.batches() {
                 let token = match self.watch {
                     None => FIRST_SOCKET,
@@ -244,13 +248,12 @@ impl<'a> DataPath<'a> {
                     Sent::Later => {
                         let _ = self.poller.want_write(&*socket, Token(token), true);
                         self.endpoint.handle_blocked(PathId(socket.link), true);
-                        filled = Some(token);
+                        is_full = true;
                     }
                     Sent::Refused => self.refused += batch.segments() as u64,
                 }
             }
-            if self.watch.is_none() && filled.is_some() {
-                // One socket for everybody: go on when it has room.
+            if self.watch.is_none() && is_full {
                 return;
             }
         }
@@ -309,6 +312,9 @@ impl<'a> DataPath<'a> {
             match event {
                 Event::Peer { name, is_up: true } => tracing::info!(peer = name, "connected"),
                 Event::Peer { name, is_up: false } => tracing::info!(peer = name, "disconnected"),
+                Event::Path { peer, link, state } => {
+                    tracing::info!(peer, link, ?state, "path");
+                }
             }
         }
     }
@@ -372,6 +378,7 @@ impl<'a> DataPath<'a> {
                 self.sockets.remove(&token_of(id, is_v6));
             }
         }
+        self.endpoint.handle_blocked(id, false);
         let mut opened = reach;
         for (is_v6, wanted) in [(false, &mut opened.v4), (true, &mut opened.v6)] {
             let token = token_of(id, is_v6);

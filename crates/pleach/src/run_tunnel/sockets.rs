@@ -18,7 +18,7 @@ pub(super) struct LinkSocket {
     pub(super) socket: UdpSocket,
     /// The client's link, by path number; 0 at a gateway.
     pub(super) link: u8,
-    /// Batches that wait for room, oldest first. Bounded: while any waits the link is given nothing more.
+    /// Batches that wait for room, oldest first; at most [`MAX_UNSENT`]. While any waits, the link is given no data.
     unsent: Vec<Unsent>,
 }
 
@@ -82,6 +82,11 @@ impl LinkSocket {
         })
     }
 
+    /// Whether something waits for room.
+    pub(super) fn is_full(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
     /// Sends a batch, or keeps what the kernel does not take now.
     pub(super) fn send(&mut self, batch: &TxBatch) -> Sent {
         let sent = if self.unsent.is_empty() {
@@ -94,6 +99,9 @@ impl LinkSocket {
             Ok(sent) => sent,
             Err(refused) => return refused,
         };
+        if self.unsent.len() >= MAX_UNSENT {
+            return Sent::Refused;
+        }
         self.unsent.push(Unsent {
             route: *batch.route(),
             segment_len: batch.segment_len(),
@@ -146,3 +154,6 @@ impl AsFd for LinkSocket {
         self.socket.as_fd()
     }
 }
+
+/// More than one round's batches; beyond it a socket that stays full loses probes, as it should.
+const MAX_UNSENT: usize = 64;

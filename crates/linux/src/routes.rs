@@ -1,0 +1,476 @@
+//! Everything a tunnel changes in the host's network configuration, and its undoing.
+//!
+//! # Which packets go into the tunnel
+//!
+//! The tunnel's routes lie in a table of their own. Rules ask that table and the main table in turn, so that together
+//! they behave as one table with longest-prefix match: for each prefix length L among the tunnel's routes, longest
+//! first, one rule lets the main table answer with prefixes longer than L, the next lets the tunnel's table answer with
+//! prefixes of at least L. For the usual default route these are the two rules of wg-quick: the LAN stays reachable,
+//! the rest goes into the tunnel.
+//!
+//! The rules for the tunnel's table skip packets with the tunnel's mark, which its own sockets set. So no datagram of
+//! the tunnel is ever sent into the tunnel, whatever the routes are.
+//!
+//! # Reverse path filter
+//!
+//! A datagram from the gateway comes in by a link, while the route back to its sender leads into the tunnel. The
+//! strict filter (`rp_filter` 1) drops it, and with several links the mark would not save it (`src_valid_mark`): the
+//! main table still names only the best link. So a link with a strict filter is set to the loose one (2).
+//!
+//! # Undoing
+//!
+//! Table, mark and priorities follow from a slot number, chosen by the tunnel's name and written down before anything
+//! is changed ([`crate::state`]). [`Setup::undo`], or dropping the value, removes exactly those; [`Setup::begin`] first
+//! does the same for what a crashed process of that name left. If the file is lost, too, the slot of the name is
+//! cleared unless its table has routes: routes end with the device, so routes mean that another tunnel lives there.
+//!
+//! Limits: at most 50 different prefix lengths per family. Restoring `forwarding` of IPv6 restores it for all
+//! interfaces, as the kernel does.
+
+use std::{io, ops::RangeInclusive, path::Path};
+
+use ipnet::IpNet;
+
+use crate::{
+    netlink::{Netlink, Rule},
+    nft,
+    state::{Lock, StateDir, TunnelState},
+    sysctl,
+};
+
+/// What a tunnel wants of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Addresses of the device, with prefix length.
+    pub addresses: Vec<IpNet>,
+    /// What is routed into the tunnel: `allowed_ips`.
+    pub routes: Vec<IpNet>,
+    /// MTU of the device in bytes.
+    pub mtu: u16,
+    /// Forward packets between the tunnel and other links: a gateway.
+    pub forward: bool,
+    /// Networks whose packets leave by other links with the host's address.
+    pub masquerade: Vec<IpNet>,
+}
+
+/// A tunnel's hold on the host's configuration, given back when dropped.
+#[derive(Debug)]
+pub struct Setup {
+    name: String,
+    dir: StateDir,
+    state: TunnelState,
+    addresses: Vec<IpNet>,
+    netlink: Netlink,
+    is_undone: bool,
+    _lock: Lock,
+}
+
+impl Setup {
+    /// Locks the name, clears what a crashed process left under it, and reserves table, mark and priorities.
+    ///
+    /// `base`: directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`]. `name`: of the device. Works
+    /// in the network namespace of the calling thread; call the other methods from a thread in the same.
+    ///
+    /// # Errors
+    /// If a tunnel of that name runs already, with [`io::ErrorKind::AddrInUse`]; if the name is no device name; if
+    /// the state cannot be written.
+    pub fn begin(base: &Path, name: &str) -> io::Result<Self> {
+        check_name(name)?;
+        let dir = StateDir::open(base)?;
+        let Some(lock) = dir.try_lock(name)? else {
+            let text = format!("tunnel {name} runs already: stop it first, or choose another name");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        };
+        let netlink = Netlink::open()?;
+        if let Some(state) = dir.read::<TunnelState>(&state_file(name)) {
+            tracing::info!(name, "clearing what a crashed process left");
+            clear(&dir, name, &state, &netlink)?;
+        }
+        sysctl::release(&dir, name)?;
+        let slots_lock = dir.lock(SLOTS_LOCK)?;
+        let state = TunnelState {
+            slot: free_slot(&dir, name, &netlink)?,
+            has_nft: false,
+        };
+        dir.write(&state_file(name), &state)?;
+        drop(slots_lock);
+        Ok(Self {
+            name: name.to_owned(),
+            dir,
+            state,
+            addresses: Vec::new(),
+            netlink,
+            is_undone: false,
+            _lock: lock,
+        })
+    }
+
+    /// The mark that the tunnel's own sockets must carry.
+    #[must_use]
+    pub fn fwmark(&self) -> u32 {
+        table(self.state.slot)
+    }
+
+    /// The number of the tunnel's routing table.
+    #[must_use]
+    pub fn table(&self) -> u32 {
+        table(self.state.slot)
+    }
+
+    /// Configures the device, which must exist, its routes, forwarding and the nftables table. Call it once.
+    ///
+    /// # Errors
+    /// With the step that failed in the text. What was done till then is undone by [`Setup::undo`] or dropping.
+    pub fn apply(&mut self, plan: &Plan) -> io::Result<()> {
+        let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
+        let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
+        let link = self.netlink.link_index(&self.name)?;
+        let link = link.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("device {} does not exist", self.name),
+            )
+        })?;
+        if has_v6 {
+            // Some hosts switch IPv6 off for new devices. This one is ours.
+            let key = format!("net/ipv6/conf/{}/disable_ipv6", self.name);
+            if sysctl::read(&key).is_ok_and(|value| value == "1") {
+                sysctl::write(&key, "0")?;
+            }
+        } else if plan
+            .addresses
+            .iter()
+            .any(|address| address.addr().is_ipv6())
+        {
+            tracing::warn!(
+                "this host has no IPv6: the tunnel's IPv6 addresses and routes are left out"
+            );
+        }
+        let up = self.netlink.set_up(link, plan.mtu.into());
+        up.map_err(|error| context(&error, &format!("switching on {}", self.name)))?;
+        for &address in plan.addresses.iter().filter(is_usable) {
+            self.addresses.push(address);
+            let added = self.netlink.add_address(link, address);
+            added.map_err(|error| context(&error, &format!("address {address}")))?;
+        }
+        let routes: Vec<IpNet> = plan.routes.iter().filter(is_usable).copied().collect();
+        let rules = rules(self.state.slot, &routes)?;
+        for &route in &routes {
+            let added = self.netlink.add_route(route, link, self.table());
+            added.map_err(|error| context(&error, &format!("route {route}")))?;
+        }
+        for rule in &rules {
+            let added = self.netlink.add_rule(rule);
+            added.map_err(|error| context(&error, &format!("rule {}", rule.priority)))?;
+        }
+        if plan.forward {
+            self.enable_forwarding(has_v6)?;
+        }
+        if plan.forward || !plan.masquerade.is_empty() {
+            self.apply_nft(plan)?;
+        } else if sysctl::read("net/ipv4/ip_forward").is_ok_and(|value| value != "0") {
+            // A router: hosts behind it do not know the tunnel's MTU, but mostly find it without our help.
+            if let Err(error) = self.apply_nft(plan) {
+                tracing::warn!(%error, "TCP segment sizes of forwarded connections are not clamped");
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes or replaces the nftables table for `plan`, for example after its MTU changed.
+    ///
+    /// # Errors
+    /// See [`nft::apply`].
+    pub fn apply_nft(&mut self, plan: &Plan) -> io::Result<()> {
+        if !self.state.has_nft {
+            self.state.has_nft = true;
+            self.dir.write(&state_file(&self.name), &self.state)?;
+        }
+        nft::apply(&self.name, plan.mtu, &plan.masquerade)
+    }
+
+    /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each link
+    /// that comes.
+    ///
+    /// # Errors
+    /// If the setting cannot be changed. A device that is gone is no error.
+    pub fn loosen_reverse_path(&self, device: &str) -> io::Result<()> {
+        check_name(device)?;
+        let key = format!("net/ipv4/conf/{device}/rp_filter");
+        let level = |key: &str| -> Option<u8> { sysctl::read(key).ok()?.parse().ok() };
+        let Some(own) = level(&key) else {
+            return Ok(());
+        };
+        // The kernel takes the larger of the two.
+        let all = level("net/ipv4/conf/all/rp_filter").unwrap_or(0);
+        if own.max(all) == 1 {
+            sysctl::set(&self.dir, &self.name, &key, "2")?;
+        }
+        Ok(())
+    }
+
+    fn enable_forwarding(&self, has_v6: bool) -> io::Result<()> {
+        let set = |key: &str, value: &str| sysctl::set(&self.dir, &self.name, key, value);
+        set("net/ipv4/ip_forward", "1")?;
+        if !has_v6 {
+            return Ok(());
+        }
+        // A forwarding host ignores router advertisements, and with them its own default route, unless told 2.
+        for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf")? {
+            let device = entry?.file_name();
+            let key = format!("net/ipv6/conf/{}/accept_ra", device.to_string_lossy());
+            if sysctl::read(&key).is_ok_and(|value| value == "1") {
+                set(&key, "2")?;
+            }
+        }
+        set("net/ipv6/conf/all/forwarding", "1")
+    }
+
+    /// Gives everything back. The device itself goes when it is closed, before or after.
+    ///
+    /// # Errors
+    /// The first thing that could not be undone; the rest is still tried.
+    pub fn undo(mut self) -> io::Result<()> {
+        self.undo_once()
+    }
+
+    fn undo_once(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.is_undone, true) {
+            return Ok(());
+        }
+        let cleared = clear(&self.dir, &self.name, &self.state, &self.netlink);
+        let deleted = self.delete_addresses();
+        cleared.and(deleted)
+    }
+
+    fn delete_addresses(&self) -> io::Result<()> {
+        let Some(link) = self.netlink.link_index(&self.name)? else {
+            return Ok(());
+        };
+        for &address in &self.addresses {
+            self.netlink.delete_address(link, address)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        if let Err(error) = self.undo_once() {
+            tracing::error!(name = self.name, %error, "cannot undo the network configuration");
+        }
+    }
+}
+
+/// Clears what a crashed process left under `name`; `Ok(false)` if a tunnel of that name runs.
+///
+/// [`Setup::begin`] does it as well; this is for cleaning up without starting.
+///
+/// # Errors
+/// As [`Setup::begin`].
+pub fn recover(base: &Path, name: &str) -> io::Result<bool> {
+    match Setup::begin(base, name) {
+        Ok(setup) => setup.undo().map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Undoes all that `state` stands for, then forgets it. Everything is tried; the first error is returned.
+fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> io::Result<()> {
+    let rules = netlink.delete_rules(priorities(state.slot));
+    let routes = netlink.flush_table(table(state.slot));
+    let nft = if state.has_nft {
+        nft::remove(name)
+    } else {
+        Ok(())
+    };
+    let sysctls = sysctl::release(dir, name);
+    rules.and(routes).and(nft).and(sysctls)?;
+    dir.remove(&state_file(name))
+}
+
+/// The slot of `name`, or the next one that nobody uses.
+fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
+    let taken: Vec<u32> = dir.others(name)?.iter().map(|other| other.slot).collect();
+    let preferred = preferred_slot(name);
+    for slot in (0..SLOTS).map(|step| (preferred + step) % SLOTS) {
+        if taken.contains(&slot) || netlink.route_count(table(slot))? > 0 {
+            continue;
+        }
+        if slot == preferred {
+            netlink.delete_rules(priorities(slot))?;
+        }
+        if netlink.rule_count(priorities(slot))? == 0 {
+            return Ok(slot);
+        }
+    }
+    Err(io::Error::other(format!(
+        "all routing tables from {TABLE_BASE} to {} are in use",
+        TABLE_BASE + SLOTS - 1
+    )))
+}
+
+/// The rules that ask for `routes` in the table of `slot`; see the module's head.
+fn rules(slot: u32, routes: &[IpNet]) -> io::Result<Vec<Rule>> {
+    let mut rules = Vec::new();
+    for is_v6 in [false, true] {
+        let of_family = routes
+            .iter()
+            .filter(|route| route.addr().is_ipv6() == is_v6);
+        let mut lens: Vec<u8> = of_family.map(IpNet::prefix_len).collect();
+        lens.sort_unstable_by(|a, b| b.cmp(a));
+        lens.dedup();
+        let mut priorities = priorities(slot);
+        for len in lens {
+            let mut rule = |table, not_fwmark, suppress_prefix_len| {
+                let priority = priorities.next().ok_or_else(|| {
+                    let text = "allowed_ips has more than 50 different prefix lengths: use fewer";
+                    io::Error::new(io::ErrorKind::InvalidInput, text)
+                })?;
+                rules.push(Rule {
+                    is_v6,
+                    priority,
+                    not_fwmark,
+                    table,
+                    suppress_prefix_len,
+                });
+                Ok::<(), io::Error>(())
+            };
+            rule(MAIN_TABLE, None, Some(len))?;
+            rule(table(slot), Some(table(slot)), len.checked_sub(1))?;
+        }
+    }
+    Ok(rules)
+}
+
+/// FNV-1a, so that a name has the same slot in every run.
+fn preferred_slot(name: &str) -> u32 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    hash % SLOTS
+}
+
+fn table(slot: u32) -> u32 {
+    TABLE_BASE + slot
+}
+
+fn priorities(slot: u32) -> RangeInclusive<u32> {
+    let first = PRIORITY_BASE + slot * PRIORITIES_PER_SLOT;
+    first..=first + PRIORITIES_PER_SLOT - 1
+}
+
+fn state_file(name: &str) -> String {
+    format!("{name}.state")
+}
+
+/// The kernel's own rule (`dev_valid_name`), which also keeps names out of other directories.
+fn check_name(name: &str) -> io::Result<()> {
+    let has_bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c == '\0';
+    if name.is_empty() || name.len() > 15 || name == "." || name == ".." || name.contains(has_bad) {
+        let text =
+            format!("{name:?} is no device name: 1 to 15 characters without /, : and spaces");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(())
+}
+
+fn context(error: &io::Error, what: &str) -> io::Error {
+    let remedy = if error.kind() == io::ErrorKind::PermissionDenied {
+        "; run as root or with CAP_NET_ADMIN"
+    } else {
+        ""
+    };
+    io::Error::new(error.kind(), format!("{what}: {error}{remedy}"))
+}
+
+/// Table and mark of slot 0: the letters "pl".
+pub const TABLE_BASE: u32 = 0x706c;
+/// How many tunnels a namespace can have.
+const SLOTS: u32 = 100;
+/// Priority of the first rule of slot 0: after rules of the administrator, before the main table (32766).
+const PRIORITY_BASE: u32 = 20_000;
+/// Two rules for each prefix length.
+const PRIORITIES_PER_SLOT: u32 = 100;
+const MAIN_TABLE: u32 = 254;
+/// Held while a slot is chosen. No device has a colon in its name.
+const SLOTS_LOCK: &str = "slots:";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn networks(texts: &[&str]) -> Vec<IpNet> {
+        let parse = |text: &&str| text.parse().expect("literal");
+        texts.iter().map(parse).collect()
+    }
+
+    #[test]
+    fn a_default_route_needs_the_two_rules_of_wg_quick() {
+        let rules = rules(3, &networks(&["0.0.0.0/0"])).expect("few lengths");
+        let [main, own] = rules[..] else {
+            panic!("{rules:?}");
+        };
+        assert_eq!((main.table, main.suppress_prefix_len), (254, Some(0)));
+        assert_eq!(main.not_fwmark, None);
+        assert_eq!((own.table, own.suppress_prefix_len), (0x706f, None));
+        assert_eq!(own.not_fwmark, Some(0x706f));
+        assert!(main.priority < own.priority);
+    }
+
+    #[test]
+    fn longer_prefixes_are_asked_first_in_either_table() {
+        let routes = networks(&[
+            "0.0.0.0/0",
+            "10.0.0.0/8",
+            "10.2.0.0/16",
+            "10.3.0.0/16",
+            "fd00::/8",
+        ]);
+        let rules = rules(0, &routes).expect("few lengths");
+        let of = |is_v6| {
+            let rules = rules.iter().filter(move |rule| rule.is_v6 == is_v6);
+            rules
+                .map(|rule| (rule.table, rule.suppress_prefix_len))
+                .collect::<Vec<_>>()
+        };
+        let own = TABLE_BASE;
+        let v4 = [
+            (254, Some(16)),
+            (own, Some(15)),
+            (254, Some(8)),
+            (own, Some(7)),
+            (254, Some(0)),
+            (own, None),
+        ];
+        assert_eq!(of(false), v4);
+        assert_eq!(of(true), [(254, Some(8)), (own, Some(7))]);
+    }
+
+    #[test]
+    fn too_many_prefix_lengths_are_refused() {
+        let routes: Vec<_> = (20..71)
+            .map(|len| IpNet::new("fd00::".parse().expect("literal"), len).expect("length"))
+            .collect();
+        assert!(rules(0, &routes).is_err());
+        assert!(rules(0, &routes[1..]).is_ok());
+    }
+
+    #[test]
+    fn slots_share_nothing() {
+        for slot in 1..SLOTS {
+            assert!(priorities(slot).start() > priorities(slot - 1).end());
+        }
+        assert!(*priorities(SLOTS - 1).end() < 32_766);
+        assert_eq!(preferred_slot("pleach0"), preferred_slot("pleach0"));
+    }
+
+    #[test]
+    fn names_that_are_paths_are_refused() {
+        for name in ["", ".", "..", "a/b", "a b", "a:b", "sixteen-letters-"] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+        assert!(check_name("pleach0").is_ok());
+    }
+}

@@ -1,0 +1,97 @@
+//! Kernel settings, changed together and restored exactly.
+//!
+//! Several tunnels may need the same setting. A file records for each changed setting its value before the first
+//! change and who needs it; the value comes back when the last user releases it, unless somebody else has changed it
+//! meanwhile. Settings are named by their path below `/proc/sys`, such as `net/ipv4/ip_forward`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::PathBuf,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::StateDir;
+
+/// One changed setting.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    original: String,
+    value: String,
+    users: BTreeSet<String>,
+}
+
+type Entries = BTreeMap<String, Entry>;
+
+/// Sets `key` to `value` until `owner` releases it; records the old value first.
+///
+/// # Errors
+/// If the setting does not exist or may not be written.
+pub fn set(dir: &StateDir, owner: &str, key: &str, value: &str) -> io::Result<()> {
+    let _lock = dir.lock(LOCK)?;
+    let mut entries = load(dir);
+    let original = read(key)?;
+    let entry = entries.entry(key.to_owned()).or_insert_with(|| Entry {
+        original,
+        value: value.to_owned(),
+        users: BTreeSet::new(),
+    });
+    entry.users.insert(owner.to_owned());
+    entry.value = value.to_owned();
+    dir.write(FILE, &entries)?;
+    write(key, value)
+}
+
+/// Releases all that `owner` has set; restores what nobody else needs.
+///
+/// # Errors
+/// If the record cannot be written. A setting that is gone, with its device for example, is no error.
+pub fn release(dir: &StateDir, owner: &str) -> io::Result<()> {
+    let _lock = dir.lock(LOCK)?;
+    let mut entries = load(dir);
+    if !entries.values().any(|entry| entry.users.contains(owner)) {
+        return Ok(());
+    }
+    for (key, entry) in &mut entries {
+        let was_user = entry.users.remove(owner);
+        let is_ours = read(key).is_ok_and(|now| now == entry.value);
+        if was_user && entry.users.is_empty() && is_ours && entry.original != entry.value {
+            write(key, &entry.original)?;
+        }
+    }
+    entries.retain(|_, entry| !entry.users.is_empty());
+    if entries.is_empty() {
+        dir.remove(FILE)
+    } else {
+        dir.write(FILE, &entries)
+    }
+}
+
+/// The value of `key`, without the line end.
+///
+/// # Errors
+/// If the setting does not exist.
+pub fn read(key: &str) -> io::Result<String> {
+    Ok(fs::read_to_string(path(key))?.trim_end().to_owned())
+}
+
+pub(crate) fn write(key: &str, value: &str) -> io::Result<()> {
+    fs::write(path(key), value).map_err(|error| {
+        let text =
+            format!("cannot set {key} to {value}: {error}; run as root, or set it with sysctl");
+        io::Error::new(error.kind(), text)
+    })
+}
+
+fn path(key: &str) -> PathBuf {
+    PathBuf::from("/proc/sys").join(key)
+}
+
+fn load(dir: &StateDir) -> Entries {
+    dir.read(FILE).unwrap_or_default()
+}
+
+const FILE: &str = "sysctl.json";
+/// No device, and so no tunnel, has a colon in its name.
+const LOCK: &str = "sysctl:";

@@ -1,0 +1,3 @@
+//! Watching the links of the host: see [`LinkWatch`].
+
+pub use crate::netlink::watch::{LinkSnapshot, LinkWatch};

@@ -1,0 +1,6 @@
+//! Against the real kernel, in throw-away network namespaces. Needs root; says so and passes without.
+
+mod namespace;
+mod routes;
+mod tun;
+mod watch;

@@ -1,0 +1,243 @@
+//! What a tunnel changes in the host is undone exactly, also after it was killed.
+
+use std::{net::UdpSocket as StdSocket, path::Path, process::Command, time::Duration};
+
+use pleach_core::packet::{Ecn, PacketView, Pool};
+use pleach_linux::{
+    clock,
+    poll::{Poller, Token},
+    routes::{Plan, Setup, recover},
+    tun::Tun,
+    udp::{Transmit, UdpOptions, UdpSocket},
+};
+
+use crate::namespace::{Namespace, until};
+
+/// All that must be the same before and after.
+fn configuration(namespace: &Namespace) -> Vec<String> {
+    let mut all: Vec<String> = [
+        "ip rule",
+        "ip -6 rule",
+        "ip route show table all",
+        "ip -6 route show table all",
+        "ip -brief address",
+        "nft list ruleset",
+        "cat /proc/sys/net/ipv4/ip_forward",
+        "cat /proc/sys/net/ipv6/conf/all/forwarding",
+    ]
+    .map(|command| namespace.command(command))
+    .into();
+    let conf = "/proc/sys/net/ipv4/conf/lan/rp_filter /proc/sys/net/ipv6/conf/lan/accept_ra";
+    all.push(namespace.command(&format!("cat {conf}")));
+    all
+}
+
+fn plan() -> Plan {
+    let networks = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| text.parse().expect("literal"))
+            .collect()
+    };
+    Plan {
+        addresses: networks(&["10.77.0.1/24", "fd77::1/64"]),
+        routes: networks(&["0.0.0.0/0", "::/0", "10.9.0.0/16"]),
+        mtu: 1400,
+        forward: true,
+        masquerade: networks(&["10.77.0.0/24"]),
+    }
+}
+
+/// A namespace with a link `lan`, a default route, and strict reverse path filter.
+fn host() -> Option<(Namespace, Namespace)> {
+    let (host, peer) = (Namespace::new()?, Namespace::new()?);
+    host.connect("lan", &peer, "wan");
+    host.ip("address add 192.0.2.1/24 dev lan");
+    host.ip("-6 address add 2001:db8::1/64 dev lan nodad");
+    host.ip("route add default via 192.0.2.2");
+    host.ip("-6 route add default via 2001:db8::2");
+    host.command("sysctl -qw net.ipv4.conf.lan.rp_filter=1");
+    peer.ip("address add 192.0.2.2/24 dev wan");
+    Some((host, peer))
+}
+
+fn apply(base: &Path, name: &str) -> (Setup, Tun) {
+    let mut setup = Setup::begin(base, name).expect("begins");
+    let tun = Tun::create(name, 1400).expect("root makes TUNs");
+    setup.apply(&plan()).expect("applies");
+    setup.loosen_reverse_path("lan").expect("sets");
+    (setup, tun)
+}
+
+#[test]
+fn apply_then_undo_restores_everything() {
+    let Some((host, _peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    settle(&host);
+    let before = configuration(&host);
+    let (setup, tun) = host.run(|| apply(base.path(), "plLtun"));
+    let during = configuration(&host);
+    for (before, during) in before.iter().zip(&during) {
+        assert_ne!(before, during);
+    }
+    assert!(during[5].contains("masquerade"), "{}", during[5]);
+    assert!(host.ip("route get 198.51.100.1").contains("dev plLtun"));
+    assert!(host.ip("route get 10.9.1.1").contains("dev plLtun"));
+    assert!(host.ip("route get 192.0.2.2").contains("dev lan"));
+    let marked = format!("route get 198.51.100.1 mark {}", setup.fwmark());
+    assert!(host.ip(&marked).contains("dev lan"));
+    host.run(|| setup.undo().expect("undoes"));
+    drop(tun);
+    host.until_gone("plLtun");
+    settle(&host);
+    assert_eq!(configuration(&host), before);
+}
+
+#[test]
+fn a_second_tunnel_keeps_what_it_needs() {
+    let Some((host, _peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    settle(&host);
+    let before = configuration(&host);
+    let (first, first_tun) = host.run(|| apply(base.path(), "plLone"));
+    let again = host
+        .run(|| Setup::begin(base.path(), "plLone"))
+        .expect_err("runs already");
+    assert!(again.to_string().contains("runs already"), "{again}");
+    assert!(!host.run(|| recover(base.path(), "plLone")).expect("looks"));
+    let (second, second_tun) = host.run(|| apply(base.path(), "plLtwo"));
+    assert_ne!(first.fwmark(), second.fwmark());
+    host.run(|| first.undo().expect("undoes"));
+    drop(first_tun);
+    host.until_gone("plLone");
+    assert!(host.ip("route get 198.51.100.1").contains("dev plLtwo"));
+    assert_eq!(host.command("cat /proc/sys/net/ipv4/ip_forward"), "1\n");
+    assert!(host.command("nft list ruleset").contains("pleach_plLtwo"));
+    host.run(|| drop(second));
+    drop(second_tun);
+    host.until_gone("plLtwo");
+    settle(&host);
+    assert_eq!(configuration(&host), before);
+}
+
+#[test]
+fn what_a_killed_process_left_is_found_and_cleared() {
+    let Some((host, _peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    settle(&host);
+    let before = configuration(&host);
+    let status = Command::new("ip")
+        .args(["netns", "exec", &host.name])
+        .arg(std::env::current_exe().expect("this test"))
+        .args(["--exact", "routes::apply_and_die"])
+        .env(DIE_IN, base.path())
+        .output()
+        .expect("ip runs")
+        .status;
+    assert!(!status.success());
+    host.until_gone("plLtun");
+    settle(&host);
+    assert_ne!(configuration(&host), before);
+    recovered(&host, base.path());
+    assert_eq!(configuration(&host), before);
+}
+
+#[test]
+fn rules_are_cleared_even_if_the_state_file_is_lost() {
+    let Some((host, _peer)) = host() else { return };
+    let (base, other) = (
+        tempfile::tempdir().expect("tempdir"),
+        tempfile::tempdir().expect("tempdir"),
+    );
+    settle(&host);
+    let rules = host.ip("rule");
+    let (setup, tun) = host.run(|| apply(base.path(), "plLtun"));
+    // Alive, though unknown to the other directory: left alone.
+    let stranger = host.run(|| Setup::begin(other.path(), "plLtun").expect("takes another slot"));
+    assert_ne!(stranger.fwmark(), setup.fwmark());
+    host.run(|| stranger.undo().expect("undoes"));
+    assert_ne!(host.ip("rule"), rules);
+    drop(tun);
+    host.until_gone("plLtun");
+    recovered(&host, other.path());
+    assert_eq!(host.ip("rule"), rules);
+    host.run(|| drop(setup));
+}
+
+#[test]
+fn own_datagrams_leave_by_the_link_and_others_enter_the_tunnel() {
+    let Some((host, peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    let (setup, mut tun) = host.run(|| apply(base.path(), "plLtun"));
+    // The gateway answers on an address that only the default route reaches.
+    peer.ip("address add 203.0.113.5/32 dev lo");
+    let gateway = peer.run(|| StdSocket::bind("203.0.113.5:7700").expect("binds"));
+    gateway
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("sets");
+    let socket = host.run(|| {
+        let mut options = UdpOptions::new("0.0.0.0:0".parse().expect("literal"));
+        options.device = Some("lan".into());
+        options.fwmark = Some(setup.fwmark());
+        UdpSocket::bind(&options).expect("root may bind to devices")
+    });
+    let transmit = Transmit {
+        destination: "203.0.113.5:7700".parse().expect("literal"),
+        src_ip: None,
+        ecn: Ecn::Capable,
+        segment_size: None,
+        contents: b"question",
+    };
+    socket.send(&transmit).expect("sends");
+    let mut buffer = [0; 100];
+    let (len, client) = gateway.recv_from(&mut buffer).expect("arrives by the link");
+    assert_eq!(&buffer[..len], b"question");
+    // The answer passes the reverse path filter.
+    gateway.send_to(b"answer", client).expect("sends");
+    let poller = Poller::new().expect("epoll");
+    poller.add(&socket, Token(0)).expect("adds");
+    let (deadline, mut events) = (clock::now() + Duration::from_secs(5), Vec::new());
+    poller.wait(Some(deadline), &mut events).expect("waits");
+    assert_eq!(events.len(), 1);
+
+    host.run(|| {
+        let stranger = StdSocket::bind("0.0.0.0:0").expect("binds");
+        stranger.send_to(b"inner", "203.0.113.5:9").expect("routed");
+    });
+    let (mut pool, mut packets) = (Pool::new(8, 1500), Vec::new());
+    let goes_to_the_gateway = |bytes: &[u8]| {
+        let view = PacketView::parse(bytes).expect("the kernel sends packets");
+        view.destination().to_string() == "203.0.113.5" && bytes.ends_with(b"inner")
+    };
+    // Multicast of IPv6 may come before it.
+    while tun.read_batch(&mut pool, &mut packets).is_ok() {}
+    assert!(
+        packets
+            .iter()
+            .any(|packet| goes_to_the_gateway(packet.as_slice()))
+    );
+}
+
+/// Not a test by itself: the process that is killed in another one.
+#[test]
+fn apply_and_die() {
+    if let Some(base) = std::env::var_os(DIE_IN) {
+        let _held = apply(Path::new(&base), "plLtun");
+        std::process::abort();
+    }
+}
+
+const DIE_IN: &str = "PLEACH_TEST_DIE_IN";
+
+fn recovered(host: &Namespace, base: &Path) {
+    until("recovery", || {
+        host.run(|| recover(base, "plLtun")).expect("recovers")
+    });
+}
+
+/// Waits until the kernel has finished the addresses it makes by itself.
+fn settle(namespace: &Namespace) {
+    until("the end of duplicate address detection", || {
+        !namespace.ip("-6 address show tentative").contains("inet6")
+    });
+}

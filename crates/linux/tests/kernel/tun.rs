@@ -1,0 +1,256 @@
+//! Two TUN devices in two namespaces, joined by this process.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use pleach_core::{
+    packet::{PacketBuf, Pool},
+    rng::Rng,
+};
+use pleach_linux::{
+    clock,
+    poll::{Poller, Token, Waker},
+    tun::{Tun, WriteOutcome},
+    udp::{RecvBatch, Transmit, UdpOptions, UdpSocket},
+};
+
+use crate::namespace::Namespace;
+
+const TRANSFER_LEN: usize = 20_000_000;
+
+struct World {
+    a: Namespace,
+    b: Namespace,
+    tun_a: Tun,
+    tun_b: Tun,
+}
+
+fn world() -> Option<World> {
+    let (a, b) = (Namespace::new()?, Namespace::new()?);
+    let make = |namespace: &Namespace, number: u8| {
+        let tun = namespace.run(|| Tun::create("plLtun", 1400).expect("root makes TUNs"));
+        namespace.ip(&format!("address add 10.98.0.{number}/24 dev plLtun"));
+        namespace.ip(&format!("address add fd98::{number}/64 dev plLtun nodad"));
+        namespace.ip("link set plLtun up");
+        tun
+    };
+    let (tun_a, tun_b) = (make(&a, 1), make(&b, 2));
+    Some(World { a, b, tun_a, tun_b })
+}
+
+/// Moves packets both ways while `work` runs. `merge`: write whole batches, else each packet alone.
+fn joined(tun_a: &mut Tun, tun_b: &mut Tun, merge: bool, work: impl FnOnce()) -> WriteOutcome {
+    let (stop, waker) = (AtomicBool::new(false), Waker::new().expect("eventfd"));
+    thread::scope(|scope| {
+        let (stop, poll_waker) = (&stop, waker.clone());
+        let pump = scope.spawn(move || {
+            let poller = Poller::new().expect("epoll");
+            poller.add(&poll_waker, Token(0)).expect("adds");
+            poller.add(&*tun_a, Token(1)).expect("adds");
+            poller.add(&*tun_b, Token(2)).expect("adds");
+            let (mut pool, mut packets) = (Pool::new(512, 1500), Vec::new());
+            let (mut events, mut total) = (Vec::new(), WriteOutcome::default());
+            while !stop.load(Ordering::Relaxed) {
+                poller.wait(None, &mut events).expect("waits");
+                for event in &events {
+                    match event.token {
+                        Token(1) => pass(tun_a, tun_b, merge, &mut pool, &mut packets, &mut total),
+                        Token(2) => pass(tun_b, tun_a, merge, &mut pool, &mut packets, &mut total),
+                        _ => {}
+                    }
+                }
+            }
+            total
+        });
+        work();
+        stop.store(true, Ordering::Relaxed);
+        waker.wake();
+        pump.join().expect("the pump does not panic")
+    })
+}
+
+fn pass(
+    from: &mut Tun,
+    to: &mut Tun,
+    merge: bool,
+    pool: &mut Pool,
+    packets: &mut Vec<PacketBuf>,
+    total: &mut WriteOutcome,
+) {
+    match from.read_batch(pool, packets) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+        result => result.expect("the device lives"),
+    };
+    for batch in packets.chunks(if merge { packets.len().max(1) } else { 1 }) {
+        let outcome = to.write_batch(batch).expect("the device lives");
+        assert_eq!(outcome.written + outcome.dropped, batch.len());
+        total.written += outcome.written;
+        total.dropped += outcome.dropped;
+        total.writes += outcome.writes;
+    }
+    packets.drain(..).for_each(|packet| pool.recycle(packet));
+}
+
+fn tcp_transfer(a: &Namespace, b: &Namespace, to: IpAddr) {
+    let mut contents = vec![0; TRANSFER_LEN];
+    Rng::new(8).fill(&mut contents);
+    let address = SocketAddr::new(to, 0);
+    let listener = b.run(|| TcpListener::bind(address).expect("the address is there"));
+    let address = listener.local_addr().expect("bound");
+    let mut stream = a.run(|| {
+        TcpStream::connect_timeout(&address, Duration::from_secs(5)).expect("the other end answers")
+    });
+    let (mut accepted, _) = listener.accept().expect("connected");
+    let limit = Some(Duration::from_secs(20));
+    stream.set_write_timeout(limit).expect("sets");
+    accepted.set_read_timeout(limit).expect("sets");
+    let sent = contents.clone();
+    let writer = thread::spawn(move || stream.write_all(&sent).expect("sends"));
+    let mut received = Vec::new();
+    accepted.read_to_end(&mut received).expect("receives");
+    writer.join().expect("does not panic");
+    assert!(received == contents, "the bytes differ");
+}
+
+/// A counter of `/proc/net/snmp`.
+fn counter(namespace: &Namespace, protocol: &str, name: &str) -> u64 {
+    let text = namespace.command("cat /proc/net/snmp");
+    let mut lines = text.lines().filter(|line| line.starts_with(protocol));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let mut columns = names.split(' ').zip(values.split(' '));
+    let (_, value) = columns
+        .find(|(column, _)| *column == name)
+        .expect("counter");
+    value.parse().expect("number")
+}
+
+#[test]
+fn tcp_passes_intact_merged_and_single() {
+    let Some(World {
+        a,
+        b,
+        mut tun_a,
+        mut tun_b,
+    }) = world()
+    else {
+        return;
+    };
+    for to in ["10.98.0.2", "fd98::2"] {
+        for merge in [true, false] {
+            let to = to.parse().expect("literal");
+            let outcome = joined(&mut tun_a, &mut tun_b, merge, || tcp_transfer(&a, &b, to));
+            assert_eq!(outcome.dropped, 0);
+            assert!(outcome.written > TRANSFER_LEN / 1400, "{outcome:?}");
+            // Single packets have their checksum verified by the kernel; the counters below must stay zero.
+            assert!(merge || outcome.writes == outcome.written, "{outcome:?}");
+            assert!(
+                !merge || outcome.writes * 4 < outcome.written,
+                "{outcome:?}"
+            );
+        }
+    }
+    for namespace in [&a, &b] {
+        assert_eq!(counter(namespace, "Tcp:", "InCsumErrors"), 0);
+        assert_eq!(counter(namespace, "Ip:", "InHdrErrors"), 0);
+    }
+    assert_eq!(tun_a.malformed_reads() + tun_b.malformed_reads(), 0);
+}
+
+#[test]
+fn udp_segments_pass_intact_merged_and_single() {
+    let Some(World {
+        a,
+        b,
+        mut tun_a,
+        mut tun_b,
+    }) = world()
+    else {
+        return;
+    };
+    let mut contents = vec![0; 30_300];
+    Rng::new(9).fill(&mut contents);
+    for (from, to) in [
+        ("10.98.0.1:0", "10.98.0.2:0"),
+        ("[fd98::1]:0", "[fd98::2]:0"),
+    ] {
+        for (merge, segmentation) in [(true, true), (true, false), (false, true)] {
+            let bind = |address: &str| {
+                UdpSocket::bind(&UdpOptions::new(address.parse().expect("literal"))).expect("binds")
+            };
+            let (sender, receiver) = (a.run(|| bind(from)), b.run(|| bind(to)));
+            if !segmentation {
+                sender.disable_segmentation();
+            }
+            let transmit = Transmit {
+                destination: receiver.local_addr().expect("bound"),
+                src_ip: None,
+                ecn: pleach_core::packet::Ecn::Capable,
+                segment_size: Some(1000),
+                contents: &contents,
+            };
+            let outcome = joined(&mut tun_a, &mut tun_b, merge, || {
+                assert_eq!(sender.send(&transmit).expect("sends"), contents.len());
+                assert!(
+                    receive(&receiver, contents.len()) == contents,
+                    "the bytes differ"
+                );
+            });
+            assert_eq!(outcome.dropped, 0);
+            assert_eq!(sender.segmentation_refusals(), 0);
+        }
+    }
+    for namespace in [&a, &b] {
+        assert_eq!(counter(namespace, "Udp:", "InCsumErrors"), 0);
+    }
+}
+
+/// Receives `len` bytes in order; panics after five seconds.
+fn receive(socket: &UdpSocket, len: usize) -> Vec<u8> {
+    let poller = Poller::new().expect("epoll");
+    poller.add(socket, Token(0)).expect("adds");
+    let deadline = clock::now() + Duration::from_secs(5);
+    let (mut all, mut batch, mut events) = (Vec::new(), RecvBatch::default(), Vec::new());
+    while all.len() < len {
+        assert!(clock::now() < deadline, "{} of {len} came", all.len());
+        poller.wait(Some(deadline), &mut events).expect("waits");
+        let _ = socket.recv(&mut batch, |message| {
+            all.extend_from_slice(message.contents)
+        });
+    }
+    all
+}
+
+#[test]
+fn a_taken_name_is_explained_and_a_closed_device_is_gone() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let tun = namespace.run(|| Tun::create("plLtun", 1380).expect("root makes TUNs"));
+    let shown = namespace.ip("link show plLtun");
+    assert!(
+        shown.contains("mtu 1380") && shown.contains("qlen 500"),
+        "{shown}"
+    );
+    let error = namespace
+        .run(|| Tun::create("plLtun", 1380))
+        .expect_err("taken");
+    assert!(error.to_string().contains("choose another"), "{error}");
+    drop(tun);
+    namespace.until_gone("plLtun");
+}
+
+#[test]
+fn writing_to_a_device_that_is_down_drops_and_counts() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let mut tun = namespace.run(|| Tun::create("plLtun", 1400).expect("root makes TUNs"));
+    let packets = [PacketBuf::from(vec![0x45; 60]), PacketBuf::from(vec![0; 3])];
+    let outcome = tun.write_batch(&packets).expect("the device lives");
+    assert_eq!((outcome.written, outcome.dropped), (0, 2));
+}
