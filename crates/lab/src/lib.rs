@@ -1,6 +1,6 @@
 //! The lab: real kernels and real daemons over emulated links.
 //!
-//! [`run`] takes a scenario file and builds its world from network namespaces of this machine ([`topology`]):
+//! [`run()`] takes a scenario file and builds its world from network namespaces of this machine ([`topology`]):
 //!
 //! ```text
 //!            link 0: TUN <-> emulator <-> TUN

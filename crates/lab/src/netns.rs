@@ -46,7 +46,7 @@ impl Netns {
             name: name.to_owned(),
             namespace: Arc::new(namespace),
         };
-        this.ip("link set lo up\n")?;
+        this.ip("link set dev lo up\n")?;
         Ok(this)
     }
 
@@ -174,7 +174,8 @@ impl Netns {
 
 /// Makes sure that this process may make namespaces: as it is, or by entering a user namespace of its own.
 ///
-/// Call it before the process has started threads if it does not run as root.
+/// Call it before the process has started threads if it does not run as root. In a user namespace `/run` is empty and
+/// private, so results do not go there.
 ///
 /// # Errors
 /// With what to do, if namespaces are not allowed.
@@ -196,7 +197,28 @@ pub fn prepare() -> anyhow::Result<()> {
     };
     map("setgroups", "deny".to_owned())?;
     map("uid_map", format!("0 {} 1", uid.as_raw()))?;
-    map("gid_map", format!("0 {} 1", gid.as_raw()))
+    map("gid_map", format!("0 {} 1", gid.as_raw()))?;
+    mount_run_directory().context("cannot mount /run in a namespace of its own")
+}
+
+/// Gives this process an empty `/run` that nobody else sees: daemons keep their state there, and the real one belongs
+/// to root.
+fn mount_run_directory() -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    // SAFETY: all arguments are constant strings that end in NUL; a null pointer means no options.
+    let done = unsafe {
+        libc::mount(
+            c"tmpfs".as_ptr(),
+            c"/run".as_ptr(),
+            c"tmpfs".as_ptr(),
+            flags,
+            core::ptr::null(),
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 fn unshare(flags: UnshareFlags) -> io::Result<()> {

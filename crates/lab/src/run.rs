@@ -85,10 +85,10 @@ pub fn run(scenario: &Path, out: &Path, options: &Options) -> anyhow::Result<Res
     Ok(results)
 }
 
-/// Runs a scenario that is already loaded and writes nothing but the daemons' files. See [`run`].
+/// Runs a scenario that is already loaded and writes nothing but the daemons' files. See [`run()`].
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run()`].
 pub fn run_scenario(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result<Results> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let out = fs::canonicalize(out)?;

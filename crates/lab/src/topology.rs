@@ -80,7 +80,9 @@ impl Topology {
         ])?;
         let mut ends = Vec::new();
         for link in &scenario.links {
-            let open = || tun::open(&link.name).context("cannot make a TUN device");
+            let open = || {
+                tun::open(&link.name).context("cannot make a TUN device; /dev/net/tun must be there, and writable for who runs the lab")
+            };
             ends.push(Ends {
                 client: client.run(open)?,
                 gateway: gateway.run(open)?,
@@ -152,7 +154,7 @@ fn client_setup(scenario: &Scenario) -> String {
         push(&mut lines, format_args!("addr add 10.{n}.0.2/24 dev {dev}"));
         push(
             &mut lines,
-            format_args!("link set {dev} mtu 1500 txqueuelen 1000 up"),
+            format_args!("link set dev {dev} mtu 1500 txqueuelen 1000 up"),
         );
         for place in [format!("table {n}"), format!("metric {n}")] {
             push(
@@ -191,7 +193,7 @@ fn gateway_setup(scenario: &Scenario, server: &Netns) -> String {
         push(&mut lines, format_args!("addr add 10.{n}.0.1/24 dev {dev}"));
         push(
             &mut lines,
-            format_args!("link set {dev} mtu 1500 txqueuelen 1000 up"),
+            format_args!("link set dev {dev} mtu 1500 txqueuelen 1000 up"),
         );
         if link.ipv6 {
             push(
@@ -215,7 +217,7 @@ fn gateway_setup(scenario: &Scenario, server: &Netns) -> String {
     lines.push_str(
         "addr add 10.99.0.1/24 dev to-server\n\
          addr add fd99::1/64 dev to-server nodad\n\
-         link set to-server up\n",
+         link set dev to-server up\n",
     );
     lines
 }
@@ -224,7 +226,7 @@ fn server_setup(reach: Reach) -> String {
     let mut lines = String::from(
         "addr add 10.99.0.2/24 dev eth0\n\
          addr add fd99::2/64 dev eth0 nodad\n\
-         link set eth0 up\n",
+         link set dev eth0 up\n",
     );
     let (v4, v6) = match reach {
         Reach::Links => ("default", "default"),

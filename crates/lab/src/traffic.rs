@@ -160,20 +160,17 @@ impl FlowReport {
         self.sent.saturating_sub(self.received) as f64 / self.sent as f64
     }
 
-    /// The longest run of bins without payload that begins in `from..to`, within `start..stop` of the run.
+    /// The longest time without payload that begins in `from..to`, to the length of a [`BIN`]. Counts from the first
+    /// payload on and until `stop`; all times since the run's beginning.
     #[must_use]
-    pub fn longest_gap(
-        &self,
-        start: Duration,
-        stop: Duration,
-        from: Duration,
-        to: Duration,
-    ) -> Duration {
+    pub fn longest_gap(&self, stop: Duration, from: Duration, to: Duration) -> Duration {
         let index =
             |at: Duration| usize::try_from(at.as_nanos() / BIN.as_nanos()).unwrap_or(usize::MAX);
+        let is_empty = |bin: usize| self.bins.get(bin).is_none_or(|&bytes| bytes == 0);
+        let first = self.bins.iter().position(|&bytes| bytes > 0);
         let (mut longest, mut current, mut began) = (0_u32, 0_u32, 0);
-        for bin in index(start)..index(stop) {
-            if self.bins.get(bin).is_some_and(|&bytes| bytes > 0) {
+        for bin in first.unwrap_or(0)..index(stop) {
+            if !is_empty(bin) {
                 current = 0;
                 continue;
             }
@@ -380,4 +377,28 @@ pub(crate) fn address_of(family: Family, v4: impl Into<IpAddr>, v6: impl Into<Ip
 /// Whether payload goes from the server to the client.
 fn is_down(direction: Direction) -> bool {
     direction == Direction::Down
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_count_between_payloads_and_until_the_end() {
+        let report = FlowReport {
+            bins: vec![0, 0, 0, 9, 0, 9, 0, 0, 9],
+            ..FlowReport::default()
+        };
+        let ms = Duration::from_millis;
+        let gap = |stop, from, to| report.longest_gap(ms(stop), ms(from), ms(to));
+        assert_eq!(
+            gap(90, 0, 90),
+            ms(20),
+            "what precedes the first payload is no gap"
+        );
+        assert_eq!(gap(90, 0, 60), ms(10), "began before 60 ms");
+        assert_eq!(gap(150, 0, 150), ms(60));
+        let silent = FlowReport::default();
+        assert_eq!(silent.longest_gap(ms(50), ms(0), ms(50)), ms(50));
+    }
 }

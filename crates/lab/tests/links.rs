@@ -1,6 +1,5 @@
 //! Emulated links between real namespaces: delay, rate, loss, outages. Plain routing, no tunnel.
 
-use core::time::Duration;
 use std::path::Path;
 
 use pleach_lab::{Options, netns, results::Results, run::run_scenario};
@@ -135,7 +134,7 @@ fn a_black_hole_stops_tcp_and_lets_it_go_on() {
 fn kernel_mptcp_uses_both_links() {
     let Some(results) = run(r#"
         name = "mptcp"
-        duration = "3s"
+        duration = "2s"
         baselines = ["mptcp", "raw"]
         [[link]]
         name = "one"
@@ -158,5 +157,4 @@ fn kernel_mptcp_uses_both_links() {
     assert!((14.0..20.0).contains(&one), "{goodput:?}");
     assert!((14.0..20.0).contains(&two), "{goodput:?}");
     assert!(mptcp > 22.0, "more than any one link carries: {goodput:?}");
-    assert_eq!(results.duration_s, Duration::from_secs(3).as_secs_f64());
 }

@@ -158,7 +158,7 @@ fn flow_result(traffic: &Traffic, flow: &FlowReport, transport: &Transport) -> F
         TrafficKind::Udp { .. } => (FlowKind::Udp, None),
     };
     let (start, stop) = (traffic.start, traffic.stop);
-    let gap = is_bulk(traffic, false).then(|| flow.longest_gap(start, stop, start, stop));
+    let gap = is_bulk(traffic, false).then(|| flow.longest_gap(stop, start, stop));
     FlowResult {
         name: traffic.name.clone(),
         kind,
@@ -323,10 +323,7 @@ fn event_result(scenario: &Scenario, event: &Planned, report: &PhaseReport) -> E
         .filter(|(traffic, _)| is_bulk(traffic, false))
         .filter_map(|(traffic, flow)| {
             let (from, to) = (event.at, event.at + GAP_WINDOW);
-            Some(
-                flow.as_ref()?
-                    .longest_gap(traffic.start, traffic.stop, from, to),
-            )
+            Some(flow.as_ref()?.longest_gap(traffic.stop, from, to))
         })
         .max();
     Event {

@@ -1,7 +1,7 @@
 //! A bottleneck: a drop-tail queue in bytes in front of a serialiser.
 //!
 //! The server works on the virtual clock: a packet starts when the one before it has left or when it arrives, whichever
-//! is later, and leaves when [`Server`](super::trace::Server) says so. The limit counts waiting packets only, so a
+//! is later, and leaves when [`Server`] says so. The limit counts waiting packets only, so a
 //! queue of zero bytes still passes packets that meet an idle server.
 
 use std::collections::VecDeque;
