@@ -114,13 +114,24 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// Applies the user's limit to what this end sends.
-    pub fn limit(&mut self, now: Instant, role: Role) {
+    /// Paces what this end sends: never faster than the user allows, and with bursts smoothed to a little more than
+    /// the path was seen to deliver, so that they wait in the tunnel queue and not in a shallow modem's.
+    ///
+    /// While the path has no queue its rate is a lower bound, and the gain is that of BBR's startup (2.77), which a
+    /// doubling sender never notices. Once it has one, a quarter more than the largest rate of late leaves room to find
+    /// that the rate has risen.
+    pub fn pace(&mut self, now: Instant, role: Role) {
         let limit = match role {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
         };
-        self.pacer.set_rate(now, limit);
+        let smooth = self.rate.max().map(|max| match self.rate.latest() {
+            Some(sample) if !sample.app_limited => max.scale(5, 4),
+            _ => max.scale(277, 100),
+        });
+        let smooth = smooth.map(|rate| rate.max(LEAST_PACE));
+        self.pacer
+            .set_rate(now, [limit, smooth].into_iter().flatten().min());
     }
 
     /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,
@@ -132,6 +143,9 @@ impl Path {
         Some(if is_lower_bound { max.scale(5, 4) } else { max })
     }
 }
+
+/// No path is paced slower than this: three packets in 4 ms.
+const LEAST_PACE: Bitrate = Bitrate::from_mbps(10);
 
 impl Probes {
     /// Notes a probe sent now; returns its token.

@@ -12,8 +12,9 @@
 //!    named; the others are known once exactly as many are missing between their neighbours as the path's own sequence
 //!    numbers lack. A small window of packets or time is allowed for paths that do reorder; it widens when they do.
 //!    A lost packet took its own flow step with it, so its successor further waits until everything older is settled.
-//! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path.
-//!    Then everything older that is missing counts as lost. Only the oldest held packet's deadline runs, so many gaps
+//! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
+//!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
+//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]. Then everything older that is missing counts as lost. Only the oldest held packet's deadline runs, so many gaps
 //!    do not add up (`algorithms` section 6, trap 2).
 //!
 //! A packet that arrives after it was counted lost is released at once and counted as late: TCP and QUIC put it in
@@ -43,6 +44,8 @@ use holds::HoldTimes;
 pub const MAX_SPAN: u32 = 1 << 16;
 /// Most packets held at once.
 pub const MAX_HELD: usize = 16_384;
+/// Longest hold: below the least retransmission timeout of TCP (200 ms in Linux).
+pub const LONGEST_HOLD: Duration = Duration::from_millis(150);
 
 /// One packet as it came from a path.
 #[derive(Debug)]
@@ -246,8 +249,16 @@ impl Resequencer {
     /// Releases what the passing of time allows.
     pub fn on_timeout(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         self.settle_gaps(now, out);
-        while let Some(held) = self.oldest() {
+        while let Some((slot, held)) = self.oldest() {
             if held.deadline > now {
+                break;
+            }
+            let limit = held.since + LONGEST_HOLD;
+            let frontier = self.frontier;
+            if limit > now && self.paths.iter().any(|path| path.may_bring(now, frontier)) {
+                if let Some(held) = &mut self.held[slot] {
+                    held.deadline = limit.min(now + RECHECK);
+                }
                 break;
             }
             self.give_up_oldest(now, Loss::Expired, out);
@@ -257,7 +268,7 @@ impl Resequencer {
     /// When [`Self::on_timeout`] next has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let deadline = self.oldest()?.deadline;
+        let deadline = self.oldest()?.1.deadline;
         // Gaps only matter while a packet is held.
         let gap = self.paths.iter().filter_map(PathOrder::next_verdict).min();
         Some(gap.map_or(deadline, |gap| gap.min(deadline)))
@@ -468,9 +479,10 @@ impl Resequencer {
         None
     }
 
-    fn oldest(&self) -> Option<&HeldPacket> {
-        let slot = self.entry(self.oldest_held?).own;
-        self.held.get(slot as usize)?.as_ref()
+    /// The oldest held packet, and its slot.
+    fn oldest(&self) -> Option<(usize, &HeldPacket)> {
+        let slot = self.entry(self.oldest_held?).own as usize;
+        Some((slot, self.held.get(slot)?.as_ref()?))
     }
 
     /// Counts lost what the paths' own sequence numbers prove lost.
@@ -576,6 +588,8 @@ enum Loss {
     Overflow,
 }
 
+/// How often a passed deadline is looked at again while the missing packet may still come.
+const RECHECK: Duration = Duration::from_millis(2);
 /// A burst that spans more of the association's order than this is left to the deadline: the scan is not worth it.
 const LONGEST_BURST_SPAN: i32 = 4096;
 

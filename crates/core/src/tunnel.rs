@@ -151,7 +151,7 @@ impl Tunnel {
     pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
         if let Some(slot) = self.paths.get_mut(id.index()) {
             let mut path = Path::new(now, id, link);
-            path.limit(now, self.role);
+            path.pace(now, self.role);
             *slot = Some(Box::new(path));
             self.resolve_policy();
         }
@@ -251,7 +251,7 @@ impl Tunnel {
             change(&mut path.link);
             path.announced.version += 1;
             path.announced.due = Some(now);
-            path.limit(now, role);
+            path.pace(now, role);
         }
     }
 
@@ -354,7 +354,7 @@ impl Tunnel {
             } else {
                 let (id, link, route) = (path.id, path.link.clone(), path.route);
                 let mut fresh = Path::new(now, id, link);
-                fresh.limit(now, self.role);
+                fresh.pace(now, self.role);
                 fresh.route = route;
                 if route.is_none() {
                     fresh.health.on_link(now, LinkEvent::Down);

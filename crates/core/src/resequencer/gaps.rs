@@ -43,6 +43,7 @@ pub(super) struct Limits {
 pub(super) struct PathOrder {
     /// Highest number on the path and the global number it carried.
     highest: Option<(Seq, Seq)>,
+    last_arrival_at: Instant,
     gaps: VecDeque<Gap>,
     window: Duration,
     /// When a packet counted lost last arrived.
@@ -53,6 +54,7 @@ impl Default for PathOrder {
     fn default() -> Self {
         Self {
             highest: None,
+            last_arrival_at: Instant::ZERO,
             gaps: VecDeque::new(),
             window: FIRST_WINDOW,
             disproved_at: None,
@@ -69,6 +71,7 @@ impl PathOrder {
         path_seq: Seq,
         previous: Option<Seq>,
     ) {
+        self.last_arrival_at = now;
         let Some((highest, highest_global)) = self.highest else {
             self.highest = Some((path_seq, seq));
             return;
@@ -94,6 +97,14 @@ impl PathOrder {
                 seen_at: now,
             });
         }
+    }
+
+    /// Whether `seq` may still be under way on this path: packets keep coming on it, and none later than `seq` has.
+    pub(super) fn may_bring(&self, now: Instant, seq: Seq) -> bool {
+        let Some((_, highest_global)) = self.highest else {
+            return false;
+        };
+        seq.is_after(highest_global) && now.since(self.last_arrival_at) < FLOWING
     }
 
     /// Notes that `seq`, missing so far, has arrived on some path.
@@ -178,5 +189,7 @@ const FIRST_WINDOW: Duration = Duration::from_millis(2);
 const WIDEST_WINDOW: Duration = Duration::from_millis(64);
 /// How long a path must keep order before its gaps are believed as quickly as at the start.
 const CALM: Duration = Duration::from_secs(10);
+/// A path that brought nothing for this long brings nothing.
+const FLOWING: Duration = Duration::from_millis(20);
 /// Gaps remembered per path; the oldest is left to the deadline.
 const MAX_GAPS: usize = 256;

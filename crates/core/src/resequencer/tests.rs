@@ -190,6 +190,35 @@ fn the_deadline_of_the_oldest_held_packet_frees_all_before_it() {
 }
 
 #[test]
+fn a_slow_path_that_still_delivers_is_waited_for_beyond_the_deadline() {
+    // Path 1 carries 1..=9 and its queue grows: 10 ms between its packets. Path 0 carries 10.
+    let mut schedule = vec![(0, 0)];
+    schedule.extend([(0, 1); 9]);
+    schedule.push((0, 0));
+    let sent = number(&schedule);
+    let mut h = Harness::new();
+    h.arrive(sent[0]);
+    h.arrive(sent[1]);
+    h.arrive(sent[10]);
+    for packet in &sent[2..10] {
+        h.wait(Duration::from_millis(10));
+        assert_eq!(h.arrive(*packet), Verdict::Released);
+    }
+    assert_eq!(h.delivered(), (0..=10).collect::<Vec<_>>());
+    // But not for ever.
+    let sent = number(&[(0, 0), (0, 1), (0, 1), (0, 0)]);
+    let mut h = Harness::new();
+    h.arrive(sent[0]);
+    h.arrive(sent[3]);
+    h.arrive(sent[1]);
+    let start = h.now;
+    while h.resequencer.held_len() > 0 {
+        h.wait(Duration::from_millis(1));
+    }
+    assert_eq!(h.now.since(start), BUDGET, "path 1 brings nothing more");
+}
+
+#[test]
 fn late_packets_widen_the_window_of_a_reordering_path() {
     let sent = number(&[(0, 0); 12]);
     let mut h = Harness::new();

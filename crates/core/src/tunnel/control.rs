@@ -158,7 +158,7 @@ impl Tunnel {
                         path.announced.version = version;
                         path.announced.due = None;
                         path.link.update(&info);
-                        path.limit(now, Role::Gateway);
+                        path.pace(now, Role::Gateway);
                         path.probes.ack_link = Some(version);
                     }
                 }
@@ -196,6 +196,7 @@ impl Tunnel {
         report: &PathReport,
         shared: &mut Shared<'_>,
     ) {
+        let role = self.role;
         let Some(path) = self.path_mut(id) else {
             return;
         };
@@ -213,6 +214,7 @@ impl Tunnel {
         };
         let app_limited = path.delay.queue_delay() < QUEUE_IS_FILLED;
         path.rate.on_report(now, delivered, app_limited);
+        path.pace(now, role);
         path.health
             .on_acked(now, path.sender.outstanding_pkts() > 0);
     }

@@ -13,7 +13,7 @@ use crate::{
     counters::DropReason,
     packet::{self, PacketView},
     path::{Path, health::LinkEvent, link::Link, receiver::DataArrival},
-    resequencer::{Arrival, Verdict},
+    resequencer::{Arrival, LONGEST_HOLD, Verdict},
     session::{keys::OpenError, rotation::Change},
     time::Instant,
     transmit::Route,
@@ -157,5 +157,3 @@ fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
 /// A path is waited for while anything arrived on it within this time: two probes of an idle path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);
-/// Longest hold: below the least retransmission timeout of TCP (200 ms, RFC 6298 as Linux has it).
-const LONGEST_HOLD: Duration = Duration::from_millis(150);
