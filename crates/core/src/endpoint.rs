@@ -3,14 +3,14 @@
 //! A client has one peer, the gateway; a gateway has one per client, and nothing here costs more per packet with more of
 //! them. An inner packet finds its peer by destination ([`allowed_ips`]); a datagram by the receiver index in its header
 //! ([`index`]); a handshake by the static key inside it. Peers with something to send wait in a queue, and their
-//! deadlines in a heap.
+//! deadlines in an ordered set.
 //!
 //! Calls, in the order a loop makes them: [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for what has
 //! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
 //! [`Endpoint::poll_event`]; then sleep until [`Endpoint::poll_timeout`].
 
-use core::{cmp::Reverse, net::SocketAddr};
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use core::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ipnet::IpNet;
 
@@ -130,8 +130,8 @@ pub struct Endpoint {
     replies: VecDeque<(Route, Vec<u8>)>,
     /// Peers with perhaps something to send.
     active: VecDeque<usize>,
-    /// Deadlines of peers; an entry that is not its peer's present one is void.
-    deadlines: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// The next deadline of each peer that has one.
+    deadlines: BTreeSet<(Instant, usize)>,
 }
 
 #[derive(Debug)]
@@ -196,7 +196,7 @@ impl Endpoint {
             events: VecDeque::new(),
             replies: VecDeque::new(),
             active: VecDeque::new(),
-            deadlines: BinaryHeap::new(),
+            deadlines: BTreeSet::new(),
             peers,
             random,
         }
@@ -337,18 +337,15 @@ impl Endpoint {
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(Reverse((at, index))) = self.deadlines.peek().copied() {
-            if at > now {
-                break;
-            }
-            self.deadlines.pop();
-            if self.peers[index].deadline == Some(at) {
-                self.peers[index].deadline = None;
-                let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
-                self.peers[index].tunnel.handle_timeout(now, &mut shared);
-                self.free_indices(index);
-                self.activate(index);
-            }
+        while let Some(&(at, index)) = self.deadlines.first()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            self.peers[index].deadline = None;
+            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            self.peers[index].tunnel.handle_timeout(now, &mut shared);
+            self.free_indices(index);
+            self.activate(index);
         }
         self.connect(now);
     }
@@ -356,7 +353,7 @@ impl Endpoint {
     /// When [`Self::handle_timeout`] next has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let peers = self.deadlines.peek().map(|Reverse((at, _))| *at);
+        let peers = self.deadlines.first().map(|(at, _)| *at);
         let connector = self.connector.as_ref().map(Connector::next_deadline);
         [peers, connector].into_iter().flatten().min()
     }
@@ -370,7 +367,9 @@ impl Endpoint {
             room.copy_from_slice(datagram);
             self.replies.pop_front();
         }
-        while let Some(index) = self.active.pop_front() {
+        while !out.is_full()
+            && let Some(index) = self.active.pop_front()
+        {
             let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
             self.peers[index]
                 .tunnel
@@ -430,16 +429,17 @@ impl Endpoint {
         }
     }
 
-    /// Enters a peer's next deadline into the heap.
+    /// Notes a peer's next deadline.
     fn schedule(&mut self, index: usize) {
-        let next = self.peers[index].tunnel.poll_timeout();
         let peer = &mut self.peers[index];
-        if let Some(at) = next
-            && peer.deadline.is_none_or(|present| at < present)
-        {
-            peer.deadline = Some(at);
-            self.deadlines.push(Reverse((at, index)));
+        let next = peer.tunnel.poll_timeout();
+        if next == peer.deadline {
+            return;
         }
+        if let Some(at) = core::mem::replace(&mut peer.deadline, next) {
+            self.deadlines.remove(&(at, index));
+        }
+        self.deadlines.extend(next.map(|at| (at, index)));
     }
 
     fn notice(&mut self, index: usize) {
@@ -457,6 +457,11 @@ impl Endpoint {
     fn free_indices(&mut self, index: usize) {
         while let Some(session) = self.peers[index].tunnel.sessions().poll_given_up() {
             self.indices.free(session);
+        }
+        if let Some(connector) = &mut self.connector {
+            while let Some(session) = connector.poll_given_up() {
+                self.indices.free(session);
+            }
         }
     }
 

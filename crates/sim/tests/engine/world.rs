@@ -7,6 +7,7 @@ use std::{
 };
 
 use pleach_core::{
+    counters::{DropReason, Drops},
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Reach, Side},
     ids::PathId,
     packet::{PacketBuf, PacketView},
@@ -50,7 +51,31 @@ impl PathModel {
 pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     pub(crate) delivered: Vec<(Instant, Vec<u8>)>,
+    /// What processes that have ended had delivered, one entry each.
+    pub(crate) lives: Vec<usize>,
+    /// What they had dropped, and released late.
+    former_drops: Drops,
+    former_late: u64,
     generation: u64,
+}
+
+impl Host {
+    /// Drops of all its processes.
+    pub(crate) fn drops(&self, reason: DropReason) -> u64 {
+        self.former_drops.get(reason) + self.endpoint.drops().get(reason)
+    }
+
+    /// Packets its resequencers, past and present, have released late.
+    pub(crate) fn late(&self) -> u64 {
+        self.former_late + late(&self.endpoint)
+    }
+}
+
+fn late(endpoint: &Endpoint) -> u64 {
+    endpoint
+        .status()
+        .map(|(_, status)| status.resequencer.released_late)
+        .sum()
 }
 
 /// Host 0 is the gateway, the others are clients.
@@ -66,6 +91,12 @@ pub(crate) struct World {
     /// Every datagram that was sent to the gateway, for replays.
     pub(crate) seen: Vec<(Incoming, Vec<u8>)>,
     pub(crate) record: bool,
+    /// Data datagrams that the wire lost, or that came for a process that has ended.
+    pub(crate) lost_data: u64,
+    /// Handshake datagrams the gateway has sent: responses and cookie replies.
+    pub(crate) answers: u64,
+    /// Handshake datagrams clients have sent.
+    pub(crate) initiations: u64,
 }
 
 struct Flight {
@@ -83,6 +114,9 @@ pub(crate) fn policy(name: &str) -> Policy<String> {
         "redundant" => Policy::Redundant {},
         "round-robin" => Policy::RoundRobin {},
         "single" => Policy::Single { link: None },
+        "single:link1" => Policy::Single {
+            link: Some("link1".into()),
+        },
         "weighted" => Policy::Weighted {},
         other => panic!("no policy {other}"),
     }
@@ -124,12 +158,18 @@ impl World {
             tx: TxQueue::new(16),
             seen: Vec::new(),
             record: false,
+            lost_data: 0,
+            answers: 0,
+            initiations: 0,
         };
         for host in 0..=clients {
             let endpoint = world.start(host, clients, private_key(host), [7; 32]);
             world.hosts.push(Host {
                 endpoint,
                 delivered: Vec::new(),
+                lives: Vec::new(),
+                former_drops: Drops::default(),
+                former_late: 0,
                 generation: 0,
             });
         }
@@ -212,8 +252,39 @@ impl World {
     pub(crate) fn restart(&mut self, host: usize) {
         let clients = self.hosts.len() - 1;
         let endpoint = self.start(host, clients, private_key(host), [7; 32]);
-        self.hosts[host].endpoint = endpoint;
-        self.hosts[host].generation += 1;
+        self.replace(host, endpoint);
+    }
+
+    /// Puts another process into the place of a host's.
+    pub(crate) fn replace(&mut self, host: usize, endpoint: Endpoint) {
+        let host = &mut self.hosts[host];
+        let former = core::mem::replace(&mut host.endpoint, endpoint);
+        host.former_drops.merge(former.drops());
+        host.former_late += late(&former);
+        host.lives.push(host.delivered.len());
+        host.generation += 1;
+    }
+
+    /// What a client's link reaches: the gateway, or nothing.
+    pub(crate) fn set_reach(&mut self, client: usize, link: usize, v4: bool) {
+        let reach = Reach { v4, v6: false };
+        let now = self.now;
+        self.hosts[client]
+            .endpoint
+            .handle_link(now, path_id(link), reach);
+        self.settle(client);
+    }
+
+    /// Lets a host do all it can do now, after which its next deadline must lie ahead.
+    pub(crate) fn settle(&mut self, host: usize) {
+        let now = self.now;
+        self.hosts[host].endpoint.handle_timeout(now);
+        self.drain(host);
+        let next = self.hosts[host].endpoint.poll_timeout();
+        assert!(
+            next.is_none_or(|at| at > now),
+            "host {host} is due at {next:?} again, at {now:?}"
+        );
     }
 
     /// Sends an inner packet of host `from` to host `to`: `number` in its payload, a port per flow.
@@ -328,6 +399,7 @@ impl World {
             mut datagram,
         } = flight;
         if self.hosts[host].generation != generation {
+            self.lost_data += u64::from(datagram[0] == DATA);
             return;
         }
         if self.record && host == 0 {
@@ -341,7 +413,7 @@ impl World {
     }
 
     /// Pulls everything a host has to say.
-    fn drain(&mut self, host: usize) {
+    pub(crate) fn drain(&mut self, host: usize) {
         loop {
             self.tx.clear();
             let now = self.now;
@@ -383,11 +455,16 @@ impl World {
                 outer(from, usize::from(route.link)),
             )
         };
-        let path = self.paths[link];
+        self.answers += u64::from(from == 0 && datagram[0] < DATA);
+        self.initiations += u64::from(from > 0 && datagram[0] < DATA);
+        let Some(path) = self.paths.get(link).copied() else {
+            return;
+        };
         if path.is_silent[usize::from(from == 0)]
             || self.rng.below(100) < path.loss_pct
             || to >= self.hosts.len()
         {
+            self.lost_data += u64::from(datagram[0] == DATA);
             return;
         }
         let copies = 1 + u64::from(self.rng.below(100) < path.copy_pct);
@@ -413,6 +490,9 @@ impl World {
         }
     }
 }
+
+/// The kind byte of data; smaller ones are handshakes.
+pub(crate) const DATA: u8 = 4;
 
 /// An IPv4 UDP packet: the flow is the source port, `number` the payload's start.
 pub(crate) fn udp(
