@@ -91,6 +91,10 @@ pub(crate) struct World {
     /// Every datagram that was sent to the gateway, for replays.
     pub(crate) seen: Vec<(Incoming, Vec<u8>)>,
     pub(crate) record: bool,
+    /// Every recorded datagram that was sent to a client, with the client.
+    pub(crate) seen_by_clients: Vec<(usize, Incoming, Vec<u8>)>,
+    /// While this is some, datagrams to the gateway end up here instead.
+    pub(crate) intercepted: Option<Vec<Vec<u8>>>,
     /// Data datagrams that the wire lost, or that came for a process that has ended.
     pub(crate) lost_data: u64,
     /// Handshake datagrams the gateway has sent: responses and cookie replies.
@@ -128,7 +132,7 @@ pub(crate) fn private_key(host: usize) -> [u8; 32] {
     key
 }
 
-fn public_key(host: usize) -> [u8; 32] {
+pub(crate) fn public_key(host: usize) -> [u8; 32] {
     *StaticKeys::from_private(private_key(host)).public()
 }
 
@@ -139,9 +143,8 @@ pub(crate) fn address(host: usize) -> [u8; 4] {
 
 /// Where a client's link appears to the gateway.
 pub(crate) fn outer(client: usize, link: usize) -> SocketAddr {
-    format!("198.51.{link}.{client}:4000")
-        .parse()
-        .expect("address")
+    let [high, low] = (client as u16).to_be_bytes();
+    SocketAddr::from(([198, high, link as u8, low], 4000))
 }
 
 impl World {
@@ -158,6 +161,8 @@ impl World {
             tx: TxQueue::new(16),
             seen: Vec::new(),
             record: false,
+            seen_by_clients: Vec::new(),
+            intercepted: None,
             lost_data: 0,
             answers: 0,
             initiations: 0,
@@ -368,11 +373,16 @@ impl World {
             },
             is_congested: false,
         };
+        self.inject_at(0, &incoming, datagram);
+    }
+
+    /// Hands a datagram to any host.
+    pub(crate) fn inject_at(&mut self, host: usize, incoming: &Incoming, datagram: &[u8]) {
         let now = self.now;
-        self.hosts[0]
+        self.hosts[host]
             .endpoint
-            .handle_datagram(now, &incoming, &mut datagram.to_vec());
-        self.drain(0);
+            .handle_datagram(now, incoming, &mut datagram.to_vec());
+        self.drain(host);
     }
 
     /// Numbers delivered to a host for one flow, in order.
@@ -404,6 +414,9 @@ impl World {
         }
         if self.record && host == 0 {
             self.seen.push((incoming, datagram.clone()));
+        } else if self.record {
+            self.seen_by_clients
+                .push((host, incoming, datagram.clone()));
         }
         let now = self.now;
         self.hosts[host]
@@ -446,7 +459,8 @@ impl World {
             let IpAddr::V4(address) = route.remote.ip() else {
                 return;
             };
-            let [_, _, link, client] = address.octets();
+            let [_, high, link, low] = address.octets();
+            let client = u16::from_be_bytes([high, low]);
             (usize::from(client), usize::from(link), gateway)
         } else {
             (
@@ -460,6 +474,9 @@ impl World {
         let Some(path) = self.paths.get(link).copied() else {
             return;
         };
+        if let Some(intercepted) = self.intercepted.as_mut().filter(|_| to == 0) {
+            return intercepted.push(datagram);
+        }
         if path.is_silent[usize::from(from == 0)]
             || self.rng.below(100) < path.loss_pct
             || to >= self.hosts.len()
