@@ -1,7 +1,7 @@
 //! Clients and a gateway, joined by paths that delay, lose, copy and fall silent.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -57,6 +57,7 @@ pub(crate) struct Host {
     former_drops: Drops,
     former_late: u64,
     generation: u64,
+    timer: Option<Instant>,
 }
 
 impl Host {
@@ -87,6 +88,9 @@ pub(crate) struct World {
     policy: Policy<String>,
     wire: BTreeMap<(Instant, u64), Flight>,
     sequence: u64,
+    timers: BTreeSet<(Instant, usize)>,
+    /// Datagrams that arrived and timers that fired.
+    pub(crate) steps: u64,
     tx: TxQueue,
     /// Every datagram that was sent to the gateway, for replays.
     pub(crate) seen: Vec<(Incoming, Vec<u8>)>,
@@ -158,6 +162,8 @@ impl World {
             policy: policy(policy_name),
             wire: BTreeMap::new(),
             sequence: 0,
+            timers: BTreeSet::new(),
+            steps: 0,
             tx: TxQueue::new(16),
             seen: Vec::new(),
             record: false,
@@ -176,6 +182,7 @@ impl World {
                 former_drops: Drops::default(),
                 former_late: 0,
                 generation: 0,
+                timer: None,
             });
         }
         world
@@ -310,12 +317,7 @@ impl World {
         }
         loop {
             let flight = self.wire.keys().next().map(|(at, _)| *at);
-            let timer = self
-                .hosts
-                .iter()
-                .enumerate()
-                .filter_map(|(host, h)| Some((h.endpoint.poll_timeout()?, host)))
-                .min();
+            let timer = self.timers.first().copied();
             let next = [flight, timer.map(|(at, _)| at)]
                 .into_iter()
                 .flatten()
@@ -329,6 +331,7 @@ impl World {
                 steps = 0;
             }
             steps += 1;
+            self.steps += 1;
             assert!(steps < 200_000, "time stands still at {:?}", self.now);
             self.now = next.max(self.now);
             if flight == Some(next)
@@ -450,7 +453,13 @@ impl World {
                 .push((self.now, packet.as_slice().to_vec()));
             self.hosts[host].endpoint.pool().recycle(packet);
         }
-        while self.hosts[host].endpoint.poll_event().is_some() {}
+        let host_of = &mut self.hosts[host];
+        while host_of.endpoint.poll_event().is_some() {}
+        let next = host_of.endpoint.poll_timeout();
+        if let Some(at) = core::mem::replace(&mut host_of.timer, next) {
+            self.timers.remove(&(at, host));
+        }
+        self.timers.extend(next.map(|at| (at, host)));
     }
 
     fn transmit(&mut self, from: usize, route: &Route, datagram: Vec<u8>) {
