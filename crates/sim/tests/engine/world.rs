@@ -99,7 +99,7 @@ pub(crate) struct World {
     pub(crate) seen_by_clients: Vec<(usize, Incoming, Vec<u8>)>,
     /// While this is some, datagrams to the gateway end up here instead.
     pub(crate) intercepted: Option<Vec<Vec<u8>>>,
-    /// Data datagrams that the wire lost, or that came for a process that has ended.
+    /// Data datagrams that the wire lost, or that came for a process that has ended or were held by it.
     pub(crate) lost_data: u64,
     /// Handshake datagrams the gateway has sent: responses and cookie replies.
     pub(crate) answers: u64,
@@ -273,6 +273,8 @@ impl World {
         let former = core::mem::replace(&mut host.endpoint, endpoint);
         host.former_drops.merge(former.drops());
         host.former_late += late(&former);
+        let held = former.status().map(|(_, status)| status.held as u64);
+        self.lost_data += held.sum::<u64>();
         host.lives.push(host.delivered.len());
         host.generation += 1;
     }
