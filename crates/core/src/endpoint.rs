@@ -34,7 +34,7 @@ use crate::{
     tunnel::{Incoming, Role, Shared, Tunnel, TunnelStatus},
     wire::{
         handshake::{Hello, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE},
-        header::Header,
+        header::{DATA_OVERHEAD, Header},
     },
 };
 
@@ -57,7 +57,7 @@ pub struct EndpointConfig {
     pub suites: Vec<Suite>,
     /// How the tunnel queue behaves.
     pub queue: QueueConfig,
-    /// Longest inner packet in bytes.
+    /// Longest inner packet in bytes; at most [`MAX_MTU`] is heeded.
     pub mtu: usize,
     /// Which end we are.
     pub side: Side,
@@ -182,7 +182,7 @@ impl Endpoint {
         Self {
             keys,
             suites: config.suites,
-            mtu: config.mtu,
+            mtu: config.mtu.min(MAX_MTU),
             flow_key: u64::from_be_bytes(random.array()),
             by_key,
             allowed,
@@ -493,6 +493,9 @@ fn shared<'a>(
     }
 }
 
+/// Longest inner packet that a datagram carries in bytes: 65 507 of UDP over IPv4 less our own header and tag.
+pub const MAX_MTU: usize = 65_507 - DATA_OVERHEAD;
+
 /// The wire format this version speaks.
 const PROTOCOL_VERSION: u16 = 1;
 /// Handshake datagrams waiting to be sent; more are dropped, and asked for again.
@@ -501,3 +504,39 @@ const MAX_REPLIES: usize = 64;
 const MAX_EVENTS: usize = 1024;
 /// Free buffers kept: what three fast paths have under way.
 const POOL_LIMIT: usize = 49_152;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_that_no_datagram_can_carry_is_dropped_whatever_the_mtu_says() {
+        let gateway = PeerConfig {
+            name: "gateway".into(),
+            public_key: [9; 32],
+            preshared_key: [0; 32],
+            allowed_ips: vec!["0.0.0.0/0".parse().expect("net")],
+            policy: Policy::Weighted {},
+        };
+        let config = EndpointConfig {
+            private_key: [1; 32],
+            suites: Suite::preferred(true).to_vec(),
+            queue: QueueConfig::default(),
+            mtu: 70_000,
+            side: Side::Client {
+                gateway,
+                endpoints: vec!["192.0.2.1:7700".parse().expect("address")],
+            },
+        };
+        let mut endpoint = Endpoint::new(config, [2; 32], Instant::ZERO);
+        for len in [MAX_MTU, MAX_MTU + 1] {
+            let mut packet = vec![0; len];
+            packet[0] = 0x45;
+            let total = u16::try_from(len).expect("an IPv4 length");
+            packet[2..4].copy_from_slice(&total.to_be_bytes());
+            endpoint.handle_packet(Instant::ZERO, PacketBuf::from(packet));
+        }
+        assert_eq!(endpoint.drops().get(DropReason::TooLong), 1);
+        assert_eq!(endpoint.drops().total(), 1);
+    }
+}
