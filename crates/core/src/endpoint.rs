@@ -3,14 +3,14 @@
 //! A client has one peer, the gateway; a gateway has one per client, and nothing here costs more per packet with more of
 //! them. An inner packet finds its peer by destination ([`allowed_ips`]); a datagram by the receiver index in its header
 //! ([`index`]); a handshake by the static key inside it. Peers with something to send wait in a queue, and their
-//! deadlines in a heap.
+//! deadlines in an ordered set.
 //!
 //! Calls, in the order a loop makes them: [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for what has
 //! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
 //! [`Endpoint::poll_event`]; then sleep until [`Endpoint::poll_timeout`].
 
-use core::{cmp::Reverse, net::SocketAddr};
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use core::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ipnet::IpNet;
 
@@ -34,7 +34,7 @@ use crate::{
     tunnel::{Incoming, Role, Shared, Tunnel, TunnelStatus},
     wire::{
         handshake::{Hello, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE},
-        header::Header,
+        header::{DATA_OVERHEAD, Header},
     },
 };
 
@@ -57,7 +57,7 @@ pub struct EndpointConfig {
     pub suites: Vec<Suite>,
     /// How the tunnel queue behaves.
     pub queue: QueueConfig,
-    /// Longest inner packet in bytes.
+    /// Longest inner packet in bytes; at most [`MAX_MTU`] is heeded.
     pub mtu: usize,
     /// Which end we are.
     pub side: Side,
@@ -139,8 +139,8 @@ pub struct Endpoint {
     replies: VecDeque<(Route, Vec<u8>)>,
     /// Peers with perhaps something to send.
     active: VecDeque<usize>,
-    /// Deadlines of peers; an entry that is not its peer's present one is void.
-    deadlines: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// The next deadline of each peer that has one.
+    deadlines: BTreeSet<(Instant, usize)>,
 }
 
 #[derive(Debug)]
@@ -191,7 +191,7 @@ impl Endpoint {
         Self {
             keys,
             suites: config.suites,
-            mtu: config.mtu,
+            mtu: config.mtu.min(MAX_MTU),
             flow_key: u64::from_be_bytes(random.array()),
             by_key,
             allowed,
@@ -205,7 +205,7 @@ impl Endpoint {
             events: VecDeque::new(),
             replies: VecDeque::new(),
             active: VecDeque::new(),
-            deadlines: BinaryHeap::new(),
+            deadlines: BTreeSet::new(),
             peers,
             random,
         }
@@ -346,18 +346,15 @@ impl Endpoint {
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(Reverse((at, index))) = self.deadlines.peek().copied() {
-            if at > now {
-                break;
-            }
-            self.deadlines.pop();
-            if self.peers[index].deadline == Some(at) {
-                self.peers[index].deadline = None;
-                let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
-                self.peers[index].tunnel.handle_timeout(now, &mut shared);
-                self.free_indices(index);
-                self.activate(index);
-            }
+        while let Some(&(at, index)) = self.deadlines.first()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            self.peers[index].deadline = None;
+            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            self.peers[index].tunnel.handle_timeout(now, &mut shared);
+            self.free_indices(index);
+            self.activate(index);
         }
         self.connect(now);
     }
@@ -365,7 +362,7 @@ impl Endpoint {
     /// When [`Self::handle_timeout`] next has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let peers = self.deadlines.peek().map(|Reverse((at, _))| *at);
+        let peers = self.deadlines.first().map(|(at, _)| *at);
         let connector = self.connector.as_ref().map(Connector::next_deadline);
         [peers, connector].into_iter().flatten().min()
     }
@@ -379,7 +376,9 @@ impl Endpoint {
             room.copy_from_slice(datagram);
             self.replies.pop_front();
         }
-        while let Some(index) = self.active.pop_front() {
+        while !out.is_full()
+            && let Some(index) = self.active.pop_front()
+        {
             let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
             self.peers[index]
                 .tunnel
@@ -439,16 +438,17 @@ impl Endpoint {
         }
     }
 
-    /// Enters a peer's next deadline into the heap.
+    /// Notes a peer's next deadline.
     fn schedule(&mut self, index: usize) {
-        let next = self.peers[index].tunnel.poll_timeout();
         let peer = &mut self.peers[index];
-        if let Some(at) = next
-            && peer.deadline.is_none_or(|present| at < present)
-        {
-            peer.deadline = Some(at);
-            self.deadlines.push(Reverse((at, index)));
+        let next = peer.tunnel.poll_timeout();
+        if next == peer.deadline {
+            return;
         }
+        if let Some(at) = core::mem::replace(&mut peer.deadline, next) {
+            self.deadlines.remove(&(at, index));
+        }
+        self.deadlines.extend(next.map(|at| (at, index)));
     }
 
     /// Notes what the host should know of a peer.
@@ -472,6 +472,11 @@ impl Endpoint {
     fn free_indices(&mut self, index: usize) {
         while let Some(session) = self.peers[index].tunnel.sessions().poll_given_up() {
             self.indices.free(session);
+        }
+        if let Some(connector) = &mut self.connector {
+            while let Some(session) = connector.poll_given_up() {
+                self.indices.free(session);
+            }
         }
     }
 
@@ -503,6 +508,9 @@ fn shared<'a>(
     }
 }
 
+/// Longest inner packet that a datagram carries in bytes: 65 507 of UDP over IPv4 less our own header and tag.
+pub const MAX_MTU: usize = 65_507 - DATA_OVERHEAD;
+
 /// The wire format this version speaks.
 const PROTOCOL_VERSION: u16 = 1;
 /// Handshake datagrams waiting to be sent; more are dropped, and asked for again.
@@ -511,3 +519,39 @@ const MAX_REPLIES: usize = 64;
 const MAX_EVENTS: usize = 1024;
 /// Free buffers kept: what three fast paths have under way.
 const POOL_LIMIT: usize = 49_152;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_that_no_datagram_can_carry_is_dropped_whatever_the_mtu_says() {
+        let gateway = PeerConfig {
+            name: "gateway".into(),
+            public_key: [9; 32],
+            preshared_key: [0; 32],
+            allowed_ips: vec!["0.0.0.0/0".parse().expect("net")],
+            policy: Policy::Weighted {},
+        };
+        let config = EndpointConfig {
+            private_key: [1; 32],
+            suites: Suite::preferred(true).to_vec(),
+            queue: QueueConfig::default(),
+            mtu: 70_000,
+            side: Side::Client {
+                gateway,
+                endpoints: vec!["192.0.2.1:7700".parse().expect("address")],
+            },
+        };
+        let mut endpoint = Endpoint::new(config, [2; 32], Instant::ZERO);
+        for len in [MAX_MTU, MAX_MTU + 1] {
+            let mut packet = vec![0; len];
+            packet[0] = 0x45;
+            let total = u16::try_from(len).expect("an IPv4 length");
+            packet[2..4].copy_from_slice(&total.to_be_bytes());
+            endpoint.handle_packet(Instant::ZERO, PacketBuf::from(packet));
+        }
+        assert_eq!(endpoint.drops().get(DropReason::TooLong), 1);
+        assert_eq!(endpoint.drops().total(), 1);
+    }
+}

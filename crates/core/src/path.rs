@@ -3,6 +3,7 @@
 //! [`Path`] joins the estimators; each has a file of its own.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use crate::{
     ids::PathId,
@@ -73,7 +74,8 @@ pub struct Announced {
 #[derive(Debug, Default)]
 pub struct Probes {
     next_token: u32,
-    sent: [Option<(u32, Instant)>; 8],
+    /// Tokens with their times, oldest first; at most [`MAX_PROBES`].
+    sent: VecDeque<(u32, Instant)>,
     /// Tokens and sizes of pings to answer.
     owed: Vec<(u32, u16)>,
     /// Version of the link description to acknowledge.
@@ -152,14 +154,17 @@ impl Probes {
     pub fn start(&mut self, now: Instant) -> u32 {
         let token = self.next_token;
         self.next_token = token.wrapping_add(1);
-        self.sent[token as usize % self.sent.len()] = Some((token, now));
+        if self.sent.len() == MAX_PROBES {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((token, now));
         token
     }
 
-    /// The round-trip time of the probe `token`; `None` if it is not ours or was answered before.
+    /// The round-trip time of the probe `token`; `None` if it is not ours, or it or a later one was answered before.
     pub fn finish(&mut self, now: Instant, token: u32) -> Option<Duration> {
-        let slot = &mut self.sent[token as usize % self.sent.len()];
-        let (_, sent_at) = slot.take_if(|(sent, _)| *sent == token)?;
+        let index = self.sent.iter().position(|(sent, _)| *sent == token)?;
+        let (_, sent_at) = self.sent.drain(..=index).next_back()?;
         Some(now.since(sent_at))
     }
 
@@ -173,5 +178,37 @@ impl Probes {
     /// Takes one ping to answer.
     pub fn take_owed(&mut self) -> Option<(u32, u16)> {
         self.owed.pop()
+    }
+}
+
+/// At one probe every 20 ms the answer may take 2.5 s: longer than any path that is worth using.
+const MAX_PROBES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_takes_seconds_is_recognised_once() {
+        let mut probes = Probes::default();
+        let at = |probe: u64| Instant::from_millis(probe * 20);
+        let tokens: Vec<u32> = (0..120).map(|probe| probes.start(at(probe))).collect();
+        let finish = |probes: &mut Probes, token: usize| probes.finish(at(120), tokens[token]);
+        assert_eq!(finish(&mut probes, 0), Some(Duration::from_millis(2400)));
+        assert_eq!(finish(&mut probes, 0), None);
+        assert_eq!(finish(&mut probes, 7), Some(Duration::from_millis(2260)));
+        assert_eq!(finish(&mut probes, 5), None, "overtaken");
+        assert_eq!(probes.finish(at(120), 999), None, "never sent");
+    }
+
+    #[test]
+    fn probes_without_an_answer_are_forgotten() {
+        let mut probes = Probes::default();
+        let first = probes.start(Instant::ZERO);
+        for _ in 0..MAX_PROBES {
+            probes.start(Instant::ZERO);
+        }
+        assert_eq!(probes.finish(Instant::ZERO, first), None);
+        assert_eq!(probes.sent.len(), MAX_PROBES);
     }
 }

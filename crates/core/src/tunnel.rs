@@ -18,7 +18,8 @@ use crate::{
         Path,
         health::{LinkEvent, State},
         link::Link,
-        sender::Numbered,
+        receiver::Receiver,
+        sender::{Numbered, Sender},
     },
     queue::{Queue, QueueConfig},
     resequencer::Resequencer,
@@ -65,6 +66,8 @@ pub struct Tunnel {
     sessions_deadline: Option<Instant>,
     /// Indexed by path id.
     paths: [Option<Box<Path>>; PathId::MAX],
+    /// What a removed path leaves to the next of its id.
+    former: [Option<Box<Former>>; PathId::MAX],
     /// Names links by the user's names, which may become known later.
     policy: Policy<String>,
     scheduler: AnyScheduler,
@@ -79,6 +82,8 @@ pub struct Tunnel {
     waiting: Option<Numbered>,
     /// The policy waits until then.
     wait_until: Option<Instant>,
+    /// When a path that has no tokens gets some, as of the last poll.
+    release_at: Option<Instant>,
     /// Scratch: the policy's view, one per known path.
     views: Vec<PathView>,
     /// Scratch: copies the resequencer dropped.
@@ -88,6 +93,14 @@ pub struct Tunnel {
     second_report_at: Option<Instant>,
     is_closing: bool,
     is_closed_by_peer: bool,
+}
+
+/// The numbers of a removed path: they must go on under the same keys, and the other end goes on counting as well.
+#[derive(Debug)]
+struct Former {
+    sender: Sender,
+    receiver: Receiver,
+    version: u32,
 }
 
 /// Counters of one association.
@@ -110,6 +123,7 @@ impl Tunnel {
             sessions: SessionSet::new(),
             sessions_deadline: None,
             paths: core::array::from_fn(|_| None),
+            former: core::array::from_fn(|_| None),
             scheduler: resolve(&policy, |_| None).build(),
             policy,
             queue: Queue::new(queue),
@@ -119,6 +133,7 @@ impl Tunnel {
             reinject: VecDeque::new(),
             waiting: None,
             wait_until: None,
+            release_at: None,
             views: Vec::with_capacity(PathId::MAX),
             dropped: Vec::new(),
             counts: Counts::default(),
@@ -147,10 +162,15 @@ impl Tunnel {
             && self.paths().any(|path| path.health.state() == State::Up)
     }
 
-    /// Adds the client's link `id`; replaces an earlier one of that number.
+    /// Adds the client's link `id`, whose number is free.
     pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
         if let Some(slot) = self.paths.get_mut(id.index()) {
             let mut path = Path::new(now, id, link);
+            if let Some(former) = self.former[id.index()].take() {
+                path.sender = former.sender;
+                path.receiver = former.receiver;
+                path.announced.version = former.version + 1;
+            }
             path.pace(now, self.role);
             *slot = Some(Box::new(path));
             self.resolve_policy();
@@ -162,6 +182,11 @@ impl Tunnel {
         self.take_back(id);
         if let Some(mut path) = self.paths.get_mut(id.index()).and_then(Option::take) {
             path.sender.forget(shared.pool);
+            self.former[id.index()] = Some(Box::new(Former {
+                sender: path.sender,
+                receiver: path.receiver,
+                version: path.announced.version,
+            }));
         }
     }
 
@@ -195,10 +220,16 @@ impl Tunnel {
 
     /// A handshake of ours succeeded: the other end learns of the new keys by what we send now.
     pub fn on_connected(&mut self, now: Instant) {
+        self.last_received_at = Some(now);
         self.sessions_deadline = Some(now);
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
             path.announced.due = Some(now);
         }
+    }
+
+    /// We answered a handshake: its session waits, but not for ever.
+    pub fn on_answered(&mut self, now: Instant) {
+        self.sessions_deadline = Some(now);
     }
 
     /// Whether the other end said good-bye since the last call.
@@ -317,8 +348,8 @@ impl Tunnel {
         [
             self.resequencer.poll_timeout(),
             self.sessions_deadline,
-            self.wait_until,
-            self.next_release(),
+            self.wait_until.filter(|_| can_send),
+            self.release_at.filter(|_| can_send),
             paths.min(),
         ]
         .into_iter()
@@ -344,6 +375,8 @@ impl Tunnel {
         self.next_global = Seq(0);
         self.flows.clear();
         self.wait_until = None;
+        self.release_at = None;
+        self.former.fill_with(|| None);
         for slot in &mut self.paths {
             let Some(path) = slot.as_deref_mut() else {
                 continue;
@@ -407,16 +440,20 @@ impl Tunnel {
         }
     }
 
-    /// When a packet that waits for a pacer may go.
-    fn next_release(&self) -> Option<Instant> {
-        if self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none() {
+    /// Whether a packet waits to be sent.
+    fn has_packets(&self) -> bool {
+        !(self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none())
+    }
+
+    /// When a path that cannot send at `now` for its pacer may, if a packet waits.
+    fn next_release(&self, now: Instant) -> Option<Instant> {
+        if !self.has_packets() {
             return None;
         }
         self.paths()
-            .filter(|path| {
-                path.health.state() == State::Up && !path.is_blocked && self.is_allowed(path)
-            })
+            .filter(|path| path.health.is_usable() && !path.is_blocked && self.is_allowed(path))
             .filter_map(|path| path.pacer.next_release())
+            .filter(|at| *at > now)
             .min()
     }
 }

@@ -1,5 +1,11 @@
 //! The engine as a whole: a client and gateways' endpoints joined by simulated paths, on a virtual clock.
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "numbers of hosts, paths and packets are small here"
+)]
 
+#[path = "engine/clients.rs"]
+mod clients;
 #[path = "engine/faults.rs"]
 mod faults;
 #[path = "engine/ops.rs"]

@@ -43,6 +43,8 @@ pub(super) struct Connector {
     /// Attempts under way, oldest first.
     pub(super) pending: Vec<Attempt>,
     next_attempt_at: Instant,
+    /// Session indices of attempts that came to nothing, for the owner to free.
+    given_up: Vec<u32>,
     /// Attempts since the last success.
     attempts: usize,
     turn: usize,
@@ -74,6 +76,7 @@ impl Connector {
             remote_public: *remote_public,
             links: core::array::from_fn(|_| None),
             pending: Vec::new(),
+            given_up: Vec::new(),
             next_attempt_at: now,
             attempts: 0,
             turn: 0,
@@ -145,8 +148,10 @@ impl Connector {
 
     /// Whether an attempt is due, and over which route; `None` also while no link can reach any endpoint.
     pub(super) fn poll_attempt(&mut self, now: Instant) -> Option<Route> {
-        self.pending
-            .retain(|attempt| now.since(attempt.sent_at) < PATIENCE);
+        let is_late = |attempt: &mut Attempt| now.since(attempt.sent_at) >= PATIENCE;
+        for attempt in self.pending.extract_if(.., is_late) {
+            self.given_up.push(attempt.initiator.local_index());
+        }
         if now < self.next_attempt_at {
             return None;
         }
@@ -184,7 +189,7 @@ impl Connector {
         })
     }
 
-    /// Remembers a handshake sent now; returns the index of one that gave way, if any.
+    /// Remembers a handshake sent now; the oldest gives way.
     pub(super) fn push(
         &mut self,
         now: Instant,
@@ -193,7 +198,8 @@ impl Connector {
         route: Route,
     ) {
         if self.pending.len() == MAX_PENDING {
-            self.pending.remove(0);
+            let oldest = self.pending.remove(0);
+            self.given_up.push(oldest.initiator.local_index());
         }
         self.pending.push(Attempt {
             initiator,
@@ -208,10 +214,17 @@ impl Connector {
         Some(&mut self.links.get_mut(usize::from(link))?.as_mut()?.cookies)
     }
 
-    /// A handshake succeeded: nothing more to do until asked.
-    pub(super) fn finish(&mut self) {
-        self.pending.clear();
+    /// The handshake `index` succeeded: nothing more to do until asked.
+    pub(super) fn finish(&mut self, index: u32) {
+        let attempts = self.pending.drain(..);
+        let others = attempts.map(|attempt| attempt.initiator.local_index());
+        self.given_up.extend(others.filter(|other| *other != index));
         self.attempts = 0;
+    }
+
+    /// The session index of an attempt that came to nothing: nobody will use it any more.
+    pub(super) fn poll_given_up(&mut self) -> Option<u32> {
+        self.given_up.pop()
     }
 
     /// When to ask again whether to attempt.
@@ -236,3 +249,52 @@ pub(super) const SLOW: Duration = Duration::from_millis(500);
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_PENDING: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        session::{aead::Suite, handshake::StaticKeys},
+        wire::handshake::Hello,
+    };
+
+    #[test]
+    fn every_attempt_gives_its_index_back_but_the_one_that_succeeds() {
+        let keys = StaticKeys::from_private([1; 32]);
+        let remote = *StaticKeys::from_private([2; 32]).public();
+        let endpoint: SocketAddr = "192.0.2.1:7700".parse().expect("literal");
+        let mut connector = Connector::new(Instant::ZERO, vec![endpoint], &remote);
+        let hello = Hello {
+            protocol_version: 1,
+            capabilities: 0,
+            suites: Suite::offer(Suite::preferred(true)),
+            association: 1,
+        };
+        let push = |connector: &mut Connector, now, index| {
+            let (initiator, datagram) =
+                Initiator::new(&keys, &remote, &[0; 32], index, hello, [3; 32]).expect("valid");
+            let route = Route {
+                link: 0,
+                remote: endpoint,
+                local: None,
+            };
+            connector.push(now, initiator, datagram, route);
+        };
+        let given_up = |connector: &mut Connector| {
+            let mut all: Vec<u32> = core::iter::from_fn(|| connector.poll_given_up()).collect();
+            all.sort_unstable();
+            all
+        };
+        for index in 1..=18 {
+            push(&mut connector, Instant::ZERO, index);
+        }
+        assert_eq!(given_up(&mut connector), [1, 2], "too many");
+        connector.poll_attempt(Instant::ZERO + PATIENCE);
+        assert_eq!(given_up(&mut connector), (3..=18).collect::<Vec<_>>());
+        for index in 19..=22 {
+            push(&mut connector, Instant::ZERO + PATIENCE, index);
+        }
+        connector.finish(20);
+        assert_eq!(given_up(&mut connector), [19, 21, 22]);
+    }
+}

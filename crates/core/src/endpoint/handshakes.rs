@@ -70,10 +70,11 @@ impl Endpoint {
             self.indices.free(local_index);
             return Err(DropReason::HandshakeInvalid);
         };
-        self.peers[index]
-            .tunnel
+        let tunnel = &mut self.peers[index].tunnel;
+        tunnel
             .sessions()
             .install_answered(now, established, local_index);
+        tunnel.on_answered(now);
         self.free_indices(index);
         self.activate(index);
         self.reply(incoming.route, response);
@@ -111,7 +112,7 @@ impl Endpoint {
             .read_response(datagram)
             .map_err(|_| DropReason::HandshakeInvalid)?;
         connector.on_answer(&incoming.route);
-        connector.finish();
+        connector.finish(wanted);
         let route = connector.route_of(PathId(incoming.route.link));
         let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
         let tunnel = &mut self.peers[0].tunnel;
@@ -180,7 +181,9 @@ impl Endpoint {
             }
             return;
         }
-        let Some(route) = connector.poll_attempt(now) else {
+        let route = connector.poll_attempt(now);
+        self.free_indices(0);
+        let Some(route) = route else {
             return;
         };
         let Some(local_index) = self.indices.allocate(0) else {

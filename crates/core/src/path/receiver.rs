@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The receiving side of one path.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Receiver {
     /// Delay of arrivals by the two ends' clocks.
     delay: OneWayDelay,
@@ -25,20 +25,6 @@ pub struct Receiver {
     heard_at: Option<Instant>,
     unreported_pkts: u32,
     report_at: Option<Instant>,
-}
-
-impl Default for Receiver {
-    fn default() -> Self {
-        Self {
-            delay: OneWayDelay::new(),
-            report: PathReport::default(),
-            highest_at: None,
-            min_delay: None,
-            heard_at: None,
-            unreported_pkts: 0,
-            report_at: None,
-        }
-    }
 }
 
 /// One data datagram as it arrived.

@@ -163,6 +163,9 @@ pub enum CookieError {
     /// Not made by the responder for the initiation last stamped.
     #[error("cookie reply does not authenticate")]
     Authentication,
+    /// The cookie is the one at hand: a copy of an earlier reply. Sending the initiation again would help nobody.
+    #[error("cookie known already")]
+    Known,
     /// No cookie reply.
     #[error("malformed cookie reply: {0}")]
     Malformed(#[from] WireError),
@@ -227,6 +230,10 @@ impl CookieCache {
             .open(PathId(0), 0, &mac1, &mut sealed)
             .map_err(|AuthError| CookieError::Authentication)?;
         let cookie = sealed.first_chunk().copied().unwrap_or_default();
+        let is_known = |(_, known): &(Instant, Zeroizing<[u8; 16]>)| **known == cookie;
+        if self.cookie.as_ref().is_some_and(is_known) {
+            return Err(CookieError::Known);
+        }
         self.cookie = Some((now, Zeroizing::new(cookie)));
         Ok(())
     }

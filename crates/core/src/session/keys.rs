@@ -243,7 +243,7 @@ mod tests {
             Err(ReplayError::Seen.into())
         );
         assert_eq!(
-            b.open(PathId(16), Seq(7), b"head", &mut copy.clone()),
+            b.open(PathId(32), Seq(7), b"head", &mut copy.clone()),
             Err(OpenError::UnknownPath)
         );
     }

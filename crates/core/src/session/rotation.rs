@@ -4,8 +4,11 @@
 //! ```text
 //!  initiator: response read       -> current            the old current -> previous
 //!  responder: initiation answered -> next               (sends on current still)
-//!             first datagram opens under next: next -> current, the old current -> previous
+//!             first datagram opens under a next: that next -> current, the old current -> previous, others dropped
 //! ```
+//!
+//! An initiator that tries several links, or does not wait a round trip between attempts, has several initiations
+//! answered and uses the answer that reaches it first, so the responder keeps several next sessions.
 //!
 //! Both ends always receive on every session they hold, found by local index; they send on `current`. So the initiator
 //! must send something at once on a new session (a keepalive will do): until then the responder sends on the old one,
@@ -18,11 +21,12 @@
 //! A peer's association id tells whether its new session continues the counters ([`Change::Rekeyed`]) or is that of a
 //! restarted peer ([`Change::Restarted`]); the set remembers the counters even when all sessions have expired. The id
 //! an end puts into its Hello therefore lives exactly as long as its [`SessionSet`] for that peer: a new or cleared set
-//! needs a new id, or the peer would go on with counters whose high bits this end has forgotten.
+//! needs a new id, or the peer would go on with counters whose high bits this end has forgotten. The sessions of a run
+//! of the peer that is over are dropped at once: its late datagrams carry numbers that mean nothing in the new run.
 //!
-//! Differs from `WireGuard`: a responder keeps `previous` when a `next` arrives. Bound: three sessions. Known limits: if
-//! both ends start handshakes at the same time, or two changes follow each other within the time a datagram travels,
-//! datagrams under the oldest keys are lost.
+//! Differs from `WireGuard`: a responder keeps `previous` when a `next` arrives. Bound: two sessions and [`MAX_NEXT`] that
+//! wait. Known limits: if both ends start handshakes at the same time, or two changes follow each other within the time
+//! a datagram travels, datagrams under the oldest keys are lost.
 
 use core::time::Duration;
 
@@ -44,6 +48,9 @@ pub const REJECT_AFTER: Duration = Duration::from_secs(180);
 /// How long the session before the current one receives at least: longer than any datagram is under way.
 pub const PREVIOUS_MIN: Duration = Duration::from_secs(10);
 
+/// Answered handshakes that wait for their first datagram: as many as one client may have answered at once, nearly.
+pub const MAX_NEXT: usize = 8;
+
 /// What a new current session means for the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -58,7 +65,8 @@ pub enum Change {
 pub struct SessionSet {
     current: Option<Slot>,
     previous: Option<Slot>,
-    next: Option<Slot>,
+    /// Answered and not confirmed, oldest first.
+    next: Vec<Slot>,
     known: Option<Known>,
     given_up: Vec<u32>,
 }
@@ -92,28 +100,29 @@ impl SessionSet {
         local_index: u32,
     ) -> Change {
         let slot = self.slot(now, established, local_index, Role::Initiator);
-        if self.next.is_some() {
+        if let Some(next) = self.next.pop() {
             // Both ends started a handshake. The peer may already send on the one it started.
-            let next = self.next.take();
-            let current = core::mem::replace(&mut self.current, next);
+            let current = self.current.replace(next);
             self.give_up(current);
+            self.give_up_next();
         }
         self.make_current(now, slot)
     }
 
-    /// Takes the session of a handshake this end answered: it waits for its first datagram. One that was waiting before
-    /// is given up, so see [`Self::has_unconfirmed`] first.
+    /// Takes the session of a handshake this end answered: it waits for its first datagram. The oldest of more than
+    /// [`MAX_NEXT`] that wait is given up, so see [`Self::has_unconfirmed`] first.
     pub fn install_answered(&mut self, now: Instant, established: Established, local_index: u32) {
         let slot = self.slot(now, established, local_index, Role::Responder);
-        let replaced = self.next.replace(slot);
-        self.give_up(replaced);
+        let oldest = (self.next.len() == MAX_NEXT).then(|| self.next.remove(0));
+        self.give_up(oldest);
+        self.next.push(slot);
     }
 
     /// Whether an answered handshake waits for its first datagram. If so, answer another initiation only with a good
     /// mac2: else a replayed initiation could push out a true handshake.
     #[must_use]
     pub const fn has_unconfirmed(&self) -> bool {
-        self.next.is_some()
+        !self.next.is_empty()
     }
 
     /// Opens a datagram for the session `local_index`, in place; see [`Session::open`].
@@ -131,24 +140,23 @@ impl SessionSet {
         aad: &[u8],
         in_out: &mut [u8],
     ) -> Result<(Opened, Option<Change>), OpenError> {
-        let is = |slot: &&mut Option<Slot>| {
-            slot.as_ref()
-                .is_some_and(|slot| slot.session.local_index() == local_index)
-        };
-        let slot = [&mut self.current, &mut self.previous, &mut self.next]
+        let is = |slot: &Slot| slot.session.local_index() == local_index;
+        let slot = [&mut self.current, &mut self.previous]
             .into_iter()
-            .find(is)
-            .and_then(Option::as_mut)
+            .flatten()
+            .chain(&mut self.next)
+            .find(|slot| is(slot))
             .ok_or(OpenError::UnknownIndex)?;
         if now >= slot.reject_at {
             return Err(OpenError::Expired);
         }
         let opened = slot.session.open(path, seq, aad, in_out)?;
-        let confirmed = self
-            .next
-            .take_if(|next| next.session.local_index() == local_index);
-        let change = confirmed.map(|slot| self.make_current(now, slot));
-        Ok((opened, change))
+        let Some(confirmed) = self.next.iter().position(is) else {
+            return Ok((opened, None));
+        };
+        let confirmed = self.next.remove(confirmed);
+        self.give_up_next();
+        Ok((opened, Some(self.make_current(now, confirmed))))
     }
 
     /// The session to send on; `None` if there is none that is young enough.
@@ -181,22 +189,23 @@ impl SessionSet {
     /// [`Self::needs_rekey`] becomes true by age; always after `now`.
     pub fn expire(&mut self, now: Instant) -> Option<Instant> {
         let due = |slot: &mut Slot| now >= slot.reject_at;
-        let expired = [
-            self.current.take_if(due),
-            self.previous.take_if(due),
-            self.next.take_if(due),
-        ];
-        for slot in expired {
+        for slot in [self.current.take_if(due), self.previous.take_if(due)] {
             self.give_up(slot);
+        }
+        // The oldest expires first.
+        while self.next.first_mut().is_some_and(due) {
+            let oldest = self.next.remove(0);
+            self.give_up(Some(oldest));
         }
         let rekey_at = self
             .current()
             .filter(|session| session.role() == Role::Initiator)
             .map(|session| session.created_at() + REKEY_AFTER)
             .filter(|&at| at > now);
-        [&self.current, &self.previous, &self.next]
+        [&self.current, &self.previous]
             .into_iter()
             .flatten()
+            .chain(&self.next)
             .map(|slot| slot.reject_at)
             .chain(rekey_at)
             .min()
@@ -204,9 +213,10 @@ impl SessionSet {
 
     /// Drops all sessions, and what is known of the peer's counters. Handshakes after this need a new association id.
     pub fn clear(&mut self) {
-        for slot in [self.current.take(), self.previous.take(), self.next.take()] {
+        for slot in [self.current.take(), self.previous.take()] {
             self.give_up(slot);
         }
+        self.give_up_next();
         self.known = None;
     }
 
@@ -255,11 +265,19 @@ impl SessionSet {
         {
             return Change::Rekeyed;
         }
+        let previous = self.previous.take();
+        self.give_up(previous);
         self.known = Some(Known {
             association,
             highest: [None; PathId::LANES],
         });
         Change::Restarted
+    }
+
+    fn give_up_next(&mut self) {
+        while let Some(slot) = self.next.pop() {
+            self.give_up(Some(slot));
+        }
     }
 
     fn give_up(&mut self, slot: Option<Slot>) {

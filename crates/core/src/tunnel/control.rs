@@ -160,6 +160,7 @@ impl Tunnel {
                         path.link.update(&info);
                         path.pace(now, Role::Gateway);
                         path.probes.ack_link = Some(version);
+                        self.resolve_policy();
                     }
                 }
                 Frame::LinkAck { path, version } => {

@@ -28,13 +28,17 @@ impl Tunnel {
         if self.sessions.sending(now).is_none() {
             return;
         }
+        self.wait_until = None;
+        self.release_at = None;
         self.send_control(now, out);
-        if self.is_closing
-            || (self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none())
-        {
+        if self.is_closing || !self.has_packets() {
             return;
         }
-        self.wait_until = None;
+        self.send_packets(now, out, shared);
+        self.release_at = self.next_release(now);
+    }
+
+    fn send_packets(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
         self.view_paths(now);
         while !out.is_full() && self.views.iter().any(|view| view.ready) {
             let (numbered, is_reinjected) = if let Some(numbered) = self.reinject.pop_front() {
@@ -63,6 +67,11 @@ impl Tunnel {
                 }
                 Pick::One(index) => {
                     self.send_once(now, index, numbered, is_reinjected, out, shared)
+                }
+                // A lone copy is kept as any packet is: there is no other that may arrive.
+                Pick::Copies(set) if set.count_ones() == 1 => {
+                    let index = set.trailing_zeros() as usize;
+                    self.send_once(now, index, numbered, is_reinjected, out, shared);
                 }
                 Pick::Copies(set) => {
                     self.send_copies(now, set, numbered, is_reinjected, out, shared)

@@ -1,12 +1,13 @@
 //! Clients and a gateway, joined by paths that delay, lose, copy and fall silent.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
 use pleach_core::{
+    counters::{DropReason, Drops},
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Reach, Side},
     ids::PathId,
     packet::{PacketBuf, PacketView},
@@ -50,7 +51,32 @@ impl PathModel {
 pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     pub(crate) delivered: Vec<(Instant, Vec<u8>)>,
+    /// What processes that have ended had delivered, one entry each.
+    pub(crate) lives: Vec<usize>,
+    /// What they had dropped, and released late.
+    former_drops: Drops,
+    former_late: u64,
     generation: u64,
+    timer: Option<Instant>,
+}
+
+impl Host {
+    /// Drops of all its processes.
+    pub(crate) fn drops(&self, reason: DropReason) -> u64 {
+        self.former_drops.get(reason) + self.endpoint.drops().get(reason)
+    }
+
+    /// Packets its resequencers, past and present, have released late.
+    pub(crate) fn late(&self) -> u64 {
+        self.former_late + late(&self.endpoint)
+    }
+}
+
+fn late(endpoint: &Endpoint) -> u64 {
+    endpoint
+        .status()
+        .map(|(_, status)| status.resequencer.released_late)
+        .sum()
 }
 
 /// Host 0 is the gateway, the others are clients.
@@ -62,10 +88,23 @@ pub(crate) struct World {
     policy: Policy<String>,
     wire: BTreeMap<(Instant, u64), Flight>,
     sequence: u64,
+    timers: BTreeSet<(Instant, usize)>,
+    /// Datagrams that arrived and timers that fired.
+    pub(crate) steps: u64,
     tx: TxQueue,
     /// Every datagram that was sent to the gateway, for replays.
     pub(crate) seen: Vec<(Incoming, Vec<u8>)>,
     pub(crate) record: bool,
+    /// Every recorded datagram that was sent to a client, with the client.
+    pub(crate) seen_by_clients: Vec<(usize, Incoming, Vec<u8>)>,
+    /// While this is some, datagrams to the gateway end up here instead.
+    pub(crate) intercepted: Option<Vec<Vec<u8>>>,
+    /// Data datagrams that the wire lost, or that came for a process that has ended or were held by it.
+    pub(crate) lost_data: u64,
+    /// Handshake datagrams the gateway has sent: responses and cookie replies.
+    pub(crate) answers: u64,
+    /// Handshake datagrams clients have sent.
+    pub(crate) initiations: u64,
 }
 
 struct Flight {
@@ -83,6 +122,9 @@ pub(crate) fn policy(name: &str) -> Policy<String> {
         "redundant" => Policy::Redundant {},
         "round-robin" => Policy::RoundRobin {},
         "single" => Policy::Single { link: None },
+        "single:link1" => Policy::Single {
+            link: Some("link1".into()),
+        },
         "weighted" => Policy::Weighted {},
         other => panic!("no policy {other}"),
     }
@@ -94,7 +136,7 @@ pub(crate) fn private_key(host: usize) -> [u8; 32] {
     key
 }
 
-fn public_key(host: usize) -> [u8; 32] {
+pub(crate) fn public_key(host: usize) -> [u8; 32] {
     *StaticKeys::from_private(private_key(host)).public()
 }
 
@@ -105,9 +147,8 @@ pub(crate) fn address(host: usize) -> [u8; 4] {
 
 /// Where a client's link appears to the gateway.
 pub(crate) fn outer(client: usize, link: usize) -> SocketAddr {
-    format!("198.51.{link}.{client}:4000")
-        .parse()
-        .expect("address")
+    let [high, low] = (client as u16).to_be_bytes();
+    SocketAddr::from(([198, high, link as u8, low], 4000))
 }
 
 impl World {
@@ -121,16 +162,27 @@ impl World {
             policy: policy(policy_name),
             wire: BTreeMap::new(),
             sequence: 0,
+            timers: BTreeSet::new(),
+            steps: 0,
             tx: TxQueue::new(16),
             seen: Vec::new(),
             record: false,
+            seen_by_clients: Vec::new(),
+            intercepted: None,
+            lost_data: 0,
+            answers: 0,
+            initiations: 0,
         };
         for host in 0..=clients {
             let endpoint = world.start(host, clients, private_key(host), [7; 32]);
             world.hosts.push(Host {
                 endpoint,
                 delivered: Vec::new(),
+                lives: Vec::new(),
+                former_drops: Drops::default(),
+                former_late: 0,
                 generation: 0,
+                timer: None,
             });
         }
         world
@@ -212,8 +264,41 @@ impl World {
     pub(crate) fn restart(&mut self, host: usize) {
         let clients = self.hosts.len() - 1;
         let endpoint = self.start(host, clients, private_key(host), [7; 32]);
-        self.hosts[host].endpoint = endpoint;
-        self.hosts[host].generation += 1;
+        self.replace(host, endpoint);
+    }
+
+    /// Puts another process into the place of a host's.
+    pub(crate) fn replace(&mut self, host: usize, endpoint: Endpoint) {
+        let host = &mut self.hosts[host];
+        let former = core::mem::replace(&mut host.endpoint, endpoint);
+        host.former_drops.merge(former.drops());
+        host.former_late += late(&former);
+        let held = former.status().map(|(_, status)| status.held as u64);
+        self.lost_data += held.sum::<u64>();
+        host.lives.push(host.delivered.len());
+        host.generation += 1;
+    }
+
+    /// What a client's link reaches: the gateway, or nothing.
+    pub(crate) fn set_reach(&mut self, client: usize, link: usize, v4: bool) {
+        let reach = Reach { v4, v6: false };
+        let now = self.now;
+        self.hosts[client]
+            .endpoint
+            .handle_link(now, path_id(link), reach);
+        self.settle(client);
+    }
+
+    /// Lets a host do all it can do now, after which its next deadline must lie ahead.
+    pub(crate) fn settle(&mut self, host: usize) {
+        let now = self.now;
+        self.hosts[host].endpoint.handle_timeout(now);
+        self.drain(host);
+        let next = self.hosts[host].endpoint.poll_timeout();
+        assert!(
+            next.is_none_or(|at| at > now),
+            "host {host} is due at {next:?} again, at {now:?}"
+        );
     }
 
     /// Sends an inner packet of host `from` to host `to`: `number` in its payload, a port per flow.
@@ -234,12 +319,7 @@ impl World {
         }
         loop {
             let flight = self.wire.keys().next().map(|(at, _)| *at);
-            let timer = self
-                .hosts
-                .iter()
-                .enumerate()
-                .filter_map(|(host, h)| Some((h.endpoint.poll_timeout()?, host)))
-                .min();
+            let timer = self.timers.first().copied();
             let next = [flight, timer.map(|(at, _)| at)]
                 .into_iter()
                 .flatten()
@@ -253,6 +333,7 @@ impl World {
                 steps = 0;
             }
             steps += 1;
+            self.steps += 1;
             assert!(steps < 200_000, "time stands still at {:?}", self.now);
             self.now = next.max(self.now);
             if flight == Some(next)
@@ -297,11 +378,16 @@ impl World {
             },
             is_congested: false,
         };
+        self.inject_at(0, &incoming, datagram);
+    }
+
+    /// Hands a datagram to any host.
+    pub(crate) fn inject_at(&mut self, host: usize, incoming: &Incoming, datagram: &[u8]) {
         let now = self.now;
-        self.hosts[0]
+        self.hosts[host]
             .endpoint
-            .handle_datagram(now, &incoming, &mut datagram.to_vec());
-        self.drain(0);
+            .handle_datagram(now, incoming, &mut datagram.to_vec());
+        self.drain(host);
     }
 
     /// Numbers delivered to a host for one flow, in order.
@@ -328,10 +414,14 @@ impl World {
             mut datagram,
         } = flight;
         if self.hosts[host].generation != generation {
+            self.lost_data += u64::from(datagram[0] == DATA);
             return;
         }
         if self.record && host == 0 {
             self.seen.push((incoming, datagram.clone()));
+        } else if self.record {
+            self.seen_by_clients
+                .push((host, incoming, datagram.clone()));
         }
         let now = self.now;
         self.hosts[host]
@@ -341,7 +431,7 @@ impl World {
     }
 
     /// Pulls everything a host has to say.
-    fn drain(&mut self, host: usize) {
+    pub(crate) fn drain(&mut self, host: usize) {
         loop {
             self.tx.clear();
             let now = self.now;
@@ -365,7 +455,13 @@ impl World {
                 .push((self.now, packet.as_slice().to_vec()));
             self.hosts[host].endpoint.pool().recycle(packet);
         }
-        while self.hosts[host].endpoint.poll_event().is_some() {}
+        let host_of = &mut self.hosts[host];
+        while host_of.endpoint.poll_event().is_some() {}
+        let next = host_of.endpoint.poll_timeout();
+        if let Some(at) = core::mem::replace(&mut host_of.timer, next) {
+            self.timers.remove(&(at, host));
+        }
+        self.timers.extend(next.map(|at| (at, host)));
     }
 
     fn transmit(&mut self, from: usize, route: &Route, datagram: Vec<u8>) {
@@ -374,7 +470,8 @@ impl World {
             let IpAddr::V4(address) = route.remote.ip() else {
                 return;
             };
-            let [_, _, link, client] = address.octets();
+            let [_, high, link, low] = address.octets();
+            let client = u16::from_be_bytes([high, low]);
             (usize::from(client), usize::from(link), gateway)
         } else {
             (
@@ -383,11 +480,19 @@ impl World {
                 outer(from, usize::from(route.link)),
             )
         };
-        let path = self.paths[link];
+        self.answers += u64::from(from == 0 && datagram[0] < DATA);
+        self.initiations += u64::from(from > 0 && datagram[0] < DATA);
+        let Some(path) = self.paths.get(link).copied() else {
+            return;
+        };
+        if let Some(intercepted) = self.intercepted.as_mut().filter(|_| to == 0) {
+            return intercepted.push(datagram);
+        }
         if path.is_silent[usize::from(from == 0)]
             || self.rng.below(100) < path.loss_pct
             || to >= self.hosts.len()
         {
+            self.lost_data += u64::from(datagram[0] == DATA);
             return;
         }
         let copies = 1 + u64::from(self.rng.below(100) < path.copy_pct);
@@ -413,6 +518,9 @@ impl World {
         }
     }
 }
+
+/// The kind byte of data; smaller ones are handshakes.
+pub(crate) const DATA: u8 = 4;
 
 /// An IPv4 UDP packet: the flow is the source port, `number` the payload's start.
 pub(crate) fn udp(

@@ -19,6 +19,11 @@ fn a_cookie_proves_the_address_it_was_made_for() {
     let reply = jar.reply(now, at(HERE), &datagram).unwrap();
     cache.handle_reply(now, &reply).unwrap();
     cache.stamp(now, &mut datagram).unwrap();
+    assert_eq!(
+        cache.handle_reply(now, &reply),
+        Err(CookieError::Known),
+        "a copy is no reason to send once more"
+    );
     assert!(jar.is_valid_mac1(&datagram));
     assert!(jar.check_mac2(now, at(HERE), &datagram));
     assert!(jar.check_mac2(now, at("[::ffff:198.51.100.7]:7700"), &datagram));

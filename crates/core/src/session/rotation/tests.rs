@@ -95,8 +95,46 @@ fn a_new_association_is_a_restart_and_the_same_one_a_change_of_keys() {
         connect(at(2), &mut restarted, &mut gateway, 5),
         (Change::Restarted, Change::Restarted)
     );
-    let datagram = client.seal(at(2)).unwrap();
-    assert!(gateway.open(at(2), datagram).is_ok(), "still received");
+    let late = client.seal(at(2)).unwrap();
+    assert_eq!(
+        gateway.open(at(2), late),
+        Err(OpenError::UnknownIndex),
+        "numbers of a run that is over mean nothing"
+    );
+}
+
+#[test]
+fn the_initiator_may_use_any_of_several_answers() {
+    for used in [0, 1, 2] {
+        let (mut client, mut gateway) = (End::new(10), End::new(20));
+        connect(at(0), &mut client, &mut gateway, 1);
+        for n in [3, 5, 7] {
+            let (for_client, for_gateway) = establish(10, 20, n, n + 1_000);
+            gateway
+                .set
+                .install_answered(at(1), for_gateway, index(n + 1_000));
+            if n == 3 + 2 * used {
+                client.set.install_initiated(at(1), for_client, index(n));
+            }
+        }
+        let datagram = client.seal(at(1)).unwrap();
+        let (_, change) = gateway.open(at(1), datagram).unwrap();
+        assert_eq!(change, Some(Change::Rekeyed));
+        assert!(!gateway.set.has_unconfirmed());
+        assert_eq!(gateway.given_up().len(), 2);
+    }
+}
+
+#[test]
+fn answers_that_wait_are_bounded() {
+    let mut gateway = End::new(20);
+    for n in 1..=20 {
+        let (_, for_gateway) = establish(10, 20, n, n);
+        gateway.set.install_answered(at(n), for_gateway, index(n));
+    }
+    assert_eq!(gateway.given_up(), (1..=12).collect::<Vec<_>>());
+    assert_eq!(gateway.set.expire(at(180_013)), Some(at(180_014)));
+    assert_eq!(gateway.given_up(), [13]);
 }
 
 #[test]
