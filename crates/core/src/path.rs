@@ -47,6 +47,8 @@ pub struct Path {
     pub rate: rate::DeliveryRate,
     /// Loss in the sending direction.
     pub loss: loss::Loss,
+    /// When the path, not the sender, last limited the rate.
+    pub filled_at: Option<Instant>,
     /// When a packet may go.
     pub pacer: pacer::Pacer,
     /// What is under way.
@@ -100,6 +102,7 @@ impl Path {
             delay: delay::OneWayDelay::new(),
             rate: rate::DeliveryRate::new(),
             loss: loss::Loss::new(),
+            filled_at: None,
             pacer: pacer::Pacer::new(Bytes::new(1500)),
             sender: sender::Sender::default(),
             receiver: receiver::Receiver::default(),
@@ -116,24 +119,24 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// Paces what this end sends: never faster than the user allows, and with bursts smoothed to a little more than
-    /// the path was seen to deliver, so that they wait in the tunnel queue and not in a shallow modem's.
+    /// Paces what this end sends: never faster than the user allows, and, on a path that was filled in the last 10 s, at
+    /// a quarter more than it was seen to deliver of late, so that bursts wait in the tunnel queue and not in a shallow
+    /// modem's.
     ///
-    /// While the path has no queue its rate is a lower bound, and the gain is that of BBR's startup (2.77), which a
-    /// doubling sender never notices. Once it has one, a quarter more than the largest rate of late leaves room to find
-    /// that the rate has risen.
+    /// Of a path that was never filled only a lower bound is known, and nothing is held back: a sender that starts
+    /// doubles its rate each round trip, and takes the spacing of its acknowledgements for the path's (HyStart, RFC
+    /// 9406).
     pub fn pace(&mut self, now: Instant, role: Role) {
         let limit = match role {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
         };
-        let smooth = self.rate.max().map(|max| match self.rate.latest() {
-            Some(sample) if !sample.app_limited => max.scale(5, 4),
-            _ => max.scale(277, 100),
-        });
-        let smooth = smooth.map(|rate| rate.max(LEAST_PACE));
-        self.pacer
-            .set_rate(now, [limit, smooth].into_iter().flatten().min());
+        if self.rate.latest().is_some_and(|sample| !sample.app_limited) {
+            self.filled_at = Some(now);
+        }
+        let is_known = self.filled_at.is_some_and(|at| now.since(at) < RATE_IS_KNOWN);
+        let smooth = self.rate.max().filter(|_| is_known).map(|max| max.scale(5, 4));
+        self.pacer.set_rate(now, [limit, smooth].into_iter().flatten().min());
     }
 
     /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,
@@ -146,8 +149,8 @@ impl Path {
     }
 }
 
-/// No path is paced slower than this: three packets in 4 ms.
-const LEAST_PACE: Bitrate = Bitrate::from_mbps(10);
+/// How long the rate of a filled path holds as its capacity.
+const RATE_IS_KNOWN: Duration = Duration::from_secs(10);
 
 impl Probes {
     /// Notes a probe sent now; returns its token.
