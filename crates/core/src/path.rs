@@ -19,6 +19,7 @@ pub mod link;
 pub mod loss;
 pub mod pacer;
 pub mod rate;
+pub mod rate_control;
 pub mod receiver;
 pub mod rtt;
 pub mod sender;
@@ -47,8 +48,8 @@ pub struct Path {
     pub rate: rate::DeliveryRate,
     /// Loss in the sending direction.
     pub loss: loss::Loss,
-    /// When the path, not the sender, last limited the rate.
-    pub filled_at: Option<Instant>,
+    /// How fast to send, from the two above.
+    pub rate_control: rate_control::RateControl,
     /// When a packet may go.
     pub pacer: pacer::Pacer,
     /// What is under way.
@@ -102,7 +103,7 @@ impl Path {
             delay: delay::OneWayDelay::new(),
             rate: rate::DeliveryRate::new(),
             loss: loss::Loss::new(),
-            filled_at: None,
+            rate_control: rate_control::RateControl::default(),
             pacer: pacer::Pacer::new(Bytes::new(1500)),
             sender: sender::Sender::default(),
             receiver: receiver::Receiver::default(),
@@ -119,24 +120,15 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// Paces what this end sends: never faster than the user allows, and, on a path that was filled in the last 10 s, at
-    /// a quarter more than it was seen to deliver of late, so that bursts wait in the tunnel queue and not in a shallow
-    /// modem's.
-    ///
-    /// Of a path that was never filled only a lower bound is known, and nothing is held back: a sender that starts
-    /// doubles its rate each round trip, and takes the spacing of its acknowledgements for the path's (HyStart, RFC
-    /// 9406).
+    /// Paces what this end sends: never faster than the user allows, nor much faster than the path carries.
     pub fn pace(&mut self, now: Instant, role: Role) {
         let limit = match role {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
         };
-        if self.rate.latest().is_some_and(|sample| !sample.app_limited) {
-            self.filled_at = Some(now);
-        }
-        let is_known = self.filled_at.is_some_and(|at| now.since(at) < RATE_IS_KNOWN);
-        let smooth = self.rate.max().filter(|_| is_known).map(|max| max.scale(5, 4));
-        self.pacer.set_rate(now, [limit, smooth].into_iter().flatten().min());
+        let carried = self.rate_control.pace(now, &self.rate);
+        self.pacer
+            .set_rate(now, [limit, carried].into_iter().flatten().min());
     }
 
     /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,
@@ -148,9 +140,6 @@ impl Path {
         Some(if is_lower_bound { max.scale(5, 4) } else { max })
     }
 }
-
-/// How long the rate of a filled path holds as its capacity.
-const RATE_IS_KNOWN: Duration = Duration::from_secs(10);
 
 impl Probes {
     /// Notes a probe sent now; returns its token.

@@ -111,6 +111,11 @@ impl Queue {
         }
     }
 
+    /// Changes the waiting time that is fine to last.
+    pub fn set_target(&mut self, target: Duration) {
+        self.config.target = target;
+    }
+
     /// Changes the cap in bytes; takes effect with the next packet that comes.
     pub fn set_max_bytes(&mut self, max_bytes: Bytes) {
         self.config.max_bytes = max_bytes;

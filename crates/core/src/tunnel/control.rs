@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::{Role, Shared, Tunnel};
 use crate::{
     ids::PathId,
-    path::{Path, delay::RelativeDelay, rate::Delivered},
+    path::{Path, delay::RelativeDelay, rate::Delivered, rate_control::FILLED},
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
@@ -213,19 +213,33 @@ impl Tunnel {
             tx_us: report.sent_us,
             rx_us: report.received_us,
         };
-        let app_limited = path.delay.queue_delay() < QUEUE_IS_FILLED;
-        path.rate.on_report(now, delivered, app_limited);
+        let app_limited = path.delay.queue_delay() < FILLED;
+        if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
+            path.rate_control.on_sample(now, sample);
+        }
         path.pace(now, role);
         path.health
             .on_acked(now, path.sender.outstanding_pkts() > 0);
+        self.adapt_queue();
+    }
+
+    /// A flow that backs off by 30 %, as CUBIC does, keeps the paths full only if 3/7 of a round trip waits here; flow
+    /// queueing keeps that from delaying others.
+    fn adapt_queue(&mut self) {
+        let usable = self.paths().filter(|path| path.health.is_usable());
+        let longest = usable.filter_map(|path| path.rtt.min()).max();
+        let target = longest.unwrap_or_default() * 3 / 7;
+        self.queue
+            .set_target(target.clamp(LEAST_TARGET, LARGEST_TARGET));
     }
 }
 
+/// CoDel's own (RFC 8289 section 4.4).
+const LEAST_TARGET: Duration = Duration::from_millis(5);
+const LARGEST_TARGET: Duration = Duration::from_millis(40);
 /// Longest control body in bytes: fits every path.
 const MAX_BODY: usize = 1100;
 /// When an unacknowledged link description is sent again.
 const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 /// How often reports also travel on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
-/// From this queue delay on the path, not the sender, limits the rate.
-const QUEUE_IS_FILLED: Duration = Duration::from_millis(2);
