@@ -312,6 +312,13 @@ impl<'a> DataPath<'a> {
             match event {
                 Event::Peer { name, is_up: true } => tracing::info!(peer = name, "connected"),
                 Event::Peer { name, is_up: false } => tracing::info!(peer = name, "disconnected"),
+                Event::Incompatible { name, version } => {
+                    tracing::warn!(
+                        peer = name,
+                        version,
+                        "the peer speaks another version of the protocol: update the older end"
+                    );
+                }
                 Event::Path { peer, link, state } => {
                     tracing::info!(peer, link, ?state, "path");
                 }
