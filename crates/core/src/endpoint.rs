@@ -105,6 +105,13 @@ pub enum Event {
         /// Whether data can flow.
         is_up: bool,
     },
+    /// A handshake with a peer failed because it speaks another version of the protocol.
+    Incompatible {
+        /// Its name.
+        name: String,
+        /// The version it speaks.
+        version: u16,
+    },
     /// The health of a path changed.
     Path {
         /// The peer's name.

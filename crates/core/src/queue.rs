@@ -1,6 +1,7 @@
 //! The tunnel queue: the one place where packets wait and where congestion is signalled.
 //!
-//! Paths are paced at what they carry, so the standing queue of a busy tunnel is here and not in a modem. Three parts:
+//! Where paths are paced at what they carry, which needs the user's rates today, the standing queue of a busy tunnel is
+//! here and not in a modem. Three parts:
 //!
 //! - Flow queueing with deficit round robin (RFC 8290): packets hash to 1024 flows; each round a flow may send one
 //!   quantum (1514 bytes). A flow that comes with nothing queued goes to the list of new flows, which is served

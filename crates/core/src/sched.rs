@@ -41,7 +41,7 @@ pub struct PathView {
     pub ready: bool,
     /// Whether it is healthy and allowed, though perhaps not [`ready`](Self::ready) at this moment.
     pub usable: bool,
-    /// The user's rank: lower is filled first.
+    /// The user's rank: lower is filled first. See [`AnyScheduler::spills`].
     pub cost: u8,
     /// The user's weight for proportional policies; at least 1.
     pub weight: u32,
@@ -110,6 +110,24 @@ pub enum AnyScheduler {
     Single(Single),
     /// See [`Weighted`].
     Weighted(Weighted),
+}
+
+impl AnyScheduler {
+    /// Whether a packet takes another path when the best one for it is not ready.
+    ///
+    /// Then the tunnel fills the ranks in order: it shows a path as usable only while no path of a lower rank is ready.
+    /// Policies that wait for their path instead see all of them, and use a higher rank only while no lower one works.
+    #[must_use]
+    pub const fn spills(&self) -> bool {
+        match self {
+            Self::EarliestArrival(_)
+            | Self::MinRtt(_)
+            | Self::Redundant(_)
+            | Self::RoundRobin(_)
+            | Self::Weighted(_) => true,
+            Self::Flow(_) | Self::Single(_) => false,
+        }
+    }
 }
 
 impl Scheduler for AnyScheduler {

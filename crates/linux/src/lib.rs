@@ -1,6 +1,6 @@
 //! Linux for pleach: clock, TUN device, UDP sockets, polling, netlink, routes, nftables, sysctls.
 //!
-//! The only crate with system calls and unsafe code. The data path of a tunnel is one thread that waits in
+//! All system calls and unsafe code of the tunnel are here; the lab has its own. The data path of a tunnel is one thread that waits in
 //! [`poll::Poller`] and moves batches: [`tun::Tun`] on one side, [`udp::UdpSocket`] on the other. What changes rarely
 //! runs elsewhere: [`watch::LinkWatch`] has a thread of its own, [`routes`], [`nft`] and [`sysctl`] are called while
 //! a tunnel starts and stops.

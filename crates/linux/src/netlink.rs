@@ -12,6 +12,7 @@ use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily,
+    link::LinkAttribute,
     route::{RouteAttribute, RouteMessage},
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
@@ -66,6 +67,24 @@ impl Netlink {
         let answer = self.runtime.block_on(request.execute().try_next());
         let link = absent_is_none(answer)?.flatten();
         Ok(link.map(|link| link.header.index))
+    }
+
+    /// The largest packet of the link `name` in bytes; `None` if there is no such link.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn link_mtu(&self, name: &str) -> io::Result<Option<u32>> {
+        let request = self.handle.link().get().match_name(name);
+        let answer = self.runtime.block_on(request.execute().try_next());
+        let link = absent_is_none(answer)?.flatten();
+        let mtu_of = |attribute: &LinkAttribute| {
+            if let LinkAttribute::Mtu(mtu) = attribute {
+                Some(*mtu)
+            } else {
+                None
+            }
+        };
+        Ok(link.and_then(|link| link.attributes.iter().find_map(mtu_of)))
     }
 
     /// Switches link `ifindex` up with `mtu` bytes.

@@ -5,6 +5,10 @@
 //! paths. Writing merges runs of a flow again and hands them over with `writev`: the headers are built in scratch, the
 //! payloads go out from where they lie, so no byte is copied in user space.
 //!
+//! In front of the device wait up to 500 packets, super-packets included: the default of the kernel's driver. The tunnel
+//! reads at once and queues behind the device, with AQM, so no standing queue forms there; with fewer, small packets
+//! would be lost whenever the thread is late by a millisecond.
+//!
 //! Limits: one queue; the device is removed when the value is dropped.
 
 use std::{
@@ -57,7 +61,9 @@ impl Tun {
             .mtu(mtu)
             .enable(false)
             .with(|options| {
-                options.offload(true).tx_queue_len(TX_QUEUE_LEN);
+                // Not the length of the queue: the kernel's own is right, and to set it takes rights outside of the
+                // user namespace that a lab without root runs in.
+                options.offload(true);
             })
             .build_sync()
             .map_err(|error| explain(name, &error))?;
@@ -213,11 +219,6 @@ fn explain(name: &str, error: &io::Error) -> io::Error {
         format!("cannot make the TUN device {name}: {error}; {remedy}"),
     )
 }
-
-/// Packets, super-packets included, that wait in front of the device: the default of the kernel. The tunnel reads at
-/// once and queues behind the device, with AQM, so this holds no standing queue; with fewer, small packets are lost
-/// whenever the thread is late by a millisecond.
-const TX_QUEUE_LEN: u32 = 500;
 
 /// The longest read: header and the largest super-packet (`GSO_LEGACY_MAX_SIZE`).
 const READ_LEN: usize = VNET_HEADER_LEN + 65_536;

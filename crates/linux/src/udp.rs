@@ -36,7 +36,8 @@ pub struct UdpOptions {
     pub dual_stack: bool,
     /// The device all datagrams use, whatever the routes say.
     pub device: Option<String>,
-    /// Mark of all datagrams, for rules that keep them out of the tunnel.
+    /// Mark of all datagrams, for rules that keep them out of the tunnel. Where the kernel refuses marks, there is a
+    /// warning and no mark.
     pub fwmark: Option<u32>,
 }
 
@@ -145,8 +146,13 @@ impl UdpSocket {
             bound.map_err(|error| explain(&error, &format!("device {device}")))?;
         }
         if let Some(mark) = options.fwmark {
-            let marked = socket.set_mark(mark);
-            marked.map_err(|error| explain(&error, "SO_MARK"))?;
+            match socket.set_mark(mark) {
+                // A socket bound to a device finds no route through the tunnel, marked or not.
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) => tracing::warn!(
+                    "SO_MARK is refused: rules cannot tell the tunnel's own datagrams from others; grant CAP_NET_ADMIN"
+                ),
+                marked => marked.map_err(|error| explain(&error, "SO_MARK"))?,
+            }
         }
         enlarge_buffers(&socket);
         let bound = socket.bind(&address.into());

@@ -43,7 +43,7 @@ pub(crate) struct TunnelConfig {
     pub(crate) private_key: SecretKey,
     /// Control socket; absolute, short enough for a socket address.
     pub(crate) control: PathBuf,
-    /// Inner MTU in bytes, 1280..=9000; `None`: found per link.
+    /// Inner MTU in bytes, 1280..=9000; `None`: a client takes what its links' devices allow, a gateway 1414.
     pub(crate) mtu: Option<u16>,
     /// What rules the packets this end sends.
     pub(crate) scheduler: SchedulerConfig,

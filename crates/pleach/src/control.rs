@@ -76,7 +76,7 @@ pub(crate) struct StatusReport {
 pub(crate) struct LinkStatus {
     /// Its name.
     pub(crate) name: String,
-    /// Its network device; at a gateway, the client's.
+    /// Its network device; empty at a gateway, which does not know it.
     pub(crate) device: String,
     /// Whether it carries packets.
     pub(crate) state: LinkState,
@@ -92,9 +92,9 @@ pub(crate) struct LinkStatus {
     pub(crate) capacity_mbps: Option<f64>,
     /// Recent loss on the way out as a fraction, 0 to 1.
     pub(crate) loss: f64,
-    /// Bytes sent since the start, outer headers included.
+    /// Bytes of data datagrams sent since the association began: UDP payload, without probes and reports.
     pub(crate) tx_bytes: u64,
-    /// Bytes received since the start.
+    /// Bytes of data datagrams received since then, counted alike.
     pub(crate) rx_bytes: u64,
     /// Its weight.
     pub(crate) weight: u32,
@@ -139,7 +139,7 @@ pub(crate) struct SchedulerStatus {
 pub(crate) struct ResequencerStatus {
     /// Packets held now.
     pub(crate) held: u64,
-    /// Packets let go at their deadline with a gap before them, since the start.
+    /// Packets that came after they had been counted lost and were let go at once, since the association began.
     pub(crate) released_late: u64,
     /// 95th percentile of how long packets were held in milliseconds; 0 if none was.
     pub(crate) hold_p95_ms: f64,

@@ -36,9 +36,14 @@ use data_path::DataPath;
 ///
 /// # Errors
 /// Whatever keeps the daemon from starting or going on.
-pub(crate) fn run(config: TunnelConfig) -> anyhow::Result<()> {
+pub(crate) fn run(mut config: TunnelConfig) -> anyhow::Result<()> {
     // Before any thread starts, so that all of them leave signals to the poller.
     let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
+    if config.mtu.is_none()
+        && let Role::Client(client) = &config.role
+    {
+        config.mtu = Some(links::default_mtu(client)?);
+    }
     let plan = plan(&config);
     let mut setup = Setup::begin(state_directory(), &config.name)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
@@ -171,5 +176,6 @@ fn state_directory() -> &'static Path {
     Path::new(pleach_linux::state::DEFAULT_STATE_DIR)
 }
 
-/// 1500 bytes less what IPv6, UDP and the tunnel add: fits an Ethernet link in either family.
+/// The largest that is taken without the user's word: 1500 bytes less what IPv6, UDP and the tunnel add. A device that
+/// takes more says nothing of the way behind it.
 const DEFAULT_MTU: u16 = 1414;

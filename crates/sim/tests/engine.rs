@@ -12,6 +12,8 @@ mod faults;
 mod ops;
 #[path = "engine/pair.rs"]
 mod pair;
+#[path = "engine/ranks.rs"]
+mod ranks;
 #[path = "engine/strangers.rs"]
 mod strangers;
 #[path = "engine/world.rs"]

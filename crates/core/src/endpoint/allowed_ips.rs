@@ -1,4 +1,4 @@
-//! Which peer an inner address belongs to (cryptokey routing, as in the WireGuard paper, section 2.1).
+//! Which peer an inner address belongs to (cryptokey routing, as in section 2 of the WireGuard paper, Donenfeld 2017).
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;

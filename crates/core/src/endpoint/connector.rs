@@ -189,7 +189,8 @@ impl Connector {
         })
     }
 
-    /// Remembers a handshake sent now; the oldest gives way.
+    /// Remembers a handshake sent now, until it is answered or late. Of more than [`MAX_PENDING`] the oldest gives way;
+    /// its index then comes out of [`Self::poll_given_up`].
     pub(super) fn push(
         &mut self,
         now: Instant,

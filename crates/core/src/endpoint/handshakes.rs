@@ -6,12 +6,12 @@
 
 use core::time::Duration;
 
-use super::{Endpoint, connector::SLOW, shared};
+use super::{Endpoint, Event, connector::SLOW, shared};
 use crate::{
     counters::DropReason,
     ids::PathId,
     session::{
-        handshake::{Initiator, Responder},
+        handshake::{HandshakeError, Initiator, Responder},
         limiter::Admission,
         rotation::Change,
     },
@@ -64,11 +64,13 @@ impl Endpoint {
             .ok_or(DropReason::HandshakeLimited)?;
         let psk = self.peers[index].config.preshared_key;
         let hello = self.hello(index);
-        let Ok((established, response)) =
-            initiation.respond(&psk, local_index, hello, self.random.array())
-        else {
-            self.indices.free(local_index);
-            return Err(DropReason::HandshakeInvalid);
+        let seed = self.random.array();
+        let (established, response) = match initiation.respond(&psk, local_index, hello, seed) {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.indices.free(local_index);
+                return Err(self.refuse(index, error));
+            }
         };
         let tunnel = &mut self.peers[index].tunnel;
         tunnel
@@ -79,6 +81,17 @@ impl Endpoint {
         self.activate(index);
         self.reply(incoming.route, response);
         Ok(())
+    }
+
+    /// Why the handshake of a known peer counts as dropped; tells the host what it can mend.
+    fn refuse(&mut self, index: usize, error: HandshakeError) -> DropReason {
+        if let HandshakeError::Version(version) = error {
+            self.events.push_back(Event::Incompatible {
+                name: self.peers[index].config.name.clone(),
+                version,
+            });
+        }
+        DropReason::HandshakeInvalid
     }
 
     fn ask_for_cookie(
@@ -107,10 +120,10 @@ impl Endpoint {
             .iter_mut()
             .find(|attempt| attempt.initiator.local_index() == wanted);
         let attempt = attempt.ok_or(DropReason::UnknownSession)?;
-        let established = attempt
-            .initiator
-            .read_response(datagram)
-            .map_err(|_| DropReason::HandshakeInvalid)?;
+        let established = match attempt.initiator.read_response(datagram) {
+            Ok(established) => established,
+            Err(error) => return Err(self.refuse(0, error)),
+        };
         connector.on_answer(&incoming.route);
         connector.finish(wanted);
         let route = connector.route_of(PathId(incoming.route.link));

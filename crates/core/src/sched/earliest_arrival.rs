@@ -23,7 +23,7 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// Uses the path with the earliest predicted arrival; ignores cost and weight.
+/// Uses the path with the earliest predicted arrival; ignores weight.
 ///
 /// Waits for a path that is not ready if waiting is predicted to beat the best ready path.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! `flow`: a flow stays on one path.
 //!
 //! Weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by Schindelhauer and Schomaker 2005): every
-//! usable path draws a number for the flow from hash(flow, path), u in (0, 1], and the least −ln(u) / weight wins.
+//! usable path of the lowest rank draws a number for the flow from hash(flow, path), u in (0, 1], and the least −ln(u) / weight wins.
 //! Each path gets flows in proportion to its weight; when a path is lost only its flows move, and when it returns
 //! they return. There is no table, so no state per flow and nothing to bound.
 //!
@@ -11,7 +11,7 @@
 use super::{PacketInfo, PathView, Pick, Scheduler, only};
 use crate::{ids::PathId, time::Instant};
 
-/// Keeps each flow on one usable path, chosen by hash and [`PathView::weight`].
+/// Keeps each flow on one usable path of the lowest rank, chosen by hash and [`PathView::weight`].
 ///
 /// Waits when that path is usable but not ready.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,9 @@ pub struct FlowSticky;
 impl Scheduler for FlowSticky {
     fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         let mut best: Option<(f64, usize)> = None;
-        for (index, path) in paths.iter().enumerate().filter(|(_, path)| path.usable) {
+        let usable = || paths.iter().enumerate().filter(|(_, path)| path.usable);
+        let rank = usable().map(|(_, path)| path.cost).min();
+        for (index, path) in usable().filter(|(_, path)| Some(path.cost) == rank) {
             let draw = negative_ln(hash(packet.flow_hash, path.id));
             let score = draw / f64::from(path.weight.max(1));
             if best.is_none_or(|(least, _)| score < least) {
@@ -124,6 +126,21 @@ mod tests {
             }
         }
         assert!(moved_to[2] == 0 && moved_to[0] > 500 && moved_to[1] > 500 && moved_to[3] > 500);
+    }
+
+    #[test]
+    fn a_higher_rank_gets_flows_only_while_no_lower_one_works() {
+        let mut paths = ready_paths(3);
+        paths[0].cost = 1;
+        let mut rng = Rng::new(4);
+        for _ in 0..1_000 {
+            let flow = rng.next_u64();
+            assert_ne!(place(&paths, flow), PathId(0));
+            let mut alone = paths.clone();
+            alone[1].usable = false;
+            alone[2].usable = false;
+            assert_eq!(place(&alone, flow), PathId(0));
+        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! `single`: one path carries everything, and another only while that one does not work.
 //!
-//! The chosen path, while it is usable; otherwise the usable path with the lowest id. No bonding: the baseline that
+//! The chosen path, while it is usable; otherwise the usable path of the lowest rank, then the lowest id. No bonding: the baseline that
 //! every other policy must beat, and plain failover.
 
 use super::{PacketInfo, PathView, Pick, Scheduler, only};
 use crate::{ids::PathId, time::Instant};
 
-/// Uses one path; falls over to the usable path with the lowest id, and returns.
+/// Uses one path; falls over to the usable path with the lowest rank and id, and returns.
 ///
 /// Waits when that path is usable but not ready.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Single {
 }
 
 impl Single {
-    /// Prefers `preferred`, or the lowest id if `None`.
+    /// Prefers `preferred`, or the lowest rank and id if `None`.
     #[must_use]
     pub const fn new(preferred: Option<PathId>) -> Self {
         Self { preferred }
@@ -24,12 +24,9 @@ impl Single {
 
 impl Scheduler for Single {
     fn pick(&mut self, _now: Instant, paths: &[PathView], _packet: &PacketInfo) -> Pick {
-        let preferred = paths
-            .iter()
-            .position(|path| path.usable && Some(path.id) == self.preferred);
-        only(
-            paths,
-            preferred.or_else(|| paths.iter().position(|path| path.usable)),
-        )
+        let usable = paths.iter().enumerate().filter(|(_, path)| path.usable);
+        let best =
+            usable.min_by_key(|(_, path)| (Some(path.id) != self.preferred, path.cost, path.id));
+        only(paths, best.map(|(index, _)| index))
     }
 }

@@ -58,6 +58,9 @@ pub enum HandshakeError {
     /// The remote static key is of small order, so no secret can be agreed on with it.
     #[error("remote public key is invalid")]
     RemoteKey,
+    /// The other end speaks this version of the protocol, which is not ours.
+    #[error("protocol version {0} is not ours")]
+    Version(u16),
     /// The response answers another initiation.
     #[error("response to another handshake")]
     WrongReceiver,
@@ -187,6 +190,7 @@ impl Initiator {
             .read_message(view.noise(), &mut payload)
             .map_err(|_| HandshakeError::Authentication)?;
         let remote_hello = Hello::decode(&payload[..len])?;
+        check_version(self.hello, remote_hello)?;
         let suite = Suite::choose(self.hello.suites, remote_hello.suites)
             .filter(|suite| suite.bits() == remote_hello.suites)
             .ok_or(HandshakeError::NoCommonSuite)?;
@@ -285,7 +289,7 @@ impl Incoming {
     /// operations.
     ///
     /// # Errors
-    /// [`HandshakeError::NoCommonSuite`]; [`HandshakeError::Malformed`] if `local_index` is 0 or beyond 24 bits.
+    /// [`HandshakeError::Version`]; [`HandshakeError::NoCommonSuite`]; [`HandshakeError::Malformed`] if `local_index` is 0 or beyond 24 bits.
     pub fn respond(
         mut self,
         psk: &[u8; 32],
@@ -294,6 +298,7 @@ impl Incoming {
         seed: [u8; 32],
     ) -> Result<(Established, Vec<u8>), HandshakeError> {
         check_index(local_index)?;
+        check_version(hello, self.hello)?;
         let suite =
             Suite::choose(hello.suites, self.hello.suites).ok_or(HandshakeError::NoCommonSuite)?;
         let answer = Hello {
@@ -344,6 +349,14 @@ fn establish(
         remote_index,
         suite,
         remote_hello,
+    }
+}
+
+fn check_version(ours: Hello, theirs: Hello) -> Result<(), HandshakeError> {
+    if ours.protocol_version == theirs.protocol_version {
+        Ok(())
+    } else {
+        Err(HandshakeError::Version(theirs.protocol_version))
     }
 }
 

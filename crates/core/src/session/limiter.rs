@@ -10,7 +10,7 @@
 //!
 //! The order at the responder: `CookieJar::is_valid_mac1`, [`HandshakeLimiter::admit`],
 //! `Responder::read_initiation`, look up the client, [`RecentInitiations::contains`],
-//! [`HandshakeLimiter::admit_client`], `Incoming::respond`, [`RecentInitiations::insert`].
+//! [`HandshakeLimiter::admit_client`], [`RecentInitiations::insert`], `Incoming::respond`.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

@@ -152,7 +152,9 @@ impl Tunnel {
                     version,
                     info,
                 } => {
-                    if let Some(path) = self.path_mut(path)
+                    // Links belong to the client: nobody else describes them.
+                    if self.role == Role::Gateway
+                        && let Some(path) = self.path_mut(path)
                         && (path.announced.due.is_some() || path.announced.version <= version)
                     {
                         path.announced.version = version;
@@ -243,3 +245,52 @@ const MAX_BODY: usize = 1100;
 const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 /// How often reports also travel on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::{
+        counters::Drops,
+        packet::Pool,
+        path::link::Link,
+        queue::QueueConfig,
+        sched::Policy,
+        wire::control::{LinkInfo, LinkRole},
+    };
+
+    #[test]
+    fn only_a_client_describes_links() {
+        let info = LinkInfo {
+            name: "theirs",
+            cost: 9,
+            role: LinkRole::Never,
+            weight: 7,
+            download: None,
+            mtu: 1280,
+        };
+        let mut body = [0; 100];
+        let mut writer = FrameWriter::new(&mut body);
+        assert!(writer.push(&Frame::Link {
+            path: PathId(0),
+            version: 99,
+            info,
+        }));
+        for (role, is_taken) in [(Role::Gateway, true), (Role::Client, false)] {
+            let mut tunnel = Tunnel::new(role, Policy::Weighted {}, QueueConfig::default());
+            tunnel.add_path(Instant::ZERO, PathId(0), Link::named("ours"));
+            let mut shared = Shared {
+                pool: &mut Pool::new(1, 100),
+                delivered: &mut VecDeque::new(),
+                drops: &mut Drops::default(),
+            };
+            tunnel.handle_frames(Instant::ZERO, PathId(0), &body, &mut shared);
+            let path = tunnel.path(PathId(0)).expect("added");
+            assert_eq!(path.link.name == "theirs", is_taken);
+            assert_eq!(path.link.role == LinkRole::Never, is_taken);
+            assert_eq!(path.announced.version == 99, is_taken);
+            assert_eq!(path.probes.ack_link == Some(99), is_taken);
+        }
+    }
+}

@@ -3,7 +3,8 @@
 //! 1. [`Tunnel::poll_transmit`] sends what is owed first: control datagrams, then packets taken back from silent paths.
 //! 2. While some path is ready, the oldest packet of the fairest flow leaves the tunnel queue and gets its numbers. Not
 //!    before: a packet the queue drops must not look like a loss on a path.
-//! 3. The policy names the path, or the copies' paths, or waits.
+//! 3. The policy names the path, or the copies' paths, or waits. It sees the ranks above the lowest that has a ready path
+//!    as not usable, so a line of a higher rank carries what the cheaper ones have no room for.
 //! 4. Header and packet are written into the path's batch and sealed there. The buffer is kept until the path reports.
 
 use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT};
@@ -39,8 +40,16 @@ impl Tunnel {
     }
 
     fn send_packets(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
-        self.view_paths(now);
-        while !out.is_full() && self.views.iter().any(|view| view.ready) {
+        let mut is_held_back = self.view_paths(now);
+        while !out.is_full() {
+            if !self.views.iter().any(|view| view.ready) {
+                if !is_held_back {
+                    return;
+                }
+                // This rank is full: now the next.
+                is_held_back = self.view_paths(now);
+                continue;
+            }
             let (numbered, is_reinjected) = if let Some(numbered) = self.reinject.pop_front() {
                 (numbered, true)
             } else if let Some(numbered) = self.waiting.take() {
@@ -224,8 +233,8 @@ impl Tunnel {
         }
     }
 
-    /// Refreshes what the policy sees.
-    fn view_paths(&mut self, now: Instant) {
+    /// Refreshes what the policy sees; whether paths were held back for their rank.
+    fn view_paths(&mut self, now: Instant) -> bool {
         let mut views = core::mem::take(&mut self.views);
         views.clear();
         let quickest = self
@@ -255,7 +264,9 @@ impl Tunnel {
                 in_flight: path.sender.in_flight(),
             }
         }));
+        let is_held_back = self.scheduler.spills() && hold_back(&mut views);
         self.views = views;
+        is_held_back
     }
 
     /// Writes, seals and queues one control datagram on a path; whether there was room.
@@ -311,6 +322,20 @@ impl Tunnel {
             })
             .map(|path| path.id)
     }
+}
+
+/// Takes the paths above the lowest rank that has a ready one out of the choice; whether there were any.
+fn hold_back(views: &mut [PathView]) -> bool {
+    let ready = views.iter().filter(|view| view.ready);
+    let Some(rank) = ready.map(|view| view.cost).min() else {
+        return false;
+    };
+    let mut is_held_back = false;
+    for view in views.iter_mut().filter(|view| view.cost > rank) {
+        is_held_back |= view.ready;
+        (view.ready, view.usable) = (false, false);
+    }
+    is_held_back
 }
 
 #[derive(Clone, Copy)]

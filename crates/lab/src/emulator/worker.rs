@@ -266,6 +266,8 @@ fn ask_for_precision() {
         libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0
     };
     if !is_real_time {
-        tracing::debug!("no real-time priority for the link emulator");
+        tracing::info!(
+            "no real-time priority for the link emulator: see the lateness in the results, which is measured"
+        );
     }
 }

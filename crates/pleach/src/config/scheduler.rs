@@ -91,7 +91,7 @@ pub(super) fn read_table(
             }
             notes.push(Note {
                 place: policy.place(),
-                text: "policy \"adaptive\" is not in this version; \"earliest-arrival\" takes its place".to_owned(),
+                text: "policy \"adaptive\" is not in this version; \"earliest-arrival\" takes its place, and \"target_delay\" has no effect".to_owned(),
                 warning: false,
             });
             SchedulerConfig::EarliestArrival

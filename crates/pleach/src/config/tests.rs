@@ -7,9 +7,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::keys;
 
-/// Private key with the public key [`OWN_PUBLIC`].
+/// Private key with the public key `hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=`.
 const PRIVATE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
-const OWN_PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
 const OTHER_PUBLIC: &str = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
 const THIRD_PUBLIC: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
 
@@ -254,9 +253,9 @@ const MISTAKES: &[Mistake] = mistakes! {
     "policy of a client unknown": GATEWAY, "policy = \"flow\"" => "policy = \"flw\"",
         "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
     "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
-        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then found by itself), or write 1280 (IPv6 needs it) to 9000";
+        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
     "mtu too large": CLIENT, "mtu = 1400" => "mtu = 9001",
-        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 9001; remedy: remove it (the MTU is then found by itself), or write 1280 (IPv6 needs it) to 9000";
+        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 9001; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
     "control relative": CLIENT, "\"/run/pleach/pleach0.sock\"" => "\"pleach0.sock\"",
         "f.toml:6: [tunnel] control: expected an absolute path of at most 107 bytes, found \"pleach0.sock\"; remedy: write for example \"/run/pleach/pleach0.sock\"";
 };

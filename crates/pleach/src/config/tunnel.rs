@@ -161,7 +161,7 @@ fn common(
     let mtu = tunnel.optional("mtu").map(|value| {
         value.integer(
             1280..=9000,
-            "remove it (the MTU is then found by itself), or write 1280 (IPv6 needs it) to 9000",
+            "remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000",
         )
     });
     Ok(Common {

@@ -106,7 +106,7 @@ impl<'a> DataPath<'a> {
             }
             Role::Client(client) => {
                 for link in &client.links {
-                    this.add_link(&link.device, links::settings(link, this.inner_mtu()), false);
+                    this.add_link(&link.device, links::settings(link, this.inner_mtu()));
                 }
                 let watch = LinkWatch::start().context("watching links")?;
                 this.poller.add(watch.as_fd(), WATCH)?;
@@ -312,6 +312,13 @@ impl<'a> DataPath<'a> {
             match event {
                 Event::Peer { name, is_up: true } => tracing::info!(peer = name, "connected"),
                 Event::Peer { name, is_up: false } => tracing::info!(peer = name, "disconnected"),
+                Event::Incompatible { name, version } => {
+                    tracing::warn!(
+                        peer = name,
+                        version,
+                        "the peer speaks another version of the protocol: update the older end"
+                    );
+                }
                 Event::Path { peer, link, state } => {
                     tracing::info!(peer, link, ?state, "path");
                 }
@@ -334,7 +341,8 @@ impl<'a> DataPath<'a> {
         }
     }
 
-    /// Takes up every device with a default route, and lets go of those that are gone.
+    /// Takes up every device with a default route, and lets go of those whose device is gone. One that only lost its
+    /// default route stays, out of use, and keeps its counters.
     fn find_links(&mut self, snapshot: &[LinkSnapshot]) {
         let is_used = |link: &ClientLink| links::device(snapshot, &link.device).is_some();
         for link in self.links.iter().filter(|link| !is_used(link)) {
@@ -352,7 +360,7 @@ impl<'a> DataPath<'a> {
                     mtu: self.inner_mtu(),
                     ..Link::named(&device.name)
                 };
-                self.add_link(&device.name, settings, true);
+                self.add_link(&device.name, settings);
             }
         }
     }
@@ -412,14 +420,13 @@ impl<'a> DataPath<'a> {
         self.endpoint.handle_link(now, id, opened);
     }
 
-    fn add_link(&mut self, device: &str, settings: Link, is_found: bool) {
+    fn add_link(&mut self, device: &str, settings: Link) {
         match self.endpoint.add_link(clock::now(), settings) {
             Some(id) => self.links.push(ClientLink {
                 id,
                 device: device.to_owned(),
                 ifindex: None,
                 reach: Reach::NONE,
-                is_found,
             }),
             None => tracing::warn!(device, "more links than a tunnel can use: not used"),
         }

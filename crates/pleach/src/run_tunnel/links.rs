@@ -1,9 +1,16 @@
 //! A client's links: the devices the user named, or every one with a default route; what each can reach now.
 
+use anyhow::Context as _;
 use ipnet::IpNet;
-use pleach_core::{endpoint::Reach, ids::PathId, path::link::Link, wire::control::LinkRole};
-use pleach_linux::watch::LinkSnapshot;
+use pleach_core::{
+    endpoint::Reach,
+    ids::PathId,
+    path::link::Link,
+    wire::{control::LinkRole, header::DATA_OVERHEAD},
+};
+use pleach_linux::{netlink::Netlink, watch::LinkSnapshot};
 
+use super::DEFAULT_MTU;
 use crate::config::{ClientConfig, Cost, LinkConfig};
 
 /// One link of the client.
@@ -14,8 +21,6 @@ pub(super) struct ClientLink {
     /// Index of the device its sockets are bound to; `None` without sockets.
     pub(super) ifindex: Option<u32>,
     pub(super) reach: Reach,
-    /// Found, not configured: goes when its default route goes.
-    pub(super) is_found: bool,
 }
 
 /// The device's part in a snapshot of the host.
@@ -69,5 +74,67 @@ pub(super) fn settings(config: &LinkConfig, mtu: u16) -> Link {
         download: config.download,
         mtu,
         ..Link::named(&config.name)
+    }
+}
+
+/// The largest inner packet that fits every configured link as its device is now; devices that are absent, and links
+/// that are only found later, do not count.
+///
+/// # Errors
+/// If the devices cannot be asked.
+pub(super) fn default_mtu(client: &ClientConfig) -> anyhow::Result<u16> {
+    let netlink = Netlink::open().context("netlink")?;
+    let mut mtus = Vec::new();
+    for link in &client.links {
+        let mtu = netlink.link_mtu(&link.device);
+        mtus.extend(mtu.with_context(|| format!("MTU of {}", link.device))?);
+    }
+    let mut endpoints = client.gateway.endpoints.iter();
+    Ok(fitting_mtu(
+        mtus.into_iter().min(),
+        endpoints.any(std::net::SocketAddr::is_ipv6),
+    ))
+}
+
+/// What remains of `outer` bytes inside the tunnel, between 1280, which IPv6 needs, and [`DEFAULT_MTU`].
+fn fitting_mtu(outer: Option<u32>, is_v6: bool) -> u16 {
+    let ip_header = if is_v6 { 40 } else { 20 };
+    let Some(outer) = outer.and_then(|outer| u16::try_from(outer).ok()) else {
+        return DEFAULT_MTU;
+    };
+    let overhead = ip_header + UDP_HEADER + u16::try_from(DATA_OVERHEAD).unwrap_or(u16::MAX);
+    let inner = outer.saturating_sub(overhead);
+    if inner < LEAST_MTU {
+        tracing::warn!(
+            "a link takes packets of {outer} bytes only: full packets of the tunnel do not fit; raise the link's MTU to {}",
+            LEAST_MTU + overhead
+        );
+    }
+    inner.clamp(LEAST_MTU, DEFAULT_MTU)
+}
+
+const UDP_HEADER: u16 = 8;
+/// RFC 8200 section 5.
+const LEAST_MTU: u16 = 1280;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tunnel_takes_what_the_narrowest_link_leaves() {
+        for (outer, is_v6, inner) in [
+            (None, true, 1414),
+            (Some(1500), true, 1414),
+            (Some(1492), true, 1406),
+            (Some(1492), false, 1414),
+            (Some(1428), false, 1362),
+            (Some(9000), false, 1414),
+            (Some(65_536), false, 1414),
+            (Some(1280), true, 1280),
+            (Some(0), true, 1280),
+        ] {
+            assert_eq!(fitting_mtu(outer, is_v6), inner, "{outer:?}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use pleach_core::{
     counters::DropReason,
+    endpoint::Event,
     ids::PathId,
     path::health::State,
     rng::Rng,
@@ -15,6 +16,8 @@ use pleach_core::{
         cookie::CookieCache,
         handshake::{Initiator, StaticKeys},
     },
+    transmit::Route,
+    tunnel::Incoming,
     wire::handshake::Hello,
 };
 
@@ -282,6 +285,47 @@ fn a_hundred_thousand_inventions_do_not_touch_a_transfer() {
     }
     // Buffers of packets under way, not of datagrams that came.
     assert!(world.hosts[0].endpoint.pool().free_len() < 2000);
+}
+
+#[test]
+fn a_client_of_another_protocol_version_is_refused_and_named() {
+    let mut world = World::pair("weighted", 8);
+    world
+        .run_until_true(Duration::from_secs(1), connected)
+        .expect("connects");
+    let invalid = world.hosts[0].drops(DropReason::HandshakeInvalid);
+    let answers = world.answers;
+    let keys = StaticKeys::from_private(private_key(1));
+    let hello = Hello {
+        protocol_version: 2,
+        capabilities: 0,
+        suites: Suite::offer(Suite::preferred(true)),
+        association: 1,
+    };
+    let (_, initiation) = Initiator::new(&keys, &public_key(0), &[7; 32], 1, hello, [1; 32])
+        .expect("a valid initiation");
+    while world.hosts[0].endpoint.poll_event().is_some() {}
+    // Not by way of the world, which takes the events.
+    let incoming = Incoming {
+        route: Route {
+            link: 0,
+            remote: stranger(1),
+            local: None,
+        },
+        is_congested: false,
+    };
+    let now = world.now + Duration::from_secs(5);
+    let gateway = &mut world.hosts[0].endpoint;
+    gateway.handle_datagram(now, &incoming, &mut initiation.clone());
+    let refused = Event::Incompatible {
+        name: "1".into(),
+        version: 2,
+    };
+    assert_eq!(gateway.poll_event(), Some(refused));
+    let drops = world.hosts[0].drops(DropReason::HandshakeInvalid);
+    assert_eq!(drops, invalid + 1);
+    assert_eq!(world.answers, answers);
+    assert!(world.hosts[0].endpoint.is_up());
 }
 
 /// Initiations to the gateway from somebody it does not know, each with a good mac1.

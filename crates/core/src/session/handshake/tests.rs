@@ -58,6 +58,30 @@ fn suites_are_negotiated() {
 }
 
 #[test]
+fn another_protocol_version_is_refused_at_both_ends() {
+    let (client, gateway) = (keys(1), keys(2));
+    let other = |association| Hello {
+        protocol_version: 2,
+        ..hello(association)
+    };
+    let (mut initiator, initiation) = initiate(&client, &gateway, NO_PSK, 3);
+    let answer = |hello| {
+        let incoming = Responder::read_initiation(&gateway, &initiation).unwrap();
+        incoming.respond(&NO_PSK, GATEWAY_INDEX, hello, [4; 32])
+    };
+    assert_eq!(
+        answer(other(20)).map(|_| ()),
+        Err(HandshakeError::Version(1))
+    );
+    let (_, response) = answer(hello(20)).unwrap();
+    initiator.hello = other(10);
+    assert_eq!(
+        initiator.read_response(&response).map(|_| ()),
+        Err(HandshakeError::Version(1))
+    );
+}
+
+#[test]
 fn same_seeds_give_the_same_bytes() {
     let run = |seed| {
         let (client, gateway) = (keys(1), keys(2));
