@@ -1,88 +1,13 @@
 #!/usr/bin/env bash
 # Speed of the data path: one TCP flow and a ping through the tunnel over one unshaped veth pair, and over the bare
-# pair beside it, in one run. Prints medians of RUNS (default 5), CPU seconds per gigabyte, and where the time goes.
+# pair beside it, in one run. Prints medians of RUNS (default 5) and CPU seconds per gigabyte.
 #
-#   benches/veth.sh            both daemons and both ends of the flow share this machine
-set -euo pipefail
-bin=${PLEACH_BIN:-$(dirname "$0")/../target/release/pleach}
+# Both daemons and both ends of the flow share this machine. To see where the time goes:
+#   perf record -g -p PID_OF_A_DAEMON -- sleep 3; perf report
 runs=${RUNS:-5}
-seconds=${SECONDS_EACH:-4}
-work=$(mktemp -d)
-client=plv-c-$$
-gateway=plv-g-$$
-pids=()
+# shellcheck source=benches/lib.sh
+. "$(dirname "$0")/lib.sh"
 
-cleanup() {
-    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    ip netns del "$client" 2>/dev/null || true
-    ip netns del "$gateway" 2>/dev/null || true
-    rm -rf "$work"
-}
-trap cleanup EXIT
-
-in_client() { ip netns exec "$client" "$@"; }
-in_gateway() { ip netns exec "$gateway" "$@"; }
-median() { sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
-
-ip netns add "$client"
-ip netns add "$gateway"
-ip link add c0 netns "$client" type veth peer name g0 netns "$gateway"
-for pair in "$client c0 10.100.0.2/24" "$gateway g0 10.100.0.1/24"; do
-    read -r ns device address <<<"$pair"
-    ip -n "$ns" link set lo up
-    ip -n "$ns" address add "$address" dev "$device"
-    ip -n "$ns" link set "$device" up
-done
-
-"$bin" genkey >"$work/c.key"
-"$bin" genkey >"$work/g.key"
-chmod 600 "$work"/*.key
-cat >"$work/client.toml" <<TOML
-mode = "client"
-[tunnel]
-name = "plvc"
-address = ["10.77.0.2/24"]
-private_key_file = "$work/c.key"
-control = "$work/c.sock"
-[gateway]
-public_key = "$("$bin" pubkey <"$work/g.key")"
-endpoints = ["10.100.0.1:7700"]
-allowed_ips = ["10.77.0.0/24"]
-[[link]]
-name = "veth"
-device = "c0"
-TOML
-cat >"$work/gateway.toml" <<TOML
-mode = "gateway"
-[tunnel]
-name = "plvg"
-address = ["10.77.0.1/24"]
-private_key_file = "$work/g.key"
-listen = "0.0.0.0:7700"
-control = "$work/g.sock"
-[[client]]
-name = "bench"
-public_key = "$("$bin" pubkey <"$work/c.key")"
-allowed_ips = ["10.77.0.2/32"]
-TOML
-ip netns exec "$gateway" "$bin" up "$work/gateway.toml" 2>"$work/g.log" &
-gateway_pid=$!
-ip netns exec "$client" "$bin" up "$work/client.toml" 2>"$work/c.log" &
-client_pid=$!
-pids=("$gateway_pid" "$client_pid")
-for _ in $(seq 50); do
-    in_client ping -c 1 -W 1 -q 10.77.0.1 >/dev/null 2>&1 && break
-done
-
-# One TCP flow; prints Mbit/s at the receiver.
-tcp() {
-    in_gateway iperf3 -s -1 >/dev/null &
-    for _ in $(seq 50); do in_gateway ss -Hltn 'sport = :5201' | grep -q . && break; done
-    in_client iperf3 -c "$1" -t "$seconds" -f m ${2:-} | awk '/receiver/ { print $7 }'
-    wait $!
-}
-cpu() { awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) / hz }' "/proc/$1/stat"; }
 # Median, which ping -q does not give.
 ping_median_us() { in_client ping -c 300 -i 0.01 -n "$1" | sed -n 's/.*time=\([0-9.]*\) ms.*/\1/p' | awk '{ print $1 * 1000 }' | median; }
 

@@ -39,7 +39,7 @@ impl RateControl {
 }
 
 /// From this queue delay on the path, not the sender, limits the rate.
-pub const FILLED: Duration = Duration::from_millis(2);
+pub const FILLED: Duration = Duration::from_millis(4);
 /// How long a path's capacity is remembered after it was last full.
 const MEMORY: Duration = Duration::from_secs(10);
 /// No pace is lower: from less, a wrong first estimate would take too long to grow, and a burst at this rate is short.
