@@ -105,7 +105,9 @@ impl Client<'_> {
         );
         text.push_str(&preshared(self.preshared_key));
         for link in self.links {
-            text.push_str(&format!("[[link]]\nname = \"{link}\"\ndevice = \"{link}\"\n"));
+            text.push_str(&format!(
+                "[[link]]\nname = \"{link}\"\ndevice = \"{link}\"\n"
+            ));
         }
         Daemon::start(world, host, &text)
     }
@@ -142,7 +144,10 @@ impl Gateway<'_> {
             "mode = \"gateway\"\n{}",
             tunnel_table(self.tunnel, self.network, 1, Keys::gateway(), self.policy).replace(
                 "[scheduler]",
-                &format!("listen = \"[::]:{}\"\nnat = {}\n[scheduler]", self.port, self.nat)
+                &format!(
+                    "listen = \"[::]:{}\"\nnat = {}\n[scheduler]",
+                    self.port, self.nat
+                )
             )
         );
         for (host, keys, preshared_key) in &self.clients {
@@ -298,7 +303,12 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
         if thread::panicking() {
-            eprintln!("--- {} {}\n{}", self.host.name(), self.file.display(), self.log());
+            eprintln!(
+                "--- {} {}\n{}",
+                self.host.name(),
+                self.file.display(),
+                self.log()
+            );
         }
     }
 }
@@ -341,7 +351,11 @@ fn pleach(arguments: &[&str], input: &str) -> String {
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
-    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
+    let _ = child
+        .stdin
+        .take()
+        .expect("piped")
+        .write_all(input.as_bytes());
     let output = child.wait_with_output().expect("ends");
     String::from_utf8(output.stdout).expect("text")
 }

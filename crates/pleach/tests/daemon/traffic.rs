@@ -3,7 +3,11 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    thread,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -12,7 +16,7 @@ use pleach_lab::netns::Netns;
 
 use crate::{
     process::{Client, Gateway, OUTER_V4, OUTER_V6},
-    world::{PATIENCE, World, ping, within},
+    world::{INTERRUPTION, PATIENCE, World, ping, run, within},
 };
 
 #[test]
@@ -78,6 +82,16 @@ impl<'a> Target<'a> {
 /// # Errors
 /// If no connection comes about within three seconds, or one stalls for ten.
 pub(crate) fn tcp(from: &Netns, to: &Target<'_>, len: usize) -> io::Result<IpAddr> {
+    try_tcp(from, to, len, INTERRUPTION)
+}
+
+/// As [`tcp`], but gives up if there is no connection within `patience`.
+pub(crate) fn try_tcp(
+    from: &Netns,
+    to: &Target<'_>,
+    len: usize,
+    patience: Duration,
+) -> io::Result<IpAddr> {
     let listener = listen(to);
     let address = listener.local_addr()?;
     let mirror = thread::spawn(move || {
@@ -86,7 +100,7 @@ pub(crate) fn tcp(from: &Netns, to: &Target<'_>, len: usize) -> io::Result<IpAdd
         stream.write_all(&received)?;
         Ok::<_, io::Error>(peer.ip())
     });
-    let mut stream = connect(from, address)?;
+    let mut stream = connect(from, address, patience)?;
     let mut data = vec![0; len];
     Rng::new(7).fill(&mut data);
     stream.write_all(&data)?;
@@ -103,13 +117,68 @@ pub(crate) fn listen(to: &Target<'_>) -> TcpListener {
     listener.expect("a free port")
 }
 
-/// Connects within three seconds.
-pub(crate) fn connect(from: &Netns, address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = from.run(|| Ok(TcpStream::connect_timeout(&address, Duration::from_secs(3))));
+/// Connects within `patience`.
+pub(crate) fn connect(
+    from: &Netns,
+    address: SocketAddr,
+    patience: Duration,
+) -> io::Result<TcpStream> {
+    let stream = from.run(|| Ok(TcpStream::connect_timeout(&address, patience)));
     let stream = stream.expect("the namespace exists")?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
+}
+
+/// A TCP connection that sends some 20 Mbit/s both ways until dropped.
+pub(crate) struct SteadyStream {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl SteadyStream {
+    pub(crate) fn start(from: &Netns, to: &Target<'_>) -> Self {
+        let listener = listen(to);
+        let address = listener.local_addr().expect("bound");
+        let near = connect(from, address, INTERRUPTION).expect("a connection");
+        let (far, _) = listener.accept().expect("connected");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for stream in [near, far] {
+            let mut reader = stream.try_clone().expect("a copy");
+            threads.push(thread::spawn(move || {
+                let _ = io::copy(&mut reader, &mut io::sink());
+            }));
+            let (mut writer, is_over) = (stream, Arc::clone(&is_over));
+            threads.push(thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) && writer.write_all(&[7; 12_000]).is_ok() {
+                    thread::park_timeout(Duration::from_millis(5));
+                }
+                let _ = writer.shutdown(Shutdown::Both);
+            }));
+        }
+        Self { is_over, threads }
+    }
+}
+
+impl Drop for SteadyStream {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The host's TCP counter `name`, of `/proc/net/snmp`.
+pub(crate) fn tcp_counter(host: &Netns, name: &str) -> u64 {
+    let text = run(host, "cat", &["/proc/self/net/snmp"]);
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let mut fields = || lines.next().expect("two lines").split_whitespace();
+    let (mut names, mut values) = (fields(), fields());
+    let at = names.position(|known| known == name).expect("known");
+    let value = values.nth(at).expect("as many as names");
+    value.parse().expect("a number")
 }
 
 fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {

@@ -33,6 +33,11 @@ impl World {
             eprintln!("SKIPPED: cannot make network namespaces here; run as root with iproute2");
             return None;
         };
+        for host in [&client, &gateway, &server] {
+            // Link-local addresses would change by themselves some time after the start.
+            let settings = [("ipv6/conf/default/accept_dad", "0")];
+            host.sysctl(&settings).expect("settings");
+        }
         if let Err(error) = fs::File::open("/dev/net/tun") {
             eprintln!("SKIPPED: cannot open /dev/net/tun: {error}");
             return None;
@@ -97,8 +102,8 @@ impl World {
         host.ip(&format!(
             "addr add 10.1.{n}.{last}/24 dev l{n}\n\
              addr add fd01:{n}::{last}/64 dev l{n} nodad\n\
-             route add default via 10.1.{n}.1 dev l{n} metric 10{n}\n\
-             -6 route add default via fd01:{n}::1 dev l{n} metric 10{n}\n"
+             route replace default via 10.1.{n}.1 dev l{n} metric 10{n}\n\
+             -6 route replace default via fd01:{n}::1 dev l{n} metric 10{n}\n"
         ))
         .expect("addresses");
     }
