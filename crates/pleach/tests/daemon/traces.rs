@@ -1,5 +1,7 @@
 //! What daemons change in the host, and that nothing is left of it.
 
+use std::os::unix::net::UnixStream;
+
 use pleach_lab::netns::Netns;
 
 use crate::{
@@ -74,10 +76,25 @@ fn a_default_route_leads_everything_into_the_tunnel_and_goes_without_a_trace() {
     assert!(ping(&world.client, &["203.0.113.5"], PATIENCE));
     client.until_links_up(&["l0", "l1"]);
 
+    // Somebody who asks nothing and does not hang up delays nobody.
+    let _idle = [&client, &gateway].map(|end| UnixStream::connect(&end.control).expect("answers"));
     client.stop();
     gateway.stop();
     before.assert_back(&world);
     assert!(!client.control.exists() && !gateway.control.exists());
+}
+
+#[test]
+fn a_daemon_whose_device_is_deleted_ends_and_leaves_no_trace() {
+    let Some(world) = World::new() else { return };
+    let before = Pictures::of(&world);
+    let (mut client, mut gateway) = start(&world);
+    for (host, daemon) in [(&world.client, &mut client), (&world.gateway, &mut gateway)] {
+        let delete = format!("link del {TUNNEL}\n");
+        host.ip(&delete).expect("the device is there");
+        until("it ends", || daemon.has_ended());
+    }
+    before.assert_back(&world);
 }
 
 #[test]

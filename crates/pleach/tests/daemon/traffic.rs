@@ -107,7 +107,8 @@ pub(crate) fn try_tcp(
     stream.shutdown(Shutdown::Write)?;
     let returned = receive(&mut stream)?;
     assert!(returned == data, "other bytes came back");
-    mirror.join().expect("no panic")
+    let seen = mirror.join();
+    seen.unwrap_or_else(|_| Err(io::Error::other("the target panicked")))
 }
 
 /// Listens on the target; the port is free.
@@ -123,8 +124,9 @@ pub(crate) fn connect(
     address: SocketAddr,
     patience: Duration,
 ) -> io::Result<TcpStream> {
-    let stream = from.run(|| Ok(TcpStream::connect_timeout(&address, patience)));
-    let stream = stream.expect("the namespace exists")?;
+    let stream = from
+        .run(|| Ok(TcpStream::connect_timeout(&address, patience)?))
+        .map_err(io::Error::other)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::{
     process::{Client, Daemon, Gateway, link, state},
     traffic::{Target, tcp},
-    world::{INTERRUPTION, World},
+    world::{INTERRUPTION, World, run},
 };
 
 fn ip(host: &Netns, lines: &str) {
@@ -18,12 +18,21 @@ fn a_dead_first_link_does_not_keep_the_tunnel_down() {
     let Some(world) = World::new() else { return };
     let gateway = Gateway::default().start(&world);
     gateway.until_up();
-    for death in [
-        "link set dev g0 down",
-        "link set dev g0 up\naddr flush dev g0",
+    let swallow = "table inet plDrop { chain c { type filter hook input priority 0; iifname g0 udp dport 7700 drop; }; }";
+    // Silence, no carrier, nobody at the other end.
+    for (program, death) in [
+        ("nft", swallow),
+        ("ip", "link set dev g0 down"),
+        (
+            "sh",
+            "nft delete table inet plDrop; ip link set dev g0 up; ip addr flush dev g0",
+        ),
     ] {
-        // First without carrier, then with one and nobody behind it.
-        ip(&world.gateway, death);
+        let arguments = match program {
+            "sh" => vec!["-c", death],
+            _ => death.split(' ').collect(),
+        };
+        run(&world.gateway, program, &arguments);
         let mut client = Client::default().start(&world, &world.client);
         client.until_within(INTERRUPTION, "it comes up by the other link", |status| {
             status["up"] == true && state(status, "l1") == "up" && state(status, "l0") != "up"

@@ -10,7 +10,7 @@
 //! Each wire has a subnet of its own and the client a default route over each. The server knows no way back to the
 //! wires: what reaches it and is answered came through the tunnel.
 
-use std::{fs, os::linux::fs::MetadataExt as _, thread, time::Duration};
+use std::{cell::RefCell, fs, os::linux::fs::MetadataExt as _, thread, time::Duration};
 
 use pleach_lab::netns::Netns;
 use pleach_linux::clock;
@@ -21,6 +21,7 @@ pub(crate) struct World {
     pub(crate) client: Netns,
     pub(crate) gateway: Netns,
     pub(crate) server: Netns,
+    others: RefCell<Vec<Netns>>,
     /// Configuration, logs and control sockets.
     pub(crate) dir: TempDir,
 }
@@ -46,6 +47,7 @@ impl World {
             client,
             gateway,
             server,
+            others: RefCell::default(),
             dir: TempDir::new().expect("temporary directory"),
         };
         this.gateway
@@ -73,6 +75,7 @@ impl World {
     pub(crate) fn another(&self, number: u8) -> Netns {
         let host = Netns::new("another").expect("namespace");
         self.plug(&host, number);
+        self.others.borrow_mut().push(host.clone());
         host
     }
 
@@ -112,7 +115,8 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         // The numbers of namespaces are used again: what a killed daemon left must not meet its successor.
-        for host in [&self.client, &self.gateway, &self.server] {
+        let others = self.others.take();
+        for host in [&self.client, &self.gateway].into_iter().chain(&others) {
             if let Ok(metadata) = fs::metadata(host.path()) {
                 let _ = fs::remove_dir_all(format!("/run/pleach/net-{}", metadata.st_ino()));
             }
