@@ -62,6 +62,15 @@ fn a_default_route_leads_everything_into_the_tunnel_and_goes_without_a_trace() {
         let route = run(&world.client, "ip", &["route", "get", address]);
         assert!(route.contains(TUNNEL), "{route}");
     }
+    let Pictures([client_now, gateway_now]) = Pictures::of(&world);
+    for (picture, change) in [
+        (&client_now, "ipv4/conf/l1/rp_filter:2"),
+        (&client_now, TUNNEL),
+        (&gateway_now, "ipv4/ip_forward:1"),
+        (&gateway_now, "table inet pleach_plD0"),
+    ] {
+        assert!(picture.contains(change), "{change} is not in the picture");
+    }
     let inside = tx_bytes(&world.client, TUNNEL);
     let len = 2 << 20;
     let server = Target::new(&world.server, "10.99.0.2");
@@ -131,11 +140,16 @@ fn after_a_kill_a_start_works_at_once_and_clears_everything() {
 #[test]
 fn a_second_daemon_of_one_name_is_refused_and_leaves_the_first_alone() {
     let Some(world) = World::new() else { return };
-    let (client, _gateway) = start(&world);
+    let (client, gateway) = start(&world);
     let pictures = Pictures::of(&world);
 
     let twin = client.start_twin();
+    let gateway_twin = gateway.start_twin();
 
+    // Its port is taken as well, which is found out earlier.
+    let line = String::from_utf8(gateway_twin.stderr).expect("text");
+    assert_eq!(gateway_twin.status.code(), Some(2), "{line}");
+    assert!(line.contains("cannot listen on [::]:7700"), "{line}");
     let line = String::from_utf8(twin.stderr).expect("text");
     assert_eq!(twin.status.code(), Some(1), "{line}");
     assert!(

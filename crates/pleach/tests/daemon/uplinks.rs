@@ -1,5 +1,6 @@
 //! Links that are dead, come, go and change.
 
+use pleach_core::ids::PathId;
 use pleach_lab::netns::Netns;
 use serde_json::Value;
 
@@ -109,6 +110,13 @@ fn without_configured_links_default_routes_decide() {
     .start(&world, &world.client);
     client.until_links_up(&["l0", "l1"]);
 
+    // More often than there are paths: each is free again when its link has gone.
+    for _ in 0..PathId::MAX {
+        world.plug(&world.client, 2);
+        client.until_links_up(&["l0", "l1", "l2"]);
+        ip(&world.client, "link del l2");
+        client.until("l2 is let go", |status| link(status, "l2").is_none());
+    }
     world.plug(&world.client, 2);
     client.until_links_up(&["l0", "l1", "l2"]);
     carries(&world, &client, "l2");
