@@ -35,8 +35,11 @@ impl World {
             return None;
         };
         for host in [&client, &gateway, &server] {
-            // Link-local addresses would change by themselves some time after the start.
-            let settings = [("ipv6/conf/default/accept_dad", "0")];
+            // Nobody else has the addresses; to ask would take a second.
+            let settings = [
+                ("ipv6/conf/all/accept_dad", "0"),
+                ("ipv6/conf/default/accept_dad", "0"),
+            ];
             host.sysctl(&settings).expect("settings");
         }
         if let Err(error) = fs::File::open("/dev/net/tun") {
@@ -68,6 +71,9 @@ impl World {
             .expect("server");
         this.plug(&this.client, 0);
         this.plug(&this.client, 1);
+        until("the hosts settle", || {
+            has_settled(&this.client) && has_settled(&this.gateway)
+        });
         Some(this)
     }
 
@@ -122,6 +128,32 @@ impl Drop for World {
             }
         }
     }
+}
+
+/// Whether the kernel has finished with the addresses: it takes up those of IPv6 in the background.
+fn has_settled(host: &Netns) -> bool {
+    let addresses = run(host, "ip", &["-o", "-6", "addr"]);
+    let routes = run(host, "ip", &["-6", "route", "show", "table", "local"]);
+    let is_taken_up = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (Some(device), Some("inet6"), Some(net)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            return false;
+        };
+        let address = net.split('/').next().unwrap_or(net);
+        let route = format!("local {address} dev {device} ");
+        // Each device but the loopback has a link-local address as well.
+        let link_local = format!(" {device} inet6 fe80");
+        let mut others = addresses.lines().map(|other| {
+            let words: Vec<&str> = other.split_whitespace().collect();
+            format!(" {}", words.join(" "))
+        });
+        routes.contains(&route)
+            && !line.contains("tentative")
+            && (device == "lo" || others.any(|other| other.contains(&link_local)))
+    };
+    addresses.lines().all(is_taken_up)
 }
 
 /// What the kernel holds of a host's network configuration, as text to compare.
