@@ -1,0 +1,10 @@
+//! The real daemons against the real kernel: `pleach up` in network namespaces. Needs root; says so and passes without.
+
+mod peers;
+mod process;
+mod recovery;
+mod status;
+mod traces;
+mod traffic;
+mod uplinks;
+mod world;

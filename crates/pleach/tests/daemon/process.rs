@@ -1,0 +1,361 @@
+//! Daemons: keys, configuration files, processes.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    sync::OnceLock,
+    thread,
+    time::Duration,
+};
+
+use pleach_lab::netns::Netns;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::world::{PATIENCE, World, within};
+
+/// Where the gateway is, over IPv4.
+pub(crate) const OUTER_V4: &str = "203.0.113.5:7700";
+/// Where the gateway is, over IPv6.
+pub(crate) const OUTER_V6: &str = "[2001:db8::5]:7700";
+/// The tunnel's device at both ends.
+pub(crate) const TUNNEL: &str = "plD0";
+/// How long a daemon may take to end.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A private key and its public one.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    pub(crate) private: String,
+    pub(crate) public: String,
+}
+
+impl Keys {
+    fn new() -> Self {
+        let private = pleach(&["genkey"], "");
+        let public = pleach(&["pubkey"], &private);
+        Self {
+            private: private.trim().to_owned(),
+            public: public.trim().to_owned(),
+        }
+    }
+
+    /// The gateway's.
+    pub(crate) fn gateway() -> &'static Self {
+        &Self::all()[0]
+    }
+
+    /// The client's whose inner addresses end in `host`, from 2 to 4.
+    pub(crate) fn client(host: u8) -> &'static Self {
+        &Self::all()[usize::from(host) - 1]
+    }
+
+    fn all() -> &'static [Self; 4] {
+        static KEYS: OnceLock<[Keys; 4]> = OnceLock::new();
+        KEYS.get_or_init(|| core::array::from_fn(|_| Self::new()))
+    }
+}
+
+/// What a client's file says; the defaults are those of most tests.
+pub(crate) struct Client<'a> {
+    pub(crate) tunnel: &'a str,
+    /// End of its inner addresses.
+    pub(crate) host: u8,
+    /// Network of its inner addresses: `10.77.0` and `fd77`, if 77.
+    pub(crate) network: u8,
+    pub(crate) keys: &'a Keys,
+    pub(crate) gateway_key: &'a str,
+    pub(crate) preshared_key: Option<&'a str>,
+    pub(crate) endpoint: &'a str,
+    pub(crate) allowed_ips: &'a str,
+    pub(crate) policy: &'a str,
+    /// Names, which are also devices.
+    pub(crate) links: &'a [&'a str],
+}
+
+impl Default for Client<'_> {
+    fn default() -> Self {
+        Self {
+            tunnel: TUNNEL,
+            host: 2,
+            network: 77,
+            keys: Keys::client(2),
+            gateway_key: &Keys::gateway().public,
+            preshared_key: None,
+            endpoint: OUTER_V4,
+            allowed_ips: "\"0.0.0.0/0\", \"::/0\"",
+            policy: "earliest-arrival",
+            links: &["l0", "l1"],
+        }
+    }
+}
+
+impl Client<'_> {
+    /// Writes the file and starts the daemon on `host`.
+    pub(crate) fn start(&self, world: &World, host: &Netns) -> Daemon {
+        let mut text = format!(
+            "mode = \"client\"\n{}[gateway]\npublic_key = \"{}\"\nendpoints = [\"{}\"]\nallowed_ips = [{}]\n",
+            tunnel_table(self.tunnel, self.network, self.host, self.keys, self.policy),
+            self.gateway_key,
+            self.endpoint,
+            self.allowed_ips
+        );
+        text.push_str(&preshared(self.preshared_key));
+        for link in self.links {
+            text.push_str(&format!(
+                "[[link]]\nname = \"{link}\"\ndevice = \"{link}\"\n"
+            ));
+        }
+        Daemon::start(world, host, &text)
+    }
+}
+
+/// What a gateway's file says.
+pub(crate) struct Gateway<'a> {
+    pub(crate) tunnel: &'a str,
+    pub(crate) network: u8,
+    pub(crate) port: u16,
+    pub(crate) nat: &'a str,
+    pub(crate) policy: &'a str,
+    /// Of each client: end of its inner addresses, keys, preshared key.
+    pub(crate) clients: Vec<(u8, &'a Keys, Option<&'a str>)>,
+}
+
+impl Default for Gateway<'_> {
+    fn default() -> Self {
+        Self {
+            tunnel: TUNNEL,
+            network: 77,
+            port: 7700,
+            nat: "true",
+            policy: "earliest-arrival",
+            clients: vec![(2, Keys::client(2), None)],
+        }
+    }
+}
+
+impl Gateway<'_> {
+    /// Writes the file and starts the daemon on the world's gateway.
+    pub(crate) fn start(&self, world: &World) -> Daemon {
+        let mut text = format!(
+            "mode = \"gateway\"\n{}",
+            tunnel_table(self.tunnel, self.network, 1, Keys::gateway(), self.policy).replace(
+                "[scheduler]",
+                &format!(
+                    "listen = \"[::]:{}\"\nnat = {}\n[scheduler]",
+                    self.port, self.nat
+                )
+            )
+        );
+        for (host, keys, preshared_key) in &self.clients {
+            text.push_str(&format!(
+                "[[client]]\nname = \"c{host}\"\npublic_key = \"{}\"\n\
+                 allowed_ips = [\"10.{n}.0.{host}/32\", \"fd{n}::{host}/128\"]\n{}",
+                keys.public,
+                preshared(*preshared_key),
+                n = self.network,
+            ));
+        }
+        Daemon::start(world, &world.gateway, &text)
+    }
+}
+
+fn tunnel_table(name: &str, network: u8, host: u8, keys: &Keys, policy: &str) -> String {
+    format!(
+        "[tunnel]\nname = \"{name}\"\naddress = [\"10.{network}.0.{host}/24\", \"fd{network}::{host}/64\"]\n\
+         private_key = \"{}\"\ncontrol = \"CONTROL\"\n[scheduler]\npolicy = \"{policy}\"\n",
+        keys.private
+    )
+}
+
+fn preshared(key: Option<&str>) -> String {
+    key.map_or_else(String::new, |key| format!("preshared_key = \"{key}\"\n"))
+}
+
+/// A running daemon; killed when dropped, and its log shown if the test fails.
+pub(crate) struct Daemon {
+    host: Netns,
+    file: PathBuf,
+    log: PathBuf,
+    pub(crate) control: PathBuf,
+    child: Child,
+}
+
+impl Daemon {
+    fn start(world: &World, host: &Netns, text: &str) -> Self {
+        let number = fs::read_dir(world.dir.path()).expect("directory").count();
+        let path = |extension| world.dir.path().join(format!("{number}.{extension}"));
+        let (file, log, control) = (path("toml"), path("log"), path("sock"));
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&file)
+            .and_then(|mut file| {
+                let text = text.replace("CONTROL", &control.display().to_string());
+                file.write_all(text.as_bytes())
+            })
+            .expect("configuration");
+        let child = launch(host, &file, &log);
+        Self {
+            host: host.clone(),
+            file,
+            log,
+            control,
+            child,
+        }
+    }
+
+    /// Starts it again; it must have ended.
+    pub(crate) fn start_again(&mut self) {
+        assert!(self.has_ended());
+        self.child = launch(&self.host, &self.file, &self.log);
+    }
+
+    /// A second process with the same file.
+    pub(crate) fn start_twin(&self) -> Output {
+        let mut command = self.host.command(env!("CARGO_BIN_EXE_pleach"));
+        command.arg("up").arg(&self.file).output().expect("starts")
+    }
+
+    /// Asks it to end, and asserts that it does in time with success.
+    #[track_caller]
+    pub(crate) fn stop(&mut self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).expect("the daemon runs");
+        let status = within(STOP_PATIENCE, || self.child.try_wait().expect("our child"));
+        let status = status.expect("ends within two seconds");
+        assert_eq!(status.code(), Some(0), "{}", self.log());
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our child").is_some()
+    }
+
+    /// What `pleach status --json` prints; `None` if the daemon does not answer.
+    pub(crate) fn status(&self) -> Option<Value> {
+        let output = self.command("status", &["--json"]);
+        let text = output.status.success().then_some(output.stdout)?;
+        Some(serde_json::from_slice(&text).expect("JSON"))
+    }
+
+    /// Runs `pleach COMMAND --control … ARGUMENTS`.
+    pub(crate) fn command(&self, command: &str, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_pleach"))
+            .args([command, "--control"])
+            .arg(&self.control)
+            .args(arguments)
+            .output()
+            .expect("starts")
+    }
+
+    /// Waits until its status fulfils `holds`; panics with `what` and the last status.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        self.until_within(PATIENCE, what, holds)
+    }
+
+    #[track_caller]
+    pub(crate) fn until_within(
+        &self,
+        patience: Duration,
+        what: &str,
+        holds: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut last = None;
+        let found = within(patience, || {
+            last = self.status();
+            last.clone().filter(&holds)
+        });
+        let last = last.map_or_else(|| "none".to_owned(), |last| last.to_string());
+        found.unwrap_or_else(|| panic!("never happened: {what}; last status {last}"))
+    }
+
+    /// Waits until it has a session; a gateway: until it listens.
+    #[track_caller]
+    pub(crate) fn until_up(&self) -> Value {
+        self.until("the tunnel comes up", |status| status["up"] == true)
+    }
+
+    /// Waits until each of `links` is up.
+    #[track_caller]
+    pub(crate) fn until_links_up(&self, links: &[&str]) {
+        self.until(&format!("{links:?} come up"), |status| {
+            links.iter().all(|name| state(status, name) == "up")
+        });
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+        if thread::panicking() {
+            eprintln!(
+                "--- {} {}\n{}",
+                self.host.name(),
+                self.file.display(),
+                self.log()
+            );
+        }
+    }
+}
+
+/// The link called `name` in a client's status.
+pub(crate) fn link<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
+    let links = status["links"].as_array()?;
+    links.iter().find(|link| link["name"] == name)
+}
+
+/// Its state; empty if there is no such link.
+pub(crate) fn state<'a>(status: &'a Value, name: &str) -> &'a str {
+    link(status, name)
+        .and_then(|link| link["state"].as_str())
+        .unwrap_or_default()
+}
+
+/// How often something was dropped for `reason`.
+pub(crate) fn drops(status: &Value, reason: &str) -> u64 {
+    status["drops"][reason].as_u64().expect("a known reason")
+}
+
+fn launch(host: &Netns, file: &PathBuf, log: &PathBuf) -> Child {
+    let log = File::options().create(true).append(true).open(log);
+    host.command(env!("CARGO_BIN_EXE_pleach"))
+        .arg("up")
+        .arg(file)
+        .env("RUST_LOG", "info")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.expect("log"))
+        .spawn()
+        .expect("the daemon starts")
+}
+
+fn pleach(arguments: &[&str], input: &str) -> String {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let _ = child
+        .stdin
+        .take()
+        .expect("piped")
+        .write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("ends");
+    String::from_utf8(output.stdout).expect("text")
+}

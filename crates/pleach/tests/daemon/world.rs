@@ -1,0 +1,240 @@
+//! Hosts and wires of a test, which end with their value.
+//!
+//! ```text
+//!             l0          g0
+//!  client ───────────────────── gateway ───────────── server
+//!             l1          g1    203.0.113.5           10.99.0.2
+//!                               2001:db8::5           fd99::2
+//! ```
+//!
+//! Each wire has a subnet of its own and the client a default route over each. The server knows no way back to the
+//! wires: what reaches it and is answered came through the tunnel.
+
+use std::{cell::RefCell, fs, os::linux::fs::MetadataExt as _, thread, time::Duration};
+
+use pleach_lab::netns::Netns;
+use pleach_linux::clock;
+use tempfile::TempDir;
+
+/// Everything a test has.
+pub(crate) struct World {
+    pub(crate) client: Netns,
+    pub(crate) gateway: Netns,
+    pub(crate) server: Netns,
+    others: RefCell<Vec<Netns>>,
+    /// Configuration, logs and control sockets.
+    pub(crate) dir: TempDir,
+}
+
+impl World {
+    /// Builds it with two wires; `None`, said aloud, if that is not allowed here.
+    pub(crate) fn new() -> Option<Self> {
+        let hosts = ["client", "gateway", "server"].map(Netns::new);
+        let [Ok(client), Ok(gateway), Ok(server)] = hosts else {
+            eprintln!("SKIPPED: cannot make network namespaces here; run as root with iproute2");
+            return None;
+        };
+        for host in [&client, &gateway, &server] {
+            // Nobody else has the addresses; to ask would take a second.
+            let settings = [
+                ("ipv6/conf/all/accept_dad", "0"),
+                ("ipv6/conf/default/accept_dad", "0"),
+            ];
+            host.sysctl(&settings).expect("settings");
+        }
+        if let Err(error) = fs::File::open("/dev/net/tun") {
+            eprintln!("SKIPPED: cannot open /dev/net/tun: {error}");
+            return None;
+        }
+        let this = Self {
+            client,
+            gateway,
+            server,
+            others: RefCell::default(),
+            dir: TempDir::new().expect("temporary directory"),
+        };
+        this.gateway
+            .ip(&format!(
+                "addr add 203.0.113.5/32 dev lo\n\
+                 addr add 2001:db8::5/128 dev lo nodad\n\
+                 link add plDs type veth peer name eth0 netns {}\n\
+                 addr add 10.99.0.1/24 dev plDs\n\
+                 addr add fd99::1/64 dev plDs nodad\n\
+                 link set dev plDs up\n",
+                this.server.path().display()
+            ))
+            .expect("gateway");
+        this.server
+            .ip("addr add 10.99.0.2/24 dev eth0\n\
+                 addr add fd99::2/64 dev eth0 nodad\n\
+                 link set dev eth0 up\n")
+            .expect("server");
+        this.plug(&this.client, 0);
+        this.plug(&this.client, 1);
+        until("the hosts settle", || {
+            has_settled(&this.client) && has_settled(&this.gateway)
+        });
+        Some(this)
+    }
+
+    /// Another host beside the client, on wire `number`.
+    pub(crate) fn another(&self, number: u8) -> Netns {
+        let host = Netns::new("another").expect("namespace");
+        self.plug(&host, number);
+        self.others.borrow_mut().push(host.clone());
+        host
+    }
+
+    /// Connects device `lN` of `host` with `gN` of the gateway, both new.
+    pub(crate) fn plug(&self, host: &Netns, number: u8) {
+        let n = number;
+        host.ip(&format!(
+            "link add l{n} type veth peer name g{n} netns {}\n",
+            self.gateway.path().display()
+        ))
+        .expect("wire");
+        self.gateway
+            .ip(&format!(
+                "addr add 10.1.{n}.1/24 dev g{n}\n\
+                 addr add fd01:{n}::1/64 dev g{n} nodad\n\
+                 link set dev g{n} up\n"
+            ))
+            .expect("the gateway's end");
+        host.ip(&format!("link set dev l{n} up\n"))
+            .expect("the client's end");
+        self.number(host, number, 2);
+    }
+
+    /// Gives device `lN` of `host` its addresses, which end in `last`, and the default routes.
+    pub(crate) fn number(&self, host: &Netns, number: u8, last: u8) {
+        let n = number;
+        host.ip(&format!(
+            "addr add 10.1.{n}.{last}/24 dev l{n}\n\
+             addr add fd01:{n}::{last}/64 dev l{n} nodad\n\
+             route replace default via 10.1.{n}.1 dev l{n} metric 10{n}\n\
+             -6 route replace default via fd01:{n}::1 dev l{n} metric 10{n}\n"
+        ))
+        .expect("addresses");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The numbers of namespaces are used again: what a killed daemon left must not meet its successor.
+        let others = self.others.take();
+        for host in [&self.client, &self.gateway].into_iter().chain(&others) {
+            if let Ok(metadata) = fs::metadata(host.path()) {
+                let _ = fs::remove_dir_all(format!("/run/pleach/net-{}", metadata.st_ino()));
+            }
+        }
+    }
+}
+
+/// Whether the kernel has finished with the addresses: it takes up those of IPv6 in the background.
+fn has_settled(host: &Netns) -> bool {
+    let addresses = run(host, "ip", &["-o", "-6", "addr"]);
+    let routes = run(host, "ip", &["-6", "route", "show", "table", "local"]);
+    let is_taken_up = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (Some(device), Some("inet6"), Some(net)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            return false;
+        };
+        let address = net.split('/').next().unwrap_or(net);
+        let route = format!("local {address} dev {device} ");
+        // Each device but the loopback has a link-local address as well.
+        let link_local = format!(" {device} inet6 fe80");
+        let mut others = addresses.lines().map(|other| {
+            let words: Vec<&str> = other.split_whitespace().collect();
+            format!(" {}", words.join(" "))
+        });
+        routes.contains(&route)
+            && !line.contains("tentative")
+            && (device == "lo" || others.any(|other| other.contains(&link_local)))
+    };
+    addresses.lines().all(is_taken_up)
+}
+
+/// What the kernel holds of a host's network configuration, as text to compare.
+pub(crate) fn picture(host: &Netns) -> String {
+    let script = "for what in rule '-6 rule' 'route show table all' '-6 route show table all' link addr; do
+             echo \"== $what\"; ip $what | grep -v ^cache
+         done
+         echo == nft; nft list ruleset
+         echo == sysctl; grep -r '' /proc/sys/net/core /proc/sys/net/ipv4 /proc/sys/net/ipv6 2>/dev/null
+         true";
+    run(host, "sh", &["-c", script])
+}
+
+/// Asserts that a host's picture is what it was; shows only the lines that differ.
+#[track_caller]
+pub(crate) fn assert_same(what: &str, before: &str, after: &str) {
+    let only = |one: &str, other: &str, sign: &str| -> Vec<String> {
+        let missing = one
+            .lines()
+            .filter(|line| !other.lines().any(|known| known == *line));
+        missing.map(|line| format!("{sign} {line}")).collect()
+    };
+    let mut differences = only(before, after, "-");
+    differences.extend(only(after, before, "+"));
+    assert!(
+        before == after,
+        "{what} differs:\n{}",
+        differences.join("\n")
+    );
+}
+
+/// Runs a program inside and returns what it prints; panics if it fails.
+#[track_caller]
+pub(crate) fn run(host: &Netns, program: &str, arguments: &[&str]) -> String {
+    let output = host.command(program).args(arguments).output();
+    let output = output.expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?} in {}: {errors}",
+        host.name()
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Whether one ping, with `options`, is answered within `patience`; asks again till then.
+pub(crate) fn ping(host: &Netns, options: &[&str], patience: Duration) -> bool {
+    within(patience, || {
+        let mut command = host.command("ping");
+        command.args(["-c", "1", "-W", "1"]).args(options);
+        command
+            .output()
+            .is_ok_and(|output| output.status.success())
+            .then_some(())
+    })
+    .is_some()
+}
+
+/// Asks every few milliseconds until `ask` has an answer or `patience` is over.
+pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = clock::now() + patience;
+    loop {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        if clock::now() >= deadline {
+            return None;
+        }
+        thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// Panics with `what` unless `holds` comes true within [`PATIENCE`].
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let happened = within(PATIENCE, || holds().then_some(()));
+    assert!(happened.is_some(), "never happened: {what}");
+}
+
+/// For what must happen, however slow the machine is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest interruption a user may see.
+pub(crate) const INTERRUPTION: Duration = Duration::from_secs(3);
