@@ -2,7 +2,7 @@
 //!
 //! A client has one peer, the gateway; a gateway has one per client, and nothing here costs more per packet with more of
 //! them. An inner packet finds its peer by destination ([`allowed_ips`]); a datagram by the receiver index in its header
-//! ([`index`]); a handshake by the static key inside it. Peers with something to send wait in a queue, and their
+//! (`index`); a handshake by the static key inside it. Peers with something to send wait in a queue, and their
 //! deadlines in an ordered set.
 //!
 //! Calls, in the order a loop makes them: [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for what has

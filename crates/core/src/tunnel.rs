@@ -1,8 +1,8 @@
 //! One association of two ends over several paths. It joins the parts and holds no algorithm of its own.
 //!
-//! The life of a packet out ([`egress`]): tunnel queue → policy picks a path → global number → sealed into a batch.
-//! The life of a packet in ([`ingress`]): opened in place → path accounting → resequencer → delivered.
-//! Between them ([`control`]): probes, reports, link descriptions.
+//! The life of a packet out (`egress`): tunnel queue → policy picks a path → global number → sealed into a batch.
+//! The life of a packet in (`ingress`): opened in place → path accounting → resequencer → delivered.
+//! Between them (`control`): probes, reports, link descriptions.
 //!
 //! The owner is [`crate::endpoint::Endpoint`], which finds the tunnel a datagram or packet belongs to, runs handshakes,
 //! and lends the buffers that all tunnels share ([`Shared`]).
