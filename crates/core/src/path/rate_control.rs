@@ -1,8 +1,11 @@
 //! How fast to send on a path at most, so that bursts wait in the tunnel queue and not in a shallow modem's.
 //!
-//! A path that was filled within 10 s is paced at a quarter more than the largest rate it delivered in the last 2 s: enough
-//! to notice within a few reports that it carries more (the gain of BBR's probes), and slow enough that a burst of some
-//! milliseconds, as a stalled machine or a radio makes it, does not overflow a queue of a few dozen packets.
+//! A path that was filled within 10 s is paced at a tenth more than the largest rate it delivered in the last 2 s: enough
+//! to notice within a few reports that it carries more, and slow enough that a burst of some milliseconds, as a stalled
+//! machine or a radio makes it, does not overflow a queue of a few dozen packets.
+//!
+//! After a loss the pace is nine tenths for two round trips: what waits in the tunnel queue would keep the path's queue
+//! full and losing, and a sender that loses again after it has backed off backs off again.
 //!
 //! A path that was not filled is not paced: of its capacity only a lower bound is known, and a TCP sender that starts
 //! takes the spacing of its acknowledgements for the path's (HyStart, RFC 9406).
@@ -19,6 +22,8 @@ use crate::{time::Instant, units::Bitrate};
 pub struct RateControl {
     /// When the path, not the sender, last limited the rate.
     filled_at: Option<Instant>,
+    /// Until when it is eased after a loss.
+    eased_until: Option<Instant>,
 }
 
 impl RateControl {
@@ -29,11 +34,23 @@ impl RateControl {
         }
     }
 
+    /// Takes note that the path lost something; `rtt`: its smoothed round-trip time.
+    pub fn on_loss(&mut self, now: Instant, rtt: Duration) {
+        if self
+            .eased_until
+            .is_none_or(|until| now.since(until) > BETWEEN_EASES)
+        {
+            self.eased_until = Some(now + (rtt * 2).max(LEAST_EASE));
+        }
+    }
+
     /// The pace; `None`: no limit is known.
     #[must_use]
     pub fn pace(&self, now: Instant, rate: &DeliveryRate) -> Option<Bitrate> {
         let is_known = self.filled_at.is_some_and(|at| now.since(at) < MEMORY);
-        let pace = rate.max().filter(|_| is_known)?.scale(5, 4);
+        let is_eased = self.eased_until.is_some_and(|until| now < until);
+        let percent = if is_eased { 90 } else { 110 };
+        let pace = rate.max().filter(|_| is_known)?.scale(percent, 100);
         Some(pace.max(LEAST))
     }
 }
@@ -42,6 +59,9 @@ impl RateControl {
 pub const FILLED: Duration = Duration::from_millis(4);
 /// How long a path's capacity is remembered after it was last full.
 const MEMORY: Duration = Duration::from_secs(10);
+const LEAST_EASE: Duration = Duration::from_millis(50);
+/// Losses in this time after an ease change nothing, so that random loss does not wear the pace down.
+const BETWEEN_EASES: Duration = Duration::from_secs(1);
 /// No pace is lower: from less, a wrong first estimate would take too long to grow, and a burst at this rate is short.
 const LEAST: Bitrate = Bitrate::from_mbps(10);
 
@@ -77,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_filled_path_is_paced_and_a_quarter_above_its_rate() {
+    fn only_a_filled_path_is_paced_and_a_tenth_above_its_rate() {
         let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
         let rate = Bitrate::from_mbps(64);
         assert!(
@@ -90,7 +110,7 @@ mod tests {
             .flatten()
             .expect("paced");
         assert!(
-            (Bitrate::from_mbps(79)..Bitrate::from_mbps(82)).contains(&pace),
+            (Bitrate::from_mbps(69)..Bitrate::from_mbps(72)).contains(&pace),
             "{pace}"
         );
         assert_eq!(
@@ -98,6 +118,26 @@ mod tests {
             None,
             "forgotten"
         );
+    }
+
+    #[test]
+    fn a_loss_eases_the_pace_for_a_while_and_not_at_once_again() {
+        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
+        let full = deliver(&mut control, &mut meter, 0, Bitrate::from_mbps(64), true)
+            .pop()
+            .flatten()
+            .expect("paced");
+        let rtt = Duration::from_millis(40);
+        control.on_loss(Instant::from_millis(300), rtt);
+        assert!(
+            control
+                .pace(Instant::from_millis(310), &meter)
+                .expect("paced")
+                < full.scale(85, 100)
+        );
+        assert_eq!(control.pace(Instant::from_millis(380), &meter), Some(full));
+        control.on_loss(Instant::from_millis(390), rtt);
+        assert_eq!(control.pace(Instant::from_millis(391), &meter), Some(full));
     }
 
     #[test]

@@ -207,8 +207,13 @@ impl Tunnel {
             return;
         }
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
+        let lost_before = path.loss.lost();
         path.loss
             .on_report(now, path.sender.reported(), report.received_pkts);
+        if path.loss.lost() > lost_before {
+            path.rate_control
+                .on_loss(now, path.rtt.smoothed().unwrap_or_default());
+        }
         let delivered = Delivered {
             bytes: Bytes::new(report.received_bytes),
             packets: report.received_pkts,
