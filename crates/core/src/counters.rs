@@ -11,6 +11,8 @@ pub enum DropReason {
     Aqm,
     /// Inner packet: a copy had arrived before.
     Duplicate,
+    /// Inner packet: taken back from a silent path, and no other worked in time.
+    Expired,
     /// Datagram: the tag does not fit; damaged, or sealed by a stranger.
     Forged,
     /// Handshake: not valid for our key, or the sender is unknown.
@@ -43,9 +45,10 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Aqm,
         Self::Duplicate,
+        Self::Expired,
         Self::Forged,
         Self::HandshakeInvalid,
         Self::HandshakeLimited,
@@ -68,6 +71,7 @@ impl DropReason {
         match self {
             Self::Aqm => "aqm",
             Self::Duplicate => "duplicate",
+            Self::Expired => "expired",
             Self::Forged => "forged",
             Self::HandshakeInvalid => "handshake_invalid",
             Self::HandshakeLimited => "handshake_limited",

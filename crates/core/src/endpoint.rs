@@ -288,6 +288,10 @@ impl Endpoint {
             &mut shared,
         );
         if peer.tunnel.take_closed_by_peer() {
+            if let Some(connector) = &mut self.connector {
+                // Attempts under way carry the association id that ends here.
+                connector.finish(0);
+            }
             peer.tunnel.sessions().clear();
             peer.tunnel.reset(now, &mut shared);
             peer.association = u64::from_be_bytes(self.random.array());

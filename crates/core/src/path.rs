@@ -113,7 +113,7 @@ impl Path {
         }
     }
 
-    /// The interval of reports about this path: clamp(min RTT / 4, 5 ms, 25 ms), `algorithms` section 3.1.
+    /// The interval of reports about this path: clamp(min RTT / 4, 5 ms, 25 ms), `docs/algorithms.md` section 3.1.
     #[must_use]
     pub fn feedback_interval(&self) -> Duration {
         let quarter = self.rtt.min().map_or(Duration::ZERO, |rtt| rtt / 4);

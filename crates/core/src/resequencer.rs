@@ -15,7 +15,7 @@
 //! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
 //!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
 //!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]. Then everything older that is missing counts as lost. Only the oldest held packet's deadline runs, so many gaps
-//!    do not add up (`algorithms` section 6, trap 2).
+//!    do not add up (`docs/algorithms.md` section 6, trap 2).
 //!
 //! A packet that arrives after it was counted lost is released at once and counted as late: TCP and QUIC put it in
 //! order themselves, and nothing is thrown away.
@@ -229,6 +229,11 @@ impl Resequencer {
                 self.release(now, seq, packet, out);
                 Verdict::Released
             }
+            State::Lost | State::Missing if self.is_claimed(seq, flow_step) => {
+                self.stats.released_late += 1;
+                self.release(now, seq, packet, out);
+                Verdict::Late
+            }
             State::Lost | State::Missing => {
                 self.hold(now, seq, flow_step, deadline, packet);
                 Verdict::Held
@@ -372,6 +377,11 @@ impl Resequencer {
             State::Lost => self.frontier.is_after(previous),
             State::Held | State::Missing => false,
         }
+    }
+
+    /// Whether another held packet names the same predecessor: no honest sender does that, and one entry remembers one.
+    fn is_claimed(&self, seq: Seq, flow_step: u16) -> bool {
+        self.entry(seq.minus(u32::from(flow_step))).successor != NO_SLOT
     }
 
     fn hold(

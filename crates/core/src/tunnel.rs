@@ -169,7 +169,7 @@ impl Tunnel {
             if let Some(former) = self.former[id.index()].take() {
                 path.sender = former.sender;
                 path.receiver = former.receiver;
-                path.announced.version = former.version + 1;
+                path.announced.version = former.version.wrapping_add(1);
             }
             path.pace(now, self.role);
             *slot = Some(Box::new(path));
@@ -251,9 +251,7 @@ impl Tunnel {
     /// Paths that have a route and do not work, though nothing says why: another address may.
     #[must_use]
     pub fn stuck_paths(&self) -> Vec<PathId> {
-        let is_stuck = |path: &&Path| {
-            path.route.is_some() && matches!(path.health.state(), State::Down | State::Probing)
-        };
+        let is_stuck = |path: &&Path| path.route.is_some() && path.health.state() == State::Down;
         self.paths().filter(is_stuck).map(|path| path.id).collect()
     }
 
@@ -280,7 +278,7 @@ impl Tunnel {
         let role = self.role;
         if let Some(path) = self.path_mut(id) {
             change(&mut path.link);
-            path.announced.version += 1;
+            path.announced.version = path.announced.version.wrapping_add(1);
             path.announced.due = Some(now);
             path.pace(now, role);
         }
@@ -420,7 +418,7 @@ impl Tunnel {
             return;
         };
         let before = self.reinject.len();
-        path.sender.take_unreported(&mut self.reinject);
+        path.sender.take_unreported(id, &mut self.reinject);
         self.counts.reinjected += (self.reinject.len() - before) as u64;
         // Several paths may fall silent at once: what is oldest goes first.
         let base = self.next_global;

@@ -211,12 +211,21 @@ impl Netlink {
         Ok(self.rules(&priorities)?.len())
     }
 
-    /// Removes all rules with a priority in `priorities`, both families.
+    /// Removes the rules with a priority in `priorities` that ask `table`, or the main table without its short prefixes,
+    /// both families. Others in that range are somebody else's.
     ///
     /// # Errors
     /// The error of the kernel.
-    pub fn delete_rules(&self, priorities: RangeInclusive<u32>) -> io::Result<()> {
-        for rule in self.rules(&priorities)? {
+    pub fn delete_rules(&self, priorities: RangeInclusive<u32>, table: u32) -> io::Result<()> {
+        let is_ours = |rule: &RuleMessage| {
+            let mut attributes = rule.attributes.iter();
+            let suppresses = |attribute| matches!(attribute, &RuleAttribute::SuppressPrefixLen(len) if len != u32::MAX);
+            attributes
+                .clone()
+                .any(|attribute| *attribute == RuleAttribute::Table(table))
+                || attributes.any(suppresses)
+        };
+        for rule in self.rules(&priorities)?.into_iter().filter(is_ours) {
             let request = self.handle.rule().del(rule);
             absent_is_none(self.runtime.block_on(request.execute()))?;
         }

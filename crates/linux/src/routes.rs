@@ -278,7 +278,7 @@ pub fn recover(base: &Path, name: &str) -> io::Result<bool> {
 
 /// Undoes all that `state` stands for, then forgets it. Everything is tried; the first error is returned.
 fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> io::Result<()> {
-    let rules = netlink.delete_rules(priorities(state.slot));
+    let rules = netlink.delete_rules(priorities(state.slot), table(state.slot));
     let routes = netlink.flush_table(table(state.slot));
     let nft = if state.has_nft {
         nft::remove(name)
@@ -299,7 +299,7 @@ fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
             continue;
         }
         if slot == preferred {
-            netlink.delete_rules(priorities(slot))?;
+            netlink.delete_rules(priorities(slot), table(slot))?;
         }
         if netlink.rule_count(priorities(slot))? == 0 {
             return Ok(slot);

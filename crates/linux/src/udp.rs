@@ -3,7 +3,7 @@
 //! One `sendmsg` sends a batch of equal datagrams (`UDP_SEGMENT`), one `recvmmsg` takes up to 32 messages of up to 64
 //! datagrams each (`UDP_GRO`). Sockets are non-blocking and never fragment: `IP_PMTUDISC_PROBE` ignores the kernel's
 //! guess of the path MTU, so a datagram above the MTU of the device fails with `EMSGSIZE`, and one above the path's is
-//! lost, which is how the engine finds the path MTU (RFC 8899).
+//! lost: set `mtu` where a path is narrower than its device.
 //!
 //! Some devices refuse segments although the kernel offers them (quinn issues 1128, 2399). Such a batch is sent again
 //! one by one; if that works, it was the segmentation, and the socket does without from then on. Sending is therefore

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::{
-    ids::Seq,
+    ids::{PathId, Seq},
     packet::{PacketBuf, Pool},
     time::Instant,
     units::Bytes,
@@ -21,8 +21,21 @@ pub struct Numbered {
     pub flow_step: u16,
     /// Keyed hash of the flow.
     pub flow_hash: u64,
+    /// Where it was sent before, if it was taken back.
+    pub origin: Option<Origin>,
     /// The packet.
     pub packet: PacketBuf,
+}
+
+/// An earlier sending of a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The path.
+    pub path: PathId,
+    /// The datagram's number on it.
+    pub counter: u64,
+    /// When.
+    pub sent_at: Instant,
 }
 
 /// The sending side of one path.
@@ -101,7 +114,7 @@ impl Sender {
             reason = "the wire carries the low 32 bits"
         )]
         let back = Seq(self.next_data as u32).distance_from(highest);
-        let Some(reported) = u64::try_from(back - 1)
+        let Some(reported) = u64::try_from(i64::from(back) - 1)
             .ok()
             .and_then(|back| self.next_data.checked_sub(back))
         else {
@@ -126,12 +139,21 @@ impl Sender {
     }
 
     /// Hands every packet not yet reported to `taken`, oldest first, and forgets what is in flight: the path is silent.
-    pub fn take_unreported(&mut self, taken: &mut VecDeque<Numbered>) {
-        taken.extend(
-            self.outstanding
-                .drain(..)
-                .filter_map(|outstanding| outstanding.numbered),
-        );
+    ///
+    /// `path`: its id, noted in each packet's [`Origin`].
+    pub fn take_unreported(&mut self, path: PathId, taken: &mut VecDeque<Numbered>) {
+        let first = self.next_data - self.outstanding.len() as u64;
+        for (counter, outstanding) in (first..).zip(self.outstanding.drain(..)) {
+            if let Some(mut numbered) = outstanding.numbered {
+                let sent_at = outstanding.sent_at;
+                numbered.origin = Some(Origin {
+                    path,
+                    counter,
+                    sent_at,
+                });
+                taken.push_back(numbered);
+            }
+        }
         self.in_flight = Bytes::ZERO;
     }
 
@@ -160,14 +182,6 @@ impl Sender {
         self.sent_bytes
     }
 
-    /// When the oldest unreported datagram went out.
-    #[must_use]
-    pub fn oldest_sent_at(&self) -> Option<Instant> {
-        self.outstanding
-            .front()
-            .map(|outstanding| outstanding.sent_at)
-    }
-
     fn pop_oldest(&mut self, pool: &mut Pool) {
         if let Some(outstanding) = self.outstanding.pop_front() {
             self.in_flight = self.in_flight - Bytes::new(u64::from(outstanding.len));
@@ -190,6 +204,7 @@ mod tests {
             global_seq: Seq(global),
             flow_step: 0,
             flow_hash: 0,
+            origin: None,
             packet: pool.copy_of(&[1]),
         };
         sender.on_sent(Instant::ZERO, 100, Seq(global), Some(numbered), pool);
@@ -211,7 +226,7 @@ mod tests {
         );
         assert_eq!(pool.free_len(), 2);
         let mut taken = VecDeque::new();
-        sender.take_unreported(&mut taken);
+        sender.take_unreported(PathId(0), &mut taken);
         assert_eq!(
             taken.iter().map(|n| n.global_seq.0).collect::<Vec<_>>(),
             [2, 3, 4]

@@ -312,6 +312,33 @@ fn sequence_numbers_may_wrap() {
     );
 }
 
+#[test]
+fn a_sender_that_names_one_predecessor_twice_cannot_make_us_hold_for_ever() {
+    let mut rng = Rng::new(3);
+    let mut h = Harness::new();
+    let mut arrived = 0;
+    for seq in 0..5000_u32 {
+        if rng.below(4) > 0 {
+            let flow_step = u16::try_from(rng.below(6)).expect("small");
+            let path = u8::try_from(rng.below(3)).expect("small");
+            h.arrive(Sent {
+                seq,
+                flow_step,
+                path,
+                path_seq: seq,
+                path_previous: None,
+            });
+            arrived += 1;
+        }
+        h.wait(Duration::from_micros(100));
+    }
+    h.wait(Duration::from_secs(1));
+    assert_eq!(
+        (h.resequencer.held_len(), h.delivered().len()),
+        (0, arrived)
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 

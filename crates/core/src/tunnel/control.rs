@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::{Role, Shared, Tunnel};
 use crate::{
     ids::PathId,
-    path::{Path, delay::RelativeDelay, rate::Delivered, rate_control::FILLED},
+    path::{Path, delay::RelativeDelay, rate::Delivered, rate_control::FILLED, sender::Origin},
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
@@ -79,6 +79,9 @@ impl Tunnel {
     }
 
     fn send_reports(&mut self, now: Instant, out: &mut TxQueue) {
+        if out.is_full() {
+            return;
+        }
         let is_due = |path: &Path| path.receiver.report_due().is_some_and(|due| due <= now);
         if !self.paths().any(is_due) {
             return;
@@ -206,6 +209,21 @@ impl Tunnel {
         if !path.sender.on_reported(report.highest_seq, shared.pool) {
             return;
         }
+        let reported = path.sender.reported();
+        if !self.reinject.is_empty() {
+            // The path was not silent after all: what has arrived, or is lost, need not be sent again.
+            let is_settled = |origin: Origin| origin.path == id && origin.counter < reported;
+            for numbered in core::mem::take(&mut self.reinject) {
+                if numbered.origin.is_some_and(is_settled) {
+                    shared.pool.recycle(numbered.packet);
+                } else {
+                    self.reinject.push_back(numbered);
+                }
+            }
+        }
+        let Some(path) = self.path_mut(id) else {
+            return;
+        };
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
         let lost_before = path.loss.lost();
         path.loss

@@ -7,11 +7,16 @@
 //!    as not usable, so a line of a higher rank carries what the cheaper ones have no room for.
 //! 4. Header and packet are written into the path's batch and sealed there. The buffer is kept until the path reports.
 
+use core::time::Duration;
+
 use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT};
 use crate::{
     counters::DropReason,
     ids::{PathId, Seq},
-    path::{Path, sender::Numbered},
+    path::{
+        Path,
+        sender::{Numbered, Origin},
+    },
     queue::Queued,
     sched::{PacketInfo, PathView, Pick, Scheduler},
     time::Instant,
@@ -50,15 +55,16 @@ impl Tunnel {
                 is_held_back = self.view_paths(now);
                 continue;
             }
-            let (numbered, is_reinjected) = if let Some(numbered) = self.reinject.pop_front() {
-                (numbered, true)
-            } else if let Some(numbered) = self.waiting.take() {
-                (numbered, false)
-            } else if let Some(queued) = self.dequeue(now, shared) {
-                (self.number(queued), false)
-            } else {
-                return;
-            };
+            let (numbered, is_reinjected) =
+                if let Some(numbered) = self.next_reinjected(now, shared) {
+                    (numbered, true)
+                } else if let Some(numbered) = self.waiting.take() {
+                    (numbered, false)
+                } else if let Some(queued) = self.dequeue(now, shared) {
+                    (self.number(queued), false)
+                } else {
+                    return;
+                };
             let info = PacketInfo {
                 len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD),
                 flow_hash: numbered.flow_hash,
@@ -86,6 +92,19 @@ impl Tunnel {
                     self.send_copies(now, set, numbered, is_reinjected, out, shared)
                 }
             }
+        }
+    }
+
+    /// The next packet taken back from a silent path that is still worth sending.
+    fn next_reinjected(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Numbered> {
+        loop {
+            let numbered = self.reinject.pop_front()?;
+            let is_old = |origin: Origin| now.since(origin.sent_at) > REINJECT_WITHIN;
+            if !numbered.origin.is_some_and(is_old) {
+                return Some(numbered);
+            }
+            shared.drops.add(DropReason::Expired, 1);
+            shared.pool.recycle(numbered.packet);
         }
     }
 
@@ -229,6 +248,7 @@ impl Tunnel {
             global_seq,
             flow_step,
             flow_hash: queued.flow_hash,
+            origin: None,
             packet: queued.packet,
         }
     }
@@ -258,7 +278,7 @@ impl Tunnel {
                 smoothed_rtt: path.rtt.smoothed(),
                 extra_delay: match (path.delay.min(), quickest) {
                     (Some(delay), Some(quickest)) => delay.beyond(quickest),
-                    _ => core::time::Duration::ZERO,
+                    _ => Duration::ZERO,
                 },
                 rate: path.likely_rate(),
                 in_flight: path.sender.in_flight(),
@@ -314,12 +334,7 @@ impl Tunnel {
             .filter(|path| {
                 path.health.is_usable() && path.route.is_some() && Some(path.id) != other_than
             })
-            .min_by_key(|path: &&Path| {
-                (
-                    path.rtt.smoothed().unwrap_or(core::time::Duration::MAX),
-                    path.id,
-                )
-            })
+            .min_by_key(|path: &&Path| (path.rtt.smoothed().unwrap_or(Duration::MAX), path.id))
             .map(|path| path.id)
     }
 }
@@ -351,3 +366,6 @@ struct Flags {
 const fn wire_seq(counter: u64) -> Seq {
     Seq(counter as u32)
 }
+
+/// Older packets are of no use to anybody: their senders have sent them again, or given up.
+const REINJECT_WITHIN: Duration = Duration::from_secs(2);

@@ -133,7 +133,7 @@ impl Tunnel {
 
 impl Tunnel {
     /// How long after a packet's arrival everything sent before it should be here: what the slowest path in use needs
-    /// beyond what this packet needed, and a margin (`algorithms` section 3.6).
+    /// beyond what this packet needed, and a margin (`docs/algorithms.md` section 3.6).
     fn longest_wait(&self, now: Instant, own: crate::path::delay::RelativeDelay) -> Duration {
         let beyond = self
             .paths()

@@ -20,7 +20,7 @@ use crate::{
 /// Longest link name on the wire in bytes.
 pub const MAX_NAME_LEN: usize = 32;
 
-/// What one end has received on one path: the feedback of `algorithms` section 3.1.
+/// What one end has received on one path: the feedback of `docs/algorithms.md` section 3.1.
 ///
 /// All counters are cumulative, so a lost report costs nothing but time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

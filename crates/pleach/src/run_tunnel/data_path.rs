@@ -51,6 +51,8 @@ pub(super) struct DataPath<'a> {
     rx: RecvBatch,
     packets: Vec<PacketBuf>,
     refused: u64,
+    /// Packets the TUN did not take.
+    undelivered: u64,
 }
 
 struct Control {
@@ -97,6 +99,7 @@ impl<'a> DataPath<'a> {
             rx: RecvBatch::default(),
             packets: Vec::new(),
             refused: 0,
+            undelivered: 0,
         };
         match &config.role {
             Role::Gateway(gateway) => {
@@ -211,9 +214,11 @@ impl<'a> DataPath<'a> {
         while start < self.packets.len() {
             let outcome = self.tun.write_batch(&self.packets[start..])?;
             if outcome.written + outcome.dropped == 0 {
-                // The device takes nothing now; its queue is the host's, and full: these are lost there.
+                // The device takes nothing now.
+                self.undelivered += (self.packets.len() - start) as u64;
                 break;
             }
+            self.undelivered += outcome.dropped as u64;
             start += outcome.written + outcome.dropped;
         }
         for packet in self.packets.drain(..) {
@@ -280,7 +285,11 @@ impl<'a> DataPath<'a> {
                         self.config,
                         &self.endpoint,
                         &self.links,
-                        self.refused,
+                        [
+                            ("send_refused", self.refused),
+                            ("tun_refused", self.undelivered),
+                            ("tun_malformed", self.tun.malformed_reads()),
+                        ],
                     )));
                 }
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),

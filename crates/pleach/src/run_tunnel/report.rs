@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// A snapshot of the daemon. `refused`: datagrams the kernel did not take.
+/// A snapshot of the daemon. `host_drops`: what the kernel did not take or give whole.
 pub(super) fn status(
     config: &TunnelConfig,
     endpoint: &Endpoint,
     links: &[ClientLink],
-    refused: u64,
+    host_drops: [(&str, u64); 3],
 ) -> StatusReport {
     let peers: Vec<_> = endpoint.status().collect();
     let is_client = matches!(config.role, Role::Client(_));
@@ -43,7 +43,7 @@ pub(super) fn status(
         .iter()
         .map(|(reason, count)| (reason.name().to_owned(), count))
         .collect();
-    drops.insert("send_refused".to_owned(), refused);
+    drops.extend(host_drops.map(|(reason, count)| (reason.to_owned(), count)));
     StatusReport {
         mode: if is_client { "client" } else { "gateway" }.to_owned(),
         name: config.name.clone(),
