@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use pleach_core::path::health::State;
 
-use crate::world::{PathModel, World};
-
-fn connected(world: &World) -> bool {
-    world.hosts.iter().all(|host| host.endpoint.is_up())
-}
+use crate::world::{PathModel, World, connected};
 
 /// Sends one packet down every 500 µs for `time`.
 fn stream(world: &mut World, number: &mut u32, time: Duration) {

@@ -17,6 +17,7 @@ use pleach_core::{
     packet::PacketBuf,
     path::{health::State, link::Link},
     resequencer::MAX_HELD,
+    sched::Policy,
     wire::control::LinkRole,
 };
 use proptest::{
@@ -382,15 +383,7 @@ fn explore<S: Strategy<Value = Op>>(cases: u32, op: impl Fn() -> S) {
     let seed: u64 = std::env::var("PLEACH_SEED")
         .ok()
         .map_or(1, |seed| seed.parse().expect("PLEACH_SEED is a number"));
-    for (index, policy) in (0_u64..).zip([
-        "earliest-arrival",
-        "flow",
-        "min-rtt",
-        "redundant",
-        "round-robin",
-        "single",
-        "weighted",
-    ]) {
+    for (index, &policy) in (0_u64..).zip(Policy::<String>::NAMES) {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_be_bytes());
         bytes[8..16].copy_from_slice(&index.to_be_bytes());

@@ -2,23 +2,9 @@
 
 use std::time::Duration;
 
-use pleach_core::{counters::DropReason, path::health::State};
+use pleach_core::{counters::DropReason, path::health::State, sched::Policy};
 
-use crate::world::{PathModel, World, path_id};
-
-const POLICIES: [&str; 7] = [
-    "earliest-arrival",
-    "flow",
-    "min-rtt",
-    "redundant",
-    "round-robin",
-    "single",
-    "weighted",
-];
-
-fn connected(world: &World) -> bool {
-    world.hosts.iter().all(|host| host.endpoint.is_up())
-}
+use crate::world::{PathModel, World, connected, path_id};
 
 #[test]
 fn connects_within_two_round_trips() {
@@ -43,7 +29,7 @@ fn connects_within_two_round_trips() {
 
 #[test]
 fn every_policy_delivers_every_packet_in_order_both_ways() {
-    for policy in POLICIES {
+    for &policy in Policy::<String>::NAMES {
         let mut world = World::pair(policy, 2);
         world
             .run_until_true(Duration::from_secs(1), connected)

@@ -21,13 +21,9 @@ use pleach_core::{
     wire::handshake::Hello,
 };
 
-use crate::world::{DATA, World, outer, private_key, public_key};
+use crate::world::{DATA, World, connected, outer, private_key, public_key};
 
 const CONTROL: u8 = 5;
-
-fn connected(world: &World) -> bool {
-    world.hosts.iter().all(|host| host.endpoint.is_up())
-}
 
 fn connect(policy: &str, seed: u64) -> World {
     let mut world = World::pair(policy, seed);

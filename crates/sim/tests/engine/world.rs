@@ -151,6 +151,11 @@ pub(crate) fn outer(client: usize, link: usize) -> SocketAddr {
     SocketAddr::from(([198, high, link as u8, low], 4000))
 }
 
+/// Whether every host can send to a peer.
+pub(crate) fn connected(world: &World) -> bool {
+    world.hosts.iter().all(|host| host.endpoint.is_up())
+}
+
 impl World {
     /// A gateway and `clients` clients with one link for each of `paths`, all started at once.
     pub(crate) fn new(clients: usize, paths: &[PathModel], policy_name: &str, seed: u64) -> Self {
