@@ -23,23 +23,19 @@ use std::{
 };
 
 use anyhow::Context as _;
-use hdrhistogram::Histogram as Lateness;
-use pleach_core::{time::Instant, units::Bytes};
+use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
     link::{
-        LinkChange, LinkStats,
+        LinkChange,
         bundle::{Bundle, SharedConfig},
-        histogram::Histogram,
     },
+    measure::DirectionReport,
     scenario::{Action, Directions, Event, Scenario},
 };
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::emulator::worker::{Command, Worker};
-
-/// Length of a sample of a link's series.
-pub const SAMPLE: Duration = Duration::from_millis(100);
 
 /// The two ends of a link.
 #[derive(Debug)]
@@ -48,37 +44,6 @@ pub struct Ends {
     pub client: OwnedFd,
     /// The TUN device in the gateway.
     pub gateway: OwnedFd,
-}
-
-/// What one direction of all links did.
-#[derive(Debug)]
-pub struct DirectionReport {
-    /// One entry a link.
-    pub links: Vec<LinkReport>,
-    /// How late packets were written, in nanoseconds.
-    pub lateness_ns: Lateness<u64>,
-}
-
-/// What one direction of one link did.
-#[derive(Clone, Debug)]
-pub struct LinkReport {
-    /// Counters since the start of the run.
-    pub stats: LinkStats,
-    /// Time in queue and serialisation.
-    pub queue_delay: Histogram,
-    /// One entry per [`SAMPLE`].
-    pub samples: Vec<Sample>,
-}
-
-/// What one direction of one link did within a [`SAMPLE`].
-#[derive(Clone, Copy, Debug)]
-pub struct Sample {
-    /// Bytes delivered.
-    pub tx_bytes: u64,
-    /// Longest time in queue and serialisation.
-    pub longest_wait: Duration,
-    /// Bytes the line could have carried; `None` without a limit.
-    pub capacity: Option<Bytes>,
 }
 
 /// A change at an instant, for the thread of one direction.

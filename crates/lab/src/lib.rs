@@ -1,6 +1,6 @@
 //! The lab: real kernels and real daemons over emulated links.
 //!
-//! [`run()`] takes a scenario file and builds its world from network namespaces of this machine ([`topology`]):
+//! [`run()`] takes a scenario and builds its world from network namespaces of this machine ([`topology`]):
 //!
 //! ```text
 //!            link 0: TUN <-> emulator <-> TUN
@@ -10,19 +10,17 @@
 //! ```
 //!
 //! The [`emulator`] drives `pleach-sim`'s link model with real packets and the real clock. Daemons run as child
-//! processes in client and gateway, traffic programs ([`traffic`]) as threads. What they measured goes to
-//! [`results`] and [`report`]. Nothing outlives the process, not even when it is killed: namespaces, devices and
+//! processes in client and gateway, traffic programs ([`traffic`]) as threads. What they measured becomes
+//! `pleach-sim`'s results and report. Nothing outlives the process, not even when it is killed: namespaces, devices and
 //! daemons hang on its descriptors and threads.
 //!
 //! Needs root, or a kernel that lets users make user namespaces; `/dev/net/tun`; `ip` (iproute2).
 
 pub mod emulator;
 pub mod netns;
-pub mod report;
-pub mod results;
 pub mod run;
 pub mod topology;
 pub mod traffic;
 mod wait;
 
-pub use run::{Options, load_scenario, run};
+pub use run::{Options, run};

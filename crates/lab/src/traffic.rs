@@ -18,25 +18,18 @@ use std::{io, thread::JoinHandle};
 use anyhow::{Context as _, anyhow};
 use pleach_core::time::{Instant, saturating_nanos};
 use pleach_linux::clock;
-use pleach_sim::scenario::{Direction, Family, Traffic, TrafficKind};
+use pleach_sim::{
+    measure::FlowReport,
+    scenario::{Direction, Family, Traffic, TrafficKind},
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{
-    netns::Netns,
-    results::{PingPoint, PingSummary},
-    wait,
-};
+use crate::{netns::Netns, wait};
 
-/// Length of a bin of [`FlowReport::bins`].
-pub const BIN: Duration = Duration::from_millis(10);
-/// How long before the run a ping starts, to see the idle round trip.
-pub const IDLE_PING: Duration = Duration::from_secs(1);
 /// How long receivers wait for what is under way when the senders stop.
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest wait in one system call, so that programs see the clock.
 const TICK: Duration = Duration::from_millis(100);
-/// Most delays kept of one flow.
-const MAX_DELAYS: usize = 4_000_000;
 
 /// Where a flow runs.
 #[derive(Clone, Debug)]
@@ -53,25 +46,6 @@ pub struct Ends {
     pub mptcp: bool,
 }
 
-/// What a flow measured.
-#[derive(Clone, Debug, Default)]
-pub struct FlowReport {
-    /// Payload bytes that arrived per [`BIN`], from the run's beginning on.
-    pub bins: Vec<u64>,
-    /// One-way delay (UDP), round trip (TCP, ping) or completion time (requests), in milliseconds.
-    pub delays_ms: Vec<f64>,
-    /// Datagrams or requests sent.
-    pub sent: u64,
-    /// Datagrams or replies that arrived, copies not counted.
-    pub received: u64,
-    /// How many later datagrams arrived before a late one, at most.
-    pub reorder_depth_max: u64,
-    /// Segments sent again (TCP).
-    pub retransmits: Option<u64>,
-    /// Round trips before the run, and each round trip in it (ping).
-    pub pings: Option<(PingSummary, PingSummary, Vec<PingPoint>)>,
-}
-
 /// A flow under way.
 #[derive(Debug)]
 pub struct Flow {
@@ -86,6 +60,16 @@ struct Schedule {
     begin: Instant,
     start: Instant,
     stop: Instant,
+}
+
+impl Schedule {
+    /// Counts `bytes` that arrive now.
+    fn record(&self, report: &mut FlowReport, bytes: usize) {
+        let now = clock::now();
+        if now >= self.begin {
+            report.record(now.since(self.begin), bytes);
+        }
+    }
 }
 
 /// Starts `traffic` as item `index` of a run that begins at `begin`; listeners are ready when this returns.
@@ -140,92 +124,6 @@ impl Flow {
             sum.add(report);
         }
         Ok(sum)
-    }
-}
-
-impl FlowReport {
-    /// Payload that arrived, in bytes.
-    #[must_use]
-    pub fn total_bytes(&self) -> u64 {
-        self.bins.iter().sum()
-    }
-
-    /// Share of what was sent that never arrived; zero if nothing was sent.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-    pub fn loss(&self) -> f64 {
-        if self.sent == 0 {
-            return 0.0;
-        }
-        self.sent.saturating_sub(self.received) as f64 / self.sent as f64
-    }
-
-    /// The longest time without payload that begins in `from..to`, to the length of a [`BIN`]. Counts from the first
-    /// payload on and until `stop`; all times since the run's beginning.
-    #[must_use]
-    pub fn longest_gap(&self, stop: Duration, from: Duration, to: Duration) -> Duration {
-        let index =
-            |at: Duration| usize::try_from(at.as_nanos() / BIN.as_nanos()).unwrap_or(usize::MAX);
-        let is_empty = |bin: usize| self.bins.get(bin).is_none_or(|&bytes| bytes == 0);
-        let first = self.bins.iter().position(|&bytes| bytes > 0);
-        let (mut longest, mut current, mut began) = (0_u32, 0_u32, 0);
-        for bin in first.unwrap_or(0)..index(stop) {
-            if !is_empty(bin) {
-                current = 0;
-                continue;
-            }
-            if current == 0 {
-                began = bin;
-            }
-            current += 1;
-            if (index(from)..index(to)).contains(&began) {
-                longest = longest.max(current);
-            }
-        }
-        BIN * longest
-    }
-
-    fn add(&mut self, other: Self) {
-        if self.bins.len() < other.bins.len() {
-            self.bins.resize(other.bins.len(), 0);
-        }
-        for (sum, bytes) in self.bins.iter_mut().zip(other.bins) {
-            *sum += bytes;
-        }
-        let room = MAX_DELAYS.saturating_sub(self.delays_ms.len());
-        self.delays_ms
-            .extend(other.delays_ms.into_iter().take(room));
-        self.sent += other.sent;
-        self.received += other.received;
-        self.reorder_depth_max = self.reorder_depth_max.max(other.reorder_depth_max);
-        self.retransmits = match (self.retransmits, other.retransmits) {
-            (Some(a), Some(b)) => Some(a + b),
-            (a, b) => a.or(b),
-        };
-        self.pings = self.pings.take().or(other.pings);
-    }
-
-    /// Counts `bytes` that arrive now.
-    fn record(&mut self, schedule: &Schedule, bytes: usize) {
-        let now = clock::now();
-        if now < schedule.begin {
-            return;
-        }
-        let bin = now.since(schedule.begin).as_nanos() / BIN.as_nanos();
-        let Ok(bin) = usize::try_from(bin) else {
-            return;
-        };
-        // Bounded: programs end a second after the run.
-        if self.bins.len() <= bin {
-            self.bins.resize(bin + 1, 0);
-        }
-        self.bins[bin] += u64::try_from(bytes).unwrap_or(0);
-    }
-
-    fn delay(&mut self, delay: Duration) {
-        if self.delays_ms.len() < MAX_DELAYS {
-            self.delays_ms.push(delay.as_secs_f64() * 1e3);
-        }
     }
 }
 
@@ -377,28 +275,4 @@ pub(crate) fn address_of(family: Family, v4: impl Into<IpAddr>, v6: impl Into<Ip
 /// Whether payload goes from the server to the client.
 fn is_down(direction: Direction) -> bool {
     direction == Direction::Down
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gaps_count_between_payloads_and_until_the_end() {
-        let report = FlowReport {
-            bins: vec![0, 0, 0, 9, 0, 9, 0, 0, 9],
-            ..FlowReport::default()
-        };
-        let ms = Duration::from_millis;
-        let gap = |stop, from, to| report.longest_gap(ms(stop), ms(from), ms(to));
-        assert_eq!(
-            gap(90, 0, 90),
-            ms(20),
-            "what precedes the first payload is no gap"
-        );
-        assert_eq!(gap(90, 0, 60), ms(10), "began before 60 ms");
-        assert_eq!(gap(150, 0, 150), ms(60));
-        let silent = FlowReport::default();
-        assert_eq!(silent.longest_gap(ms(50), ms(0), ms(50)), ms(50));
-    }
 }

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use pleach_lab::{Options, netns, results::Results, run::run_scenario};
-use pleach_sim::scenario::{Files, Scenario};
+use pleach_lab::{Options, netns};
+use pleach_sim::{
+    results::Results,
+    scenario::{Files, Scenario},
+};
 
 /// Runs a scenario; `None`, aloud, where namespaces are not allowed.
 fn run(text: &str) -> Option<Results> {
@@ -22,7 +25,7 @@ fn run(text: &str) -> Option<Results> {
         quiet: true,
         ..Options::default()
     };
-    Some(run_scenario(&scenario, out.path(), &options).expect("the scenario runs"))
+    Some(pleach_lab::run(&scenario, out.path(), &options).expect("the scenario runs"))
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! | [`control`] | the control socket: protocol, server, client |
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_tunnel`] | the tunnel daemon |
+//! | [`scenarios`] | scenario files in, results out: for lab and simulator |
 
 mod check;
 mod cli;
@@ -18,6 +19,7 @@ mod keys;
 #[cfg(feature = "lab")]
 mod lab;
 mod run_tunnel;
+mod scenarios;
 mod status;
 
 use std::process::ExitCode;

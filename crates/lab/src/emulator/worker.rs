@@ -12,13 +12,14 @@ use std::{
 use hdrhistogram::Histogram as Lateness;
 use pleach_core::time::{Instant, saturating_nanos};
 use pleach_linux::clock;
-use pleach_sim::link::{LinkState, bundle::Bundle};
+use pleach_sim::{
+    link::{LinkState, bundle::Bundle},
+    measure::{DirectionReport, LinkReport, SAMPLE, Sample},
+};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::{
-    emulator::{
-        DirectionReport, LinkReport, SAMPLE, Sample, Target, TimedChange, tun::set_carrier,
-    },
+    emulator::{Target, TimedChange, tun::set_carrier},
     wait::timespec,
 };
 
@@ -246,7 +247,7 @@ impl Worker {
             .collect();
         Some(DirectionReport {
             links,
-            lateness_ns: self.lateness_ns.clone(),
+            lateness_ns: Some(self.lateness_ns.clone()),
         })
     }
 }

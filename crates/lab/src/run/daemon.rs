@@ -12,12 +12,14 @@ use std::{
 use anyhow::{Context as _, bail};
 use pleach_core::time::Instant;
 use pleach_linux::clock;
-use pleach_sim::scenario::{Cost, DaemonAction, End, Family, LinkSpec, TunnelSpec};
+use pleach_sim::{
+    results::StatusSample,
+    scenario::{Cost, DaemonAction, End, Family, LinkSpec, TunnelSpec},
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     netns::Netns,
-    results::StatusSample,
     topology::{GATEWAY_V4, GATEWAY_V6, Topology},
     wait,
 };

@@ -10,17 +10,20 @@ use anyhow::{Context as _, bail};
 use indicatif::ProgressBar;
 use pleach_core::time::Instant;
 use pleach_linux::clock;
-use pleach_sim::scenario::{Action, Family, Scenario, Traffic, TrafficKind};
+use pleach_sim::{
+    measure::{IDLE_PING, PhaseReport},
+    phases::Setup,
+    results::{StatusSample, Transport},
+    scenario::{Action, Family, Scenario, Traffic, TrafficKind},
+};
 
 use crate::{
-    emulator::DirectionReport,
-    results::{StatusSample, Transport},
     run::daemon::Daemons,
     topology::{
         GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Reach, SERVER_V4, SERVER_V6, Topology,
         link_address,
     },
-    traffic::{self, Ends, Flow, FlowReport, IDLE_PING, address_of},
+    traffic::{self, Ends, Flow, address_of},
     wait,
 };
 
@@ -32,23 +35,6 @@ const LEAD: Duration = Duration::from_millis(300);
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_PORT: u16 = 4_999;
 
-/// What is special about a phase.
-#[derive(Clone, Debug)]
-pub(super) struct Setup {
-    pub(super) label: String,
-    /// Directory below the output directory.
-    pub(super) dir: String,
-    /// Which repetition, from 0.
-    pub(super) repeat: u32,
-    pub(super) is_main: bool,
-    pub(super) transport: Transport,
-    /// Indices of the links in use.
-    pub(super) links: Vec<usize>,
-    pub(super) with_tunnel: bool,
-    /// Whether only the TCP flows of the scenario run.
-    pub(super) tcp_only: bool,
-}
-
 pub(super) struct Phase<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) setup: &'a Setup,
@@ -58,15 +44,6 @@ pub(super) struct Phase<'a> {
     pub(super) progress: &'a ProgressBar,
     /// Time that earlier phases took.
     pub(super) elapsed: Duration,
-}
-
-/// What a phase measured.
-pub(super) struct PhaseReport {
-    /// One entry per traffic of the scenario; `None` if it did not run.
-    pub(super) flows: Vec<Option<FlowReport>>,
-    pub(super) down: DirectionReport,
-    pub(super) up: DirectionReport,
-    pub(super) status: Vec<StatusSample>,
 }
 
 impl Phase<'_> {

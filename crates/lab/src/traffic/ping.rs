@@ -8,15 +8,15 @@ use std::{
 
 use pleach_core::time::Instant;
 use pleach_linux::clock;
+use pleach_sim::{
+    measure::{FlowReport, IDLE_PING},
+    results::{PingPoint, PingSummary, Quantiles},
+};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
     netns::Netns,
-    results::{PingPoint, PingSummary, Quantiles},
-    traffic::{
-        Ends, FlowReport, GRACE, IDLE_PING, Schedule, TICK, is_timeout, number_at, times,
-        udp_socket, unspecified,
-    },
+    traffic::{Ends, GRACE, Schedule, TICK, is_timeout, number_at, times, udp_socket, unspecified},
     wait,
 };
 

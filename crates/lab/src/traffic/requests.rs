@@ -9,10 +9,11 @@ use std::{
 use anyhow::bail;
 use pleach_core::time::Instant;
 use pleach_linux::clock;
+use pleach_sim::measure::FlowReport;
 use socket2::Socket;
 
 use crate::{
-    traffic::{Ends, FlowReport, Schedule, TICK, connect, is_timeout, listen, number_at, times},
+    traffic::{Ends, Schedule, TICK, connect, is_timeout, listen, number_at, times},
     wait,
 };
 
@@ -121,7 +122,7 @@ fn request(
         match stream.read(&mut buffer) {
             Ok(0) => bail!("cut off"),
             Ok(count) => {
-                report.record(schedule, count);
+                schedule.record(report, count);
                 left = left.saturating_sub(u64::try_from(count)?);
             }
             Err(error) if is_timeout(&error) => {}

@@ -8,11 +8,11 @@ use std::{
 };
 
 use pleach_linux::clock;
-use pleach_sim::scenario::Direction;
+use pleach_sim::{measure::FlowReport, scenario::Direction};
 use socket2::Socket;
 
 use crate::{
-    traffic::{Ends, FlowReport, GRACE, Schedule, TICK, connect, is_down, is_timeout, listen},
+    traffic::{Ends, GRACE, Schedule, TICK, connect, is_down, is_timeout, listen},
     wait,
 };
 
@@ -108,7 +108,7 @@ fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowRepor
             Ok(0) => break,
             // What arrives after the end does not count.
             Ok(_) if clock::now() >= schedule.stop => {}
-            Ok(count) => report.record(schedule, count),
+            Ok(count) => schedule.record(&mut report, count),
             Err(error) if is_timeout(&error) => {}
             Err(_) => break,
         }

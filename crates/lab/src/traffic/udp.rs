@@ -11,13 +11,16 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 use pleach_linux::clock;
-use pleach_sim::scenario::{Direction, Profile};
+use pleach_sim::{
+    measure::FlowReport,
+    scenario::{Direction, Profile},
+};
 use socket2::{SockAddr, Socket};
 
 use crate::{
     traffic::{
-        Ends, FlowReport, GRACE, Schedule, TICK, is_down, is_timeout, number_at, stamp, times,
-        udp_socket, unspecified,
+        Ends, GRACE, Schedule, TICK, is_down, is_timeout, number_at, stamp, times, udp_socket,
+        unspecified,
     },
     wait,
 };
@@ -150,7 +153,7 @@ fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowRepor
                 if arrivals.is_new(number) {
                     let sent_at = Instant::from_nanos(number_at(&buffer[..count], 8));
                     report.delay(clock::now().since(sent_at));
-                    report.record(schedule, count);
+                    schedule.record(&mut report, count);
                 }
             }
             Ok(_) => {}

@@ -3,23 +3,20 @@
 use core::time::Duration;
 
 use hdrhistogram::Histogram as HdrHistogram;
-use pleach_sim::{
+
+use crate::{
     link::{LinkConfig, LinkState, histogram::Histogram, trace::Rate},
+    measure::{BIN, FlowReport, LinkReport, PhaseReport, SAMPLE},
+    phases::Setup,
+    results::{
+        self, Baseline, Direction, Event, EventKind, FlowKind, FlowResult, FlowSeries, Lateness,
+        LatenessBin, LinkResult, LinkSeries, LinkSide, Pings, Quantiles, Repeat, Results, Series,
+        Transport, World,
+    },
     scenario::{
         Action, DaemonAction, Direction as Way, Directions, End, Event as Planned, Scenario,
         Traffic, TrafficKind,
     },
-};
-
-use crate::{
-    emulator::{DirectionReport, LinkReport, SAMPLE},
-    results::{
-        Baseline, Direction, Event, EventKind, FlowKind, FlowResult, FlowSeries, Lateness,
-        LatenessBin, LinkResult, LinkSeries, LinkSide, Pings, Quantiles, Results, Series,
-        Transport,
-    },
-    run::phase::{PhaseReport, Setup},
-    traffic::{BIN, FlowReport},
 };
 
 /// Within this time after an event, a gap in the payload counts as its consequence.
@@ -29,8 +26,56 @@ const LATENESS_BINS_US: [u64; 12] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 100_000, 10_000_000,
 ];
 
+/// The results of a whole run in `world`: the median of `repeats`, the scenario's own runs, with everything beside it.
+///
+/// `baselines`: each with the phase it ran in. No repeats give empty results.
+#[must_use]
+pub fn join(
+    scenario: &Scenario,
+    world: World,
+    mut repeats: Vec<PhaseReport>,
+    baselines: &[(Setup, PhaseReport)],
+) -> Results {
+    let goodputs: Vec<f64> = repeats
+        .iter()
+        .map(|report| bulk_goodput(scenario, report, false))
+        .collect();
+    let mut order: Vec<usize> = (0..repeats.len()).collect();
+    order.sort_by(|&a, &b| goodputs[a].total_cmp(&goodputs[b]));
+    let median = order.get(order.len().saturating_sub(1) / 2).copied();
+    let late = repeats
+        .iter()
+        .map(|report| ("a repetition", report))
+        .chain(
+            baselines
+                .iter()
+                .map(|(setup, report)| (setup.label.as_str(), report)),
+        )
+        .find_map(|(label, report)| {
+            let p99 = lateness(report)?.p99;
+            (p99 > results::LATENESS_LIMIT_US)
+                .then(|| format!("the emulator was late during {label}: p99 {p99:.0} µs"))
+        });
+    let chosen = median.map(|index| repeats.swap_remove(index));
+    let mut results = chosen.map_or_else(Results::default, |report| {
+        let mut results = phase_results(scenario, &report);
+        results.baselines = baselines
+            .iter()
+            .map(|(setup, other)| baseline(scenario, setup, other, &report))
+            .collect();
+        results
+    });
+    results.world = world;
+    results.judge_lateness();
+    results.refused = results.refused.take().or(late);
+    if goodputs.len() > 1 {
+        results.repeats = vec![Repeat::new("goodput_mbps", goodputs)];
+    }
+    results
+}
+
 /// Results of one phase, without baselines and repetitions.
-pub(super) fn results(scenario: &Scenario, report: &PhaseReport) -> Results {
+fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
     let transport = match scenario.tunnel {
         Some(_) => Transport::Tunnel,
         None => Transport::Raw,
@@ -74,14 +119,14 @@ pub(super) fn results(scenario: &Scenario, report: &PhaseReport) -> Results {
             lateness: lateness_bins(report),
         },
         pings: pings.map(|(idle, loaded, _)| Pings { idle, loaded }),
-        lateness_us: Some(lateness(report)),
+        lateness_us: lateness(report),
         status: report.status.clone(),
         ..Results::default()
     }
 }
 
 /// The baseline `setup` beside the main run `main`.
-pub(super) fn baseline(
+fn baseline(
     scenario: &Scenario,
     setup: &Setup,
     report: &PhaseReport,
@@ -98,7 +143,7 @@ pub(super) fn baseline(
 }
 
 /// Payload of all bulk flows per second of each flow's time, in Mbit/s.
-pub(super) fn bulk_goodput(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> f64 {
+fn bulk_goodput(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> f64 {
     let flows = scenario.traffic.iter().zip(&report.flows);
     flows
         .filter(|(traffic, _)| is_bulk(traffic, tcp_only))
@@ -107,14 +152,14 @@ pub(super) fn bulk_goodput(scenario: &Scenario, report: &PhaseReport, tcp_only: 
 }
 
 /// How late the emulator was, both directions together.
-pub(super) fn lateness(report: &PhaseReport) -> Lateness {
-    let all = all_lateness(report);
-    Lateness {
+fn lateness(report: &PhaseReport) -> Option<Lateness> {
+    let all = all_lateness(report)?;
+    Some(Lateness {
         p50: micros(all.value_at_quantile(0.50)),
         p99: micros(all.value_at_quantile(0.99)),
         max: Some(micros(all.max())),
         limit_p99: None,
-    }
+    })
 }
 
 /// The expectations of `scenario` that `results` do not meet, one line each.
@@ -336,7 +381,9 @@ fn event_result(scenario: &Scenario, event: &Planned, report: &PhaseReport) -> E
 }
 
 fn lateness_bins(report: &PhaseReport) -> Vec<LatenessBin> {
-    let all = all_lateness(report);
+    let Some(all) = all_lateness(report) else {
+        return Vec::new();
+    };
     let mut low_ns = 0;
     LATENESS_BINS_US
         .iter()
@@ -352,13 +399,11 @@ fn lateness_bins(report: &PhaseReport) -> Vec<LatenessBin> {
         .collect()
 }
 
-fn all_lateness(report: &PhaseReport) -> HdrHistogram<u64> {
-    let of = |direction: &DirectionReport| direction.lateness_ns.clone();
-    let mut all = of(&report.down);
-    if all.add(of(&report.up)).is_err() {
-        tracing::error!("lateness of the directions does not add up");
-    }
-    all
+fn all_lateness(report: &PhaseReport) -> Option<HdrHistogram<u64>> {
+    let mut all = report.down.lateness_ns.clone()?;
+    // Both have the same bounds, so adding cannot fail.
+    let _ = all.add(report.up.lateness_ns.as_ref()?);
+    Some(all)
 }
 
 fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {

@@ -11,12 +11,9 @@
 //!
 //! Known limit: nothing here is bounded, because the scenario (duration, interval) bounds what a run records.
 
-use std::{fmt, fs, path::Path};
+use core::fmt;
 
-use anyhow::Context as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::report;
 
 /// All that one run measured.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -406,22 +403,6 @@ impl Results {
     /// `json` is not JSON, or a field has another type.
     pub fn from_json(json: &str) -> serde_json::Result<Self> {
         serde_json::from_str(json)
-    }
-
-    /// Writes `results.json` and `report.html` into `dir`, which is made if needed.
-    ///
-    /// # Errors
-    /// The directory or a file could not be written.
-    pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        for (name, text) in [
-            ("results.json", self.to_json()?),
-            ("report.html", report::render(self)),
-        ] {
-            let path = dir.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
     }
 
     /// Sets `refused` if the emulator was later than its limit; keeps an earlier reason.

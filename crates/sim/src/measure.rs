@@ -1,0 +1,191 @@
+//! What a run measures, before it becomes [`Results`](crate::results::Results): the lab's programs and the simulator's
+//! hosts fill the same records.
+
+use core::time::Duration;
+
+use hdrhistogram::Histogram as Lateness;
+use pleach_core::units::Bytes;
+
+use crate::{
+    link::{LinkStats, histogram::Histogram},
+    results::{PingPoint, PingSummary, StatusSample},
+};
+
+/// Length of a sample of a link's series.
+pub const SAMPLE: Duration = Duration::from_millis(100);
+/// Length of a bin of [`FlowReport::bins`].
+pub const BIN: Duration = Duration::from_millis(10);
+/// How long before the run a ping starts, to see the idle round trip.
+pub const IDLE_PING: Duration = Duration::from_secs(1);
+/// Most delays kept of one flow.
+const MAX_DELAYS: usize = 4_000_000;
+
+/// What one phase of a run measured.
+#[derive(Debug)]
+pub struct PhaseReport {
+    /// One entry per traffic of the scenario; `None` if it did not run.
+    pub flows: Vec<Option<FlowReport>>,
+    /// Server to client.
+    pub down: DirectionReport,
+    /// Client to server.
+    pub up: DirectionReport,
+    /// What the ends of the tunnel said of themselves.
+    pub status: Vec<StatusSample>,
+}
+
+/// What a flow measured.
+#[derive(Clone, Debug, Default)]
+pub struct FlowReport {
+    /// Payload bytes that arrived per [`BIN`], from the run's beginning on.
+    pub bins: Vec<u64>,
+    /// One-way delay (UDP), round trip (TCP, ping) or completion time (requests), in milliseconds.
+    pub delays_ms: Vec<f64>,
+    /// Datagrams or requests sent.
+    pub sent: u64,
+    /// Datagrams or replies that arrived, copies not counted.
+    pub received: u64,
+    /// How many later datagrams arrived before a late one, at most.
+    pub reorder_depth_max: u64,
+    /// Segments sent again (TCP).
+    pub retransmits: Option<u64>,
+    /// Round trips before the run, and each round trip in it (ping).
+    pub pings: Option<(PingSummary, PingSummary, Vec<PingPoint>)>,
+}
+
+/// What one direction of all links did.
+#[derive(Debug)]
+pub struct DirectionReport {
+    /// One entry a link.
+    pub links: Vec<LinkReport>,
+    /// How late packets were written, in nanoseconds; `None` on a virtual clock, which is never late.
+    pub lateness_ns: Option<Lateness<u64>>,
+}
+
+/// What one direction of one link did.
+#[derive(Clone, Debug)]
+pub struct LinkReport {
+    /// Counters since the start of the run.
+    pub stats: LinkStats,
+    /// Time in queue and serialisation.
+    pub queue_delay: Histogram,
+    /// One entry per [`SAMPLE`].
+    pub samples: Vec<Sample>,
+}
+
+/// What one direction of one link did within a [`SAMPLE`].
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Bytes delivered.
+    pub tx_bytes: u64,
+    /// Longest time in queue and serialisation.
+    pub longest_wait: Duration,
+    /// Bytes the line could have carried; `None` without a limit.
+    pub capacity: Option<Bytes>,
+}
+
+impl FlowReport {
+    /// Payload that arrived, in bytes.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.bins.iter().sum()
+    }
+
+    /// Share of what was sent that never arrived; zero if nothing was sent.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    pub fn loss(&self) -> f64 {
+        if self.sent == 0 {
+            return 0.0;
+        }
+        self.sent.saturating_sub(self.received) as f64 / self.sent as f64
+    }
+
+    /// The longest time without payload that begins in `from..to`, to the length of a [`BIN`]. Counts from the first
+    /// payload on and until `stop`; all times since the run's beginning.
+    #[must_use]
+    pub fn longest_gap(&self, stop: Duration, from: Duration, to: Duration) -> Duration {
+        let index =
+            |at: Duration| usize::try_from(at.as_nanos() / BIN.as_nanos()).unwrap_or(usize::MAX);
+        let is_empty = |bin: usize| self.bins.get(bin).is_none_or(|&bytes| bytes == 0);
+        let first = self.bins.iter().position(|&bytes| bytes > 0);
+        let (mut longest, mut current, mut began) = (0_u32, 0_u32, 0);
+        for bin in first.unwrap_or(0)..index(stop) {
+            if !is_empty(bin) {
+                current = 0;
+                continue;
+            }
+            if current == 0 {
+                began = bin;
+            }
+            current += 1;
+            if (index(from)..index(to)).contains(&began) {
+                longest = longest.max(current);
+            }
+        }
+        BIN * longest
+    }
+
+    /// Adds what another program of the same traffic measured.
+    pub fn add(&mut self, other: Self) {
+        if self.bins.len() < other.bins.len() {
+            self.bins.resize(other.bins.len(), 0);
+        }
+        for (sum, bytes) in self.bins.iter_mut().zip(other.bins) {
+            *sum += bytes;
+        }
+        let room = MAX_DELAYS.saturating_sub(self.delays_ms.len());
+        self.delays_ms
+            .extend(other.delays_ms.into_iter().take(room));
+        self.sent += other.sent;
+        self.received += other.received;
+        self.reorder_depth_max = self.reorder_depth_max.max(other.reorder_depth_max);
+        self.retransmits = match (self.retransmits, other.retransmits) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        self.pings = self.pings.take().or(other.pings);
+    }
+
+    /// Counts `bytes` of payload that arrive `at` this time after the run's beginning.
+    pub fn record(&mut self, at: Duration, bytes: usize) {
+        let Ok(bin) = usize::try_from(at.as_nanos() / BIN.as_nanos()) else {
+            return;
+        };
+        // Bounded: programs end a second after the run.
+        if self.bins.len() <= bin {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += u64::try_from(bytes).unwrap_or(0);
+    }
+
+    /// Counts one delay.
+    pub fn delay(&mut self, delay: Duration) {
+        if self.delays_ms.len() < MAX_DELAYS {
+            self.delays_ms.push(delay.as_secs_f64() * 1e3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_count_between_payloads_and_until_the_end() {
+        let report = FlowReport {
+            bins: vec![0, 0, 0, 9, 0, 9, 0, 0, 9],
+            ..FlowReport::default()
+        };
+        let ms = Duration::from_millis;
+        let gap = |stop, from, to| report.longest_gap(ms(stop), ms(from), ms(to));
+        assert_eq!(
+            gap(90, 0, 90),
+            ms(20),
+            "what precedes the first payload is no gap"
+        );
+        assert_eq!(gap(90, 0, 60), ms(10), "began before 60 ms");
+        assert_eq!(gap(150, 0, 150), ms(60));
+        let silent = FlowReport::default();
+        assert_eq!(silent.longest_gap(ms(50), ms(0), ms(50)), ms(50));
+    }
+}
