@@ -6,10 +6,15 @@
 //! reads a clock, does I/O or draws ambient randomness.
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 pub mod collect;
 pub mod link;
 pub mod measure;
+pub mod pattern;
 pub mod phases;
 pub mod report;
 pub mod results;
+pub mod run;
 pub mod scenario;
+mod traffic;
+mod world;

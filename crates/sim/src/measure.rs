@@ -1,6 +1,9 @@
 //! What a run measures, before it becomes [`Results`](crate::results::Results): the lab's programs and the simulator's
 //! hosts fill the same records.
 
+mod arrivals;
+mod pings;
+
 use core::time::Duration;
 
 use hdrhistogram::Histogram as Lateness;
@@ -10,6 +13,9 @@ use crate::{
     link::{LinkStats, histogram::Histogram},
     results::{PingPoint, PingSummary, StatusSample},
 };
+
+pub use arrivals::{Arrival, Arrivals};
+pub use pings::EchoRequests;
 
 /// Length of a sample of a link's series.
 pub const SAMPLE: Duration = Duration::from_millis(100);
@@ -53,7 +59,7 @@ pub struct FlowReport {
 }
 
 /// What one direction of all links did.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct DirectionReport {
     /// One entry a link.
     pub links: Vec<LinkReport>,
