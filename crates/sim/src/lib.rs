@@ -7,3 +7,4 @@
 
 pub mod link;
 pub mod scenario;
+pub mod tcp;
