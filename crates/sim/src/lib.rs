@@ -16,5 +16,6 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod tcp;
 mod traffic;
 mod world;

@@ -1,0 +1,1 @@
+//! Every byte arrives once and in order.
