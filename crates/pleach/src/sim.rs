@@ -59,12 +59,7 @@ impl Program for Daemon {
         ))
     }
 
-    fn status(
-        &self,
-        end: End,
-        policy: &Policy<String>,
-        endpoint: &Endpoint,
-    ) -> serde_json::Value {
+    fn status(&self, end: End, policy: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value {
         let identity = report::Identity {
             is_client: end == End::Client,
             name: "pleach0",

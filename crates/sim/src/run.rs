@@ -20,6 +20,7 @@ use crate::{
     phases::{Setup, setups},
     results::{Results, Transport, World},
     scenario::{End, Scenario},
+    tcp::UnknownCongestionControl,
 };
 
 /// What the daemon does outside the engine.
@@ -56,6 +57,14 @@ impl Program for EngineOnly {
 /// Why a scenario could not be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
+    /// A congestion control without a model.
+    #[error("traffic `{traffic}`: {error}")]
+    CongestionControl {
+        /// Which traffic.
+        traffic: String,
+        /// What the scenario says, and what there is.
+        error: UnknownCongestionControl,
+    },
     /// `[tunnel]` has no such policy, or the policy no such keys.
     #[error("[tunnel]: {0}")]
     Policy(String),

@@ -11,7 +11,7 @@ use crate::{
     phases::Setup,
     results::StatusSample,
     scenario::{Action, DaemonAction, End, Family, Scenario, Traffic, TrafficKind, TunnelSpec},
-    traffic::{self, GRACE},
+    traffic::{self, Ends, GRACE},
     world::{NodeId, UPLINK_MTU, World, WorldError},
 };
 
@@ -118,10 +118,17 @@ impl<'a> Phase<'a> {
                 flows.push(None);
                 continue;
             }
-            let client = client_address(self.setup, traffic.family);
-            let server = of_family(traffic.family, SERVER_V4, SERVER_V6);
-            self.check_size(world, graph, traffic)?;
-            let flow = traffic::start(traffic, index, client, server, begin);
+            let ends = Ends {
+                client: client_address(self.setup, traffic.family),
+                server: of_family(traffic.family, SERVER_V4, SERVER_V6),
+                mtu: self.mtu(world, graph),
+            };
+            check_size(traffic, ends.mtu)?;
+            let flow = traffic::start(traffic, index, &ends, self.seed, begin);
+            let flow = flow.map_err(|error| RunError::CongestionControl {
+                traffic: traffic.name.clone(),
+                error,
+            })?;
             for (host, apps) in [(graph.client, flow.client), (graph.server, flow.server)] {
                 if let Some(host) = world.host_mut(host) {
                     apps.into_iter().for_each(|app| host.add_app(app));
@@ -130,27 +137,6 @@ impl<'a> Phase<'a> {
             flows.push(Some(FlowReport::default()));
         }
         Ok(flows)
-    }
-
-    /// # Errors
-    /// If a datagram of `traffic` does not fit a packet.
-    fn check_size(&self, world: &World, graph: Graph, traffic: &Traffic) -> Result<(), RunError> {
-        let TrafficKind::Udp { size, .. } = &traffic.kind else {
-            return Ok(());
-        };
-        let headers = match traffic.family {
-            Family::V4 => 28,
-            Family::V6 => 48,
-        };
-        let max_bytes = u64::from(self.mtu(world, graph).saturating_sub(headers));
-        if size.get() > max_bytes {
-            return Err(RunError::TooLong {
-                traffic: traffic.name.clone(),
-                size_bytes: size.get(),
-                max_bytes,
-            });
-        }
-        Ok(())
     }
 
     /// The MTU of what carries the traffic.
@@ -258,6 +244,27 @@ impl<'a> Phase<'a> {
 
 fn endpoint(world: &World, host: NodeId) -> Option<&Endpoint> {
     world.host(host)?.daemon()?.endpoint()
+}
+
+/// # Errors
+/// If a datagram of `traffic` does not fit a packet.
+fn check_size(traffic: &Traffic, mtu: u16) -> Result<(), RunError> {
+    let TrafficKind::Udp { size, .. } = &traffic.kind else {
+        return Ok(());
+    };
+    let headers = match traffic.family {
+        Family::V4 => 28,
+        Family::V6 => 48,
+    };
+    let max_bytes = u64::from(mtu.saturating_sub(headers));
+    if size.get() > max_bytes {
+        return Err(RunError::TooLong {
+            traffic: traffic.name.clone(),
+            size_bytes: size.get(),
+            max_bytes,
+        });
+    }
+    Ok(())
 }
 
 /// The tunnel's section `[scheduler]` of a configuration file.
