@@ -81,15 +81,6 @@ impl RangeSet {
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
-
-    /// Number of ranges.
-    pub(super) fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.ranges.clear();
-    }
 }
 
 #[cfg(test)]

@@ -142,11 +142,6 @@ impl Scoreboard {
         self.first_id
     }
 
-    /// The first outstanding segment.
-    pub(super) fn front(&self) -> Option<&Sent> {
-        self.segments.front()
-    }
-
     /// Number of the last outstanding segment.
     pub(super) fn last_id(&self) -> Option<u64> {
         self.end_id()

@@ -34,10 +34,12 @@ struct Pair {
     links: [Link<Segment>; 2],
     /// Segments handed to the links.
     sent: u64,
+    /// Data segments of end 0 among them.
+    data_sent: u64,
     /// Mixes all segments sent and their times.
     trace: u64,
     /// Segments never handed to the link, by end.
-    is_swallowed: fn(&Pair, usize, &Segment) -> bool,
+    is_swallowed: fn(&Self, usize, &Segment) -> bool,
 }
 
 impl Pair {
@@ -56,6 +58,7 @@ impl Pair {
             server,
             links: [Link::new(forth, seed, now), Link::new(back, seed + 1, now)],
             sent: 0,
+            data_sent: 0,
             trace: 0,
             is_swallowed: |_, _, _| false,
         }
@@ -91,6 +94,7 @@ impl Pair {
                     break;
                 };
                 self.sent += 1;
+                self.data_sent += u64::from(i == 0 && segment.payload_len > 0);
                 for part in [
                     now.as_nanos(),
                     segment.seq.into(),

@@ -96,10 +96,8 @@ impl Sample {
 struct Outline {
     now: Instant,
     is_advance: bool,
-    is_duplicate: bool,
     has_original: bool,
     has_ece: bool,
-    has_dsack: bool,
     echo: Option<u32>,
     prior_first_id: u64,
 }
@@ -144,10 +142,9 @@ impl Sender {
         self.react(&Outline {
             now,
             is_advance,
-            is_duplicate,
-            has_original: sample.has_original,
+            // Without SACK, originals received earlier are acknowledged by what was sent again.
+            has_original: sample.has_original && (self.has_sack || !sample.has_resent),
             has_ece: info.has_ece,
-            has_dsack: info.dsack.is_some(),
             echo: info.echo,
             prior_first_id,
         });
