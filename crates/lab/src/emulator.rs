@@ -27,7 +27,7 @@ use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
     link::{
-        LinkChange,
+        LinkChange, LinkConfig,
         bundle::{Bundle, SharedConfig},
     },
     measure::DirectionReport,
@@ -64,6 +64,8 @@ pub(crate) enum Target {
 /// The threads of all links. Dropping it stops them and thereby removes the devices.
 #[derive(Debug)]
 pub struct Emulator {
+    /// Links of the scenario; those to far servers follow.
+    links: usize,
     down: Direction,
     up: Direction,
 }
@@ -76,18 +78,34 @@ struct Direction {
 }
 
 impl Emulator {
-    /// Starts the links of `scenario`. `ends`: one per link, in the scenario's order.
+    /// Starts the links of `scenario`. `ends`: one per link, in the scenario's order, then one for each of `far`, the
+    /// delays between the gateway and servers behind it; of these, `client` is the gateway's end and `gateway` the
+    /// server's.
     ///
     /// # Errors
     /// If descriptors or threads cannot be made.
-    pub fn start(scenario: &Scenario, ends: Vec<Ends>, seed: u64) -> anyhow::Result<Self> {
+    pub fn start(
+        scenario: &Scenario,
+        far: &[Duration],
+        ends: Vec<Ends>,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
         let now = clock::now();
         let shared = |pick: fn(&pleach_sim::scenario::SharedSpec) -> &SharedConfig| {
             scenario.shared.iter().map(pick).cloned().collect()
         };
         let links = scenario.links.iter();
-        let down = links.clone().map(|l| (l.down.clone(), l.shared)).collect();
-        let up = links.map(|link| (link.up.clone(), link.shared)).collect();
+        let far = far.iter().map(|&delay| {
+            let line = LinkConfig {
+                delay,
+                ..LinkConfig::default()
+            };
+            (line, None)
+        });
+        let down = links.clone().map(|l| (l.down.clone(), l.shared));
+        let down = down.chain(far.clone()).collect();
+        let up = links.map(|link| (link.up.clone(), link.shared));
+        let up = up.chain(far).collect();
         // Different streams of random numbers for the directions.
         let down = Bundle::new(down, shared(|s| &s.down), seed, now);
         let up = Bundle::new(up, shared(|s| &s.up), seed ^ 0x5555_5555_5555_5555, now);
@@ -101,6 +119,7 @@ impl Emulator {
             gateways.push(end.gateway);
         }
         Ok(Self {
+            links: scenario.links.len(),
             down: Direction::start("emulator-down", down, gateways, to_clients)?,
             up: Direction::start("emulator-up", up, clients, to_gateways)?,
         })
@@ -125,7 +144,10 @@ impl Emulator {
     /// # Errors
     /// If a thread of the emulator has ended.
     pub fn report(&self) -> anyhow::Result<(DirectionReport, DirectionReport)> {
-        Ok((self.down.report()?, self.up.report()?))
+        let (mut down, mut up) = (self.down.report()?, self.up.report()?);
+        down.links.truncate(self.links);
+        up.links.truncate(self.links);
+        Ok((down, up))
     }
 }
 

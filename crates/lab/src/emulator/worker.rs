@@ -62,6 +62,7 @@ pub(super) struct Worker {
     sample_end: Option<Instant>,
     samples: Vec<Vec<Sample>>,
     sampled_bytes: Vec<u64>,
+    sampled_losses: Vec<u64>,
 }
 
 impl Worker {
@@ -87,6 +88,7 @@ impl Worker {
             sample_end: None,
             samples: vec![Vec::new(); count],
             sampled_bytes: vec![0; count],
+            sampled_losses: vec![0; count],
         })
     }
 
@@ -137,6 +139,7 @@ impl Worker {
             self.lateness_ns.reset();
             self.samples.iter_mut().for_each(Vec::clear);
             self.sampled_bytes.fill(0);
+            self.sampled_losses.fill(0);
             self.sample_end = Some(now + SAMPLE);
         }
         while let Some(end) = self.sample_end.filter(|&end| end <= now) {
@@ -165,13 +168,16 @@ impl Worker {
 
     fn sample(&mut self, end: Instant) {
         for (link, samples) in self.samples.iter_mut().enumerate() {
-            let tx_bytes = self.bundle.links()[link].stats().tx_bytes;
+            let stats = self.bundle.links()[link].stats();
+            let (tx_bytes, lost_pkts) = (stats.tx_bytes, stats.lost_pkts());
             let sample = Sample {
                 tx_bytes: tx_bytes.saturating_sub(self.sampled_bytes[link]),
+                lost_pkts: lost_pkts.saturating_sub(self.sampled_losses[link]),
                 longest_wait: self.bundle.take_longest_wait(link),
                 capacity: self.bundle.capacity_between(link, end - SAMPLE, end),
             };
             self.sampled_bytes[link] = tx_bytes;
+            self.sampled_losses[link] = lost_pkts;
             if samples.len() < MAX_SAMPLES {
                 samples.push(sample);
             }
