@@ -14,7 +14,7 @@ use pleach_core::{
     path::link::Link,
     queue::QueueConfig,
     rng::Rng,
-    sched::Policy,
+    sched::{AwiSettings, Policy},
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -116,6 +116,7 @@ struct Flight {
 
 pub(crate) fn policy(name: &str) -> Policy<String> {
     match name {
+        "awi" => Policy::Awi(AwiSettings::default()),
         "earliest-arrival" => Policy::EarliestArrival {},
         "flow" => Policy::Flow {},
         "min-rtt" => Policy::MinRtt {},
