@@ -148,6 +148,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
 
 fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
     match scheduler {
+        SchedulerConfig::Awi(settings) => Policy::Awi(settings.clone()),
         SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},
         SchedulerConfig::Flow => Policy::Flow {},
         SchedulerConfig::MinRtt => Policy::MinRtt {},

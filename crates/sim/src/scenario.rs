@@ -94,6 +94,7 @@ use crate::{
 /// Keys of `[tunnel]` that belong to a policy; they are passed on to the daemon's `[scheduler]` as they are.
 pub const POLICY_KEYS: &[&str] = &[
     "alpha",
+    "count",
     "deadline",
     "dwd",
     "fixed",
@@ -101,6 +102,7 @@ pub const POLICY_KEYS: &[&str] = &[
     "interval",
     "k",
     "link",
+    "loss",
     "merge",
     "pdc",
     "period",
@@ -113,6 +115,7 @@ pub const POLICY_KEYS: &[&str] = &[
     "variant",
     "w_fixed",
     "w_mobile_max",
+    "wrr",
     "yield",
 ];
 
