@@ -111,6 +111,15 @@ enum Program {
 }
 
 impl App {
+    /// Answers every datagram to `local`, for nobody's measurement.
+    #[cfg(test)]
+    pub(crate) fn echo(local: SocketAddr) -> Self {
+        Self {
+            flow: 0,
+            program: Program::Echo(ping::Echo::new(local)),
+        }
+    }
+
     /// Takes a packet for this host; false if it is for another application.
     pub(crate) fn handle_packet(&mut self, io: &mut Io<'_>, packet: &PacketView<'_>) -> bool {
         if packet.protocol() == Some(TCP) {
@@ -265,8 +274,7 @@ pub(crate) fn start(
             let config = tcp_config(None, ends)?;
             let size = size.get();
             let what = (size, *interval);
-            let near =
-                requests::Client::new(client, server, schedule, config, what, isn("client"));
+            let near = requests::Client::new(client, server, schedule, config, what, isn("client"));
             let far = requests::Server::new(server, schedule, config, size, isn("server"));
             add(Program::RequestClient(near), Program::RequestServer(far));
         }
@@ -289,9 +297,8 @@ pub(crate) fn start(
             profile,
         } => {
             let pattern = Pattern::new(rates.clone(), *size, *profile);
-            let source = |local, peer| {
-                Program::UdpSource(udp::Source::new(local, peer, schedule, pattern))
-            };
+            let source =
+                |local, peer| Program::UdpSource(udp::Source::new(local, peer, schedule, pattern));
             let sink = |local, peer| Program::UdpSink(udp::Sink::new(local, peer, schedule));
             if is_down {
                 add(sink(client, Some(server)), source(server, None));
