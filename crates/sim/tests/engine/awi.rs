@@ -17,6 +17,7 @@ fn world(rate: Option<Bitrate>, seed: u64) -> World {
     world.paths[0].rate = rate;
     world.run_for(Duration::from_millis(500));
     assert!(world.hosts.iter().all(|host| host.endpoint.is_up()));
+    assert_eq!(weights(&world), [50, 0], "before anything is sent");
     world
 }
 
