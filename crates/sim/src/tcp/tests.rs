@@ -22,7 +22,11 @@ const PAYLOAD: u64 = 1_448;
 /// IP packet of a full segment.
 const PACKET: u64 = 1_500;
 
-impl Corrupt for Segment {
+/// A segment on a link that flips no bits.
+#[derive(Clone, Copy)]
+struct OnLink(Segment);
+
+impl Corrupt for OnLink {
     fn flip_bit(&mut self, _bit: u64) {}
 }
 
@@ -31,7 +35,7 @@ struct Pair {
     now: Instant,
     ends: [Option<Connection>; 2],
     server: TcpConfig,
-    links: [Link<Segment>; 2],
+    links: [Link<OnLink>; 2],
     /// Segments handed to the links.
     sent: u64,
     /// Data segments of end 0 among them.
@@ -104,7 +108,7 @@ impl Pair {
             }
             if !(self.is_swallowed)(self, i, &segment) {
                 let len = segment.encoded_len() + IP_HEADER_LEN;
-                self.links[i].handle_packet(now, len, segment);
+                self.links[i].handle_packet(now, len, OnLink(segment));
             }
         }
     }
@@ -129,7 +133,7 @@ impl Pair {
         self.now = at.max(self.now);
         let now = self.now;
         for i in 0..2 {
-            while let Some(segment) = self.links[i].poll_output(now) {
+            while let Some(OnLink(segment)) = self.links[i].poll_output(now) {
                 let server = self.server;
                 match &mut self.ends[1 - i] {
                     Some(end) => end.handle_segment(now, &segment, false),

@@ -85,7 +85,7 @@ fn window_at_even_losses<const N: u64>(cc: CongestionControl, rtt_ms: u64) -> f6
     pair.is_swallowed = |pair, end, segment| {
         end == 0 && segment.payload_len > 0 && pair.data_sent.is_multiple_of(N)
     };
-    let rate = pair.goodput(seconds(200), seconds(1_000)) / PAYLOAD as f64;
+    let rate = pair.goodput(seconds(100), seconds(400)) / PAYLOAD as f64;
     rate * rtt_ms as f64 / 1e3
 }
 
