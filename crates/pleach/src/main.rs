@@ -9,7 +9,7 @@
 //! | [`control`] | the control socket: protocol, server, client |
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_tunnel`] | the tunnel daemon |
-//! | [`scenarios`] | scenario files in, results out: for lab and simulator |
+//! | `scenarios` | scenario files in, results out: for `lab` and `sim`, the bridges to those crates |
 
 mod check;
 mod cli;
