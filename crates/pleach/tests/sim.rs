@@ -78,7 +78,7 @@ fn what_cannot_be_simulated_is_one_line() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let unknown = SCENARIO.replace("earliest-arrival", "fastest");
     let foreign = SCENARIO.replace("-arrival\"", "-arrival\"\nlink = \"dsl\"");
-    for (scenario, word) in [(&unknown, "policy"), (&foreign, "scheduler.link")] {
+    for (scenario, word) in [(&unknown, "policy"), (&foreign, "[scheduler] link")] {
         let output = simulate(scenario, dir.path(), &[]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{errors}");
