@@ -9,7 +9,7 @@
 //! | [`control`] | the control socket: protocol, server, client |
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_tunnel`] | the tunnel daemon |
-//! | [`scenarios`] | scenario files in, results out: for lab and simulator |
+//! | `scenarios` | scenario files in, results out: for `lab` and `sim`, the bridges to those crates |
 
 mod check;
 mod cli;
@@ -19,7 +19,10 @@ mod keys;
 #[cfg(feature = "lab")]
 mod lab;
 mod run_tunnel;
+#[cfg(any(feature = "lab", feature = "sim"))]
 mod scenarios;
+#[cfg(feature = "sim")]
+mod sim;
 mod status;
 
 use std::process::ExitCode;

@@ -20,6 +20,7 @@ pub mod histogram;
 pub mod jitter;
 pub mod loss;
 pub mod queue;
+pub mod recorded;
 pub mod trace;
 
 use core::time::Duration;
@@ -157,6 +158,14 @@ pub struct LinkStats {
     pub state_drops: u64,
     /// Packets delivered with at least one inverted bit.
     pub corrupted_pkts: u64,
+}
+
+impl LinkStats {
+    /// Packets handed in that will never come out.
+    #[must_use]
+    pub fn lost_pkts(&self) -> u64 {
+        self.queue_drops + self.loss_drops + self.state_drops
+    }
 }
 
 /// One direction of one link. See the module's documentation for the stages.
