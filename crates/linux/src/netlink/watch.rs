@@ -5,7 +5,8 @@
 //! notifications, and the IPv4 routes that vanish without one when a link goes down, do no harm. A link is known by its
 //! index for as long as it lives; a new index under an old name is another link.
 //!
-//! Bounds: a burst ends after 25 ms of silence or 100 ms; without any notification the picture is read every 5 s.
+//! Bounds: a burst ends after 25 ms of silence or 100 ms; without any notification the picture is read every 5 s. A
+//! connection to the kernel that ends is opened again, at most once a second.
 
 use std::{
     io,
@@ -20,7 +21,7 @@ use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily,
     address::{AddressAttribute, AddressFlags, AddressMessage},
-    link::{LinkAttribute, LinkFlags, LinkMessage},
+    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
     route::{RouteAttribute, RouteMessage, RouteType},
 };
 use rtnetlink::{Handle, MulticastGroup};
@@ -41,6 +42,8 @@ pub struct LinkSnapshot {
     pub has_carrier: bool,
     /// The loopback device.
     pub is_loopback: bool,
+    /// Another program's tunnel: TUN or WireGuard.
+    pub is_tunnel: bool,
     /// Largest packet in bytes.
     pub mtu: u32,
     /// Addresses that can be a source, with the length of their prefix, sorted; no link-local IPv6 ones.
@@ -70,20 +73,38 @@ impl LinkWatch {
         let (sender, snapshots) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = super::runtime()?;
-        let (connection, handle, notifications) = {
+        let mut connected = {
             let _guard = runtime.enter();
-            rtnetlink::new_multicast_connection(&GROUPS)?
+            Some(rtnetlink::new_multicast_connection(&GROUPS)?)
         };
         let wake = waker.clone();
         let watch = async move {
-            tokio::spawn(connection);
-            let publish = |links| {
+            let mut publish = |links| {
                 let sent = sender.send(links).is_ok();
                 wake.wake();
                 sent
             };
+            let watch = async {
+                loop {
+                    if let Some((connection, handle, notifications)) = connected.take() {
+                        let connection = tokio::spawn(connection);
+                        let end = run(handle, notifications, &mut publish).await;
+                        connection.abort();
+                        if end == End::Unheard {
+                            return;
+                        }
+                    }
+                    time::sleep(RECONNECT_INTERVAL).await;
+                    tracing::warn!(
+                        "the connection to the kernel's link notifications ended; opening it again"
+                    );
+                    connected = rtnetlink::new_multicast_connection(&GROUPS)
+                        .inspect_err(|error| tracing::warn!(%error, "cannot watch the links"))
+                        .ok();
+                }
+            };
             tokio::select! {
-                () = run(handle, notifications, publish) => {}
+                () = watch => {}
                 _ = stopped => {}
             }
         };
@@ -122,12 +143,21 @@ impl Drop for LinkWatch {
     }
 }
 
+/// Why a watch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The kernel's side is gone.
+    Disconnected,
+    /// Nobody listens.
+    Unheard,
+}
+
 /// Publishes pictures until `publish` says that nobody listens or the connection ends.
 async fn run<M>(
     handle: Handle,
     mut notifications: impl StreamExt<Item = M> + Unpin,
     mut publish: impl FnMut(Vec<LinkSnapshot>) -> bool,
-) {
+) -> End {
     let mut last = None;
     loop {
         match read_links(&handle).await {
@@ -135,7 +165,7 @@ async fn run<M>(
                 if last.as_ref() != Some(&links) {
                     last = Some(links.clone());
                     if !publish(links) {
-                        return;
+                        return End::Unheard;
                     }
                 }
             }
@@ -143,14 +173,14 @@ async fn run<M>(
         }
         // A failed read is tried again after the same silence.
         match time::timeout(REREAD_INTERVAL, notifications.next()).await {
-            Ok(None) => return,
+            Ok(None) => return End::Disconnected,
             Err(_) => continue,
             Ok(Some(_)) => {}
         }
         let burst_end = time::Instant::now() + BURST_LIMIT;
         while time::Instant::now() < burst_end {
             match time::timeout(SILENCE, notifications.next()).await {
-                Ok(None) => return,
+                Ok(None) => return End::Disconnected,
                 Ok(Some(_)) => {}
                 Err(_) => break,
             }
@@ -199,6 +229,7 @@ fn snapshot(message: &LinkMessage) -> Option<LinkSnapshot> {
         is_up: flags.contains(LinkFlags::Up),
         has_carrier: flags.contains(LinkFlags::LowerUp | LinkFlags::Running),
         is_loopback: flags.contains(LinkFlags::Loopback),
+        is_tunnel: false,
         mtu: 0,
         addresses: Vec::new(),
         has_default_v4: false,
@@ -209,6 +240,11 @@ fn snapshot(message: &LinkMessage) -> Option<LinkSnapshot> {
             link.name.clone_from(name);
         } else if let LinkAttribute::Mtu(mtu) = attribute {
             link.mtu = *mtu;
+        } else if let LinkAttribute::LinkInfo(infos) = attribute {
+            let is_tunnel = |info: &LinkInfo| {
+                matches!(info, LinkInfo::Kind(InfoKind::Tun | InfoKind::Wireguard))
+            };
+            link.is_tunnel = infos.iter().any(is_tunnel);
         }
     }
     (!link.name.is_empty()).then_some(link)
@@ -275,6 +311,9 @@ const SILENCE: Duration = Duration::from_millis(25);
 
 /// A host that changes all the time is still read ten times a second.
 const BURST_LIMIT: Duration = Duration::from_millis(100);
+
+/// Time before another attempt to be told of changes.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a lost notification can go unnoticed.
 const REREAD_INTERVAL: Duration = Duration::from_secs(5);

@@ -51,6 +51,9 @@ fn links_come_change_and_go() {
     here.connect("plL0", &there, "plL1");
     let first = see("plL0", "carrier", |link| link.is_up && link.has_carrier);
     assert_eq!(first.mtu, 1500);
+    assert!(!first.is_tunnel);
+    here.ip("tuntap add plLtun mode tun");
+    see("plLtun", "TUN", |link| link.is_tunnel);
     here.ip("address add 10.1.0.1/24 dev plL0");
     here.ip("address add fd01::1/64 dev plL0 nodad");
     let link0 = see("plL0", "addresses", |link| link.addresses.len() == 2);

@@ -53,10 +53,11 @@ pub(super) fn reach(link: &LinkSnapshot, client: &ClientConfig) -> Reach {
     }
 }
 
-/// Whether a device is to be used when the user named none.
+/// Whether a device is to be used when the user named none. Other tunnels are not: they run over the same lines, and
+/// two that take each other for a line would loop.
 pub(super) fn is_uplink(link: &LinkSnapshot, tunnel: &str) -> bool {
     let has_default = link.has_default_v4 || link.has_default_v6;
-    has_default && !link.is_loopback && link.name != tunnel
+    has_default && !link.is_loopback && !link.is_tunnel && link.name != tunnel
 }
 
 /// The engine's settings for a configured link.
