@@ -19,7 +19,7 @@ use pleach_core::{
     path::link::Link,
     queue::{Queue, QueueConfig},
     resequencer::{Arrival, Resequencer},
-    sched::{PacketInfo, PathView, Pick, Policy, Scheduler},
+    sched::{AwiSettings, PacketInfo, PathView, Pick, Policy, Scheduler},
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -307,7 +307,8 @@ fn policies(criterion: &mut Criterion) {
             in_flight: Bytes::new(10_000),
         })
         .collect();
-    let all: [Policy; 7] = [
+    let all: [Policy; 8] = [
+        Policy::Awi(AwiSettings::default()),
         Policy::EarliestArrival {},
         Policy::Flow {},
         Policy::MinRtt {},

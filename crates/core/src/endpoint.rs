@@ -21,6 +21,7 @@ use crate::{
     path::{health::State, link::Link},
     queue::QueueConfig,
     rng::Rng,
+    role::Role,
     sched::Policy,
     session::{
         aead::Suite,
@@ -31,7 +32,7 @@ use crate::{
     },
     time::Instant,
     transmit::{Route, TxQueue},
-    tunnel::{Incoming, Role, Shared, Tunnel, TunnelStatus},
+    tunnel::{Incoming, Shared, Tunnel, TunnelStatus},
     wire::{
         handshake::{Hello, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE},
         header::{DATA_OVERHEAD, Header},

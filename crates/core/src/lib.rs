@@ -16,7 +16,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`time`], [`units`], [`ids`], [`rng`], [`counters`] | the vocabulary |
+//! | [`time`], [`units`], [`ids`], [`role`], [`rng`], [`counters`] | the vocabulary |
 //! | [`packet`] | inner packets, their five-tuple, pooled buffers |
 //! | [`wire`] | what travels in a datagram |
 //! | [`session`] | handshake, keys, replay windows, cookies |
@@ -24,6 +24,7 @@
 //! | [`queue`] | the tunnel queue: flow queueing with CoDel |
 //! | [`sched`] | which path a packet takes: one policy per file |
 //! | [`resequencer`] | the order packets leave in |
+//! | [`loss_report`] | what a path loses, for policies that steer by it |
 //! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
 //! | [`transmit`] | datagrams ready to send, in batches |
 //! | [`endpoint`] | all associations of a host: whose packet is this |
@@ -32,11 +33,13 @@
 pub mod counters;
 pub mod endpoint;
 pub mod ids;
+pub mod loss_report;
 pub mod packet;
 pub mod path;
 pub mod queue;
 pub mod resequencer;
 pub mod rng;
+pub mod role;
 pub mod sched;
 pub mod session;
 pub mod time;

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use crate::{
     ids::PathId,
+    role::Role,
     time::Instant,
     transmit::Route,
-    tunnel::Role,
     units::{Bitrate, Bytes},
 };
 
@@ -120,13 +120,15 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// Paces what this end sends: never faster than the user allows, nor much faster than the path carries.
-    pub fn pace(&mut self, now: Instant, role: Role) {
+    /// Paces what this end sends: never faster than the user allows, nor, if `is_adaptive`, much faster than the path
+    /// carries.
+    pub fn pace(&mut self, now: Instant, role: Role, is_adaptive: bool) {
         let limit = match role {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
         };
         let carried = self.rate_control.pace(now, &self.rate);
+        let carried = carried.filter(|_| is_adaptive);
         self.pacer
             .set_rate(now, [limit, carried].into_iter().flatten().min());
     }

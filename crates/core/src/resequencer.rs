@@ -23,6 +23,9 @@
 //! Bounds: the table covers at most [`MAX_SPAN`] numbers, and at most [`MAX_HELD`] packets are held; beyond either the
 //! oldest are released early. Cost per packet: O(1) amortised.
 //!
+//! This is the default; a sender may ask for one order for all flows instead ([`InOrder`]), and [`AnyResequencer`] is
+//! whichever it asked for.
+//!
 //! Compare MP-DCCP's active reordering (draft-amend-iccrg-multipath-reordering), which waits per association.
 
 use core::time::Duration;
@@ -34,8 +37,13 @@ use crate::{
     time::Instant,
 };
 
+mod any;
 mod gaps;
 mod holds;
+mod in_order;
+
+pub use any::AnyResequencer;
+pub use in_order::InOrder;
 
 use gaps::{Gap, PathOrder};
 use holds::HoldTimes;

@@ -13,13 +13,22 @@ use crate::{
     ids::PathId,
     time::Instant,
     units::{Bitrate, Bytes},
+    wire::control::Reception,
 };
 
 pub use self::{
-    earliest_arrival::EarliestArrival, flow::FlowSticky, min_rtt::MinRtt, policy::Policy,
-    redundant::Redundant, round_robin::RoundRobin, single::Single, weighted::Weighted,
+    awi::{Awi, AwiSettings, Count, Dwd, Gain, LossSource, Wrr},
+    earliest_arrival::EarliestArrival,
+    flow::FlowSticky,
+    min_rtt::MinRtt,
+    policy::Policy,
+    redundant::Redundant,
+    round_robin::RoundRobin,
+    single::Single,
+    weighted::Weighted,
 };
 
+mod awi;
 mod earliest_arrival;
 mod flow;
 mod min_rtt;
@@ -77,6 +86,21 @@ pub enum Pick {
     Copies(u16),
 }
 
+/// What one report says of one path's losses, since the last report that was not older.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossCounts {
+    /// How many report intervals it covers: more than one if reports were lost; at least 1.
+    pub intervals: u32,
+    /// Packets the receiver gave up in that time.
+    pub lost_pkts: u64,
+    /// Bytes of them, estimated from the mean size of those that came.
+    pub lost_bytes: u64,
+    /// Packets this end has sent on the path between the two reports' arrivals.
+    pub sent_pkts: u64,
+    /// Bytes of them.
+    pub sent_bytes: u64,
+}
+
 /// A scheduling policy.
 pub trait Scheduler {
     /// Chooses for one packet, and counts it as sent unless the answer is [`Pick::Wait`].
@@ -87,15 +111,30 @@ pub trait Scheduler {
     /// ready. Ties break towards the lower id unless the policy's doc says otherwise. The same calls give the same
     /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
+
+    /// Takes a report of the losses on `path`. Comes only if the policy's [`Reception`] asks for reports.
+    fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {
+        let _ = (now, path, counts);
+    }
+
+    /// Takes note of the paths, though there is no packet: now and then, so that [`weight`](Self::weight) is true while
+    /// nothing is sent. `paths` as in [`pick`](Self::pick), but perhaps none is ready.
+    fn on_paths(&mut self, paths: &[PathView]) {
+        let _ = paths;
+    }
+
+    /// The weight the policy gives a path at this moment; `None` if it has none of its own, or has not seen the path.
+    fn weight(&self, id: PathId) -> Option<u32> {
+        let _ = id;
+        None
+    }
 }
 
 /// Any of the policies, dispatched by enum.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one per tunnel, and boxing costs the packet path a hop"
-)]
 pub enum AnyScheduler {
+    /// See [`Awi`].
+    Awi(Awi),
     /// See [`EarliestArrival`].
     EarliestArrival(EarliestArrival),
     /// See [`FlowSticky`].
@@ -116,7 +155,7 @@ impl AnyScheduler {
     /// Whether a packet takes another path when the best one for it is not ready.
     ///
     /// Then the tunnel fills the ranks in order: it shows a path as usable only while no path of a lower rank is ready.
-    /// Policies that wait for their path instead see all of them, and use a higher rank only while no lower one works.
+    /// The others see all paths and mind the ranks themselves.
     #[must_use]
     pub const fn spills(&self) -> bool {
         match self {
@@ -125,7 +164,30 @@ impl AnyScheduler {
             | Self::Redundant(_)
             | Self::RoundRobin(_)
             | Self::Weighted(_) => true,
-            Self::Flow(_) | Self::Single(_) => false,
+            Self::Awi(_) | Self::Flow(_) | Self::Single(_) => false,
+        }
+    }
+
+    /// Whether paths are paced at what they seem to carry; the user's own limits hold in any case.
+    ///
+    /// A policy that finds a path's capacity by its losses must be let to overflow it.
+    #[must_use]
+    pub const fn is_paced(&self) -> bool {
+        !matches!(self, Self::Awi(_))
+    }
+
+    /// What the other end must do with what this one sends.
+    #[must_use]
+    pub fn reception(&self) -> Reception {
+        match self {
+            Self::Awi(policy) => policy.reception(),
+            Self::EarliestArrival(_)
+            | Self::Flow(_)
+            | Self::MinRtt(_)
+            | Self::Redundant(_)
+            | Self::RoundRobin(_)
+            | Self::Single(_)
+            | Self::Weighted(_) => Reception::default(),
         }
     }
 }
@@ -133,6 +195,7 @@ impl AnyScheduler {
 impl Scheduler for AnyScheduler {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         match self {
+            Self::Awi(policy) => policy.pick(now, paths, packet),
             Self::EarliestArrival(policy) => policy.pick(now, paths, packet),
             Self::Flow(policy) => policy.pick(now, paths, packet),
             Self::MinRtt(policy) => policy.pick(now, paths, packet),
@@ -140,6 +203,31 @@ impl Scheduler for AnyScheduler {
             Self::RoundRobin(policy) => policy.pick(now, paths, packet),
             Self::Single(policy) => policy.pick(now, paths, packet),
             Self::Weighted(policy) => policy.pick(now, paths, packet),
+        }
+    }
+
+    fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {
+        if let Self::Awi(policy) = self {
+            policy.on_loss_report(now, path, counts);
+        }
+    }
+
+    fn on_paths(&mut self, paths: &[PathView]) {
+        if let Self::Awi(policy) = self {
+            policy.on_paths(paths);
+        }
+    }
+
+    fn weight(&self, id: PathId) -> Option<u32> {
+        match self {
+            Self::Awi(policy) => policy.weight(id),
+            Self::EarliestArrival(_)
+            | Self::Flow(_)
+            | Self::MinRtt(_)
+            | Self::Redundant(_)
+            | Self::RoundRobin(_)
+            | Self::Single(_)
+            | Self::Weighted(_) => None,
         }
     }
 }

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use crate::{
     counters::{DropReason, Drops},
     ids::{PathId, Seq},
+    loss_report::{LossLedger, LossWatch},
     packet::{PacketBuf, Pool},
     path::{
         Path,
@@ -22,7 +23,8 @@ use crate::{
         sender::{Numbered, Sender},
     },
     queue::{Queue, QueueConfig},
-    resequencer::Resequencer,
+    resequencer::AnyResequencer,
+    role::Role,
     sched::{AnyScheduler, PathView, Policy},
     session::rotation::SessionSet,
     time::Instant,
@@ -33,6 +35,7 @@ use crate::{
 mod control;
 mod egress;
 mod ingress;
+mod losses;
 mod status;
 
 pub use ingress::Incoming;
@@ -49,15 +52,6 @@ pub struct Shared<'a> {
     pub drops: &'a mut Drops,
 }
 
-/// Which end of the association this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Owns the links, starts handshakes, describes its links.
-    Client,
-    /// Learns paths from what arrives.
-    Gateway,
-}
-
 /// One association.
 #[derive(Debug)]
 pub struct Tunnel {
@@ -70,9 +64,16 @@ pub struct Tunnel {
     former: [Option<Box<Former>>; PathId::MAX],
     /// Names links by the user's names, which may become known later.
     policy: Policy<String>,
+    /// The policy by path ids, as far as they are known.
+    resolved: Policy,
     scheduler: AnyScheduler,
     queue: Queue,
-    resequencer: Resequencer,
+    resequencer: AnyResequencer,
+    receptions: losses::Receptions,
+    /// What the other end wants counted.
+    loss_watch: Option<Box<LossWatch>>,
+    /// What it has reported.
+    loss_ledger: LossLedger,
     next_global: Seq,
     /// Global number of each flow bucket's last packet, plus one; 0 if it had none.
     flows: Vec<u64>,
@@ -118,16 +119,22 @@ impl Tunnel {
     /// An association without sessions or paths.
     #[must_use]
     pub fn new(role: Role, policy: Policy<String>, queue: QueueConfig) -> Self {
-        Self {
+        let resolved = policy.clone().map_links(|_| None);
+        let scheduler = resolved.build();
+        let mut tunnel = Self {
             role,
             sessions: SessionSet::new(),
             sessions_deadline: None,
             paths: core::array::from_fn(|_| None),
             former: core::array::from_fn(|_| None),
-            scheduler: resolve(&policy, |_| None).build(),
+            receptions: losses::Receptions::new(Instant::ZERO, scheduler.reception()),
+            loss_ledger: losses::ledger(scheduler.reception()),
+            resolved,
+            scheduler,
             policy,
             queue: Queue::new(queue),
-            resequencer: Resequencer::new(),
+            resequencer: AnyResequencer::default(),
+            loss_watch: None,
             next_global: Seq(0),
             flows: Vec::new(),
             reinject: VecDeque::new(),
@@ -141,7 +148,9 @@ impl Tunnel {
             second_report_at: None,
             is_closing: false,
             is_closed_by_peer: false,
-        }
+        };
+        tunnel.adapt_queue();
+        tunnel
     }
 
     /// The keys.
@@ -171,9 +180,10 @@ impl Tunnel {
                 path.receiver = former.receiver;
                 path.announced.version = former.version.wrapping_add(1);
             }
-            path.pace(now, self.role);
+            path.pace(now, self.role, self.scheduler.is_paced());
             *slot = Some(Box::new(path));
             self.resolve_policy();
+            self.adapt_queue();
         }
     }
 
@@ -225,6 +235,7 @@ impl Tunnel {
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
             path.announced.due = Some(now);
         }
+        self.receptions.repeat(now);
     }
 
     /// We answered a handshake: its session waits, but not for ever.
@@ -275,12 +286,13 @@ impl Tunnel {
 
     /// The user changed a link's settings; the other end will be told.
     fn update_link(&mut self, now: Instant, id: PathId, change: impl FnOnce(&mut Link)) {
-        let role = self.role;
+        let (role, is_paced) = (self.role, self.scheduler.is_paced());
         if let Some(path) = self.path_mut(id) {
             change(&mut path.link);
             path.announced.version = path.announced.version.wrapping_add(1);
             path.announced.due = Some(now);
-            path.pace(now, role);
+            path.pace(now, role, is_paced);
+            self.adapt_queue();
         }
     }
 
@@ -346,6 +358,7 @@ impl Tunnel {
         [
             self.resequencer.poll_timeout(),
             self.sessions_deadline,
+            self.losses_due().filter(|_| can_send && self.has_route()),
             self.wait_until.filter(|_| can_send),
             self.release_at.filter(|_| can_send),
             paths.min(),
@@ -359,7 +372,10 @@ impl Tunnel {
     ///
     /// Packets in the tunnel queue stay; numbered and held ones are counted as [`DropReason::Reset`].
     pub fn reset(&mut self, now: Instant, shared: &mut Shared<'_>) {
-        self.resequencer.drain(&mut self.dropped);
+        self.resequencer.reset(&mut self.dropped);
+        self.receptions = losses::Receptions::new(now, self.scheduler.reception());
+        self.loss_watch = None;
+        self.loss_ledger = losses::ledger(self.scheduler.reception());
         self.dropped
             .extend(self.reinject.drain(..).map(|numbered| numbered.packet));
         self.dropped
@@ -385,7 +401,7 @@ impl Tunnel {
             } else {
                 let (id, link, route) = (path.id, path.link.clone(), path.route);
                 let mut fresh = Path::new(now, id, link);
-                fresh.pace(now, self.role);
+                fresh.pace(now, self.role, self.scheduler.is_paced());
                 fresh.route = route;
                 if route.is_none() {
                     fresh.health.on_link(now, LinkEvent::Down);
@@ -404,6 +420,11 @@ impl Tunnel {
         self.paths.iter().filter_map(Option::as_deref)
     }
 
+    /// Whether there is a way to the other end.
+    fn has_route(&self) -> bool {
+        self.paths().any(|path| path.route.is_some())
+    }
+
     fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
         self.paths.get_mut(id.index())?.as_deref_mut()
     }
@@ -417,6 +438,9 @@ impl Tunnel {
         else {
             return;
         };
+        let next = egress::wire_seq(path.sender.next_data());
+        let outstanding = path.sender.outstanding_pkts() as u64;
+        self.loss_ledger.on_outage(id, outstanding, next);
         let before = self.reinject.len();
         path.sender.take_unreported(id, &mut self.reinject);
         self.counts.reinjected += (self.reinject.len() - before) as u64;
@@ -459,22 +483,17 @@ impl Tunnel {
 impl Tunnel {
     /// Binds the policy to the links whose names are known.
     fn resolve_policy(&mut self) {
-        if let Policy::Single { link: Some(_) } = &self.policy {
-            let id_of = |name: &str| {
-                self.paths()
-                    .find(|path| path.link.name == name)
-                    .map(|path| path.id)
-            };
-            self.scheduler = resolve(&self.policy, id_of).build();
+        let id_of = |name: String| {
+            self.paths()
+                .find(|path| path.link.name == name)
+                .map(|path| path.id)
+        };
+        let resolved = self.policy.clone().map_links(id_of);
+        // What a policy has learned is kept while its links stay the same.
+        if resolved != self.resolved {
+            self.scheduler = resolved.build();
+            self.resolved = resolved;
         }
-    }
-}
-
-/// The policy by path ids; a link that is not known is left to the policy's default.
-fn resolve(policy: &Policy<String>, id_of: impl Fn(&str) -> Option<PathId>) -> Policy {
-    match policy.clone().try_map_links(|name| id_of(&name).ok_or(())) {
-        Ok(policy) => policy,
-        Err(()) => Policy::Single { link: None },
     }
 }
 

@@ -149,6 +149,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
 /// The engine's policy for a section `[scheduler]`.
 pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
     match scheduler {
+        SchedulerConfig::Awi(settings) => Policy::Awi(settings.clone()),
         SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},
         SchedulerConfig::Flow => Policy::Flow {},
         SchedulerConfig::MinRtt => Policy::MinRtt {},

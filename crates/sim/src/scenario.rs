@@ -76,6 +76,7 @@ use crate::link::{LinkChange, LinkConfig, bundle::SharedConfig};
 /// Keys of `[tunnel]` that belong to a policy; they are passed on to the daemon's `[scheduler]` as they are.
 pub const POLICY_KEYS: &[&str] = &[
     "alpha",
+    "count",
     "deadline",
     "dwd",
     "fixed",
@@ -83,6 +84,7 @@ pub const POLICY_KEYS: &[&str] = &[
     "interval",
     "k",
     "link",
+    "loss",
     "merge",
     "pdc",
     "period",
@@ -95,6 +97,7 @@ pub const POLICY_KEYS: &[&str] = &[
     "variant",
     "w_fixed",
     "w_mobile_max",
+    "wrr",
     "yield",
 ];
 

@@ -4,6 +4,8 @@
     reason = "numbers of hosts, paths and packets are small here"
 )]
 
+#[path = "engine/awi.rs"]
+mod awi;
 #[path = "engine/clients.rs"]
 mod clients;
 #[path = "engine/faults.rs"]

@@ -3,17 +3,20 @@
 use serde::Deserialize;
 
 use super::{
-    AnyScheduler, EarliestArrival, FlowSticky, MinRtt, Redundant, RoundRobin, Single, Weighted,
+    AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Redundant, RoundRobin,
+    Single, Weighted,
 };
 use crate::ids::PathId;
 
 /// A policy with its settings.
 ///
 /// Links are named by `L`: by their text in a configuration file (`Policy<String>`), by id in the engine
-/// ([`try_map_links`](Self::try_map_links) turns one into the other). Keys a policy does not know are errors.
+/// ([`map_links`](Self::map_links) turns one into the other). Keys a policy does not know are errors.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Policy<L = PathId> {
+    /// See [`Awi`].
+    Awi(AwiSettings<L>),
     /// See [`EarliestArrival`].
     EarliestArrival {},
     /// See [`FlowSticky`].
@@ -36,6 +39,7 @@ pub enum Policy<L = PathId> {
 impl<L> Policy<L> {
     /// The names of all policies, sorted, for error messages and lists.
     pub const NAMES: &[&str] = &[
+        "awi",
         "earliest-arrival",
         "flow",
         "min-rtt",
@@ -49,6 +53,7 @@ impl<L> Policy<L> {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
+            Self::Awi(_) => "awi",
             Self::EarliestArrival {} => "earliest-arrival",
             Self::Flow {} => "flow",
             Self::MinRtt {} => "min-rtt",
@@ -59,30 +64,30 @@ impl<L> Policy<L> {
         }
     }
 
-    /// The same policy with every link replaced by what `map` makes of it.
-    ///
-    /// # Errors
-    /// The first error of `map`.
-    pub fn try_map_links<M, E>(self, map: impl FnMut(L) -> Result<M, E>) -> Result<Policy<M>, E> {
-        Ok(match self {
+    /// The same policy with every link replaced by what `map` makes of it; one it knows nothing of is left to the
+    /// policy's default.
+    pub fn map_links<M>(self, map: impl FnOnce(L) -> Option<M>) -> Policy<M> {
+        match self {
+            Self::Awi(settings) => Policy::Awi(settings.map_link(map)),
             Self::EarliestArrival {} => Policy::EarliestArrival {},
             Self::Flow {} => Policy::Flow {},
             Self::MinRtt {} => Policy::MinRtt {},
             Self::Redundant {} => Policy::Redundant {},
             Self::RoundRobin {} => Policy::RoundRobin {},
             Self::Single { link } => Policy::Single {
-                link: link.map(map).transpose()?,
+                link: link.and_then(map),
             },
             Self::Weighted {} => Policy::Weighted {},
-        })
+        }
     }
 }
 
 impl Policy {
     /// A scheduler for this policy that has placed no packet yet.
     #[must_use]
-    pub const fn build(&self) -> AnyScheduler {
+    pub fn build(&self) -> AnyScheduler {
         match self {
+            Self::Awi(settings) => AnyScheduler::Awi(Awi::new(settings.clone())),
             Self::EarliestArrival {} => AnyScheduler::EarliestArrival(EarliestArrival::new()),
             Self::Flow {} => AnyScheduler::Flow(FlowSticky),
             Self::MinRtt {} => AnyScheduler::MinRtt(MinRtt),
@@ -127,17 +132,15 @@ mod tests {
     #[test]
     fn links_are_resolved_by_name() {
         let policy = parse(&[("policy", "single"), ("link", "lte")]).expect("valid");
-        let resolve = |name: String| match name.as_str() {
-            "lte" => Ok(PathId(3)),
-            _ => Err(name),
-        };
-        assert_eq!(
-            policy.try_map_links(resolve),
-            Ok(Policy::Single {
-                link: Some(PathId(3))
-            })
-        );
+        let resolve = |name: String| (name == "lte").then_some(PathId(3));
+        let link = Some(PathId(3));
+        assert_eq!(policy.map_links(resolve), Policy::Single { link });
         let policy = parse(&[("policy", "single"), ("link", "tin-can")]).expect("valid");
-        assert_eq!(policy.try_map_links(resolve), Err("tin-can".to_owned()));
+        assert_eq!(policy.map_links(resolve), Policy::Single { link: None });
+        let policy = parse(&[("policy", "awi"), ("fixed", "lte")]).expect("valid");
+        let Policy::Awi(settings) = policy.map_links(resolve) else {
+            panic!("another policy");
+        };
+        assert_eq!(settings.fixed, link);
     }
 }

@@ -6,6 +6,10 @@ use crate::rng::Rng;
 /// Every policy, and whether its doc allows it to wait while a path is ready.
 fn policies() -> Vec<(Policy, bool)> {
     vec![
+        (Policy::Awi(AwiSettings::default()), false),
+        (awi(3, Count::Bytes, Wrr::Block), false),
+        (awi(3, Count::Packets, Wrr::Smooth), false),
+        (awi(15, Count::Bytes, Wrr::Smooth), false),
         (Policy::EarliestArrival {}, true),
         (Policy::Flow {}, true),
         (Policy::MinRtt {}, false),
@@ -15,6 +19,16 @@ fn policies() -> Vec<(Policy, bool)> {
         (single(2), true),
         (Policy::Weighted {}, false),
     ]
+}
+
+fn awi(fixed: u8, count: Count, wrr: Wrr) -> Policy {
+    Policy::Awi(AwiSettings {
+        fixed: Some(PathId(fixed)),
+        count,
+        wrr,
+        loss: LossSource::Both,
+        ..AwiSettings::default()
+    })
 }
 
 fn single(id: u8) -> Policy {
@@ -103,6 +117,27 @@ impl World {
     }
 }
 
+impl World {
+    /// Now and then reports some loss, as large as it can be at times.
+    fn report(&mut self, scheduler: &mut AnyScheduler) {
+        let rng = &mut self.rng;
+        if rng.chance(0.9) {
+            return;
+        }
+        let mut number = || rng.next_u64() >> rng.below(64);
+        let counts = LossCounts {
+            intervals: 1,
+            lost_pkts: number(),
+            lost_bytes: number(),
+            sent_pkts: number(),
+            sent_bytes: number(),
+        };
+        let path = PathId(u8::try_from(rng.below(20)).expect("small"));
+        scheduler.on_loss_report(self.now, path, &counts);
+        assert!(scheduler.weight(path).is_none_or(|weight| weight <= 50));
+    }
+}
+
 #[test]
 fn every_policy_is_in_the_suite() {
     let mut tested: Vec<_> = policies().iter().map(|(policy, _)| policy.name()).collect();
@@ -119,6 +154,7 @@ fn picks_name_ready_paths_and_only_those_that_may_wait_do() {
             let mut sent = 0;
             for _ in 0..2_000 {
                 let packet = world.step();
+                world.report(&mut scheduler);
                 match scheduler.pick(world.now, &world.paths, &packet) {
                     Pick::Wait => assert!(may_wait, "{policy:?}"),
                     Pick::One(index) => {
@@ -146,6 +182,8 @@ fn the_same_calls_give_the_same_answers() {
         let (mut first, mut second) = (policy.build(), policy.build());
         for step in 0..2_000 {
             let (packet, same) = (one.step(), other.step());
+            one.report(&mut first);
+            other.report(&mut second);
             let pick = first.pick(one.now, &one.paths, &packet);
             assert_eq!(pick, second.pick(other.now, &other.paths, &same));
             if step == 1_000 {

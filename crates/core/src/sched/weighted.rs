@@ -17,8 +17,7 @@ use crate::{ids::PathId, time::Instant};
 /// Shares packets among the ready paths by [`PathView::weight`]. Never waits.
 #[derive(Clone, Debug, Default)]
 pub struct Weighted {
-    /// Packets each path is owed, scaled by 2^32.
-    credit: [i64; PathId::MAX],
+    credit: Credit,
 }
 
 impl Weighted {
@@ -26,34 +25,62 @@ impl Weighted {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            credit: [0; PathId::MAX],
+            credit: Credit::new(),
         }
     }
 }
 
 impl Scheduler for Weighted {
     fn pick(&mut self, _now: Instant, paths: &[PathView], _packet: &PacketInfo) -> Pick {
-        let weight = |path: &PathView| u64::from(path.weight.max(1));
-        let ready = || paths.iter().enumerate().filter(|(_, path)| path.ready);
-        let total: u64 = ready().map(|(_, path)| weight(path)).sum();
-        let mut given = 0;
-        let mut best: Option<(i64, usize)> = None;
-        for (index, path) in ready() {
-            let share = ((weight(path) << 32) / total).cast_signed();
-            let credit = &mut self.credit[slot(path)];
-            *credit += share;
-            given += share;
-            if best.is_none_or(|(most, _)| *credit > most) {
-                best = Some((*credit, index));
-            }
-        }
-        let Some((_, index)) = best else {
-            return Pick::Wait;
-        };
-        self.credit[slot(&paths[index])] -= given;
-        Pick::One(index)
+        let weight = |path: &PathView| if path.ready { path.weight.max(1) } else { 0 };
+        let lines = paths.iter().map(|path| (slot(path), weight(path)));
+        self.credit.next(lines, 1).map_or(Pick::Wait, Pick::One)
     }
 }
+
+/// What each path is owed: the state of smooth weighted round robin.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Credit {
+    /// Packets, or whatever the costs count, scaled by 2^32.
+    owed: [i64; PathId::MAX],
+}
+
+impl Credit {
+    pub(super) const fn new() -> Self {
+        Self {
+            owed: [0; PathId::MAX],
+        }
+    }
+
+    /// The place in `lines` of the one that is owed most, charged with `cost`; the first of equals.
+    ///
+    /// `lines`: slot and weight of each; without weight it is passed over. `None` if no line has weight.
+    pub(super) fn next(
+        &mut self,
+        lines: impl Iterator<Item = (usize, u32)> + Clone,
+        cost: u32,
+    ) -> Option<usize> {
+        let cost = i64::from(cost.min(MAX_COST));
+        let total: u64 = lines.clone().map(|(_, weight)| u64::from(weight)).sum();
+        let mut given = 0;
+        let mut best: Option<(i64, usize, usize)> = None;
+        for (at, (slot, weight)) in lines.enumerate().filter(|(_, (_, weight))| *weight > 0) {
+            let share = ((u64::from(weight) << 32) / total).cast_signed() * cost;
+            let owed = &mut self.owed[slot];
+            *owed += share;
+            given += share;
+            if best.is_none_or(|(most, ..)| *owed > most) {
+                best = Some((*owed, at, slot));
+            }
+        }
+        let (_, at, slot) = best?;
+        self.owed[slot] -= given;
+        Some(at)
+    }
+}
+
+/// No packet is longer.
+const MAX_COST: u32 = 1 << 16;
 
 #[cfg(test)]
 mod tests {
@@ -157,7 +184,7 @@ mod tests {
                 path.weight = 1 << rng.below(32);
             }
             policy.pick(Instant::ZERO, &paths, &packet());
-            let most = policy.credit.iter().map(|credit| credit.abs()).max();
+            let most = policy.credit.owed.iter().map(|credit| credit.abs()).max();
             assert!(most < Some(4 << 32), "{most:?}");
         }
     }

@@ -5,10 +5,12 @@
 
 use core::time::Duration;
 
-use super::{Role, Shared, Tunnel};
+use super::{Shared, Tunnel};
 use crate::{
     ids::PathId,
     path::{Path, delay::RelativeDelay, rate::Delivered, rate_control::FILLED, sender::Origin},
+    role::Role,
+    sched::Scheduler,
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
@@ -30,6 +32,7 @@ impl Tunnel {
             }
         }
         self.send_reports(now, out);
+        self.send_losses(now, out);
     }
 
     /// Answers, probes and descriptions, which travel on the path they concern.
@@ -113,7 +116,7 @@ impl Tunnel {
     }
 
     /// The path heard from last: better than none while no path is known to work.
-    fn newest_path(&self) -> Option<PathId> {
+    pub(super) fn newest_path(&self) -> Option<PathId> {
         let routed = self.paths().filter(|path| path.route.is_some());
         routed
             .max_by_key(|path| path.receiver.heard_at())
@@ -141,6 +144,7 @@ impl Tunnel {
         body: &[u8],
         shared: &mut Shared<'_>,
     ) {
+        let is_paced = self.scheduler.is_paced();
         for frame in Frames::new(body) {
             match frame {
                 Frame::Ping { token, size } => {
@@ -163,9 +167,10 @@ impl Tunnel {
                         path.announced.version = version;
                         path.announced.due = None;
                         path.link.update(&info);
-                        path.pace(now, Role::Gateway);
+                        path.pace(now, Role::Gateway, is_paced);
                         path.probes.ack_link = Some(version);
                         self.resolve_policy();
+                        self.adapt_queue();
                     }
                 }
                 Frame::LinkAck { path, version } => {
@@ -176,6 +181,11 @@ impl Tunnel {
                     }
                 }
                 Frame::Close => self.is_closed_by_peer = true,
+                Frame::Reception { version, reception } => {
+                    self.on_reception(now, version, &reception, shared);
+                }
+                Frame::ReceptionAck { version } => self.on_reception_ack(version),
+                Frame::Losses { path, report } => self.on_losses(now, path, &report),
             }
         }
     }
@@ -193,6 +203,8 @@ impl Tunnel {
             .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
         path.health
             .on_acked(now, path.sender.outstanding_pkts() > 0);
+        self.view_paths(now);
+        self.scheduler.on_paths(&self.views);
     }
 
     fn on_report(
@@ -202,8 +214,12 @@ impl Tunnel {
         report: &PathReport,
         shared: &mut Shared<'_>,
     ) {
-        let role = self.role;
-        let Some(path) = self.path_mut(id) else {
+        let (role, is_paced) = (self.role, self.scheduler.is_paced());
+        let path = self
+            .paths
+            .get_mut(id.index())
+            .and_then(Option::as_deref_mut);
+        let Some(path) = path else {
             return;
         };
         if !path.sender.on_reported(report.highest_seq, shared.pool) {
@@ -221,13 +237,9 @@ impl Tunnel {
                 }
             }
         }
-        let Some(path) = self.path_mut(id) else {
-            return;
-        };
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
         let lost_before = path.loss.lost();
-        path.loss
-            .on_report(now, path.sender.reported(), report.received_pkts);
+        path.loss.on_report(now, reported, report.received_pkts);
         if path.loss.lost() > lost_before {
             path.rate_control
                 .on_loss(now, path.rtt.smoothed().unwrap_or_default());
@@ -242,7 +254,7 @@ impl Tunnel {
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
         }
-        path.pace(now, role);
+        path.pace(now, role, is_paced);
         path.health
             .on_acked(now, path.sender.outstanding_pkts() > 0);
         self.adapt_queue();
@@ -250,7 +262,13 @@ impl Tunnel {
 
     /// A flow that backs off by 30 %, as CUBIC does, keeps the paths full only if 3/7 of a round trip waits here; flow
     /// queueing keeps that from delaying others.
-    fn adapt_queue(&mut self) {
+    ///
+    /// Where nothing is paced nothing stands here for the paths' sake, and congestion is signalled by their losses.
+    pub(super) fn adapt_queue(&mut self) {
+        let is_limited = |path: &Path| path.pacer.rate().is_some();
+        if !self.scheduler.is_paced() && !self.paths().any(is_limited) {
+            return self.queue.set_target(Duration::MAX);
+        }
         let usable = self.paths().filter(|path| path.health.is_usable());
         let longest = usable.filter_map(|path| path.rtt.min()).max();
         let target = longest.unwrap_or_default() * 3 / 7;
@@ -263,9 +281,9 @@ impl Tunnel {
 const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(40);
 /// Longest control body in bytes: fits every path.
-const MAX_BODY: usize = 1100;
+pub(super) const MAX_BODY: usize = 1100;
 /// When an unacknowledged link description is sent again.
-const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
+pub(super) const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 /// How often reports also travel on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
 

@@ -8,12 +8,13 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use super::{Role, Shared, Tunnel};
+use super::{Shared, Tunnel};
 use crate::{
     counters::DropReason,
     packet::{self, PacketView},
     path::{Path, health::LinkEvent, link::Link, receiver::DataArrival},
     resequencer::{Arrival, LONGEST_HOLD, Verdict},
+    role::Role,
     session::{keys::OpenError, rotation::Change},
     time::Instant,
     transmit::Route,
@@ -101,6 +102,9 @@ impl Tunnel {
             is_congested: incoming.is_congested,
         };
         let delay = path.receiver.on_data(now, &arrival, interval);
+        if let Some(watch) = &mut self.loss_watch {
+            watch.on_arrival(now, id, header.path_seq, len);
+        }
         if incoming.is_congested {
             packet::mark_congested(body);
         }

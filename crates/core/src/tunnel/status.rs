@@ -7,6 +7,7 @@ use crate::{
     ids::PathId,
     path::health::State,
     resequencer,
+    sched::Scheduler,
     units::{Bitrate, Bytes},
     wire::control::LinkRole,
 };
@@ -38,7 +39,7 @@ pub struct PathStatus {
     pub rx_bytes: u64,
     /// Bytes sent and not yet reported.
     pub in_flight: Bytes,
-    /// Share under the `weighted` policy.
+    /// The weight the policy gives it now, if it has weights of its own (`awi`), else the user's.
     pub weight: u32,
     /// The user's rank.
     pub cost: u8,
@@ -88,7 +89,7 @@ impl Tunnel {
                     tx_bytes: path.sender.sent_bytes(),
                     rx_bytes: path.receiver.received_bytes(),
                     in_flight: path.sender.in_flight(),
-                    weight: path.link.weight,
+                    weight: self.scheduler.weight(path.id).unwrap_or(path.link.weight),
                     cost: path.link.cost,
                 })
                 .collect(),

@@ -10,6 +10,10 @@
 //! | 3 | [`Frame::Report`] | on the best path back |
 //! | 4, 5 | [`Frame::Link`], [`Frame::LinkAck`] | until acknowledged |
 //! | 6 | [`Frame::Close`] | at shutdown, on every path |
+//! | 7, 8 | [`Frame::Reception`], [`Frame::ReceptionAck`] | until acknowledged |
+//! | 9 | [`Frame::Losses`] | on the two best paths back, if asked for |
+
+use core::time::Duration;
 
 use super::Reader;
 use crate::{
@@ -41,6 +45,46 @@ pub struct PathReport {
     pub min_owd_us: u32,
     /// Datagrams received with an ECN congestion mark.
     pub congested_pkts: u32,
+}
+
+/// What one end misses on one path, by the path's sequence numbers.
+///
+/// All counters are totals since counting began on the path, so a lost report costs nothing but time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossReport {
+    /// Number of the report interval that ends here: rises by one for every interval that passes, reported or not.
+    pub interval: u32,
+    /// Data datagrams missing for longer than the loss timeout.
+    pub lost_pkts: u64,
+    /// Bytes of them, estimated, UDP payload.
+    pub lost_bytes: u64,
+    /// Data datagrams received.
+    pub received_pkts: u64,
+    /// Bytes of them, UDP payload.
+    pub received_bytes: u64,
+    /// Highest data path sequence number received.
+    pub highest_seq: Seq,
+}
+
+/// How the receiver must treat what the sender sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reception {
+    /// The order packets leave in.
+    pub order: Order,
+    /// How long a missing datagram is waited for.
+    pub loss_timeout: Duration,
+    /// How often losses are reported; `None`: not at all.
+    pub report_interval: Option<Duration>,
+}
+
+/// The order packets leave in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// That of the whole association, each gap waited for until the loss timeout; what comes later is dropped.
+    Global,
+    /// That of each flow, as the receiver sees fit.
+    #[default]
+    PerFlow,
 }
 
 /// What the client says of one of its links.
@@ -114,6 +158,25 @@ pub enum Frame<'a> {
     },
     /// The sender ends the association.
     Close,
+    /// Says how to treat what the sender sends.
+    Reception {
+        /// Rises with every change; an older one is ignored.
+        version: u32,
+        /// How.
+        reception: Reception,
+    },
+    /// Says that `version` of the reception has arrived.
+    ReceptionAck {
+        /// Which version.
+        version: u32,
+    },
+    /// What is missing on `path`.
+    Losses {
+        /// The path it speaks of, not the one it travels.
+        path: PathId,
+        /// Counters.
+        report: LossReport,
+    },
 }
 
 /// Appends frames to a control datagram's body.
@@ -200,6 +263,27 @@ impl<'a> FrameWriter<'a> {
                 TYPE_LINK_ACK
             }
             Frame::Close => TYPE_CLOSE,
+            Frame::Reception { version, reception } => {
+                body.u32(*version);
+                body.u8(u8::from(reception.order == Order::Global));
+                body.u32(micros(reception.loss_timeout));
+                body.u32(reception.report_interval.map_or(0, micros));
+                TYPE_RECEPTION
+            }
+            Frame::ReceptionAck { version } => {
+                body.u32(*version);
+                TYPE_RECEPTION_ACK
+            }
+            Frame::Losses { path, report } => {
+                body.u8(path.0);
+                body.u32(report.interval);
+                body.bytes(&report.lost_pkts.to_be_bytes());
+                body.bytes(&report.lost_bytes.to_be_bytes());
+                body.bytes(&report.received_pkts.to_be_bytes());
+                body.bytes(&report.received_bytes.to_be_bytes());
+                body.u32(report.highest_seq.0);
+                TYPE_LOSSES
+            }
         };
         let end = body.len;
         let fits = body.fits && end <= self.out.len();
@@ -272,6 +356,13 @@ impl<'a> Iterator for Frames<'a> {
                     });
                 }
                 TYPE_CLOSE => return Some(Frame::Close),
+                TYPE_RECEPTION => return parse_reception(value),
+                TYPE_RECEPTION_ACK => {
+                    return Some(Frame::ReceptionAck {
+                        version: value.u32()?,
+                    });
+                }
+                TYPE_LOSSES => return parse_losses(value),
                 _ => {}
             }
         }
@@ -285,6 +376,50 @@ const TYPE_REPORT: u8 = 3;
 const TYPE_LINK: u8 = 4;
 const TYPE_LINK_ACK: u8 = 5;
 const TYPE_CLOSE: u8 = 6;
+const TYPE_RECEPTION: u8 = 7;
+const TYPE_RECEPTION_ACK: u8 = 8;
+const TYPE_LOSSES: u8 = 9;
+
+/// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
+/// hold packets for ever.
+const RECEPTION_TIMES: core::ops::RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(10);
+
+fn parse_reception(mut value: Reader<'_>) -> Option<Frame<'static>> {
+    let clamp = |micros: u32| {
+        let time = Duration::from_micros(micros.into());
+        time.clamp(*RECEPTION_TIMES.start(), *RECEPTION_TIMES.end())
+    };
+    Some(Frame::Reception {
+        version: value.u32()?,
+        reception: Reception {
+            order: match value.u8()? {
+                1 => Order::Global,
+                _ => Order::PerFlow,
+            },
+            loss_timeout: clamp(value.u32()?),
+            report_interval: Some(value.u32()?).filter(|micros| *micros > 0).map(clamp),
+        },
+    })
+}
+
+fn parse_losses(mut value: Reader<'_>) -> Option<Frame<'static>> {
+    Some(Frame::Losses {
+        path: path_id(&mut value)?,
+        report: LossReport {
+            interval: value.u32()?,
+            lost_pkts: value.u64()?,
+            lost_bytes: value.u64()?,
+            received_pkts: value.u64()?,
+            received_bytes: value.u64()?,
+            highest_seq: Seq(value.u32()?),
+        },
+    })
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
 
 fn parse_report(mut value: Reader<'_>) -> Option<Frame<'static>> {
     Some(Frame::Report {
@@ -411,6 +546,26 @@ mod tests {
                 version: 3,
             },
             Frame::Close,
+            Frame::Reception {
+                version: 1,
+                reception: Reception {
+                    order: Order::Global,
+                    loss_timeout: Duration::from_millis(60),
+                    report_interval: Some(Duration::from_millis(50)),
+                },
+            },
+            Frame::ReceptionAck { version: 1 },
+            Frame::Losses {
+                path: PathId(3),
+                report: LossReport {
+                    interval: 1,
+                    lost_pkts: 2,
+                    lost_bytes: 3,
+                    received_pkts: 1 << 40,
+                    received_bytes: 1 << 50,
+                    highest_seq: Seq(6),
+                },
+            },
         ]
     }
 
@@ -445,12 +600,32 @@ mod tests {
     }
 
     #[test]
+    fn times_of_a_reception_are_kept_within_bounds() {
+        for (micros, expected) in [(0, None), (1, Some(1_000)), (u32::MAX, Some(10_000_000))] {
+            let interval = expected.map(Duration::from_micros);
+            let mut body = vec![TYPE_RECEPTION, 0, 13, 0, 0, 0, 1, 7];
+            body.extend(0_u32.to_be_bytes());
+            body.extend(micros.to_be_bytes());
+            let reception = Reception {
+                order: Order::PerFlow,
+                loss_timeout: Duration::from_millis(1),
+                report_interval: interval,
+            };
+            let frame = Frame::Reception {
+                version: 1,
+                reception,
+            };
+            assert_eq!(Frames::new(&body).next(), Some(frame));
+        }
+    }
+
+    #[test]
     fn random_bodies_end_without_panic() {
         let mut rng = Rng::new(5);
         for _ in 0..50_000 {
             let mut body = [0; 64];
             rng.fill(&mut body);
-            body[0] %= 8;
+            body[0] %= 11;
             body[1] = 0;
             body[2] %= 64;
             let _ = Frames::new(&body).count();

@@ -2,14 +2,20 @@
 
 use core::time::Duration;
 
+use pleach_core::sched::AwiSettings;
+
 use super::{
     source::{ConfigError, Note},
     table::{Table, Value},
 };
 
+mod awi;
+
 /// A scheduling policy with its keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SchedulerConfig {
+    /// The fixed line first, the others what it loses.
+    Awi(AwiSettings<String>),
     /// The path on which the packet arrives first; the default.
     #[default]
     EarliestArrival,
@@ -34,6 +40,7 @@ impl SchedulerConfig {
     /// The policy's name as configuration and status show it.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
+            Self::Awi(_) => "awi",
             Self::EarliestArrival => "earliest-arrival",
             Self::Flow => "flow",
             Self::MinRtt => "min-rtt",
@@ -41,6 +48,20 @@ impl SchedulerConfig {
             Self::RoundRobin => "round-robin",
             Self::Single { .. } => "single",
             Self::Weighted => "weighted",
+        }
+    }
+
+    /// The key that names a link, and the name.
+    pub(super) fn link(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::Awi(settings) => settings.fixed.as_deref().map(|name| ("fixed", name)),
+            Self::Single { link } => Some(("link", link)),
+            Self::EarliestArrival
+            | Self::Flow
+            | Self::MinRtt
+            | Self::Redundant
+            | Self::RoundRobin
+            | Self::Weighted => None,
         }
     }
 }
@@ -68,14 +89,7 @@ pub(super) fn read_table(
     label: &str,
     notes: &mut Vec<Note>,
 ) -> Result<SchedulerConfig, ConfigError> {
-    let known: Vec<&str> = core::iter::once("policy")
-        .chain(
-            POLICIES
-                .iter()
-                .flat_map(|policy| policy.keys.iter().copied()),
-        )
-        .collect();
-    let table = value.table(label.to_owned(), &known)?;
+    let table = value.table(label.to_owned(), &keys())?;
     let names: Vec<&str> = POLICIES.iter().map(|policy| policy.name).collect();
     let list = format!("write one of: {}", names.join(", "));
     let policy = table.required("policy", "policy = \"earliest-arrival\"")?;
@@ -96,6 +110,7 @@ pub(super) fn read_table(
             });
             SchedulerConfig::EarliestArrival
         }
+        "awi" => SchedulerConfig::Awi(awi::read(&table)?),
         "flow" => SchedulerConfig::Flow,
         "min-rtt" => SchedulerConfig::MinRtt,
         "redundant" => SchedulerConfig::Redundant,
@@ -110,6 +125,12 @@ pub(super) fn read_table(
     })
 }
 
+/// Every key the table may have.
+pub(super) fn keys() -> Vec<&'static str> {
+    let own = POLICIES.iter().flat_map(|policy| policy.keys);
+    core::iter::once("policy").chain(own.copied()).collect()
+}
+
 /// A policy as configuration files know it.
 struct PolicySpec {
     name: &'static str,
@@ -118,10 +139,14 @@ struct PolicySpec {
 }
 
 /// Every accepted policy.
-const POLICIES: [PolicySpec; 8] = [
+const POLICIES: [PolicySpec; 9] = [
     PolicySpec {
         name: "adaptive",
         keys: &["target_delay"],
+    },
+    PolicySpec {
+        name: "awi",
+        keys: awi::KEYS,
     },
     PolicySpec {
         name: "earliest-arrival",

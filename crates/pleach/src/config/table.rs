@@ -247,6 +247,15 @@ impl<'a> Value<'a> {
         i64::from_str_radix(integer.as_str(), integer.radix()).ok()
     }
 
+    /// This value if it is a number, whole or not.
+    pub(crate) fn as_number(&self) -> Option<f64> {
+        let whole = self
+            .as_integer()
+            .and_then(|number| i32::try_from(number).ok());
+        let fraction = || self.value.as_float()?.as_str().parse().ok();
+        whole.map(f64::from).or_else(fraction)
+    }
+
     /// This value as a whole number in `range`.
     ///
     /// # Errors

@@ -239,19 +239,45 @@ const MISTAKES: &[Mistake] = mistakes! {
     "cost too high": CLIENT, "cost = 0" => "cost = 256",
         "f.toml:17: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found 256; remedy: write 0 for the link to fill first, a higher number for a dearer one";
     "policy unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"fastest\"",
-        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
+        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, awi, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
     "policy missing": CLIENT, "policy = \"adaptive\"" => "",
         "f.toml:8: [scheduler] policy: missing required key; remedy: add policy = \"earliest-arrival\"";
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
         "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
     "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
-        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay)";
+        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr)";
     "single without link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"",
         "f.toml:8: [scheduler] link: missing required key; remedy: add link = \"NAME\", the name of the link to use";
     "single with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlink = \"cable\"",
         "f.toml:10: [scheduler] link: no link is called \"cable\"; remedy: write the name of a [[link]]: dsl, lte";
+    "awi with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nk = 1\nfixed = \"cable\"",
+        "f.toml:11: [scheduler] fixed: no link is called \"cable\"; remedy: write the name of a [[link]]: dsl, lte";
+    "awi with a key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nlink = \"dsl\"",
+        "f.toml:10: [scheduler] link: not a key of policy \"awi\"; remedy: remove it, or choose the policy it belongs to: single";
+    "key of awi at another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nk = 1",
+        "f.toml:10: [scheduler] k: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: awi";
+    "awi gain of zero": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nk = 0",
+        "f.toml:10: [scheduler] k: expected a number from 0.000001 to 1000, found 0; remedy: write for example 0.5";
+    "awi gain no number": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nk = nan",
+        "f.toml:10: [scheduler] k: expected a number from 0.000001 to 1000, found nan; remedy: write for example 0.5";
+    "awi gain of another type": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nk = \"0.5\"",
+        "f.toml:10: [scheduler] k: expected a number from 0.000001 to 1000, found \"0.5\"; remedy: write for example 0.5";
+    "awi time without a unit": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nt_dwd = \"250\"",
+        "f.toml:10: [scheduler] t_dwd: expected a duration from \"1ms\" to \"1m\", found \"250\"; remedy: write for example \"250ms\"";
+    "awi time of another type": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nt_lto = 50",
+        "f.toml:10: [scheduler] t_lto: expected a duration from \"1ms\" to \"10s\", found 50; remedy: write for example \"50ms\"";
+    "awi reports too often": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nt_report = \"1ms\"",
+        "f.toml:10: [scheduler] t_report: expected a duration from \"5ms\" to \"10s\", found \"1ms\"; remedy: write for example \"50ms\"";
+    "awi weight of zero": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nw_fixed = 0",
+        "f.toml:10: [scheduler] w_fixed: expected a whole number from 1 to 1000, found 0; remedy: write for example 50";
+    "awi weight too large": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nw_mobile_max = 1001",
+        "f.toml:10: [scheduler] w_mobile_max: expected a whole number from 0 to 1000, found 1001; remedy: write for example 45";
+    "awi word unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\ndwd = \"linear\"",
+        "f.toml:10: [scheduler] dwd: expected \"rearm\" or \"literal\", found \"linear\"; remedy: write \"rearm\", or remove it";
+    "awi word of another type": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nwrr = 1",
+        "f.toml:10: [scheduler] wrr: expected \"block\" or \"smooth\", found 1; remedy: write \"block\", or remove it";
     "policy of a client unknown": GATEWAY, "policy = \"flow\"" => "policy = \"flw\"",
-        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
+        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, awi, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
     "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
     "mtu too large": CLIENT, "mtu = 1400" => "mtu = 9001",
@@ -365,6 +391,7 @@ fn optional_parts_may_be_left_out() {
 fn every_policy_is_accepted_under_its_name() {
     let files = Files::new();
     for policy in [
+        "awi",
         "earliest-arrival",
         "flow",
         "min-rtt",
@@ -386,6 +413,51 @@ fn every_policy_is_accepted_under_its_name() {
         assert_eq!(loaded.config.scheduler.name(), policy);
         assert_eq!(loaded.notes, []);
     }
+}
+
+#[test]
+fn all_keys_of_awi_reach_the_policy_at_either_end() {
+    use core::time::Duration;
+
+    use pleach_core::sched::{AwiSettings, Count, Dwd, Gain, LossSource, Wrr};
+
+    let keys = r#"policy = "awi"
+fixed = "lte"
+k = 1
+t_dwd = "1s"
+w_fixed = 20
+w_mobile_max = 50
+t_report = "20ms"
+t_lto = "80ms"
+dwd = "literal"
+loss = "both"
+count = "bytes"
+wrr = "smooth"
+"#;
+    let expected = SchedulerConfig::Awi(AwiSettings {
+        fixed: Some("lte".to_owned()),
+        k: Gain::new(1.0).expect("valid"),
+        t_dwd: Duration::from_secs(1),
+        w_fixed: 20,
+        w_mobile_max: 50,
+        t_report: Duration::from_millis(20),
+        t_lto: Duration::from_millis(80),
+        dwd: Dwd::Literal,
+        loss: LossSource::Both,
+        count: Count::Bytes,
+        wrr: Wrr::Smooth,
+    });
+    let files = Files::new();
+    let client = CLIENT.replace("policy = \"adaptive\"", keys);
+    assert_eq!(
+        files.load(&client).expect("good file").config.scheduler,
+        expected
+    );
+    let gateway = GATEWAY.replace("policy = \"flow\"", keys);
+    let Role::Gateway(gateway) = files.load(&gateway).expect("good file").config.role else {
+        panic!("a gateway")
+    };
+    assert_eq!(gateway.clients[1].scheduler, Some(expected));
 }
 
 #[test]

@@ -38,14 +38,14 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     if gateway.public_key == keys::public_of(&common.private_key) {
         return Err(own_key(&root.table("gateway", peers::GATEWAY_KEYS)?));
     }
-    if let SchedulerConfig::Single { link } = &common.scheduler
+    if let Some((key, link)) = common.scheduler.link()
         && !links.is_empty()
-        && !links.iter().any(|(known, _)| known.name == *link)
+        && !links.iter().any(|(known, _)| known.name == link)
     {
         let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
-        let table = root.table("scheduler", &["policy", "link"])?;
+        let table = root.table("scheduler", &scheduler::keys())?;
         let remedy = format!("write the name of a [[link]]: {}", names.join(", "));
-        return Err(table.wrong("link", format!("no link is called \"{link}\""), &remedy));
+        return Err(table.wrong(key, format!("no link is called \"{link}\""), &remedy));
     }
     let (links, device_places) = links.into_iter().unzip();
     let role = Role::Client(ClientConfig { gateway, links });

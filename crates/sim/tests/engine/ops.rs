@@ -90,6 +90,8 @@ struct Run {
     /// First number of the process that sends now: what an ended one had taken may be gone with it.
     first: [u32; 2],
     lost_data_is_possible: bool,
+    /// The policy wants one order for all flows.
+    is_strict: bool,
 }
 
 impl Run {
@@ -100,6 +102,7 @@ impl Run {
             sent: [0; 2],
             first: [0; 2],
             lost_data_is_possible: false,
+            is_strict: policy == "awi",
         }
     }
 
@@ -236,13 +239,15 @@ impl Run {
         assert!(behind <= late, "{behind} out of order, {late} late");
     }
 
-    /// Packets of `from` dropped under a reason of inner packets; copies are not packets.
+    /// Packets of `from` dropped under a reason of inner packets; copies are not packets. Where the sender wants one
+    /// order for all, what comes after its turn is dropped, however peaceful the wire.
     fn dropped(&self, from: usize) -> u64 {
         let [sender, receiver] = [from, 1 - from].map(|host| &self.world.hosts[host]);
         sender.drops(DropReason::Aqm)
             + sender.drops(DropReason::QueueFull)
             + sender.drops(DropReason::Reset)
             + receiver.drops(DropReason::Reset)
+            + u64::from(self.is_strict) * receiver.drops(DropReason::TooOld)
     }
 
     /// Repairs everything; the tunnel must come up, deliver what waited, and work.

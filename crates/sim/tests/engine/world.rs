@@ -14,11 +14,12 @@ use pleach_core::{
     path::link::Link,
     queue::QueueConfig,
     rng::Rng,
-    sched::Policy,
+    sched::{AwiSettings, Policy},
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::Incoming,
+    units::{Bitrate, Bytes},
 };
 
 pub(crate) const GATEWAY: &str = "203.0.113.5:7700";
@@ -33,6 +34,8 @@ pub(crate) struct PathModel {
     pub(crate) shake: Duration,
     /// Nothing passes to the gateway, to the client.
     pub(crate) is_silent: [bool; 2],
+    /// A bottleneck of this rate with a queue of [`QUEUE`]; what finds it full is lost.
+    pub(crate) rate: Option<Bitrate>,
 }
 
 impl PathModel {
@@ -43,6 +46,7 @@ impl PathModel {
             copy_pct: 0,
             shake: Duration::ZERO,
             is_silent: [false; 2],
+            rate: None,
         }
     }
 }
@@ -84,6 +88,8 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) hosts: Vec<Host>,
     pub(crate) paths: Vec<PathModel>,
+    /// Until when the bottleneck of each path is busy, to the gateway and to the client.
+    busy_until: Vec<[Instant; 2]>,
     pub(crate) rng: Rng,
     policy: Policy<String>,
     wire: BTreeMap<(Instant, u64), Flight>,
@@ -116,6 +122,7 @@ struct Flight {
 
 pub(crate) fn policy(name: &str) -> Policy<String> {
     match name {
+        "awi" => Policy::Awi(AwiSettings::default()),
         "earliest-arrival" => Policy::EarliestArrival {},
         "flow" => Policy::Flow {},
         "min-rtt" => Policy::MinRtt {},
@@ -163,6 +170,7 @@ impl World {
             now: Instant::from_millis(1000),
             hosts: Vec::new(),
             paths: paths.to_vec(),
+            busy_until: vec![[Instant::ZERO; 2]; paths.len()],
             rng: Rng::new(seed),
             policy: policy(policy_name),
             wire: BTreeMap::new(),
@@ -500,10 +508,20 @@ impl World {
             self.lost_data += u64::from(datagram[0] == DATA);
             return;
         }
+        let mut leaves_at = self.now;
+        if let Some(rate) = path.rate {
+            let busy_until = &mut self.busy_until[link][usize::from(from == 0)];
+            if busy_until.since(self.now) > QUEUE {
+                self.lost_data += u64::from(datagram[0] == DATA);
+                return;
+            }
+            leaves_at = (*busy_until).max(self.now) + Bytes::of_len(datagram.len()) / rate;
+            *busy_until = leaves_at;
+        }
         let copies = 1 + u64::from(self.rng.below(100) < path.copy_pct);
         for _ in 0..copies {
             let shake = self.rng.below(path.shake.as_nanos() as u64 + 1);
-            let at = self.now + path.delay + Duration::from_nanos(shake);
+            let at = leaves_at + path.delay + Duration::from_nanos(shake);
             self.sequence += 1;
             let link = if to == 0 { 0 } else { link as u8 };
             let flight = Flight {
@@ -523,6 +541,9 @@ impl World {
         }
     }
 }
+
+/// Delay of a full bottleneck.
+const QUEUE: Duration = Duration::from_millis(30);
 
 /// The kind byte of data; smaller ones are handshakes.
 pub(crate) const DATA: u8 = 4;

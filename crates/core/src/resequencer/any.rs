@@ -1,0 +1,120 @@
+//! Whichever reorder buffer the sender wants.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::{Arrival, InOrder, Resequencer, Stats, Verdict};
+use crate::{packet::PacketBuf, time::Instant, wire::control::Order};
+
+/// A reorder buffer, dispatched by enum. Methods are those of [`Resequencer`].
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one per tunnel, and boxing costs the packet path a hop"
+)]
+pub enum AnyResequencer {
+    /// One order for all.
+    Global(InOrder),
+    /// An order for each flow.
+    PerFlow(Resequencer),
+}
+
+impl Default for AnyResequencer {
+    fn default() -> Self {
+        Self::PerFlow(Resequencer::new())
+    }
+}
+
+impl AnyResequencer {
+    /// Goes on in another order. Nothing that is held or under way is lost by that, and nothing comes twice.
+    ///
+    /// `timeout`: how long a missing packet is waited for, in [`Order::Global`]. What may leave is appended to `out`.
+    pub fn set_order(
+        &mut self,
+        now: Instant,
+        order: Order,
+        timeout: Duration,
+        out: &mut VecDeque<PacketBuf>,
+    ) {
+        match (order, &mut *self) {
+            (Order::Global, Self::Global(order)) => order.set_timeout(timeout),
+            (Order::Global, Self::PerFlow(from)) => {
+                *self = Self::Global(InOrder::take_over(from, timeout));
+            }
+            (Order::PerFlow, Self::Global(from)) => *self = Self::PerFlow(from.hand_over(now, out)),
+            (Order::PerFlow, Self::PerFlow(_)) => {}
+        }
+        self.on_timeout(now, out);
+    }
+
+    /// Takes one packet.
+    pub fn on_packet(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        out: &mut VecDeque<PacketBuf>,
+        dropped: &mut Vec<PacketBuf>,
+    ) -> Verdict {
+        match self {
+            Self::Global(order) => order.on_packet(now, arrival, out, dropped),
+            Self::PerFlow(order) => order.on_packet(now, arrival, out, dropped),
+        }
+    }
+
+    /// Releases what the passing of time allows.
+    pub fn on_timeout(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        match self {
+            Self::Global(order) => order.on_timeout(now, out),
+            Self::PerFlow(order) => order.on_timeout(now, out),
+        }
+    }
+
+    /// When [`Self::on_timeout`] next has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Global(order) => order.poll_timeout(),
+            Self::PerFlow(order) => order.poll_timeout(),
+        }
+    }
+
+    /// Packets held now.
+    #[must_use]
+    pub fn held_len(&self) -> usize {
+        match self {
+            Self::Global(order) => order.held_len(),
+            Self::PerFlow(order) => order.held_len(),
+        }
+    }
+
+    /// Counters since the start; they go on when the order changes.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        match self {
+            Self::Global(order) => order.stats(),
+            Self::PerFlow(order) => order.stats(),
+        }
+    }
+
+    /// 95th percentile of how long recent packets were held.
+    #[must_use]
+    pub fn hold_p95(&self) -> Duration {
+        match self {
+            Self::Global(order) => order.hold_p95(),
+            Self::PerFlow(order) => order.hold_p95(),
+        }
+    }
+
+    /// Hands every held packet back, and starts over with an order for each flow; counters go on.
+    pub fn reset(&mut self, out: &mut Vec<PacketBuf>) {
+        let stats = *self.stats();
+        match self {
+            Self::Global(order) => order.drain(out),
+            Self::PerFlow(order) => order.drain(out),
+        }
+        *self = Self::PerFlow(Resequencer {
+            stats,
+            ..Resequencer::new()
+        });
+    }
+}

@@ -1,0 +1,488 @@
+//! One order for all: the egress of "Multipath bonding at Layer 3" (ANRW 2016), section 4.3.
+//!
+//! Packets leave in the order of their global numbers, over all flows. The next number, one above the last that left,
+//! leaves at once, and with it all that is held behind it without a gap. A higher one is held, with the time it came. A
+//! lower one is dropped: it counts as lost already. When the first held packet has waited for the timeout, it leaves,
+//! whatever is missing before it, and with it what follows without a gap.
+//!
+//! The paper says "the first one of a new flow" is accepted as it is; here an association's first number is known to be
+//! 0, so nothing is dropped when the slower path carries it. Of the numbers that lie [`WINDOW`] around the last, it is
+//! remembered which have come, only to tell copies from packets that came too late.
+//!
+//! Bounds: at most [`MAX_HELD`] packets are held; beyond that the first leaves early. Memory 16 KiB and the packets held.
+//! Cost per packet: O(1) where paths keep order; a move of held entries where a packet lands among them.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::{Arrival, Entry, HoldTimes, MAX_HELD, Resequencer, State, Stats, Verdict};
+use crate::{ids::Seq, packet::PacketBuf, time::Instant};
+
+/// How far behind and ahead of the last number that left it is known which have come.
+const WINDOW: u32 = 1 << 16;
+
+/// The reorder buffer of one association whose sender wants one order for all.
+#[derive(Debug)]
+pub struct InOrder {
+    timeout: Duration,
+    /// The last number that left, or was given up with one that left.
+    last: Seq,
+    /// By number, all above `last + 1`.
+    held: VecDeque<Held>,
+    /// Bit of each number in the window: whether its packet has come; held ones are not marked yet.
+    come: Box<[u64; WORDS]>,
+    holds: HoldTimes,
+    stats: Stats,
+}
+
+#[derive(Debug)]
+struct Held {
+    seq: Seq,
+    since: Instant,
+    packet: PacketBuf,
+}
+
+impl InOrder {
+    /// An empty buffer that expects global sequence number 0 first, and waits for `timeout` for what is missing.
+    #[must_use]
+    pub fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            last: Seq(0).minus(1),
+            held: VecDeque::new(),
+            come: Box::new([0; WORDS]),
+            holds: HoldTimes::default(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Goes on where `from` stands, with what it holds.
+    pub(super) fn take_over(from: &mut Resequencer, timeout: Duration) -> Self {
+        let mut order = Self {
+            last: from.frontier.minus(1),
+            holds: core::mem::take(&mut from.holds),
+            stats: from.stats,
+            ..Self::new(timeout)
+        };
+        let span = u32::try_from(from.ring.len()).unwrap_or(WINDOW).min(WINDOW);
+        for seq in (1..=span).rev().map(|back| from.next.minus(back)) {
+            let Entry { state, own, .. } = from.entry(seq);
+            match state {
+                State::Released => order.mark(seq),
+                State::Held => {
+                    let held = from.held.get_mut(own as usize).and_then(Option::take);
+                    order.held.extend(held.map(|held| Held {
+                        seq,
+                        since: held.since,
+                        packet: held.packet,
+                    }));
+                }
+                State::Lost | State::Missing => {}
+            }
+        }
+        order
+    }
+
+    /// Lets everything go, and hands over to a buffer that goes on from here: what is still to come leaves as it comes.
+    pub(super) fn hand_over(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> Resequencer {
+        let first = self.last;
+        while self.release_first(now, out).is_some() {}
+        let mut to = Resequencer {
+            holds: core::mem::take(&mut self.holds),
+            stats: self.stats,
+            ..Resequencer::new()
+        };
+        let span = self.last.distance_from(first).unsigned_abs() as usize + to.ring.len();
+        let span = span.next_power_of_two().min(WINDOW as usize);
+        to.ring.resize(span, super::UNKNOWN);
+        to.next = self.last.plus(1);
+        to.frontier = to.next;
+        let mut seq = to.next;
+        for _ in 0..span {
+            seq = seq.minus(1);
+            if !self.has_come(seq) {
+                to.entry_mut(seq).state = State::Lost;
+            }
+        }
+        to
+    }
+
+    /// Changes how long is waited for what is missing.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Takes one packet; see [`Resequencer::on_packet`].
+    ///
+    /// [`Verdict::TooOld`] is the paper's "discarded"; nothing is ever late.
+    pub fn on_packet(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        out: &mut VecDeque<PacketBuf>,
+        dropped: &mut Vec<PacketBuf>,
+    ) -> Verdict {
+        let Arrival { seq, packet, .. } = arrival;
+        let ahead = seq.distance_from(self.last);
+        let is_known = ahead.unsigned_abs() < WINDOW;
+        if is_known && self.has_come(seq) {
+            self.stats.duplicates += 1;
+            dropped.push(packet);
+            return Verdict::Duplicate;
+        }
+        if ahead <= 0 {
+            if is_known {
+                self.mark(seq);
+            }
+            self.stats.too_old += 1;
+            dropped.push(packet);
+            return Verdict::TooOld;
+        }
+        if ahead == 1 {
+            self.stats.released_at_once += 1;
+            self.holds.record(Duration::ZERO);
+            out.push_back(packet);
+            self.move_to(seq);
+            self.drain_contiguous(now, out);
+            return Verdict::Released;
+        }
+        let last = self.last;
+        let at = self
+            .held
+            .partition_point(|held| held.seq.distance_from(last) < ahead);
+        if self.held.get(at).is_some_and(|held| held.seq == seq) {
+            self.stats.duplicates += 1;
+            dropped.push(packet);
+            return Verdict::Duplicate;
+        }
+        let since = now;
+        self.held.insert(at, Held { seq, since, packet });
+        if self.held.len() > MAX_HELD {
+            self.stats.lost_overflow += self.release_first(now, out).unwrap_or(0);
+        }
+        Verdict::Held
+    }
+
+    /// Releases what the passing of time allows.
+    pub fn on_timeout(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        while self.poll_timeout().is_some_and(|at| at <= now) {
+            self.stats.lost_expired += self.release_first(now, out).unwrap_or(0);
+        }
+    }
+
+    /// When [`Self::on_timeout`] next has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.held.front().map(|first| first.since + self.timeout)
+    }
+
+    /// Packets held now.
+    #[must_use]
+    pub fn held_len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// See [`Resequencer::hold_p95`].
+    #[must_use]
+    pub fn hold_p95(&self) -> Duration {
+        self.holds.p95()
+    }
+
+    /// Hands every held packet back.
+    pub fn drain(&mut self, out: &mut Vec<PacketBuf>) {
+        out.extend(self.held.drain(..).map(|held| held.packet));
+    }
+
+    /// Lets the first held packet go and what follows without a gap; how many are given up before it.
+    fn release_first(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> Option<u64> {
+        let first = self.held.pop_front()?;
+        let lost = self.move_to(first.seq);
+        self.let_go(now, first, out);
+        self.drain_contiguous(now, out);
+        Some(lost)
+    }
+
+    fn drain_contiguous(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        loop {
+            let next = self.last.plus(1);
+            if let Some(held) = self.held.pop_front_if(|held| held.seq == next) {
+                self.let_go(now, held, out);
+            } else if !self.has_come(next) {
+                return;
+            }
+            self.move_to(next);
+        }
+    }
+
+    fn let_go(&mut self, now: Instant, held: Held, out: &mut VecDeque<PacketBuf>) {
+        self.stats.released_after_hold += 1;
+        self.holds.record(now.since(held.since));
+        out.push_back(held.packet);
+    }
+
+    /// Makes `seq` the last that left; how many before it have not come.
+    fn move_to(&mut self, seq: Seq) -> u64 {
+        let steps = seq.distance_from(self.last).unsigned_abs();
+        let mut missing = u64::from(steps.saturating_sub(1));
+        if steps >= 2 * WINDOW {
+            self.come.fill(0);
+            self.last = seq;
+        }
+        while self.last != seq {
+            self.last = self.last.plus(1);
+            if self.last != seq {
+                missing -= u64::from(self.has_come(self.last));
+            }
+            let (word, bit) = place(self.last.plus(WINDOW));
+            self.come[word] &= !bit;
+        }
+        self.mark(seq);
+        missing
+    }
+
+    fn has_come(&self, seq: Seq) -> bool {
+        let (word, bit) = place(seq);
+        self.come[word] & bit != 0
+    }
+
+    fn mark(&mut self, seq: Seq) {
+        let (word, bit) = place(seq);
+        self.come[word] |= bit;
+    }
+}
+
+/// Word and bit of a number.
+fn place(seq: Seq) -> (usize, u64) {
+    let bit = seq.0 as usize % (WORDS * 64);
+    (bit / 64, 1 << (bit % 64))
+}
+
+const WORDS: usize = 2 * WINDOW as usize / 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ids::PathId, rng::Rng};
+
+    const T: Duration = Duration::from_millis(50);
+
+    /// A buffer, and what has left it.
+    struct Bench {
+        order: InOrder,
+        out: VecDeque<PacketBuf>,
+        dropped: Vec<PacketBuf>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self {
+                order: InOrder::new(T),
+                out: VecDeque::new(),
+                dropped: Vec::new(),
+            }
+        }
+
+        fn starting_at(seq: u32) -> Self {
+            let mut bench = Self::new();
+            bench.order.last = Seq(seq).minus(1);
+            bench
+        }
+
+        fn arrive(&mut self, at: u64, seq: u32) -> Verdict {
+            let now = Instant::from_millis(at);
+            let arrival = arrival(now, seq, 0);
+            self.order
+                .on_packet(now, arrival, &mut self.out, &mut self.dropped)
+        }
+
+        fn pass(&mut self, at: u64) {
+            self.order
+                .on_timeout(Instant::from_millis(at), &mut self.out);
+        }
+
+        fn left(&mut self) -> Vec<u32> {
+            numbers(self.out.drain(..))
+        }
+    }
+
+    fn arrival(now: Instant, seq: u32, flow_step: u16) -> Arrival {
+        Arrival {
+            seq: Seq(seq),
+            flow_step,
+            path: PathId(0),
+            path_seq: Seq(seq),
+            path_previous: None,
+            deadline: now + T,
+            packet: PacketBuf::from(seq.to_be_bytes().to_vec()),
+        }
+    }
+
+    fn numbers(packets: impl Iterator<Item = PacketBuf>) -> Vec<u32> {
+        let number = |packet: PacketBuf| {
+            let bytes = packet.as_slice().try_into().expect("four bytes");
+            u32::from_be_bytes(bytes)
+        };
+        packets.map(number).collect()
+    }
+
+    #[test]
+    fn the_next_leaves_at_once_and_takes_what_waited_with_it() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.arrive(0, 0), Verdict::Released);
+        for seq in [2, 3, 5] {
+            assert_eq!(bench.arrive(0, seq), Verdict::Held);
+        }
+        assert_eq!(bench.left(), [0]);
+        assert_eq!(bench.arrive(0, 1), Verdict::Released);
+        assert_eq!((bench.left(), bench.order.held_len()), (vec![1, 2, 3], 1));
+        let stats = bench.order.stats();
+        assert_eq!((stats.released_at_once, stats.released_after_hold), (2, 2));
+    }
+
+    #[test]
+    fn after_the_timeout_of_the_first_it_leaves_and_what_comes_later_is_dropped() {
+        let mut bench = Bench::new();
+        bench.arrive(0, 3);
+        bench.arrive(20, 4);
+        bench.arrive(30, 7);
+        bench.arrive(40, 6);
+        assert_eq!(bench.order.poll_timeout(), Some(Instant::from_millis(50)));
+        bench.pass(49);
+        assert_eq!(bench.left(), []);
+        bench.pass(50);
+        assert_eq!(bench.left(), [3, 4]);
+        assert_eq!(bench.order.stats().lost_expired, 3);
+        assert_eq!(bench.arrive(51, 1), Verdict::TooOld);
+        assert_eq!(bench.arrive(51, 1), Verdict::Duplicate);
+        assert_eq!(bench.arrive(51, 4), Verdict::Duplicate);
+        // 6 came after 7, and its own time counts.
+        assert_eq!(bench.order.poll_timeout(), Some(Instant::from_millis(90)));
+        bench.pass(90);
+        assert_eq!(bench.left(), [6, 7]);
+        assert_eq!((bench.order.stats().too_old, bench.dropped.len()), (1, 3));
+    }
+
+    #[test]
+    fn copies_of_held_packets_are_dropped() {
+        let mut bench = Bench::new();
+        bench.arrive(0, 5);
+        assert_eq!(bench.arrive(1, 5), Verdict::Duplicate);
+        assert_eq!(bench.order.held_len(), 1);
+    }
+
+    #[test]
+    fn numbers_wrap() {
+        let mut bench = Bench::starting_at(u32::MAX - 1);
+        for seq in [1, u32::MAX, 0, u32::MAX - 1, 2] {
+            bench.arrive(0, seq);
+        }
+        assert_eq!(bench.left(), [u32::MAX - 1, u32::MAX, 0, 1, 2]);
+        assert_eq!(bench.arrive(0, u32::MAX), Verdict::Duplicate);
+    }
+
+    #[test]
+    fn what_is_held_is_bounded_and_far_jumps_do_no_harm() {
+        let mut bench = Bench::new();
+        for seq in 0..30_000 {
+            bench.arrive(0, seq * 2 + 1);
+        }
+        assert_eq!(bench.order.held_len(), MAX_HELD);
+        assert_eq!(bench.order.stats().lost_overflow, 30_000 - MAX_HELD as u64);
+        bench.arrive(0, 1 << 30);
+        bench.pass(50);
+        assert!(bench.left().is_sorted());
+        assert_eq!(bench.arrive(60, (1 << 30) + 1), Verdict::Released);
+        assert_eq!(bench.arrive(60, 3), Verdict::TooOld);
+    }
+
+    #[test]
+    fn a_slow_twin_agrees() {
+        let mut rng = Rng::new(3);
+        for _ in 0..50 {
+            let mut bench = Bench::new();
+            // The twin: a list of what is held, searched from the front.
+            let (mut last, mut held, mut expected) = (-1_i64, Vec::new(), Vec::new());
+            let (mut now, mut next) = (0, 0_u64);
+            for _ in 0..2_000 {
+                now += rng.below(5);
+                next += 1;
+                let back = if rng.chance(0.3) { rng.below(30) } else { 0 };
+                let seq = next.saturating_sub(back);
+                held.sort_unstable();
+                while held.iter().min().is_some_and(|(_, at)| now - at >= 50)
+                    && held[0].1 + 50 <= now
+                {
+                    last = held.remove(0).0;
+                    expected.push(last);
+                    while held.first().is_some_and(|(seq, _)| *seq == last + 1) {
+                        last = held.remove(0).0;
+                        expected.push(last);
+                    }
+                }
+                bench.pass(now);
+                bench.arrive(now, u32::try_from(seq).expect("small"));
+                let seq = i64::try_from(seq).expect("small");
+                if seq > last && !held.iter().any(|(held, _)| *held == seq) {
+                    held.push((seq, now));
+                    held.sort_unstable();
+                    while held.first().is_some_and(|(seq, _)| *seq == last + 1) {
+                        last = held.remove(0).0;
+                        expected.push(last);
+                    }
+                }
+                assert_eq!(bench.order.held_len(), held.len());
+            }
+            let left: Vec<i64> = bench.left().into_iter().map(i64::from).collect();
+            assert_eq!(left, expected);
+        }
+    }
+
+    #[test]
+    fn taking_over_loses_and_repeats_nothing() {
+        let now = Instant::ZERO;
+        let mut per_flow = Resequencer::new();
+        let (mut out, mut dropped) = (VecDeque::new(), Vec::new());
+        // Flow A is 0, 1, 4; B is 3; C is 2, 5. 1 and 2 are missing, so 4 and 5 are held, and 3 has left.
+        for (seq, flow_step) in [(0, 0), (3, 0), (4, 3), (5, 3)] {
+            let arrival = arrival(now, seq, flow_step);
+            per_flow.on_packet(now, arrival, &mut out, &mut dropped);
+        }
+        assert_eq!(numbers(out.drain(..)), [0, 3]);
+        let mut bench = Bench::new();
+        bench.order = InOrder::take_over(&mut per_flow, T);
+        assert_eq!(bench.order.held_len(), 2);
+        assert_eq!(bench.arrive(1, 3), Verdict::Duplicate);
+        assert_eq!(bench.arrive(1, 0), Verdict::Duplicate);
+        bench.arrive(1, 2);
+        assert_eq!(bench.left(), []);
+        bench.arrive(2, 1);
+        assert_eq!(bench.left(), [1, 2, 4, 5]);
+        assert_eq!(bench.arrive(2, 6), Verdict::Released);
+    }
+
+    #[test]
+    fn handing_over_loses_and_repeats_nothing() {
+        let now = Instant::ZERO;
+        let mut bench = Bench::new();
+        for seq in [0, 2, 5] {
+            bench.arrive(0, seq);
+        }
+        let mut per_flow = bench.order.hand_over(now, &mut bench.out);
+        assert_eq!(bench.left(), [0, 2, 5]);
+        let mut arrive = |seq, flow_step| {
+            let arrival = arrival(now, seq, flow_step);
+            per_flow.on_packet(now, arrival, &mut bench.out, &mut bench.dropped)
+        };
+        assert_eq!(arrive(1, 1), Verdict::Late);
+        assert_eq!(arrive(2, 1), Verdict::Duplicate);
+        assert_eq!(arrive(6, 1), Verdict::Released);
+        assert_eq!(arrive(4, 0), Verdict::Late);
+        assert_eq!(numbers(bench.out.drain(..)), [1, 6, 4]);
+    }
+}

@@ -1,0 +1,172 @@
+//! `awi`: fill the fixed line, and let the others carry what it loses. The algorithm of Bednarek, Kühlewind, Barrenetxea
+//! and Trammell, "Multipath bonding at Layer 3" (ANRW 2016), section 3.
+//!
+//! Weighted round robin over a fixed line of constant weight `w_fixed` and others whose weight starts at 0. The receiver
+//! reports every `T_report` how many packets it misses per line (section 3; [`crate::loss_report`]); loss is taken for a
+//! line at its capacity, so nothing is paced. With `lost` and `sent` of the fixed line:
+//!
+//! - IWI (3.2): on loss, if the mobile weight is 0: `w_mobile += lost`.
+//! - AWI (3.1, equation 1): on loss, else: `w_mobile += k · lost / sent · w_fixed`, rounded half up to a whole number.
+//! - DWD (3.3): after each `T_dwd` without loss: `w_mobile -= 1`.
+//! - Always: `0 <= w_mobile <= w_mobile_max`.
+//!
+//! So AWI stands still once `k · p · w_fixed < 1/2`: a loss of p = 1 / (2 k `w_fixed`) lasts (2 % for the defaults).
+//!
+//! Where the paper leaves a choice, `docs/algorithms.md` section 2.8 says which we made. Beyond it: any number of lines,
+//! which fill in the order of cost and then id; a line that does not work is left out, and the next in order takes the
+//! fixed line's part; counting in bytes; smooth round robin; losses of all lines.
+//!
+//! Never waits: when the line whose turn it is has no room at this moment (socket full, the user's own limit), the next
+//! one takes the packet. Ranks are no bar to that: every path is seen.
+
+use self::{
+    blocks::{Blocks, Turn},
+    control::Control,
+};
+use super::{LossCounts, PacketInfo, PathView, Pick, Scheduler, slot, weighted::Credit};
+use crate::{
+    ids::PathId,
+    time::Instant,
+    wire::control::{Order, Reception},
+};
+
+pub use settings::{AwiSettings, Count, Dwd, Gain, LossSource, Wrr};
+
+mod blocks;
+mod control;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+/// Weighted round robin with weights from losses. Never waits while a path is ready.
+#[derive(Clone, Debug)]
+pub struct Awi {
+    settings: AwiSettings<PathId>,
+    control: Control,
+    blocks: Blocks,
+    credit: Credit,
+    /// Those of the last call of `pick`, in the order they fill: usable ones first, of them the fixed one.
+    lines: Vec<Line>,
+    /// Of each line.
+    turns: Vec<Turn>,
+    /// How many lines are usable.
+    usable: usize,
+}
+
+/// A path as the last packet found it.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    id: PathId,
+    cost: u8,
+    usable: bool,
+    /// Its place in the caller's list.
+    index: usize,
+}
+
+impl Awi {
+    /// Begins with all weight on the fixed line.
+    #[must_use]
+    pub fn new(settings: AwiSettings<PathId>) -> Self {
+        Self {
+            control: Control::new(&settings),
+            settings,
+            blocks: Blocks::new(),
+            credit: Credit::new(),
+            lines: Vec::new(),
+            turns: Vec::new(),
+            usable: 0,
+        }
+    }
+
+    /// What the other end must do for this policy: report losses, and keep the order of section 4.3.
+    #[must_use]
+    pub fn reception(&self) -> Reception {
+        Reception {
+            order: Order::Global,
+            loss_timeout: self.settings.t_lto,
+            report_interval: Some(self.settings.t_report),
+        }
+    }
+
+    /// Takes note of the paths; in the steady state only of who is ready.
+    fn see(&mut self, paths: &[PathView]) {
+        let is_same = self.lines.len() == paths.len()
+            && self.lines.iter().all(|line| {
+                paths.get(line.index).is_some_and(|path| {
+                    (path.id, path.cost, path.usable) == (line.id, line.cost, line.usable)
+                })
+            });
+        if !is_same {
+            self.lines.clear();
+            self.lines
+                .extend(paths.iter().enumerate().map(|(index, path)| Line {
+                    id: path.id,
+                    cost: path.cost,
+                    usable: path.usable,
+                    index,
+                }));
+            let fixed = self.settings.fixed;
+            self.lines.sort_unstable_by_key(|line| {
+                (!line.usable, Some(line.id) != fixed, line.cost, line.id)
+            });
+            self.usable = self.lines.partition_point(|line| line.usable);
+            self.turns.clear();
+            self.turns.extend(self.lines.iter().map(|line| Turn {
+                slot: slot(&paths[line.index]),
+                weight: 0,
+                ready: false,
+            }));
+            self.control.share(&mut self.turns[..self.usable]);
+        }
+        for (turn, line) in self.turns.iter_mut().zip(&self.lines) {
+            turn.ready = paths[line.index].ready;
+        }
+    }
+}
+
+impl Scheduler for Awi {
+    fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
+        self.see(paths);
+        let len = u32::try_from(packet.len.get()).unwrap_or(u32::MAX);
+        let (cost, quantum) = match self.settings.count {
+            Count::Bytes => (len, BYTES_PER_WEIGHT),
+            Count::Packets => (1, 1),
+        };
+        let chosen = match self.settings.wrr {
+            Wrr::Block => self.blocks.next(&self.turns, cost, quantum),
+            Wrr::Smooth => {
+                let weight = |turn: &Turn| if turn.ready { turn.weight } else { 0 };
+                let lines = self.turns.iter().map(|turn| (turn.slot, weight(turn)));
+                self.credit.next(lines, cost)
+            }
+        };
+        // Those without weight serve when nobody else can.
+        let chosen = chosen.or_else(|| self.turns.iter().position(|turn| turn.ready));
+        chosen.map_or(Pick::Wait, |at| Pick::One(self.lines[at].index))
+    }
+
+    fn on_loss_report(&mut self, _now: Instant, path: PathId, counts: &LossCounts) {
+        let at = self.lines[..self.usable]
+            .iter()
+            .position(|line| line.id == path);
+        let turns = &mut self.turns[..self.usable];
+        match at {
+            Some(0) => self.control.on_fixed(counts, &turns[1..]),
+            Some(at) => self.control.on_other(turns[at], counts, &turns[1..]),
+            None => return,
+        }
+        self.control.share(turns);
+    }
+
+    fn on_paths(&mut self, paths: &[PathView]) {
+        self.see(paths);
+    }
+
+    fn weight(&self, id: PathId) -> Option<u32> {
+        let at = self.lines.iter().position(|line| line.id == id)?;
+        Some(self.turns[at].weight)
+    }
+}
+
+/// One unit of weight, counted in bytes: a full packet.
+const BYTES_PER_WEIGHT: u32 = 1500;

@@ -1,0 +1,163 @@
+//! Settings of `awi`: the paper's parameters and the choices it leaves open.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Deserializer, de::Error};
+
+/// Settings of [`Awi`](super::Awi), with the keys of a configuration file. Those not given have the paper's values.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AwiSettings<L> {
+    /// The line to fill first; the one of lowest cost, then id, if not given or not known.
+    pub fixed: Option<L>,
+    /// Gain k of AWI (equation 1).
+    pub k: Gain,
+    /// `T_dwd`: time without loss after which DWD takes one from the mobile weight. Reports are what brings news of
+    /// time, so it counts in whole `t_report`, rounded up; the paper asks for a multiple.
+    #[serde(with = "humantime_serde")]
+    pub t_dwd: Duration,
+    /// Weight of the fixed line; at least 1.
+    pub w_fixed: u32,
+    /// Largest weight of any other line.
+    pub w_mobile_max: u32,
+    /// `T_report`: how often the receiver tells its losses.
+    #[serde(with = "humantime_serde")]
+    pub t_report: Duration,
+    /// `T_lto`: how long a missing packet is waited for before it counts as lost, by the loss count and by the
+    /// receiver's reorder buffer.
+    #[serde(with = "humantime_serde")]
+    pub t_lto: Duration,
+    /// Pace of DWD.
+    pub dwd: Dwd,
+    /// Whose losses move the weights.
+    pub loss: LossSource,
+    /// What the ratio of losses and the round robin count.
+    pub count: Count,
+    /// How packets of one round are mixed.
+    pub wrr: Wrr,
+}
+
+impl<L> Default for AwiSettings<L> {
+    /// Section 5 of the paper; 5.2 for the largest weight, 5.3 for `T_lto`.
+    fn default() -> Self {
+        Self {
+            fixed: None,
+            k: Gain::DEFAULT,
+            t_dwd: Duration::from_millis(250),
+            w_fixed: 50,
+            w_mobile_max: 45,
+            t_report: Duration::from_millis(50),
+            t_lto: Duration::from_millis(50),
+            dwd: Dwd::Rearm,
+            loss: LossSource::Fixed,
+            count: Count::Packets,
+            wrr: Wrr::Block,
+        }
+    }
+}
+
+impl<L> AwiSettings<L> {
+    /// The same settings with the fixed line replaced by what `map` makes of it.
+    pub fn map_link<M>(self, map: impl FnOnce(L) -> Option<M>) -> AwiSettings<M> {
+        let Self {
+            fixed,
+            k,
+            t_dwd,
+            w_fixed,
+            w_mobile_max,
+            t_report,
+            t_lto,
+            dwd,
+            loss,
+            count,
+            wrr,
+        } = self;
+        AwiSettings {
+            fixed: fixed.and_then(map),
+            k,
+            t_dwd,
+            w_fixed,
+            w_mobile_max,
+            t_report,
+            t_lto,
+            dwd,
+            loss,
+            count,
+            wrr,
+        }
+    }
+}
+
+/// The gain k, in millionths: whole numbers make the rounding of weights exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gain(u32);
+
+impl Gain {
+    /// 0.5, which section 5.2 of the paper settles on.
+    pub const DEFAULT: Self = Self(500_000);
+
+    /// The gain `k`, rounded to a millionth; `None` unless it is from 0.000001 to 1000.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range is checked"
+    )]
+    pub fn new(k: f64) -> Option<Self> {
+        let ppm = (k * 1e6).round();
+        (1.0..=1e9).contains(&ppm).then_some(Self(ppm as u32))
+    }
+
+    /// Its millionths.
+    #[must_use]
+    pub const fn as_ppm(self) -> u32 {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Gain {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let k = f64::deserialize(deserializer)?;
+        Self::new(k).ok_or_else(|| D::Error::custom("k must be from 0.000001 to 1000"))
+    }
+}
+
+/// Pace of DWD (ambiguity A-L3-2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dwd {
+    /// As section 3.3 says: one step with every report, once `T_dwd` has passed without loss.
+    Literal,
+    /// As the figures need it: one step for every `T_dwd` without loss.
+    Rearm,
+}
+
+/// Whose losses move the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LossSource {
+    /// All lines': the generalisation section 3 suggests. Another line's losses lower what it may carry.
+    Both,
+    /// The fixed line's only: the paper's algorithm.
+    Fixed,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Count {
+    /// Bytes: right shares for packets of any size.
+    Bytes,
+    /// Packets: the paper's algorithm, for packets of one size.
+    Packets,
+}
+
+/// How packets of one round are mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wrr {
+    /// All packets of a line in a row: the paper's algorithm. Needs modem queues of some twenty packets.
+    Block,
+    /// Evenly spread, as `weighted` does.
+    Smooth,
+}

@@ -1,0 +1,129 @@
+//! The keys of policy `awi`.
+
+use core::{ops::RangeInclusive, time::Duration};
+
+use pleach_core::sched::{AwiSettings, Count, Dwd, Gain, LossSource, Wrr};
+
+use crate::config::{
+    network,
+    source::ConfigError,
+    table::{Table, Value},
+};
+
+/// All of them, in the order they are listed to the user.
+pub(super) const KEYS: &[&str] = &[
+    "fixed",
+    "k",
+    "t_dwd",
+    "w_fixed",
+    "w_mobile_max",
+    "t_report",
+    "t_lto",
+    "dwd",
+    "loss",
+    "count",
+    "wrr",
+];
+
+/// Reads them out of `table`; those not there have the paper's values.
+///
+/// # Errors
+/// A value of another type or out of its range.
+pub(super) fn read(table: &Table<'_>) -> Result<AwiSettings<String>, ConfigError> {
+    let mut settings = AwiSettings::default();
+    if let Some(value) = table.optional("fixed") {
+        settings.fixed = Some(network::name(&value)?);
+    }
+    if let Some(value) = table.optional("k") {
+        let k = value.as_number().and_then(Gain::new);
+        settings.k = k.ok_or_else(|| {
+            value.expected("a number from 0.000001 to 1000", "write for example 0.5")
+        })?;
+    }
+    for (key, field, range, example) in [
+        ("t_dwd", &mut settings.t_dwd, &T_DWD, "250ms"),
+        ("t_report", &mut settings.t_report, &T_REPORT, "50ms"),
+        ("t_lto", &mut settings.t_lto, &T_LTO, "50ms"),
+    ] {
+        if let Some(value) = table.optional(key) {
+            *field = time(&value, range, example)?;
+        }
+    }
+    for (key, field, range, example) in [
+        ("w_fixed", &mut settings.w_fixed, 1..=1000, 50),
+        ("w_mobile_max", &mut settings.w_mobile_max, 0..=1000, 45),
+    ] {
+        if let Some(value) = table.optional(key) {
+            *field = value
+                .integer(range, &format!("write for example {example}"))?
+                .into();
+        }
+    }
+    word(
+        table,
+        "dwd",
+        &mut settings.dwd,
+        [("rearm", Dwd::Rearm), ("literal", Dwd::Literal)],
+    )?;
+    word(
+        table,
+        "loss",
+        &mut settings.loss,
+        [("fixed", LossSource::Fixed), ("both", LossSource::Both)],
+    )?;
+    word(
+        table,
+        "count",
+        &mut settings.count,
+        [("packets", Count::Packets), ("bytes", Count::Bytes)],
+    )?;
+    word(
+        table,
+        "wrr",
+        &mut settings.wrr,
+        [("block", Wrr::Block), ("smooth", Wrr::Smooth)],
+    )?;
+    Ok(settings)
+}
+
+/// Reads one of two words into `field`.
+fn word<T: Copy>(
+    table: &Table<'_>,
+    key: &str,
+    field: &mut T,
+    words: [(&str, T); 2],
+) -> Result<(), ConfigError> {
+    let Some(value) = table.optional(key) else {
+        return Ok(());
+    };
+    let chosen = words
+        .iter()
+        .find(|(word, _)| value.as_text() == Some(*word));
+    let [(usual, _), (other, _)] = words;
+    let Some((_, chosen)) = chosen else {
+        let what = format!("\"{usual}\" or \"{other}\"");
+        return Err(value.expected(&what, &format!("write \"{usual}\", or remove it")));
+    };
+    *field = *chosen;
+    Ok(())
+}
+
+fn time(
+    value: &Value<'_>,
+    range: &RangeInclusive<Duration>,
+    example: &str,
+) -> Result<Duration, ConfigError> {
+    let show = |time: &Duration| humantime::format_duration(*time);
+    let (least, most) = (show(range.start()), show(range.end()));
+    let what = format!("a duration from \"{least}\" to \"{most}\"");
+    let remedy = format!("write for example \"{example}\"");
+    humantime::parse_duration(value.text(&what, &remedy)?)
+        .ok()
+        .filter(|time| range.contains(time))
+        .ok_or_else(|| value.expected(&what, &remedy))
+}
+
+const T_DWD: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+/// More often than every 5 ms is a load of its own.
+const T_REPORT: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(10);
+const T_LTO: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
