@@ -58,14 +58,21 @@ struct Direction {
 }
 
 impl Emulator {
-    /// Starts the links of `scenario`. `ends`: one per link, in the scenario's order.
+    /// Starts the links of `scenario`. `ends`: one per link, in the scenario's order, then one for each of `far`, the
+    /// delays between the gateway and servers behind it; of these, `client` is the gateway's end and `gateway` the
+    /// server's.
     ///
     /// # Errors
     /// If descriptors or threads cannot be made.
-    pub fn start(scenario: &Scenario, ends: Vec<Ends>, seed: u64) -> anyhow::Result<Self> {
+    pub fn start(
+        scenario: &Scenario,
+        far: &[Duration],
+        ends: Vec<Ends>,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
         let now = clock::now();
-        let down = Recorded::new(scenario, Way::Down, seed, now);
-        let up = Recorded::new(scenario, Way::Up, seed, now);
+        let down = Recorded::new(scenario, Way::Down, far, seed, now);
+        let up = Recorded::new(scenario, Way::Up, far, seed, now);
         let (mut clients, mut gateways) = (Vec::new(), Vec::new());
         let (mut to_clients, mut to_gateways) = (Vec::new(), Vec::new());
         for end in ends {

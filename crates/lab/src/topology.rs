@@ -5,35 +5,28 @@
 //! | client | `10.(100+i).0.2/24`, `fd00:(100+i)::2/64` on link *i* | a default route per link: in table 100+i for its source address, and in the main table with metric 100+i |
 //! | gateway | `10.(100+i).0.1/24`, `fd00:(100+i)::1/64`; public `203.0.113.5`, `2001:db8::5` on `lo`; `10.99.0.1/24`, `fd99::1/64` towards the server | forwards |
 //! | server | `10.99.0.2/24`, `fd99::2/64` | to everything by the gateway, or only to the tunnel's network |
+//! | far server *j* | `10.98.j.2/24`, `fd98:j::2/64`; the gateway is `.1` | cross traffic's: to everything; others': as the server's |
 //!
 //! In a world with a tunnel the server knows no way to the links' own networks, so what bypasses the tunnel gets no
-//! answer. TCP keeps no metrics between connections, so that runs do not learn from each other.
+//! answer. Traffic that is to take one link beside the tunnel, and traffic with a server at a distance, have servers of
+//! their own, one for each distance, behind an emulated line without limits. TCP keeps no metrics between connections,
+//! so that runs do not learn from each other.
 
-use core::{
-    fmt::Write as _,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use core::{fmt::Write as _, net::IpAddr, time::Duration};
+use std::os::fd::OwnedFd;
 
 use anyhow::Context as _;
-use pleach_sim::scenario::{Family, Scenario};
+use pleach_sim::{
+    addresses::{
+        GATEWAY_V4, GATEWAY_V6, Place, SERVER_V4, SERVER_V6, far_address, link_address, of_family,
+    },
+    scenario::{Family, Recovery, Scenario, Traffic},
+};
 
 use crate::{
     emulator::{Emulator, Ends, tun},
     netns::Netns,
 };
-
-/// The gateway's public IPv4 address.
-pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
-/// The gateway's public IPv6 address.
-pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 5);
-/// The server's IPv4 address.
-pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
-/// The server's IPv6 address.
-pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 2);
-/// The client's IPv4 address in the tunnel.
-pub const INNER_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// The client's IPv6 address in the tunnel.
-pub const INNER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
 /// What the server can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +37,7 @@ pub enum Reach {
     Tunnel,
 }
 
-/// A world of three hosts. Dropping it removes everything.
+/// A world of three hosts or more. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Topology {
     /// The host with the links.
@@ -53,6 +46,8 @@ pub struct Topology {
     pub gateway: Netns,
     /// A host behind it.
     pub server: Netns,
+    /// Servers of cross traffic and of traffic with a distance.
+    far: Vec<(Place, Netns)>,
     /// The links between client and gateway.
     pub emulator: Emulator,
 }
@@ -66,13 +61,22 @@ impl Topology {
         let client = Netns::new("client")?;
         let gateway = Netns::new("gateway")?;
         let server = Netns::new("server")?;
-        for host in [&client, &gateway, &server] {
+        let places = Place::all(scenario);
+        let mut far = Vec::new();
+        for (index, place) in places.iter().enumerate() {
+            far.push((*place, Netns::new(&format!("far server {index}"))?));
+        }
+        let hosts = [&client, &gateway, &server];
+        for host in hosts.into_iter().chain(far.iter().map(|(_, host)| host)) {
             host.sysctl(&[
                 ("ipv4/conf/all/rp_filter", "0"),
                 ("ipv4/conf/default/rp_filter", "0"),
                 ("ipv4/tcp_no_metrics_save", "1"),
                 ("ipv6/conf/default/accept_ra", "0"),
             ])?;
+            if scenario.recovery == Recovery::Dupack {
+                host.sysctl(&[("ipv4/tcp_recovery", "0")])?;
+            }
         }
         gateway.sysctl(&[
             ("ipv4/conf/all/forwarding", "1"),
@@ -80,24 +84,49 @@ impl Topology {
         ])?;
         let mut ends = Vec::new();
         for link in &scenario.links {
-            let open = || {
-                tun::open(&link.name).context("cannot make a TUN device; /dev/net/tun must be there, and writable for who runs the lab")
-            };
+            let open = || open_device(&link.name);
             ends.push(Ends {
                 client: client.run(open)?,
                 gateway: gateway.run(open)?,
             });
         }
-        let emulator = Emulator::start(scenario, ends, seed)?;
+        for (index, (_, host)) in far.iter().enumerate() {
+            ends.push(Ends {
+                client: gateway.run(|| open_device(&far_device(index)))?,
+                gateway: host.run(|| open_device("eth0"))?,
+            });
+        }
+        let distances: Vec<Duration> = places.iter().map(|place| place.distance).collect();
+        let emulator = Emulator::start(scenario, &distances, ends, seed)?;
         client.ip(&client_setup(scenario))?;
-        gateway.ip(&gateway_setup(scenario, &server))?;
-        server.ip(&server_setup(reach))?;
+        gateway.ip(&gateway_setup(scenario, &server, far.len()))?;
+        server.ip(&server_setup(reach, "10.99.0", "fd99:"))?;
+        for (index, (place, host)) in far.iter().enumerate() {
+            let reach = if place.outside { Reach::Links } else { reach };
+            let (v4, v6) = (format!("10.98.{index}"), format!("fd98:{index}:"));
+            host.ip(&server_setup(reach, &v4, &v6))?;
+        }
         Ok(Self {
             client,
             gateway,
             server,
+            far,
             emulator,
         })
+    }
+
+    /// The server of `traffic`, and its address.
+    #[must_use]
+    pub fn server_of(&self, traffic: &Traffic) -> (&Netns, IpAddr) {
+        let place = Place::of(traffic);
+        let mut far = self.far.iter().enumerate();
+        match far.find(|(_, (at, _))| Some(*at) == place) {
+            Some((index, (_, host))) => (host, far_address(index, traffic.family)),
+            None => (
+                &self.server,
+                of_family(traffic.family, SERVER_V4, SERVER_V6),
+            ),
+        }
     }
 
     /// Lets the kernels of client and gateway use Multipath TCP over all links.
@@ -126,20 +155,15 @@ impl Topology {
     }
 }
 
-/// The client's address on link `index`.
-#[must_use]
-pub fn link_address(index: usize, family: Family) -> IpAddr {
-    let number = u8::try_from(100 + index).unwrap_or(u8::MAX);
-    match family {
-        Family::V4 => Ipv4Addr::new(10, number, 0, 2).into(),
-        Family::V6 => {
-            // The decimal digits of the number stand in the address, as in `fd00:101::2`.
-            let digits = u16::from(number / 100) << 8
-                | u16::from(number / 10 % 10) << 4
-                | u16::from(number % 10);
-            Ipv6Addr::new(0xfd00, digits, 0, 0, 0, 0, 0, 2).into()
-        }
-    }
+/// The gateway's device towards far server `index`; no link's name has a dot.
+fn far_device(index: usize) -> String {
+    format!("far.{index}")
+}
+
+fn open_device(name: &str) -> anyhow::Result<OwnedFd> {
+    tun::open(name).context(
+        "cannot make a TUN device; /dev/net/tun must be there, and writable for who runs the lab",
+    )
 }
 
 /// Adds one line. Writing to a `String` cannot fail.
@@ -186,7 +210,7 @@ fn client_setup(scenario: &Scenario) -> String {
     lines
 }
 
-fn gateway_setup(scenario: &Scenario, server: &Netns) -> String {
+fn gateway_setup(scenario: &Scenario, server: &Netns, far: usize) -> String {
     let mut lines = String::new();
     for (index, link) in scenario.links.iter().enumerate() {
         let (dev, n) = (&link.name, 100 + index);
@@ -219,20 +243,35 @@ fn gateway_setup(scenario: &Scenario, server: &Netns) -> String {
          addr add fd99::1/64 dev to-server nodad\n\
          link set dev to-server up\n",
     );
+    for index in 0..far {
+        let dev = far_device(index);
+        push(
+            &mut lines,
+            format_args!("addr add 10.98.{index}.1/24 dev {dev}"),
+        );
+        push(
+            &mut lines,
+            format_args!("addr add fd98:{index}::1/64 dev {dev} nodad"),
+        );
+        push(
+            &mut lines,
+            format_args!("link set dev {dev} mtu 1500 txqueuelen 1000 up"),
+        );
+    }
     lines
 }
 
-fn server_setup(reach: Reach) -> String {
-    let mut lines = String::from(
-        "addr add 10.99.0.2/24 dev eth0\n\
-         addr add fd99::2/64 dev eth0 nodad\n\
-         link set dev eth0 up\n",
-    );
-    let (v4, v6) = match reach {
+/// `v4` and `v6`: the network's beginning, for example `10.99.0` and `fd99:`.
+fn server_setup(reach: Reach, v4: &str, v6: &str) -> String {
+    let (to_v4, to_v6) = match reach {
         Reach::Links => ("default", "default"),
         Reach::Tunnel => ("10.77.0.0/24", "fd77::/64"),
     };
-    push(&mut lines, format_args!("route add {v4} via 10.99.0.1"));
-    push(&mut lines, format_args!("-6 route add {v6} via fd99::1"));
-    lines
+    format!(
+        "addr add {v4}.2/24 dev eth0\n\
+         addr add {v6}:2/64 dev eth0 nodad\n\
+         link set dev eth0 up\n\
+         route add {to_v4} via {v4}.1\n\
+         -6 route add {to_v6} via {v6}:1\n"
+    )
 }

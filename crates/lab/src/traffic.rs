@@ -20,7 +20,8 @@ use pleach_core::time::{Instant, saturating_nanos};
 use pleach_linux::clock;
 use pleach_sim::{
     measure::FlowReport,
-    scenario::{Direction, Family, Traffic, TrafficKind},
+    pattern::Pattern,
+    scenario::{Direction, Traffic, TrafficKind},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -65,10 +66,15 @@ struct Schedule {
 impl Schedule {
     /// Counts `bytes` that arrive now.
     fn record(&self, report: &mut FlowReport, bytes: usize) {
-        let now = clock::now();
-        if now >= self.begin {
-            report.record(now.since(self.begin), bytes);
+        if let Some(at) = self.elapsed() {
+            report.record(at, bytes);
         }
+    }
+
+    /// Time since the run began; `None` before.
+    fn elapsed(&self) -> Option<Duration> {
+        let now = clock::now();
+        (now >= self.begin).then(|| now.since(self.begin))
     }
 }
 
@@ -94,11 +100,11 @@ pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> an
             tcp::start(ends, server, schedule, traffic.direction, cc, *flows)
         }
         TrafficKind::Udp {
-            rate,
+            rates,
             size,
             profile,
         } => {
-            let pattern = udp::Pattern::new(*rate, *size, *profile);
+            let pattern = Pattern::new(rates.clone(), *size, *profile);
             udp::start(ends, server, schedule, traffic.direction, pattern)
         }
     }
@@ -262,14 +268,6 @@ fn unspecified(address: SocketAddr) -> SocketAddr {
 /// `interval * count` without overflow.
 fn times(interval: Duration, count: u64) -> Duration {
     Duration::from_nanos(saturating_nanos(interval).saturating_mul(count))
-}
-
-/// The address a client of `family` talks to.
-pub(crate) fn address_of(family: Family, v4: impl Into<IpAddr>, v6: impl Into<IpAddr>) -> IpAddr {
-    match family {
-        Family::V4 => v4.into(),
-        Family::V6 => v6.into(),
-    }
 }
 
 /// Whether payload goes from the server to the client.

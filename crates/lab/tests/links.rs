@@ -161,3 +161,58 @@ fn kernel_mptcp_uses_both_links() {
     assert!((14.0..20.0).contains(&two), "{goodput:?}");
     assert!(mptcp > 22.0, "more than any one link carries: {goodput:?}");
 }
+
+#[test]
+fn datagrams_follow_their_rates_and_take_their_link_to_their_server() {
+    let Some(results) = run(r#"
+        name = "cross"
+        duration = "3s"
+        [tcp]
+        recovery = "dupack"
+        [[link]]
+        name = "one"
+        delay = "5ms"
+        [[link]]
+        name = "two"
+        delay = "30ms"
+        [[traffic]]
+        kind = "udp"
+        name = "ramp"
+        link = "two"
+        distance = "10ms"
+        size = "1000B"
+        rates = [{ at = "0s", rate = "4Mbit" }, { at = "2s", rate = "8Mbit" }]
+        curve = "linear"
+        step = "500ms"
+        [[traffic]]
+        kind = "ping"
+        name = "far"
+        link = "one"
+        distance = "20ms"
+        [[traffic]]
+        kind = "tcp"
+        name = "v6"
+        family = "v6"
+        link = "two"
+        distance = "10ms"
+        start = "2s"
+    "#) else {
+        return;
+    };
+    let (ramp, far, v6) = (&results.flows[0], &results.flows[1], &results.flows[2]);
+    // 2 s of 4, 5, 6, 7 Mbit/s for 500 ms each, then 8.
+    assert_eq!((ramp.sent_pkts, ramp.loss), (Some(2_375), 0.0));
+    assert_eq!(ramp.in_order_pkts, ramp.received_pkts);
+    let delay = ramp.delay_ms.p50.expect("arrivals");
+    assert!((40.0..42.0).contains(&delay), "one way {delay} ms");
+    let round_trip = far.delay_ms.p50.expect("replies");
+    assert!((50.0..53.0).contains(&round_trip), "{round_trip} ms");
+    assert_eq!(far.transport.to_string(), "single:one");
+    assert!(v6.goodput_mbps > 1.0, "{}", v6.goodput_mbps);
+    let series = &results.series.flows[0];
+    assert!(series.sent_mbps[1] < 4.4 && series.sent_mbps[28] > 7.6);
+    assert_eq!(series.in_order_mbps, series.goodput_mbps);
+    assert!(results.links[0].down.tx_bytes < 100_000, "only pings");
+    assert_eq!(results.links.len(), 2);
+    assert_eq!(results.series.links[1].lost_down_pkts.len(), 30);
+}

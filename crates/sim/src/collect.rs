@@ -99,7 +99,7 @@ fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
         duration_s: scenario.duration.as_secs_f64(),
         flows: flows
             .clone()
-            .map(|(traffic, flow)| flow_result(traffic, flow, &transport))
+            .map(|(traffic, flow)| flow_result(scenario, traffic, flow, &transport))
             .collect(),
         links: links(scenario, report),
         events: scenario
@@ -146,7 +146,7 @@ fn baseline(
 fn bulk_goodput(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> f64 {
     let flows = scenario.traffic.iter().zip(&report.flows);
     flows
-        .filter(|(traffic, _)| is_bulk(traffic, tcp_only))
+        .filter(|(traffic, _)| is_bulk(traffic, tcp_only) && !is_cross(scenario, traffic))
         .filter_map(|(traffic, flow)| Some(goodput_mbps(traffic, flow.as_ref()?)))
         .sum()
 }
@@ -164,7 +164,6 @@ fn lateness(report: &PhaseReport) -> Option<Lateness> {
 
 /// The expectations of `scenario` that `results` do not meet, one line each.
 #[must_use]
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String> {
     let mut unmet = Vec::new();
     for (key, bounds) in &scenario.expect {
@@ -179,7 +178,7 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
             "goodput_mbps" => Some(flow.goodput_mbps),
             "longest_gap_ms" => flow.longest_gap_ms,
             "loss" => Some(flow.loss),
-            "reorder_depth_max" => Some(flow.reorder_depth_max as f64),
+            "reorder_depth_max" => Some(count(flow.reorder_depth_max)),
             _ => None,
         });
         match value {
@@ -195,7 +194,12 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
     unmet
 }
 
-fn flow_result(traffic: &Traffic, flow: &FlowReport, transport: &Transport) -> FlowResult {
+fn flow_result(
+    scenario: &Scenario,
+    traffic: &Traffic,
+    flow: &FlowReport,
+    transport: &Transport,
+) -> FlowResult {
     let (kind, cc) = match &traffic.kind {
         TrafficKind::Ping { .. } => (FlowKind::Ping, None),
         TrafficKind::Requests { .. } => (FlowKind::Requests, None),
@@ -203,6 +207,8 @@ fn flow_result(traffic: &Traffic, flow: &FlowReport, transport: &Transport) -> F
         TrafficKind::Udp { .. } => (FlowKind::Udp, None),
     };
     let (start, stop) = (traffic.start, traffic.stop);
+    let only_link = traffic.link.and_then(|index| scenario.links.get(index));
+    let counts = kind != FlowKind::Tcp;
     let gap = is_bulk(traffic, false).then(|| flow.longest_gap(stop, start, stop));
     FlowResult {
         name: traffic.name.clone(),
@@ -211,13 +217,19 @@ fn flow_result(traffic: &Traffic, flow: &FlowReport, transport: &Transport) -> F
             Way::Down => Direction::Down,
             Way::Up => Direction::Up,
         },
-        transport: transport.clone(),
+        transport: only_link.map_or_else(
+            || transport.clone(),
+            |link| Transport::Single(link.name.clone()),
+        ),
         cc,
         start_s: start.as_secs_f64(),
         duration_s: (stop - start).as_secs_f64(),
         goodput_mbps: goodput_mbps(traffic, flow),
         loss: flow.loss(),
         delay_ms: Quantiles::of(&mut flow.delays_ms.clone()),
+        sent_pkts: counts.then_some(flow.sent),
+        received_pkts: counts.then_some(flow.received),
+        in_order_pkts: (kind == FlowKind::Udp).then_some(flow.received_in_order),
         reorder_depth_max: flow.reorder_depth_max,
         longest_gap_ms: gap.map(millis),
         retransmits: flow.retransmits,
@@ -287,12 +299,17 @@ fn link_series(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkSeries> {
         let capacity = samples.map(|s| Some(mbps(s.capacity?.get(), sample_s)));
         capacity.collect::<Option<Vec<f64>>>().unwrap_or_default()
     };
+    let lost = |link: &LinkReport| {
+        let samples = link.samples.iter();
+        samples.map(|s| count(s.lost_pkts)).collect()
+    };
     let sides = report.down.links.iter().zip(&report.up.links);
     scenario
         .links
         .iter()
         .zip(sides)
-        .map(|(link, (down, up))| LinkSeries {
+        .enumerate()
+        .map(|(index, (link, (down, up)))| LinkSeries {
             name: link.name.clone(),
             down_mbps: rate(down),
             up_mbps: rate(up),
@@ -300,20 +317,32 @@ fn link_series(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkSeries> {
             queue_up_ms: queue(up),
             capacity_down_mbps: capacity(down),
             capacity_up_mbps: capacity(up),
+            lost_down_pkts: lost(down),
+            lost_up_pkts: lost(up),
+            weight: report.weights.get(index).cloned().unwrap_or_default(),
         })
         .collect()
 }
 
 fn flow_series(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> FlowSeries {
-    let bins_per_sample = bin_index(SAMPLE);
-    let mut bins = flow.bins.clone();
-    bins.resize(bin_index(scenario.duration), 0);
+    let rate = |bins: &[u64]| {
+        let mut bins = bins.to_vec();
+        bins.resize(bin_index(scenario.duration), 0);
+        bins.chunks(bin_index(SAMPLE).max(1))
+            .map(|bins| mbps(bins.iter().sum(), SAMPLE.as_secs_f64()))
+            .collect()
+    };
+    let udp_only = |bins| match traffic.kind {
+        TrafficKind::Udp { .. } => rate(bins),
+        TrafficKind::Ping { .. } | TrafficKind::Requests { .. } | TrafficKind::Tcp { .. } => {
+            Vec::new()
+        }
+    };
     FlowSeries {
         name: traffic.name.clone(),
-        goodput_mbps: bins
-            .chunks(bins_per_sample.max(1))
-            .map(|bins| mbps(bins.iter().sum(), SAMPLE.as_secs_f64()))
-            .collect(),
+        goodput_mbps: rate(&flow.bins),
+        in_order_mbps: udp_only(&flow.in_order_bins),
+        sent_mbps: udp_only(&flow.sent_bins),
     }
 }
 
@@ -365,7 +394,7 @@ fn event_result(scenario: &Scenario, event: &Planned, report: &PhaseReport) -> E
     };
     let flows = scenario.traffic.iter().zip(&report.flows);
     let gap = flows
-        .filter(|(traffic, _)| is_bulk(traffic, false))
+        .filter(|(traffic, _)| is_bulk(traffic, false) && !is_cross(scenario, traffic))
         .filter_map(|(traffic, flow)| {
             let (from, to) = (event.at, event.at + GAP_WINDOW);
             Some(flow.as_ref()?.longest_gap(traffic.stop, from, to))
@@ -414,6 +443,11 @@ fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
     }
 }
 
+/// Whether `traffic` passes by the tunnel, so that it says nothing of it.
+fn is_cross(scenario: &Scenario, traffic: &Traffic) -> bool {
+    traffic.link.is_some() && scenario.tunnel.is_some()
+}
+
 fn goodput_mbps(traffic: &Traffic, flow: &FlowReport) -> f64 {
     mbps(
         flow.total_bytes(),
@@ -433,6 +467,11 @@ fn quantiles(histogram: &Histogram) -> Quantiles {
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
 fn mbps(bytes: u64, seconds: f64) -> f64 {
     bytes as f64 * 8e-6 / seconds
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+fn count(pkts: u64) -> f64 {
+    pkts as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds are far below 2^53")]

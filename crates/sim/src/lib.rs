@@ -2,7 +2,7 @@
 //!
 //! One link model, two clocks: [`link::Link`] is a state machine that gets the time with every call. The simulator
 //! runs it on virtual time, the lab on real packets between network namespaces. One [`scenario::Scenario`] feeds
-//! both, in the same [`phases`]; what both [`measure`] becomes [`results`] ([`collect`]) and a [`report`]. Nothing here
+//! both, in the same [`phases`] and with datagrams in the same [`pattern`]; what both [`measure`] becomes [`results`] ([`collect`]) and a [`report`]. Nothing here
 //! reads a clock, does I/O or draws ambient randomness.
 #![forbid(unsafe_code)]
 

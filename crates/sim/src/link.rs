@@ -160,6 +160,14 @@ pub struct LinkStats {
     pub corrupted_pkts: u64,
 }
 
+impl LinkStats {
+    /// Packets handed in that will never come out.
+    #[must_use]
+    pub fn lost_pkts(&self) -> u64 {
+        self.queue_drops + self.loss_drops + self.state_drops
+    }
+}
+
 /// One direction of one link. See the module's documentation for the stages.
 ///
 /// After [`handle_packet`](Self::handle_packet) or [`apply`](Self::apply), drain

@@ -37,6 +37,9 @@ pub struct PhaseReport {
     pub up: DirectionReport,
     /// What the ends of the tunnel said of themselves.
     pub status: Vec<StatusSample>,
+    /// Weights of the links at the gateway, which sends downwards: one entry a link of the scenario, each with one
+    /// value per [`SAMPLE`], NaN where none is known. Empty without tunnel.
+    pub weights: Vec<Vec<f64>>,
 }
 
 /// What a flow measured.
@@ -44,12 +47,18 @@ pub struct PhaseReport {
 pub struct FlowReport {
     /// Payload bytes that arrived per [`BIN`], from the run's beginning on.
     pub bins: Vec<u64>,
+    /// Those of them that arrived in order, that is with a number above all before (UDP).
+    pub in_order_bins: Vec<u64>,
+    /// Payload bytes sent per [`BIN`] (UDP).
+    pub sent_bins: Vec<u64>,
     /// One-way delay (UDP), round trip (TCP, ping) or completion time (requests), in milliseconds.
     pub delays_ms: Vec<f64>,
     /// Datagrams or requests sent.
     pub sent: u64,
     /// Datagrams or replies that arrived, copies not counted.
     pub received: u64,
+    /// Datagrams that arrived in order (UDP).
+    pub received_in_order: u64,
     /// How many later datagrams arrived before a late one, at most.
     pub reorder_depth_max: u64,
     /// Segments sent again (TCP).
@@ -83,6 +92,8 @@ pub struct LinkReport {
 pub struct Sample {
     /// Bytes delivered.
     pub tx_bytes: u64,
+    /// Packets lost, for whatever reason.
+    pub lost_pkts: u64,
     /// Longest time in queue and serialisation.
     pub longest_wait: Duration,
     /// Bytes the line could have carried; `None` without a limit.
@@ -133,17 +144,24 @@ impl FlowReport {
 
     /// Adds what another program of the same traffic measured.
     pub fn add(&mut self, other: Self) {
-        if self.bins.len() < other.bins.len() {
-            self.bins.resize(other.bins.len(), 0);
-        }
-        for (sum, bytes) in self.bins.iter_mut().zip(other.bins) {
-            *sum += bytes;
+        for (sum, other) in [
+            (&mut self.bins, other.bins),
+            (&mut self.in_order_bins, other.in_order_bins),
+            (&mut self.sent_bins, other.sent_bins),
+        ] {
+            if sum.len() < other.len() {
+                sum.resize(other.len(), 0);
+            }
+            for (sum, bytes) in sum.iter_mut().zip(other) {
+                *sum += bytes;
+            }
         }
         let room = MAX_DELAYS.saturating_sub(self.delays_ms.len());
         self.delays_ms
             .extend(other.delays_ms.into_iter().take(room));
         self.sent += other.sent;
         self.received += other.received;
+        self.received_in_order += other.received_in_order;
         self.reorder_depth_max = self.reorder_depth_max.max(other.reorder_depth_max);
         self.retransmits = match (self.retransmits, other.retransmits) {
             (Some(a), Some(b)) => Some(a + b),
@@ -154,14 +172,17 @@ impl FlowReport {
 
     /// Counts `bytes` of payload that arrive `at` this time after the run's beginning.
     pub fn record(&mut self, at: Duration, bytes: usize) {
-        let Ok(bin) = usize::try_from(at.as_nanos() / BIN.as_nanos()) else {
-            return;
-        };
-        // Bounded: programs end a second after the run.
-        if self.bins.len() <= bin {
-            self.bins.resize(bin + 1, 0);
-        }
-        self.bins[bin] += u64::try_from(bytes).unwrap_or(0);
+        count(&mut self.bins, at, bytes);
+    }
+
+    /// Counts `bytes` of the payload that [`record`](Self::record) counts as in order.
+    pub fn record_in_order(&mut self, at: Duration, bytes: usize) {
+        count(&mut self.in_order_bins, at, bytes);
+    }
+
+    /// Counts `bytes` of payload that leave `at` this time after the run's beginning.
+    pub fn record_sent(&mut self, at: Duration, bytes: usize) {
+        count(&mut self.sent_bins, at, bytes);
     }
 
     /// Counts one delay.
@@ -170,6 +191,17 @@ impl FlowReport {
             self.delays_ms.push(delay.as_secs_f64() * 1e3);
         }
     }
+}
+
+fn count(bins: &mut Vec<u64>, at: Duration, bytes: usize) {
+    let Ok(bin) = usize::try_from(at.as_nanos() / BIN.as_nanos()) else {
+        return;
+    };
+    // Bounded: programs end a second after the run.
+    if bins.len() <= bin {
+        bins.resize(bin + 1, 0);
+    }
+    bins[bin] += u64::try_from(bytes).unwrap_or(0);
 }
 
 #[cfg(test)]

@@ -172,10 +172,8 @@ impl Pattern {
 
     /// The next datagrams to leave, later ones with every call; `None` once the rate is zero for ever.
     pub fn next_departure(&mut self) -> Option<Departure> {
-        let due = u128::from(self.departed)
-            * u128::from(self.size.get().max(1))
-            * 8
-            * NANOS_PER_SECOND;
+        let due =
+            u128::from(self.departed) * u128::from(self.size.get().max(1)) * 8 * NANOS_PER_SECOND;
         loop {
             if self.bps > 0 {
                 let wait = due
@@ -358,11 +356,8 @@ mod tests {
 
     #[test]
     fn a_frame_is_a_burst() {
-        let mut pattern = Pattern::new(
-            Rates::constant(Bitrate::from_mbps(3)),
-            SIZE,
-            Profile::Video,
-        );
+        let mut pattern =
+            Pattern::new(Rates::constant(Bitrate::from_mbps(3)), SIZE, Profile::Video);
         let first = pattern.next_departure().expect("for ever");
         let second = pattern.next_departure().expect("for ever");
         assert_eq!((first.datagrams, second.datagrams), (10, 10));

@@ -2,7 +2,7 @@
 
 use crate::{
     results::Transport,
-    scenario::{Baseline, LinkSpec, Scenario, TrafficKind},
+    scenario::{Baseline, LinkSpec, Scenario, Traffic, TrafficKind},
 };
 
 /// What is special about a phase.
@@ -24,6 +24,18 @@ pub struct Setup {
     pub with_tunnel: bool,
     /// Whether only the TCP flows of the scenario run.
     pub tcp_only: bool,
+}
+
+impl Setup {
+    /// Whether `traffic` runs in this phase.
+    #[must_use]
+    pub fn runs(&self, traffic: &Traffic) -> bool {
+        match traffic.link {
+            // Cross traffic is there whatever carries the rest.
+            Some(link) => self.links.contains(&link),
+            None => !self.tcp_only || matches!(traffic.kind, TrafficKind::Tcp { .. }),
+        }
+    }
 }
 
 /// The phases of a run, in order.
@@ -90,7 +102,7 @@ pub fn setups(scenario: &Scenario, skip_baselines: bool) -> Vec<Setup> {
     let has_tcp = scenario
         .traffic
         .iter()
-        .any(|traffic| matches!(traffic.kind, TrafficKind::Tcp { .. }));
+        .any(|traffic| traffic.link.is_none() && matches!(traffic.kind, TrafficKind::Tcp { .. }));
     setups.retain(|setup| has_tcp || !setup.tcp_only);
     setups
 }

@@ -101,6 +101,12 @@ pub struct FlowResult {
     pub loss: f64,
     /// One-way delay (UDP), round trip (TCP, ping) or completion time (requests), in milliseconds.
     pub delay_ms: Quantiles,
+    /// Packets or requests the application sent, if it counts them (not TCP).
+    pub sent_pkts: Option<u64>,
+    /// Those of them that arrived, copies not counted.
+    pub received_pkts: Option<u64>,
+    /// Those of them that arrived in order: after none that was sent later (UDP).
+    pub in_order_pkts: Option<u64>,
     /// How many later packets arrived before a late one, at most.
     pub reorder_depth_max: u64,
     /// Longest time without any payload arriving, in milliseconds.
@@ -326,6 +332,15 @@ pub struct LinkSeries {
     /// What the line offered towards the server, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub capacity_up_mbps: Vec<f64>,
+    /// Packets lost on the way to the client, in the queue or on the line.
+    #[serde(deserialize_with = "nulls_as_nan")]
+    pub lost_down_pkts: Vec<f64>,
+    /// Packets lost on the way to the server, in the queue or on the line.
+    #[serde(deserialize_with = "nulls_as_nan")]
+    pub lost_up_pkts: Vec<f64>,
+    /// The link's weight at the gateway, which sends to the client.
+    #[serde(deserialize_with = "nulls_as_nan")]
+    pub weight: Vec<f64>,
 }
 
 /// One flow over time.
@@ -337,6 +352,12 @@ pub struct FlowSeries {
     /// Payload delivered, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub goodput_mbps: Vec<f64>,
+    /// Payload delivered in order, in Mbit/s: what arrived after none that was sent later (UDP).
+    #[serde(deserialize_with = "nulls_as_nan")]
+    pub in_order_mbps: Vec<f64>,
+    /// Payload sent, in Mbit/s (UDP).
+    #[serde(deserialize_with = "nulls_as_nan")]
+    pub sent_mbps: Vec<f64>,
 }
 
 /// One ping: `[seconds, milliseconds]` in JSON, `null` milliseconds for no reply.

@@ -43,12 +43,27 @@
 //! outer = "v4"                   # or "v6"
 //! mtu = 1400
 //!
+//! [tcp]
+//! recovery = "rack"              # or "dupack": three duplicate acknowledgements (RFC 6675), as before RACK
+//!
 //! [[traffic]]
 //! kind = "tcp"                   # "udp", "ping", "requests"
 //! name = "download"
 //! direction = "down"
 //! cc = "cubic"
 //! flows = 1
+//! start = "0s"                   # stop = the scenario's duration
+//! link = "dsl"                   # cross traffic: outside the tunnel, over this link only
+//! distance = "25ms"              # extra delay between gateway and this traffic's server, each way
+//!
+//! [[traffic]]
+//! kind = "udp"
+//! size = "1200B"                 # payload of a datagram
+//! rate = "2Mbit"                 # of payload; or, with times since the traffic's start:
+//! # rates = [{ at = "0s", rate = "63Mbit" }, { at = "15s", rate = "105Mbit" }]
+//! # curve = "exponential"        # between them; or "linear", or "steps" (none of both, the default)
+//! # step = "200ms"               # the curve's steps, each with the rate at its begin; 100ms if not said
+//! profile = "constant"           # or "video"; or "on-off", with on = "1s" and off = "500ms"
 //!
 //! [expect]
 //! "download.goodput_mbps" = { min = 100.0 }
@@ -69,9 +84,12 @@ use std::{
 
 use core::time::Duration;
 
-use pleach_core::units::{Bitrate, Bytes};
+use pleach_core::units::Bytes;
 
-use crate::link::{LinkChange, LinkConfig, bundle::SharedConfig};
+use crate::{
+    link::{LinkChange, LinkConfig, bundle::SharedConfig},
+    pattern::{Profile, Rates},
+};
 
 /// Keys of `[tunnel]` that belong to a policy; they are passed on to the daemon's `[scheduler]` as they are.
 pub const POLICY_KEYS: &[&str] = &[
@@ -120,6 +138,8 @@ pub struct Scenario {
     pub events: Vec<Event>,
     /// The tunnel; `None` is plain routing.
     pub tunnel: Option<TunnelSpec>,
+    /// How TCP of all hosts finds losses.
+    pub recovery: Recovery,
     /// Who talks; names differ.
     pub traffic: Vec<Traffic>,
     /// What else carries the same traffic, for comparison.
@@ -296,6 +316,21 @@ pub struct Traffic {
     pub stop: Duration,
     /// What inner packets travel in.
     pub family: Family,
+    /// Index of the only link it takes, outside the tunnel; `None`: as the hosts' routes say.
+    pub link: Option<usize>,
+    /// Extra delay between the gateway and its server, each way.
+    pub distance: Duration,
+}
+
+/// How TCP finds losses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recovery {
+    /// By duplicate acknowledgements alone (RFC 6675).
+    Dupack,
+    /// By time as well (RACK, RFC 8985), as Linux does.
+    #[default]
+    Rack,
 }
 
 /// Which way payload goes.
@@ -333,24 +368,13 @@ pub enum TrafficKind {
     },
     /// Datagrams.
     Udp {
-        /// Payload rate.
-        rate: Bitrate,
+        /// Payload rate over the time since its start.
+        rates: Rates,
         /// Payload of each datagram, 24 to 65 000 bytes.
         size: Bytes,
         /// How they are spread over time.
         profile: Profile,
     },
-}
-
-/// How datagrams are spread over time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Profile {
-    /// Evenly.
-    #[default]
-    Constant,
-    /// Thirty frames a second, the datagrams of a frame back to back.
-    Video,
 }
 
 /// What else carries the same traffic.

@@ -12,17 +12,13 @@ use core::{
 };
 use std::collections::VecDeque;
 
-use pleach_core::{
-    packet::PacketView,
-    time::Instant,
-    units::{Bitrate, Bytes},
-};
+use pleach_core::{packet::PacketView, time::Instant};
 
 use crate::{
     measure::FlowReport,
-    pattern::{Pattern, Rates},
+    pattern::Pattern,
     scenario::{self, Direction, Traffic, TrafficKind},
-    tcp::{CongestionControl, HEADER_LEN, Segment, TcpConfig, UnknownCongestionControl},
+    tcp::{CongestionControl, HEADER_LEN, Recovery, Segment, TcpConfig, UnknownCongestionControl},
     world::{Buffers, Packet, datagram, stream},
 };
 
@@ -84,9 +80,14 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Counts `bytes` that arrive `now`.
     fn record(&self, report: &mut FlowReport, now: Instant, bytes: usize) {
-        if now >= self.begin {
-            report.record(now.since(self.begin), bytes);
+        if let Some(at) = self.elapsed(now) {
+            report.record(at, bytes);
         }
+    }
+
+    /// Time since the run began; `None` before.
+    fn elapsed(&self, now: Instant) -> Option<Duration> {
+        (now >= self.begin).then(|| now.since(self.begin))
     }
 }
 
@@ -221,6 +222,8 @@ pub(crate) struct Ends {
     pub(crate) server: IpAddr,
     /// Longest packet between them.
     pub(crate) mtu: u16,
+    /// How TCP finds losses.
+    pub(crate) recovery: scenario::Recovery,
 }
 
 /// The applications of `traffic`, item `index` of a scenario with `seed`, for a run that begins at `begin`.
@@ -281,11 +284,11 @@ pub(crate) fn start(
             }
         }
         TrafficKind::Udp {
-            rate,
+            rates,
             size,
             profile,
         } => {
-            let pattern = pattern(*rate, *size, *profile);
+            let pattern = Pattern::new(rates.clone(), *size, *profile);
             let source = |local, peer| {
                 Program::UdpSource(udp::Source::new(local, peer, schedule, pattern))
             };
@@ -300,18 +303,14 @@ pub(crate) fn start(
     Ok(flow)
 }
 
-fn pattern(rate: Bitrate, size: Bytes, profile: scenario::Profile) -> Pattern {
-    let profile = match profile {
-        scenario::Profile::Constant => crate::pattern::Profile::Constant,
-        scenario::Profile::Video => crate::pattern::Profile::Video,
-    };
-    Pattern::new(Rates::constant(rate), size, profile)
-}
-
 fn tcp_config(cc: Option<&str>, ends: &Ends) -> Result<TcpConfig, UnknownCongestionControl> {
     let ip_header = if ends.client.is_ipv6() { 40 } else { 20 };
     Ok(TcpConfig {
         cc: cc.map_or(Ok(CongestionControl::default()), str::parse)?,
+        recovery: match ends.recovery {
+            scenario::Recovery::Dupack => Recovery::DupAck,
+            scenario::Recovery::Rack => Recovery::Rack,
+        },
         mss: usize::from(ends.mtu).saturating_sub(ip_header + HEADER_LEN),
         ..TcpConfig::default()
     })

@@ -2,9 +2,10 @@
 
 use core::{fmt::Write as _, time::Duration};
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
-    io::{Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::{fs::OpenOptionsExt as _, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -13,6 +14,7 @@ use anyhow::{Context as _, bail};
 use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
+    addresses::{GATEWAY_V4, GATEWAY_V6},
     results::StatusSample,
     scenario::{Cost, DaemonAction, End, Family, LinkSpec, TunnelSpec},
 };
@@ -20,21 +22,20 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     netns::Netns,
-    topology::{GATEWAY_V4, GATEWAY_V6, Topology},
+    topology::Topology,
     wait,
 };
 
 const PORT: u16 = 7_700;
 /// How long a daemon may take to end when asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// How long `pleach status` may take.
+/// How long the answer about the status may take.
 const STATUS_PATIENCE: Duration = Duration::from_millis(300);
 /// Longest path of a Unix socket (sun_path).
 const MAX_SOCKET_PATH: usize = 107;
 
 /// Client and gateway of a tunnel.
 pub(super) struct Daemons {
-    binary: PathBuf,
     client: Daemon,
     gateway: Daemon,
 }
@@ -87,11 +88,7 @@ impl Daemons {
         ))?;
         gateway.launch(&world.gateway)?;
         client.launch(&world.client)?;
-        Ok(Self {
-            binary: binary.to_owned(),
-            client,
-            gateway,
-        })
+        Ok(Self { client, gateway })
     }
 
     /// # Errors
@@ -121,7 +118,7 @@ impl Daemons {
     /// Asks both daemons for their status; one that does not answer in time is left out.
     pub(super) fn sample_status(&self, begin: Instant, samples: &mut Vec<StatusSample>) {
         for daemon in [&self.client, &self.gateway] {
-            if let Some(status) = status(&self.binary, &daemon.control) {
+            if let Some(status) = daemon.status() {
                 samples.push(StatusSample {
                     time_s: clock::now().since(begin).as_secs_f64(),
                     node: daemon.name.to_owned(),
@@ -129,6 +126,18 @@ impl Daemons {
                 });
             }
         }
+    }
+
+    /// The weights of the links at the gateway, by name; none if it does not answer in time.
+    pub(super) fn weights(&self) -> BTreeMap<String, f64> {
+        let status = self.gateway.status().unwrap_or_default();
+        let weight = |link: &serde_json::Value| {
+            let name = link.get("name")?.as_str()?.to_owned();
+            Some((name, link.get("weight")?.as_f64()?))
+        };
+        let links = status.pointer("/clients/0/links");
+        let links = links.and_then(serde_json::Value::as_array);
+        links.into_iter().flatten().filter_map(weight).collect()
     }
 
     /// Ends both.
@@ -205,6 +214,16 @@ impl Daemon {
         Ok(())
     }
 
+    /// What it says of itself; `None` if it does not answer in time.
+    fn status(&self) -> Option<serde_json::Value> {
+        let socket = UnixStream::connect(&self.control).ok()?;
+        socket.set_read_timeout(Some(STATUS_PATIENCE)).ok()?;
+        (&socket).write_all(b"{\"command\":\"status\"}\n").ok()?;
+        let mut answer = String::new();
+        BufReader::new(&socket).read_line(&mut answer).ok()?;
+        serde_json::from_str(&answer).ok()
+    }
+
     fn stop(&mut self) -> anyhow::Result<()> {
         self.check()?;
         let Some(process) = &mut self.process else {
@@ -267,26 +286,6 @@ fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
         Some(line) if output.status.success() => Ok(line.trim().to_owned()),
         Some(_) | None => bail!("{program} does not make keys: {}", output.status),
     }
-}
-
-fn status(binary: &Path, control: &Path) -> Option<serde_json::Value> {
-    let mut child = Command::new(binary)
-        .args(["status", "--json", "--control"])
-        .arg(control)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let deadline = clock::now() + STATUS_PATIENCE;
-    let ended = wait::for_condition(deadline, || !matches!(child.try_wait(), Ok(None)));
-    if !ended {
-        let _ = child.kill();
-    }
-    let _ = child.wait();
-    let mut text = String::new();
-    child.stdout.take()?.read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
 }
 
 fn scheduler_section(tunnel: &TunnelSpec) -> anyhow::Result<String> {

@@ -11,7 +11,10 @@ use indicatif::ProgressBar;
 use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
-    measure::{IDLE_PING, PhaseReport},
+    addresses::{
+        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, SERVER_V4, SERVER_V6, link_address, of_family,
+    },
+    measure::{IDLE_PING, PhaseReport, SAMPLE},
     phases::Setup,
     results::{StatusSample, Transport},
     scenario::{Action, Family, Scenario, Traffic, TrafficKind},
@@ -19,11 +22,8 @@ use pleach_sim::{
 
 use crate::{
     run::daemon::Daemons,
-    topology::{
-        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Reach, SERVER_V4, SERVER_V6, Topology,
-        link_address,
-    },
-    traffic::{self, Ends, Flow, address_of},
+    topology::{Reach, Topology},
+    traffic::{self, Ends, Flow},
     wait,
 };
 
@@ -78,15 +78,14 @@ impl Phase<'_> {
         world.emulator.begin(begin, &self.scenario.events);
         let mut running: Vec<Option<Flow>> = Vec::new();
         for (index, traffic) in flows.enumerate() {
-            let is_tcp = matches!(traffic.kind, TrafficKind::Tcp { .. });
-            running.push(if is_tcp || !self.setup.tcp_only {
-                let ends = self.ends(&world, traffic.family);
+            running.push(if self.setup.runs(traffic) {
+                let ends = self.ends(&world, traffic);
                 Some(traffic::start(traffic, index, &ends, begin)?)
             } else {
                 None
             });
         }
-        let status = self.play(&world, daemons.as_mut(), begin)?;
+        let (status, weights) = self.play(&world, daemons.as_mut(), begin)?;
         let (down, up) = world.emulator.report()?;
         let mut flows = Vec::new();
         for flow in running {
@@ -100,26 +99,29 @@ impl Phase<'_> {
             down,
             up,
             status,
+            weights,
         })
     }
 
-    fn ends(&self, world: &Topology, family: Family) -> Ends {
-        let is_mptcp = self.setup.transport == Transport::Mptcp;
-        let (server, server_address) = if is_mptcp {
-            (&world.gateway, address_of(family, GATEWAY_V4, GATEWAY_V6))
+    fn ends(&self, world: &Topology, traffic: &Traffic) -> Ends {
+        let family = traffic.family;
+        let mptcp = self.setup.transport == Transport::Mptcp && traffic.link.is_none();
+        let (server, server_address) = if mptcp {
+            (&world.gateway, of_family(family, GATEWAY_V4, GATEWAY_V6))
         } else {
-            (&world.server, address_of(family, SERVER_V4, SERVER_V6))
+            world.server_of(traffic)
         };
-        let only_link = match (&self.setup.transport, self.setup.with_tunnel) {
-            (Transport::Single(_), false) => self.setup.links.first(),
-            _ => None,
+        let only_link = match (traffic.link, &self.setup.transport, self.setup.with_tunnel) {
+            (Some(link), _, _) => Some(link),
+            (None, Transport::Single(_), false) => self.setup.links.first().copied(),
+            (None, _, _) => None,
         };
         Ends {
             client: world.client.clone(),
             server: server.clone(),
             server_address,
-            bind: only_link.map(|&index| link_address(index, family)),
-            mptcp: is_mptcp,
+            bind: only_link.map(|index| link_address(index, family)),
+            mptcp,
         }
     }
 
@@ -157,14 +159,18 @@ impl Phase<'_> {
         Ok(())
     }
 
-    /// Lets time pass until the end of the run: events of the daemons, status, progress.
+    /// Lets time pass until the end of the run: events of the daemons, status, weights, progress.
     fn play(
         &self,
         world: &Topology,
         mut daemons: Option<&mut Daemons>,
         begin: Instant,
-    ) -> anyhow::Result<Vec<StatusSample>> {
+    ) -> anyhow::Result<(Vec<StatusSample>, Vec<Vec<f64>>)> {
         let mut status = Vec::new();
+        let mut weights = match &daemons {
+            Some(_) => vec![Vec::new(); self.scenario.links.len()],
+            None => Vec::new(),
+        };
         let mut events = self
             .scenario
             .events
@@ -179,7 +185,7 @@ impl Phase<'_> {
         loop {
             let now = clock::now();
             if now >= end {
-                return Ok(status);
+                return Ok((status, weights));
             }
             let elapsed = self.elapsed + now.since(begin);
             self.progress.set_position(elapsed.as_secs());
@@ -193,8 +199,16 @@ impl Phase<'_> {
                     status_at = now + STATUS_INTERVAL;
                     daemons.sample_status(begin, &mut status);
                 }
+                let sample = usize::try_from(now.since(begin).as_nanos() / SAMPLE.as_nanos())?;
+                if weights.iter().any(|series| series.len() <= sample) {
+                    let known = daemons.weights();
+                    for (series, link) in weights.iter_mut().zip(&self.scenario.links) {
+                        series.resize(sample, f64::NAN);
+                        series.push(known.get(&link.name).copied().unwrap_or(f64::NAN));
+                    }
+                }
             }
-            let tick = clock::now() + Duration::from_millis(50);
+            let tick = clock::now() + Duration::from_millis(25);
             let event = events.peek().map_or(end, |event| event.0);
             wait::until(tick.min(event).min(end));
         }

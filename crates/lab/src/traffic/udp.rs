@@ -3,58 +3,26 @@
 //! For traffic towards the client, the client says hello until the first datagram arrives, which also opens a way
 //! through address translation.
 
-use core::{net::SocketAddr, time::Duration};
+use core::net::SocketAddr;
 use std::{io::Read as _, thread::JoinHandle};
 
-use pleach_core::{
-    time::Instant,
-    units::{Bitrate, Bytes},
-};
+use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
-    measure::FlowReport,
-    scenario::{Direction, Profile},
+    measure::{Arrival, Arrivals, FlowReport},
+    pattern::Pattern,
+    scenario::Direction,
 };
 use socket2::{SockAddr, Socket};
 
 use crate::{
     traffic::{
-        Ends, GRACE, Schedule, TICK, is_down, is_timeout, number_at, stamp, times, udp_socket,
-        unspecified,
+        Ends, GRACE, Schedule, TICK, is_down, is_timeout, number_at, stamp, udp_socket, unspecified,
     },
     wait,
 };
 
 type Threads = Vec<JoinHandle<anyhow::Result<FlowReport>>>;
-
-/// Datagrams behind the newest within which a late one is looked for.
-const MAX_DEPTH: usize = 1 << 16;
-const FRAMES_PER_SECOND: u64 = 30;
-
-/// When datagrams leave.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pattern {
-    size: usize,
-    interval: Duration,
-    burst: u64,
-}
-
-impl Pattern {
-    pub(super) fn new(rate: Bitrate, size: Bytes, profile: Profile) -> Self {
-        let burst = match profile {
-            Profile::Constant => 1,
-            Profile::Video => {
-                let per_frame = rate.as_bps() / 8 / FRAMES_PER_SECOND;
-                per_frame.div_ceil(size.get()).max(1)
-            }
-        };
-        Self {
-            size: usize::try_from(size.get()).unwrap_or(1200),
-            interval: Bytes::new(size.get() * burst) / rate,
-            burst,
-        }
-    }
-}
 
 pub(super) fn start(
     ends: &Ends,
@@ -77,12 +45,13 @@ pub(super) fn start(
     })?;
     let bind = ends.bind;
     let near_socket = ends.client.run(|| udp_socket(bind, server))?;
+    let far_pattern = pattern.clone();
     let far = ends.server.spawn("udp-server", move || {
         if !is_down(direction) {
             return receive(&far_socket, &schedule);
         }
         match wait_for_hello(&far_socket, &schedule)? {
-            Some(peer) => send(&far_socket, Some(&peer), &schedule, pattern),
+            Some(peer) => send(&far_socket, Some(&peer), &schedule, far_pattern),
             None => Ok(FlowReport::default()),
         }
     })?;
@@ -113,17 +82,17 @@ fn send(
     socket: &Socket,
     peer: Option<&SockAddr>,
     schedule: &Schedule,
-    pattern: Pattern,
+    mut pattern: Pattern,
 ) -> anyhow::Result<FlowReport> {
     let mut report = FlowReport::default();
-    let mut datagram = vec![0_u8; pattern.size];
-    for slot in 0.. {
-        let at = schedule.start + times(pattern.interval, slot);
+    let mut datagram = vec![0_u8; usize::try_from(pattern.size().get())?];
+    while let Some(departure) = pattern.next_departure() {
+        let at = schedule.start + departure.at;
         if at >= schedule.stop {
             break;
         }
         wait::until(at);
-        for _ in 0..pattern.burst {
+        for _ in 0..departure.datagrams {
             datagram[..8].copy_from_slice(&report.sent.to_be_bytes());
             datagram[8..16].copy_from_slice(&stamp(clock::now()));
             // What the host refuses counts as lost, as what the network loses.
@@ -132,6 +101,9 @@ fn send(
                 None => socket.send(&datagram),
             };
             report.sent += 1;
+            if let Some(at) = schedule.elapsed() {
+                report.record_sent(at, datagram.len());
+            }
         }
     }
     Ok(report)
@@ -144,16 +116,21 @@ fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowRepor
     socket.set_read_timeout(Some(TICK))?;
     let is_client = socket.peer_addr().is_ok();
     while clock::now() < schedule.stop + GRACE {
-        if is_client && arrivals.count == 0 && clock::now() >= schedule.begin - TICK {
+        if is_client && arrivals.count() == 0 && clock::now() >= schedule.begin - TICK {
             let _ = socket.send(b"hello");
         }
         match socket.read(&mut buffer) {
             Ok(count) if count >= 16 => {
                 let number = number_at(&buffer[..count], 0);
-                if arrivals.is_new(number) {
-                    let sent_at = Instant::from_nanos(number_at(&buffer[..count], 8));
-                    report.delay(clock::now().since(sent_at));
-                    schedule.record(&mut report, count);
+                let arrival = arrivals.note(number);
+                if arrival == Arrival::Copy {
+                    continue;
+                }
+                let sent_at = Instant::from_nanos(number_at(&buffer[..count], 8));
+                report.delay(clock::now().since(sent_at));
+                schedule.record(&mut report, count);
+                if let (Arrival::InOrder, Some(at)) = (arrival, schedule.elapsed()) {
+                    report.record_in_order(at, count);
                 }
             }
             Ok(_) => {}
@@ -162,64 +139,8 @@ fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowRepor
             Err(_) => {}
         }
     }
-    report.reorder_depth_max = arrivals.depth_max;
-    report.received = arrivals.count;
+    report.reorder_depth_max = arrivals.depth_max();
+    report.received = arrivals.count();
+    report.received_in_order = arrivals.in_order();
     Ok(report)
-}
-
-/// Which sequence numbers have arrived.
-#[derive(Debug, Default)]
-struct Arrivals {
-    seen: Vec<bool>,
-    count: u64,
-    depth_max: u64,
-}
-
-impl Arrivals {
-    /// Most datagrams of a flow; later ones are not counted.
-    const MAX: usize = 1 << 28;
-
-    /// Notes `number`; false for a copy of one that has arrived.
-    fn is_new(&mut self, number: u64) -> bool {
-        let Ok(index) = usize::try_from(number) else {
-            return false;
-        };
-        if index >= Self::MAX {
-            return false;
-        }
-        if index >= self.seen.len() {
-            self.seen.resize(index + 1, false);
-        }
-        if self.seen[index] {
-            return false;
-        }
-        self.seen[index] = true;
-        self.count += 1;
-        let later = self.seen[index + 1..].iter().take(MAX_DEPTH);
-        let depth = later.filter(|&&seen| seen).count();
-        self.depth_max = self.depth_max.max(u64::try_from(depth).unwrap_or(0));
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn depth_counts_those_that_overtook() {
-        let mut arrivals = Arrivals::default();
-        for number in [0, 2, 3, 5, 1] {
-            assert!(arrivals.is_new(number));
-        }
-        assert!(!arrivals.is_new(3));
-        assert_eq!((arrivals.depth_max, arrivals.count), (3, 5));
-    }
-
-    #[test]
-    fn a_frame_is_a_burst() {
-        let pattern = Pattern::new(Bitrate::from_mbps(3), Bytes::new(1250), Profile::Video);
-        assert_eq!(pattern.burst, 10);
-        assert_eq!(pattern.interval.as_micros(), 33_333);
-    }
 }

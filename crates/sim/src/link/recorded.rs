@@ -5,13 +5,14 @@
 //! in the order [`handle_timeout`](Recorded::handle_timeout), [`poll_state`](Recorded::poll_state),
 //! [`poll_output`](Recorded::poll_output). Bound: [`MAX_SAMPLES`] a link.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use pleach_core::time::Instant;
 
 use crate::{
     link::{
-        Corrupt, LinkChange, LinkState,
+        Corrupt, LinkChange, LinkConfig, LinkState,
         bundle::{Bundle, Delivery, SharedConfig},
     },
     measure::{LinkReport, SAMPLE, Sample},
@@ -34,6 +35,7 @@ pub struct Recorded<P> {
     sample_end: Option<Instant>,
     samples: Vec<Vec<Sample>>,
     sampled_bytes: Vec<u64>,
+    sampled_losses: Vec<u64>,
     states: VecDeque<(usize, LinkState)>,
 }
 
@@ -53,25 +55,39 @@ enum Target {
 }
 
 impl<P: Corrupt> Recorded<P> {
-    /// The links of `scenario` in one direction; the two directions draw from different streams of `seed`.
+    /// The links of `scenario` in one direction, then one without limits for each of `far`, the delays between the
+    /// gateway and servers behind it. The two directions draw from different streams of `seed`.
     #[must_use]
-    pub fn new(scenario: &Scenario, direction: Direction, seed: u64, now: Instant) -> Self {
+    pub fn new(
+        scenario: &Scenario,
+        direction: Direction,
+        far: &[Duration],
+        seed: u64,
+        now: Instant,
+    ) -> Self {
         let links = scenario.links.iter();
+        let far = far.iter().map(|&delay| {
+            let line = LinkConfig {
+                delay,
+                ..LinkConfig::default()
+            };
+            (line, None)
+        });
         let shared = |pick: fn(&SharedSpec) -> &SharedConfig| {
             scenario.shared.iter().map(pick).cloned().collect()
         };
         let bundle = match direction {
             Direction::Down => {
                 let links = links.map(|link| (link.down.clone(), link.shared));
-                Bundle::new(links.collect(), shared(|s| &s.down), seed, now)
+                Bundle::new(links.chain(far).collect(), shared(|s| &s.down), seed, now)
             }
             Direction::Up => {
                 let links = links.map(|link| (link.up.clone(), link.shared));
                 let seed = seed ^ 0x5555_5555_5555_5555;
-                Bundle::new(links.collect(), shared(|s| &s.up), seed, now)
+                Bundle::new(links.chain(far).collect(), shared(|s| &s.up), seed, now)
             }
         };
-        let count = bundle.links().len();
+        let count = scenario.links.len();
         Self {
             bundle,
             direction,
@@ -80,6 +96,7 @@ impl<P: Corrupt> Recorded<P> {
             sample_end: None,
             samples: vec![Vec::new(); count],
             sampled_bytes: vec![0; count],
+            sampled_losses: vec![0; count],
             states: VecDeque::new(),
         }
     }
@@ -100,6 +117,7 @@ impl<P: Corrupt> Recorded<P> {
             self.bundle.restart(now);
             self.samples.iter_mut().for_each(Vec::clear);
             self.sampled_bytes.fill(0);
+            self.sampled_losses.fill(0);
             self.sample_end = Some(now + SAMPLE);
         }
         while let Some(end) = self.sample_end.filter(|&end| end <= now) {
@@ -151,7 +169,7 @@ impl<P: Corrupt> Recorded<P> {
         .min()
     }
 
-    /// What each link did since the run began.
+    /// What each link of the scenario did since the run began.
     #[must_use]
     pub fn report(&self) -> Vec<LinkReport> {
         let links = self.bundle.links().iter().zip(&self.samples);
@@ -166,13 +184,16 @@ impl<P: Corrupt> Recorded<P> {
 
     fn sample(&mut self, end: Instant) {
         for (link, samples) in self.samples.iter_mut().enumerate() {
-            let tx_bytes = self.bundle.links()[link].stats().tx_bytes;
+            let stats = self.bundle.links()[link].stats();
+            let (tx_bytes, lost_pkts) = (stats.tx_bytes, stats.lost_pkts());
             let sample = Sample {
                 tx_bytes: tx_bytes.saturating_sub(self.sampled_bytes[link]),
+                lost_pkts: lost_pkts.saturating_sub(self.sampled_losses[link]),
                 longest_wait: self.bundle.take_longest_wait(link),
                 capacity: self.bundle.capacity_between(link, end - SAMPLE, end),
             };
             self.sampled_bytes[link] = tx_bytes;
+            self.sampled_losses[link] = lost_pkts;
             if samples.len() < MAX_SAMPLES {
                 samples.push(sample);
             }

@@ -36,11 +36,18 @@ pub(crate) struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     pub(crate) fn new(results: &'a Results) -> Self {
+        // Traffic over one link beside a tunnel is the world it runs in, not what it did.
+        let has_tunnel = results
+            .flows
+            .iter()
+            .any(|f| f.transport == Transport::Tunnel);
+        let is_cross = |f: &&FlowResult| has_tunnel && matches!(f.transport, Transport::Single(_));
         let bulk_of = |direction| -> Vec<&'a FlowResult> {
             let is_bulk = |f: &&FlowResult| {
                 matches!(f.kind, FlowKind::Tcp | FlowKind::Udp) && f.direction == direction
             };
-            results.flows.iter().filter(is_bulk).collect()
+            let flows = results.flows.iter().filter(is_bulk);
+            flows.filter(|f| !is_cross(f)).collect()
         };
         let (down, up) = (bulk_of(Direction::Down), bulk_of(Direction::Up));
         let rate = |flows: &[&FlowResult]| total_goodput(flows, results.duration_s);

@@ -177,6 +177,7 @@ fn two_lines() -> Results {
     results.series.flows = vec![FlowSeries {
         name: "download".to_owned(),
         goodput_mbps: goodput,
+        ..FlowSeries::default()
     }];
     results.series.ping = pings;
     results.series.lateness = (0..26_i32)
@@ -230,6 +231,7 @@ fn hostile() -> Results {
     results.series.flows.push(FlowSeries {
         name: evil,
         goodput_mbps: vec![1.0],
+        ..FlowSeries::default()
     });
     results.series.ping.push(PingPoint {
         time_s: f64::INFINITY,

@@ -1,12 +1,16 @@
 //! The hosts and links of a phase.
 //!
 //! ```text
-//!            port 0 ┌──── up ────► ┐ port 0
-//!  client ──────────┤              ├────────── gateway ── port n ── server
-//!            port i └ ◄── down ────┘ port i
+//!            port i ┌─── up ───► ┐ port i            port n
+//!  client ──────────┤            ├────────── gateway ──────── server
+//!                   └ ◄── down ──┘              │
+//!                                               └ up, down ── far servers
 //! ```
+//!
+//! Ports of client and gateway are the links by index; the gateway's next ones lead to the far servers, over lines
+//! without limits, and its last one to the server.
 
-use core::net::IpAddr;
+use core::{net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use pleach_core::{
@@ -16,22 +20,25 @@ use pleach_core::{
 
 use crate::{
     addresses::{
-        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, SERVER_V4, SERVER_V6, link_address, of_family,
+        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Place, SERVER_V4, SERVER_V6, far_address,
+        link_address, of_family,
     },
     link::recorded::Recorded,
     phases::Setup,
-    scenario::{Cost, Direction, End, Family, Scenario, TunnelSpec},
+    scenario::{Cost, Direction, End, Family, Scenario, Traffic, TunnelSpec},
     world::{
         Daemon, DaemonConfig, Host, Line, Node, NodeId, Route, Uplink, Via, World, stream,
     },
 };
 
 /// The nodes of a phase.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Graph {
     pub(super) client: NodeId,
     pub(super) gateway: NodeId,
     pub(super) server: NodeId,
+    /// Servers of cross traffic and of traffic with a distance.
+    pub(super) far: Vec<(Place, NodeId)>,
     pub(super) down: NodeId,
     pub(super) up: NodeId,
 }
@@ -50,26 +57,26 @@ impl Graph {
     ) -> Self {
         let now = world.now();
         let count = scenario.links.len();
-        let (mut client, mut gateway) = (client(scenario, setup), gateway(count));
-        let server_routes = [Family::V4, Family::V6]
-            .map(|family| route(everything(family), Via::Port(TO_GATEWAY)))
-            .to_vec();
-        let server = Host::new(vec![SERVER_V4.into(), SERVER_V6.into()], server_routes);
+        let places = Place::all(scenario);
+        let distances: Vec<Duration> = places.iter().map(|place| place.distance).collect();
+        let (mut client, mut gateway) = (client(scenario, setup), gateway(count, places.len()));
+        let common = server(&[SERVER_V4.into(), SERVER_V6.into()]);
         if let (Some(tunnel), Some(policy)) = (&scenario.tunnel, policy) {
             let (near, far) = daemons(scenario, setup, tunnel, policy, seed, now);
             client.set_daemon(near);
             gateway.set_daemon(far);
         }
         let line = |direction| {
-            let links = Recorded::new(scenario, direction, seed, now);
+            let links = Recorded::new(scenario, direction, &distances, seed, now);
             Node::Line(Box::new(Line::new(links)))
         };
-        let graph = Self {
+        let mut graph = Self {
             client: world.add("client", Node::Host(Box::new(client))),
             gateway: world.add("gateway", Node::Host(Box::new(gateway))),
-            server: world.add("server", Node::Host(Box::new(server))),
+            server: world.add("server", Node::Host(Box::new(common))),
             down: world.add("links down", line(Direction::Down)),
             up: world.add("links up", line(Direction::Up)),
+            far: Vec::new(),
         };
         for link in 0..count {
             world.wire((graph.client, link), (graph.up, link));
@@ -77,19 +84,44 @@ impl Graph {
             world.wire((graph.gateway, link), (graph.down, link));
             world.wire((graph.down, link), (graph.client, link));
         }
-        world.wire((graph.gateway, count), (graph.server, TO_GATEWAY));
-        world.wire((graph.server, TO_GATEWAY), (graph.gateway, count));
+        for (index, place) in places.into_iter().enumerate() {
+            let addresses = [Family::V4, Family::V6].map(|family| far_address(index, family));
+            let host = world.add(
+                format!("far server {index}"),
+                Node::Host(Box::new(server(&addresses))),
+            );
+            let link = count + index;
+            world.wire((graph.gateway, link), (graph.up, link));
+            world.wire((graph.up, link), (host, TO_GATEWAY));
+            world.wire((host, TO_GATEWAY), (graph.down, link));
+            world.wire((graph.down, link), (graph.gateway, link));
+            graph.far.push((place, host));
+        }
+        let port = count + graph.far.len();
+        world.wire((graph.gateway, port), (graph.server, TO_GATEWAY));
+        world.wire((graph.server, TO_GATEWAY), (graph.gateway, port));
         graph
+    }
+
+    /// The server of `traffic`, and its address.
+    pub(super) fn server_of(&self, traffic: &Traffic) -> (NodeId, IpAddr) {
+        let place = Place::of(traffic);
+        let mut far = self.far.iter().enumerate();
+        match far.find(|(_, (at, _))| Some(*at) == place) {
+            Some((index, (_, host))) => (*host, far_address(index, traffic.family)),
+            None => (self.server, of_family(traffic.family, SERVER_V4, SERVER_V6)),
+        }
     }
 }
 
-/// The client's source address for traffic of `family`.
-pub(super) fn client_address(setup: &Setup, family: Family) -> IpAddr {
-    if setup.with_tunnel {
-        return of_family(family, INNER_V4, INNER_V6);
+/// The client's source address for `traffic`.
+pub(super) fn client_address(setup: &Setup, traffic: &Traffic) -> IpAddr {
+    match traffic.link {
+        Some(link) => link_address(link, traffic.family),
+        None if setup.with_tunnel => of_family(traffic.family, INNER_V4, INNER_V6),
+        // The kernel's choice is the first link, which has the lowest metric.
+        None => link_address(setup.links.first().copied().unwrap_or(0), traffic.family),
     }
-    // The kernel's choice is the first link, which has the lowest metric.
-    link_address(setup.links.first().copied().unwrap_or(0), family)
 }
 
 fn client(scenario: &Scenario, setup: &Setup) -> Host {
@@ -116,19 +148,31 @@ fn client(scenario: &Scenario, setup: &Setup) -> Host {
     Host::new(addresses, routes)
 }
 
-fn gateway(links: usize) -> Host {
+fn gateway(links: usize, far: usize) -> Host {
     let mut routes = vec![
         route(host(INNER_V4.into()), Via::Tunnel),
         route(host(INNER_V6.into()), Via::Tunnel),
-        route(host(SERVER_V4.into()), Via::Port(links)),
-        route(host(SERVER_V6.into()), Via::Port(links)),
+        route(host(SERVER_V4.into()), Via::Port(links + far)),
+        route(host(SERVER_V6.into()), Via::Port(links + far)),
     ];
+    for index in 0..far {
+        for family in [Family::V4, Family::V6] {
+            let address = host(far_address(index, family));
+            routes.push(route(address, Via::Port(links + index)));
+        }
+    }
     for link in 0..links {
         for family in [Family::V4, Family::V6] {
             routes.push(route(host(link_address(link, family)), Via::Port(link)));
         }
     }
     Host::new(vec![GATEWAY_V4.into(), GATEWAY_V6.into()], routes)
+}
+
+fn server(addresses: &[IpAddr]) -> Host {
+    let everything = [Family::V4, Family::V6].map(everything);
+    let routes = everything.map(|net| route(net, Via::Port(TO_GATEWAY)));
+    Host::new(addresses.to_vec(), routes.to_vec())
 }
 
 fn daemons(

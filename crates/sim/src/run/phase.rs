@@ -6,13 +6,12 @@ use pleach_core::{endpoint::Endpoint, sched::Policy, time::Instant};
 
 use super::{PhaseOutcome, Program, RunError, graph::{Graph, client_address}};
 use crate::{
-    addresses::{SERVER_V4, SERVER_V6, of_family},
-    measure::{FlowReport, IDLE_PING, PhaseReport},
+    measure::{FlowReport, IDLE_PING, PhaseReport, SAMPLE},
     phases::Setup,
     results::StatusSample,
     scenario::{Action, DaemonAction, End, Family, Scenario, Traffic, TrafficKind, TunnelSpec},
     traffic::{self, Ends, GRACE},
-    world::{NodeId, UPLINK_MTU, World, WorldError},
+    world::{Host, Line, NodeId, UPLINK_MTU, World, WorldError},
 };
 
 /// When daemons start.
@@ -23,8 +22,6 @@ const TUNNEL_PATIENCE: Duration = Duration::from_secs(15);
 const TUNNEL_TICK: Duration = Duration::from_millis(10);
 /// Time between the last preparation and time zero, as in the lab.
 const LEAD: Duration = Duration::from_millis(300);
-/// Time between two looks at the daemons' status.
-const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// More events than any link of a scenario can cause: ten packets a microsecond.
 const EVENTS_PER_SECOND: u64 = 10_000_000;
 
@@ -69,7 +66,7 @@ impl<'a> Phase<'a> {
         let (scenario, setup) = (self.scenario, self.setup);
         let graph = Graph::build(&mut world, scenario, setup, self.policy.as_ref(), self.seed);
         if self.policy.is_some() {
-            self.wait_for_tunnel(&mut world, graph)?;
+            self.wait_for_tunnel(&mut world, &graph)?;
         }
         let pings = |traffic: &Traffic| matches!(traffic.kind, TrafficKind::Ping { .. });
         let has_ping = scenario.traffic.iter().any(pings) && !setup.tcp_only;
@@ -80,13 +77,14 @@ impl<'a> Phase<'a> {
                 line.begin(begin, &scenario.events);
             }
         }
-        let mut flows = self.start_traffic(&mut world, graph, begin)?;
-        let status = self.play(&mut world, graph, begin)?;
-        let report = |line| world.line(line).map(crate::world::Line::report);
+        let mut flows = self.start_traffic(&mut world, &graph, begin)?;
+        let (status, weights) = self.play(&mut world, &graph, begin)?;
+        let report = |line| world.line(line).map(Line::report);
         let (down, up) = (report(graph.down), report(graph.up));
         self.run_until(&mut world, begin + scenario.duration + GRACE)?;
-        for host in [graph.client, graph.server] {
-            let apps = world.host_mut(host).map(crate::world::Host::take_apps);
+        let far = graph.far.iter().map(|(_, host)| *host);
+        for host in [graph.client, graph.server].into_iter().chain(far) {
+            let apps = world.host_mut(host).map(Host::take_apps);
             for app in apps.unwrap_or_default() {
                 let (flow, report) = app.finish();
                 flows[flow].get_or_insert_default().add(report);
@@ -98,6 +96,7 @@ impl<'a> Phase<'a> {
                 down: down.unwrap_or_default(),
                 up: up.unwrap_or_default(),
                 status,
+                weights,
             },
             trace_hash: world.trace_hash(),
             packet_events: world.packet_events(),
@@ -108,20 +107,24 @@ impl<'a> Phase<'a> {
     fn start_traffic(
         &self,
         world: &mut World,
-        graph: Graph,
+        graph: &Graph,
         begin: Instant,
     ) -> Result<Vec<Option<FlowReport>>, RunError> {
         let mut flows = Vec::new();
         for (index, traffic) in self.scenario.traffic.iter().enumerate() {
-            let is_tcp = matches!(traffic.kind, TrafficKind::Tcp { .. });
-            if self.setup.tcp_only && !is_tcp {
+            if !self.setup.runs(traffic) {
                 flows.push(None);
                 continue;
             }
+            let (server, server_address) = graph.server_of(traffic);
             let ends = Ends {
-                client: client_address(self.setup, traffic.family),
-                server: of_family(traffic.family, SERVER_V4, SERVER_V6),
-                mtu: self.mtu(world, graph),
+                client: client_address(self.setup, traffic),
+                server: server_address,
+                mtu: match traffic.link {
+                    Some(_) => UPLINK_MTU,
+                    None => mtu(world, graph),
+                },
+                recovery: self.scenario.recovery,
             };
             check_size(traffic, ends.mtu)?;
             let flow = traffic::start(traffic, index, &ends, self.seed, begin);
@@ -129,7 +132,7 @@ impl<'a> Phase<'a> {
                 traffic: traffic.name.clone(),
                 error,
             })?;
-            for (host, apps) in [(graph.client, flow.client), (graph.server, flow.server)] {
+            for (host, apps) in [(graph.client, flow.client), (server, flow.server)] {
                 if let Some(host) = world.host_mut(host) {
                     apps.into_iter().for_each(|app| host.add_app(app));
                 }
@@ -139,13 +142,7 @@ impl<'a> Phase<'a> {
         Ok(flows)
     }
 
-    /// The MTU of what carries the traffic.
-    fn mtu(&self, world: &World, graph: Graph) -> u16 {
-        let daemon = world.host(graph.client).and_then(|host| host.daemon());
-        daemon.map_or(UPLINK_MTU, |daemon| daemon.config().inner_mtu())
-    }
-
-    fn wait_for_tunnel(&self, world: &mut World, graph: Graph) -> Result<(), RunError> {
+    fn wait_for_tunnel(&self, world: &mut World, graph: &Graph) -> Result<(), RunError> {
         let deadline = world.now() + TUNNEL_PATIENCE;
         while world.now() < deadline {
             let next = world.now() + TUNNEL_TICK;
@@ -162,13 +159,13 @@ impl<'a> Phase<'a> {
         })
     }
 
-    /// Lets time pass until the end of the run: events of the daemons, and their status.
+    /// Lets time pass until the end of the run: events of the daemons, their status, weights.
     fn play(
         &self,
         world: &mut World,
-        graph: Graph,
+        graph: &Graph,
         begin: Instant,
-    ) -> Result<Vec<StatusSample>, RunError> {
+    ) -> Result<(Vec<StatusSample>, Vec<Vec<f64>>), RunError> {
         let mut events = self
             .scenario
             .events
@@ -180,13 +177,17 @@ impl<'a> Phase<'a> {
             .peekable();
         let end = begin + self.scenario.duration;
         let mut status = Vec::new();
-        let mut status_at = begin;
+        let mut weights = match &self.policy {
+            Some(_) => vec![Vec::new(); self.scenario.links.len()],
+            None => Vec::new(),
+        };
+        let mut sample_at = begin;
         loop {
             let event_at = events.peek().map_or(end, |event| event.0);
-            let at = status_at.min(event_at).min(end);
+            let at = sample_at.min(event_at).min(end);
             self.run_until(world, at)?;
             if at == end {
-                return Ok(status);
+                return Ok((status, weights));
             }
             while let Some((_, end, action)) = events.next_if(|event| event.0 <= at) {
                 let host = match end {
@@ -198,9 +199,10 @@ impl<'a> Phase<'a> {
                     daemon.kill(at, action == DaemonAction::Restart);
                 }
             }
-            if at == status_at {
-                status_at = at + STATUS_INTERVAL;
+            if at == sample_at {
+                sample_at = at + SAMPLE;
                 self.sample_status(world, graph, begin, &mut status);
+                self.sample_weights(world, graph, &mut weights);
             }
         }
     }
@@ -208,7 +210,7 @@ impl<'a> Phase<'a> {
     fn sample_status(
         &self,
         world: &World,
-        graph: Graph,
+        graph: &Graph,
         begin: Instant,
         samples: &mut Vec<StatusSample>,
     ) {
@@ -231,6 +233,16 @@ impl<'a> Phase<'a> {
         }
     }
 
+    /// Adds the weight of every link at the gateway; NaN for those it does not know.
+    fn sample_weights(&self, world: &World, graph: &Graph, weights: &mut [Vec<f64>]) {
+        let status = endpoint(world, graph.gateway).and_then(|endpoint| endpoint.status().next());
+        let paths = status.map_or_else(Vec::new, |(_, status)| status.paths);
+        for (series, link) in weights.iter_mut().zip(&self.scenario.links) {
+            let path = paths.iter().find(|path| path.name == link.name);
+            series.push(path.map_or(f64::NAN, |path| f64::from(path.weight)));
+        }
+    }
+
     fn run_until(&self, world: &mut World, end: Instant) -> Result<(), RunError> {
         world
             .run_until(end)
@@ -240,6 +252,12 @@ impl<'a> Phase<'a> {
                 error,
             })
     }
+}
+
+/// The MTU of what carries the traffic, the tunnel or the links.
+fn mtu(world: &World, graph: &Graph) -> u16 {
+    let daemon = world.host(graph.client).and_then(Host::daemon);
+    daemon.map_or(UPLINK_MTU, |daemon| daemon.config().inner_mtu())
 }
 
 fn endpoint(world: &World, host: NodeId) -> Option<&Endpoint> {

@@ -92,6 +92,7 @@ pub(super) fn scenario(
         shared,
         events,
         tunnel,
+        recovery: raw.tcp.recovery,
         traffic,
         baselines: raw.baselines,
         repeat: raw.repeat.unwrap_or(1),

@@ -12,7 +12,8 @@ use serde::{
 
 use crate::{
     link::LinkState,
-    scenario::{Baseline, Bounds, DaemonAction, Direction, Directions, End, Family, Profile},
+    pattern::Curve,
+    scenario::{Baseline, Bounds, DaemonAction, Direction, Directions, End, Family, Recovery},
 };
 
 #[derive(Deserialize)]
@@ -30,6 +31,8 @@ pub(super) struct Scenario {
     #[serde(default)]
     pub(super) event: Vec<Event>,
     pub(super) tunnel: Option<toml::Table>,
+    #[serde(default)]
+    pub(super) tcp: Tcp,
     #[serde(default)]
     pub(super) traffic: Vec<Traffic>,
     #[serde(default)]
@@ -140,9 +143,38 @@ pub(super) struct Traffic {
     pub(super) cc: Option<String>,
     pub(super) flows: Option<u32>,
     pub(super) rate: Option<Bitrate>,
+    pub(super) rates: Option<Vec<RatePoint>>,
+    pub(super) curve: Option<Curve>,
+    pub(super) step: Option<Span>,
     pub(super) size: Option<Bytes>,
     pub(super) profile: Option<Profile>,
+    pub(super) on: Option<Span>,
+    pub(super) off: Option<Span>,
     pub(super) interval: Option<Span>,
+    pub(super) link: Option<String>,
+    pub(super) distance: Option<Span>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tcp {
+    #[serde(default)]
+    pub(super) recovery: Recovery,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RatePoint {
+    pub(super) at: Span,
+    pub(super) rate: Bitrate,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Profile {
+    Constant,
+    OnOff,
+    Video,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]

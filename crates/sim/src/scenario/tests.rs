@@ -1,5 +1,9 @@
 use super::*;
-use crate::link::{LinkState, loss::Loss, trace::Rate};
+use crate::{
+    link::{LinkState, loss::Loss, trace::Rate},
+    pattern::Rates,
+};
+use pleach_core::units::Bitrate;
 
 const PAIR: &str = r#"
 name = "pair"
@@ -115,6 +119,161 @@ fn reads_what_is_written() {
     assert_eq!(scenario.traffic[1].stop, Duration::from_secs(5));
     assert!(scenario.expect["download.goodput_mbps"].accept(100.0));
     assert!(!scenario.expect["download.goodput_mbps"].accept(99.0));
+}
+
+/// `PAIR` with `keys` in its UDP traffic instead of its rate.
+fn with_udp(keys: &str) -> String {
+    PAIR.replace("rate = \"2Mbit\"", keys)
+}
+
+fn udp_of(scenario: &Scenario) -> (&Rates, Profile) {
+    let TrafficKind::Udp { rates, profile, .. } = &scenario.traffic[1].kind else {
+        panic!("the second is UDP");
+    };
+    (rates, *profile)
+}
+
+#[test]
+fn reads_rates_over_time_and_pauses() {
+    let scenario = parse(&with_udp(
+        "rates = [{ at = \"0s\", rate = \"63Mbit\" }, { at = \"5s\", rate = \"105Mbit\" }]\n\
+         curve = \"exponential\"\nstep = \"200ms\"\nprofile = \"on-off\"\non = \"1s\"\noff = \"500ms\"",
+    ))
+    .expect("valid");
+    let (rates, profile) = udp_of(&scenario);
+    assert_eq!(rates.first(), Bitrate::from_mbps(63));
+    let at = |ms| rates.at(Duration::from_millis(ms));
+    assert_eq!(at(5_001), Bitrate::from_mbps(105));
+    assert_eq!(at(200), at(399), "one step");
+    assert!(at(400) > at(399));
+    assert_eq!(
+        profile,
+        Profile::OnOff {
+            on: Duration::from_secs(1),
+            off: Duration::from_millis(500)
+        }
+    );
+    let scenario = parse(PAIR).expect("valid");
+    let constant = Rates::constant(Bitrate::from_mbps(2));
+    assert_eq!(udp_of(&scenario), (&constant, Profile::Constant));
+}
+
+#[test]
+fn reads_cross_traffic_and_recovery() {
+    let scenario = parse(&with_udp(
+        "rate = \"2Mbit\"\nlink = \"lte\"\ndistance = \"18.5ms\"",
+    ));
+    let traffic = scenario.expect("valid").traffic;
+    assert_eq!((traffic[0].link, traffic[1].link), (None, Some(1)));
+    assert_eq!(traffic[0].distance, Duration::ZERO);
+    assert_eq!(traffic[1].distance, Duration::from_micros(18_500));
+    let recovery = |text: &str| parse(text).expect("valid").recovery;
+    assert_eq!(recovery(PAIR), Recovery::Rack);
+    let tcp = "[tcp]\nrecovery = \"dupack\"\n[expect]";
+    assert_eq!(recovery(&PAIR.replace("[expect]", tcp)), Recovery::Dupack);
+}
+
+#[test]
+fn mistakes_in_rates_and_cross_traffic_have_line_and_remedy() {
+    let rates = |points: &str| format!("rates = [{points}]");
+    let two = "{ at = \"0s\", rate = \"1Mbit\" }, { at = \"2s\", rate = \"2Mbit\" }";
+    let cases = [
+        (rates(""), "rates", "not in order"),
+        (
+            rates("{ at = \"1s\", rate = \"1Mbit\" }"),
+            "rates",
+            "not in order",
+        ),
+        (
+            rates(&format!("{two}, {{ at = \"2s\", rate = \"2Mbit\" }}")),
+            "rates",
+            "not in order",
+        ),
+        (
+            rates(&format!("{two}, {{ at = \"6s\", rate = \"2Mbit\" }}")),
+            "rates",
+            "after the end",
+        ),
+        (
+            rates("{ at = \"0s\", rate = \"11Gbit\" }"),
+            "rates",
+            "out of range",
+        ),
+        (
+            rates("{ at = \"0s\", rate = \"0bit\" }"),
+            "rates",
+            "nothing is sent",
+        ),
+        (
+            format!(
+                "{}\ncurve = \"exponential\"",
+                rates("{ at = \"0s\", rate = \"0bit\" }")
+            ),
+            "rates",
+            "out of range",
+        ),
+        (
+            format!("{}\nrate = \"1Mbit\"", rates(two)),
+            "rates",
+            "keep one",
+        ),
+        (
+            format!("{}\ncurve = \"cubic\"", rates(two)),
+            "curve",
+            "cubic",
+        ),
+        (
+            format!("{}\nstep = \"1s\"", rates(two)),
+            "step",
+            "this curve",
+        ),
+        (
+            format!("{}\ncurve = \"linear\"\nstep = \"0s\"", rates(two)),
+            "step",
+            "too short",
+        ),
+        (
+            "rate = \"1Mbit\"\ncurve = \"linear\"".to_owned(),
+            "curve",
+            "without `rates`",
+        ),
+        (
+            "rate = \"1Mbit\"\nprofile = \"on-off\"\non = \"1s\"".to_owned(),
+            "off",
+            "missing",
+        ),
+        (
+            "rate = \"1Mbit\"\non = \"1s\"".to_owned(),
+            "on",
+            "this profile",
+        ),
+        (
+            "rate = \"1Mbit\"\nlink = \"umts\"".to_owned(),
+            "link",
+            "no \"umts\"",
+        ),
+        (
+            "rate = \"1Mbit\"\ndistance = \"11s\"".to_owned(),
+            "distance",
+            "longer",
+        ),
+    ];
+    for (keys, key, problem) in cases {
+        let text = with_udp(&keys);
+        let error = parse(&text).expect_err(&keys);
+        assert_eq!(error.key, key, "{error}");
+        let message = error.to_string();
+        assert!(message.contains(problem), "{message}");
+        assert!(!error.remedy.is_empty(), "{message}");
+        let udp = text.find("kind = \"udp\"").expect("there");
+        let first = text[..udp].lines().count();
+        assert!(error.line >= first, "{message}: not in the section");
+    }
+    let cross = error("cc = \"bbr\"", "curve = \"linear\"");
+    assert_eq!((cross.key.as_str(), cross.line), ("curve", line_of("cc =")));
+    let tcp = "[tcp]\nrecovery = \"frto\"\n[expect]";
+    let unknown = error("[expect]", tcp);
+    assert_eq!(unknown.key, "recovery", "{unknown}");
 }
 
 #[test]

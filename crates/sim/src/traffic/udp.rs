@@ -27,7 +27,7 @@ pub(super) struct Source {
     size: usize,
     pattern: Pattern,
     next: Option<Departure>,
-    sent: u64,
+    report: FlowReport,
 }
 
 impl Source {
@@ -44,7 +44,7 @@ impl Source {
             size: usize::try_from(pattern.size().get()).unwrap_or(usize::MAX),
             next: pattern.next_departure(),
             pattern,
-            sent: 0,
+            report: FlowReport::default(),
         }
     }
 
@@ -61,7 +61,7 @@ impl Source {
         while self.poll_timeout().is_some_and(|at| at <= io.now) {
             let datagrams = self.next.map_or(0, |departure| departure.datagrams);
             for _ in 0..datagrams {
-                let (number, size) = (self.sent, self.size);
+                let (number, size) = (self.report.sent, self.size);
                 let stamp = io.now.as_nanos();
                 io.send(self.local, peer, |bytes| {
                     let end = bytes.len() + size;
@@ -69,7 +69,10 @@ impl Source {
                     bytes.extend_from_slice(&stamp.to_be_bytes());
                     bytes.resize(end, 0);
                 });
-                self.sent += 1;
+                self.report.sent += 1;
+                if let Some(at) = self.schedule.elapsed(io.now) {
+                    self.report.record_sent(at, size);
+                }
             }
             self.next = self.pattern.next_departure();
         }
@@ -82,10 +85,7 @@ impl Source {
     }
 
     pub(super) fn finish(self) -> FlowReport {
-        FlowReport {
-            sent: self.sent,
-            ..FlowReport::default()
-        }
+        self.report
     }
 }
 
@@ -123,11 +123,16 @@ impl Sink {
             return;
         }
         self.hello_at = None;
-        if self.arrivals.note(number_at(payload, 0)) != Arrival::Copy {
-            let sent_at = Instant::from_nanos(number_at(payload, 8));
-            self.report.delay(io.now.since(sent_at));
-            self.schedule
-                .record(&mut self.report, io.now, payload.len());
+        let arrival = self.arrivals.note(number_at(payload, 0));
+        if arrival == Arrival::Copy {
+            return;
+        }
+        let sent_at = Instant::from_nanos(number_at(payload, 8));
+        self.report.delay(io.now.since(sent_at));
+        self.schedule
+            .record(&mut self.report, io.now, payload.len());
+        if let (Arrival::InOrder, Some(at)) = (arrival, self.schedule.elapsed(io.now)) {
+            self.report.record_in_order(at, payload.len());
         }
     }
 
@@ -146,6 +151,7 @@ impl Sink {
     pub(super) fn finish(mut self) -> FlowReport {
         self.report.reorder_depth_max = self.arrivals.depth_max();
         self.report.received = self.arrivals.count();
+        self.report.received_in_order = self.arrivals.in_order();
         self.report
     }
 }

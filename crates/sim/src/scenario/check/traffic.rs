@@ -4,11 +4,18 @@ use core::time::Duration;
 
 use pleach_core::units::{Bitrate, Bytes};
 
-use crate::scenario::{
-    Direction, Family, LinkSpec, Profile, Traffic, TrafficKind,
-    check::{Problem, problem},
-    raw,
+use crate::{
+    pattern::{Curve, Profile, Rates},
+    scenario::{
+        Direction, Family, LinkSpec, Traffic, TrafficKind,
+        check::{Problem, problem},
+        raw,
+    },
 };
+
+/// Datagrams faster than this are beyond what the lab can send.
+const MAX_RATE: Bitrate = Bitrate::from_mbps(10_000);
+const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 
 pub(super) fn traffic(
     raw: &raw::Traffic,
@@ -49,6 +56,14 @@ pub(super) fn traffic(
         ));
     }
     only_for(raw)?;
+    let link = match &raw.link {
+        None => None,
+        Some(name) => Some(link_of(name, raw.family, links)?),
+    };
+    let distance = raw.distance.map_or(Duration::ZERO, |span| span.0);
+    if distance > Duration::from_secs(10) {
+        return Err(problem("distance", "longer than 10s", "use a shorter time"));
+    }
     let interval = |default_ms| {
         let interval = raw
             .interval
@@ -79,17 +94,10 @@ pub(super) fn traffic(
             if !(24..=65_000).contains(&size.get()) {
                 return Err(problem("size", "out of range", "use 24B to 65000B"));
             }
-            let rate = raw
-                .rate
-                .filter(|rate| {
-                    (1_000..=Bitrate::from_mbps(10_000).as_bps()).contains(&rate.as_bps())
-                })
-                .ok_or_else(|| problem("rate", "missing or out of range", "use 1kbit to 10Gbit"))?;
-            let profile = raw.profile.unwrap_or(Profile::Constant);
             TrafficKind::Udp {
-                rate,
+                rates: rates(raw, stop - start)?,
                 size,
-                profile,
+                profile: profile(raw)?,
             }
         }
     };
@@ -100,16 +108,121 @@ pub(super) fn traffic(
         start,
         stop,
         family: raw.family,
+        link,
+        distance,
+    })
+}
+
+fn link_of(name: &str, family: Family, links: &[LinkSpec]) -> Result<usize, Problem> {
+    let Some(index) = links.iter().position(|link| link.name == name) else {
+        let names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
+        let remedy = format!("the links are: {}", names.join(", "));
+        return Err(problem("link", format!("there is no {name:?}"), remedy));
+    };
+    if family == Family::V6 && !links[index].ipv6 {
+        let text = format!("{name:?} has no IPv6");
+        return Err(problem("link", text, "set ipv6 = true on it"));
+    }
+    Ok(index)
+}
+
+fn rates(raw: &raw::Traffic, length: Duration) -> Result<Rates, Problem> {
+    for (key, given) in [("curve", raw.curve.is_some()), ("step", raw.step.is_some())] {
+        if given && raw.rates.is_none() {
+            let remedy = "write `rates`, or remove it";
+            return Err(problem(key, "it means nothing without `rates`", remedy));
+        }
+    }
+    let Some(points) = &raw.rates else {
+        return match raw.rate {
+            Some(rate) if (MIN_RATE..=MAX_RATE).contains(&rate) => Ok(Rates::constant(rate)),
+            _ => Err(problem(
+                "rate",
+                "missing or out of range",
+                "use 1kbit to 10Gbit, or `rates`",
+            )),
+        };
+    };
+    if raw.rate.is_some() {
+        return Err(problem("rates", "`rate` stands beside it", "keep one"));
+    }
+    let curve = raw.curve.unwrap_or_default();
+    let step = raw.step.map_or(Duration::from_millis(100), |step| step.0);
+    if curve == Curve::Steps && raw.step.is_some() {
+        let remedy = "remove it, or set curve = \"linear\" or \"exponential\"";
+        return Err(problem("step", "it means nothing for this curve", remedy));
+    }
+    if step < Duration::from_millis(1) {
+        return Err(problem("step", "too short", "use 1ms or more"));
+    }
+    let ascending = points.windows(2).all(|pair| pair[0].at.0 < pair[1].at.0);
+    if points.first().is_none_or(|point| !point.at.0.is_zero()) || !ascending {
+        return Err(problem(
+            "rates",
+            "the times are not in order",
+            "begin with at = \"0s\", the traffic's start, and let each be later than the one before",
+        ));
+    }
+    if points.last().is_some_and(|point| point.at.0 > length) {
+        let remedy = "times count from the traffic's start; use some before its stop";
+        return Err(problem("rates", "a time after the end", remedy));
+    }
+    let low = match curve {
+        Curve::Exponential => MIN_RATE,
+        Curve::Linear | Curve::Steps => Bitrate::ZERO,
+    };
+    let in_range = |rate| (low..=MAX_RATE).contains(&rate);
+    if !points.iter().all(|point| in_range(point.rate)) {
+        let remedy = format!("use {low} to {MAX_RATE} with this curve");
+        return Err(problem("rates", "a rate is out of range", remedy));
+    }
+    if points.iter().all(|point| point.rate < MIN_RATE) {
+        return Err(problem("rates", "nothing is sent", "use a higher rate"));
+    }
+    let points = points.iter().map(|point| (point.at.0, point.rate));
+    Ok(Rates::new(points.collect(), curve, step))
+}
+
+fn profile(raw: &raw::Traffic) -> Result<Profile, Problem> {
+    let is_on_off = raw.profile == Some(raw::Profile::OnOff);
+    for (key, span) in [("on", raw.on), ("off", raw.off)] {
+        match span {
+            Some(_) if !is_on_off => {
+                let remedy = "remove it, or set profile = \"on-off\"";
+                return Err(problem(key, "it means nothing for this profile", remedy));
+            }
+            None if is_on_off => {
+                let remedy = "\"on-off\" needs `on` and `off`, such as on = \"1s\"";
+                return Err(problem(key, "missing", remedy));
+            }
+            Some(span) if span.0 < Duration::from_millis(1) => {
+                return Err(problem(key, "too short", "use 1ms or more"));
+            }
+            Some(_) | None => {}
+        }
+    }
+    Ok(match (raw.profile, raw.on, raw.off) {
+        (Some(raw::Profile::OnOff), Some(on), Some(off)) => Profile::OnOff {
+            on: on.0,
+            off: off.0,
+        },
+        (Some(raw::Profile::Video), _, _) => Profile::Video,
+        _ => Profile::Constant,
     })
 }
 
 /// Refuses keys that mean nothing for the kind of traffic.
 fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
     use raw::Kind::{Ping, Requests, Tcp, Udp};
-    let rules: [(&'static str, bool, &[raw::Kind]); 6] = [
+    let rules: [(&'static str, bool, &[raw::Kind]); 11] = [
         ("cc", raw.cc.is_some(), &[Tcp]),
         ("flows", raw.flows.is_some(), &[Tcp]),
         ("rate", raw.rate.is_some(), &[Udp]),
+        ("rates", raw.rates.is_some(), &[Udp]),
+        ("curve", raw.curve.is_some(), &[Udp]),
+        ("step", raw.step.is_some(), &[Udp]),
+        ("on", raw.on.is_some(), &[Udp]),
+        ("off", raw.off.is_some(), &[Udp]),
         ("size", raw.size.is_some(), &[Udp, Requests]),
         ("profile", raw.profile.is_some(), &[Udp]),
         ("interval", raw.interval.is_some(), &[Ping, Requests]),
