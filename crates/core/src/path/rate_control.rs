@@ -1,29 +1,82 @@
-//! How fast to send on a path at most, so that bursts wait in the tunnel queue and not in a shallow modem's.
+//! How fast to send on a path at most, so that what waits, waits in the tunnel queue and not in the modem's.
 //!
-//! A path that was filled within 10 s is paced at a tenth more than the largest rate it delivered in the last 2 s: enough
-//! to notice within a few reports that it carries more, and slow enough that a burst of some milliseconds, as a stalled
-//! machine or a radio makes it, does not overflow a queue of a few dozen packets.
+//! The pace follows the path's queue, which is its one-way delay beyond the least of the last 10 s:
 //!
-//! After a loss the pace is nine tenths for two round trips: what waits in the tunnel queue would keep the path's queue
-//! full and losing, and a sender that loses again after it has backed off backs off again.
+//! | queue | pace |
+//! | --- | --- |
+//! | below 3 ms | a tenth above the largest rate delivered in the last 2 s: enough to notice within a few reports that the path carries more, and slow enough that a burst of some milliseconds does not overflow a queue of a few dozen packets |
+//! | up to 7 ms | 3 % above it |
+//! | above 7 ms, until it is below 3 ms | a tenth to four tenths below it, the more the longer the queue |
 //!
-//! A path that was not filled is not paced: of its capacity only a lower bound is known, and a TCP sender that starts
-//! takes the spacing of its acknowledgements for the path's (HyStart, RFC 9406).
+//! While a queue drains the path is full, so the newest rate counts if it is below the largest; but not if it is less
+//! than three quarters of it, so that a path that is taken for full and is not loses little.
 //!
-//! Known limit: this does not keep the path's own queue short; that takes a controller that also drains.
+//! That happens when the path's own delay has grown. Hence each drain is a test: a queue that does not get shorter
+//! within four round trips is none, and the least delay is measured anew ([`Verdict::Longer`]). And a queue that never
+//! empties would in time be taken for the path's own delay: every 5 s it is drained to below 1 ms.
+//!
+//! After a loss the pace is nine tenths for two round trips: a sender that loses again after it has backed off backs off
+//! again. A path that was not filled for 10 s is not paced: only its sender limits it.
 
 use core::time::Duration;
 
-use super::rate::{DeliveryRate, RateSample};
+use super::{
+    rate::{DeliveryRate, RateSample},
+    window::WindowedMin,
+};
 use crate::{time::Instant, units::Bitrate};
 
-/// The state of one path's burst limit.
-#[derive(Clone, Copy, Debug, Default)]
+/// The state of one path's pace.
+#[derive(Clone, Debug)]
 pub struct RateControl {
     /// When the path, not the sender, last limited the rate.
     filled_at: Option<Instant>,
     /// Until when it is eased after a loss.
     eased_until: Option<Instant>,
+    /// The standing queue: what the path's queue did not fall below lately.
+    queue: Duration,
+    queues: WindowedMin<Duration>,
+    /// When the queue was last empty.
+    emptied_at: Option<Instant>,
+    drain: Option<Drain>,
+    /// No drain begins before.
+    rest_until: Option<Instant>,
+    /// Drains in a row that told that there was no queue.
+    in_vain: u32,
+}
+
+/// A drain under way.
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    since: Instant,
+    /// The queue when it began.
+    from: Duration,
+    /// What is taken off the rate, in percent.
+    cut: u64,
+}
+
+/// What a queue delay turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A queue, or too early to say.
+    Queue,
+    /// No queue: the path has become longer.
+    Longer,
+}
+
+impl Default for RateControl {
+    fn default() -> Self {
+        Self {
+            filled_at: None,
+            eased_until: None,
+            queue: Duration::ZERO,
+            queues: WindowedMin::new(STANDING),
+            emptied_at: None,
+            drain: None,
+            rest_until: None,
+            in_vain: 0,
+        }
+    }
 }
 
 impl RateControl {
@@ -32,6 +85,43 @@ impl RateControl {
         if !sample.app_limited {
             self.filled_at = Some(now);
         }
+    }
+
+    /// Takes note of the least time that packets waited in the path's queue since the last report; `rtt`: the path's
+    /// smoothed round-trip time.
+    pub fn on_queue(&mut self, now: Instant, queue: Duration, rtt: Duration) -> Verdict {
+        self.queues.insert(now, queue);
+        let queue = self.queues.min().unwrap_or(queue);
+        self.queue = queue;
+        if queue < EMPTY {
+            self.emptied_at = Some(now);
+        }
+        let emptied_at = *self.emptied_at.get_or_insert(now);
+        let is_stale = now.since(emptied_at) > EMPTY_EVERY;
+        let goal = if is_stale { EMPTY } else { LOW };
+        match self.drain {
+            Some(_) if queue < goal => {
+                self.drain = None;
+                self.in_vain = 0;
+            }
+            Some(drain) if now.since(drain.since) > (rtt * 4).max(LEAST_TEST) => {
+                self.drain = None;
+                if queue > drain.from * 3 / 4 {
+                    self.rest_until = Some(now + REST * (1 << self.in_vain.min(4)));
+                    self.in_vain += 1;
+                    self.queues = WindowedMin::new(STANDING);
+                    self.emptied_at = Some(now);
+                    return Verdict::Longer;
+                }
+                self.drain = Some(Drain::begin(now, queue, rtt));
+            }
+            Some(_) => {}
+            None if (queue > HIGH || is_stale) && self.rest_until.is_none_or(|at| at <= now) => {
+                self.drain = Some(Drain::begin(now, queue, rtt));
+            }
+            None => {}
+        }
+        Verdict::Queue
     }
 
     /// Takes note that the path lost something; `rtt`: its smoothed round-trip time.
@@ -48,15 +138,53 @@ impl RateControl {
     #[must_use]
     pub fn pace(&self, now: Instant, rate: &DeliveryRate) -> Option<Bitrate> {
         let is_known = self.filled_at.is_some_and(|at| now.since(at) < MEMORY);
+        let max = rate.max().filter(|_| is_known)?;
         let is_eased = self.eased_until.is_some_and(|until| now < until);
-        let percent = if is_eased { 90 } else { 110 };
-        let pace = rate.max().filter(|_| is_known)?.scale(percent, 100);
+        let pace = if let Some(drain) = self.drain {
+            let latest = rate.latest().map_or(max, |sample| sample.rate);
+            let present = latest.min(max).max(max.scale(3, 4));
+            present.scale(100 - drain.cut, 100)
+        } else if is_eased {
+            max.scale(90, 100)
+        } else if self.queue < LOW || self.rest_until.is_some_and(|until| now < until) {
+            max.scale(110, 100)
+        } else {
+            max.scale(103, 100)
+        };
         Some(pace.max(LEAST))
     }
 }
 
+impl Drain {
+    /// A drain that would take about two round trips, as far as the cut is within its bounds.
+    fn begin(now: Instant, queue: Duration, rtt: Duration) -> Self {
+        let excess = queue.saturating_sub(LOW).as_micros();
+        let percent = excess * 100 / (rtt * 4).as_micros().max(1);
+        Self {
+            since: now,
+            from: queue,
+            cut: u64::try_from(percent).unwrap_or(100).clamp(8, 40),
+        }
+    }
+}
+
+/// A queue stands if it does not fall below its length for so long; jitter is shorter.
+const STANDING: Duration = Duration::from_millis(40);
 /// From this queue delay on the path, not the sender, limits the rate.
 pub const FILLED: Duration = Duration::from_millis(4);
+/// A queue below this needs more.
+const LOW: Duration = Duration::from_millis(3);
+/// A queue above this is drained.
+const HIGH: Duration = Duration::from_millis(7);
+/// A queue below this is as good as none.
+const EMPTY: Duration = Duration::from_millis(1);
+/// How often a queue is emptied: twice within the window of the least delay.
+const EMPTY_EVERY: Duration = Duration::from_secs(5);
+/// Shortest drain that tells whether there is a queue.
+const LEAST_TEST: Duration = Duration::from_millis(250);
+/// After a drain that told that there is no queue, none begins for so long; twice as long after each further one, up to
+/// sixteen times.
+const REST: Duration = Duration::from_millis(500);
 /// How long a path's capacity is remembered after it was last full.
 const MEMORY: Duration = Duration::from_secs(10);
 const LEAST_EASE: Duration = Duration::from_millis(50);
@@ -151,5 +279,80 @@ mod tests {
             true,
         );
         assert_eq!(paces.last().copied().flatten(), Some(LEAST));
+    }
+
+    const RTT: Duration = Duration::from_millis(40);
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn full(control: &mut RateControl, meter: &mut DeliveryRate) -> Bitrate {
+        let paces = deliver(control, meter, 0, Bitrate::from_mbps(64), true);
+        paces
+            .last()
+            .copied()
+            .flatten()
+            .expect("paced")
+            .scale(100, 110)
+    }
+
+    #[test]
+    fn a_long_queue_is_drained_until_it_is_short() {
+        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
+        let max = full(&mut control, &mut meter);
+        let mut paced = |at: u64, queue: u64| {
+            let verdict = control.on_queue(ms(at), Duration::from_millis(queue), RTT);
+            assert_eq!(verdict, Verdict::Queue);
+            let pace = control.pace(ms(at), &meter).expect("paced");
+            pace.as_bps() * 100 / max.as_bps()
+        };
+        for (at, queue, percent) in [
+            (400, 2, 109..=111),
+            (500, 5, 102..=104),
+            (600, 8, 91..=92),
+            (700, 5, 91..=92),
+            (800, 2, 109..=111),
+            (900, 24, 86..=88),
+            (1000, 90, 86..=88),
+            (1100, 0, 109..=111),
+            (1200, 90, 59..=61),
+        ] {
+            let pace = paced(at, queue);
+            assert!(percent.contains(&pace), "{queue} ms: {pace} %");
+        }
+    }
+
+    #[test]
+    fn a_delay_that_a_drain_does_not_shorten_is_no_queue() {
+        let mut control = RateControl::default();
+        let queue = Duration::from_millis(30);
+        let verdicts: Vec<_> = (0..60)
+            .map(|i| control.on_queue(ms(i * 10), queue, RTT))
+            .collect();
+        let first = verdicts.iter().position(|v| *v == Verdict::Longer);
+        assert_eq!(first, Some(26), "after 250 ms");
+        assert_eq!(
+            verdicts.iter().filter(|v| **v == Verdict::Longer).count(),
+            1
+        );
+        assert!(control.drain.is_none(), "rests");
+        control.on_queue(ms(800), queue, RTT);
+        assert!(control.drain.is_some(), "tries again");
+    }
+
+    #[test]
+    fn a_queue_that_never_empties_is_emptied_every_five_seconds() {
+        let mut control = RateControl::default();
+        let queue = Duration::from_millis(5);
+        let mut drained = (0..600).filter(|i| {
+            control.on_queue(ms(i * 10), queue, RTT);
+            control.drain.is_some()
+        });
+        assert_eq!(drained.next(), Some(501));
+        control.on_queue(ms(6_000), Duration::from_millis(2), RTT);
+        assert!(control.drain.is_some(), "not empty yet");
+        control.on_queue(ms(6_010), Duration::from_micros(500), RTT);
+        assert!(control.drain.is_none());
     }
 }

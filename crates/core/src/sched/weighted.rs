@@ -1,20 +1,25 @@
-//! `weighted`: packets in proportion to the users' weights, evenly mixed.
+//! `weighted`: bytes in proportion to the users' weights, evenly mixed.
 //!
 //! Smooth weighted round robin, as nginx does it for servers: each packet gives every ready path credit in proportion
 //! to its weight, goes to the path with the most credit, and costs that path what all were given. Over a cycle (sum
-//! of the weights, divided by their common factor) the shares are exact, and the packets of one path are spread over
-//! it. Block round robin, which sends 64 and then 60 in a row, needs modem buffers of that depth.
+//! of the weights, divided by their common factor) the shares of packets of one size are exact, and the packets of one
+//! path are spread over it. Block round robin, which sends 64 and then 60 in a row, needs modem buffers of that depth.
 //!
-//! Unlike nginx, credit is counted in packets (a fixed-point fraction of 2^-32), not in units of weight. So weights
-//! may change between any two packets, and paths may come and go, and what is carried over is a packet or two instead
-//! of a burst as long as the old weights were large. Paths that are not ready keep their credit and gain none.
+//! Unlike nginx, credit is counted in bytes (a fixed-point fraction of 2^-32), not in units of weight. So packets of any
+//! size share justly, weights may change between any two packets, and paths may come and go, and what is carried over is
+//! a packet or two instead of a burst as long as the old weights were large. Paths that are not ready keep their credit
+//! and gain none.
 //!
-//! The rounding of fractions shifts a share by less than one packet in 10^8.
+//! Packets of at most [`SMALL`] bytes, such as a TCP receiver's acknowledgements, take the quickest ready path, which is
+//! charged for them: they weigh next to nothing, and a download whose acknowledgements come by turns on a slow path and a
+//! quick one has the round trip of the slow one and starts that much slower.
+//!
+//! The rounding of fractions shifts a share by less than one byte in 10^8.
 
 use super::{PacketInfo, PathView, Pick, Scheduler, slot};
-use crate::{ids::PathId, time::Instant};
+use crate::{ids::PathId, time::Instant, units::Bytes};
 
-/// Shares packets among the ready paths by [`PathView::weight`]. Never waits.
+/// Shares bytes among the ready paths by [`PathView::weight`]. Never waits.
 #[derive(Clone, Debug, Default)]
 pub struct Weighted {
     credit: Credit,
@@ -31,17 +36,23 @@ impl Weighted {
 }
 
 impl Scheduler for Weighted {
-    fn pick(&mut self, _now: Instant, paths: &[PathView], _packet: &PacketInfo) -> Pick {
+    fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         let weight = |path: &PathView| if path.ready { path.weight.max(1) } else { 0 };
         let lines = paths.iter().map(|path| (slot(path), weight(path)));
-        self.credit.next(lines, 1).map_or(Pick::Wait, Pick::One)
+        let cost = u32::try_from(packet.len.get()).unwrap_or(MAX_COST);
+        let ready = paths.iter().enumerate().filter(|(_, path)| path.ready);
+        let quickest = ready.min_by_key(|(_, path)| path.extra_delay);
+        let chosen = quickest.filter(|_| packet.len <= SMALL).map(|(at, _)| at);
+        self.credit
+            .next(lines, cost, chosen)
+            .map_or(Pick::Wait, Pick::One)
     }
 }
 
 /// What each path is owed: the state of smooth weighted round robin.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credit {
-    /// Packets, or whatever the costs count, scaled by 2^32.
+    /// Bytes, or whatever the costs count, scaled by 2^32.
     owed: [i64; PathId::MAX],
 }
 
@@ -52,13 +63,15 @@ impl Credit {
         }
     }
 
-    /// The place in `lines` of the one that is owed most, charged with `cost`; the first of equals.
+    /// The place in `lines` of the one that is owed most, or of the `chosen` one, charged with `cost`; the first of
+    /// equals.
     ///
     /// `lines`: slot and weight of each; without weight it is passed over. `None` if no line has weight.
     pub(super) fn next(
         &mut self,
         lines: impl Iterator<Item = (usize, u32)> + Clone,
         cost: u32,
+        chosen: Option<usize>,
     ) -> Option<usize> {
         let cost = i64::from(cost.min(MAX_COST));
         let total: u64 = lines.clone().map(|(_, weight)| u64::from(weight)).sum();
@@ -69,7 +82,11 @@ impl Credit {
             let owed = &mut self.owed[slot];
             *owed += share;
             given += share;
-            if best.is_none_or(|(most, ..)| *owed > most) {
+            let is_better = match chosen {
+                Some(chosen) => at == chosen,
+                None => best.is_none_or(|(most, ..)| *owed > most),
+            };
+            if is_better {
                 best = Some((*owed, at, slot));
             }
         }
@@ -79,6 +96,8 @@ impl Credit {
     }
 }
 
+/// Longest packet on the wire that takes the quickest path: what carries no payload to speak of.
+const SMALL: Bytes = Bytes::new(200);
 /// No packet is longer.
 const MAX_COST: u32 = 1 << 16;
 
@@ -185,7 +204,46 @@ mod tests {
             }
             policy.pick(Instant::ZERO, &paths, &packet());
             let most = policy.credit.owed.iter().map(|credit| credit.abs()).max();
-            assert!(most < Some(4 << 32), "{most:?}");
+            assert!(most < Some(4 * 1500 << 32), "{most:?}");
         }
+    }
+
+    #[test]
+    fn bytes_are_shared_whatever_the_sizes() {
+        let mut rng = Rng::new(8);
+        let mut policy = Weighted::new();
+        let paths = weighted_paths(&[3, 1]);
+        let mut bytes = [0; 2];
+        for _ in 0..20_000 {
+            let mut packet = packet();
+            packet.len = Bytes::new(201 + rng.below(1_300));
+            if let Pick::One(index) = policy.pick(Instant::ZERO, &paths, &packet) {
+                bytes[index] += packet.len.get();
+            }
+        }
+        let excess =
+            i64::try_from(bytes[0]).expect("small") - 3 * i64::try_from(bytes[1]).expect("small");
+        assert!(excess.abs() < 10_000, "{bytes:?}");
+    }
+
+    #[test]
+    fn small_packets_take_the_quickest_path_on_its_account() {
+        let mut policy = Weighted::new();
+        let mut paths = weighted_paths(&[1, 1]);
+        paths[0].extra_delay = core::time::Duration::from_millis(11);
+        let mut small = packet();
+        small.len = Bytes::new(130);
+        let mut bytes = [0; 2];
+        for _ in 0..1_000 {
+            for packet in [&small, &packet()] {
+                if let Pick::One(index) = policy.pick(Instant::ZERO, &paths, packet) {
+                    assert!(packet.len > SMALL || index == 1);
+                    bytes[index] += packet.len.get();
+                }
+            }
+        }
+        assert!(bytes[0].abs_diff(bytes[1]) < 5_000, "{bytes:?}");
+        paths[1].ready = false;
+        assert_eq!(policy.pick(Instant::ZERO, &paths, &small), Pick::One(0));
     }
 }

@@ -8,7 +8,13 @@ use core::time::Duration;
 use super::{Shared, Tunnel};
 use crate::{
     ids::PathId,
-    path::{Path, delay::RelativeDelay, rate::Delivered, rate_control::FILLED, sender::Origin},
+    path::{
+        Path,
+        delay::RelativeDelay,
+        rate::Delivered,
+        rate_control::{FILLED, Verdict},
+        sender::Origin,
+    },
     role::Role,
     sched::Scheduler,
     time::Instant,
@@ -253,6 +259,11 @@ impl Tunnel {
         let app_limited = path.delay.queue_delay() < FILLED;
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
+        }
+        let rtt = path.rtt.smoothed().unwrap_or_default();
+        let queue = path.delay.queue_delay();
+        if path.rate_control.on_queue(now, queue, rtt) == Verdict::Longer {
+            path.delay.forget_min(now);
         }
         path.pace(now, role, is_paced);
         path.health
