@@ -204,7 +204,7 @@ mod tests {
             }
             policy.pick(Instant::ZERO, &paths, &packet());
             let most = policy.credit.owed.iter().map(|credit| credit.abs()).max();
-            assert!(most < Some(4 * 1500 << 32), "{most:?}");
+            assert!(most < Some((4 * 1500) << 32), "{most:?}");
         }
     }
 

@@ -16,6 +16,9 @@ use crate::{
     wait,
 };
 
+/// Distance between the ports of one traffic's flows: 64 flows of up to this many traffics fit.
+const FLOW_PORTS: u16 = 900;
+
 type Threads = Vec<JoinHandle<anyhow::Result<FlowReport>>>;
 
 pub(super) fn start(
@@ -28,7 +31,7 @@ pub(super) fn start(
 ) -> anyhow::Result<Threads> {
     let mut threads = Vec::new();
     for index in 0..flows {
-        let port = server.port() + 1_000 * u16::try_from(index)?;
+        let port = server.port() + FLOW_PORTS * u16::try_from(index)?;
         let server = SocketAddr::new(server.ip(), port);
         let listener = listen(&ends.server, server, ends.mptcp, cc)?;
         let far = ends.server.spawn("tcp-server", move || {

@@ -53,7 +53,7 @@ pub(super) struct Scoreboard {
     to_resend: BinaryHeap<Reverse<u64>>,
     oldest: u64,
     newest: u64,
-    /// All below were looked at by [`mark_lost_below`](Self::mark_lost_below).
+    /// All below were looked at when losses were last marked.
     marked_below: u64,
     sacked_pkts: u32,
     lost_pkts: u32,

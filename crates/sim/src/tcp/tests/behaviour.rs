@@ -382,26 +382,3 @@ fn the_same_seed_gives_the_same_trace() {
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }
-
-/// Not a check: how fast a pair runs. `cargo test --release -p pleach-sim -- --ignored segments_per_second --nocapture`
-#[test]
-#[ignore = "a measurement"]
-#[expect(clippy::disallowed_methods, reason = "measures real time")]
-fn segments_per_second() {
-    for loss in [0.0, 0.001] {
-        let link = LinkConfig {
-            loss: Loss::Bernoulli(loss),
-            ..line(1_000, 10, 2_500_000)
-        };
-        let mut pair = Pair::bulk(TcpConfig::default(), link, 1);
-        pair.run_until(seconds(2));
-        let (began, sent) = (std::time::Instant::now(), pair.sent);
-        pair.run_until(seconds(12));
-        let elapsed = began.elapsed().as_secs_f64();
-        let segments = pair.sent - sent;
-        println!(
-            "loss {loss}: {segments} segments, {:.0} per second",
-            segments as f64 / elapsed
-        );
-    }
-}
