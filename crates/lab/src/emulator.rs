@@ -1,8 +1,8 @@
 //! Emulated links: the link model of `pleach-sim` driven by real packets and the real clock.
 //!
 //! A link is a TUN device in the client's namespace and one in the gateway's. Each direction of all links has a thread
-//! that reads packets from the sending ends, passes them through a [`Bundle`](pleach_sim::link::bundle::Bundle) and writes them to the receiving ends
-//! when the model says so. The devices have no virtual header, so the kernel completes checksums and packets have
+//! that reads packets from the sending ends, passes them through a [`Recorded`] bundle and writes them to the receiving
+//! ends when the model says so. The devices have no virtual header, so the kernel completes checksums and packets have
 //! their real size.
 //!
 //! The threads ask for real-time priority and a timer slack of 1 ns, and record how late each packet is written
