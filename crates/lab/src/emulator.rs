@@ -26,12 +26,9 @@ use anyhow::Context as _;
 use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
-    link::{
-        LinkChange, LinkConfig,
-        bundle::{Bundle, SharedConfig},
-    },
+    link::recorded::Recorded,
     measure::DirectionReport,
-    scenario::{Action, Directions, Event, Scenario},
+    scenario::{Direction as Way, Event, Scenario},
 };
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -46,26 +43,9 @@ pub struct Ends {
     pub gateway: OwnedFd,
 }
 
-/// A change at an instant, for the thread of one direction.
-#[derive(Clone, Debug)]
-pub(crate) struct TimedChange {
-    pub(crate) at: Instant,
-    pub(crate) target: Target,
-    pub(crate) change: LinkChange,
-}
-
-/// What a change concerns: the index of a link, or of a shared bottleneck.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Target {
-    Link(usize),
-    Shared(usize),
-}
-
 /// The threads of all links. Dropping it stops them and thereby removes the devices.
 #[derive(Debug)]
 pub struct Emulator {
-    /// Links of the scenario; those to far servers follow.
-    links: usize,
     down: Direction,
     up: Direction,
 }
@@ -91,25 +71,8 @@ impl Emulator {
         seed: u64,
     ) -> anyhow::Result<Self> {
         let now = clock::now();
-        let shared = |pick: fn(&pleach_sim::scenario::SharedSpec) -> &SharedConfig| {
-            scenario.shared.iter().map(pick).cloned().collect()
-        };
-        let links = scenario.links.iter();
-        let far = far.iter().map(|&delay| {
-            let line = LinkConfig {
-                delay,
-                ..LinkConfig::default()
-            };
-            (line, None)
-        });
-        let down = links.clone().map(|l| (l.down.clone(), l.shared));
-        let down = down.chain(far.clone()).collect();
-        let up = links.map(|link| (link.up.clone(), link.shared));
-        let up = up.chain(far).collect();
-        // Different streams of random numbers for the directions.
-        let down = Bundle::new(down, shared(|s| &s.down), seed, now);
-        let up = Bundle::new(up, shared(|s| &s.up), seed ^ 0x5555_5555_5555_5555, now);
-
+        let down = Recorded::new(scenario, Way::Down, far, seed, now);
+        let up = Recorded::new(scenario, Way::Up, far, seed, now);
         let (mut clients, mut gateways) = (Vec::new(), Vec::new());
         let (mut to_clients, mut to_gateways) = (Vec::new(), Vec::new());
         for end in ends {
@@ -119,7 +82,6 @@ impl Emulator {
             gateways.push(end.gateway);
         }
         Ok(Self {
-            links: scenario.links.len(),
             down: Direction::start("emulator-down", down, gateways, to_clients)?,
             up: Direction::start("emulator-up", up, clients, to_gateways)?,
         })
@@ -127,15 +89,9 @@ impl Emulator {
 
     /// Sets traces, counters and series to zero at `at`, which should lie ahead, and plays `events` from there on.
     pub fn begin(&self, at: Instant, events: &[Event]) {
-        for (direction, includes) in [
-            (&self.down, Directions::has_down as fn(Directions) -> bool),
-            (&self.up, Directions::has_up),
-        ] {
-            let changes = events
-                .iter()
-                .filter_map(|event| timed_change(event, at, includes))
-                .collect();
-            direction.send(Command::Begin { at, changes });
+        for direction in [&self.down, &self.up] {
+            let events = events.to_vec();
+            direction.send(Command::Begin { at, events });
         }
     }
 
@@ -144,23 +100,20 @@ impl Emulator {
     /// # Errors
     /// If a thread of the emulator has ended.
     pub fn report(&self) -> anyhow::Result<(DirectionReport, DirectionReport)> {
-        let (mut down, mut up) = (self.down.report()?, self.up.report()?);
-        down.links.truncate(self.links);
-        up.links.truncate(self.links);
-        Ok((down, up))
+        Ok((self.down.report()?, self.up.report()?))
     }
 }
 
 impl Direction {
     fn start(
         name: &str,
-        bundle: Bundle<Vec<u8>>,
+        links: Recorded<Vec<u8>>,
         from: Vec<OwnedFd>,
         to: Vec<OwnedFd>,
     ) -> anyhow::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, receiver) = mpsc::channel();
-        let worker = Worker::new(bundle, from, to, receiver, Arc::clone(&wake))?;
+        let worker = Worker::new(links, from, to, receiver, Arc::clone(&wake))?;
         let thread = thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || worker.run())?;
@@ -193,29 +146,4 @@ impl Drop for Direction {
             let _ = thread.join();
         }
     }
-}
-
-fn timed_change(
-    event: &Event,
-    begin: Instant,
-    includes: fn(Directions) -> bool,
-) -> Option<TimedChange> {
-    let (target, directions, change) = match &event.action {
-        Action::Link {
-            link,
-            directions,
-            change,
-        } => (Target::Link(*link), directions, change),
-        Action::Shared {
-            shared,
-            directions,
-            change,
-        } => (Target::Shared(*shared), directions, change),
-        Action::Daemon { .. } => return None,
-    };
-    includes(*directions).then(|| TimedChange {
-        at: begin + event.at,
-        target,
-        change: change.clone(),
-    })
 }

@@ -9,37 +9,24 @@
 //!
 //! In a world with a tunnel the server knows no way to the links' own networks, so what bypasses the tunnel gets no
 //! answer. Traffic that is to take one link beside the tunnel, and traffic with a server at a distance, have servers of
-//! their own, one for each distance, behind an emulated line without limits. TCP keeps no metrics between connections, so that runs do not learn from each other.
+//! their own, one for each distance, behind an emulated line without limits. TCP keeps no metrics between connections,
+//! so that runs do not learn from each other.
 
-use core::{
-    fmt::Write as _,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    time::Duration,
-};
-
+use core::{fmt::Write as _, net::IpAddr, time::Duration};
 use std::os::fd::OwnedFd;
 
 use anyhow::Context as _;
-use pleach_sim::scenario::{Family, Recovery, Scenario, Traffic};
+use pleach_sim::{
+    addresses::{
+        GATEWAY_V4, GATEWAY_V6, Place, SERVER_V4, SERVER_V6, far_address, link_address, of_family,
+    },
+    scenario::{Family, Recovery, Scenario, Traffic},
+};
 
 use crate::{
     emulator::{Emulator, Ends, tun},
     netns::Netns,
-    traffic::address_of,
 };
-
-/// The gateway's public IPv4 address.
-pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
-/// The gateway's public IPv6 address.
-pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 5);
-/// The server's IPv4 address.
-pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
-/// The server's IPv6 address.
-pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 2);
-/// The client's IPv4 address in the tunnel.
-pub const INNER_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// The client's IPv6 address in the tunnel.
-pub const INNER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
 /// What the server can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,37 +35,6 @@ pub enum Reach {
     Links,
     /// The tunnel's network only.
     Tunnel,
-}
-
-/// Where a server other than the common one stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    /// Whether it serves traffic that takes one link beside the tunnel.
-    outside: bool,
-    /// One way to the gateway.
-    distance: Duration,
-}
-
-impl Place {
-    /// Where the server of `traffic` stands; `None`: it is the common one.
-    fn of(traffic: &Traffic) -> Option<Self> {
-        let place = Self {
-            outside: traffic.link.is_some(),
-            distance: traffic.distance,
-        };
-        (place.outside || !place.distance.is_zero()).then_some(place)
-    }
-
-    /// The places of a scenario, each once.
-    fn all(scenario: &Scenario) -> Vec<Self> {
-        let mut places = Vec::new();
-        for place in scenario.traffic.iter().filter_map(Self::of) {
-            if !places.contains(&place) {
-                places.push(place);
-            }
-        }
-        places
-    }
 }
 
 /// A world of three hosts or more. Dropping it removes everything.
@@ -163,17 +119,12 @@ impl Topology {
     #[must_use]
     pub fn server_of(&self, traffic: &Traffic) -> (&Netns, IpAddr) {
         let place = Place::of(traffic);
-        let far = (0_u8..).zip(&self.far);
-        let found = far.into_iter().find(|(_, (at, _))| Some(*at) == place);
-        match found {
-            Some((index, (_, host))) => {
-                let v6 = Ipv6Addr::new(0xfd98, digits(index.into()), 0, 0, 0, 0, 0, 2);
-                let v4 = Ipv4Addr::new(10, 98, index, 2);
-                (host, address_of(traffic.family, v4, v6))
-            }
+        let mut far = self.far.iter().enumerate();
+        match far.find(|(_, (at, _))| Some(*at) == place) {
+            Some((index, (_, host))) => (host, far_address(index, traffic.family)),
             None => (
                 &self.server,
-                address_of(traffic.family, SERVER_V4, SERVER_V6),
+                of_family(traffic.family, SERVER_V4, SERVER_V6),
             ),
         }
     }
@@ -202,21 +153,6 @@ impl Topology {
         self.client.ip(&lines)?;
         self.gateway.ip(limits)
     }
-}
-
-/// The client's address on link `index`.
-#[must_use]
-pub fn link_address(index: usize, family: Family) -> IpAddr {
-    let number = u8::try_from(100 + index).unwrap_or(u8::MAX);
-    match family {
-        Family::V4 => Ipv4Addr::new(10, number, 0, 2).into(),
-        Family::V6 => Ipv6Addr::new(0xfd00, digits(number.into()), 0, 0, 0, 0, 0, 2).into(),
-    }
-}
-
-/// A number below 1000 whose hexadecimal digits are the decimal ones of `number`, as in `fd00:101::2`.
-fn digits(number: u16) -> u16 {
-    ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)
 }
 
 /// The gateway's device towards far server `index`; no link's name has a dot.

@@ -21,7 +21,7 @@ use pleach_linux::clock;
 use pleach_sim::{
     measure::FlowReport,
     pattern::Pattern,
-    scenario::{Direction, Family, Traffic, TrafficKind},
+    scenario::{Direction, Traffic, TrafficKind},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -268,14 +268,6 @@ fn unspecified(address: SocketAddr) -> SocketAddr {
 /// `interval * count` without overflow.
 fn times(interval: Duration, count: u64) -> Duration {
     Duration::from_nanos(saturating_nanos(interval).saturating_mul(count))
-}
-
-/// The address a client of `family` talks to.
-pub(crate) fn address_of(family: Family, v4: impl Into<IpAddr>, v6: impl Into<IpAddr>) -> IpAddr {
-    match family {
-        Family::V4 => v4.into(),
-        Family::V6 => v6.into(),
-    }
 }
 
 /// Whether payload goes from the server to the client.

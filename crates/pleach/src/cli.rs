@@ -67,6 +67,10 @@ enum Command {
     #[cfg(feature = "lab")]
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Try the engine in a simulated network
+    #[cfg(feature = "sim")]
+    #[command(subcommand)]
+    Sim(SimCommand),
 }
 
 #[cfg(feature = "lab")]
@@ -79,6 +83,22 @@ enum LabCommand {
         /// Directory for the results
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+    },
+}
+
+#[cfg(feature = "sim")]
+#[derive(Debug, Subcommand)]
+enum SimCommand {
+    /// Run a scenario; writes results.json and report.html
+    Run {
+        /// Scenario file
+        scenario: PathBuf,
+        /// Directory for the results
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Seed of all randomness [default: the scenario's]
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
     },
 }
 
@@ -146,6 +166,12 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Weights { control, weights } => set_weights(control, weights),
         #[cfg(feature = "lab")]
         Command::Lab(LabCommand::Run { scenario, out }) => Ok(crate::lab::run(&scenario, &out)?),
+        #[cfg(feature = "sim")]
+        Command::Sim(SimCommand::Run {
+            scenario,
+            out,
+            seed,
+        }) => Ok(crate::sim::run(&scenario, &out, seed)?),
     }
 }
 

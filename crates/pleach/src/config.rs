@@ -22,7 +22,7 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_core::units::Bitrate;
-use toml::de::DeTable;
+use toml::{Spanned, de::DeTable};
 
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
@@ -167,7 +167,31 @@ pub(crate) struct Loaded {
 /// The first mistake in the file.
 pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
     let source = Source::read(path)?;
-    let document = DeTable::parse(source.text()).map_err(|error| {
+    let document = parse(&source)?;
+    let root = Table::root(&source, document.get_ref());
+    let mode = root.required("mode", "mode = \"client\" or mode = \"gateway\"")?;
+    let remedy = "write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
+    let what = "\"client\" or \"gateway\"";
+    match mode.text(what, remedy)? {
+        "client" => tunnel::client(&root),
+        "gateway" => tunnel::gateway(&root),
+        _ => Err(mode.expected(what, remedy)),
+    }
+}
+
+/// Reads the section `[scheduler]` from `text`, which has no other.
+///
+/// # Errors
+/// The first mistake in it.
+#[cfg(feature = "sim")]
+pub(crate) fn read_scheduler(text: String) -> Result<SchedulerConfig, ConfigError> {
+    let source = Source::new(Path::new("[scheduler]"), text);
+    let document = parse(&source)?;
+    scheduler::read(&Table::root(&source, document.get_ref()), &mut Vec::new())
+}
+
+fn parse(source: &Source) -> Result<Spanned<DeTable<'_>>, ConfigError> {
+    DeTable::parse(source.text()).map_err(|error| {
         let place = error
             .span()
             .map_or_else(|| source.whole(), |span| source.place(span.start));
@@ -178,14 +202,5 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
             format!("TOML syntax: {message}"),
             "correct the line",
         )
-    })?;
-    let root = Table::root(&source, document.get_ref());
-    let mode = root.required("mode", "mode = \"client\" or mode = \"gateway\"")?;
-    let remedy = "write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
-    let what = "\"client\" or \"gateway\"";
-    match mode.text(what, remedy)? {
-        "client" => tunnel::client(&root),
-        "gateway" => tunnel::gateway(&root),
-        _ => Err(mode.expected(what, remedy)),
-    }
+    })
 }

@@ -19,7 +19,10 @@ mod keys;
 #[cfg(feature = "lab")]
 mod lab;
 mod run_tunnel;
+#[cfg(any(feature = "lab", feature = "sim"))]
 mod scenarios;
+#[cfg(feature = "sim")]
+mod sim;
 mod status;
 
 use std::process::ExitCode;

@@ -9,7 +9,7 @@
 
 mod data_path;
 mod links;
-mod report;
+pub(crate) mod report;
 mod sockets;
 
 use std::path::Path;
@@ -146,7 +146,8 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
     }
 }
 
-fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
+/// The engine's policy for a section `[scheduler]`.
+pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
     match scheduler {
         SchedulerConfig::Awi(settings) => Policy::Awi(settings.clone()),
         SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},

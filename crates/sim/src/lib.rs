@@ -6,6 +6,7 @@
 //! reads a clock, does I/O or draws ambient randomness.
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 pub mod collect;
 pub mod link;
 pub mod measure;
@@ -13,4 +14,8 @@ pub mod pattern;
 pub mod phases;
 pub mod report;
 pub mod results;
+pub mod run;
 pub mod scenario;
+pub mod tcp;
+mod traffic;
+mod world;

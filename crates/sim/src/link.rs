@@ -20,6 +20,7 @@ pub mod histogram;
 pub mod jitter;
 pub mod loss;
 pub mod queue;
+pub mod recorded;
 pub mod trace;
 
 use core::time::Duration;

@@ -2,6 +2,7 @@
 //! hosts fill the same records.
 
 mod arrivals;
+mod pings;
 
 use core::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::{
 };
 
 pub use arrivals::{Arrival, Arrivals};
+pub use pings::EchoRequests;
 
 /// Length of a sample of a link's series.
 pub const SAMPLE: Duration = Duration::from_millis(100);
@@ -66,7 +68,7 @@ pub struct FlowReport {
 }
 
 /// What one direction of all links did.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct DirectionReport {
     /// One entry a link.
     pub links: Vec<LinkReport>,

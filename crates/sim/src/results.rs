@@ -38,6 +38,9 @@ pub struct Results {
     pub duration_s: f64,
     /// Why the run must not be trusted, e.g. the emulator was late; `None`: accepted.
     pub refused: Option<String>,
+    /// What else a reader should know, a sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// One entry a traffic flow, in the scenario's order. Those of the run itself; other transports' are in `baselines`.
     pub flows: Vec<FlowResult>,
     /// One entry a link, in the scenario's order.

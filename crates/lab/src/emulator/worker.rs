@@ -13,15 +13,13 @@ use hdrhistogram::Histogram as Lateness;
 use pleach_core::time::{Instant, saturating_nanos};
 use pleach_linux::clock;
 use pleach_sim::{
-    link::{LinkState, bundle::Bundle},
-    measure::{DirectionReport, LinkReport, SAMPLE, Sample},
+    link::{LinkState, recorded::Recorded},
+    measure::DirectionReport,
+    scenario::Event,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::{
-    emulator::{Target, TimedChange, tun::set_carrier},
-    wait::timespec,
-};
+use crate::{emulator::tun::set_carrier, wait::timespec};
 
 /// Largest packet a device hands over: the largest IP packet.
 const BUFFER_BYTES: usize = 65_536;
@@ -29,16 +27,11 @@ const BUFFER_BYTES: usize = 65_536;
 const READ_BATCH: usize = 32;
 /// Free buffers kept for reuse.
 const POOL_LEN: usize = 4_096;
-/// Most samples of a run: a day.
-const MAX_SAMPLES: usize = 864_000;
 
 /// What the thread can be told.
 pub(super) enum Command {
-    /// Start counting at `at`; `changes` in order of time.
-    Begin {
-        at: Instant,
-        changes: Vec<TimedChange>,
-    },
+    /// Start counting at `at`; `events` in order of time.
+    Begin { at: Instant, events: Vec<Event> },
     /// Tell what happened since.
     Report(mpsc::SyncSender<DirectionReport>),
     /// End.
@@ -46,7 +39,7 @@ pub(super) enum Command {
 }
 
 pub(super) struct Worker {
-    bundle: Bundle<Vec<u8>>,
+    links: Recorded<Vec<u8>>,
     from: Vec<OwnedFd>,
     to: Vec<OwnedFd>,
     commands: mpsc::Receiver<Command>,
@@ -54,28 +47,18 @@ pub(super) struct Worker {
     pool: Vec<Vec<u8>>,
     scratch: Box<[u8]>,
     lateness_ns: Lateness<u64>,
-    /// Changes to come, the next one last.
-    changes: Vec<TimedChange>,
-    /// When the run begins, until it has.
-    begin_at: Option<Instant>,
-    /// End of the current sample; `None` before the run.
-    sample_end: Option<Instant>,
-    samples: Vec<Vec<Sample>>,
-    sampled_bytes: Vec<u64>,
-    sampled_losses: Vec<u64>,
 }
 
 impl Worker {
     pub(super) fn new(
-        bundle: Bundle<Vec<u8>>,
+        links: Recorded<Vec<u8>>,
         from: Vec<OwnedFd>,
         to: Vec<OwnedFd>,
         commands: mpsc::Receiver<Command>,
         wake: Arc<OwnedFd>,
     ) -> anyhow::Result<Self> {
-        let count = from.len();
         Ok(Self {
-            bundle,
+            links,
             from,
             to,
             commands,
@@ -83,12 +66,6 @@ impl Worker {
             pool: Vec::new(),
             scratch: vec![0; BUFFER_BYTES].into_boxed_slice(),
             lateness_ns: new_lateness()?,
-            changes: Vec::new(),
-            begin_at: None,
-            sample_end: None,
-            samples: vec![Vec::new(); count],
-            sampled_bytes: vec![0; count],
-            sampled_losses: vec![0; count],
         })
     }
 
@@ -101,7 +78,7 @@ impl Worker {
             let now = clock::now();
             self.change(now);
             self.deliver(now);
-            let deadline = self.deadline();
+            let deadline = self.links.poll_timeout();
             let ready = self.wait(deadline);
             for (link, is_ready) in ready.into_iter().enumerate() {
                 if is_ready {
@@ -115,15 +92,9 @@ impl Worker {
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Begin { at, changes }) => {
-                    self.begin_at = Some(at);
-                    self.changes = changes;
-                    self.changes.reverse();
-                }
+                Ok(Command::Begin { at, events }) => self.links.begin(at, &events),
                 Ok(Command::Report(reply)) => {
-                    if let Some(report) = self.report() {
-                        let _ = reply.try_send(report);
-                    }
+                    let _ = reply.try_send(self.report());
                 }
                 Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return false,
                 Err(mpsc::TryRecvError::Empty) => return true,
@@ -133,59 +104,21 @@ impl Worker {
 
     /// Start of the run, samples and changes that are due.
     fn change(&mut self, now: Instant) {
-        if self.begin_at.is_some_and(|at| at <= now) {
-            self.begin_at = None;
-            self.bundle.restart(now);
+        if self.links.handle_timeout(now) {
             self.lateness_ns.reset();
-            self.samples.iter_mut().for_each(Vec::clear);
-            self.sampled_bytes.fill(0);
-            self.sampled_losses.fill(0);
-            self.sample_end = Some(now + SAMPLE);
         }
-        while let Some(end) = self.sample_end.filter(|&end| end <= now) {
-            self.sample(end);
-            self.sample_end = Some(end + SAMPLE);
-        }
-        // Changes wait for the run to begin, as their times count from there.
-        while self.begin_at.is_none()
-            && let Some(change) = self.changes.pop_if(|change| change.at <= now)
-        {
-            match change.target {
-                Target::Link(link) => {
-                    self.bundle.apply(now, link, &change.change);
-                    if let (Some(state), Some(device)) = (change.change.state, self.from.get(link))
-                    {
-                        let is_up = state != LinkState::Down;
-                        if let Err(error) = set_carrier(device.as_fd(), is_up) {
-                            tracing::warn!(link, %error, "cannot switch the carrier");
-                        }
-                    }
-                }
-                Target::Shared(shared) => self.bundle.apply_shared(now, shared, &change.change),
-            }
-        }
-    }
-
-    fn sample(&mut self, end: Instant) {
-        for (link, samples) in self.samples.iter_mut().enumerate() {
-            let stats = self.bundle.links()[link].stats();
-            let (tx_bytes, lost_pkts) = (stats.tx_bytes, stats.lost_pkts());
-            let sample = Sample {
-                tx_bytes: tx_bytes.saturating_sub(self.sampled_bytes[link]),
-                lost_pkts: lost_pkts.saturating_sub(self.sampled_losses[link]),
-                longest_wait: self.bundle.take_longest_wait(link),
-                capacity: self.bundle.capacity_between(link, end - SAMPLE, end),
+        while let Some((link, state)) = self.links.poll_state() {
+            let Some(device) = self.from.get(link) else {
+                continue;
             };
-            self.sampled_bytes[link] = tx_bytes;
-            self.sampled_losses[link] = lost_pkts;
-            if samples.len() < MAX_SAMPLES {
-                samples.push(sample);
+            if let Err(error) = set_carrier(device.as_fd(), state != LinkState::Down) {
+                tracing::warn!(link, %error, "cannot switch the carrier");
             }
         }
     }
 
     fn deliver(&mut self, now: Instant) {
-        while let Some(delivery) = self.bundle.poll_output(now) {
+        while let Some(delivery) = self.links.poll_output(now) {
             // A device that is down refuses the packet, as a cable without a host would.
             let _ = rustix::io::write(&self.to[delivery.link], &delivery.packet);
             let late = clock::now().since(delivery.at);
@@ -194,18 +127,6 @@ impl Worker {
                 self.pool.push(delivery.packet);
             }
         }
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        let change = self.changes.last().map(|change| change.at);
-        [
-            self.bundle.poll_timeout(),
-            self.begin_at.or(change),
-            self.sample_end,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
     }
 
     /// Waits for packets, commands or `deadline`; which devices have packets.
@@ -235,26 +156,15 @@ impl Worker {
             let mut packet = self.pool.pop().unwrap_or_default();
             packet.clear();
             packet.extend_from_slice(&self.scratch[..len]);
-            self.bundle.handle_packet(clock::now(), link, len, packet);
+            self.links.handle_packet(clock::now(), link, len, packet);
         }
     }
 
-    fn report(&mut self) -> Option<DirectionReport> {
-        let links = self
-            .bundle
-            .links()
-            .iter()
-            .zip(&self.samples)
-            .map(|(link, samples)| LinkReport {
-                stats: *link.stats(),
-                queue_delay: link.queue_delay().clone(),
-                samples: samples.clone(),
-            })
-            .collect();
-        Some(DirectionReport {
-            links,
+    fn report(&self) -> DirectionReport {
+        DirectionReport {
+            links: self.links.report(),
             lateness_ns: Some(self.lateness_ns.clone()),
-        })
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context as _, bail};
 use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
+    addresses::{GATEWAY_V4, GATEWAY_V6},
     results::StatusSample,
     scenario::{Cost, DaemonAction, End, Family, LinkSpec, TunnelSpec},
 };
@@ -21,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     netns::Netns,
-    topology::{GATEWAY_V4, GATEWAY_V6, Topology},
+    topology::Topology,
     wait,
 };
 

@@ -11,6 +11,9 @@ use indicatif::ProgressBar;
 use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
+    addresses::{
+        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, SERVER_V4, SERVER_V6, link_address, of_family,
+    },
     measure::{IDLE_PING, PhaseReport, SAMPLE},
     phases::Setup,
     results::{StatusSample, Transport},
@@ -19,11 +22,8 @@ use pleach_sim::{
 
 use crate::{
     run::daemon::Daemons,
-    topology::{
-        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Reach, SERVER_V4, SERVER_V6, Topology,
-        link_address,
-    },
-    traffic::{self, Ends, Flow, address_of},
+    topology::{Reach, Topology},
+    traffic::{self, Ends, Flow},
     wait,
 };
 
@@ -107,7 +107,7 @@ impl Phase<'_> {
         let family = traffic.family;
         let mptcp = self.setup.transport == Transport::Mptcp && traffic.link.is_none();
         let (server, server_address) = if mptcp {
-            (&world.gateway, address_of(family, GATEWAY_V4, GATEWAY_V6))
+            (&world.gateway, of_family(family, GATEWAY_V4, GATEWAY_V6))
         } else {
             world.server_of(traffic)
         };

@@ -8,10 +8,7 @@ use std::{
 
 use pleach_core::time::Instant;
 use pleach_linux::clock;
-use pleach_sim::{
-    measure::{FlowReport, IDLE_PING},
-    results::{PingPoint, PingSummary, Quantiles},
-};
+use pleach_sim::measure::{EchoRequests, FlowReport, IDLE_PING};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
@@ -62,16 +59,9 @@ pub(super) fn echo(
     Ok(thread)
 }
 
-/// One request.
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    sent_at: Instant,
-    round_trip: Option<Duration>,
-}
-
 fn ping(socket: &Socket, schedule: &Schedule, interval: Duration) -> anyhow::Result<FlowReport> {
     let first = (schedule.begin - IDLE_PING).max(clock::now());
-    let mut requests: Vec<Request> = Vec::new();
+    let mut requests = EchoRequests::default();
     let mut next: u64 = 0;
     let end = schedule.stop + GRACE;
     loop {
@@ -82,23 +72,19 @@ fn ping(socket: &Socket, schedule: &Schedule, interval: Duration) -> anyhow::Res
         let send_at = first + times(interval, next);
         let sends = send_at < schedule.stop;
         if sends && now >= send_at {
-            // The number of the request, which is its index.
-            let _ = (&*socket).write(&next.to_be_bytes());
-            requests.push(Request {
-                sent_at: clock::now(),
-                round_trip: None,
-            });
+            let number = requests.send(clock::now());
+            let _ = (&*socket).write(&number.to_be_bytes());
             next += 1;
             continue;
         }
         let until = if sends { send_at } else { end };
         receive(socket, &mut requests, until)?;
     }
-    Ok(summary(&requests, schedule))
+    Ok(requests.report(schedule.begin, schedule.start))
 }
 
 /// Takes replies that come before `until`, at least one if there is one.
-fn receive(mut socket: &Socket, requests: &mut [Request], until: Instant) -> anyhow::Result<()> {
+fn receive(mut socket: &Socket, requests: &mut EchoRequests, until: Instant) -> anyhow::Result<()> {
     // Zero would mean no timeout.
     let left = until.since(clock::now()).max(Duration::from_micros(1));
     let mut fds = [rustix::event::PollFd::new(
@@ -113,12 +99,7 @@ fn receive(mut socket: &Socket, requests: &mut [Request], until: Instant) -> any
     let mut buffer = [0; 64];
     match socket.read(&mut buffer) {
         Ok(count) if count >= 8 => {
-            let index = usize::try_from(number_at(&buffer[..count], 0)).unwrap_or(usize::MAX);
-            if let Some(request) = requests.get_mut(index)
-                && request.round_trip.is_none()
-            {
-                request.round_trip = Some(clock::now().since(request.sent_at));
-            }
+            requests.receive(clock::now(), number_at(&buffer[..count], 0));
         }
         Ok(_) => {}
         Err(error) if is_timeout(&error) => {}
@@ -126,50 +107,4 @@ fn receive(mut socket: &Socket, requests: &mut [Request], until: Instant) -> any
         Err(_) => {}
     }
     Ok(())
-}
-
-fn summary(requests: &[Request], schedule: &Schedule) -> FlowReport {
-    let (idle, rest): (Vec<Request>, Vec<Request>) = requests
-        .iter()
-        .partition(|request| request.sent_at < schedule.begin);
-    let loaded: Vec<Request> = rest
-        .into_iter()
-        .filter(|request| request.sent_at >= schedule.start)
-        .collect();
-    let points = loaded
-        .iter()
-        .map(|request| PingPoint {
-            time_s: request.sent_at.since(schedule.begin).as_secs_f64(),
-            rtt_ms: request.round_trip.map(millis),
-        })
-        .collect();
-    let loaded_summary = phase(&loaded);
-    FlowReport {
-        delays_ms: loaded
-            .iter()
-            .filter_map(|request| request.round_trip.map(millis))
-            .collect(),
-        sent: loaded_summary.sent,
-        received: loaded_summary.sent - loaded_summary.lost,
-        pings: Some((phase(&idle), loaded_summary, points)),
-        ..FlowReport::default()
-    }
-}
-
-fn phase(requests: &[Request]) -> PingSummary {
-    let mut rtt: Vec<f64> = requests
-        .iter()
-        .filter_map(|request| request.round_trip.map(millis))
-        .collect();
-    let count = |len: usize| u64::try_from(len).unwrap_or(0);
-    PingSummary {
-        sent: count(requests.len()),
-        lost: count(requests.len() - rtt.len()),
-        rtt_ms: Quantiles::of(&mut rtt),
-        max_ms: rtt.last().copied(),
-    }
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
 }

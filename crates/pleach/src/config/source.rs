@@ -36,6 +36,12 @@ impl ConfigError {
             remedy: remedy.into(),
         }
     }
+
+    /// The error without the place.
+    #[cfg(feature = "sim")]
+    pub(crate) fn problem(&self) -> String {
+        format!("{}: {}; remedy: {}", self.label, self.what, self.remedy)
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -137,13 +143,21 @@ impl Source {
                 )
             })?
             .to_owned();
-        let newlines = text.match_indices('\n').map(|(offset, _)| offset);
         Ok(Self {
+            readable_by_others: metadata.permissions().mode() & 0o077 != 0,
+            ..Self::new(path, text)
+        })
+    }
+
+    /// `text` as if it had been read from `path`.
+    pub(super) fn new(path: &Path, text: String) -> Self {
+        let newlines = text.match_indices('\n').map(|(offset, _)| offset);
+        Self {
             path: path.to_owned(),
             newlines: newlines.collect(),
             text: Zeroizing::new(text),
-            readable_by_others: metadata.permissions().mode() & 0o077 != 0,
-        })
+            readable_by_others: false,
+        }
     }
 
     /// The text.

@@ -13,7 +13,7 @@ use pleach_core::{
     path::link::Link,
     time::Instant,
     transmit::{Route, TxQueue},
-    tunnel::Incoming,
+    tunnel::{Incoming, PathStatus},
 };
 use pleach_linux::{
     clock,
@@ -281,11 +281,20 @@ impl<'a> DataPath<'a> {
         while let Ok(request) = self.control.requests.try_recv() {
             match request {
                 ControlRequest::Status(reply) => {
+                    let identity = report::Identity {
+                        is_client: matches!(self.config.role, Role::Client(_)),
+                        name: &self.config.name,
+                        policy: self.config.scheduler.name(),
+                    };
+                    let device_of = |path: &PathStatus| {
+                        let link = self.links.iter().find(|link| link.id == path.id);
+                        link.map_or(String::new(), |link| link.device.clone())
+                    };
                     reply.send(Ok(report::status(
-                        self.config,
+                        &identity,
                         &self.endpoint,
-                        &self.links,
-                        [
+                        device_of,
+                        &[
                             ("send_refused", self.refused),
                             ("tun_refused", self.undelivered),
                             ("tun_malformed", self.tun.malformed_reads()),

@@ -10,27 +10,30 @@ use pleach_core::{
     wire::control::LinkRole,
 };
 
-use super::links::ClientLink;
-use crate::{
-    config::{Role, TunnelConfig},
-    control::{
-        ClientStatus, LinkState, LinkStatus, ResequencerStatus, SchedulerStatus, StatusReport,
-    },
+use crate::control::{
+    ClientStatus, LinkState, LinkStatus, ResequencerStatus, SchedulerStatus, StatusReport,
 };
 
-/// A snapshot of the daemon. `host_drops`: what the kernel did not take or give whole.
-pub(super) fn status(
-    config: &TunnelConfig,
+/// What the engine does not know of its daemon.
+pub(crate) struct Identity<'a> {
+    /// Whether it is the client.
+    pub(crate) is_client: bool,
+    /// Name of the tunnel.
+    pub(crate) name: &'a str,
+    /// Name of the policy.
+    pub(crate) policy: &'a str,
+}
+
+/// A snapshot of the daemon. `device_of`: the device of a link of ours. `host_drops`: what the kernel did not take or
+/// give whole.
+pub(crate) fn status(
+    identity: &Identity<'_>,
     endpoint: &Endpoint,
-    links: &[ClientLink],
-    host_drops: [(&str, u64); 3],
+    device_of: impl Fn(&PathStatus) -> String,
+    host_drops: &[(&str, u64)],
 ) -> StatusReport {
     let peers: Vec<_> = endpoint.status().collect();
-    let is_client = matches!(config.role, Role::Client(_));
-    let device_of = |path: &PathStatus| {
-        let link = links.iter().find(|link| link.id == path.id);
-        link.map_or(String::new(), |link| link.device.clone())
-    };
+    let is_client = identity.is_client;
     let links_of = |status: &TunnelStatus| -> Vec<LinkStatus> {
         status
             .paths
@@ -43,10 +46,11 @@ pub(super) fn status(
         .iter()
         .map(|(reason, count)| (reason.name().to_owned(), count))
         .collect();
-    drops.extend(host_drops.map(|(reason, count)| (reason.to_owned(), count)));
+    let host_drops = host_drops.iter();
+    drops.extend(host_drops.map(|(reason, count)| ((*reason).to_owned(), *count)));
     StatusReport {
         mode: if is_client { "client" } else { "gateway" }.to_owned(),
-        name: config.name.clone(),
+        name: identity.name.to_owned(),
         up: !is_client || endpoint.is_up(),
         links: if is_client {
             peers
@@ -69,7 +73,7 @@ pub(super) fn status(
                 .collect()
         },
         scheduler: SchedulerStatus {
-            policy: config.scheduler.name().to_owned(),
+            policy: identity.policy.to_owned(),
         },
         resequencer: ResequencerStatus {
             held: peers.iter().map(|(_, status)| status.held as u64).sum(),

@@ -1,0 +1,82 @@
+//! The bridge from the command line to the simulator.
+
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pleach_core::{endpoint::Endpoint, sched::Policy};
+use pleach_sim::{
+    results::Results,
+    run::{self, Options, Program},
+    scenario::End,
+};
+
+use crate::{
+    config,
+    run_tunnel::{self, report},
+    scenarios,
+};
+
+/// Simulates the scenario file `path`, with another seed if one is given, and writes `results.json` and `report.html`
+/// into `out`.
+///
+/// # Errors
+/// A bad scenario, or one that cannot be simulated.
+pub(crate) fn run(path: &Path, out: &Path, seed: Option<u64>) -> anyhow::Result<()> {
+    let mut scenario = scenarios::load(path)?;
+    scenario.seed = seed.unwrap_or(scenario.seed);
+    let progress = progress(run::phases(&scenario, false).len());
+    let options = Options {
+        program: &Daemon,
+        skip_baselines: false,
+        progress: &|phase| {
+            progress.set_message(phase.to_owned());
+            progress.inc(1);
+        },
+    };
+    let results = run::run(&scenario, &options)?;
+    progress.finish_and_clear();
+    let results = Results {
+        command: format!(
+            "pleach sim run {} --out {} --seed {}",
+            path.display(),
+            out.display(),
+            scenario.seed
+        ),
+        ..results
+    };
+    scenarios::publish(&scenario, &results, out)
+}
+
+/// This program's daemon as far as it is not the engine.
+struct Daemon;
+
+impl Program for Daemon {
+    fn policy(&self, scheduler: &toml::Table) -> Result<Policy<String>, String> {
+        let text = toml::to_string(scheduler).map_err(|error| error.to_string())?;
+        let scheduler = config::read_scheduler(format!("[scheduler]\n{text}"));
+        Ok(run_tunnel::policy(
+            &scheduler.map_err(|error| error.problem())?,
+        ))
+    }
+
+    fn status(&self, end: End, policy: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value {
+        let identity = report::Identity {
+            is_client: end == End::Client,
+            name: "pleach0",
+            policy: policy.name(),
+        };
+        // In the simulator as in the lab, a link's device has the link's name.
+        let status = report::status(&identity, endpoint, |path| path.name.clone(), &[]);
+        // Numbers and text only, so it serialises.
+        serde_json::to_value(status).unwrap_or_default()
+    }
+}
+
+/// A bar of as many steps as there are phases; hidden unless stderr is a terminal.
+fn progress(phases: usize) -> ProgressBar {
+    let bar = ProgressBar::new(u64::try_from(phases).unwrap_or(u64::MAX));
+    match ProgressStyle::with_template("{bar:30} {pos}/{len} phases, {elapsed}  {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

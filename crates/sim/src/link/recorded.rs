@@ -1,0 +1,227 @@
+//! One direction of a scenario's links with what happens to them and what they did: the timed changes of
+//! [`Bundle`], and a [`Sample`] of every link each [`SAMPLE`].
+//!
+//! Before [`Recorded::begin`]'s instant the links run as configured and nothing is recorded. The caller makes the calls
+//! in the order [`handle_timeout`](Recorded::handle_timeout), [`poll_state`](Recorded::poll_state),
+//! [`poll_output`](Recorded::poll_output). Bound: [`MAX_SAMPLES`] a link.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use pleach_core::time::Instant;
+
+use crate::{
+    link::{
+        Corrupt, LinkChange, LinkConfig, LinkState,
+        bundle::{Bundle, Delivery, SharedConfig},
+    },
+    measure::{LinkReport, SAMPLE, Sample},
+    scenario::{Action, Direction, Event, Scenario, SharedSpec},
+};
+
+/// Most samples of a run: a day.
+const MAX_SAMPLES: usize = 864_000;
+
+/// One direction of several links under a scenario.
+#[derive(Clone, Debug)]
+pub struct Recorded<P> {
+    bundle: Bundle<P>,
+    direction: Direction,
+    /// Changes to come, the next one last.
+    changes: Vec<TimedChange>,
+    /// When the run begins, until it has.
+    begin_at: Option<Instant>,
+    /// End of the current sample; `None` before the run.
+    sample_end: Option<Instant>,
+    samples: Vec<Vec<Sample>>,
+    sampled_bytes: Vec<u64>,
+    sampled_losses: Vec<u64>,
+    states: VecDeque<(usize, LinkState)>,
+}
+
+/// A change at an instant.
+#[derive(Clone, Debug)]
+struct TimedChange {
+    at: Instant,
+    target: Target,
+    change: LinkChange,
+}
+
+/// What a change concerns: the index of a link, or of a shared bottleneck.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Link(usize),
+    Shared(usize),
+}
+
+impl<P: Corrupt> Recorded<P> {
+    /// The links of `scenario` in one direction, then one without limits for each of `far`, the delays between the
+    /// gateway and servers behind it. The two directions draw from different streams of `seed`.
+    #[must_use]
+    pub fn new(
+        scenario: &Scenario,
+        direction: Direction,
+        far: &[Duration],
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let links = scenario.links.iter();
+        let far = far.iter().map(|&delay| {
+            let line = LinkConfig {
+                delay,
+                ..LinkConfig::default()
+            };
+            (line, None)
+        });
+        let shared = |pick: fn(&SharedSpec) -> &SharedConfig| {
+            scenario.shared.iter().map(pick).cloned().collect()
+        };
+        let bundle = match direction {
+            Direction::Down => {
+                let links = links.map(|link| (link.down.clone(), link.shared));
+                Bundle::new(links.chain(far).collect(), shared(|s| &s.down), seed, now)
+            }
+            Direction::Up => {
+                let links = links.map(|link| (link.up.clone(), link.shared));
+                let seed = seed ^ 0x5555_5555_5555_5555;
+                Bundle::new(links.chain(far).collect(), shared(|s| &s.up), seed, now)
+            }
+        };
+        let count = scenario.links.len();
+        Self {
+            bundle,
+            direction,
+            changes: Vec::new(),
+            begin_at: None,
+            sample_end: None,
+            samples: vec![Vec::new(); count],
+            sampled_bytes: vec![0; count],
+            sampled_losses: vec![0; count],
+            states: VecDeque::new(),
+        }
+    }
+
+    /// Sets traces, counters and samples to zero at `at`, and plays `events`, in order of time, from there on.
+    pub fn begin(&mut self, at: Instant, events: &[Event]) {
+        self.begin_at = Some(at);
+        let changes = events.iter().rev();
+        let changes = changes.filter_map(|event| timed_change(event, at, self.direction));
+        self.changes = changes.collect();
+    }
+
+    /// Start of the run, samples and changes that are due; whether the run begins with this call.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let begins = self.begin_at.is_some_and(|at| at <= now);
+        if begins {
+            self.begin_at = None;
+            self.bundle.restart(now);
+            self.samples.iter_mut().for_each(Vec::clear);
+            self.sampled_bytes.fill(0);
+            self.sampled_losses.fill(0);
+            self.sample_end = Some(now + SAMPLE);
+        }
+        while let Some(end) = self.sample_end.filter(|&end| end <= now) {
+            self.sample(end);
+            self.sample_end = Some(end + SAMPLE);
+        }
+        // Changes wait for the run to begin, as their times count from there.
+        while self.begin_at.is_none()
+            && let Some(change) = self.changes.pop_if(|change| change.at <= now)
+        {
+            match change.target {
+                Target::Link(link) => {
+                    self.bundle.apply(now, link, &change.change);
+                    let state = change.change.state;
+                    self.states.extend(state.map(|state| (link, state)));
+                }
+                Target::Shared(shared) => self.bundle.apply_shared(now, shared, &change.change),
+            }
+        }
+        begins
+    }
+
+    /// A link whose state a change has set, for who must tell its sender.
+    pub fn poll_state(&mut self) -> Option<(usize, LinkState)> {
+        self.states.pop_front()
+    }
+
+    /// Takes a packet for link `link`; see [`Bundle::handle_packet`].
+    pub fn handle_packet(&mut self, now: Instant, link: usize, len_bytes: usize, packet: P) {
+        self.bundle.handle_packet(now, link, len_bytes, packet);
+    }
+
+    /// The next packet that has arrived by `now`; see [`Bundle::poll_output`].
+    pub fn poll_output(&mut self, now: Instant) -> Option<Delivery<P>> {
+        self.bundle.poll_output(now)
+    }
+
+    /// When there is something to do next; `None` while all links are idle and no run is on.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let change = self.changes.last().map(|change| change.at);
+        [
+            self.bundle.poll_timeout(),
+            self.begin_at.or(change),
+            self.sample_end,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// What each link of the scenario did since the run began.
+    #[must_use]
+    pub fn report(&self) -> Vec<LinkReport> {
+        let links = self.bundle.links().iter().zip(&self.samples);
+        links
+            .map(|(link, samples)| LinkReport {
+                stats: *link.stats(),
+                queue_delay: link.queue_delay().clone(),
+                samples: samples.clone(),
+            })
+            .collect()
+    }
+
+    fn sample(&mut self, end: Instant) {
+        for (link, samples) in self.samples.iter_mut().enumerate() {
+            let stats = self.bundle.links()[link].stats();
+            let (tx_bytes, lost_pkts) = (stats.tx_bytes, stats.lost_pkts());
+            let sample = Sample {
+                tx_bytes: tx_bytes.saturating_sub(self.sampled_bytes[link]),
+                lost_pkts: lost_pkts.saturating_sub(self.sampled_losses[link]),
+                longest_wait: self.bundle.take_longest_wait(link),
+                capacity: self.bundle.capacity_between(link, end - SAMPLE, end),
+            };
+            self.sampled_bytes[link] = tx_bytes;
+            self.sampled_losses[link] = lost_pkts;
+            if samples.len() < MAX_SAMPLES {
+                samples.push(sample);
+            }
+        }
+    }
+}
+
+fn timed_change(event: &Event, begin: Instant, direction: Direction) -> Option<TimedChange> {
+    let (target, directions, change) = match &event.action {
+        Action::Link {
+            link,
+            directions,
+            change,
+        } => (Target::Link(*link), directions, change),
+        Action::Shared {
+            shared,
+            directions,
+            change,
+        } => (Target::Shared(*shared), directions, change),
+        Action::Daemon { .. } => return None,
+    };
+    let is_included = match direction {
+        Direction::Down => directions.has_down(),
+        Direction::Up => directions.has_up(),
+    };
+    is_included.then(|| TimedChange {
+        at: begin + event.at,
+        target,
+        change: change.clone(),
+    })
+}

@@ -1,0 +1,260 @@
+//! The hosts and links of a phase.
+//!
+//! ```text
+//!            port i ┌─── up ───► ┐ port i            port n
+//!  client ──────────┤            ├────────── gateway ──────── server
+//!                   └ ◄── down ──┘              │
+//!                                               └ up, down ── far servers
+//! ```
+//!
+//! Ports of client and gateway are the links by index; the gateway's next ones lead to the far servers, over lines
+//! without limits, and its last one to the server.
+
+use core::{net::IpAddr, time::Duration};
+
+use ipnet::IpNet;
+use pleach_core::{
+    path::link::Link, rng::Rng, sched::Policy, session::handshake::StaticKeys, time::Instant,
+    wire::control::LinkRole,
+};
+
+use crate::{
+    addresses::{
+        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Place, SERVER_V4, SERVER_V6, far_address,
+        link_address, of_family,
+    },
+    link::recorded::Recorded,
+    phases::Setup,
+    scenario::{Cost, Direction, End, Family, Scenario, Traffic, TunnelSpec},
+    world::{
+        Daemon, DaemonConfig, Host, Line, Node, NodeId, Route, Uplink, Via, World, stream,
+    },
+};
+
+/// The nodes of a phase.
+#[derive(Clone, Debug)]
+pub(super) struct Graph {
+    pub(super) client: NodeId,
+    pub(super) gateway: NodeId,
+    pub(super) server: NodeId,
+    /// Servers of cross traffic and of traffic with a distance.
+    pub(super) far: Vec<(Place, NodeId)>,
+    pub(super) down: NodeId,
+    pub(super) up: NodeId,
+}
+
+/// The port of the gateway and the server on the wire between them.
+const TO_GATEWAY: usize = 0;
+
+impl Graph {
+    /// Adds the nodes of `scenario` as `setup` wants them.
+    pub(super) fn build(
+        world: &mut World,
+        scenario: &Scenario,
+        setup: &Setup,
+        policy: Option<&Policy<String>>,
+        seed: u64,
+    ) -> Self {
+        let now = world.now();
+        let count = scenario.links.len();
+        let places = Place::all(scenario);
+        let distances: Vec<Duration> = places.iter().map(|place| place.distance).collect();
+        let (mut client, mut gateway) = (client(scenario, setup), gateway(count, places.len()));
+        let common = server(&[SERVER_V4.into(), SERVER_V6.into()]);
+        if let (Some(tunnel), Some(policy)) = (&scenario.tunnel, policy) {
+            let (near, far) = daemons(scenario, setup, tunnel, policy, seed, now);
+            client.set_daemon(near);
+            gateway.set_daemon(far);
+        }
+        let line = |direction| {
+            let links = Recorded::new(scenario, direction, &distances, seed, now);
+            Node::Line(Box::new(Line::new(links)))
+        };
+        let mut graph = Self {
+            client: world.add("client", Node::Host(Box::new(client))),
+            gateway: world.add("gateway", Node::Host(Box::new(gateway))),
+            server: world.add("server", Node::Host(Box::new(common))),
+            down: world.add("links down", line(Direction::Down)),
+            up: world.add("links up", line(Direction::Up)),
+            far: Vec::new(),
+        };
+        for link in 0..count {
+            world.wire((graph.client, link), (graph.up, link));
+            world.wire((graph.up, link), (graph.gateway, link));
+            world.wire((graph.gateway, link), (graph.down, link));
+            world.wire((graph.down, link), (graph.client, link));
+        }
+        for (index, place) in places.into_iter().enumerate() {
+            let addresses = [Family::V4, Family::V6].map(|family| far_address(index, family));
+            let host = world.add(
+                format!("far server {index}"),
+                Node::Host(Box::new(server(&addresses))),
+            );
+            let link = count + index;
+            world.wire((graph.gateway, link), (graph.up, link));
+            world.wire((graph.up, link), (host, TO_GATEWAY));
+            world.wire((host, TO_GATEWAY), (graph.down, link));
+            world.wire((graph.down, link), (graph.gateway, link));
+            graph.far.push((place, host));
+        }
+        let port = count + graph.far.len();
+        world.wire((graph.gateway, port), (graph.server, TO_GATEWAY));
+        world.wire((graph.server, TO_GATEWAY), (graph.gateway, port));
+        graph
+    }
+
+    /// The server of `traffic`, and its address.
+    pub(super) fn server_of(&self, traffic: &Traffic) -> (NodeId, IpAddr) {
+        let place = Place::of(traffic);
+        let mut far = self.far.iter().enumerate();
+        match far.find(|(_, (at, _))| Some(*at) == place) {
+            Some((index, (_, host))) => (*host, far_address(index, traffic.family)),
+            None => (self.server, of_family(traffic.family, SERVER_V4, SERVER_V6)),
+        }
+    }
+}
+
+/// The client's source address for `traffic`.
+pub(super) fn client_address(setup: &Setup, traffic: &Traffic) -> IpAddr {
+    match traffic.link {
+        Some(link) => link_address(link, traffic.family),
+        None if setup.with_tunnel => of_family(traffic.family, INNER_V4, INNER_V6),
+        // The kernel's choice is the first link, which has the lowest metric.
+        None => link_address(setup.links.first().copied().unwrap_or(0), traffic.family),
+    }
+}
+
+fn client(scenario: &Scenario, setup: &Setup) -> Host {
+    let mut addresses = vec![INNER_V4.into(), INNER_V6.into()];
+    let mut routes = Vec::new();
+    for (index, link) in scenario.links.iter().enumerate() {
+        for family in [Family::V4, Family::V6] {
+            if family == Family::V6 && !link.ipv6 {
+                continue;
+            }
+            let address = link_address(index, family);
+            addresses.push(address);
+            routes.push(Route {
+                from: Some(address),
+                to: everything(family),
+                via: Via::Port(index),
+            });
+        }
+    }
+    if setup.with_tunnel {
+        let all = [Family::V4, Family::V6].map(everything);
+        routes.extend(all.map(|net| route(net, Via::Tunnel)));
+    }
+    Host::new(addresses, routes)
+}
+
+fn gateway(links: usize, far: usize) -> Host {
+    let mut routes = vec![
+        route(host(INNER_V4.into()), Via::Tunnel),
+        route(host(INNER_V6.into()), Via::Tunnel),
+        route(host(SERVER_V4.into()), Via::Port(links + far)),
+        route(host(SERVER_V6.into()), Via::Port(links + far)),
+    ];
+    for index in 0..far {
+        for family in [Family::V4, Family::V6] {
+            let address = host(far_address(index, family));
+            routes.push(route(address, Via::Port(links + index)));
+        }
+    }
+    for link in 0..links {
+        for family in [Family::V4, Family::V6] {
+            routes.push(route(host(link_address(link, family)), Via::Port(link)));
+        }
+    }
+    Host::new(vec![GATEWAY_V4.into(), GATEWAY_V6.into()], routes)
+}
+
+fn server(addresses: &[IpAddr]) -> Host {
+    let everything = [Family::V4, Family::V6].map(everything);
+    let routes = everything.map(|net| route(net, Via::Port(TO_GATEWAY)));
+    Host::new(addresses.to_vec(), routes.to_vec())
+}
+
+fn daemons(
+    scenario: &Scenario,
+    setup: &Setup,
+    tunnel: &TunnelSpec,
+    policy: &Policy<String>,
+    seed: u64,
+    now: Instant,
+) -> (Daemon, Daemon) {
+    let key = |name| {
+        let mut key = [0; 32];
+        stream(seed, name).fill(&mut key);
+        key
+    };
+    let (client_key, gateway_key) = (key("client's key"), key("gateway's key"));
+    let public = |private| *StaticKeys::from_private(private).public();
+    let config = DaemonConfig {
+        end: End::Client,
+        private_key: client_key,
+        peer_public_key: public(gateway_key),
+        policy: policy.clone(),
+        allowed_ips: vec![everything(Family::V4), everything(Family::V6)],
+        mtu: tunnel.mtu,
+        gateway: of_family(tunnel.outer, GATEWAY_V4, GATEWAY_V6),
+        uplinks: setup
+            .links
+            .iter()
+            .filter_map(|&index| uplink(scenario, index))
+            .collect(),
+    };
+    let far = DaemonConfig {
+        end: End::Gateway,
+        private_key: gateway_key,
+        peer_public_key: public(client_key),
+        allowed_ips: vec![host(INNER_V4.into()), host(INNER_V6.into())],
+        uplinks: Vec::new(),
+        ..config.clone()
+    };
+    let entropy = |name| -> Rng { stream(seed, name) };
+    (
+        Daemon::new(config, entropy("client's entropy"), now),
+        Daemon::new(far, entropy("gateway's entropy"), now),
+    )
+}
+
+fn uplink(scenario: &Scenario, index: usize) -> Option<Uplink> {
+    let spec = scenario.links.get(index)?;
+    let (cost, role) = match spec.cost {
+        Cost::Never => (0, LinkRole::Never),
+        Cost::Rank(rank) => (rank, LinkRole::Active),
+        Cost::Standby => (0, LinkRole::Standby),
+    };
+    Some(Uplink {
+        port: index,
+        link: Link {
+            cost,
+            role,
+            weight: spec.weight,
+            ..Link::named(&spec.name)
+        },
+        v4: link_address(index, Family::V4),
+        v6: spec.ipv6.then(|| link_address(index, Family::V6)),
+    })
+}
+
+fn everything(family: Family) -> IpNet {
+    match family {
+        Family::V4 => ipnet::Ipv4Net::default().into(),
+        Family::V6 => ipnet::Ipv6Net::default().into(),
+    }
+}
+
+fn host(address: IpAddr) -> IpNet {
+    address.into()
+}
+
+/// A route that counts for every source.
+fn route(to: IpNet, via: Via) -> Route {
+    Route {
+        from: None,
+        to,
+        via,
+    }
+}

@@ -1,0 +1,293 @@
+//! One phase of a run: a world, its traffic, its events.
+
+use core::time::Duration;
+
+use pleach_core::{endpoint::Endpoint, sched::Policy, time::Instant};
+
+use super::{PhaseOutcome, Program, RunError, graph::{Graph, client_address}};
+use crate::{
+    measure::{FlowReport, IDLE_PING, PhaseReport, SAMPLE},
+    phases::Setup,
+    results::StatusSample,
+    scenario::{Action, DaemonAction, End, Family, Scenario, Traffic, TrafficKind, TunnelSpec},
+    traffic::{self, Ends, GRACE},
+    world::{Host, Line, NodeId, UPLINK_MTU, World, WorldError},
+};
+
+/// When daemons start.
+const START: Instant = Instant::from_millis(1_000);
+/// How long a tunnel may take to come up.
+const TUNNEL_PATIENCE: Duration = Duration::from_secs(15);
+/// Time between two looks at whether it has.
+const TUNNEL_TICK: Duration = Duration::from_millis(10);
+/// Time between the last preparation and time zero, as in the lab.
+const LEAD: Duration = Duration::from_millis(300);
+/// More events than any link of a scenario can cause: ten packets a microsecond.
+const EVENTS_PER_SECOND: u64 = 10_000_000;
+
+/// A phase that is about to run.
+pub(super) struct Phase<'a> {
+    scenario: &'a Scenario,
+    setup: &'a Setup,
+    program: &'a dyn Program,
+    /// Of the tunnel, if one runs.
+    policy: Option<Policy<String>>,
+    seed: u64,
+}
+
+impl<'a> Phase<'a> {
+    /// # Errors
+    /// If the scenario asks for what the simulator or the program does not know.
+    pub(super) fn new(
+        scenario: &'a Scenario,
+        setup: &'a Setup,
+        program: &'a dyn Program,
+    ) -> Result<Self, RunError> {
+        let tunnel = scenario.tunnel.as_ref().filter(|_| setup.with_tunnel);
+        let policy = tunnel
+            .map(|tunnel| program.policy(&scheduler(tunnel)))
+            .transpose()
+            .map_err(RunError::Policy)?;
+        Ok(Self {
+            scenario,
+            setup,
+            program,
+            policy,
+            seed: scenario.seed.wrapping_add(u64::from(setup.repeat)),
+        })
+    }
+
+    /// # Errors
+    /// If the tunnel does not come up, or a guard stops the simulation.
+    pub(super) fn run(&self) -> Result<PhaseOutcome, RunError> {
+        let scenario = self.scenario;
+        let seconds = scenario.duration.as_secs() + 60;
+        let mut world = World::new(START, seconds.saturating_mul(EVENTS_PER_SECOND));
+        let (scenario, setup) = (self.scenario, self.setup);
+        let graph = Graph::build(&mut world, scenario, setup, self.policy.as_ref(), self.seed);
+        if self.policy.is_some() {
+            self.wait_for_tunnel(&mut world, &graph)?;
+        }
+        let pings = |traffic: &Traffic| matches!(traffic.kind, TrafficKind::Ping { .. });
+        let has_ping = scenario.traffic.iter().any(pings) && !setup.tcp_only;
+        let lead = LEAD + if has_ping { IDLE_PING } else { Duration::ZERO };
+        let begin = world.now() + lead;
+        for line in [graph.down, graph.up] {
+            if let Some(line) = world.line_mut(line) {
+                line.begin(begin, &scenario.events);
+            }
+        }
+        let mut flows = self.start_traffic(&mut world, &graph, begin)?;
+        let (status, weights) = self.play(&mut world, &graph, begin)?;
+        let report = |line| world.line(line).map(Line::report);
+        let (down, up) = (report(graph.down), report(graph.up));
+        self.run_until(&mut world, begin + scenario.duration + GRACE)?;
+        let far = graph.far.iter().map(|(_, host)| *host);
+        for host in [graph.client, graph.server].into_iter().chain(far) {
+            let apps = world.host_mut(host).map(Host::take_apps);
+            for app in apps.unwrap_or_default() {
+                let (flow, report) = app.finish();
+                flows[flow].get_or_insert_default().add(report);
+            }
+        }
+        Ok(PhaseOutcome {
+            report: PhaseReport {
+                flows,
+                down: down.unwrap_or_default(),
+                up: up.unwrap_or_default(),
+                status,
+                weights,
+            },
+            trace_hash: world.trace_hash(),
+            packet_events: world.packet_events(),
+        })
+    }
+
+    /// Puts the applications onto their hosts; an empty report for each flow that runs.
+    fn start_traffic(
+        &self,
+        world: &mut World,
+        graph: &Graph,
+        begin: Instant,
+    ) -> Result<Vec<Option<FlowReport>>, RunError> {
+        let mut flows = Vec::new();
+        for (index, traffic) in self.scenario.traffic.iter().enumerate() {
+            if !self.setup.runs(traffic) {
+                flows.push(None);
+                continue;
+            }
+            let (server, server_address) = graph.server_of(traffic);
+            let ends = Ends {
+                client: client_address(self.setup, traffic),
+                server: server_address,
+                mtu: match traffic.link {
+                    Some(_) => UPLINK_MTU,
+                    None => mtu(world, graph),
+                },
+                recovery: self.scenario.recovery,
+            };
+            check_size(traffic, ends.mtu)?;
+            let flow = traffic::start(traffic, index, &ends, self.seed, begin);
+            let flow = flow.map_err(|error| RunError::CongestionControl {
+                traffic: traffic.name.clone(),
+                error,
+            })?;
+            for (host, apps) in [(graph.client, flow.client), (server, flow.server)] {
+                if let Some(host) = world.host_mut(host) {
+                    apps.into_iter().for_each(|app| host.add_app(app));
+                }
+            }
+            flows.push(Some(FlowReport::default()));
+        }
+        Ok(flows)
+    }
+
+    fn wait_for_tunnel(&self, world: &mut World, graph: &Graph) -> Result<(), RunError> {
+        let deadline = world.now() + TUNNEL_PATIENCE;
+        while world.now() < deadline {
+            let next = world.now() + TUNNEL_TICK;
+            self.run_until(world, next)?;
+            let is_up = |host| endpoint(world, host).is_some_and(Endpoint::is_up);
+            if is_up(graph.client) && is_up(graph.gateway) {
+                return Ok(());
+            }
+        }
+        Err(RunError::TunnelDown {
+            seconds: TUNNEL_PATIENCE.as_secs(),
+            phase: self.setup.label.clone(),
+            seed: self.seed,
+        })
+    }
+
+    /// Lets time pass until the end of the run: events of the daemons, their status, weights.
+    fn play(
+        &self,
+        world: &mut World,
+        graph: &Graph,
+        begin: Instant,
+    ) -> Result<(Vec<StatusSample>, Vec<Vec<f64>>), RunError> {
+        let mut events = self
+            .scenario
+            .events
+            .iter()
+            .filter_map(|event| match event.action {
+                Action::Daemon { end, action } => Some((begin + event.at, end, action)),
+                Action::Link { .. } | Action::Shared { .. } => None,
+            })
+            .peekable();
+        let end = begin + self.scenario.duration;
+        let mut status = Vec::new();
+        let mut weights = match &self.policy {
+            Some(_) => vec![Vec::new(); self.scenario.links.len()],
+            None => Vec::new(),
+        };
+        let mut sample_at = begin;
+        loop {
+            let event_at = events.peek().map_or(end, |event| event.0);
+            let at = sample_at.min(event_at).min(end);
+            self.run_until(world, at)?;
+            if at == end {
+                return Ok((status, weights));
+            }
+            while let Some((_, end, action)) = events.next_if(|event| event.0 <= at) {
+                let host = match end {
+                    End::Client => graph.client,
+                    End::Gateway => graph.gateway,
+                };
+                let daemon = world.host_mut(host).and_then(|host| host.daemon_mut());
+                if let Some(daemon) = daemon {
+                    daemon.kill(at, action == DaemonAction::Restart);
+                }
+            }
+            if at == sample_at {
+                sample_at = at + SAMPLE;
+                self.sample_status(world, graph, begin, &mut status);
+                self.sample_weights(world, graph, &mut weights);
+            }
+        }
+    }
+
+    fn sample_status(
+        &self,
+        world: &World,
+        graph: &Graph,
+        begin: Instant,
+        samples: &mut Vec<StatusSample>,
+    ) {
+        let Some(policy) = &self.policy else { return };
+        for (node, host, end) in [
+            ("client", graph.client, End::Client),
+            ("gateway", graph.gateway, End::Gateway),
+        ] {
+            let Some(endpoint) = endpoint(world, host) else {
+                continue;
+            };
+            let status = self.program.status(end, policy, endpoint);
+            if !status.is_null() {
+                samples.push(StatusSample {
+                    time_s: world.now().since(begin).as_secs_f64(),
+                    node: node.to_owned(),
+                    status,
+                });
+            }
+        }
+    }
+
+    /// Adds the weight of every link at the gateway; NaN for those it does not know.
+    fn sample_weights(&self, world: &World, graph: &Graph, weights: &mut [Vec<f64>]) {
+        let status = endpoint(world, graph.gateway).and_then(|endpoint| endpoint.status().next());
+        let paths = status.map_or_else(Vec::new, |(_, status)| status.paths);
+        for (series, link) in weights.iter_mut().zip(&self.scenario.links) {
+            let path = paths.iter().find(|path| path.name == link.name);
+            series.push(path.map_or(f64::NAN, |path| f64::from(path.weight)));
+        }
+    }
+
+    fn run_until(&self, world: &mut World, end: Instant) -> Result<(), RunError> {
+        world
+            .run_until(end)
+            .map_err(|error: WorldError| RunError::World {
+                phase: self.setup.label.clone(),
+                seed: self.seed,
+                error,
+            })
+    }
+}
+
+/// The MTU of what carries the traffic, the tunnel or the links.
+fn mtu(world: &World, graph: &Graph) -> u16 {
+    let daemon = world.host(graph.client).and_then(Host::daemon);
+    daemon.map_or(UPLINK_MTU, |daemon| daemon.config().inner_mtu())
+}
+
+fn endpoint(world: &World, host: NodeId) -> Option<&Endpoint> {
+    world.host(host)?.daemon()?.endpoint()
+}
+
+/// # Errors
+/// If a datagram of `traffic` does not fit a packet.
+fn check_size(traffic: &Traffic, mtu: u16) -> Result<(), RunError> {
+    let TrafficKind::Udp { size, .. } = &traffic.kind else {
+        return Ok(());
+    };
+    let headers = match traffic.family {
+        Family::V4 => 28,
+        Family::V6 => 48,
+    };
+    let max_bytes = u64::from(mtu.saturating_sub(headers));
+    if size.get() > max_bytes {
+        return Err(RunError::TooLong {
+            traffic: traffic.name.clone(),
+            size_bytes: size.get(),
+            max_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// The tunnel's section `[scheduler]` of a configuration file.
+fn scheduler(tunnel: &TunnelSpec) -> toml::Table {
+    let mut table = tunnel.policy_keys.clone();
+    table.insert("policy".to_owned(), tunnel.policy.clone().into());
+    table
+}

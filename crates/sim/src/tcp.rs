@@ -1,0 +1,138 @@
+//! TCP ends as state machines, close enough to Linux's that what they say about a bonded link holds for real hosts.
+//!
+//! A [`Connection`] is one end. It takes [`Segment`]s and gives segments; payload is a length only. What is modelled:
+//! handshake, both directions of data, FIN, RST; delayed acknowledgements, SACK with DSACK, timestamps, window scale,
+//! ECN; losses by RACK-TLP or by counting, proportional rate reduction, undoing of needless reductions; `NewReno`, CUBIC
+//! with `HyStart`, Westwood+; application- and window-limited senders, Nagle, restart after idle, window probes.
+//!
+//! Not modelled: pacing, segmentation offload and its bursts, receive window autotuning (the window is fixed),
+//! compressed SACKs, keep-alive, PAWS (positions are 64-bit inside), simultaneous open, F-RTO's extra new segments,
+//! urgent data, path MTU discovery.
+//!
+//! Randomness: none; the caller draws the initial sequence numbers. The same inputs give the same segments.
+
+mod congestion;
+mod connection;
+mod prr;
+mod rack;
+mod ranges;
+mod receiver;
+mod rtt;
+mod scoreboard;
+mod segment;
+mod sender;
+
+use core::time::Duration;
+
+pub use self::{
+    congestion::{CongestionControl, UnknownCongestionControl},
+    connection::{Connection, State},
+    segment::{
+        Flags, HEADER_LEN, MAX_SACK_BLOCKS, MAX_WINDOW_SCALE, ParseError, SackBlocks, Segment,
+        Timestamps,
+    },
+};
+
+/// How losses are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recovery {
+    /// Three segments above it selectively acknowledged (RFC 6675), or three duplicate acknowledgements (RFC 6582).
+    DupAck,
+    /// By time, with a probe for the tail: RACK-TLP (RFC 8985). Needs SACK; without it, as [`DupAck`](Self::DupAck).
+    #[default]
+    Rack,
+}
+
+/// Parameters of one end. The defaults are Linux's.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpConfig {
+    /// Congestion control.
+    pub cc: CongestionControl,
+    /// How losses are found.
+    pub recovery: Recovery,
+    /// Maximum segment size this end announces, in bytes: MTU less IP and TCP header without options. Timestamps take 12
+    /// bytes of it in each segment. At least 88, at most 65 495; values outside count as these.
+    pub mss: usize,
+    /// Bytes this end accepts beyond what it has acknowledged; fixed. At most 1 GiB, at least two segments.
+    pub receive_window: u64,
+    /// Initial congestion window in segments (RFC 6928).
+    pub initial_window: u32,
+    /// Whether acknowledgements wait for a second segment.
+    pub delayed_ack: bool,
+    /// Whether SACK is offered.
+    pub sack: bool,
+    /// Whether timestamps are offered.
+    pub timestamps: bool,
+    /// Whether ECN is offered (RFC 3168).
+    pub ecn: bool,
+    /// Whether a second small segment waits for the acknowledgement of the first.
+    pub nagle: bool,
+    /// Reordering in segments that the sender learns to tolerate at most: Linux's `tcp_max_reordering`. Below 3 counts as 3,
+    /// which turns learning off.
+    pub max_reordering: u32,
+    /// Bytes to send from the start; `None`: without end. [`Connection::write`] adds, [`Connection::close`] ends.
+    pub limit: Option<u64>,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            cc: CongestionControl::default(),
+            recovery: Recovery::default(),
+            mss: 1_460,
+            receive_window: 6 << 20,
+            initial_window: 10,
+            delayed_ack: true,
+            sack: true,
+            timestamps: true,
+            ecn: false,
+            nagle: true,
+            max_reordering: 300,
+            limit: Some(0),
+        }
+    }
+}
+
+/// What one end knows, and counters since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpStats {
+    /// Congestion window in segments.
+    pub cwnd_pkts: u32,
+    /// Slow-start threshold in segments; `None` before the first reduction.
+    pub ssthresh_pkts: Option<u32>,
+    /// Segments estimated to be in the network.
+    pub in_flight_pkts: u32,
+    /// Smoothed round-trip time.
+    pub smoothed_rtt: Option<Duration>,
+    /// Smallest round-trip time of the last minutes.
+    pub min_rtt: Option<Duration>,
+    /// Retransmission timeout with back-off.
+    pub rto: Duration,
+    /// Payload sent and cumulatively acknowledged.
+    pub acked_bytes: u64,
+    /// Payload received in order.
+    pub received_bytes: u64,
+    /// Segments known to be delivered.
+    pub delivered_pkts: u64,
+    /// Segments taken for lost.
+    pub lost_pkts: u64,
+    /// Segments sent again, probes and handshake included.
+    pub retransmits: u64,
+    /// Expirations of the retransmission timer.
+    pub timeouts: u64,
+    /// Recoveries entered without a timeout.
+    pub recoveries: u64,
+    /// Reductions undone.
+    pub undos: u64,
+    /// DSACKs received.
+    pub dsacks: u64,
+    /// Tail loss probes sent.
+    pub loss_probes: u64,
+    /// Reordering tolerated, in segments.
+    pub reordering_pkts: u32,
+    /// Segments ignored because they were malformed, outside the window or out of place.
+    pub ignored_segments: u64,
+}
+
+#[cfg(test)]
+mod tests;

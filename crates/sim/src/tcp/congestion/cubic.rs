@@ -1,0 +1,257 @@
+//! CUBIC, RFC 9438, with the details of Linux where they differ.
+//!
+//! The target is taken one minimal round trip ahead (section 4.2); the Reno-friendly window counts acknowledged
+//! segments with `1.875 cwnd` of them to an increase (Linux's integer form of section 4.3's α = 3 (1 - β) / (1 + β));
+//! growth never exceeds one segment for two acknowledged; until the first loss it grows at least by one in twenty.
+//! Differences from Linux: the target is computed for every acknowledgement instead of at most 32 times a second, and in
+//! floating point (only `+ - * /`, so that every platform computes the same).
+
+use core::time::Duration;
+
+use pleach_core::time::Instant;
+
+use super::{
+    Ack, MIN_SSTHRESH, Window,
+    hystart::{HyStart, LOW_WINDOW},
+};
+
+/// Multiplicative decrease: Linux's 717/1024, RFC 9438's 0.7.
+const BETA: f64 = 717.0 / 1024.0;
+
+/// Scaling constant in segments per second cubed, RFC 9438 section 5.
+const C: f64 = 0.4;
+
+/// Segments acknowledged per increase of the Reno-friendly window, in windows.
+const FRIENDLY_DIVISOR: f64 = 1.875;
+
+/// Round trips this soon after the start of an epoch still show the old queue.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// Bytes Linux aggregates into one segment at most, twice over (four times over half the pacing rate's factor of two).
+const AGGREGATE_BYTES: u32 = 128 << 10;
+
+/// A payload, to turn [`AGGREGATE_BYTES`] into segments.
+const TYPICAL_MSS: u32 = 1448;
+
+/// State of CUBIC.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cubic {
+    epoch: Option<Epoch>,
+    /// `W_max`; zero before the first loss.
+    w_max: f64,
+    delay_min: Option<Duration>,
+    hystart: HyStart,
+}
+
+/// Growth since the last loss.
+#[derive(Clone, Debug)]
+struct Epoch {
+    started_at: Instant,
+    /// Where the plateau lies.
+    origin: f64,
+    /// Seconds until it is reached.
+    k: f64,
+    /// `W_est`, the window Reno would have.
+    friendly: f64,
+    /// Segments acknowledged and not yet in `friendly`.
+    friendly_credit: f64,
+}
+
+impl Cubic {
+    pub(super) fn on_rtt_sample(&mut self, window: &mut Window, ack: &Ack, rtt: Duration) {
+        if let Some(epoch) = &self.epoch
+            && ack.now.since(epoch.started_at) < SETTLING
+        {
+            return;
+        }
+        let delay_min = self.delay_min.map_or(rtt, |min| min.min(rtt));
+        self.delay_min = Some(delay_min);
+        if window.is_slow_start() && window.cwnd >= LOW_WINDOW {
+            let window_bytes = window.cwnd.saturating_mul(TYPICAL_MSS).max(1);
+            let window_time = rtt.saturating_mul(AGGREGATE_BYTES) / window_bytes;
+            if self
+                .hystart
+                .should_exit(ack.now, ack.una, ack.nxt, rtt, delay_min, window_time)
+            {
+                window.ssthresh = window.cwnd;
+            }
+        }
+    }
+
+    pub(super) fn on_ack(&mut self, window: &mut Window, ack: &Ack) {
+        let left = window.slow_start(ack.acked_pkts);
+        if left > 0 {
+            let per_increase = self.acks_per_increase(ack.now, window.cwnd, left);
+            window.additive_increase(per_increase, left);
+        }
+    }
+
+    /// Segments to be acknowledged for one more in the window.
+    fn acks_per_increase(&mut self, now: Instant, cwnd: u32, acked_pkts: u32) -> u32 {
+        let cwnd = f64::from(cwnd);
+        let w_max = self.w_max;
+        let epoch = self.epoch.get_or_insert_with(|| Epoch {
+            started_at: now,
+            origin: w_max.max(cwnd),
+            k: cube_root((w_max - cwnd).max(0.0) / C),
+            friendly: cwnd,
+            friendly_credit: 0.0,
+        });
+        let ahead = self.delay_min.unwrap_or_default();
+        let t = (now.since(epoch.started_at) + ahead).as_secs_f64() - epoch.k;
+        let target = epoch.origin + C * t * t * t;
+        let mut per_increase = if target > cwnd {
+            cwnd / (target - cwnd)
+        } else {
+            100.0 * cwnd
+        };
+        if w_max == 0.0 {
+            per_increase = per_increase.min(20.0);
+        }
+        let per_friendly = FRIENDLY_DIVISOR * cwnd;
+        epoch.friendly_credit += f64::from(acked_pkts);
+        if epoch.friendly_credit > per_friendly {
+            epoch.friendly += epoch.friendly_credit / per_friendly;
+            epoch.friendly_credit = 0.0;
+        }
+        if epoch.friendly > cwnd {
+            per_increase = per_increase.min(cwnd / (epoch.friendly - cwnd));
+        }
+        to_pkts(per_increase.max(2.0))
+    }
+
+    pub(super) fn ssthresh(&mut self, window: &Window) -> u32 {
+        let cwnd = f64::from(window.cwnd);
+        self.epoch = None;
+        // Fast convergence, section 4.7.
+        self.w_max = if cwnd < self.w_max {
+            cwnd * (1.0 + BETA) / 2.0
+        } else {
+            cwnd
+        };
+        to_pkts(cwnd * BETA).max(MIN_SSTHRESH)
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Instant, nxt: u64) {
+        *self = Self::default();
+        self.hystart.start_round(now, nxt);
+    }
+
+    /// Idle time does not count as growth, section 5.8.
+    pub(super) fn on_idle(&mut self, now: Instant, idle: Duration) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.started_at = (epoch.started_at + idle).min(now);
+        }
+    }
+}
+
+/// Whole segments of a finite, positive window.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast of a float saturates, which is meant"
+)]
+fn to_pkts(window: f64) -> u32 {
+    window as u32
+}
+
+/// The cube root of `x` ≥ 0 by Newton's method; `f64::cbrt` may differ between platforms.
+fn cube_root(x: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
+    let mut root = x.max(1.0);
+    // From above, each step falls at least to two thirds, then converges quadratically.
+    for _ in 0..200 {
+        let next = (2.0 * root + x / (root * root)) / 3.0;
+        if next >= root {
+            break;
+        }
+        root = next;
+    }
+    root
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ack(now: Instant) -> Ack {
+        Ack {
+            now,
+            acked_pkts: 1,
+            una: 0,
+            nxt: 0,
+        }
+    }
+
+    #[test]
+    fn cube_root_is_one() {
+        for x in [1e-6_f64, 0.3, 1.0, 27.0, 1e6, 1e12] {
+            let root = cube_root(x);
+            assert!((root * root * root / x - 1.0).abs() < 1e-12, "{x}");
+        }
+    }
+
+    #[test]
+    fn follows_the_cubic_function_of_section_4_2() {
+        // W_max = 2000, window 1400 after the loss: K = cbrt(600 / 0.4) = 11.45 s. Round trip 100 ms.
+        let rtt = Duration::from_millis(100);
+        let mut cubic = Cubic {
+            delay_min: Some(rtt),
+            ..Cubic::default()
+        };
+        let mut window = Window::new(2_000);
+        window.ssthresh = cubic.ssthresh(&window);
+        window.cwnd = window.ssthresh;
+        assert_eq!(window.cwnd, 1_400);
+        let k = cube_root(600.0 / C);
+        let mut now = Instant::ZERO;
+        for _ in 0..150 {
+            for _ in 0..window.cwnd {
+                cubic.on_ack(&mut window, &ack(now));
+            }
+            now += rtt;
+            let t = now.since(Instant::ZERO).as_secs_f64() - k;
+            let expected = 2_000.0 + C * t * t * t;
+            let error = f64::from(window.cwnd) - expected;
+            assert!(error.abs() < 25.0, "{now:?} {} {expected}", window.cwnd);
+        }
+    }
+
+    #[test]
+    fn grows_no_slower_than_reno_with_its_decrease() {
+        // A short round trip: section 4.3 takes over with alpha = 0.53 segments per round.
+        let mut cubic = Cubic::default();
+        let mut window = Window::new(20);
+        window.ssthresh = cubic.ssthresh(&window);
+        window.cwnd = window.ssthresh;
+        let start = window.cwnd;
+        for round in 0..40 {
+            for _ in 0..window.cwnd {
+                cubic.on_ack(&mut window, &ack(Instant::from_millis(round)));
+            }
+        }
+        let grown = f64::from(window.cwnd - start);
+        assert!((18.0..=23.0).contains(&grown), "{grown}");
+    }
+
+    #[test]
+    fn fast_convergence_gives_way() {
+        let mut cubic = Cubic::default();
+        assert_eq!(cubic.ssthresh(&Window::new(100)), 70);
+        assert_eq!(cubic.w_max, 100.0);
+        assert_eq!(cubic.ssthresh(&Window::new(80)), 56);
+        assert!((cubic.w_max - 80.0 * (1.0 + BETA) / 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn grows_at_most_by_half_a_window_a_round() {
+        let mut cubic = Cubic::default();
+        let mut window = Window::new(100);
+        window.ssthresh = cubic.ssthresh(&window);
+        cubic.on_ack(&mut window, &ack(Instant::ZERO));
+        let per_increase = cubic.acks_per_increase(Instant::from_millis(60_000), 70, 1);
+        assert_eq!(per_increase, 2);
+    }
+}

@@ -1,0 +1,122 @@
+//! RACK: losses by time, RFC 8985 section 6.
+//!
+//! A segment is lost when one sent later was delivered and a round trip plus a reordering window passed since it was
+//! sent. The window is zero until reordering was seen, in recovery or once three segments are selectively acknowledged,
+//! else a quarter of the minimal round trip; a round with a DSACK adds a quarter (up to the smoothed round trip) for 16
+//! recoveries. One difference: the timer waits for the first segment that could be lost, not for the last one, which
+//! spares a walk over all of them.
+
+use core::time::Duration;
+
+use pleach_core::time::Instant;
+
+use super::scoreboard::Sent;
+
+/// Recoveries that a widened window outlasts, section 6.2.
+const PERSIST_RECOVERIES: u32 = 16;
+
+/// State of RACK in one sender.
+#[derive(Clone, Debug)]
+pub(super) struct Rack {
+    /// Sending time and end of the segment sent last among those delivered.
+    newest: Option<(Instant, u64)>,
+    rtt: Duration,
+    /// In quarters of the minimal round trip.
+    steps: u32,
+    persist: u32,
+    has_dsack: bool,
+    /// The next widening waits until this position is acknowledged.
+    round_end: u64,
+    /// Whether reordering was ever seen.
+    pub(super) is_reordering_seen: bool,
+}
+
+/// What the reordering window depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Situation {
+    pub(super) min_rtt: Duration,
+    pub(super) smoothed_rtt: Duration,
+    /// In recovery or after a timeout.
+    pub(super) is_recovering: bool,
+    /// At least the threshold of segments is selectively acknowledged.
+    pub(super) is_threshold_reached: bool,
+}
+
+impl Rack {
+    pub(super) const fn new() -> Self {
+        Self {
+            newest: None,
+            rtt: Duration::ZERO,
+            steps: 1,
+            persist: 0,
+            has_dsack: false,
+            round_end: 0,
+            is_reordering_seen: false,
+        }
+    }
+
+    /// Takes a segment newly delivered (section 6.2 step 2). `segment` as it was before.
+    pub(super) fn on_delivered(&mut self, now: Instant, segment: &Sent, min_rtt: Duration) {
+        let rtt = now.since(segment.sent_at);
+        if segment.was_resent && rtt < min_rtt {
+            // The original arrived, not what was sent again.
+            return;
+        }
+        self.rtt = rtt;
+        let sent = (segment.sent_at, segment.end);
+        self.newest = Some(self.newest.map_or(sent, |newest| newest.max(sent)));
+    }
+
+    /// A DSACK came: something was sent again in vain.
+    pub(super) fn on_dsack(&mut self) {
+        self.has_dsack = true;
+    }
+
+    /// Widens the window once a round (section 6.2 step 4), when `una` is acknowledged and `nxt` the next to be sent.
+    pub(super) fn update_window(&mut self, una: u64, nxt: u64) {
+        if una < self.round_end {
+            self.has_dsack = false;
+        }
+        if self.has_dsack {
+            self.steps = (self.steps + 1).min(255);
+            self.has_dsack = false;
+            self.round_end = nxt;
+            self.persist = PERSIST_RECOVERIES;
+        } else if self.persist == 0 {
+            self.steps = 1;
+        }
+    }
+
+    /// A recovery ended without being undone.
+    pub(super) fn on_recovery_end(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+    }
+
+    /// A reduction turned out needless: the window stays wide for longer.
+    pub(super) fn on_undo(&mut self) {
+        self.persist = (self.persist + 1).min(PERSIST_RECOVERIES);
+    }
+
+    /// The reordering window.
+    pub(super) fn window(&self, situation: &Situation) -> Duration {
+        if !self.is_reordering_seen && (situation.is_recovering || situation.is_threshold_reached) {
+            return Duration::ZERO;
+        }
+        (situation.min_rtt / 4 * self.steps).min(situation.smoothed_rtt)
+    }
+
+    /// How long until `segment` counts as lost; `None` if nothing sent later was delivered.
+    pub(super) fn time_left(
+        &self,
+        now: Instant,
+        segment: &Sent,
+        window: Duration,
+    ) -> Option<Duration> {
+        (self.newest? > (segment.sent_at, segment.end)).then(|| self.age_left(now, segment, window))
+    }
+
+    /// The same whatever was delivered, for the retransmission timer (section 6.3).
+    pub(super) fn age_left(&self, now: Instant, segment: &Sent, window: Duration) -> Duration {
+        (self.rtt + window).saturating_sub(now.since(segment.sent_at))
+    }
+}

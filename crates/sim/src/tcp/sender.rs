@@ -1,0 +1,508 @@
+//! The sending half of a connection: what to send and when. Losses and their consequences are in [`recovery`].
+//!
+//! Positions count the bytes of the stream in 64 bits: 0 is SYN, 1 the first byte, the one past the last byte is FIN.
+//! The window is in segments, and it grows only while it is what limits the sender (Linux's `is_cwnd_limited`; the aim
+//! of RFC 7661). After an idle timeout it halves per timeout down to the initial window (RFC 5681 section 4.1).
+
+mod recovery;
+
+use core::{ops::Range, time::Duration};
+
+use pleach_core::time::{Instant, saturating_nanos};
+
+use self::recovery::{Phase, Undo};
+use super::{
+    Recovery, TcpConfig, TcpStats,
+    congestion::{Controller, Window},
+    prr::Prr,
+    rack::Rack,
+    rtt::{MIN_DEVIATION, RttEstimator},
+    scoreboard::Scoreboard,
+};
+
+/// Segments of reordering that make no loss, before any was seen (RFC 5681's three duplicates).
+const DUP_THRESHOLD: u32 = 3;
+
+/// Linux's smallest timeout: two ticks of a millisecond.
+const TICKS: Duration = Duration::from_millis(2);
+
+/// A greedy stream ends here: never.
+const NEVER: u64 = u64::MAX / 2;
+
+/// What the peer and the handshake left to the sender.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Negotiated {
+    /// Largest payload.
+    pub(super) mss: u32,
+    pub(super) has_sack: bool,
+    /// Position past the last the peer takes.
+    pub(super) window_end: u64,
+    /// SYN or SYN-ACK was lost: RFC 5681 section 3.1 begins with one segment.
+    pub(super) was_retransmitted: bool,
+}
+
+/// Acknowledgement, translated to positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckInfo<'a> {
+    pub(super) now: Instant,
+    pub(super) ack: u64,
+    pub(super) window_end: u64,
+    /// Ascending.
+    pub(super) sack: &'a [(u64, u64)],
+    pub(super) dsack: Option<(u64, u64)>,
+    /// Our clock in milliseconds as the peer echoes it.
+    pub(super) echo: Option<u32>,
+    pub(super) has_ece: bool,
+    pub(super) has_payload: bool,
+}
+
+/// A segment to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outgoing {
+    pub(super) start: u64,
+    /// Past the payload; FIN not counted.
+    pub(super) end: u64,
+    pub(super) has_fin: bool,
+    pub(super) is_resend: bool,
+    /// Answers ECE.
+    pub(super) has_cwr: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimerKind {
+    LossProbe,
+    Retransmission,
+    WindowProbe,
+}
+
+/// A tail loss probe under way (RFC 8985 section 7).
+#[derive(Clone, Copy, Debug)]
+struct LossProbe {
+    high: u64,
+    is_resend: bool,
+}
+
+/// How much of the window is used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    is_cwnd_limited: bool,
+    max_outstanding: u32,
+    until: u64,
+}
+
+/// Counters.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    retransmits: u64,
+    timeouts: u64,
+    recoveries: u64,
+    undos: u64,
+    dsacks: u64,
+    loss_probes: u64,
+}
+
+/// Sender of one direction.
+#[derive(Clone, Debug)]
+pub(super) struct Sender {
+    board: Scoreboard,
+    una: u64,
+    nxt: u64,
+    stream_end: u64,
+    is_closing: bool,
+    mss: u32,
+    initial_window: u32,
+    has_sack: bool,
+    is_nagle: bool,
+    window_end: u64,
+    rtt: RttEstimator,
+    /// `None`: losses by counting.
+    rack: Option<Rack>,
+    window: Window,
+    controller: Controller,
+    prr: Prr,
+    phase: Phase,
+    /// An episode ends when this position is acknowledged.
+    high: u64,
+    undo: Option<Undo>,
+    /// When the first segment of an episode was sent again, in milliseconds of the timestamp clock.
+    first_resend_ms: Option<u32>,
+    reordering: u32,
+    max_reordering: u32,
+    timer: Option<(Instant, TimerKind)>,
+    reorder_at: Option<Instant>,
+    loss_probe: Option<LossProbe>,
+    due_probe: Option<TimerKind>,
+    usage: Usage,
+    last_sent_at: Instant,
+    last_small_end: u64,
+    is_cwr_due: bool,
+    /// Timeouts since something was acknowledged.
+    consecutive_timeouts: u32,
+    counters: Counters,
+}
+
+impl Sender {
+    /// Begins at position 1, the handshake being over. `rtt` has its sample, if there is one.
+    pub(super) fn new(config: &TcpConfig, negotiated: Negotiated, rtt: RttEstimator) -> Self {
+        let initial_window = if negotiated.was_retransmitted {
+            1
+        } else {
+            config.initial_window.max(1)
+        };
+        Self {
+            board: Scoreboard::default(),
+            una: 1,
+            nxt: 1,
+            stream_end: 1,
+            is_closing: false,
+            mss: negotiated.mss,
+            initial_window: config.initial_window.max(1),
+            has_sack: negotiated.has_sack,
+            is_nagle: config.nagle,
+            window_end: negotiated.window_end,
+            rtt,
+            rack: (config.recovery == Recovery::Rack && negotiated.has_sack).then(Rack::new),
+            window: Window::new(initial_window),
+            controller: Controller::new(config.cc),
+            prr: Prr::default(),
+            phase: Phase::Open,
+            high: 1,
+            undo: None,
+            first_resend_ms: None,
+            reordering: DUP_THRESHOLD,
+            max_reordering: config.max_reordering.max(DUP_THRESHOLD),
+            timer: None,
+            reorder_at: None,
+            loss_probe: None,
+            due_probe: None,
+            usage: Usage::default(),
+            last_sent_at: Instant::ZERO,
+            last_small_end: 0,
+            is_cwr_due: false,
+            consecutive_timeouts: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Adds `bytes` to the stream; `None`: without end. Nothing is added once closing.
+    pub(super) fn write(&mut self, bytes: Option<u64>) {
+        if !self.is_closing {
+            let bytes = bytes.unwrap_or(NEVER);
+            self.stream_end = self.stream_end.saturating_add(bytes).min(NEVER);
+        }
+    }
+
+    /// FIN follows the last byte written; a greedy stream ends where it is.
+    pub(super) fn close(&mut self) {
+        self.is_closing = true;
+        if self.stream_end >= NEVER {
+            self.stream_end = self.nxt;
+        }
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    /// Whether FIN was acknowledged.
+    pub(super) fn is_finished(&self) -> bool {
+        self.is_closing && self.una > self.stream_end
+    }
+
+    /// The next position to be sent.
+    pub(super) fn nxt(&self) -> u64 {
+        self.nxt
+    }
+
+    /// The first position not acknowledged.
+    pub(super) fn una(&self) -> u64 {
+        self.una
+    }
+
+    /// Bytes of the stream acknowledged.
+    pub(super) fn acked_bytes(&self) -> u64 {
+        self.una.min(self.stream_end) - 1
+    }
+
+    pub(super) fn consecutive_timeouts(&self) -> u32 {
+        self.consecutive_timeouts
+    }
+
+    pub(super) fn smoothed_rtt(&self) -> Option<Duration> {
+        self.rtt.smoothed()
+    }
+
+    pub(super) fn rto(&self) -> Duration {
+        self.rtt.rto()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        crate::link::earliest(self.timer.map(|(at, _)| at), self.reorder_at)
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.reorder_at.is_some_and(|at| at <= now) {
+            self.reorder_at = None;
+            self.on_reorder_timer(now);
+        }
+        let Some((_, kind)) = self.timer.filter(|(at, _)| *at <= now) else {
+            return;
+        };
+        self.timer = None;
+        match kind {
+            TimerKind::Retransmission => {
+                if self.board.outstanding_pkts() > 0 {
+                    self.on_retransmission_timeout(now);
+                }
+            }
+            TimerKind::LossProbe => {
+                if self.loss_probe.is_none() {
+                    self.due_probe = Some(kind);
+                }
+                self.arm_retransmission(now);
+            }
+            TimerKind::WindowProbe => {
+                self.rtt.back_off();
+                self.due_probe = Some(kind);
+            }
+        }
+    }
+
+    /// The next segment to send.
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        if let Some(kind) = self.due_probe.take()
+            && let Some(probe) = self.send_probe(now, kind)
+        {
+            return Some(probe);
+        }
+        if self.board.in_flight_pkts() < self.window.cwnd
+            && let Some(id) = self.board.next_lost()
+        {
+            return self.resend(now, id);
+        }
+        self.restart_after_idle(now);
+        let next = self
+            .next_new()
+            .filter(|_| self.board.in_flight_pkts() < self.window.cwnd);
+        if let Some((end, has_fin)) = next {
+            return Some(self.send_new(now, end, has_fin));
+        }
+        self.validate_window();
+        self.arm_window_probe(now);
+        None
+    }
+
+    pub(super) fn stats(&self) -> TcpStats {
+        TcpStats {
+            cwnd_pkts: self.window.cwnd,
+            ssthresh_pkts: Some(self.window.ssthresh).filter(|s| *s < u32::MAX),
+            in_flight_pkts: self.board.in_flight_pkts(),
+            smoothed_rtt: self.rtt.smoothed(),
+            min_rtt: self.rtt.min(),
+            rto: self.rtt.rto(),
+            acked_bytes: self.acked_bytes(),
+            delivered_pkts: self.board.delivered_pkts,
+            lost_pkts: self.board.total_lost_pkts,
+            retransmits: self.counters.retransmits,
+            timeouts: self.counters.timeouts,
+            recoveries: self.counters.recoveries,
+            undos: self.counters.undos,
+            dsacks: self.counters.dsacks,
+            loss_probes: self.counters.loss_probes,
+            reordering_pkts: self.reordering,
+            ..TcpStats::default()
+        }
+    }
+
+    /// End of the next new segment and whether it carries FIN, if the peer's window and Nagle's algorithm let it.
+    fn next_new(&self) -> Option<(u64, bool)> {
+        let remaining = self.stream_end.saturating_sub(self.nxt);
+        let may_fin = self.is_closing && self.nxt <= self.stream_end;
+        if remaining == 0 && !may_fin {
+            return None;
+        }
+        let room = self.window_end.saturating_sub(self.nxt);
+        let mss = u64::from(self.mss);
+        let len = remaining.min(room).min(mss);
+        let is_last = len == remaining;
+        if len < mss && !is_last && (len == 0 || self.board.outstanding_pkts() > 0) {
+            // Silly window syndrome, RFC 9293 section 3.8.6.2.1.
+            return None;
+        }
+        if len < mss
+            && is_last
+            && !self.is_closing
+            && self.is_nagle
+            && self.last_small_end > self.una
+        {
+            // Nagle as Linux does it (Minshall): one small segment at a time.
+            return None;
+        }
+        Some((self.nxt + len, is_last && may_fin))
+    }
+
+    fn send_new(&mut self, now: Instant, end: u64, has_fin: bool) -> Outgoing {
+        let start = self.nxt;
+        self.nxt = end + u64::from(has_fin);
+        if end - start < u64::from(self.mss) {
+            self.last_small_end = self.nxt;
+        }
+        let was_idle = self.board.outstanding_pkts() == 0;
+        self.board.push(now, start..self.nxt, has_fin);
+        self.on_sent(now);
+        if was_idle || !matches!(self.timer, Some((_, TimerKind::Retransmission))) {
+            self.arm_probe_or_retransmission(now);
+        }
+        Outgoing {
+            start,
+            end,
+            has_fin,
+            is_resend: false,
+            has_cwr: core::mem::take(&mut self.is_cwr_due),
+        }
+    }
+
+    fn resend(&mut self, now: Instant, id: u64) -> Option<Outgoing> {
+        let segment = self.board.resend(now, id)?;
+        self.counters.retransmits += 1;
+        self.first_resend_ms.get_or_insert(timestamp(now));
+        if let Some(undo) = &mut self.undo {
+            undo.resent_pkts = Some(undo.resent_pkts.unwrap_or(0) + 1);
+        }
+        if id == self.board.first_id() {
+            self.arm_retransmission(now);
+        }
+        self.on_sent(now);
+        Some(Outgoing {
+            start: segment.start,
+            end: segment.end - u64::from(segment.has_fin),
+            has_fin: segment.has_fin,
+            is_resend: true,
+            has_cwr: false,
+        })
+    }
+
+    fn on_sent(&mut self, now: Instant) {
+        self.last_sent_at = now;
+        if self.phase.is_reducing() {
+            self.prr.on_sent();
+        }
+    }
+
+    fn send_probe(&mut self, now: Instant, kind: TimerKind) -> Option<Outgoing> {
+        if kind == TimerKind::WindowProbe {
+            // An old position makes the peer say its window.
+            let start = self.una.saturating_sub(1);
+            return Some(Outgoing {
+                start,
+                end: start,
+                has_fin: false,
+                is_resend: true,
+                has_cwr: false,
+            });
+        }
+        let last = self.board.last_id()?;
+        self.counters.loss_probes += 1;
+        let outgoing = match self.next_new() {
+            Some((end, has_fin)) => self.send_new(now, end, has_fin),
+            None => self.resend(now, last)?,
+        };
+        self.loss_probe = Some(LossProbe {
+            high: self.nxt,
+            is_resend: outgoing.is_resend,
+        });
+        self.arm_retransmission(now);
+        Some(outgoing)
+    }
+
+    fn arm_retransmission(&mut self, now: Instant) {
+        self.timer = (self.board.outstanding_pkts() > 0)
+            .then(|| (now + self.rtt.rto(), TimerKind::Retransmission));
+    }
+
+    /// A tail loss probe if one may be sent (RFC 8985 section 7.2), never later than the retransmission timer.
+    fn arm_probe_or_retransmission(&mut self, now: Instant) {
+        self.arm_retransmission(now);
+        let outstanding = self.board.outstanding_pkts();
+        if self.rack.is_none() || outstanding == 0 || self.loss_probe.is_some() {
+            return;
+        }
+        let (Phase::Open | Phase::Cwr, Some(smoothed)) = (self.phase, self.rtt.smoothed()) else {
+            return;
+        };
+        let margin = if outstanding == 1 {
+            MIN_DEVIATION
+        } else {
+            TICKS
+        };
+        let delay = (smoothed * 2 + margin).min(self.rtt.rto());
+        self.timer = Some((now + delay, TimerKind::LossProbe));
+    }
+
+    fn arm_window_probe(&mut self, now: Instant) {
+        let has_data =
+            self.nxt < self.stream_end || (self.is_closing && self.nxt == self.stream_end);
+        if self.timer.is_none()
+            && has_data
+            && self.board.outstanding_pkts() == 0
+            && self.next_new().is_none()
+        {
+            self.timer = Some((now + self.rtt.rto(), TimerKind::WindowProbe));
+        }
+    }
+
+    fn restart_after_idle(&mut self, now: Instant) {
+        if self.board.outstanding_pkts() > 0 || self.nxt == 1 || self.next_new().is_none() {
+            return;
+        }
+        let idle = now.since(self.last_sent_at);
+        self.controller.on_idle(now, idle);
+        let rto_ns = saturating_nanos(self.rtt.rto()).max(1);
+        let timeouts = saturating_nanos(idle) / rto_ns;
+        if timeouts > 0 {
+            self.window.ssthresh = self.current_ssthresh();
+            let floor = self.initial_window.min(self.window.cwnd);
+            let shift = u32::try_from(timeouts).unwrap_or(31).min(31);
+            self.window.cwnd = (self.window.cwnd >> shift).max(floor);
+        }
+        self.last_sent_at = now;
+    }
+
+    /// Notes, when nothing more can be sent, whether the congestion window was what stopped it.
+    fn validate_window(&mut self) {
+        let outstanding = self.board.outstanding_pkts();
+        let is_cwnd_limited = self.board.in_flight_pkts() >= self.window.cwnd;
+        if self.una >= self.usage.until
+            || is_cwnd_limited
+            || (!self.usage.is_cwnd_limited && outstanding > self.usage.max_outstanding)
+        {
+            self.usage = Usage {
+                is_cwnd_limited,
+                max_outstanding: outstanding,
+                until: self.nxt,
+            };
+        }
+    }
+
+    fn is_cwnd_limited(&self) -> bool {
+        self.usage.is_cwnd_limited
+            || (self.window.is_slow_start()
+                && self.window.cwnd < self.usage.max_outstanding.saturating_mul(2))
+    }
+}
+
+/// The timestamp clock: milliseconds, wrapping.
+pub(super) fn timestamp(now: Instant) -> u32 {
+    let millis = now.as_nanos() / 1_000_000;
+    u32::try_from(millis & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+/// Length of a range of positions in segments of `mss`, rounded up.
+fn pkts_of(range: &Range<u64>, mss: u32) -> u32 {
+    let pkts = range
+        .end
+        .saturating_sub(range.start)
+        .div_ceil(u64::from(mss.max(1)));
+    u32::try_from(pkts).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,167 @@
+//! Bulk transfer over TCP: one connection, each end an application.
+
+use core::net::SocketAddr;
+
+use pleach_core::{rng::Rng, time::Instant};
+
+use super::{Io, Schedule, TICK};
+use crate::{
+    measure::FlowReport,
+    tcp::{Connection, Segment, State, TcpConfig},
+};
+
+/// One end of a bulk transfer.
+#[derive(Debug)]
+pub(super) struct Bulk {
+    local: SocketAddr,
+    remote: SocketAddr,
+    schedule: Schedule,
+    config: TcpConfig,
+    is_client: bool,
+    is_sender: bool,
+    isn: Rng,
+    connection: Option<Connection>,
+    /// When the client connects (again).
+    connect_at: Option<Instant>,
+    /// When the sender notes the round trip next.
+    sample_at: Instant,
+    received: u64,
+    report: FlowReport,
+}
+
+impl Bulk {
+    /// The end that connects.
+    pub(super) fn client(
+        local: SocketAddr,
+        remote: SocketAddr,
+        schedule: Schedule,
+        config: TcpConfig,
+        is_sender: bool,
+        isn: Rng,
+    ) -> Self {
+        Self {
+            connect_at: Some(schedule.start),
+            is_client: true,
+            ..Self::server(local, remote, schedule, config, is_sender, isn)
+        }
+    }
+
+    /// The end that listens.
+    pub(super) fn server(
+        local: SocketAddr,
+        remote: SocketAddr,
+        schedule: Schedule,
+        config: TcpConfig,
+        is_sender: bool,
+        isn: Rng,
+    ) -> Self {
+        let limit = if is_sender { None } else { Some(0) };
+        Self {
+            local,
+            remote,
+            schedule,
+            config: TcpConfig { limit, ..config },
+            is_client: false,
+            is_sender,
+            isn,
+            connection: None,
+            connect_at: None,
+            sample_at: schedule.start + TICK,
+            received: 0,
+            report: FlowReport::default(),
+        }
+    }
+
+    pub(super) fn is_between(&self, remote: SocketAddr, local: SocketAddr) -> bool {
+        (self.remote, self.local) == (remote, local)
+    }
+
+    pub(super) fn handle_segment(&mut self, io: &mut Io<'_>, segment: &Segment) {
+        if io.now >= self.schedule.stop {
+            return;
+        }
+        match &mut self.connection {
+            Some(connection) => connection.handle_segment(io.now, segment, false),
+            None if !self.is_client => {
+                let isn = initial_sequence_number(&mut self.isn);
+                self.connection = Some(Connection::accept(io.now, self.config, isn, segment));
+            }
+            None => return,
+        }
+        self.drain(io);
+    }
+
+    pub(super) fn handle_timeout(&mut self, io: &mut Io<'_>) {
+        if io.now >= self.schedule.stop {
+            return;
+        }
+        if self.connect_at.is_some_and(|at| at <= io.now) {
+            self.connect_at = None;
+            let isn = initial_sequence_number(&mut self.isn);
+            self.connection = Some(Connection::connect(io.now, self.config, isn));
+        }
+        if let Some(connection) = &mut self.connection {
+            connection.handle_timeout(io.now);
+        }
+        self.drain(io);
+        if self.samples() && self.sample_at <= io.now {
+            self.sample_at = io.now + TICK;
+            let stats = self.connection.as_ref().map(Connection::stats);
+            if let Some(round_trip) = stats.and_then(|stats| stats.smoothed_rtt) {
+                self.report.delay(round_trip);
+            }
+        }
+    }
+
+    /// `None` from the end on: what is still queued then is dropped.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let connection = self.connection.as_ref().and_then(Connection::poll_timeout);
+        let sample = self.samples().then_some(self.sample_at);
+        [connection, self.connect_at, sample]
+            .into_iter()
+            .flatten()
+            .min()
+            .filter(|&at| at < self.schedule.stop)
+    }
+
+    pub(super) fn finish(mut self) -> FlowReport {
+        if self.is_sender {
+            let stats = self.connection.as_ref().map(Connection::stats);
+            self.report.retransmits = stats.map(|stats| stats.retransmits);
+        }
+        self.report
+    }
+
+    fn samples(&self) -> bool {
+        self.is_sender && self.connection.is_some()
+    }
+
+    /// Takes what has arrived, and sends what may be sent.
+    fn drain(&mut self, io: &mut Io<'_>) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        while let Some(segment) = connection.poll_transmit(io.now) {
+            io.send_segment(self.local, self.remote, &segment);
+        }
+        let new = connection.received() - self.received;
+        if new > 0 {
+            self.received += new;
+            let new = usize::try_from(new).unwrap_or(usize::MAX);
+            self.schedule.record(&mut self.report, io.now, new);
+        }
+        if connection.state() == State::Aborted {
+            // The listener waits for another; the client tries again, as it does when it is refused.
+            self.connection = None;
+            self.received = 0;
+            if self.is_client {
+                self.connect_at = Some(io.now + TICK);
+            }
+        }
+    }
+}
+
+/// Where a connection's numbers begin.
+pub(super) fn initial_sequence_number(rng: &mut Rng) -> u32 {
+    u32::try_from(rng.next_u64() >> 32).unwrap_or(0)
+}

@@ -1,0 +1,311 @@
+//! One end of a tunnel: the production engine, driven as the daemon's data path drives it.
+//!
+//! A round of the daemon is: take what has arrived, let timers run, deliver, send until nothing is left. Processes can be
+//! killed and started again; a new one remembers nothing but its configuration.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use ipnet::IpNet;
+use pleach_core::{
+    endpoint::{Endpoint, EndpointConfig, PeerConfig, Reach, Side},
+    ids::PathId,
+    path::link::Link,
+    queue::QueueConfig,
+    rng::Rng,
+    sched::Policy,
+    session::aead::Suite,
+    time::Instant,
+    transmit::{Route, TxQueue},
+    tunnel::Incoming,
+    wire::header::DATA_OVERHEAD,
+};
+
+use super::packet::{Buffers, Packet};
+use crate::scenario::End;
+
+/// MTU of the links' devices.
+pub(crate) const UPLINK_MTU: u16 = 1_500;
+/// What a datagram adds to an inner packet: IPv6 and UDP headers, the tunnel's header and tag.
+#[expect(clippy::cast_possible_truncation, reason = "some 40 bytes")]
+const OUTER_BYTES: u16 = 40 + 8 + DATA_OVERHEAD as u16;
+/// Where the gateway listens.
+const GATEWAY_PORT: u16 = 7_700;
+/// Where the client's sockets are bound; the kernel would choose.
+const CLIENT_PORT: u16 = 40_000;
+/// Batches of one pass, as in the daemon.
+const TX_BATCHES: usize = 32;
+/// From the start of a process to its first packet.
+const START_TIME: Duration = Duration::from_millis(20);
+
+/// One link of the client.
+#[derive(Clone, Debug)]
+pub(crate) struct Uplink {
+    /// Which port of the host it is.
+    pub(crate) port: usize,
+    /// The user's settings.
+    pub(crate) link: Link,
+    pub(crate) v4: IpAddr,
+    /// `None` without IPv6.
+    pub(crate) v6: Option<IpAddr>,
+}
+
+/// What a daemon is told by its configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct DaemonConfig {
+    pub(crate) end: End,
+    pub(crate) private_key: [u8; 32],
+    pub(crate) peer_public_key: [u8; 32],
+    pub(crate) policy: Policy<String>,
+    /// Inner addresses that are the peer's.
+    pub(crate) allowed_ips: Vec<IpNet>,
+    /// `None`: what the links leave.
+    pub(crate) mtu: Option<u16>,
+    /// The gateway's address.
+    pub(crate) gateway: IpAddr,
+    /// A client's links.
+    pub(crate) uplinks: Vec<Uplink>,
+}
+
+impl DaemonConfig {
+    /// The longest inner packet.
+    pub(crate) fn inner_mtu(&self) -> u16 {
+        self.mtu.unwrap_or(UPLINK_MTU - OUTER_BYTES)
+    }
+}
+
+/// The daemon of a host.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    config: DaemonConfig,
+    /// What the kernel would give.
+    entropy: Rng,
+    process: Option<Process>,
+    starts_at: Option<Instant>,
+    /// By uplink.
+    has_carrier: Vec<bool>,
+}
+
+#[derive(Debug)]
+struct Process {
+    endpoint: Endpoint,
+    tx: TxQueue,
+    /// By uplink.
+    paths: Vec<Option<PathId>>,
+}
+
+impl Daemon {
+    /// A daemon that is started at `now`.
+    pub(crate) fn new(config: DaemonConfig, entropy: Rng, now: Instant) -> Self {
+        Self {
+            has_carrier: vec![true; config.uplinks.len()],
+            config,
+            entropy,
+            process: None,
+            starts_at: Some(now),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &DaemonConfig {
+        &self.config
+    }
+
+    /// The engine; `None` while no process runs.
+    pub(crate) fn endpoint(&self) -> Option<&Endpoint> {
+        self.process.as_ref().map(|process| &process.endpoint)
+    }
+
+    /// The UDP port of its sockets.
+    pub(crate) fn port(&self) -> u16 {
+        match self.config.end {
+            End::Client => CLIENT_PORT,
+            End::Gateway => GATEWAY_PORT,
+        }
+    }
+
+    /// Ends the process without a word; starts another at `now` if it `restarts`.
+    pub(crate) fn kill(&mut self, now: Instant, restarts: bool) {
+        self.process = None;
+        self.starts_at = restarts.then(|| now + START_TIME);
+    }
+
+    pub(super) fn handle_carrier(&mut self, now: Instant, port: usize, has_carrier: bool) {
+        for (index, uplink) in self.config.uplinks.iter().enumerate() {
+            let changes = uplink.port == port && self.has_carrier[index] != has_carrier;
+            if !changes {
+                continue;
+            }
+            self.has_carrier[index] = has_carrier;
+            if let Some(process) = &mut self.process
+                && let Some(path) = process.paths[index]
+            {
+                let endpoint = &mut process.endpoint;
+                endpoint.handle_link(now, path, Reach::NONE);
+                endpoint.handle_link(now, path, reach(uplink, has_carrier));
+            }
+        }
+    }
+
+    /// Takes a datagram from a socket. Its content is unspecified afterwards.
+    pub(super) fn handle_datagram(
+        &mut self,
+        now: Instant,
+        source: SocketAddr,
+        destination: SocketAddr,
+        payload: &mut [u8],
+    ) {
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        let (link, local) = match self.config.end {
+            End::Gateway => (Some(PathId(0)), Some(destination.ip())),
+            End::Client => {
+                let to = destination.ip();
+                let is_to = |uplink: &Uplink| uplink.v4 == to || uplink.v6 == Some(to);
+                let index = self.config.uplinks.iter().position(is_to);
+                (index.and_then(|index| process.paths[index]), None)
+            }
+        };
+        if let Some(PathId(link)) = link {
+            let incoming = Incoming {
+                route: Route {
+                    link,
+                    remote: source,
+                    local,
+                },
+                is_congested: false,
+            };
+            process.endpoint.handle_datagram(now, &incoming, payload);
+        }
+    }
+
+    /// Takes a packet from the TUN.
+    pub(super) fn handle_packet(&mut self, now: Instant, packet: &[u8]) {
+        if let Some(Process { endpoint, .. }) = &mut self.process {
+            let packet = endpoint.pool().copy_of(packet);
+            endpoint.handle_packet(now, packet);
+        }
+    }
+
+    /// Does all that can be done now: inner packets to `delivered`, outer ones to `sent`.
+    pub(super) fn settle(
+        &mut self,
+        now: Instant,
+        delivered: &mut VecDeque<Packet>,
+        sent: &mut VecDeque<Packet>,
+        buffers: &mut Buffers,
+    ) {
+        if self.starts_at.is_some_and(|at| at <= now) {
+            self.starts_at = None;
+            self.process = Some(self.start(now));
+        }
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        process.endpoint.handle_timeout(now);
+        while let Some(packet) = process.endpoint.poll_deliver() {
+            delivered.push_back(buffers.copy_of(packet.as_slice()));
+            process.endpoint.pool().recycle(packet);
+        }
+        loop {
+            process.tx.clear();
+            process.endpoint.poll_transmit(now, &mut process.tx);
+            if process.tx.is_empty() {
+                break;
+            }
+            for batch in process.tx.batches() {
+                let Some(source) = source(&self.config, &process.paths, batch.route()) else {
+                    continue;
+                };
+                let port = match self.config.end {
+                    End::Client => CLIENT_PORT,
+                    End::Gateway => GATEWAY_PORT,
+                };
+                let source = SocketAddr::new(source, port);
+                for datagram in batch.bytes().chunks(batch.segment_len()) {
+                    sent.extend(buffers.datagram(source, batch.route().remote, |bytes| {
+                        bytes.extend_from_slice(datagram);
+                    }));
+                }
+            }
+        }
+        while process.endpoint.poll_event().is_some() {}
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let engine = self.endpoint().and_then(Endpoint::poll_timeout);
+        engine.into_iter().chain(self.starts_at).min()
+    }
+
+    fn start(&mut self, now: Instant) -> Process {
+        let config = &self.config;
+        let peer = |name: &str| PeerConfig {
+            name: name.to_owned(),
+            public_key: config.peer_public_key,
+            preshared_key: [0; 32],
+            allowed_ips: config.allowed_ips.clone(),
+            policy: config.policy.clone(),
+        };
+        let side = match config.end {
+            End::Client => Side::Client {
+                gateway: peer("gateway"),
+                endpoints: vec![SocketAddr::new(config.gateway, GATEWAY_PORT)],
+            },
+            End::Gateway => Side::Gateway {
+                clients: vec![peer("client")],
+            },
+        };
+        let mtu = config.inner_mtu();
+        let endpoint_config = EndpointConfig {
+            private_key: config.private_key,
+            // Those of a processor with AES, whatever this one has: the same bytes everywhere.
+            suites: Suite::preferred(true).to_vec(),
+            queue: QueueConfig::default(),
+            mtu: usize::from(mtu),
+            side,
+        };
+        let mut entropy = [0; 32];
+        self.entropy.fill(&mut entropy);
+        let mut endpoint = Endpoint::new(endpoint_config, entropy, now);
+        let mut paths = Vec::new();
+        for (uplink, &has_carrier) in config.uplinks.iter().zip(&self.has_carrier) {
+            let link = Link {
+                mtu,
+                ..uplink.link.clone()
+            };
+            let path = endpoint.add_link(now, link);
+            if let Some(path) = path {
+                endpoint.handle_link(now, path, reach(uplink, has_carrier));
+            }
+            paths.push(path);
+        }
+        Process {
+            endpoint,
+            tx: TxQueue::new(TX_BATCHES),
+            paths,
+        }
+    }
+}
+
+fn reach(uplink: &Uplink, has_carrier: bool) -> Reach {
+    Reach {
+        v4: has_carrier,
+        v6: has_carrier && uplink.v6.is_some(),
+    }
+}
+
+/// The source address of what is sent on `route`; `None` if the link has none of the family.
+fn source(config: &DaemonConfig, paths: &[Option<PathId>], route: &Route) -> Option<IpAddr> {
+    let is_v6 = route.remote.is_ipv6();
+    match config.end {
+        End::Client => {
+            let index = paths
+                .iter()
+                .position(|&path| path == Some(PathId(route.link)))?;
+            let uplink = &config.uplinks[index];
+            if is_v6 { uplink.v6 } else { Some(uplink.v4) }
+        }
+        End::Gateway => Some(route.local.unwrap_or(config.gateway)),
+    }
+}

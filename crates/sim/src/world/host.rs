@@ -1,0 +1,171 @@
+//! A host: addresses, routes, applications, perhaps one end of a tunnel. It forwards what is not its own.
+
+use core::net::IpAddr;
+use std::collections::VecDeque;
+
+use ipnet::IpNet;
+use pleach_core::{packet::PacketView, time::Instant};
+
+use super::{
+    daemon::Daemon,
+    packet::{Outbox, Packet, datagram},
+};
+use crate::traffic::{App, Io};
+
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    Port(usize),
+    Tunnel,
+}
+
+/// A line of a routing table; the first that matches counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    /// Only packets with this source, as by a rule of policy routing.
+    pub(crate) from: Option<IpAddr>,
+    pub(crate) to: IpNet,
+    pub(crate) via: Via,
+}
+
+/// A host.
+#[derive(Debug, Default)]
+pub(crate) struct Host {
+    addresses: Vec<IpAddr>,
+    routes: Vec<Route>,
+    apps: Vec<App>,
+    daemon: Option<Daemon>,
+    /// Packets of the host's own, to be routed.
+    sent: VecDeque<Packet>,
+    /// Packets that were corrupt, had no route, or nobody wanted.
+    drops: u64,
+}
+
+impl Host {
+    pub(crate) fn new(addresses: Vec<IpAddr>, routes: Vec<Route>) -> Self {
+        Self {
+            addresses,
+            routes,
+            ..Self::default()
+        }
+    }
+
+    /// Adds an application.
+    pub(crate) fn add_app(&mut self, app: App) {
+        self.apps.push(app);
+    }
+
+    /// The applications, in the order they were added.
+    pub(crate) fn take_apps(&mut self) -> Vec<App> {
+        core::mem::take(&mut self.apps)
+    }
+
+    pub(crate) fn set_daemon(&mut self, daemon: Daemon) {
+        self.daemon = Some(daemon);
+    }
+
+    pub(crate) fn daemon(&self) -> Option<&Daemon> {
+        self.daemon.as_ref()
+    }
+
+    pub(crate) fn daemon_mut(&mut self) -> Option<&mut Daemon> {
+        self.daemon.as_mut()
+    }
+
+    /// A port has lost its carrier, or got it back.
+    pub(super) fn handle_carrier(&mut self, now: Instant, port: usize, has_carrier: bool) {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.handle_carrier(now, port, has_carrier);
+        }
+    }
+
+    pub(super) fn handle_packet(&mut self, now: Instant, packet: Packet, outbox: &mut Outbox) {
+        if packet.is_corrupt() {
+            return self.drop(packet, outbox);
+        }
+        self.take_in(now, packet, outbox);
+        self.send_all(now, outbox);
+    }
+
+    /// Lets timers run and sends all that may be sent.
+    pub(super) fn settle(&mut self, now: Instant, outbox: &mut Outbox) {
+        for app in &mut self.apps {
+            if app.poll_timeout().is_some_and(|at| at <= now) {
+                app.handle_timeout(&mut Io::new(now, &mut self.sent, &mut outbox.buffers));
+            }
+        }
+        self.send_all(now, outbox);
+        let Some(daemon) = &mut self.daemon else {
+            return;
+        };
+        let mut delivered = VecDeque::new();
+        daemon.settle(now, &mut delivered, &mut self.sent, &mut outbox.buffers);
+        for packet in delivered {
+            self.take_in(now, packet, outbox);
+        }
+        self.send_all(now, outbox);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let apps = self.apps.iter().filter_map(App::poll_timeout);
+        let daemon = self.daemon.as_ref().and_then(Daemon::poll_timeout);
+        apps.chain(daemon).min()
+    }
+
+    /// Hands a packet to whom it is for, or forwards it.
+    fn take_in(&mut self, now: Instant, mut packet: Packet, outbox: &mut Outbox) {
+        let Ok(view) = PacketView::parse(packet.bytes()) else {
+            return self.drop(packet, outbox);
+        };
+        if !self.addresses.contains(&view.destination()) {
+            return self.route(now, packet, outbox);
+        }
+        let is_taken = match (datagram(&view), &mut self.daemon) {
+            (Some(datagram), Some(daemon)) if daemon.port() == datagram.destination.port() => {
+                let (source, destination) = (datagram.source, datagram.destination);
+                let start = packet.bytes().len() - datagram.payload.len();
+                let payload = &mut packet.bytes_mut()[start..];
+                daemon.handle_datagram(now, source, destination, payload);
+                true
+            }
+            _ => {
+                let mut io = Io::new(now, &mut self.sent, &mut outbox.buffers);
+                self.apps
+                    .iter_mut()
+                    .any(|app| app.handle_packet(&mut io, &view))
+            }
+        };
+        self.drops += u64::from(!is_taken);
+        outbox.buffers.recycle(packet);
+    }
+
+    fn send_all(&mut self, now: Instant, outbox: &mut Outbox) {
+        while let Some(packet) = self.sent.pop_front() {
+            self.route(now, packet, outbox);
+        }
+    }
+
+    fn route(&mut self, now: Instant, packet: Packet, outbox: &mut Outbox) {
+        let via = PacketView::parse(packet.bytes()).ok().and_then(|view| {
+            let (source, destination) = (view.source(), view.destination());
+            let mut routes = self.routes.iter();
+            let route = routes.find(|route| {
+                route.from.is_none_or(|from| from == source) && route.to.contains(&destination)
+            })?;
+            Some(route.via)
+        });
+        match (via, &mut self.daemon) {
+            (Some(Via::Port(port)), _) => outbox.send(port, packet),
+            (Some(Via::Tunnel), Some(daemon)) => {
+                daemon.handle_packet(now, packet.bytes());
+                outbox.buffers.recycle(packet);
+            }
+            (Some(Via::Tunnel), None) | (None, _) => self.drop(packet, outbox),
+        }
+    }
+
+    fn drop(&mut self, packet: Packet, outbox: &mut Outbox) {
+        self.drops += 1;
+        outbox.buffers.recycle(packet);
+    }
+}
