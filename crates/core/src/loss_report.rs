@@ -8,7 +8,8 @@
 //!
 //! How long a lost datagram was nobody knows: it counts as the mean of the two around the gap.
 //!
-//! The sender ([`LossLedger`]) takes differences, and adds what it has sent between the two reports.
+//! The sender ([`LossLedger`]) takes differences, and adds what it has sent between the two reports. What was under way
+//! on a path when it fell silent is no sign of a full line, and was sent again elsewhere: those losses are passed over.
 //!
 //! Bounds: [`MAX_GAPS`] gaps per path; beyond that the oldest counts as lost at once.
 
@@ -199,9 +200,23 @@ impl PathWatch {
 }
 
 /// The sending side: what the reports say since the last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LossLedger {
     paths: [Option<Entry>; PathId::MAX],
+    outages: [Option<Outage>; PathId::MAX],
+    /// Intervals in which the losses of an outage are told, once the path carries again.
+    outage_intervals: u32,
+}
+
+/// What a path took with it when it fell silent.
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    /// Datagrams that were under way.
+    pkts: u64,
+    /// The first number sent after it.
+    next: Seq,
+    /// The interval in which a later number was first reported.
+    over_in: Option<u32>,
 }
 
 /// What was known at the last report.
@@ -212,6 +227,31 @@ struct Entry {
 }
 
 impl LossLedger {
+    /// Nothing is reported yet. `interval`, `timeout`: what the other end was asked for.
+    #[must_use]
+    pub fn new(interval: Duration, timeout: Duration) -> Self {
+        let intervals = saturating_nanos(timeout) / saturating_nanos(interval).max(1);
+        Self {
+            paths: [None; PathId::MAX],
+            outages: [None; PathId::MAX],
+            outage_intervals: u32::try_from(intervals)
+                .unwrap_or(u32::MAX)
+                .saturating_add(1),
+        }
+    }
+
+    /// The path fell silent with `pkts` data datagrams under way; the next will be number `next`.
+    pub fn on_outage(&mut self, path: PathId, pkts: u64, next: Seq) {
+        if let Some(outage) = self.outages.get_mut(path.index()) {
+            let before = outage.map_or(0, |outage| outage.pkts);
+            *outage = Some(Outage {
+                pkts: before + pkts,
+                next,
+                over_in: None,
+            });
+        }
+    }
+
     /// Takes a report on `path`, on which `sent_pkts` of `sent_bytes` have been sent in all. `None` if it is not newer
     /// than the last.
     pub fn on_report(
@@ -239,13 +279,40 @@ impl LossLedger {
             report: *report,
             sent,
         });
-        Some(LossCounts {
+        let mut counts = LossCounts {
             intervals,
             lost_pkts: report.lost_pkts.saturating_sub(last.lost_pkts),
             lost_bytes: report.lost_bytes.saturating_sub(last.lost_bytes),
             sent_pkts: sent.0.saturating_sub(before.0),
             sent_bytes: sent.1.saturating_sub(before.1),
-        })
+        };
+        self.pass_over_outage(path, report, &mut counts);
+        Some(counts)
+    }
+
+    /// Takes the losses of an outage out of `counts`.
+    fn pass_over_outage(&mut self, path: PathId, report: &LossReport, counts: &mut LossCounts) {
+        let Some(slot) = self.outages.get_mut(path.index()) else {
+            return;
+        };
+        let Some(outage) = slot else {
+            return;
+        };
+        let passed = counts.lost_pkts.min(outage.pkts);
+        outage.pkts -= passed;
+        if passed > 0 {
+            let bytes = u128::from(counts.lost_bytes) * u128::from(passed);
+            let bytes = bytes / u128::from(counts.lost_pkts);
+            counts.lost_bytes -= u64::try_from(bytes).unwrap_or(u64::MAX);
+            counts.lost_pkts -= passed;
+        }
+        if outage.next.is_after(report.highest_seq) {
+            return;
+        }
+        let over_in = *outage.over_in.get_or_insert(report.interval);
+        if outage.pkts == 0 || report.interval.wrapping_sub(over_in) > self.outage_intervals {
+            *slot = None;
+        }
     }
 }
 
@@ -363,8 +430,36 @@ mod tests {
     }
 
     #[test]
+    fn losses_of_an_outage_are_passed_over_and_later_ones_are_not() {
+        let mut ledger = LossLedger::new(T, T);
+        let lost = |ledger: &mut LossLedger, interval, lost, highest| {
+            let report = LossReport {
+                highest_seq: Seq(highest),
+                ..report(interval, lost)
+            };
+            let counts = ledger.on_report(PATH, &report, 0, 0).expect("newer");
+            assert_eq!(counts.lost_bytes, counts.lost_pkts * 1000);
+            counts.lost_pkts
+        };
+        assert_eq!(lost(&mut ledger, 1, 5, 10), 5);
+        ledger.on_outage(PATH, 30, Seq(40));
+        assert_eq!(lost(&mut ledger, 2, 5, 10), 0);
+        // The path returns: 28 of the 30 are missing, and two others.
+        assert_eq!(lost(&mut ledger, 3, 5, 50), 0);
+        assert_eq!(lost(&mut ledger, 4, 33, 60), 0);
+        assert_eq!(lost(&mut ledger, 5, 37, 60), 2);
+        // A false alarm excuses nothing later.
+        ledger.on_outage(PATH, 30, Seq(70));
+        for interval in 6..=8 {
+            assert_eq!(lost(&mut ledger, interval, 37, 80), 0);
+        }
+        assert_eq!(lost(&mut ledger, 9, 37, 80), 0);
+        assert_eq!(lost(&mut ledger, 10, 47, 90), 10);
+    }
+
+    #[test]
     fn the_ledger_takes_differences_and_ignores_what_is_old() {
-        let mut ledger = LossLedger::default();
+        let mut ledger = LossLedger::new(T, T);
         let counts = |intervals, lost_pkts, sent_pkts| {
             Some(LossCounts {
                 intervals,

@@ -117,6 +117,12 @@ pub trait Scheduler {
         let _ = (now, path, counts);
     }
 
+    /// Takes note of the paths, though there is no packet: now and then, so that [`weight`](Self::weight) is true while
+    /// nothing is sent. `paths` as in [`pick`](Self::pick), but perhaps none is ready.
+    fn on_paths(&mut self, paths: &[PathView]) {
+        let _ = paths;
+    }
+
     /// The weight the policy gives a path at this moment; `None` if it has none of its own, or has not seen the path.
     fn weight(&self, id: PathId) -> Option<u32> {
         let _ = id;
@@ -126,10 +132,6 @@ pub trait Scheduler {
 
 /// Any of the policies, dispatched by enum.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one per tunnel, and boxing costs the packet path a hop"
-)]
 pub enum AnyScheduler {
     /// See [`Awi`].
     Awi(Awi),
@@ -207,6 +209,12 @@ impl Scheduler for AnyScheduler {
     fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {
         if let Self::Awi(policy) = self {
             policy.on_loss_report(now, path, counts);
+        }
+    }
+
+    fn on_paths(&mut self, paths: &[PathView]) {
+        if let Self::Awi(policy) = self {
+            policy.on_paths(paths);
         }
     }
 

@@ -128,13 +128,13 @@ impl Tunnel {
             paths: core::array::from_fn(|_| None),
             former: core::array::from_fn(|_| None),
             receptions: losses::Receptions::new(Instant::ZERO, scheduler.reception()),
+            loss_ledger: losses::ledger(scheduler.reception()),
             resolved,
             scheduler,
             policy,
             queue: Queue::new(queue),
             resequencer: AnyResequencer::default(),
             loss_watch: None,
-            loss_ledger: LossLedger::default(),
             next_global: Seq(0),
             flows: Vec::new(),
             reinject: VecDeque::new(),
@@ -375,7 +375,7 @@ impl Tunnel {
         self.resequencer.reset(&mut self.dropped);
         self.receptions = losses::Receptions::new(now, self.scheduler.reception());
         self.loss_watch = None;
-        self.loss_ledger = LossLedger::default();
+        self.loss_ledger = losses::ledger(self.scheduler.reception());
         self.dropped
             .extend(self.reinject.drain(..).map(|numbered| numbered.packet));
         self.dropped
@@ -438,6 +438,9 @@ impl Tunnel {
         else {
             return;
         };
+        let next = egress::wire_seq(path.sender.next_data());
+        let outstanding = path.sender.outstanding_pkts() as u64;
+        self.loss_ledger.on_outage(id, outstanding, next);
         let before = self.reinject.len();
         path.sender.take_unreported(id, &mut self.reinject);
         self.counts.reinjected += (self.reinject.len() - before) as u64;

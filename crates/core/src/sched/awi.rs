@@ -158,6 +158,10 @@ impl Scheduler for Awi {
         self.control.share(turns);
     }
 
+    fn on_paths(&mut self, paths: &[PathView]) {
+        self.see(paths);
+    }
+
     fn weight(&self, id: PathId) -> Option<u32> {
         let at = self.lines.iter().position(|line| line.id == id)?;
         Some(self.turns[at].weight)

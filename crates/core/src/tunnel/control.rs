@@ -10,6 +10,7 @@ use crate::{
     ids::PathId,
     path::{Path, delay::RelativeDelay, rate::Delivered, rate_control::FILLED, sender::Origin},
     role::Role,
+    sched::Scheduler,
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
@@ -202,6 +203,8 @@ impl Tunnel {
             .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
         path.health
             .on_acked(now, path.sender.outstanding_pkts() > 0);
+        self.view_paths(now);
+        self.scheduler.on_paths(&self.views);
     }
 
     fn on_report(

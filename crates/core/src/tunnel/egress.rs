@@ -254,7 +254,7 @@ impl Tunnel {
     }
 
     /// Refreshes what the policy sees; whether paths were held back for their rank.
-    fn view_paths(&mut self, now: Instant) -> bool {
+    pub(super) fn view_paths(&mut self, now: Instant) -> bool {
         let mut views = core::mem::take(&mut self.views);
         views.clear();
         let quickest = self
@@ -363,7 +363,7 @@ struct Flags {
     clippy::cast_possible_truncation,
     reason = "the wire carries the low 32 bits"
 )]
-const fn wire_seq(counter: u64) -> Seq {
+pub(super) const fn wire_seq(counter: u64) -> Seq {
     Seq(counter as u32)
 }
 

@@ -7,7 +7,7 @@
 use super::{Shared, Tunnel};
 use crate::{
     ids::PathId,
-    loss_report::LossWatch,
+    loss_report::{LossLedger, LossWatch},
     path::Announced,
     sched::Scheduler,
     time::Instant,
@@ -26,6 +26,12 @@ pub(super) struct Receptions {
     wanted_version: Option<u32>,
     /// Version to acknowledge.
     ack: Option<u32>,
+}
+
+/// An empty ledger for a sender that asked for `reception`.
+pub(super) fn ledger(reception: Reception) -> LossLedger {
+    let interval = reception.report_interval.unwrap_or_default();
+    LossLedger::new(interval, reception.loss_timeout)
 }
 
 impl Receptions {

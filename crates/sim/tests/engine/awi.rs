@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pleach_core::{counters::DropReason, tunnel::TunnelStatus, units::Bitrate};
 
-use crate::world::{PathModel, World, number_of};
+use crate::world::{PathModel, World, connected, number_of};
 
 /// Client and gateway over a fixed line of `rate` and another one that is slower and has room for all.
 fn world(rate: Option<Bitrate>, seed: u64) -> World {
@@ -17,6 +17,7 @@ fn world(rate: Option<Bitrate>, seed: u64) -> World {
     world.paths[0].rate = rate;
     world.run_for(Duration::from_millis(500));
     assert!(world.hosts.iter().all(|host| host.endpoint.is_up()));
+    assert_eq!(weights(&world), [50, 0], "before anything is sent");
     world
 }
 
@@ -141,4 +142,24 @@ fn the_users_own_limit_holds_and_is_no_loss() {
     );
     world.run_for(Duration::from_millis(500));
     assert_eq!(delivered(&world), (0..number).collect::<Vec<_>>());
+}
+
+#[test]
+fn packets_sent_before_the_order_is_agreed_on_are_not_lost() {
+    for seed in 0..10 {
+        let mut world = World::pair("awi", seed);
+        world
+            .run_until_true(Duration::from_secs(1), connected)
+            .expect("connects");
+        if seed > 0 {
+            // The word of the order may be lost, and is then repeated in the middle of the stream.
+            world.paths.iter_mut().for_each(|path| path.loss_pct = 60);
+            world.run_for(Duration::from_millis(40));
+            world.paths.iter_mut().for_each(|path| path.loss_pct = 0);
+        }
+        let mut number = 0;
+        stream(&mut world, &mut number, 8, Duration::from_secs(2));
+        world.run_for(Duration::from_millis(500));
+        assert_eq!(delivered(&world), (0..number).collect::<Vec<_>>());
+    }
 }
