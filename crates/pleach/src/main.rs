@@ -9,6 +9,7 @@
 //! | [`control`] | the control socket: protocol, server, client |
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_tunnel`] | the tunnel daemon |
+//! | `reproduce` | published figures, measured again |
 //! | [`scenarios`] | scenario files in, results out: for lab and simulator |
 
 mod check;
@@ -18,6 +19,8 @@ mod control;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
+#[cfg(feature = "reproduce")]
+mod reproduce;
 mod run_tunnel;
 #[cfg(any(feature = "lab", feature = "sim"))]
 mod scenarios;

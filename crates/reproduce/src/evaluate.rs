@@ -102,12 +102,7 @@ pub fn evaluate(experiments: &[Experiment], worlds: &Worlds) -> Vec<Record> {
     records
 }
 
-fn record(
-    experiment: &Experiment,
-    target: &Target,
-    all: &[Experiment],
-    worlds: &Worlds,
-) -> Record {
+fn record(experiment: &Experiment, target: &Target, all: &[Experiment], worlds: &Worlds) -> Record {
     let mut notes = Vec::new();
     let mut checks: Vec<Part> = target
         .checks
@@ -157,7 +152,11 @@ fn part(check: &Check, worlds: &Worlds, notes: &mut Vec<String>) -> Part {
         ok = Some(ok.unwrap_or(true) && inside);
         if !inside {
             let unit = check.unit;
-            notes.push(format!("{}: {} is {value:.3} {unit}", name(world), check.what));
+            notes.push(format!(
+                "{}: {} is {value:.3} {unit}",
+                name(world),
+                check.what
+            ));
         }
     }
     Part {
@@ -200,7 +199,10 @@ fn order(target: &Target, all: &[Experiment], runs: &Runs) -> (Option<bool>, Opt
         return (Some(false), Some(why));
     }
     if missing {
-        let why = format!("the order of all {} is judged once all ran", target.order.len());
+        let why = format!(
+            "the order of all {} is judged once all ran",
+            target.order.len()
+        );
         return (None, Some(why));
     }
     (Some(true), None)

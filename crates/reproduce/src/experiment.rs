@@ -166,8 +166,7 @@ impl Cell {
 }
 
 /// The cells of `experiments` by name.
-#[must_use]
-pub fn cells_by_name(experiments: &[Experiment]) -> BTreeMap<&str, &Cell> {
+pub(crate) fn cells_by_name(experiments: &[Experiment]) -> BTreeMap<&str, &Cell> {
     let cells = experiments.iter().flat_map(|experiment| &experiment.cells);
     cells.map(|cell| (cell.name.as_str(), cell)).collect()
 }

@@ -27,8 +27,8 @@ mod run;
 mod runs;
 pub mod series;
 
-pub use evaluate::{Record, Verdict, evaluate};
-pub use experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target};
+pub use evaluate::{Measured, Part, Record, Verdict, evaluate};
+pub use experiment::{Cell, Check, Draw, Experiment, Figure, Measure, Panel, Range, Target};
 pub use registry::{Unknown, all, list, select};
 pub use report::{html, table};
 pub use run::{Runner, run};

@@ -21,11 +21,15 @@ pub struct Unknown {
 
 impl core::fmt::Display for Unknown {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "there is no target, paper or experiment {:?}", self.asked)?;
+        write!(
+            f,
+            "there is no target, paper or experiment {:?}",
+            self.asked
+        )?;
         if !self.near.is_empty() {
-            write!(f, "; did you mean {}?", self.near.join(", "))?;
+            write!(f, "; did you mean {}", self.near.join(", "))?;
         }
-        f.write_str(" `--list` shows all")
+        f.write_str("; `pleach reproduce --list` shows all")
     }
 }
 

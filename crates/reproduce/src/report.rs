@@ -8,6 +8,7 @@ use pleach_sim::{
 use crate::{
     evaluate::{Measured, Record, Verdict, name},
     experiment::{Experiment, Figure},
+    run::again,
     runs::Worlds,
 };
 
@@ -46,11 +47,20 @@ pub fn html(records: &[Record], experiments: &[Experiment], worlds: &Worlds) -> 
     let mut out = String::from("<header>\n<p class=\"subject\">pleach reproduce</p>\n");
     out += "<h1>Published figures, measured again</h1>\n";
     let is_missed = records.iter().any(|record| record.ok == Some(false));
-    let class = if is_missed { "verdict refused" } else { "verdict" };
-    out += &format!("<p class=\"{class}\">{}</p>\n</header>\n", escape(&summary(records)));
+    let class = if is_missed {
+        "verdict refused"
+    } else {
+        "verdict"
+    };
+    out += &format!(
+        "<p class=\"{class}\">{}</p>\n</header>\n",
+        escape(&summary(records))
+    );
     out += &target_table(records);
     for experiment in experiments {
-        let has_record = records.iter().any(|record| record.experiment == experiment.name);
+        let has_record = records
+            .iter()
+            .any(|record| record.experiment == experiment.name);
         if !has_record {
             continue;
         }
@@ -64,7 +74,7 @@ pub fn html(records: &[Record], experiments: &[Experiment], worlds: &Worlds) -> 
         for cell in experiment.cells.iter().filter(|cell| {
             worlds.sim.get(&cell.name).is_some() || worlds.lab.get(&cell.name).is_some()
         }) {
-            out += &format!("<code>pleach sim run scenarios/{}.toml --out out</code> ", cell.name);
+            out += &format!("<code>{}</code> ", escape(&again(World::Sim, cell)));
         }
         out += "(or <code>lab run</code>).</p>\n</section>\n";
         for figure in &experiment.figures {
@@ -103,11 +113,15 @@ fn target_table(records: &[Record]) -> String {
             out += &format!("<td class=\"{class}\">{}</td></tr>\n", word(verdict));
         }
         for note in &record.notes {
-            out += &format!("<tr class=\"note\"><td></td><td colspan=\"6\">{}</td></tr>\n", escape(note));
+            out += &format!(
+                "<tr class=\"note\"><td></td><td colspan=\"6\">{}</td></tr>\n",
+                escape(note)
+            );
         }
     }
     out += "</tbody></table></div>\n";
-    out += "<p class=\"subject\">A row's tooltip says why its range is what it is.</p>\n</section>\n";
+    out +=
+        "<p class=\"subject\">A row's tooltip says why its range is what it is.</p>\n</section>\n";
     out
 }
 
@@ -131,7 +145,10 @@ fn drawn(figure: &Figure, worlds: &Worlds) -> String {
         for (world, chart) in [World::Sim, World::Lab].into_iter().zip(charts) {
             let svg = chart.and_then(|chart| chart.svg(WIDTH, HEIGHT));
             let drawing = svg.unwrap_or_else(|| "<p class=\"nodata\">not run</p>\n".to_owned());
-            out += &format!("<div><p class=\"world\">{}</p>{drawing}</div>\n", name(world));
+            out += &format!(
+                "<div><p class=\"world\">{}</p>{drawing}</div>\n",
+                name(world)
+            );
         }
         out += "</div>\n";
     }
@@ -175,7 +192,11 @@ fn word(verdict: Verdict) -> &'static str {
 
 fn summary(records: &[Record]) -> String {
     let count = |ok| records.iter().filter(|record| record.ok == ok).count();
-    let mut text = format!("{} of {} targets reproduced", count(Some(true)), records.len());
+    let mut text = format!(
+        "{} of {} targets reproduced",
+        count(Some(true)),
+        records.len()
+    );
     for (number, word) in [(count(Some(false)), "missed"), (count(None), "open")] {
         if number > 0 {
             text += &format!(", {number} {word}");

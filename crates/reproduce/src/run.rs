@@ -12,7 +12,7 @@ use pleach_sim::{
 use rayon::prelude::*;
 
 use crate::{
-    evaluate::{Record, evaluate},
+    evaluate::{Record, evaluate, name},
     experiment::{Cell, Experiment, cells_by_name},
     report,
     runs::Directory,
@@ -56,6 +56,10 @@ pub fn run(
         let results = runner
             .run(world, &scenario, &directory.work(cell))
             .with_context(|| format!("experiment `{}`", cell.name))?;
+        let results = Results {
+            command: again(world, cell),
+            ..results
+        };
         let _guard = writing.lock();
         directory.write_run(cell, world, &results)?;
         write(all, &directory)?;
@@ -68,6 +72,12 @@ pub fn run(
     }
     progress.finish_and_clear();
     write(all, &directory)
+}
+
+/// The command that runs `cell` again, from the output directory.
+pub(crate) fn again(world: World, cell: &Cell) -> String {
+    let world = name(world);
+    format!("pleach {world} run scenarios/{}.toml --out out", cell.name)
 }
 
 /// Writes table and page of what lies in `directory`.

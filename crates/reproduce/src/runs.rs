@@ -9,7 +9,10 @@ use std::{
 use anyhow::Context as _;
 use pleach_sim::results::{Results, World};
 
-use crate::experiment::{Cell, Experiment};
+use crate::{
+    evaluate::name,
+    experiment::{Cell, Experiment},
+};
 
 /// What ran in one world, by the cells' names.
 #[derive(Clone, Debug, Default)]
@@ -157,12 +160,8 @@ impl Directory {
     }
 
     fn run(&self, cell: &Cell, world: World) -> PathBuf {
-        let world = match world {
-            World::Lab => "lab",
-            World::Sim => "sim",
-        };
-        let name = format!("{}.json", cell.name);
-        self.0.join("runs").join(world).join(name)
+        let file = format!("{}.json", cell.name);
+        self.0.join("runs").join(name(world)).join(file)
     }
 }
 

@@ -52,7 +52,10 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 #[must_use]
 pub fn deviation(values: &[f64]) -> Option<f64> {
     let centre = mean(values)?;
-    let squares: Vec<f64> = values.iter().map(|value| (value - centre).powi(2)).collect();
+    let squares: Vec<f64> = values
+        .iter()
+        .map(|value| (value - centre).powi(2))
+        .collect();
     Some(mean(&squares)?.sqrt())
 }
 
@@ -118,7 +121,10 @@ mod tests {
         assert_eq!(window(0.2..0.5), [2.0, 3.0, 4.0]);
         assert_eq!(window(0.85..9.0), [9.0]);
         assert_eq!(window(3.0..2.0), [] as [f64; 0]);
-        assert_eq!(super::window(&Results::default(), &values, 0.0..1.0), [] as [f64; 0]);
+        assert_eq!(
+            super::window(&Results::default(), &values, 0.0..1.0),
+            [] as [f64; 0]
+        );
     }
 
     #[test]

@@ -32,12 +32,7 @@ pub trait Program: Sync {
     fn policy(&self, scheduler: &toml::Table) -> Result<Policy<String>, String>;
 
     /// The answer to `status --json` of the daemon at `end`.
-    fn status(
-        &self,
-        end: End,
-        policy: &Policy<String>,
-        endpoint: &Endpoint,
-    ) -> serde_json::Value;
+    fn status(&self, end: End, policy: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value;
 }
 
 /// The engine by itself: it reads policies by their own names and keys, and has no status. For tests and measurements.

@@ -265,8 +265,7 @@ pub(crate) fn start(
             let config = tcp_config(None, ends)?;
             let size = size.get();
             let what = (size, *interval);
-            let near =
-                requests::Client::new(client, server, schedule, config, what, isn("client"));
+            let near = requests::Client::new(client, server, schedule, config, what, isn("client"));
             let far = requests::Server::new(server, schedule, config, size, isn("server"));
             add(Program::RequestClient(near), Program::RequestServer(far));
         }
@@ -289,9 +288,8 @@ pub(crate) fn start(
             profile,
         } => {
             let pattern = Pattern::new(rates.clone(), *size, *profile);
-            let source = |local, peer| {
-                Program::UdpSource(udp::Source::new(local, peer, schedule, pattern))
-            };
+            let source =
+                |local, peer| Program::UdpSource(udp::Source::new(local, peer, schedule, pattern));
             let sink = |local, peer| Program::UdpSink(udp::Sink::new(local, peer, schedule));
             if is_down {
                 add(sink(client, Some(server)), source(server, None));

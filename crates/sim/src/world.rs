@@ -246,8 +246,7 @@ impl World {
         };
         self.dispatch(node);
         self.tell_carriers(node);
-        self.timers
-            .set(node, next.map(|at| at.max(self.now)));
+        self.timers.set(node, next.map(|at| at.max(self.now)));
     }
 
     /// Puts what `node` has sent on its wires.

@@ -20,11 +20,7 @@ use pleach_sim::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{
-    netns::Netns,
-    topology::Topology,
-    wait,
-};
+use crate::{netns::Netns, topology::Topology, wait};
 
 const PORT: u16 = 7_700;
 /// How long a daemon may take to end when asked to.

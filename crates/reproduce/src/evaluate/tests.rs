@@ -87,7 +87,10 @@ fn one_world_out_of_range_is_missed() {
     assert_eq!(records[0].ok, Some(false));
     assert_eq!(records[1].ok, Some(true));
     assert_eq!(records[0].notes, ["lab: loss is 2.100 %"]);
-    assert_eq!((records[0].headline.sim, records[0].headline.lab), (Some(1.9), Some(2.1)));
+    assert_eq!(
+        (records[0].headline.sim, records[0].headline.lab),
+        (Some(1.9), Some(2.1))
+    );
 }
 
 #[test]
@@ -107,7 +110,11 @@ fn out_of_order_is_missed_and_incomplete_is_open() {
         sim: runs(&[("a", 1.0), ("b", 1.0), ("c", 0.9)]),
         lab: Runs::default(),
     };
-    assert_eq!(oks_of(&same)[..2], [Some(false), Some(false)], "a tie is no order");
+    assert_eq!(
+        oks_of(&same)[..2],
+        [Some(false), Some(false)],
+        "a tie is no order"
+    );
 }
 
 #[test]
@@ -123,9 +130,16 @@ fn refused_runs_do_not_count() {
         lab,
     };
     let records = evaluate(&[experiment()], &worlds);
-    let b = records.iter().find(|record| record.id == "b").expect("in sim");
+    let b = records
+        .iter()
+        .find(|record| record.id == "b")
+        .expect("in sim");
     assert_eq!(b.headline.lab, None);
-    assert!(b.notes.iter().any(|note| note.contains("lab: b does not count: late")));
+    assert!(
+        b.notes
+            .iter()
+            .any(|note| note.contains("lab: b does not count: late"))
+    );
 }
 
 #[test]
@@ -136,7 +150,18 @@ fn json_keeps_the_contract() {
     };
     let json = serde_json::to_value(evaluate(&[experiment()], &worlds)).expect("plain data");
     let record = &json[0];
-    for key in ["id", "what", "published", "sim", "lab", "accepted", "ok", "reason", "unit", "figures"] {
+    for key in [
+        "id",
+        "what",
+        "published",
+        "sim",
+        "lab",
+        "accepted",
+        "ok",
+        "reason",
+        "unit",
+        "figures",
+    ] {
         assert!(record.get(key).is_some(), "{key}: {record}");
     }
     assert_eq!(record["accepted"], serde_json::json!([0.5, 2.0]));

@@ -147,9 +147,8 @@ fn loss(results: &Results, seconds: Span<f64>) -> Option<f64> {
     }
     let sent = series::total(flows(results).map(|flow| flow.sent_mbps.as_slice()));
     let megabits = series::sum(series::window(results, &sent, seconds));
-    let packets = megabits * 1e6 * results.series.interval_ms
-        / 1e3
-        / (8 * testbed::PAYLOAD_BYTES) as f64;
+    let packets =
+        megabits * 1e6 * results.series.interval_ms / 1e3 / (8 * testbed::PAYLOAD_BYTES) as f64;
     (packets > 0.0).then(|| lost / packets * 100.0)
 }
 
@@ -177,7 +176,12 @@ fn figures() -> Vec<Figure> {
                 let lines = flows(results)
                     .map(|flow| testbed::line(&flow.name, &flow.sent_mbps))
                     .collect();
-                Some(testbed::chart(results, "Sent per flow over time", "Mbit/s", lines))
+                Some(testbed::chart(
+                    results,
+                    "Sent per flow over time",
+                    "Mbit/s",
+                    lines,
+                ))
             })],
         },
         Figure {
@@ -190,12 +194,18 @@ fn figures() -> Vec<Figure> {
                 }),
                 panel("Payload sent and received in order, all flows", |runs| {
                     let results = runs.get(CELL)?;
-                    let of = |pick: fn(&FlowSeries) -> &[f64]| series::total(flows(results).map(pick));
+                    let of =
+                        |pick: fn(&FlowSeries) -> &[f64]| series::total(flows(results).map(pick));
                     let lines = vec![
                         testbed::line("sent", &of(|flow| &flow.sent_mbps)),
                         testbed::line("received in order", &of(|flow| &flow.in_order_mbps)),
                     ];
-                    Some(testbed::chart(results, "Sent and received in order", "Mbit/s", lines))
+                    Some(testbed::chart(
+                        results,
+                        "Sent and received in order",
+                        "Mbit/s",
+                        lines,
+                    ))
                 }),
                 panel("Packets lost per 100 ms", |runs| {
                     let results = runs.get(CELL)?;
@@ -204,7 +214,12 @@ fn figures() -> Vec<Figure> {
                         let lost = &series::link(results, link)?.lost_down_pkts;
                         lines.push(testbed::line(name, lost));
                     }
-                    Some(testbed::chart(results, "Losses over time", "packets", lines))
+                    Some(testbed::chart(
+                        results,
+                        "Losses over time",
+                        "packets",
+                        lines,
+                    ))
                 }),
                 panel("Weight of the LTE", |runs| {
                     let results = runs.get(CELL)?;

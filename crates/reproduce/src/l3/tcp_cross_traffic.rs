@@ -113,7 +113,11 @@ fn target() -> Target {
                         let results = runs.get(&cell_name(t))?;
                         let load = &series::link(results, "lte")?.down_mbps;
                         let window = series::window(results, load, 10.0..12.0);
-                        window.iter().copied().filter(|v| v.is_finite()).reduce(f64::max)
+                        window
+                            .iter()
+                            .copied()
+                            .filter(|v| v.is_finite())
+                            .reduce(f64::max)
                     });
                     let peaks: Option<Vec<f64>> = peaks.into_iter().collect();
                     peaks?.into_iter().reduce(f64::min)
@@ -169,7 +173,12 @@ fn panel(t_dwd_ms: u32) -> Panel {
                 testbed::line("UDP on the LTE", lte),
                 testbed::line("TCP on the DSL", tcp),
             ];
-            Some(testbed::chart(results, "UDP and TCP over time", "Mbit/s", lines))
+            Some(testbed::chart(
+                results,
+                "UDP and TCP over time",
+                "Mbit/s",
+                lines,
+            ))
         }),
     }
 }

@@ -152,10 +152,13 @@ pub fn load(results: &Results, link: &str, seconds: core::ops::Range<f64>) -> Op
 #[expect(clippy::cast_precision_loss, reason = "packet lengths are small")]
 pub fn link_loss(results: &Results, link: &str, seconds: core::ops::Range<f64>) -> Option<f64> {
     let series = series::link(results, link)?;
-    let lost = series::sum(series::window(results, &series.lost_down_pkts, seconds.clone()));
+    let lost = series::sum(series::window(
+        results,
+        &series.lost_down_pkts,
+        seconds.clone(),
+    ));
     let megabits = series::sum(series::window(results, &series.down_mbps, seconds));
-    let delivered =
-        megabits * 1e6 * results.series.interval_ms / 1e3 / (8 * PACKET_BYTES) as f64;
+    let delivered = megabits * 1e6 * results.series.interval_ms / 1e3 / (8 * PACKET_BYTES) as f64;
     (lost + delivered > 0.0).then(|| lost / (lost + delivered))
 }
 
@@ -190,5 +193,10 @@ pub fn throughput(runs: &Runs, cell: &str, more: Vec<ChartLine>) -> Option<Chart
         lines.push(line(name, &series::link(results, link)?.down_mbps));
     }
     lines.extend(more);
-    Some(chart(results, "Throughput per link over time", "Mbit/s", lines))
+    Some(chart(
+        results,
+        "Throughput per link over time",
+        "Mbit/s",
+        lines,
+    ))
 }

@@ -5,7 +5,9 @@ use super::*;
 #[test]
 fn every_target_is_there_once() {
     let experiments = all();
-    let ids = experiments.iter().flat_map(|e| e.targets.iter().map(|t| t.id));
+    let ids = experiments
+        .iter()
+        .flat_map(|e| e.targets.iter().map(|t| t.id));
     let ids: Vec<&str> = ids.collect();
     let wanted: BTreeSet<String> = (1..=16).map(|n| format!("R-L3-{n}")).collect();
     assert_eq!(ids.len(), wanted.len(), "once each: {ids:?}");
@@ -18,7 +20,11 @@ fn names_differ_and_everything_is_explained() {
     let experiments = all();
     let mut names = BTreeSet::new();
     for experiment in &experiments {
-        assert!(names.insert(experiment.name.to_owned()), "{}", experiment.name);
+        assert!(
+            names.insert(experiment.name.to_owned()),
+            "{}",
+            experiment.name
+        );
         assert!(!experiment.about.is_empty() && !experiment.targets.is_empty());
         for cell in &experiment.cells {
             assert!(names.insert(cell.name.clone()) || experiment.cells.len() == 1);
@@ -27,7 +33,11 @@ fn names_differ_and_everything_is_explained() {
             assert!(!figure.panels.is_empty(), "{}", figure.id);
         }
         for target in &experiment.targets {
-            assert!(!target.checks.is_empty() && !target.cells.is_empty(), "{}", target.id);
+            assert!(
+                !target.checks.is_empty() && !target.cells.is_empty(),
+                "{}",
+                target.id
+            );
             for cell in &target.cells {
                 let known = experiment.cells.iter().any(|known| known.name == *cell);
                 assert!(known, "{}: no cell {cell}", target.id);
@@ -39,7 +49,11 @@ fn names_differ_and_everything_is_explained() {
                 assert!(check.reason.len() > 20, "{}: {}", target.id, check.what);
                 let Range { low, high } = check.accepted;
                 assert!(low.is_some() || high.is_some(), "{}", target.id);
-                assert!(low.unwrap_or(f64::MIN) < high.unwrap_or(f64::MAX), "{}", target.id);
+                assert!(
+                    low.unwrap_or(f64::MIN) < high.unwrap_or(f64::MAX),
+                    "{}",
+                    target.id
+                );
             }
         }
     }
@@ -51,8 +65,15 @@ use crate::experiment::Range;
 fn published_values_are_accepted_where_they_ought_to_be() {
     for target in all().iter().flat_map(|experiment| &experiment.targets) {
         for check in &target.checks {
-            let Some(published) = check.published else { continue };
-            assert!(check.accepted.accepts(published), "{}: {}", target.id, check.what);
+            let Some(published) = check.published else {
+                continue;
+            };
+            assert!(
+                check.accepted.accepts(published),
+                "{}: {}",
+                target.id,
+                check.what
+            );
         }
     }
 }
@@ -61,11 +82,16 @@ fn published_values_are_accepted_where_they_ought_to_be() {
 fn orders_are_those_of_the_published_values() {
     let experiments = all();
     let published = |id: &str| {
-        let mut targets = experiments.iter().flat_map(|experiment| &experiment.targets);
+        let mut targets = experiments
+            .iter()
+            .flat_map(|experiment| &experiment.targets);
         let target = targets.find(|target| target.id == id).expect(id);
         target.checks[0].published.expect("ordered by it")
     };
-    for target in experiments.iter().flat_map(|experiment| &experiment.targets) {
+    for target in experiments
+        .iter()
+        .flat_map(|experiment| &experiment.targets)
+    {
         for pair in target.order.windows(2) {
             assert!(published(pair[0]) > published(pair[1]), "{pair:?}");
         }
@@ -110,7 +136,11 @@ fn unknown_names_are_told_with_near_ones() {
     };
     let near = unknown("R-L3-55").near;
     assert!(near.contains(&"R-L3-5".to_owned()), "{near:?}");
-    assert!(unknown("l3-single").near.contains(&"l3-single-flow".to_owned()));
+    assert!(
+        unknown("l3-single")
+            .near
+            .contains(&"l3-single-flow".to_owned())
+    );
     assert_eq!(unknown("xyz").near, [] as [&str; 0]);
     assert!(unknown("xyz").to_string().contains("--list"));
 }
@@ -118,6 +148,9 @@ fn unknown_names_are_told_with_near_ones() {
 #[test]
 fn the_list_names_all() {
     let list = list(&all());
-    assert!(list.contains("R-L3-16") && list.contains("l3-tcp-shares"), "{list}");
+    assert!(
+        list.contains("R-L3-16") && list.contains("l3-tcp-shares"),
+        "{list}"
+    );
     assert_eq!(list.lines().count(), 4 + 16);
 }

@@ -26,9 +26,7 @@ use crate::{
     link::recorded::Recorded,
     phases::Setup,
     scenario::{Cost, Direction, End, Family, Scenario, Traffic, TunnelSpec},
-    world::{
-        Daemon, DaemonConfig, Host, Line, Node, NodeId, Route, Uplink, Via, World, stream,
-    },
+    world::{Daemon, DaemonConfig, Host, Line, Node, NodeId, Route, Uplink, Via, World, stream},
 };
 
 /// The nodes of a phase.

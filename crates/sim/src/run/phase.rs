@@ -4,7 +4,10 @@ use core::time::Duration;
 
 use pleach_core::{endpoint::Endpoint, sched::Policy, time::Instant};
 
-use super::{PhaseOutcome, Program, RunError, graph::{Graph, client_address}};
+use super::{
+    PhaseOutcome, Program, RunError,
+    graph::{Graph, client_address},
+};
 use crate::{
     measure::{FlowReport, IDLE_PING, PhaseReport, SAMPLE},
     phases::Setup,

@@ -66,7 +66,8 @@ impl Ping {
 
     pub(super) fn handle_datagram(&mut self, io: &Io<'_>, datagram: &Datagram<'_>) {
         if datagram.payload.len() >= 8 && io.now < self.schedule.stop + GRACE {
-            self.requests.receive(io.now, number_at(datagram.payload, 0));
+            self.requests
+                .receive(io.now, number_at(datagram.payload, 0));
         }
     }
 

@@ -290,7 +290,8 @@ impl Client {
                 let port = request.port;
                 let request = self.request.take();
                 let connection = request.and_then(|request| request.connection);
-                self.closing.extend(connection.map(|connection| (port, connection)));
+                self.closing
+                    .extend(connection.map(|connection| (port, connection)));
             } else if connection.state() == State::Aborted {
                 request.connection = None;
                 request.connect_at = io.now + TICK;
@@ -300,9 +301,8 @@ impl Client {
         for (port, connection) in &mut self.closing {
             send(io, self.local, *port, self.remote, connection);
         }
-        self.closing.retain(|_, connection| {
-            !matches!(connection.state(), State::Aborted | State::Closed)
-        });
+        self.closing
+            .retain(|_, connection| !matches!(connection.state(), State::Aborted | State::Closed));
     }
 }
 

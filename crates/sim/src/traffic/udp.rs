@@ -139,7 +139,9 @@ impl Sink {
     pub(super) fn handle_timeout(&mut self, io: &mut Io<'_>) {
         let Some(server) = self.server else { return };
         if self.poll_timeout().is_some_and(|at| at <= io.now) {
-            io.send(self.local, server, |bytes| bytes.extend_from_slice(b"hello"));
+            io.send(self.local, server, |bytes| {
+                bytes.extend_from_slice(b"hello")
+            });
             self.hello_at = Some(io.now + TICK);
         }
     }

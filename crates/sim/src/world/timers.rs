@@ -104,7 +104,10 @@ mod tests {
             let due = (rng.below(5) > 0).then(|| now + 1 + rng.below(50));
             slow[node] = due;
             timers.set(node, due.map(at));
-            assert_eq!(timers.next(), slow.iter().flatten().min().map(|&due| at(due)));
+            assert_eq!(
+                timers.next(),
+                slow.iter().flatten().min().map(|&due| at(due))
+            );
             let mut turns = Vec::new();
             while let Some(node) = timers.pop(at(now)) {
                 assert!(slow[node].take().is_some_and(|due| due <= now));
