@@ -44,6 +44,9 @@ pub fn table(results: &Results) -> String {
         out.push('\n');
         out += &table.text();
     }
+    for note in &results.notes {
+        out += &tables::plain(&format!("\nnote: {note}\n"));
+    }
     out += &tables::plain(&format!("\nagain: {}\n", command(results)));
     out
 }

@@ -111,6 +111,15 @@ enum Program {
 }
 
 impl App {
+    /// Answers every datagram to `local`, for nobody's measurement.
+    #[cfg(test)]
+    pub(crate) fn echo(local: SocketAddr) -> Self {
+        Self {
+            flow: 0,
+            program: Program::Echo(ping::Echo::new(local)),
+        }
+    }
+
     /// Takes a packet for this host; false if it is for another application.
     pub(crate) fn handle_packet(&mut self, io: &mut Io<'_>, packet: &PacketView<'_>) -> bool {
         if packet.protocol() == Some(TCP) {

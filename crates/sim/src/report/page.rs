@@ -42,6 +42,9 @@ pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
     for table in tables::all(results) {
         out += &table.html();
     }
+    for note in &results.notes {
+        out += &format!("<p>{}.</p>\n", escape(note.trim_end_matches('.')));
+    }
     out += &format!(
         "<section>\n<h2>Do it again</h2>\n<p>Scenario {}, seed {}.</p>\n<pre>{}</pre>\n</section>\n",
         escape(scenario(results)),

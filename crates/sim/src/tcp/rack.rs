@@ -120,3 +120,48 @@ impl Rack {
         (self.rtt + window).saturating_sub(now.since(segment.sent_at))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    const CALM: Situation = Situation {
+        min_rtt: Duration::from_millis(40),
+        smoothed_rtt: Duration::from_millis(60),
+        is_recovering: false,
+        is_threshold_reached: false,
+    };
+
+    #[test]
+    fn the_window_closes_in_recovery_unless_reordering_was_seen() {
+        let mut rack = Rack::new();
+        let recovering = Situation {
+            is_recovering: true,
+            ..CALM
+        };
+        assert_eq!(rack.window(&CALM), 10 * MS);
+        assert_eq!(rack.window(&recovering), Duration::ZERO);
+        rack.is_reordering_seen = true;
+        assert_eq!(rack.window(&recovering), 10 * MS);
+    }
+
+    #[test]
+    fn dsacks_widen_once_a_round_up_to_the_round_trip_and_wear_off() {
+        let mut rack = Rack::new();
+        rack.on_dsack();
+        rack.update_window(0, 100);
+        rack.on_dsack();
+        rack.update_window(50, 200);
+        assert_eq!(rack.window(&CALM), 20 * MS);
+        for round in 1..9 {
+            rack.on_dsack();
+            rack.update_window(round * 100, round * 100 + 100);
+        }
+        assert_eq!(rack.window(&CALM), CALM.smoothed_rtt);
+        (0..PERSIST_RECOVERIES).for_each(|_| rack.on_recovery_end());
+        rack.update_window(2_000, 2_000);
+        assert_eq!(rack.window(&CALM), 10 * MS);
+    }
+}

@@ -22,7 +22,11 @@ const PAYLOAD: u64 = 1_448;
 /// IP packet of a full segment.
 const PACKET: u64 = 1_500;
 
-impl Corrupt for Segment {
+/// A segment on a link that flips no bits.
+#[derive(Clone, Copy)]
+struct OnLink(Segment);
+
+impl Corrupt for OnLink {
     fn flip_bit(&mut self, _bit: u64) {}
 }
 
@@ -31,7 +35,7 @@ struct Pair {
     now: Instant,
     ends: [Option<Connection>; 2],
     server: TcpConfig,
-    links: [Link<Segment>; 2],
+    links: [Link<OnLink>; 2],
     /// Segments handed to the links.
     sent: u64,
     /// Data segments of end 0 among them.
@@ -85,30 +89,26 @@ impl Pair {
         self.ends[1].as_ref().map_or(0, Connection::received)
     }
 
-    fn transmit(&mut self) {
-        for i in 0..2 {
-            loop {
-                let now = self.now;
-                let Some(segment) = self.ends[i].as_mut().and_then(|end| end.poll_transmit(now))
-                else {
-                    break;
-                };
-                self.sent += 1;
-                self.data_sent += u64::from(i == 0 && segment.payload_len > 0);
-                for part in [
-                    now.as_nanos(),
-                    segment.seq.into(),
-                    segment.ack.into(),
-                    segment.payload_len.into(),
-                ] {
-                    self.trace = (self.trace ^ part)
-                        .wrapping_mul(0x0000_0100_0000_01b3)
-                        .rotate_left(29);
-                }
-                if !(self.is_swallowed)(self, i, &segment) {
-                    let len = segment.encoded_len() + IP_HEADER_LEN;
-                    self.links[i].handle_packet(now, len, segment);
-                }
+    /// Hands the link what end `i` has to send.
+    fn transmit(&mut self, i: usize) {
+        let now = self.now;
+        while let Some(segment) = self.ends[i].as_mut().and_then(|end| end.poll_transmit(now)) {
+            self.sent += 1;
+            self.data_sent += u64::from(i == 0 && segment.payload_len > 0);
+            let parts = [
+                now.as_nanos(),
+                segment.seq.into(),
+                segment.ack.into(),
+                segment.payload_len.into(),
+            ];
+            for part in parts {
+                self.trace = (self.trace ^ part)
+                    .wrapping_mul(0x0000_0100_0000_01b3)
+                    .rotate_left(29);
+            }
+            if !(self.is_swallowed)(self, i, &segment) {
+                let len = segment.encoded_len() + IP_HEADER_LEN;
+                self.links[i].handle_packet(now, len, OnLink(segment));
             }
         }
     }
@@ -126,24 +126,26 @@ impl Pair {
 
     /// Advances to the next event; `false` if there is none before `until`.
     fn step(&mut self, until: Instant) -> bool {
-        self.transmit();
+        (0..2).for_each(|i| self.transmit(i));
         let Some(at) = self.next_event().filter(|at| *at <= until) else {
             return false;
         };
         self.now = at.max(self.now);
         let now = self.now;
         for i in 0..2 {
-            while let Some(segment) = self.links[i].poll_output(now) {
+            while let Some(OnLink(segment)) = self.links[i].poll_output(now) {
                 let server = self.server;
                 match &mut self.ends[1 - i] {
                     Some(end) => end.handle_segment(now, &segment, false),
                     none => *none = Some(Connection::accept(now, server, 77, &segment)),
                 }
+                self.transmit(1 - i);
             }
             if let Some(end) = &mut self.ends[i]
                 && end.poll_timeout().is_some_and(|at| at <= now)
             {
                 end.handle_timeout(now);
+                self.transmit(i);
             }
         }
         true

@@ -126,7 +126,9 @@ impl Sender {
             && !is_window_update
             && self.board.outstanding_pkts() > 0;
         if !self.has_sack {
-            self.count_without_sack(is_advance, is_duplicate, prior_first_id);
+            // After a timeout, duplicates answer what is sent again in vain.
+            let is_counted = is_duplicate && self.phase != Phase::Loss;
+            self.count_without_sack(is_advance, is_counted, prior_first_id);
         }
         let newly_delivered = self.board.delivered_pkts - prior_delivered;
         self.controller.on_delivered(now, sample.bytes);
@@ -544,9 +546,6 @@ impl Sender {
             self.phase = Phase::Open;
             self.keep_open();
             return true;
-        }
-        if !self.has_sack && outline.is_advance && self.board.first_id() > outline.prior_first_id {
-            self.board.mark_lost(self.board.first_id());
         }
         false
     }

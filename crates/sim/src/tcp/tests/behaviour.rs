@@ -85,7 +85,7 @@ fn window_at_even_losses<const N: u64>(cc: CongestionControl, rtt_ms: u64) -> f6
     pair.is_swallowed = |pair, end, segment| {
         end == 0 && segment.payload_len > 0 && pair.data_sent.is_multiple_of(N)
     };
-    let rate = pair.goodput(seconds(200), seconds(1_000)) / PAYLOAD as f64;
+    let rate = pair.goodput(seconds(100), seconds(400)) / PAYLOAD as f64;
     rate * rtt_ms as f64 / 1e3
 }
 
@@ -98,10 +98,11 @@ fn reno_saws_by_the_law_at_even_losses() {
 
 #[test]
 fn cubic_meets_its_response_function() {
-    // RFC 9438 section 5.1 with C = 0.4 and beta = 0.7: W = 1.054 (RTT / p)^(3/4), where it exceeds Reno's.
-    let share = window_at_even_losses::<3_000>(CongestionControl::Cubic, 200)
-        / (1.054 * (0.200_f64 * 3_000.0).powf(0.75));
-    assert!((0.93..1.07).contains(&share), "{share}");
+    // RFC 9438 section 5.1 with C = 0.4 and beta = 0.7: W = 1.054 (RTT / p)^(3/4), where it exceeds Reno's. The law
+    // leaves out the round of recovery, in which the window does not grow: one of about 70, and the shift that makes.
+    let share = window_at_even_losses::<30_000>(CongestionControl::Cubic, 100)
+        / (1.054 * (0.100_f64 * 30_000.0).powf(0.75));
+    assert!((0.93..1.05).contains(&share), "{share}");
 }
 
 #[test]
@@ -183,10 +184,7 @@ fn a_sudden_delay_is_undone() {
         "{after:?}"
     );
     assert!(after.cwnd_pkts >= before.cwnd_pkts, "{before:?} {after:?}");
-    assert_eq!(
-        after.lost_pkts - before.lost_pkts,
-        after.retransmits - before.retransmits
-    );
+    assert!(after.retransmits - before.retransmits <= 4, "{after:?}");
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! Whole scenarios on virtual clocks: what hosts measure, computed by hand where it can be.
+
+#[path = "run/files.rs"]
+mod files;
+#[path = "run/plain.rs"]
+mod plain;
+#[path = "run/tunnel.rs"]
+mod tunnel;
+
+use std::{io, path::Path};
+
+use pleach_sim::{
+    phases::setups,
+    results::Results,
+    run::{EngineOnly, Options, PhaseOutcome, run, run_phase},
+    scenario::{Files, Scenario},
+};
+
+/// Two lines of unlike delay.
+const PAIR: &str = r#"
+name = "test"
+duration = "1s"
+[[link]]
+name = "dsl"
+rate = "20Mbit"
+delay = "7ms"
+queue = "60kB"
+weight = 20
+[[link]]
+name = "lte"
+rate = "10Mbit"
+delay = "18ms"
+queue = "60kB"
+weight = 10
+"#;
+
+fn scenario(text: &str) -> Scenario {
+    let mut files = Files {
+        scenario: Path::new("test.toml"),
+        traces: None,
+        read: &mut |_: &Path| Err(io::ErrorKind::NotFound.into()),
+    };
+    Scenario::parse(text, &mut files).expect("a valid scenario")
+}
+
+/// [`PAIR`] under the policy, with `rest` behind it.
+fn pair(policy: &str, rest: &str) -> Scenario {
+    pair_for("1s", policy, rest)
+}
+
+fn pair_for(duration: &str, policy: &str, rest: &str) -> Scenario {
+    let head = PAIR.replace("1s", duration);
+    scenario(&format!("{head}[tunnel]\npolicy = \"{policy}\"\n{rest}"))
+}
+
+fn results(scenario: &Scenario) -> Results {
+    let options = Options {
+        program: &EngineOnly,
+        skip_baselines: false,
+        progress: &|_| {},
+    };
+    run(scenario, &options).expect("a scenario that can be simulated")
+}
+
+/// The first phase.
+fn main_phase(scenario: &Scenario) -> PhaseOutcome {
+    let setups = setups(scenario, true);
+    run_phase(scenario, &setups[0], &EngineOnly).expect("a scenario that can be simulated")
+}
+
+/// UDP towards the client.
+fn udp(rate: &str) -> String {
+    format!("[[traffic]]\nkind = \"udp\"\nname = \"udp\"\nrate = \"{rate}\"\nsize = \"1200B\"\n")
+}
+
+#[track_caller]
+fn assert_near(value: f64, expected: f64, tolerance: f64) {
+    assert!(
+        (value - expected).abs() <= tolerance,
+        "{value} is not {expected} ± {tolerance}"
+    );
+}

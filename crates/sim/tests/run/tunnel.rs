@@ -1,0 +1,120 @@
+//! Through the production engine.
+
+use pleach_sim::{
+    results::{EventKind, World},
+    run::{EngineOnly, RunError, run_phase},
+    scenario::Scenario,
+};
+
+use crate::{assert_near, main_phase, pair, pair_for, results, udp};
+
+#[test]
+fn weighted_carries_the_sum_of_the_lines() {
+    let results = results(&pair("weighted", &udp("27Mbit")));
+    let flow = &results.flows[0];
+    assert_eq!((flow.loss, flow.reorder_depth_max), (0.0, 0));
+    assert_eq!((results.world, results.links.len()), (World::Sim, 2));
+    for link in &results.links {
+        let utilisation = link.down.utilisation.expect("a rate");
+        assert!(utilisation > 0.9, "{} {utilisation}", link.name);
+    }
+    // Two thirds over the short line, one third over the long one, all in order.
+    let slowest_ms = 18.0 + 1266.0 * 8.0 / 10e3;
+    assert_near(flow.delay_ms.p95.expect("delays"), slowest_ms, 2.0);
+    let weights: Vec<_> = results
+        .series
+        .links
+        .iter()
+        .map(|l| l.weight.last())
+        .collect();
+    assert_eq!(weights, [Some(&20.0), Some(&10.0)]);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let tcp = "[[traffic]]\nkind = \"tcp\"\nname = \"tcp\"\n";
+    let mut scenario = pair("earliest-arrival", tcp);
+    let first = main_phase(&scenario);
+    assert_eq!(main_phase(&scenario).trace_hash, first.trace_hash);
+    assert!(first.packet_events > 1_000);
+    scenario.seed = 2;
+    assert_ne!(main_phase(&scenario).trace_hash, first.trace_hash);
+}
+
+#[test]
+fn ipv6_outside_and_inside() {
+    let text = udp("20Mbit").replace("size", "family = \"v6\"\nsize");
+    let scenario = pair("weighted", &format!("outer = \"v6\"\n{text}"));
+    let flow = &results(&scenario).flows[0];
+    assert_eq!(flow.loss, 0.0);
+    assert_near(flow.goodput_mbps, 20.0, 0.1);
+}
+
+/// UDP of 8 Mbit/s for 4 s while `event` happens at 1 s.
+fn disturbed(event: &str) -> Scenario {
+    let text = format!("[[event]]\nat = \"1s\"\n{event}\n{}", udp("8Mbit"));
+    pair_for("4s", "weighted", &text)
+}
+
+#[test]
+fn a_line_that_falls_silent_and_returns() {
+    let event = "link = \"dsl\"\nstate = \"blackhole\"\n[[event]]\nat = \"2s\"\nlink = \"dsl\"\nstate = \"up\"";
+    let results = results(&disturbed(event));
+    assert_eq!(results.events[0].kind, EventKind::Silent);
+    let gap_ms = results.events[0].gap_ms.expect("a flow");
+    assert!(gap_ms < 200.0, "{gap_ms}");
+    assert!(results.flows[0].loss < 0.001, "{}", results.flows[0].loss);
+    // It carries again in the last second.
+    let series = &results.series.links[0].down_mbps;
+    assert!(series[15] < 0.1 && series[35] > 3.0, "{series:?}");
+}
+
+#[test]
+fn a_line_that_goes_down_is_told() {
+    let results = results(&disturbed("link = \"dsl\"\nstate = \"down\""));
+    assert!(
+        results.events[0].gap_ms <= Some(30.0),
+        "{:?}",
+        results.events
+    );
+    assert!(results.flows[0].goodput_mbps > 7.9);
+}
+
+#[test]
+fn a_daemon_that_is_restarted_comes_back() {
+    for end in ["client", "gateway"] {
+        let event = format!("daemon = \"{end}\"\naction = \"restart\"");
+        let results = results(&disturbed(&event));
+        let gap_ms = results.events[0].gap_ms.expect("a flow");
+        assert!((20.0..2_500.0).contains(&gap_ms), "{end} {gap_ms}");
+        let series = &results.series.flows[0].goodput_mbps;
+        assert_near(series[38], 8.0, 0.5);
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_stays_away() {
+    let results = results(&disturbed("daemon = \"client\"\naction = \"kill\""));
+    let series = &results.series.flows[0].goodput_mbps;
+    assert!(series[5] > 7.0 && series[15] == 0.0, "{series:?}");
+}
+
+#[test]
+fn a_tunnel_over_dead_lines_is_an_error_and_so_is_an_unknown_policy() {
+    let mut scenario = pair("weighted", &udp("8Mbit"));
+    for link in &mut scenario.links {
+        link.up.state = pleach_sim::link::LinkState::Blackhole;
+    }
+    let run = |scenario: &Scenario| {
+        let setup = &pleach_sim::phases::setups(scenario, true)[0];
+        run_phase(scenario, setup, &EngineOnly).expect_err("cannot run")
+    };
+    assert!(matches!(
+        run(&scenario),
+        RunError::TunnelDown { seed: 1, .. }
+    ));
+    if let Some(tunnel) = &mut scenario.tunnel {
+        tunnel.policy = "fastest".to_owned();
+    }
+    assert!(run(&scenario).to_string().contains("fastest"));
+}
