@@ -10,7 +10,7 @@
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_tunnel`] | the tunnel daemon |
 //! | `reproduce` | published figures, measured again |
-//! | [`scenarios`] | scenario files in, results out: for lab and simulator |
+//! | `scenarios` | scenario files in, results out: for `lab`, `sim` and `reproduce`, the bridges to those crates |
 
 mod check;
 mod cli;

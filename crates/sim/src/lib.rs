@@ -1,9 +1,9 @@
-//! Emulated links and the scenario files that describe them.
+//! Emulated links, the scenario files that describe them, and a simulator that runs the engine over them.
 //!
 //! One link model, two clocks: [`link::Link`] is a state machine that gets the time with every call. The simulator
-//! runs it on virtual time, the lab on real packets between network namespaces. One [`scenario::Scenario`] feeds
-//! both, in the same [`phases`] and with datagrams in the same [`pattern`]; what both [`measure`] becomes [`results`] ([`collect`]) and a [`report`]. Nothing here
-//! reads a clock, does I/O or draws ambient randomness.
+//! ([`run`](mod@run)) runs it on virtual time, the lab on real packets between network namespaces. One
+//! [`scenario::Scenario`] feeds both, in the same [`phases`]; what both [`measure`] becomes [`results`] ([`collect`]) and a
+//! [`report`]. Nothing here reads a clock, does I/O or draws ambient randomness.
 #![forbid(unsafe_code)]
 
 pub mod addresses;

@@ -3,7 +3,7 @@
 //!
 //! Before [`Recorded::begin`]'s instant the links run as configured and nothing is recorded. The caller makes the calls
 //! in the order [`handle_timeout`](Recorded::handle_timeout), [`poll_state`](Recorded::poll_state),
-//! [`poll_output`](Recorded::poll_output). Bound: [`MAX_SAMPLES`] a link.
+//! [`poll_output`](Recorded::poll_output). Bound: the samples of a day.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -77,7 +77,7 @@ impl Ping {
             io.send(self.local, self.server, |bytes| {
                 bytes.extend_from_slice(&number.to_be_bytes());
             });
-            self.next_at = self.next_at + self.interval;
+            self.next_at += self.interval;
         }
     }
 

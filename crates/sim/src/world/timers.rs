@@ -100,7 +100,7 @@ mod tests {
         let mut slow: Vec<Option<u64>> = vec![None; 7];
         slow.iter().for_each(|_| timers.add_node());
         for now in 0..20_000 {
-            let node = rng.below(7) as usize;
+            let node = usize::try_from(rng.below(7)).expect("small");
             let due = (rng.below(5) > 0).then(|| now + 1 + rng.below(50));
             slow[node] = due;
             timers.set(node, due.map(at));
