@@ -67,6 +67,22 @@ enum Command {
     #[cfg(feature = "lab")]
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Measure published figures again; writes results.json and report.html
+    #[cfg(feature = "reproduce")]
+    Reproduce {
+        /// Targets, papers or experiments [default: all]
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+        /// Where: in the simulator, or in namespaces with real daemons
+        #[arg(long = "in", value_name = "WORLD", default_value = "sim")]
+        world: ReproduceIn,
+        /// Directory for the results; what an earlier call left there stays
+        #[arg(long, value_name = "DIR", required_unless_present = "list")]
+        out: Option<PathBuf>,
+        /// Only list what there is, and how long it takes
+        #[arg(long)]
+        list: bool,
+    },
     /// Try the engine in a simulated network
     #[cfg(feature = "sim")]
     #[command(subcommand)]
@@ -84,6 +100,14 @@ enum LabCommand {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
+}
+
+/// Where published figures are measured again.
+#[cfg(feature = "reproduce")]
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ReproduceIn {
+    Lab,
+    Sim,
 }
 
 #[cfg(feature = "sim")]
@@ -166,12 +190,38 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Weights { control, weights } => set_weights(control, weights),
         #[cfg(feature = "lab")]
         Command::Lab(LabCommand::Run { scenario, out }) => Ok(crate::lab::run(&scenario, &out)?),
+        #[cfg(feature = "reproduce")]
+        Command::Reproduce {
+            ids,
+            world,
+            out,
+            list,
+        } => reproduce(&ids, world, out.as_deref(), list),
         #[cfg(feature = "sim")]
         Command::Sim(SimCommand::Run {
             scenario,
             out,
             seed,
         }) => Ok(crate::sim::run(&scenario, &out, seed)?),
+    }
+}
+
+#[cfg(feature = "reproduce")]
+fn reproduce(
+    ids: &[String],
+    world: ReproduceIn,
+    out: Option<&std::path::Path>,
+    list: bool,
+) -> Result<(), Failure> {
+    let experiments =
+        crate::reproduce::select(ids).map_err(|unknown| Failure::Usage(unknown.to_string()))?;
+    let world = match world {
+        ReproduceIn::Lab => pleach_sim::results::World::Lab,
+        ReproduceIn::Sim => pleach_sim::results::World::Sim,
+    };
+    match out {
+        Some(out) if !list => Ok(crate::reproduce::run(&experiments, world, out)?),
+        Some(_) | None => Ok(crate::reproduce::list(&experiments)?),
     }
 }
 

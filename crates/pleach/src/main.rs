@@ -9,7 +9,8 @@
 //! | [`control`] | the control socket: protocol, server, client |
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_tunnel`] | the tunnel daemon |
-//! | `scenarios` | scenario files in, results out: for `lab` and `sim`, the bridges to those crates |
+//! | `reproduce` | published figures, measured again |
+//! | `scenarios` | scenario files in, results out: for `lab`, `sim` and `reproduce`, the bridges to those crates |
 
 mod check;
 mod cli;
@@ -18,6 +19,8 @@ mod control;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
+#[cfg(feature = "reproduce")]
+mod reproduce;
 mod run_tunnel;
 #[cfg(any(feature = "lab", feature = "sim"))]
 mod scenarios;

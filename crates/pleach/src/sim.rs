@@ -7,7 +7,7 @@ use pleach_core::{endpoint::Endpoint, sched::Policy};
 use pleach_sim::{
     results::Results,
     run::{self, Options, Program},
-    scenario::End,
+    scenario::{End, Scenario},
 };
 
 use crate::{
@@ -25,15 +25,10 @@ pub(crate) fn run(path: &Path, out: &Path, seed: Option<u64>) -> anyhow::Result<
     let mut scenario = scenarios::load(path)?;
     scenario.seed = seed.unwrap_or(scenario.seed);
     let progress = progress(run::phases(&scenario, false).len());
-    let options = Options {
-        program: &Daemon,
-        skip_baselines: false,
-        progress: &|phase| {
-            progress.set_message(phase.to_owned());
-            progress.inc(1);
-        },
-    };
-    let results = run::run(&scenario, &options)?;
+    let results = simulate(&scenario, &|phase| {
+        progress.set_message(phase.to_owned());
+        progress.inc(1);
+    })?;
     progress.finish_and_clear();
     let results = Results {
         command: format!(
@@ -45,6 +40,22 @@ pub(crate) fn run(path: &Path, out: &Path, seed: Option<u64>) -> anyhow::Result<
         ..results
     };
     scenarios::publish(&scenario, &results, out)
+}
+
+/// Simulates `scenario`; `progress` is told each phase that ends.
+///
+/// # Errors
+/// If it cannot be simulated.
+pub(crate) fn simulate(
+    scenario: &Scenario,
+    progress: &(dyn Fn(&str) + Sync),
+) -> anyhow::Result<Results> {
+    let options = Options {
+        program: &Daemon,
+        skip_baselines: false,
+        progress,
+    };
+    Ok(run::run(scenario, &options)?)
 }
 
 /// This program's daemon as far as it is not the engine.

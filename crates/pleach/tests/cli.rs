@@ -158,6 +158,22 @@ fn version_and_help_are_no_errors() {
 }
 
 #[test]
+fn published_figures_are_listed_and_near_names_told() {
+    let list = pleach(&["reproduce", "--list"], b"");
+    assert_eq!(list.status.code(), Some(0));
+    assert!(stdout(&list).contains("R-L3-16"));
+    let one = pleach(&["reproduce", "--list", "r-l3-11"], b"");
+    assert_eq!(stdout(&one).lines().count(), 2);
+    let unknown = pleach(&["reproduce", "--list", "R-L3-17"], b"");
+    assert_eq!(unknown.status.code(), Some(2));
+    let line = stderr(&unknown);
+    assert!(
+        line.contains("R-L3-17") && line.contains("R-L3-1,"),
+        "{line}"
+    );
+}
+
+#[test]
 fn bad_usage_is_one_line_and_exit_code_2() {
     for args in [
         &["weave"][..],
@@ -172,6 +188,9 @@ fn bad_usage_is_one_line_and_exit_code_2() {
         &["weights", "--control", "/x.sock", "=5"],
         &["weights", "--control", "/x.sock", "dsl=5", "dsl=6"],
         &["lab"],
+        &["reproduce"],
+        &["reproduce", "R-L3-55", "--out", "x"],
+        &["reproduce", "--in", "air", "--out", "x"],
     ] {
         let output = pleach(args, b"");
         if args == ["lab"] {

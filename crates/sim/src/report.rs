@@ -8,6 +8,7 @@
 //! Both are pure functions of [`Results`]: the same results give the same text. Nothing in the results can break the
 //! page: text is escaped, numbers that are no numbers are shown as a dash, plots and tables have a bounded size.
 
+mod chart;
 mod facts;
 mod format;
 mod page;
@@ -18,6 +19,13 @@ mod tables;
 mod tests;
 
 use crate::results::{Results, World};
+
+pub use chart::{Chart, ChartLine};
+pub use format::short;
+pub use page::page;
+pub use plot::legend;
+pub use svg::escape;
+pub use tables::Table;
 
 use facts::Facts;
 

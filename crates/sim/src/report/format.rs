@@ -5,8 +5,9 @@ pub(crate) fn number(value: f64) -> String {
     trim(&short(value))
 }
 
-/// Like [`number`], zeros at the end kept, so that a column keeps its shape.
-pub(crate) fn short(value: f64) -> String {
+/// Three significant digits, zeros at the end kept, so that a column keeps its shape; a dash for what is no number.
+#[must_use]
+pub fn short(value: f64) -> String {
     let size = value.abs();
     match value {
         v if !v.is_finite() => NOTHING.to_owned(),

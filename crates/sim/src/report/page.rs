@@ -12,15 +12,7 @@ use crate::results::{Results, Transport};
 
 /// The whole page.
 pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
-    let mut out =
-        String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n");
-    out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
-    out += "<meta name=\"color-scheme\" content=\"light dark\"/>\n";
-    out += &format!(
-        "<title>{} - pleach report</title>\n",
-        escape(scenario(results))
-    );
-    out += &format!("<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<header>\n");
+    let mut out = String::from("<header>\n");
     out += &format!("<p class=\"subject\">{}</p>\n", escape(&subject(results)));
     let title = results.description.as_deref().filter(|d| !d.is_empty());
     out += &format!(
@@ -59,7 +51,19 @@ pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
         results.seed,
         escape(&command(results))
     );
-    out + "</main>\n</body>\n</html>\n"
+    page(&format!("{} - pleach report", scenario(results)), "", &out)
+}
+
+/// A whole page: head with `title` and the reports' style sheet, `more_style` added, around `body`, which is HTML.
+#[must_use]
+pub fn page(title: &str, more_style: &str, body: &str) -> String {
+    let mut out =
+        String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n");
+    out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
+    out += "<meta name=\"color-scheme\" content=\"light dark\"/>\n";
+    out += &format!("<title>{}</title>\n", escape(title));
+    out += &format!("<style>{STYLE}{more_style}</style>\n</head>\n<body>\n<main>\n");
+    out + body + "</main>\n</body>\n</html>\n"
 }
 
 /// One big number.

@@ -12,6 +12,7 @@ mod timeline;
 pub(crate) use bars::{comparison, label_of, lateness};
 pub(crate) use events::describe;
 pub(crate) use time::{flow_goodput, ping, queue_delay, throughput};
+pub(crate) use timeline::{Join, Timeline};
 
 use super::svg::{Anchor, Svg, escape};
 
@@ -44,21 +45,28 @@ impl Figure {
             return out + "<p class=\"nodata\">no data</p></figcaption>\n</figure>\n";
         };
         out += &format!("<p>{}</p></figcaption>\n", escape(&self.caption));
-        if !self.legend.is_empty() {
-            out += "<p class=\"legend\">";
-            for (class, text) in &self.legend {
-                out += &format!(
-                    "<span><svg viewBox=\"0 0 22 12\" width=\"22\" height=\"12\" aria-hidden=\"true\">{}</svg> {}</span> ",
-                    legend_mark(class),
-                    escape(text)
-                );
-            }
-            out += "</p>\n";
-        }
+        out += &legend(&self.legend);
         out + &format!(
             "<div class=\"wide\">{wide}</div>\n<div class=\"narrow\">{narrow}</div>\n</figure>\n"
         )
     }
+}
+
+/// The legend for classes and names; empty if there are none.
+#[must_use]
+pub fn legend(entries: &[(String, String)]) -> String {
+    if entries.is_empty() {
+        return String::new();
+    }
+    let mut out = "<p class=\"legend\">".to_owned();
+    for (class, text) in entries {
+        out += &format!(
+            "<span><svg viewBox=\"0 0 22 12\" width=\"22\" height=\"12\" aria-hidden=\"true\">{}</svg> {}</span> ",
+            legend_mark(class),
+            escape(text)
+        );
+    }
+    out + "</p>\n"
 }
 
 /// Widths of the two drawings in pixels.
@@ -73,7 +81,7 @@ pub(super) fn color(i: usize) -> String {
 }
 
 /// Class of the `i`th line in a plot of lines.
-pub(super) fn line_class(i: usize) -> String {
+pub(crate) fn line_class(i: usize) -> String {
     format!("line c{} d{}", i % 7, i % 4)
 }
 
@@ -89,7 +97,7 @@ fn legend_mark(class: &str) -> String {
 
 /// A linear or logarithmic map from values to pixels.
 #[derive(Clone, Copy)]
-pub(super) struct Scale {
+pub(crate) struct Scale {
     lo: f64,
     hi: f64,
     from: f64,
@@ -159,7 +167,7 @@ pub(super) fn ticks(max: f64, count: f64) -> Vec<f64> {
 }
 
 /// The rectangle inside the axes, and the scales to draw in it.
-pub(super) struct Frame {
+pub(crate) struct Frame {
     pub(super) left: f64,
     pub(super) right: f64,
     pub(super) top: f64,
@@ -210,7 +218,7 @@ pub(super) fn clean(value: f64) -> f64 {
 }
 
 /// The largest number of `values`; 0 if there is none.
-pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
+pub(crate) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     values
         .into_iter()
         .filter(|v| v.is_finite())

@@ -137,7 +137,8 @@ impl Svg {
 
 /// `text` with everything that has a meaning in markup written as a reference, fit for content and for attributes in
 /// quotes. Control characters, which XML forbids, become U+FFFD.
-pub(crate) fn escape(text: &str) -> String {
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -8,11 +8,16 @@ use super::{
 use crate::results::{Direction, FlowKind, LinkSide, PingSummary, Results};
 
 /// A table of texts. Columns after the first `left` ones are numbers and stand to the right.
-pub(crate) struct Table {
-    title: &'static str,
-    left: usize,
-    head: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Heading.
+    pub title: &'static str,
+    /// How many columns stand to the left.
+    pub left: usize,
+    /// Names of the columns.
+    pub head: Vec<&'static str>,
+    /// One text a column.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// Every table that has a row.
@@ -62,7 +67,8 @@ impl Table {
     }
 
     /// Aligned columns, two spaces between them.
-    pub(crate) fn text(&self) -> String {
+    #[must_use]
+    pub fn text(&self) -> String {
         let head: Vec<String> = self.head.iter().map(|h| (*h).to_owned()).collect();
         let shown = self
             .rows

@@ -18,25 +18,25 @@ use crate::{
 
 /// How samples become one point.
 #[derive(Clone, Copy)]
-pub(super) enum Join {
+pub(crate) enum Join {
     Max,
     Mean,
 }
 
 /// Arrays over time, joined to few points of equal length.
-pub(super) struct Timeline {
+pub(crate) struct Timeline {
     /// Length of the time axis in seconds, above 0.
     end_s: f64,
     /// Length of one point in seconds.
     step_s: f64,
-    pub(super) points: usize,
+    pub(crate) points: usize,
     /// The arrays; an empty one stays empty, a short one ends with NaN.
-    pub(super) values: Vec<Vec<f64>>,
+    pub(crate) values: Vec<Vec<f64>>,
 }
 
 impl Timeline {
     /// `None` if there is no sample or no time.
-    pub(super) fn new(results: &Results, arrays: Vec<Vec<f64>>, join: Join) -> Option<Self> {
+    pub(crate) fn new(results: &Results, arrays: Vec<Vec<f64>>, join: Join) -> Option<Self> {
         let interval_s = results.series.interval_ms / 1e3;
         let samples = arrays.iter().map(Vec::len).max().filter(|n| *n > 0)?;
         if !(interval_s.is_finite() && interval_s > 0.0) {
@@ -67,7 +67,7 @@ impl Timeline {
     }
 
     /// A time axis without arrays to `last_s` or the end of the run.
-    pub(super) fn until(results: &Results, last_s: f64) -> Option<Self> {
+    pub(crate) fn until(results: &Results, last_s: f64) -> Option<Self> {
         let end_s = largest([clean(results.duration_s), clean(last_s)]);
         (end_s > 0.0).then_some(Self {
             end_s,
@@ -78,7 +78,7 @@ impl Timeline {
     }
 
     /// Starts a drawing with axes from 0 to the end and to `max`, and with the events.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         width: f64,
         height: f64,
@@ -140,7 +140,7 @@ impl Timeline {
     }
 
     /// One point in the middle of each step, the ends drawn out to the axes.
-    pub(super) fn points_of(&self, values: &[f64], frame: &Frame) -> Vec<(f64, f64)> {
+    pub(crate) fn points_of(&self, values: &[f64], frame: &Frame) -> Vec<(f64, f64)> {
         let middle = |i: usize| (i as f64 + 0.5) * self.step_s;
         let mut points: Vec<_> = values
             .iter()
@@ -155,7 +155,7 @@ impl Timeline {
     }
 
     /// A staircase, for what changes at once.
-    pub(super) fn steps_of(&self, values: &[f64], frame: &Frame) -> Vec<(f64, f64)> {
+    pub(crate) fn steps_of(&self, values: &[f64], frame: &Frame) -> Vec<(f64, f64)> {
         let mut points = Vec::with_capacity(2 * values.len());
         let mut before = None;
         for (i, value) in values.iter().enumerate() {
@@ -171,7 +171,7 @@ impl Timeline {
     }
 
     /// At most [`COLUMNS_MAX`] invisible columns that tell the values under the pointer.
-    pub(super) fn tooltips(
+    pub(crate) fn tooltips(
         &self,
         svg: &mut Svg,
         frame: &Frame,

@@ -1,0 +1,172 @@
+//! What an experiment consists of.
+
+use core::time::Duration;
+use std::{collections::BTreeMap, path::Path};
+
+use pleach_sim::{
+    report::Chart,
+    scenario::{Files, Scenario, ScenarioError},
+};
+
+use crate::runs::Runs;
+
+/// How a number is read off the runs; `None` if they do not have it.
+pub type Measure = Box<dyn Fn(&Runs) -> Option<f64> + Send + Sync>;
+/// How a plot is made of the runs; `None` if there is nothing to plot.
+pub type Draw = Box<dyn Fn(&Runs) -> Option<Chart> + Send + Sync>;
+
+/// Runs that belong together, and what is learnt from them.
+pub struct Experiment {
+    /// Name on the command line, unique, with the paper's in front: `l3-single-flow`.
+    pub name: &'static str,
+    /// Short name of the paper: `L3`.
+    pub paper: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+    /// What has to run.
+    pub cells: Vec<Cell>,
+    /// What it is judged by.
+    pub targets: Vec<Target>,
+    /// The paper's figures.
+    pub figures: Vec<Figure>,
+}
+
+/// One scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Name of its files, unique among all experiments.
+    pub name: String,
+    /// The scenario file's text. It reads no other files.
+    pub toml: String,
+}
+
+/// A published statement.
+pub struct Target {
+    /// Its id, unique: `R-L3-5`.
+    pub id: &'static str,
+    /// What it says, in one line.
+    pub what: &'static str,
+    /// What it is judged by, at least one; the first is the headline.
+    pub checks: Vec<Check>,
+    /// Names of the cells it needs.
+    pub cells: Vec<String>,
+    /// Ids of targets in the order of their published headline, largest first, if measured ones have to keep it.
+    pub order: &'static [&'static str],
+}
+
+/// One number of a target.
+pub struct Check {
+    /// What is measured.
+    pub what: String,
+    /// Its unit; empty for a pure number.
+    pub unit: &'static str,
+    /// The published value, if it is a number.
+    pub published: Option<f64>,
+    /// What counts as the same.
+    pub accepted: Range,
+    /// Why this range.
+    pub reason: &'static str,
+    /// How it is read off the runs.
+    pub measure: Measure,
+}
+
+/// A closed range; a side that is missing is open.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    /// Least accepted value.
+    pub low: Option<f64>,
+    /// Largest accepted value.
+    pub high: Option<f64>,
+}
+
+/// One of the paper's figures.
+pub struct Figure {
+    /// What the paper calls it, in lower case without blanks: `figure-3`.
+    pub id: &'static str,
+    /// Heading.
+    pub title: &'static str,
+    /// What is to be seen.
+    pub caption: &'static str,
+    /// Its plots.
+    pub panels: Vec<Panel>,
+}
+
+/// One plot.
+pub struct Panel {
+    /// What it shows.
+    pub title: String,
+    /// How it is made.
+    pub draw: Draw,
+}
+
+impl Range {
+    /// From `low` to `high`.
+    #[must_use]
+    pub const fn new(low: f64, high: f64) -> Self {
+        Self {
+            low: Some(low),
+            high: Some(high),
+        }
+    }
+
+    /// At least `low`.
+    #[must_use]
+    pub const fn at_least(low: f64) -> Self {
+        Self {
+            low: Some(low),
+            high: None,
+        }
+    }
+
+    /// At most `high`.
+    #[must_use]
+    pub const fn at_most(high: f64) -> Self {
+        Self {
+            low: None,
+            high: Some(high),
+        }
+    }
+
+    /// From `value / factor` to `value * factor`.
+    #[must_use]
+    pub fn within_factor(value: f64, factor: f64) -> Self {
+        Self::new(value / factor, value * factor)
+    }
+
+    /// Whether `value` is inside; NaN is not.
+    #[must_use]
+    pub fn accepts(&self, value: f64) -> bool {
+        self.low.is_none_or(|low| value >= low)
+            && self.high.is_none_or(|high| value <= high)
+            && !value.is_nan()
+    }
+}
+
+impl Cell {
+    /// The scenario.
+    ///
+    /// # Errors
+    /// The first mistake in its text.
+    pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
+        let name = format!("{}.toml", self.name);
+        let mut files = Files {
+            scenario: Path::new(&name),
+            traces: None,
+            read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
+        };
+        Scenario::parse(&self.toml, &mut files)
+    }
+
+    /// How long the scenario lasts; zero if it has a mistake.
+    #[must_use]
+    pub fn duration(&self) -> Duration {
+        self.scenario()
+            .map_or(Duration::ZERO, |scenario| scenario.duration)
+    }
+}
+
+/// The cells of `experiments` by name.
+pub(crate) fn cells_by_name(experiments: &[Experiment]) -> BTreeMap<&str, &Cell> {
+    let cells = experiments.iter().flat_map(|experiment| &experiment.cells);
+    cells.map(|cell| (cell.name.as_str(), cell)).collect()
+}

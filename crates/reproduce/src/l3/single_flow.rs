@@ -1,0 +1,374 @@
+//! Section 5.2 and figure 3: one UDP flow that grows beyond the DSL and back, for three k and three `T_dwd`.
+//!
+//! The flow starts at 63 Mbit/s, grows exponentially every 200 ms to 105 Mbit/s in 15 s, stays for 10 s and goes back in
+//! 15 s. "Decreases logarithmically" is read as the mirrored exponential. A loss rate is the share of all packets sent
+//! that never arrived.
+
+use core::ops::Range as Span;
+
+use pleach_core::units::Bitrate;
+use pleach_sim::{
+    pattern::{Curve, Rates},
+    report::ChartLine,
+    results::Results,
+};
+
+use super::testbed::{self, DSL_MBPS, DSL_SYNC_MBPS, PAYLOAD_BYTES, Parameters, W_FIXED};
+use crate::{
+    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
+    runs::Runs,
+    series,
+};
+
+const K: [f64; 3] = [0.1, 0.5, 1.0];
+const T_DWD_MS: [u32; 3] = [50, 250, 500];
+/// Published loss in percent, a row a k.
+const LOSS: [[f64; 3]; 3] = [[6.25, 4.72, 4.1], [1.79, 0.53, 0.34], [1.14, 0.29, 0.15]];
+const IDS: [[&str; 3]; 3] = [
+    ["R-L3-1", "R-L3-2", "R-L3-3"],
+    ["R-L3-4", "R-L3-5", "R-L3-6"],
+    ["R-L3-7", "R-L3-8", "R-L3-9"],
+];
+/// The cells from the largest published loss to the smallest.
+const ORDER: [&str; 9] = [
+    "R-L3-1", "R-L3-2", "R-L3-3", "R-L3-4", "R-L3-7", "R-L3-5", "R-L3-6", "R-L3-8", "R-L3-9",
+];
+/// Time and rate on the lines in Mbit/s between which the flow's rate runs.
+const POINTS: [(f64, f64); 4] = [(0.0, 63.0), (15.0, 105.0), (25.0, 105.0), (40.0, 63.0)];
+const STEP_MS: u64 = 200;
+const DURATION_S: f64 = 40.0;
+const PEAK_MBPS: f64 = 105.0;
+/// The ten seconds at the peak, less the first, in which the weight still follows the ramp.
+const PEAK: Span<f64> = 16.0..25.0;
+const BACK: Span<f64> = 25.0..40.0;
+const UDP: &str = "udp";
+
+/// Nine cells, twelve targets.
+#[must_use]
+pub fn experiment() -> Experiment {
+    let mut targets = Vec::new();
+    for (k, (ids, losses)) in K.into_iter().zip(IDS.into_iter().zip(LOSS)) {
+        for (t_dwd, (id, loss)) in T_DWD_MS.into_iter().zip(ids.into_iter().zip(losses)) {
+            targets.push(loss_target(id, k, t_dwd, loss));
+        }
+    }
+    targets.extend([trade_off(), ideal_weight(), dead_band()]);
+    Experiment {
+        name: "l3-single-flow",
+        paper: "L3",
+        about: "one UDP flow from 63 to 105 Mbit/s and back, for three k and three T_dwd (5.2)",
+        cells: all_cells().map(|(k, t_dwd)| cell(k, t_dwd)).collect(),
+        targets,
+        figures: vec![figure()],
+    }
+}
+
+fn all_cells() -> impl Iterator<Item = (f64, u32)> {
+    K.into_iter()
+        .flat_map(|k| T_DWD_MS.into_iter().map(move |t_dwd| (k, t_dwd)))
+}
+
+fn cell_name(k: f64, t_dwd_ms: u32) -> String {
+    format!("l3-single-flow-k{}-dwd{t_dwd_ms}", testbed::k_in_name(k))
+}
+
+fn cell(k: f64, t_dwd_ms: u32) -> Cell {
+    let name = cell_name(k, t_dwd_ms);
+    let parameters = Parameters {
+        k,
+        t_dwd_ms,
+        w_mobile_max: 45,
+    };
+    let about = format!("One UDP flow beyond the DSL: k {k}, T_dwd {t_dwd_ms} ms");
+    let rates: Vec<String> = POINTS
+        .iter()
+        .map(|(at, mbps)| {
+            let rate = testbed::payload_rate(*mbps);
+            format!("{{ at = \"{at}s\", rate = \"{rate}\" }}")
+        })
+        .collect();
+    let toml = testbed::scenario(&name, &about, DURATION_S, parameters)
+        + &format!(
+            "
+[[traffic]]
+kind = \"udp\"
+name = \"{UDP}\"
+size = \"{PAYLOAD_BYTES}B\"
+# 63, 105, 105 and 63 Mbit/s on the lines
+rates = [{}]
+curve = \"exponential\"
+step = \"{STEP_MS}ms\"
+",
+            rates.join(", ")
+        );
+    Cell { name, toml }
+}
+
+fn names(cells: impl IntoIterator<Item = (f64, u32)>) -> Vec<String> {
+    let cells = cells.into_iter();
+    cells.map(|(k, t_dwd)| cell_name(k, t_dwd)).collect()
+}
+
+fn loss_target(id: &'static str, k: f64, t_dwd_ms: u32, published: f64) -> Target {
+    let name = cell_name(k, t_dwd_ms);
+    let cells = vec![name.clone()];
+    Target {
+        id,
+        what: match id {
+            "R-L3-1" => "loss with k 0.1, T_dwd 50 ms",
+            "R-L3-2" => "loss with k 0.1, T_dwd 250 ms",
+            "R-L3-3" => "loss with k 0.1, T_dwd 500 ms",
+            "R-L3-4" => "loss with k 0.5, T_dwd 50 ms",
+            "R-L3-5" => "loss with k 0.5, T_dwd 250 ms",
+            "R-L3-6" => "loss with k 0.5, T_dwd 500 ms",
+            "R-L3-7" => "loss with k 1, T_dwd 50 ms",
+            "R-L3-8" => "loss with k 1, T_dwd 250 ms",
+            _ => "loss with k 1, T_dwd 500 ms",
+        },
+        checks: vec![Check {
+            what: "share of the packets sent that never arrived".to_owned(),
+            unit: "%",
+            published: Some(published),
+            accepted: Range::within_factor(published, 1.5),
+            reason: "a factor of 1.5: one run over a production DSL and LTE whose buffers were not published; \
+                     the nine differ by a factor of 40, and their order has to be kept",
+            measure: Box::new(move |runs| loss(runs, &name)),
+        }],
+        cells,
+        order: &ORDER,
+    }
+}
+
+fn trade_off() -> Target {
+    let cells = names(all_cells());
+    let check = |what: &str, unit, accepted, reason, measure: fn(&Runs) -> Option<f64>| Check {
+        what: what.to_owned(),
+        unit,
+        published: None,
+        accepted,
+        reason,
+        measure: Box::new(measure),
+    };
+    Target {
+        id: "R-L3-10",
+        what: "larger k: more oscillation; larger T_dwd: slower back, less oscillation, less loss",
+        checks: vec![
+            check(
+                "deviation of the LTE's load at the peak, k 1 over k 0.1 (mean of T_dwd)",
+                "times",
+                Range::at_least(1.0),
+                "\"the larger k is, the more the traffic load oscillates\": a direction, so above 1",
+                |runs| {
+                    let of = |k| mean_of(T_DWD_MS.map(|t| oscillation(runs, k, t)));
+                    Some(of(1.0)? / of(0.1)?)
+                },
+            ),
+            check(
+                "use of the DSL at the peak, k 0.1 less k 1 (mean of T_dwd)",
+                "% of the rate",
+                Range::at_least(0.0),
+                "\"such that we underutilize the fixed line\": a direction, so above 0",
+                |runs| {
+                    let of = |k| mean_of(T_DWD_MS.map(|t| dsl_use(runs, k, t)));
+                    Some(of(0.1)? - of(1.0)?)
+                },
+            ),
+            check(
+                "LTE's load above the ideal on the way back (25 to 40 s, k 0.5), T_dwd 500 less 50 ms",
+                "Mbit/s",
+                Range::at_least(0.0),
+                "\"the larger T_dwd is, the slower our approach adapts to decreasing traffic\": a direction",
+                |runs| Some(excess(runs, 0.5, 500)? - excess(runs, 0.5, 50)?),
+            ),
+            check(
+                "deviation of the LTE's load at the peak with k 1, T_dwd 500 over 50 ms",
+                "times",
+                Range::at_most(1.0),
+                "\"this counteracts the oscillation\": a direction, so below 1",
+                |runs| Some(oscillation(runs, 1.0, 500)? / oscillation(runs, 1.0, 50)?),
+            ),
+            check(
+                "loss with T_dwd 500 over 50 ms, the largest of the three k",
+                "times",
+                Range::at_most(1.0),
+                "\"less oscillation also leads to lower loss rates\": a direction, so below 1",
+                |runs| {
+                    let ratio = |k| {
+                        let loss = |t| loss(runs, &cell_name(k, t));
+                        Some(loss(500)? / loss(50)?)
+                    };
+                    largest_of(K.map(ratio))
+                },
+            ),
+        ],
+        cells,
+        order: &[],
+    }
+}
+
+fn ideal_weight() -> Target {
+    Target {
+        id: "R-L3-15",
+        what: "weight of the LTE at the peak, where the DSL is just full: 50 (D - C) / C",
+        checks: vec![Check {
+            what: "mean weight from 16 to 25 s with k 0.5 (mean of T_dwd)".to_owned(),
+            unit: "",
+            published: Some(ideal_weight_at(DSL_SYNC_MBPS)),
+            accepted: Range::new(
+                ideal_weight_at(DSL_SYNC_MBPS) * 0.95,
+                ideal_weight_at(DSL_MBPS) * 1.05,
+            ),
+            reason: "from what C of 64 Mbit/s (shaped) gives to what 62.5 (at IP level) gives, and 5 %, about one \
+                     and a half steps of the weight",
+            measure: Box::new(|runs| {
+                mean_of(T_DWD_MS.map(|t| {
+                    let results = runs.get(&cell_name(0.5, t))?;
+                    let weight = &series::link(results, "lte")?.weight;
+                    series::mean(series::window(results, weight, PEAK))
+                }))
+            }),
+        }],
+        cells: names(T_DWD_MS.map(|t| (0.5, t))),
+        order: &[],
+    }
+}
+
+fn dead_band() -> Target {
+    let check = |k: f64, accepted, reason| Check {
+        what: format!("loss of the DSL at the peak with k {k} (mean of T_dwd)"),
+        unit: "%",
+        published: Some(50.0 / (k * W_FIXED)),
+        accepted,
+        reason,
+        measure: Box::new(move |runs| {
+            mean_of(T_DWD_MS.map(|t| {
+                let results = runs.get(&cell_name(k, t))?;
+                Some(testbed::link_loss(results, "dsl", PEAK)? * 100.0)
+            }))
+        }),
+    };
+    Target {
+        id: "R-L3-16",
+        what: "dead band: the weight stops growing where k * loss * 50 rounds to 0, at 10 / 2 / 1 % of the DSL",
+        checks: vec![
+            check(
+                0.1,
+                Range::new(7.6, 10.0),
+                "the loss at which a step rounds to 0 (10 %), or up to two steps of the weight (1.2 % each) below",
+            ),
+            check(
+                0.5,
+                Range::at_most(2.0),
+                "at most the loss at which a step rounds to 0",
+            ),
+            check(
+                1.0,
+                Range::at_most(1.0),
+                "at most the loss at which a step rounds to 0",
+            ),
+        ],
+        cells: names(all_cells()),
+        order: &[],
+    }
+}
+
+fn figure() -> Figure {
+    Figure {
+        id: "figure-3",
+        title: "Figure 3: throughput per link for three k and three T_dwd",
+        caption: "Dashed: the DSL without any loss.",
+        panels: all_cells()
+            .map(|(k, t_dwd)| Panel {
+                title: format!("k = {k}, T_dwd = {t_dwd} ms"),
+                draw: Box::new(move |runs| {
+                    let name = cell_name(k, t_dwd);
+                    let results = runs.get(&name)?;
+                    let ideal = ChartLine {
+                        name: "DSL, ideal".to_owned(),
+                        values: demand(results).map(|d| d.min(DSL_MBPS)).collect(),
+                        is_ideal: true,
+                    };
+                    testbed::throughput(runs, &name, vec![ideal])
+                }),
+            })
+            .collect(),
+    }
+}
+
+/// Loss of the flow in percent.
+fn loss(runs: &Runs, cell: &str) -> Option<f64> {
+    let flow = series::flow(runs.get(cell)?, UDP)?;
+    flow.sent_pkts
+        .filter(|sent| *sent > 0)
+        .map(|_| flow.loss * 100.0)
+}
+
+fn oscillation(runs: &Runs, k: f64, t_dwd_ms: u32) -> Option<f64> {
+    let results = runs.get(&cell_name(k, t_dwd_ms))?;
+    let load = &series::link(results, "lte")?.down_mbps;
+    series::deviation(series::window(results, load, PEAK))
+}
+
+/// Percent.
+fn dsl_use(runs: &Runs, k: f64, t_dwd_ms: u32) -> Option<f64> {
+    let results = runs.get(&cell_name(k, t_dwd_ms))?;
+    Some(testbed::load(results, "dsl", PEAK)? / DSL_MBPS * 100.0)
+}
+
+/// Mean load of the LTE above what the DSL cannot carry, on the way back.
+fn excess(runs: &Runs, k: f64, t_dwd_ms: u32) -> Option<f64> {
+    let results = runs.get(&cell_name(k, t_dwd_ms))?;
+    let load = &series::link(results, "lte")?.down_mbps;
+    let over: Vec<f64> = load
+        .iter()
+        .zip(demand(results))
+        .map(|(load, demand)| load - (demand - DSL_MBPS).max(0.0))
+        .collect();
+    series::mean(series::window(results, &over, BACK))
+}
+
+/// The flow's rate on the lines in each sample, in Mbit/s.
+fn demand(results: &Results) -> impl Iterator<Item = f64> {
+    let samples = series::link(results, "dsl").map_or(0, |link| link.down_mbps.len());
+    let rate = |mbps: f64| Bitrate::from_mbps(1).scale(thousandths(mbps), 1000);
+    let points = POINTS.map(|(at, mbps)| (core::time::Duration::from_secs_f64(at), rate(mbps)));
+    let step = core::time::Duration::from_millis(STEP_MS);
+    let rates = Rates::new(points.to_vec(), Curve::Exponential, step);
+    let interval_s = (results.series.interval_ms / 1e3).max(0.0);
+    (0_u32..)
+        .take(samples)
+        .map(move |index| (f64::from(index) + 0.5) * interval_s)
+        .map(move |at| {
+            let at = core::time::Duration::try_from_secs_f64(at).unwrap_or_default();
+            rates.at(at).as_mbps()
+        })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "of the constants above"
+)]
+fn thousandths(value: f64) -> u64 {
+    (value * 1e3) as u64
+}
+
+/// Weight of the LTE with which the DSL carries exactly `capacity` at the peak.
+fn ideal_weight_at(capacity: f64) -> f64 {
+    W_FIXED * (PEAK_MBPS - capacity) / capacity
+}
+
+/// The mean, if all are known.
+fn mean_of(values: [Option<f64>; 3]) -> Option<f64> {
+    let values: Option<Vec<f64>> = values.into_iter().collect();
+    series::mean(&values?)
+}
+
+/// The largest, if all are known.
+fn largest_of(values: [Option<f64>; 3]) -> Option<f64> {
+    let values: Option<Vec<f64>> = values.into_iter().collect();
+    values?.into_iter().reduce(f64::max)
+}
+
+#[cfg(test)]
+mod tests;

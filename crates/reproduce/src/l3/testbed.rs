@@ -1,0 +1,202 @@
+//! The paper's testbed (section 5.1) as scenario text.
+//!
+//! Published: DSL shaped to 64 Mbit/s with about 13 ms of round trip; LTE of about 60 Mbit/s with 25 to 45 ms; UDP
+//! packets of 1492 bytes; `w_fixed` 50, `T_report` 50 ms; traffic from the server to the client only. Not published, and
+//! chosen here: what the DSL carries at IP level (62.5 Mbit/s: 64 less framing) and its buffer (256 packets), the values
+//! with which the nine loss rates of figure 3 fit best; `T_lto` 50 ms (the reorder timeout of 5.3); the lines' rates
+//! towards the server and the LTE's buffer (100 ms), which carry reports only.
+//!
+//! All rates are of IP packets on the lines, as the paper's. Its packets carry 4 bytes of numbers where ours carry
+//! header, tag and a second IP and UDP header, so the payload is smaller and the packets on the lines are the same.
+
+use pleach_core::wire::header::DATA_OVERHEAD;
+use pleach_sim::{
+    report::{Chart, ChartLine},
+    results::Results,
+};
+
+use crate::{runs::Runs, series};
+
+/// Length of a packet on the lines, in bytes (5.1).
+pub const PACKET_BYTES: usize = 1492;
+/// IPv4 and UDP headers.
+const IP_UDP_BYTES: usize = 28;
+/// Longest IP packet in the tunnel: with the tunnel's headers it is as long as the paper's packets.
+pub const MTU: usize = PACKET_BYTES - DATA_OVERHEAD - IP_UDP_BYTES;
+/// Payload of a datagram in the tunnel.
+pub const PAYLOAD_BYTES: usize = MTU - IP_UDP_BYTES;
+/// What the DSL carries, in Mbit/s of IP packets.
+pub const DSL_MBPS: f64 = 62.5;
+/// What the DSL is shaped to (5.1).
+pub const DSL_SYNC_MBPS: f64 = 64.0;
+/// Weight of the DSL (5.1).
+pub const W_FIXED: f64 = 50.0;
+/// Packets the DSL's buffer holds.
+const DSL_QUEUE_PKTS: usize = 256;
+
+/// Parameters of the algorithm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// Gain k.
+    pub k: f64,
+    /// `T_dwd` in milliseconds.
+    pub t_dwd_ms: u32,
+    /// Largest weight of the LTE.
+    pub w_mobile_max: u32,
+}
+
+/// Name, duration, lines and tunnel of a scenario; traffic follows.
+#[must_use]
+pub fn scenario(name: &str, about: &str, duration_s: f64, parameters: Parameters) -> String {
+    let Parameters {
+        k,
+        t_dwd_ms,
+        w_mobile_max,
+    } = parameters;
+    let queue_bytes = DSL_QUEUE_PKTS * PACKET_BYTES;
+    format!(
+        "name = \"{name}\"
+description = \"{about}\"
+duration = \"{duration_s}s\"
+
+[[link]]
+name = \"dsl\"
+rate = \"{DSL_MBPS}Mbit\"      # 64 Mbit/s less framing
+delay = \"6.5ms\"
+queue = \"{queue_bytes}B\"      # {DSL_QUEUE_PKTS} packets
+[link.up]
+rate = \"12Mbit\"
+
+[[link]]
+name = \"lte\"
+rate = \"60Mbit\"
+delay = \"12.5ms\"
+jitter = \"10ms\"              # round trip of 25 to 45 ms
+queue = \"750kB\"              # 100 ms
+[link.up]
+rate = \"20Mbit\"
+
+[tunnel]
+policy = \"awi\"
+fixed = \"dsl\"
+k = {k:?}
+t_dwd = \"{t_dwd_ms}ms\"
+w_fixed = {W_FIXED}
+w_mobile_max = {w_mobile_max}
+t_report = \"50ms\"
+t_lto = \"50ms\"
+mtu = {MTU}                   # {PACKET_BYTES} bytes on the lines
+"
+    )
+}
+
+/// The rate of payload whose packets are `mbps` on the lines, as scenario files write it.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "packet lengths are small")]
+pub fn payload_rate(mbps: f64) -> String {
+    let share = PAYLOAD_BYTES as f64 / PACKET_BYTES as f64;
+    format!("{:.6}Mbit", mbps * share)
+}
+
+/// A UDP flow at `mbps` on the lines, from `start_s` to `stop_s`.
+#[must_use]
+pub fn udp(name: &str, mbps: f64, start_s: f64, stop_s: f64) -> String {
+    format!(
+        "
+[[traffic]]
+kind = \"udp\"
+name = \"{name}\"
+size = \"{PAYLOAD_BYTES}B\"
+rate = \"{}\"   # {mbps} Mbit/s on the lines
+start = \"{start_s}s\"
+stop = \"{stop_s}s\"
+",
+        payload_rate(mbps)
+    )
+}
+
+/// Bulk TCP on the DSL beside the tunnel, from a server with a round trip of 50 ms ("50ms away from the client"): 13 ms
+/// of DSL and 18.5 ms each way behind it. CUBIC and Linux's loss recovery, as the paper's Debian had the former.
+#[must_use]
+pub fn tcp(flows: u32, start_s: f64, stop_s: f64) -> String {
+    format!(
+        "
+[[traffic]]
+kind = \"tcp\"
+name = \"tcp\"
+cc = \"cubic\"
+flows = {flows}
+link = \"dsl\"
+distance = \"18.5ms\"          # a round trip of 50 ms with the DSL's
+start = \"{start_s}s\"
+stop = \"{stop_s}s\"
+"
+    )
+}
+
+/// `k` as it stands in names: `0.5` is `05`, `1` is `1`.
+#[must_use]
+pub fn k_in_name(k: f64) -> String {
+    k.to_string().replace('.', "")
+}
+
+/// What `link` delivered to the client over `seconds`, mean in Mbit/s.
+#[must_use]
+pub fn load(results: &Results, link: &str, seconds: core::ops::Range<f64>) -> Option<f64> {
+    let series = series::link(results, link)?;
+    series::mean(series::window(results, &series.down_mbps, seconds))
+}
+
+/// Share of the packets sent to `link` over `seconds` that it lost.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "packet lengths are small")]
+pub fn link_loss(results: &Results, link: &str, seconds: core::ops::Range<f64>) -> Option<f64> {
+    let series = series::link(results, link)?;
+    let lost = series::sum(series::window(
+        results,
+        &series.lost_down_pkts,
+        seconds.clone(),
+    ));
+    let megabits = series::sum(series::window(results, &series.down_mbps, seconds));
+    let delivered = megabits * 1e6 * results.series.interval_ms / 1e3 / (8 * PACKET_BYTES) as f64;
+    (lost + delivered > 0.0).then(|| lost / (lost + delivered))
+}
+
+/// A line of a chart.
+#[must_use]
+pub fn line(name: &str, values: &[f64]) -> ChartLine {
+    ChartLine {
+        name: name.to_owned(),
+        values: values.to_vec(),
+        is_ideal: false,
+    }
+}
+
+/// A chart of `lines` over the time of `results`.
+#[must_use]
+pub fn chart(results: &Results, label: &str, unit: &str, lines: Vec<ChartLine>) -> Chart {
+    Chart {
+        label: label.to_owned(),
+        unit: unit.to_owned(),
+        interval_s: results.series.interval_ms / 1e3,
+        lines,
+        at_least: 1.0,
+    }
+}
+
+/// What both links delivered in `cell`, with `more` lines.
+#[must_use]
+pub fn throughput(runs: &Runs, cell: &str, more: Vec<ChartLine>) -> Option<Chart> {
+    let results = runs.get(cell)?;
+    let mut lines = Vec::new();
+    for (link, name) in [("dsl", "DSL"), ("lte", "LTE")] {
+        lines.push(line(name, &series::link(results, link)?.down_mbps));
+    }
+    lines.extend(more);
+    Some(chart(
+        results,
+        "Throughput per link over time",
+        "Mbit/s",
+        lines,
+    ))
+}

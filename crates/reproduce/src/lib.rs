@@ -1,0 +1,35 @@
+//! Published figures, measured again.
+//!
+//! A paper is a folder of experiments ([`l3`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
+//! `pleach sim run` and `pleach lab run` take as it is, and [`Target`]s, each with an id, what was published, the range
+//! in which a measurement counts as the same with the reason for that range, and how it is read off the results.
+//!
+//! [`run()`] writes the scenarios, runs them in one world, keeps their results and judges. All of it lies below one
+//! directory, and table and page are made from what is there, so what an earlier call measured in the other world
+//! stands beside what this one did:
+//!
+//! ```text
+//! DIR/scenarios/CELL.toml       what ran
+//! DIR/runs/sim/CELL.json        what it gave, as `results.json` of a run; likewise lab
+//! DIR/results.json              one record a target
+//! DIR/report.html               the same as a table, and the figures, simulated and lab side by side
+//! ```
+//!
+//! Results of a scenario that has changed since are removed, so nothing is judged by what it was not made for.
+//! What runs a scenario is the caller's business ([`Runner`]).
+
+mod evaluate;
+mod experiment;
+pub mod l3;
+mod registry;
+mod report;
+mod run;
+mod runs;
+pub mod series;
+
+pub use evaluate::{Measured, Part, Record, Verdict, evaluate};
+pub use experiment::{Cell, Check, Draw, Experiment, Figure, Measure, Panel, Range, Target};
+pub use registry::{Unknown, all, list, select};
+pub use report::{html, table};
+pub use run::{Runner, run};
+pub use runs::{Directory, Runs, Worlds};

@@ -1,0 +1,94 @@
+use std::{
+    fs,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use super::*;
+use crate::{registry, select};
+
+/// Gives the same results for everything, and counts.
+#[derive(Default)]
+struct Fake {
+    runs: AtomicUsize,
+    fails: bool,
+}
+
+impl Runner for Fake {
+    fn run(&self, world: World, scenario: &Scenario, _: &Path) -> anyhow::Result<Results> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        anyhow::ensure!(!self.fails, "no rights");
+        let udp = pleach_sim::results::FlowResult {
+            name: "udp".to_owned(),
+            loss: if world == World::Sim { 0.005 } else { 0.5 },
+            sent_pkts: Some(1),
+            ..Default::default()
+        };
+        Ok(Results {
+            scenario: scenario.name.clone(),
+            world,
+            flows: vec![udp],
+            ..Results::default()
+        })
+    }
+}
+
+fn run_one(out: &Path, world: World, fake: &Fake) -> anyhow::Result<Vec<Record>> {
+    let all = registry::all();
+    let chosen = select(registry::all(), &["R-L3-5".to_owned()])?;
+    run(&all, &chosen, world, out, fake, &ProgressBar::hidden())
+}
+
+#[test]
+fn both_worlds_of_two_calls_stand_in_one_table() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake::default();
+    let records = run_one(out.path(), World::Sim, &fake).expect("runs");
+    assert_eq!((records.len(), fake.runs.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!(
+        (records[0].headline.sim, records[0].headline.lab),
+        (Some(0.5), None)
+    );
+    let records = run_one(out.path(), World::Lab, &fake).expect("runs");
+    assert_eq!(
+        (records[0].headline.sim, records[0].headline.lab),
+        (Some(0.5), Some(50.0))
+    );
+    assert_eq!(records[0].ok, Some(false));
+    for file in [
+        "results.json",
+        "report.html",
+        "scenarios/l3-single-flow-k05-dwd250.toml",
+        "runs/sim/l3-single-flow-k05-dwd250.json",
+    ] {
+        assert!(out.path().join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn results_of_another_scenario_do_not_count() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake::default();
+    run_one(out.path(), World::Lab, &fake).expect("runs");
+    let scenario = out.path().join("scenarios/l3-single-flow-k05-dwd250.toml");
+    fs::write(&scenario, "name = \"another\"").expect("writable");
+    let records = run_one(out.path(), World::Sim, &fake).expect("runs");
+    assert_eq!(
+        (records[0].headline.sim, records[0].headline.lab),
+        (Some(0.5), None)
+    );
+}
+
+#[test]
+fn what_does_not_run_is_named() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake {
+        fails: true,
+        ..Fake::default()
+    };
+    let error = run_one(out.path(), World::Sim, &fake).expect_err("it fails");
+    let text = format!("{error:#}");
+    assert!(
+        text.contains("l3-single-flow-k05-dwd250") && text.contains("no rights"),
+        "{text}"
+    );
+}

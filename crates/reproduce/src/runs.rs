@@ -1,0 +1,170 @@
+//! Results of scenarios, in memory and below a directory.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use pleach_sim::results::{Results, World};
+
+use crate::{
+    evaluate::name,
+    experiment::{Cell, Experiment},
+};
+
+/// What ran in one world, by the cells' names.
+#[derive(Clone, Debug, Default)]
+pub struct Runs(BTreeMap<String, Results>);
+
+/// What ran in either world.
+#[derive(Clone, Debug, Default)]
+pub struct Worlds {
+    /// In the simulator.
+    pub sim: Runs,
+    /// In namespaces.
+    pub lab: Runs,
+}
+
+impl Runs {
+    /// The results of `cell`; `None` if it did not run, or its run is not to be trusted.
+    #[must_use]
+    pub fn get(&self, cell: &str) -> Option<&Results> {
+        let results = self.0.get(cell)?;
+        results.refused.is_none().then_some(results)
+    }
+
+    /// Cells whose runs are not to be trusted, and why.
+    pub fn refused(&self) -> impl Iterator<Item = (&str, &str)> {
+        let runs = self.0.iter();
+        runs.filter_map(|(name, results)| Some((name.as_str(), results.refused.as_deref()?)))
+    }
+
+    /// Adds the results of `cell`, or replaces them.
+    pub fn insert(&mut self, cell: &str, results: Results) {
+        self.0.insert(cell.to_owned(), results);
+    }
+}
+
+impl Worlds {
+    /// The runs in `world`.
+    #[must_use]
+    pub fn of(&self, world: World) -> &Runs {
+        match world {
+            World::Lab => &self.lab,
+            World::Sim => &self.sim,
+        }
+    }
+
+    fn of_mut(&mut self, world: World) -> &mut Runs {
+        match world {
+            World::Lab => &mut self.lab,
+            World::Sim => &mut self.sim,
+        }
+    }
+}
+
+/// Where scenarios and results lie.
+#[derive(Clone, Debug)]
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// The directory at `path`, which is made if needed.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn new(path: &Path) -> anyhow::Result<Self> {
+        let this = Self(path.to_owned());
+        for dir in ["scenarios", "runs/sim", "runs/lab"] {
+            let dir = path.join(dir);
+            fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        }
+        Ok(this)
+    }
+
+    /// Writes the scenario of `cell`. If another one was there, its results go.
+    ///
+    /// # Errors
+    /// If a file cannot be written or removed.
+    pub fn write_scenario(&self, cell: &Cell) -> anyhow::Result<PathBuf> {
+        let path = self.scenario(cell);
+        if !self.has_scenario(cell) {
+            for world in [World::Lab, World::Sim] {
+                let run = self.run(cell, world);
+                if run.exists() {
+                    fs::remove_file(&run)
+                        .with_context(|| format!("cannot remove {}", run.display()))?;
+                }
+            }
+            write(&path, &cell.toml)?;
+        }
+        Ok(path)
+    }
+
+    /// Writes the results of `cell`, without what the daemons said of themselves, which would be most of it.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_run(&self, cell: &Cell, world: World, results: &Results) -> anyhow::Result<()> {
+        let results = Results {
+            status: Vec::new(),
+            ..results.clone()
+        };
+        write(&self.run(cell, world), &results.to_json()?)
+    }
+
+    /// Reads what there is of `experiments`.
+    ///
+    /// # Errors
+    /// If a file is there but is not what it ought to be.
+    pub fn read(&self, experiments: &[Experiment]) -> anyhow::Result<Worlds> {
+        let mut worlds = Worlds::default();
+        let cells = experiments.iter().flat_map(|experiment| &experiment.cells);
+        for cell in cells.filter(|cell| self.has_scenario(cell)) {
+            for world in [World::Lab, World::Sim] {
+                let path = self.run(cell, world);
+                if !path.exists() {
+                    continue;
+                }
+                let text = fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                let results = Results::from_json(&text)
+                    .with_context(|| format!("{} holds no results", path.display()))?;
+                worlds.of_mut(world).insert(&cell.name, results);
+            }
+        }
+        Ok(worlds)
+    }
+
+    /// Writes `text` as the file `name`.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        write(&self.0.join(name), text)
+    }
+
+    /// Where logs and configurations of a lab run of `cell` go.
+    #[must_use]
+    pub fn work(&self, cell: &Cell) -> PathBuf {
+        self.0.join("work").join(&cell.name)
+    }
+
+    fn has_scenario(&self, cell: &Cell) -> bool {
+        fs::read_to_string(self.scenario(cell)).is_ok_and(|text| text == cell.toml)
+    }
+
+    fn scenario(&self, cell: &Cell) -> PathBuf {
+        self.0.join("scenarios").join(format!("{}.toml", cell.name))
+    }
+
+    fn run(&self, cell: &Cell, world: World) -> PathBuf {
+        let file = format!("{}.json", cell.name);
+        self.0.join("runs").join(name(world)).join(file)
+    }
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
