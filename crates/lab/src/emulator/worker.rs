@@ -94,6 +94,8 @@ impl Worker {
             match self.commands.try_recv() {
                 Ok(Command::Begin { at, events }) => self.links.begin(at, &events),
                 Ok(Command::Report(reply)) => {
+                    // Samples that ended by now belong to it.
+                    self.change(clock::now());
                     let _ = reply.try_send(self.report());
                 }
                 Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return false,
