@@ -16,7 +16,10 @@ use core::{
 use std::{io, thread::JoinHandle};
 
 use anyhow::{Context as _, anyhow};
-use pleach_core::time::{Instant, saturating_nanos};
+use pleach_core::{
+    rng::Rng,
+    time::{Instant, saturating_nanos},
+};
 use pleach_linux::clock;
 use pleach_sim::{
     measure::FlowReport,
@@ -103,8 +106,10 @@ pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> an
             rates,
             size,
             profile,
+            jitter,
         } => {
-            let pattern = Pattern::new(rates.clone(), *size, *profile);
+            let rng = Rng::new(u64::from(port));
+            let pattern = Pattern::new(rates.clone(), *size, *profile).with_jitter(*jitter, rng);
             udp::start(ends, server, schedule, traffic.direction, pattern)
         }
     }

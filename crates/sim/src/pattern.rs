@@ -5,10 +5,15 @@
 //! frames. Datagram *n* leaves when the integral of the rate reaches the size of the *n* before it, rounded up to a
 //! nanosecond. The integral is kept in whole bit·nanoseconds, so nothing drifts, however long the flow and whatever the
 //! steps.
+//!
+//! A program that is woken for each datagram is now and then late. [`Pattern::with_jitter`] adds that: evenly drawn, in
+//! order, and what is overtaken by its lateness leaves at once. Without it, several flows into one full queue lock in
+//! step: the same one loses every time.
 
 use core::time::Duration;
 
 use pleach_core::{
+    rng::Rng,
     time::saturating_nanos,
     units::{Bitrate, Bytes},
 };
@@ -76,6 +81,11 @@ pub struct Pattern {
     end: u64,
     bps: u64,
     bit_nanos: u128,
+    /// Most that a datagram leaves late.
+    jitter_nanos: u64,
+    rng: Rng,
+    /// When the last one left.
+    last: Duration,
 }
 
 impl Rates {
@@ -159,6 +169,9 @@ impl Pattern {
             end: 0,
             bps: 0,
             bit_nanos: 0,
+            jitter_nanos: 0,
+            rng: Rng::new(0),
+            last: Duration::ZERO,
         };
         (this.bps, this.end) = this.piece(0);
         this
@@ -170,8 +183,29 @@ impl Pattern {
         self.size
     }
 
+    /// Lets each datagram leave up to `jitter` late; `rng` decides how much.
+    #[must_use]
+    pub fn with_jitter(mut self, jitter: Duration, rng: Rng) -> Self {
+        self.jitter_nanos = saturating_nanos(jitter);
+        self.rng = rng;
+        self
+    }
+
     /// The next datagrams to leave, later ones with every call; `None` once the rate is zero for ever.
     pub fn next_departure(&mut self) -> Option<Departure> {
+        let due = self.next_due()?;
+        let late = match self.jitter_nanos {
+            0 => 0,
+            most => self.rng.below(most.saturating_add(1)),
+        };
+        self.last = self.last.max(due.at + Duration::from_nanos(late));
+        Some(Departure {
+            at: self.last,
+            ..due
+        })
+    }
+
+    fn next_due(&mut self) -> Option<Departure> {
         let due =
             u128::from(self.departed) * u128::from(self.size.get().max(1)) * 8 * NANOS_PER_SECOND;
         loop {
@@ -372,5 +406,31 @@ mod tests {
             Profile::Video,
         );
         assert_eq!(none.next_departure(), None);
+    }
+
+    #[test]
+    fn jitter_delays_in_order_and_changes_no_rate() {
+        let pattern = || {
+            Pattern::new(
+                Rates::constant(Bitrate::from_mbps(10)),
+                SIZE,
+                Profile::Constant,
+            )
+        };
+        let jitter = Duration::from_millis(3);
+        let mut late = pattern().with_jitter(jitter, Rng::new(1));
+        let mut even = pattern();
+        let mut sum = Duration::ZERO;
+        let mut last = Duration::ZERO;
+        for _ in 0..10_000 {
+            let (even, late) = (even.next_departure(), late.next_departure());
+            let (even, late) = (even.expect("endless").at, late.expect("endless").at);
+            assert!((even..=even + jitter).contains(&late) && late >= last);
+            sum += late - even;
+            last = late;
+        }
+        // Datagrams are 1 ms apart: lateness is the largest of what is left of three draws.
+        let mean = sum / 10_000;
+        assert!((1_500..2_200).contains(&mean.as_micros()), "{mean:?}");
     }
 }

@@ -64,6 +64,7 @@
 //! # curve = "exponential"        # between them; or "linear", or "steps" (none of both, the default)
 //! # step = "200ms"               # the curve's steps, each with the rate at its begin; 100ms if not said
 //! profile = "constant"           # or "video"; or "on-off", with on = "1s" and off = "500ms"
+//! jitter = "1ms"                 # each datagram leaves up to so much late, in order; 0 if not said
 //!
 //! [expect]
 //! "download.goodput_mbps" = { min = 100.0 }
@@ -374,6 +375,8 @@ pub enum TrafficKind {
         size: Bytes,
         /// How they are spread over time.
         profile: Profile,
+        /// How late each leaves at most, as a sending program does.
+        jitter: Duration,
     },
 }
 

@@ -295,8 +295,10 @@ pub(crate) fn start(
             rates,
             size,
             profile,
+            jitter,
         } => {
-            let pattern = Pattern::new(rates.clone(), *size, *profile);
+            let rng = stream(seed, &format!("jitter of {}", traffic.name));
+            let pattern = Pattern::new(rates.clone(), *size, *profile).with_jitter(*jitter, rng);
             let source =
                 |local, peer| Program::UdpSource(udp::Source::new(local, peer, schedule, pattern));
             let sink = |local, peer| Program::UdpSink(udp::Sink::new(local, peer, schedule));

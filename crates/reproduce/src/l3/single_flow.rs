@@ -13,7 +13,7 @@ use pleach_sim::{
     results::Results,
 };
 
-use super::testbed::{self, DSL_MBPS, DSL_SYNC_MBPS, PAYLOAD_BYTES, Parameters, W_FIXED};
+use super::testbed::{self, DSL_MBPS, DSL_SYNC_MBPS, JITTER, PAYLOAD_BYTES, Parameters, W_FIXED};
 use crate::{
     experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
     runs::Runs,
@@ -98,6 +98,7 @@ size = \"{PAYLOAD_BYTES}B\"
 rates = [{}]
 curve = \"exponential\"
 step = \"{STEP_MS}ms\"
+jitter = \"{JITTER}\"
 ",
             rates.join(", ")
         );

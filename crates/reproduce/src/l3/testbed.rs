@@ -3,7 +3,8 @@
 //! Published: DSL shaped to 64 Mbit/s with about 13 ms of round trip; LTE of about 60 Mbit/s with 25 to 45 ms; UDP
 //! packets of 1492 bytes; `w_fixed` 50, `T_report` 50 ms; traffic from the server to the client only. Not published, and
 //! chosen here: what the DSL carries at IP level (62.5 Mbit/s: 64 less framing) and its buffer (256 packets), the values
-//! with which the nine loss rates of figure 3 fit best; `T_lto` 50 ms (the reorder timeout of 5.3); the lines' rates
+//! with which the nine loss rates of figure 3 fit best; how late the UDP sender is, [`JITTER`]; `T_lto` 50 ms (the reorder
+//! timeout of 5.3); the lines' rates
 //! towards the server and the LTE's buffer (100 ms), which carry reports only.
 //!
 //! All rates are of IP packets on the lines, as the paper's. Its packets carry 4 bytes of numbers where ours carry
@@ -33,6 +34,12 @@ pub const DSL_SYNC_MBPS: f64 = 64.0;
 pub const W_FIXED: f64 = 50.0;
 /// Packets the DSL's buffer holds.
 const DSL_QUEUE_PKTS: usize = 256;
+
+/// How late each datagram leaves at most. The paper's senders and gateways are ordinary programs (its gateway takes every
+/// packet through `libnetfilter_queue`), so its datagrams were not evenly spaced to the nanosecond. Spaced so, flows that
+/// meet in a full queue lock in step, and nothing but one of them ever loses: one TCP flow beside the UDP of 5.4 gets 1.3
+/// Mbit/s instead of 7.8. With 0.3 / 1 / 3 ms it gets 4.5 / 7.8 / 13.
+pub const JITTER: &str = "1ms";
 
 /// Parameters of the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,6 +115,7 @@ kind = \"udp\"
 name = \"{name}\"
 size = \"{PAYLOAD_BYTES}B\"
 rate = \"{}\"   # {mbps} Mbit/s on the lines
+jitter = \"{JITTER}\"
 start = \"{start_s}s\"
 stop = \"{stop_s}s\"
 ",

@@ -150,6 +150,7 @@ pub(super) struct Traffic {
     pub(super) profile: Option<Profile>,
     pub(super) on: Option<Span>,
     pub(super) off: Option<Span>,
+    pub(super) jitter: Option<Span>,
     pub(super) interval: Option<Span>,
     pub(super) link: Option<String>,
     pub(super) distance: Option<Span>,

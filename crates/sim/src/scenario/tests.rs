@@ -243,6 +243,11 @@ fn mistakes_in_rates_and_cross_traffic_have_line_and_remedy() {
             "missing",
         ),
         (
+            "rate = \"1Mbit\"\njitter = \"2s\"".to_owned(),
+            "jitter",
+            "too long",
+        ),
+        (
             "rate = \"1Mbit\"\non = \"1s\"".to_owned(),
             "on",
             "this profile",

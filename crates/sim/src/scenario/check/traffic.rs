@@ -98,6 +98,7 @@ pub(super) fn traffic(
                 rates: rates(raw, stop - start)?,
                 size,
                 profile: profile(raw)?,
+                jitter: jitter(raw)?,
             }
         }
     };
@@ -211,10 +212,21 @@ fn profile(raw: &raw::Traffic) -> Result<Profile, Problem> {
     })
 }
 
+fn jitter(raw: &raw::Traffic) -> Result<Duration, Problem> {
+    let jitter = raw.jitter.map_or(Duration::ZERO, |span| span.0);
+    if jitter > LONGEST_JITTER {
+        return Err(problem("jitter", "too long", "use 1s or less"));
+    }
+    Ok(jitter)
+}
+
+/// A sender that is later than this is not one that sends at a rate.
+const LONGEST_JITTER: Duration = Duration::from_secs(1);
+
 /// Refuses keys that mean nothing for the kind of traffic.
 fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
     use raw::Kind::{Ping, Requests, Tcp, Udp};
-    let rules: [(&'static str, bool, &[raw::Kind]); 11] = [
+    let rules: [(&'static str, bool, &[raw::Kind]); 12] = [
         ("cc", raw.cc.is_some(), &[Tcp]),
         ("flows", raw.flows.is_some(), &[Tcp]),
         ("rate", raw.rate.is_some(), &[Udp]),
@@ -223,6 +235,7 @@ fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
         ("step", raw.step.is_some(), &[Udp]),
         ("on", raw.on.is_some(), &[Udp]),
         ("off", raw.off.is_some(), &[Udp]),
+        ("jitter", raw.jitter.is_some(), &[Udp]),
         ("size", raw.size.is_some(), &[Udp, Requests]),
         ("profile", raw.profile.is_some(), &[Udp]),
         ("interval", raw.interval.is_some(), &[Ping, Requests]),
