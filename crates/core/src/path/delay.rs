@@ -82,14 +82,6 @@ impl OneWayDelay {
         }
     }
 
-    /// Takes the newest delay for the least: the path has become longer.
-    pub fn forget_min(&mut self, now: Instant) {
-        self.min = WindowedMin::new(WINDOW);
-        if self.samples > 0 {
-            self.min.insert(now, self.latest_us);
-        }
-    }
-
     /// Takes the delay of one packet, or of one report about packets.
     pub fn on_sample(&mut self, now: Instant, delay: RelativeDelay) {
         let mut micros = delay.micros_from(self.reference);

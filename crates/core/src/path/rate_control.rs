@@ -8,12 +8,15 @@
 //! | up to 7 ms | 3 % above it |
 //! | above 7 ms, until it is below 3 ms | a tenth to four tenths below it, the more the longer the queue |
 //!
-//! While a queue drains the path is full, so the newest rate counts if it is below the largest; but not if it is less
-//! than three quarters of it, so that a path that is taken for full and is not loses little.
+//! While a queue drains the path is full, so the newest rate counts if it is below the largest; but at first not if it is
+//! less than three quarters of it, so that a path that is taken for full and is not loses little.
 //!
-//! That happens when the path's own delay has grown. Hence each drain is a test: a queue that does not get shorter
-//! within four round trips is none, and the least delay is measured anew ([`Verdict::Longer`]). And a queue that never
-//! empties would in time be taken for the path's own delay: every 5 s it is drained to below 1 ms.
+//! That happens when the path's own delay has grown, or varies with the load as a radio link's does. Hence each drain is a
+//! test. If the delay has not become much shorter within four round trips, and the path delivered what was sent and no
+//! more, there is no queue: from then on that delay is not counted as one, which is forgotten by halves. If it delivered
+//! more, a queue drains; if less, the path has become slower and its queue grows: either way the next drain goes by the
+//! rate it delivers. And a queue that never empties would in time be taken for the path's own delay: every 5 s it is
+//! drained to below 1 ms.
 //!
 //! After a loss the pace is nine tenths for two round trips: a sender that loses again after it has backed off backs off
 //! again. A path that was not filled for 10 s is not paced: only its sender limits it.
@@ -35,14 +38,14 @@ pub struct RateControl {
     eased_until: Option<Instant>,
     /// The standing queue: what the path's queue did not fall below lately.
     queue: Duration,
-    queues: WindowedMin<Duration>,
+    delays: WindowedMin<Duration>,
     /// When the queue was last empty.
     emptied_at: Option<Instant>,
     drain: Option<Drain>,
-    /// No drain begins before.
-    rest_until: Option<Instant>,
-    /// Drains in a row that told that there was no queue.
-    in_vain: u32,
+    /// Delay that no drain shortened: not a queue.
+    slack: Duration,
+    /// When it was measured or halved.
+    slack_at: Instant,
 }
 
 /// A drain under way.
@@ -51,17 +54,8 @@ struct Drain {
     since: Instant,
     /// The queue when it began.
     from: Duration,
-    /// What is taken off the rate, in percent.
-    cut: u64,
-}
-
-/// What a queue delay turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// A queue, or too early to say.
-    Queue,
-    /// No queue: the path has become longer.
-    Longer,
+    /// The pace meanwhile: below what the path is taken to carry.
+    pace: Bitrate,
 }
 
 impl Default for RateControl {
@@ -70,11 +64,11 @@ impl Default for RateControl {
             filled_at: None,
             eased_until: None,
             queue: Duration::ZERO,
-            queues: WindowedMin::new(STANDING),
+            delays: WindowedMin::new(STANDING),
             emptied_at: None,
             drain: None,
-            rest_until: None,
-            in_vain: 0,
+            slack: Duration::ZERO,
+            slack_at: Instant::ZERO,
         }
     }
 }
@@ -87,11 +81,16 @@ impl RateControl {
         }
     }
 
-    /// Takes note of the least time that packets waited in the path's queue since the last report; `rtt`: the path's
+    /// Takes note of the least time that packets since the last report took beyond the least of late; `rtt`: the path's
     /// smoothed round-trip time.
-    pub fn on_queue(&mut self, now: Instant, queue: Duration, rtt: Duration) -> Verdict {
-        self.queues.insert(now, queue);
-        let queue = self.queues.min().unwrap_or(queue);
+    pub fn on_delay(&mut self, now: Instant, delay: Duration, rtt: Duration, rate: &DeliveryRate) {
+        self.delays.insert(now, delay);
+        let delay = self.delays.min().unwrap_or(delay);
+        if now.since(self.slack_at) > SLACK_HALVES {
+            self.slack_at = now;
+            self.slack /= 2;
+        }
+        let queue = delay.saturating_sub(self.slack);
         self.queue = queue;
         if queue < EMPTY {
             self.emptied_at = Some(now);
@@ -100,28 +99,35 @@ impl RateControl {
         let is_stale = now.since(emptied_at) > EMPTY_EVERY;
         let goal = if is_stale { EMPTY } else { LOW };
         match self.drain {
-            Some(_) if queue < goal => {
-                self.drain = None;
-                self.in_vain = 0;
-            }
+            Some(_) if queue < goal => self.drain = None,
             Some(drain) if now.since(drain.since) > (rtt * 4).max(LEAST_TEST) => {
-                self.drain = None;
-                if queue > drain.from * 3 / 4 {
-                    self.rest_until = Some(now + REST * (1 << self.in_vain.min(4)));
-                    self.in_vain += 1;
-                    self.queues = WindowedMin::new(STANDING);
+                let carried = rate.latest().map_or(Bitrate::ZERO, |sample| sample.rate);
+                let as_sent = drain.pace.scale(95, 100)..drain.pace.scale(105, 100);
+                if queue > drain.from * 3 / 4 && as_sent.contains(&carried) {
+                    self.drain = None;
+                    self.slack = delay;
+                    self.slack_at = now;
+                    self.queue = Duration::ZERO;
                     self.emptied_at = Some(now);
-                    return Verdict::Longer;
+                } else {
+                    self.drain = Some(Drain::begin(now, queue, rtt, carried));
                 }
-                self.drain = Some(Drain::begin(now, queue, rtt));
             }
             Some(_) => {}
-            None if (queue > HIGH || is_stale) && self.rest_until.is_none_or(|at| at <= now) => {
-                self.drain = Some(Drain::begin(now, queue, rtt));
+            None if queue > HIGH || is_stale => {
+                let max = rate.max().unwrap_or(Bitrate::ZERO);
+                let latest = rate.latest().map_or(max, |sample| sample.rate);
+                let carried = latest.max(max.scale(3, 4)).min(max);
+                self.drain = Some(Drain::begin(now, queue, rtt, carried));
             }
             None => {}
         }
-        Verdict::Queue
+    }
+
+    /// Whether the path, and not the sender, limits the rate.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.queue >= FILLED
     }
 
     /// Takes note that the path lost something; `rtt`: its smoothed round-trip time.
@@ -140,30 +146,30 @@ impl RateControl {
         let is_known = self.filled_at.is_some_and(|at| now.since(at) < MEMORY);
         let max = rate.max().filter(|_| is_known)?;
         let is_eased = self.eased_until.is_some_and(|until| now < until);
-        let pace = if let Some(drain) = self.drain {
-            let latest = rate.latest().map_or(max, |sample| sample.rate);
-            let present = latest.min(max).max(max.scale(3, 4));
-            present.scale(100 - drain.cut, 100)
-        } else if is_eased {
+        if let Some(drain) = self.drain {
+            return Some(drain.pace);
+        }
+        let pace = if is_eased {
             max.scale(90, 100)
-        } else if self.queue < LOW || self.rest_until.is_some_and(|until| now < until) {
+        } else if self.queue < LOW {
             max.scale(110, 100)
         } else {
             max.scale(103, 100)
         };
-        Some(pace.max(LEAST))
+        Some(pace.max(LEAST_PROBE))
     }
 }
 
 impl Drain {
     /// A drain that would take about two round trips, as far as the cut is within its bounds.
-    fn begin(now: Instant, queue: Duration, rtt: Duration) -> Self {
+    fn begin(now: Instant, queue: Duration, rtt: Duration, carried: Bitrate) -> Self {
         let excess = queue.saturating_sub(LOW).as_micros();
         let percent = excess * 100 / (rtt * 4).as_micros().max(1);
+        let cut = u64::try_from(percent).unwrap_or(100).clamp(8, 40);
         Self {
             since: now,
             from: queue,
-            cut: u64::try_from(percent).unwrap_or(100).clamp(8, 40),
+            pace: carried.scale(100 - cut, 100).max(LEAST),
         }
     }
 }
@@ -171,7 +177,7 @@ impl Drain {
 /// A queue stands if it does not fall below its length for so long; jitter is shorter.
 const STANDING: Duration = Duration::from_millis(40);
 /// From this queue delay on the path, not the sender, limits the rate.
-pub const FILLED: Duration = Duration::from_millis(4);
+const FILLED: Duration = Duration::from_millis(4);
 /// A queue below this needs more.
 const LOW: Duration = Duration::from_millis(3);
 /// A queue above this is drained.
@@ -182,21 +188,22 @@ const EMPTY: Duration = Duration::from_millis(1);
 const EMPTY_EVERY: Duration = Duration::from_secs(5);
 /// Shortest drain that tells whether there is a queue.
 const LEAST_TEST: Duration = Duration::from_millis(250);
-/// After a drain that told that there is no queue, none begins for so long; twice as long after each further one, up to
-/// sixteen times.
-const REST: Duration = Duration::from_millis(500);
+/// How often what no drain shortened is halved.
+const SLACK_HALVES: Duration = Duration::from_secs(5);
 /// How long a path's capacity is remembered after it was last full.
 const MEMORY: Duration = Duration::from_secs(10);
 const LEAST_EASE: Duration = Duration::from_millis(50);
 /// Losses in this time after an ease change nothing, so that random loss does not wear the pace down.
 const BETWEEN_EASES: Duration = Duration::from_secs(1);
-/// No pace is lower: from less, a wrong first estimate would take too long to grow, and a burst at this rate is short.
-const LEAST: Bitrate = Bitrate::from_mbps(10);
+/// No pace is lower.
+const LEAST: Bitrate = Bitrate::from_bps(200_000);
+/// Nor one that looks for more: a wrong first estimate would take too long to grow, and a burst at this rate is short.
+const LEAST_PROBE: Bitrate = Bitrate::from_mbps(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::rate::Delivered;
+    use crate::{path::rate::Delivered, units::Bytes};
 
     /// Feeds `millis` of delivery at `rate` in reports 10 ms apart; the pace after each.
     fn deliver(
@@ -271,14 +278,8 @@ mod tests {
     #[test]
     fn a_tiny_first_estimate_does_not_hold_the_path_back() {
         let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
-        let paces = deliver(
-            &mut control,
-            &mut meter,
-            0,
-            Bitrate::from_bps(3_000_000),
-            true,
-        );
-        assert_eq!(paces.last().copied().flatten(), Some(LEAST));
+        let paces = deliver(&mut control, &mut meter, 0, Bitrate::from_mbps(4), true);
+        assert_eq!(paces.last().copied().flatten(), Some(LEAST_PROBE));
     }
 
     const RTT: Duration = Duration::from_millis(40);
@@ -302,8 +303,7 @@ mod tests {
         let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
         let max = full(&mut control, &mut meter);
         let mut paced = |at: u64, queue: u64| {
-            let verdict = control.on_queue(ms(at), Duration::from_millis(queue), RTT);
-            assert_eq!(verdict, Verdict::Queue);
+            control.on_delay(ms(at), Duration::from_millis(queue), RTT, &meter);
             let pace = control.pace(ms(at), &meter).expect("paced");
             pace.as_bps() * 100 / max.as_bps()
         };
@@ -323,36 +323,107 @@ mod tests {
         }
     }
 
+    /// A sender of 40 Mbit/s, or as much as its pace allows, after 290 ms of 64 Mbit/s.
+    struct Sent {
+        bytes: Bytes,
+        pace: Bitrate,
+    }
+
+    impl Sent {
+        fn new() -> Self {
+            Self {
+                bytes: Bitrate::from_mbps(64).bytes_in(Duration::from_millis(290)),
+                pace: Bitrate::from_mbps(40),
+            }
+        }
+
+        fn report(
+            &mut self,
+            now: Instant,
+            carried: Bitrate,
+            control: &mut RateControl,
+            meter: &mut DeliveryRate,
+        ) {
+            self.bytes += carried.bytes_in(Duration::from_millis(10));
+            let report = Delivered {
+                bytes: self.bytes,
+                packets: self.bytes.get() / 1000,
+                tx_us: now.wire_micros(),
+                rx_us: now.wire_micros(),
+            };
+            if let Some(sample) = meter.on_report(now, report, !control.is_full()) {
+                control.on_sample(now, sample);
+            }
+            let wanted = Bitrate::from_mbps(40);
+            self.pace = control.pace(now, meter).unwrap_or(wanted).min(wanted);
+        }
+    }
+
     #[test]
     fn a_delay_that_a_drain_does_not_shorten_is_no_queue() {
-        let mut control = RateControl::default();
-        let queue = Duration::from_millis(30);
-        let verdicts: Vec<_> = (0..60)
-            .map(|i| control.on_queue(ms(i * 10), queue, RTT))
-            .collect();
-        let first = verdicts.iter().position(|v| *v == Verdict::Longer);
-        assert_eq!(first, Some(26), "after 250 ms");
-        assert_eq!(
-            verdicts.iter().filter(|v| **v == Verdict::Longer).count(),
-            1
+        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
+        full(&mut control, &mut meter);
+        let mut sent = Sent::new();
+        let delay = Duration::from_millis(30);
+        // Whatever is sent is delivered.
+        let mut drains = |from: u64, until: u64, delay| {
+            let draining = (from / 10..until / 10).filter(|i| {
+                let now = ms(i * 10);
+                control.on_delay(now, delay, RTT, &meter);
+                sent.report(now, sent.pace, &mut control, &mut meter);
+                control.drain.is_some()
+            });
+            draining.count()
+        };
+        let first = drains(300, 2_000, delay);
+        assert!((20..60).contains(&first), "{first}0 ms, and then no more");
+        assert_eq!(drains(2_000, 2_200, delay + Duration::from_millis(6)), 0);
+        assert!(drains(2_200, 2_400, delay + Duration::from_millis(9)) > 10);
+        drains(2_400, 2_500, delay);
+        assert!(
+            drains(2_500, 8_500, delay) > 20,
+            "half forgotten: tested again"
         );
-        assert!(control.drain.is_none(), "rests");
-        control.on_queue(ms(800), queue, RTT);
-        assert!(control.drain.is_some(), "tries again");
     }
 
     #[test]
     fn a_queue_that_never_empties_is_emptied_every_five_seconds() {
         let mut control = RateControl::default();
+        let meter = DeliveryRate::new();
         let queue = Duration::from_millis(5);
         let mut drained = (0..600).filter(|i| {
-            control.on_queue(ms(i * 10), queue, RTT);
+            control.on_delay(ms(i * 10), queue, RTT, &meter);
             control.drain.is_some()
         });
         assert_eq!(drained.next(), Some(501));
-        control.on_queue(ms(6_000), Duration::from_millis(2), RTT);
+        control.on_delay(ms(6_000), Duration::from_millis(2), RTT, &meter);
         assert!(control.drain.is_some(), "not empty yet");
-        control.on_queue(ms(6_010), Duration::from_micros(500), RTT);
+        control.on_delay(ms(6_010), Duration::from_micros(500), RTT, &meter);
         assert!(control.drain.is_none());
+    }
+
+    #[test]
+    fn a_path_that_became_slower_is_drained_by_its_new_rate() {
+        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
+        full(&mut control, &mut meter);
+        // 64 Mbit/s become 8, and there are always 40 to send; the path's queue takes 2 s of what it carries.
+        let (rate, tick) = (Bitrate::from_mbps(8), Duration::from_millis(10));
+        let mut sent = Sent::new();
+        let mut waiting = Duration::ZERO;
+        let mut standing = Vec::new();
+        for i in 30..3_000 {
+            let now = ms(i * 10);
+            let offered = waiting + sent.pace.bytes_in(tick) / rate;
+            waiting = offered.saturating_sub(tick).min(Duration::from_secs(2));
+            control.on_delay(now, waiting, RTT, &meter);
+            let carried =
+                rate.min(rate.scale(u64::try_from(offered.as_micros()).unwrap_or(0), 10_000));
+            sent.report(now, carried, &mut control, &mut meter);
+            standing.push(waiting);
+        }
+        let longest = |part: &[Duration]| part.iter().max().copied();
+        assert!(longest(&standing[..200]) > Some(Duration::from_millis(500)));
+        let settled = longest(&standing[1_000..]).expect("samples");
+        assert!(settled < Duration::from_millis(30), "{settled:?}");
     }
 }

@@ -137,7 +137,7 @@ impl Scheduler for Awi {
             Wrr::Smooth => {
                 let weight = |turn: &Turn| if turn.ready { turn.weight } else { 0 };
                 let lines = self.turns.iter().map(|turn| (turn.slot, weight(turn)));
-                self.credit.next(lines, cost, None)
+                self.credit.next(lines, cost)
             }
         };
         // Those without weight serve when nobody else can.

@@ -8,13 +8,7 @@ use core::time::Duration;
 use super::{Shared, Tunnel};
 use crate::{
     ids::PathId,
-    path::{
-        Path,
-        delay::RelativeDelay,
-        rate::Delivered,
-        rate_control::{FILLED, Verdict},
-        sender::Origin,
-    },
+    path::{Path, delay::RelativeDelay, rate::Delivered, sender::Origin},
     role::Role,
     sched::Scheduler,
     time::Instant,
@@ -256,14 +250,12 @@ impl Tunnel {
             tx_us: report.sent_us,
             rx_us: report.received_us,
         };
-        let app_limited = path.delay.queue_delay() < FILLED;
+        let rtt = path.rtt.smoothed().unwrap_or_default();
+        let delay = path.delay.queue_delay();
+        path.rate_control.on_delay(now, delay, rtt, &path.rate);
+        let app_limited = !path.rate_control.is_full();
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
-        }
-        let rtt = path.rtt.smoothed().unwrap_or_default();
-        let queue = path.delay.queue_delay();
-        if path.rate_control.on_queue(now, queue, rtt) == Verdict::Longer {
-            path.delay.forget_min(now);
         }
         path.pace(now, role, is_paced);
         path.health
