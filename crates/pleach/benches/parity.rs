@@ -1,7 +1,8 @@
-//! `./dev bench parity [-- NAME …]`: every scenario of `scenarios/kernel` and `scenarios/parity`, or those named, in the
-//! simulator and in the lab, number beside number. Ends with 1 if a number differs by more than its tolerance.
+//! `./dev bench parity`: every scenario of `scenarios/kernel` and `scenarios/parity` in the simulator and in the lab,
+//! number beside number. Ends with 1 if a number differs by more than its tolerance. Only some of them:
+//! `cargo bench -p pleach --bench parity -- NAME …`.
 //!
-//! Needs what the lab needs, a quiet machine, and about ten minutes.
+//! Needs what the lab needs, a quiet machine, and six minutes.
 #![cfg(all(feature = "lab", feature = "sim"))]
 #![expect(clippy::print_stdout, reason = "the table is what it is for")]
 
