@@ -6,11 +6,12 @@
 //!
 //! - *What the simulator cannot know.* The hosts of the lab take time to wake up. Each lab run measures it itself, with
 //!   the ping before the traffic and the lateness of the link emulator: [`HostDelay`].
-//! - *Chance.* Random losses hit by the binomial law, as the tunnel's own packets may come in between. The exact instants of packets decide which of them meet a full queue, and which a loss hits. So the
-//!   scenario is simulated [`SHIFTS`] times more, with all delays a little longer, up to what the emulator was late in
-//!   the lab. The standard deviation s of a number over these runs is what chance contributes to one run. The means of n
-//!   runs in each world then differ by at most `t · s · sqrt(2/n)` in 99 of 100 comparisons (Student, [`SHIFTS`] degrees
-//!   of freedom).
+//! - *Chance.* The exact instants of packets decide which of them meet a full queue. So the scenario is simulated
+//!   [`SHIFTS`] times more, with all delays a little longer, up to what the emulator was late in the lab. The variance s²
+//!   of a number over these runs is what chance contributes to one run; for losses and the goodput of datagrams at least
+//!   the binomial p (1 - p) / n, because another of the tunnel's own packets may take the blow. The means of n runs in
+//!   each world then differ by at most `t · s · sqrt(2/n)` in 99 of 100 comparisons (Student, [`SHIFTS`] degrees of
+//!   freedom).
 //! - *The model.* A model of TCP is asked to be right within a tenth ([`MODEL_SHARE`]). The engine is no model: it is the
 //!   daemon's own code, and gets nothing.
 //!

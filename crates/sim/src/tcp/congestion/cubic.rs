@@ -4,7 +4,7 @@
 //! segments with `1.875 cwnd` of them to an increase (Linux's integer form of section 4.3's α = 3 (1 - β) / (1 + β));
 //! growth never exceeds one segment for two acknowledged; until the first loss it grows at least by one in twenty. As
 //! there, the pace of growth is computed when the window has changed or 1/32 s has passed, in whole segments: on short
-//! round trips the window follows its target by a segment or two, which costs a flow with losses a tenth of its goodput.
+//! round trips the window follows its target by a segment or two.
 //! Difference from Linux: time is not in ticks, and the cubic in floating point (only `+ - * /`, so that every platform
 //! computes the same).
 
