@@ -2,7 +2,7 @@
 //!
 //! Each scenario runs in the lab and in the simulator with the same seeds, hence with the same losses: the emulator draws
 //! by packet, so the packet of a number is lost in both worlds or in none. Then number stands beside number
-//! ([`compare`]). How far apart two honest worlds may lie is derived, not chosen:
+//! ([`compare()`]). How far apart two honest worlds may lie is derived, not chosen:
 //!
 //! - *What the simulator cannot know.* The hosts of the lab take time to wake up. Each lab run measures it itself, with
 //!   the ping before the traffic and the lateness of the link emulator: [`HostDelay`].
