@@ -18,6 +18,7 @@
 
 pub mod emulator;
 pub mod netns;
+pub mod parity;
 pub mod run;
 pub mod topology;
 pub mod traffic;

@@ -2,9 +2,11 @@
 //!
 //! The target is taken one minimal round trip ahead (section 4.2); the Reno-friendly window counts acknowledged
 //! segments with `1.875 cwnd` of them to an increase (Linux's integer form of section 4.3's α = 3 (1 - β) / (1 + β));
-//! growth never exceeds one segment for two acknowledged; until the first loss it grows at least by one in twenty.
-//! Differences from Linux: the target is computed for every acknowledgement instead of at most 32 times a second, and in
-//! floating point (only `+ - * /`, so that every platform computes the same).
+//! growth never exceeds one segment for two acknowledged; until the first loss it grows at least by one in twenty. As
+//! there, the pace of growth is computed when the window has changed or 1/32 s has passed, in whole segments: on short
+//! round trips the window follows its target by a segment or two.
+//! Difference from Linux: time is not in ticks, and the cubic in floating point (only `+ - * /`, so that every platform
+//! computes the same).
 
 use core::time::Duration;
 
@@ -21,8 +23,11 @@ const BETA: f64 = 717.0 / 1024.0;
 /// Scaling constant in segments per second cubed, RFC 9438 section 5.
 const C: f64 = 0.4;
 
-/// Segments acknowledged per increase of the Reno-friendly window, in windows.
-const FRIENDLY_DIVISOR: f64 = 1.875;
+/// Segments acknowledged per increase of the Reno-friendly window, in eighths of the window: Linux's `beta_scale`.
+const FRIENDLY_EIGHTHS: u32 = 15;
+
+/// The pace stands this long while the window stands.
+const STANDING: Duration = Duration::from_micros(31_250);
 
 /// Round trips this soon after the start of an epoch still show the old queue.
 const SETTLING: Duration = Duration::from_secs(1);
@@ -51,10 +56,14 @@ struct Epoch {
     origin: f64,
     /// Seconds until it is reached.
     k: f64,
-    /// `W_est`, the window Reno would have.
-    friendly: f64,
+    /// `W_est`, the window Reno would have, in segments.
+    friendly: u32,
     /// Segments acknowledged and not yet in `friendly`.
-    friendly_credit: f64,
+    friendly_credit: u32,
+    /// When and for which window the pace was computed.
+    paced: (Instant, u32),
+    /// Segments to be acknowledged for one more in the window.
+    per_increase: u32,
 }
 
 impl Cubic {
@@ -88,36 +97,46 @@ impl Cubic {
 
     /// Segments to be acknowledged for one more in the window.
     fn acks_per_increase(&mut self, now: Instant, cwnd: u32, acked_pkts: u32) -> u32 {
-        let cwnd = f64::from(cwnd);
         let w_max = self.w_max;
+        if let Some(epoch) = &mut self.epoch {
+            epoch.friendly_credit = epoch.friendly_credit.saturating_add(acked_pkts);
+            let (paced_at, paced_cwnd) = epoch.paced;
+            if paced_cwnd == cwnd && now.since(paced_at) <= STANDING {
+                return epoch.per_increase;
+            }
+        }
+        let window = f64::from(cwnd);
         let epoch = self.epoch.get_or_insert_with(|| Epoch {
             started_at: now,
-            origin: w_max.max(cwnd),
-            k: cube_root((w_max - cwnd).max(0.0) / C),
+            origin: w_max.max(window),
+            k: cube_root((w_max - window).max(0.0) / C),
             friendly: cwnd,
-            friendly_credit: 0.0,
+            friendly_credit: acked_pkts,
+            paced: (now, cwnd),
+            per_increase: 0,
         });
+        epoch.paced = (now, cwnd);
         let ahead = self.delay_min.unwrap_or_default();
         let t = (now.since(epoch.started_at) + ahead).as_secs_f64() - epoch.k;
-        let target = epoch.origin + C * t * t * t;
+        let target = to_pkts(epoch.origin + (C * t * t * t).trunc());
         let mut per_increase = if target > cwnd {
             cwnd / (target - cwnd)
         } else {
-            100.0 * cwnd
+            cwnd.saturating_mul(100)
         };
         if w_max == 0.0 {
-            per_increase = per_increase.min(20.0);
+            per_increase = per_increase.min(20);
         }
-        let per_friendly = FRIENDLY_DIVISOR * cwnd;
-        epoch.friendly_credit += f64::from(acked_pkts);
-        if epoch.friendly_credit > per_friendly {
-            epoch.friendly += epoch.friendly_credit / per_friendly;
-            epoch.friendly_credit = 0.0;
-        }
+        let per_friendly = (cwnd.saturating_mul(FRIENDLY_EIGHTHS) / 8).max(1);
+        // Linux takes away while more than one step is left.
+        let steps = epoch.friendly_credit.saturating_sub(1) / per_friendly;
+        epoch.friendly = epoch.friendly.saturating_add(steps);
+        epoch.friendly_credit -= steps * per_friendly;
         if epoch.friendly > cwnd {
             per_increase = per_increase.min(cwnd / (epoch.friendly - cwnd));
         }
-        to_pkts(per_increase.max(2.0))
+        epoch.per_increase = per_increase.max(2);
+        epoch.per_increase
     }
 
     pub(super) fn ssthresh(&mut self, window: &Window) -> u32 {
@@ -125,7 +144,7 @@ impl Cubic {
         self.epoch = None;
         // Fast convergence, section 4.7.
         self.w_max = if cwnd < self.w_max {
-            cwnd * (1.0 + BETA) / 2.0
+            (cwnd * (1.0 + BETA) / 2.0).trunc()
         } else {
             cwnd
         };
@@ -242,7 +261,7 @@ mod tests {
         assert_eq!(cubic.ssthresh(&Window::new(100)), 70);
         assert_eq!(cubic.w_max, 100.0);
         assert_eq!(cubic.ssthresh(&Window::new(80)), 56);
-        assert!((cubic.w_max - 80.0 * (1.0 + BETA) / 2.0).abs() < 1e-9);
+        assert_eq!(cubic.w_max, (80.0 * (1.0 + BETA) / 2.0).trunc());
     }
 
     #[test]

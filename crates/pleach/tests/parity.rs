@@ -1,0 +1,73 @@
+//! The simulator and the lab run one scenario and agree, as far as a busy machine can be asked: goodput and losses of
+//! datagrams. `./dev bench parity` does the rest, delays and TCP included.
+#![cfg(all(feature = "lab", feature = "sim"))]
+
+use std::{io, path::Path};
+
+use pleach_lab::parity::{Check, Outcome, Parity, Quantity};
+use pleach_sim::scenario::{Files, Scenario};
+
+/// The line is five times as fast as the traffic and its queue holds two seconds of it, so that a stall of the machine
+/// loses nothing.
+const SCENARIO: &str = r#"
+name = "parity"
+duration = "4s"
+[[link]]
+name = "dsl"
+rate = "20Mbit"
+delay = "10ms"
+queue = "1MB"
+[link.down]
+loss = 0.02
+[tunnel]
+policy = "weighted"
+[[traffic]]
+kind = "udp"
+name = "stream"
+rate = "4Mbit"
+size = "1200B"
+[[traffic]]
+kind = "ping"
+name = "ping"
+"#;
+
+fn run(scenario: &str) -> Option<Vec<Check>> {
+    let out = tempfile::tempdir().expect("temporary directory");
+    let parity = Parity {
+        binary: env!("CARGO_BIN_EXE_pleach").into(),
+        out: out.path().to_owned(),
+        runs: 1,
+    };
+    let mut files = Files {
+        scenario: Path::new("parity.toml"),
+        traces: None,
+        read: &mut |_: &Path| Err(io::ErrorKind::NotFound.into()),
+    };
+    let scenario = Scenario::parse(scenario, &mut files).expect("a valid scenario");
+    match parity.run(&scenario).expect("it can be simulated") {
+        Outcome::Compared { checks, .. } => Some(checks),
+        Outcome::Skipped(why) => {
+            eprintln!("SKIPPED: {why}");
+            None
+        }
+    }
+}
+
+#[test]
+fn both_worlds_carry_and_lose_the_same() {
+    let Some(checks) = run(SCENARIO) else { return };
+    let find = |name: &str| checks.iter().find(|check| check.name == name);
+    let loss = find("stream loss").expect("compared");
+    assert_eq!(loss.quantity, Quantity::Loss);
+    // Both saw the line's 2 %, so that agreeing means something.
+    assert!((0.5..4.0).contains(&loss.sim), "{loss}");
+    assert!((0.5..4.0).contains(&loss.lab), "{loss}");
+    assert!(loss.holds(), "{loss}");
+    let goodput = find("stream goodput").expect("compared");
+    assert!((3.7..4.0).contains(&goodput.sim), "{goodput}");
+    assert!(goodput.holds(), "{goodput}");
+    assert!(
+        find("stream p50").is_some() && find("ping p95").is_some(),
+        "{checks:?}"
+    );
+}
