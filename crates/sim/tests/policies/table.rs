@@ -35,14 +35,17 @@ pub(crate) struct Row {
     pub(crate) flow: FlowResult,
 }
 
-/// Every policy over every pair, by pair, then traffic, then policy. Runs are independent, on all cores.
-pub(crate) fn measure(lengths: Lengths) -> Vec<Group> {
+/// Every policy over every pair, by pair, then traffic, then policy; of both only those `wanted` by name. Runs are
+/// independent, on all cores.
+pub(crate) fn measure(lengths: Lengths, wanted: impl Fn(&str) -> bool) -> Vec<Group> {
     let traffics = |pair: &'static Pair| {
         let udp = pair.udp.iter().map(|rate| Some(*rate));
         core::iter::once(None).chain(udp).map(move |udp| (pair, udp))
     };
-    let groups: Vec<_> = PAIRS.iter().flat_map(traffics).collect();
-    let names = Policy::<String>::NAMES;
+    let pairs = PAIRS.iter().filter(|pair| wanted(pair.name));
+    let groups: Vec<_> = pairs.flat_map(traffics).collect();
+    let names = Policy::<String>::NAMES.iter().copied();
+    let names: Vec<&str> = names.filter(|name| wanted(name)).collect();
     let runs: Vec<_> = groups
         .iter()
         .flat_map(|group| names.iter().map(move |policy| (*group, *policy)))
@@ -168,7 +171,7 @@ fn simulate(scenario: &Scenario) -> FlowResult {
 }
 
 /// One TCP download, or UDP at this rate.
-fn scenario(pair: &Pair, udp: Option<&str>, policy: &str, lengths: Lengths) -> Scenario {
+pub(crate) fn scenario(pair: &Pair, udp: Option<&str>, policy: &str, lengths: Lengths) -> Scenario {
     let (duration, traffic) = match udp {
         None => (lengths.tcp, "kind = \"tcp\"\ncc = \"cubic\"".to_owned()),
         Some(rate) => (
