@@ -34,7 +34,10 @@ One flow for 4 s, downwards. Times in ms: TCP's smoothed round trip, UDP's one-w
 fn every_policy_does_over_every_pair_what_the_table_says() {
     let text = format!("{HEAD}{}", table::text(&table::measure(LENGTHS, |_| true)));
     for name in Policy::<String>::NAMES {
-        assert!(text.contains(&format!("\n    {name} ")), "{name} is not in the table");
+        assert!(
+            text.contains(&format!("\n    {name} ")),
+            "{name} is not in the table"
+        );
     }
     if env::var_os("PLEACH_BLESS").is_some() {
         fs::write(FILE, text).expect("the table can be written");
@@ -43,7 +46,10 @@ fn every_policy_does_over_every_pair_what_the_table_says() {
     let accepted = fs::read_to_string(FILE).unwrap_or_default();
     if text != accepted {
         let diff = TextDiff::from_lines(&accepted, &text);
-        let diff = diff.unified_diff().header("accepted", "measured").to_string();
+        let diff = diff
+            .unified_diff()
+            .header("accepted", "measured")
+            .to_string();
         panic!(
             "policies behave otherwise than crates/sim/tests/policies/table.txt says:\n{diff}\nif that is meant: \
              PLEACH_BLESS=1 cargo test -p pleach-sim --test policies"

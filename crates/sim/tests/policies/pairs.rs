@@ -7,7 +7,7 @@ pub(crate) struct Pair {
     pub(crate) why: &'static str,
     /// `[[link]]` and `[[event]]` of the scenario; weights are the rates, unless that is what it shows.
     pub(crate) links: &'static str,
-    /// Payload rates of the constant UDP flows, each in a run of its own: 0.8 of the sum of the links.
+    /// Payload rates of the constant UDP flows, each in a run of its own: 0.8 of the sum of the links, or what its pair says.
     pub(crate) udp: &'static [&'static str],
 }
 
@@ -72,7 +72,7 @@ weight = 6
     },
     Pair {
         name: "far",
-        why: "what takes the far link arrives 52 ms late: holding and waiting",
+        why: "what takes the far link arrives 52 ms late: holding and waiting; too late for awi's t_lto of 50 ms",
         links: r#"
 [[link]]
 name = "near"
@@ -169,7 +169,7 @@ weight = 30
     },
     Pair {
         name: "cellular",
-        why: "one link's rate steps from 40 to 12 to 30 to 6 to 40 Mbit/s (mean 25), as a cell's does; weights are of the start",
+        why: "one link's rate steps from 40 to 12, 30, 6, 40, 12, 30, 6 Mbit/s every half second, as a cell's does; weights are of the start; UDP just below the least sum",
         links: r#"
 [[link]]
 name = "dsl"
@@ -216,7 +216,7 @@ rate = "6Mbit"
     },
     Pair {
         name: "blackhole",
-        why: "the second link is silent from 1 s to 3 s, and nobody is told",
+        why: "the second link is silent from 0.5 s to 2.5 s, and nobody is told; UDP of 0.8 of the first and of both",
         links: r#"
 [[link]]
 name = "dsl"
@@ -231,11 +231,11 @@ delay = "20ms"
 queue = "150kB"
 weight = 30
 [[event]]
-at = "1s"
+at = "500ms"
 link = "lte"
 state = "blackhole"
 [[event]]
-at = "3s"
+at = "2500ms"
 link = "lte"
 state = "up"
 "#,
@@ -243,7 +243,7 @@ state = "up"
     },
     Pair {
         name: "awi",
-        why: "what awi is made for: a line of 62.5 Mbit/s with a queue of 256 packets, and LTE; UDP of 0.8 of both and of 1.05 of the line",
+        why: "what awi is made for: a line of 62.5 Mbit/s with a queue of 256 packets, and LTE; UDP of 0.8 of both, and of 1.05 of the line on the wire",
         links: r#"
 [[link]]
 name = "dsl"
@@ -258,6 +258,6 @@ delay = "20ms"
 queue = "384kB"
 weight = 60
 "#,
-        udp: &["98Mbit", "65.6Mbit"],
+        udp: &["98Mbit", "62.2Mbit"],
     },
 ];

@@ -40,7 +40,9 @@ pub(crate) struct Row {
 pub(crate) fn measure(lengths: Lengths, wanted: impl Fn(&str) -> bool) -> Vec<Group> {
     let traffics = |pair: &'static Pair| {
         let udp = pair.udp.iter().map(|rate| Some(*rate));
-        core::iter::once(None).chain(udp).map(move |udp| (pair, udp))
+        core::iter::once(None)
+            .chain(udp)
+            .map(move |udp| (pair, udp))
     };
     let pairs = PAIRS.iter().filter(|pair| wanted(pair.name));
     let groups: Vec<_> = pairs.flat_map(traffics).collect();
