@@ -108,7 +108,9 @@ pub(crate) fn text(groups: &[Group]) -> String {
             };
             let reorder = match flow.kind {
                 FlowKind::Tcp => "-".to_owned(),
-                _ => count(Some(flow.reorder_depth_max)),
+                FlowKind::Ping | FlowKind::Requests | FlowKind::Udp => {
+                    count(Some(flow.reorder_depth_max))
+                }
             };
             put(
                 &mut out,
