@@ -531,7 +531,7 @@ fn late_datagrams_of_a_process_that_ended_do_not_disturb_the_next() {
             run.apply(Send {
                 from: 1,
                 flow: 1,
-                len: 100,
+                len: 300,
                 count: 10,
             });
             run.apply(Wait { ms: 10 });

@@ -1,0 +1,58 @@
+//! What every policy does over every pair of links, as a reviewed table: `policies/table.txt`.
+//!
+//! A change of behaviour shows as a changed line. If it is meant, accept it with `PLEACH_BLESS=1 cargo test -p pleach-sim
+//! --test policies` and commit the table with the reason. A new policy gets its lines by its name alone.
+
+#[path = "policies/pairs.rs"]
+mod pairs;
+#[path = "policies/table.rs"]
+mod table;
+
+use core::time::Duration;
+use std::{env, fs};
+
+use pleach_core::sched::Policy;
+use similar::TextDiff;
+
+use table::Lengths;
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/policies/table.txt");
+
+/// Short, because the test runs unoptimised on small machines; `./dev bench policies` has longer runs.
+const LENGTHS: Lengths = Lengths {
+    tcp: Duration::from_secs(4),
+    udp: Duration::from_secs(4),
+};
+
+const HEAD: &str = "\
+What every policy does over pairs of links, from the simulator; checked by crates/sim/tests/policies.rs.
+One flow for 4 s, downwards. Times in ms: TCP's smoothed round trip, UDP's one-way delay. `resent`: TCP segments.
+`reorder`: how many later datagrams came before a late one, at most. `gap`: longest time without payload.
+";
+
+#[test]
+fn every_policy_does_over_every_pair_what_the_table_says() {
+    let text = format!("{HEAD}{}", table::text(&table::measure(LENGTHS, |_| true)));
+    for name in Policy::<String>::NAMES {
+        assert!(
+            text.contains(&format!("\n    {name} ")),
+            "{name} is not in the table"
+        );
+    }
+    if env::var_os("PLEACH_BLESS").is_some() {
+        fs::write(FILE, text).expect("the table can be written");
+        return;
+    }
+    let accepted = fs::read_to_string(FILE).unwrap_or_default();
+    if text != accepted {
+        let diff = TextDiff::from_lines(&accepted, &text);
+        let diff = diff
+            .unified_diff()
+            .header("accepted", "measured")
+            .to_string();
+        panic!(
+            "policies behave otherwise than crates/sim/tests/policies/table.txt says:\n{diff}\nif that is meant: \
+             PLEACH_BLESS=1 cargo test -p pleach-sim --test policies"
+        );
+    }
+}
