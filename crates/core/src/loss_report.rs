@@ -104,7 +104,7 @@ impl LossWatch {
         }
         let late = saturating_nanos(now.since(self.due)) / saturating_nanos(self.interval).max(1);
         let late = u32::try_from(late).unwrap_or(u32::MAX - 1);
-        self.passed = self.passed.wrapping_add(late + 1);
+        self.passed = self.passed.wrapping_add(late.saturating_add(1));
         self.due += self.interval * late + self.interval;
         for (id, path) in (0..).map(PathId).zip(&mut self.paths) {
             if path.highest.is_some() {

@@ -93,7 +93,7 @@ pub struct LossCounts {
     pub intervals: u32,
     /// Packets the receiver gave up in that time.
     pub lost_pkts: u64,
-    /// Bytes of them, estimated from the mean size of those that came.
+    /// Bytes of them, each as long as the mean of the two around its gap.
     pub lost_bytes: u64,
     /// Packets this end has sent on the path between the two reports' arrivals.
     pub sent_pkts: u64,

@@ -123,6 +123,9 @@ fn record(experiment: &Experiment, target: &Target, all: &[Experiment], worlds: 
             }
         }
     }
+    if ok == Some(false) && !target.known.is_empty() {
+        notes.push(target.known.to_owned());
+    }
     let headline = (!checks.is_empty()).then(|| checks.remove(0).measured);
     Record {
         id: target.id.to_owned(),

@@ -52,6 +52,8 @@ pub struct Target {
     pub cells: Vec<String>,
     /// Ids of targets in the order of their published headline, largest first, if measured ones have to keep it.
     pub order: &'static [&'static str],
+    /// What is known of why it is missed where it is; empty: nothing beyond the numbers.
+    pub known: &'static str,
 }
 
 /// One number of a target.

@@ -21,6 +21,7 @@ fn target(id: &'static str, order: &'static [&'static str]) -> Target {
         }],
         cells: vec![id.to_owned()],
         order,
+        known: "as it is known to be",
     }
 }
 
@@ -86,7 +87,10 @@ fn one_world_out_of_range_is_missed() {
     let records = evaluate(&[experiment()], &worlds);
     assert_eq!(records[0].ok, Some(false));
     assert_eq!(records[1].ok, Some(true));
-    assert_eq!(records[0].notes, ["lab: loss is 2.100 %"]);
+    assert_eq!(
+        records[0].notes,
+        ["lab: loss is 2.100 %", "as it is known to be"]
+    );
     assert_eq!(
         (records[0].headline.sim, records[0].headline.lab),
         (Some(1.9), Some(2.1))

@@ -82,6 +82,7 @@ fn shift_back() -> Target {
         ],
         cells: vec![CELL.to_owned()],
         order: &[],
+        known: "",
     }
 }
 
@@ -117,6 +118,7 @@ fn bursts() -> Target {
         ],
         cells: vec![CELL.to_owned()],
         order: &[],
+        known: "",
     }
 }
 

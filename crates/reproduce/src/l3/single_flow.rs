@@ -137,6 +137,9 @@ fn loss_target(id: &'static str, k: f64, t_dwd_ms: u32, published: f64) -> Targe
         }],
         cells,
         order: &ORDER,
+        known: "with k 0.1 and 0.5 the loss depends on the seed: over eight seeds R-L3-1 gives 3.9 to 4.4 %, and three fall \
+                short of its range; a report of 50 ms holds the losses of five or six blocks of 50 packets, so the weight may \
+                take one step more or less",
     }
 }
 
@@ -204,6 +207,7 @@ fn trade_off() -> Target {
         ],
         cells,
         order: &[],
+        known: "",
     }
 }
 
@@ -231,6 +235,7 @@ fn ideal_weight() -> Target {
         }],
         cells: names(T_DWD_MS.map(|t| (0.5, t))),
         order: &[],
+        known: "",
     }
 }
 
@@ -270,6 +275,9 @@ fn dead_band() -> Target {
         ],
         cells: names(all_cells()),
         order: &[],
+        known: "losses come at the end of each block of 50 packets, five or six blocks to a report of 50 ms: the share in a \
+                report is a fifth above or below the mean, the larger ones still move the weight, and it stops where the \
+                largest, not the mean, is in the dead band",
     }
 }
 

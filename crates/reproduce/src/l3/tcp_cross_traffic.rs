@@ -142,6 +142,7 @@ fn target() -> Target {
         ],
         cells: T_DWD_MS.map(cell_name).to_vec(),
         order: &[],
+        known: "",
     }
 }
 

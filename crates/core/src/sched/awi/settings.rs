@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for Gain {
     }
 }
 
-/// Pace of DWD (ambiguity A-L3-2).
+/// Pace of DWD, which the paper leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dwd {
