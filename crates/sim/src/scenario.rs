@@ -449,6 +449,14 @@ impl Scenario {
         check::scenario(raw, text, files)
     }
 
+    /// What happens to the daemons, in order of time since traffic began.
+    pub fn daemon_events(&self) -> impl Iterator<Item = (Duration, End, DaemonAction)> {
+        self.events.iter().filter_map(|event| match event.action {
+            Action::Daemon { end, action } => Some((event.at, end, action)),
+            Action::Link { .. } | Action::Shared { .. } => None,
+        })
+    }
+
     /// The link called `name`.
     #[must_use]
     pub fn link(&self, name: &str) -> Option<&LinkSpec> {

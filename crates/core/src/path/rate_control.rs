@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | below 3 ms | a tenth above the largest rate delivered in the last 2 s: enough to notice within a few reports that the path carries more, and slow enough that a burst of some milliseconds does not overflow a queue of a few dozen packets |
 //! | up to 7 ms | 3 % above it |
-//! | above 7 ms, until it is below 3 ms | a tenth to four tenths below it, the more the longer the queue |
+//! | above 7 ms, until it is below 3 ms | 8 to 40 % below what it carries, the more the longer the queue |
 //!
 //! While a queue drains the path is full, so the newest rate counts if it is below the largest; but at first not if it is
 //! less than three quarters of it, so that a path that is taken for full and is not loses little.
@@ -145,10 +145,10 @@ impl RateControl {
     pub fn pace(&self, now: Instant, rate: &DeliveryRate) -> Option<Bitrate> {
         let is_known = self.filled_at.is_some_and(|at| now.since(at) < MEMORY);
         let max = rate.max().filter(|_| is_known)?;
-        let is_eased = self.eased_until.is_some_and(|until| now < until);
         if let Some(drain) = self.drain {
             return Some(drain.pace);
         }
+        let is_eased = self.eased_until.is_some_and(|until| now < until);
         let pace = if is_eased {
             max.scale(90, 100)
         } else if self.queue < LOW {
@@ -161,7 +161,7 @@ impl RateControl {
 }
 
 impl Drain {
-    /// A drain that would take about two round trips, as far as the cut is within its bounds.
+    /// A drain that would take about four round trips, as far as the cut is within its bounds.
     fn begin(now: Instant, queue: Duration, rtt: Duration, carried: Bitrate) -> Self {
         let excess = queue.saturating_sub(LOW).as_micros();
         let percent = excess * 100 / (rtt * 4).as_micros().max(1);

@@ -237,12 +237,12 @@ impl Tunnel {
                 }
             }
         }
+        let rtt = path.rtt.smoothed().unwrap_or_default();
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
         let lost_before = path.loss.lost();
         path.loss.on_report(now, reported, report.received_pkts);
         if path.loss.lost() > lost_before {
-            path.rate_control
-                .on_loss(now, path.rtt.smoothed().unwrap_or_default());
+            path.rate_control.on_loss(now, rtt);
         }
         let delivered = Delivered {
             bytes: Bytes::new(report.received_bytes),
@@ -250,7 +250,6 @@ impl Tunnel {
             tx_us: report.sent_us,
             rx_us: report.received_us,
         };
-        let rtt = path.rtt.smoothed().unwrap_or_default();
         let delay = path.delay.queue_delay();
         path.rate_control.on_delay(now, delay, rtt, &path.rate);
         let app_limited = !path.rate_control.is_full();

@@ -17,7 +17,7 @@ use pleach_sim::{
     measure::{IDLE_PING, PhaseReport, SAMPLE},
     phases::Setup,
     results::{StatusSample, Transport},
-    scenario::{Action, Family, Scenario, Traffic, TrafficKind},
+    scenario::{Family, Scenario, Traffic, TrafficKind},
 };
 
 use crate::{
@@ -173,12 +173,8 @@ impl Phase<'_> {
         };
         let mut events = self
             .scenario
-            .events
-            .iter()
-            .filter_map(|event| match event.action {
-                Action::Daemon { end, action } => Some((begin + event.at, end, action)),
-                Action::Link { .. } | Action::Shared { .. } => None,
-            })
+            .daemon_events()
+            .map(|(at, end, action)| (begin + at, end, action))
             .peekable();
         let end = begin + self.scenario.duration;
         let mut status_at = begin;

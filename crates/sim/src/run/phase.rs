@@ -12,7 +12,7 @@ use crate::{
     measure::{FlowReport, IDLE_PING, PhaseReport, SAMPLE},
     phases::Setup,
     results::StatusSample,
-    scenario::{Action, DaemonAction, End, Family, Scenario, Traffic, TrafficKind, TunnelSpec},
+    scenario::{DaemonAction, End, Family, Scenario, Traffic, TrafficKind, TunnelSpec},
     traffic::{self, Ends, GRACE},
     world::{Host, Line, NodeId, UPLINK_MTU, World, WorldError},
 };
@@ -171,12 +171,8 @@ impl<'a> Phase<'a> {
     ) -> Result<(Vec<StatusSample>, Vec<Vec<f64>>), RunError> {
         let mut events = self
             .scenario
-            .events
-            .iter()
-            .filter_map(|event| match event.action {
-                Action::Daemon { end, action } => Some((begin + event.at, end, action)),
-                Action::Link { .. } | Action::Shared { .. } => None,
-            })
+            .daemon_events()
+            .map(|(at, end, action)| (begin + at, end, action))
             .peekable();
         let end = begin + self.scenario.duration;
         let mut status = Vec::new();
