@@ -256,6 +256,7 @@ fn resequencer(criterion: &mut Criterion) {
                     path_seq: Seq(seq / paths),
                     path_previous: seq.checked_sub(paths).map(Seq),
                     deadline: now + Duration::from_millis(10),
+                    repair: None,
                     packet: pool.take(),
                 };
                 black_box(resequencer.on_packet(now, arrival, &mut out, &mut dropped));

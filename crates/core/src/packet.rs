@@ -305,6 +305,23 @@ impl<'a> PacketView<'a> {
         mix(hash, u64::from(ports) << 8 | u64::from(protocol))
     }
 
+    /// Whether this is a TCP segment that carries an acknowledgement and nothing else: no data, and no flag that opens,
+    /// closes or resets (RFC 9293 section 3.1).
+    ///
+    /// The next one says all that this one says, so it is neither worth waiting for nor worth repeating.
+    #[must_use]
+    pub fn is_pure_ack(&self) -> bool {
+        const ACK: u8 = 0x10;
+        const ECE_CWR: u8 = 0xc0;
+        if self.protocol != Some(6) || self.is_fragment() {
+            return false;
+        }
+        let Some(header) = self.transport().first_chunk::<20>() else {
+            return false;
+        };
+        header[13] & !ECE_CWR == ACK && usize::from(header[12] >> 4) * 4 == self.transport().len()
+    }
+
     fn is_fragment(&self) -> bool {
         if self.is_v6 {
             self.bytes[6] == 44

@@ -15,6 +15,7 @@ use crate::{
 
 pub mod delay;
 pub mod health;
+pub mod holes;
 pub mod link;
 pub mod loss;
 pub mod pacer;

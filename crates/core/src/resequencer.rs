@@ -7,7 +7,7 @@
 //! A packet whose predecessor is missing is held until one of these settles it:
 //!
 //! 1. The predecessor arrives and is released.
-//! 2. The predecessor is *known lost*. Each packet also names the G that travelled before it on its own path; paths
+//! 2. The predecessor is *known lost*, and will not be sent again.   Each packet also names the G that travelled before it on its own path; paths
 //!    keep order, so a missing one was lost on the path. Where several in a row were lost on a path, only the last is
 //!    named; the others are known once exactly as many are missing between their neighbours as the path's own sequence
 //!    numbers lack. A small window of packets or time is allowed for paths that do reorder; it widens when they do.
@@ -41,12 +41,14 @@ mod any;
 mod gaps;
 mod holds;
 mod in_order;
+mod repairs;
 
 pub use any::AnyResequencer;
 pub use in_order::InOrder;
 
 use gaps::{Gap, PathOrder};
 use holds::HoldTimes;
+use repairs::Repairs;
 
 /// Longest span of global sequence numbers the table covers.
 pub const MAX_SPAN: u32 = 1 << 16;
@@ -70,6 +72,8 @@ pub struct Arrival {
     pub path_previous: Option<Seq>,
     /// When everything sent before it should have arrived.
     pub deadline: Instant,
+    /// If the sender sends lost packets again: how long after they are known lost they may take to come.
+    pub repair: Option<Duration>,
     /// The packet.
     pub packet: PacketBuf,
 }
@@ -127,6 +131,7 @@ pub struct Resequencer {
     oldest_held: Option<Seq>,
     paths: [PathOrder; PathId::MAX],
     holds: HoldTimes,
+    repairs: Repairs,
     stats: Stats,
 }
 
@@ -188,6 +193,7 @@ impl Resequencer {
             oldest_held: None,
             paths: core::array::from_fn(|_| PathOrder::default()),
             holds: HoldTimes::default(),
+            repairs: Repairs::default(),
             stats: Stats::default(),
         }
     }
@@ -209,8 +215,10 @@ impl Resequencer {
             path_seq,
             path_previous,
             deadline,
+            repair,
             packet,
         } = arrival;
+        self.repairs.set_time(repair);
         if !self.make_room(now, seq, out) {
             self.stats.too_old += 1;
             dropped.push(packet);
@@ -266,8 +274,16 @@ impl Resequencer {
             if held.deadline > now {
                 break;
             }
-            let limit = held.since + LONGEST_HOLD;
             let frontier = self.frontier;
+            let repaired_at = self.repairs.due(now, frontier, held.seq);
+            if let Some(at) = repaired_at.filter(|_| held.since + self.repairs.longest_hold() > now) {
+                let limit = held.since + self.repairs.longest_hold();
+                if let Some(held) = &mut self.held[slot] {
+                    held.deadline = limit.min(at);
+                }
+                break;
+            }
+            let limit = held.since + LONGEST_HOLD;
             if limit > now && self.paths.iter().any(|path| path.may_bring(now, frontier)) {
                 if let Some(held) = &mut self.held[slot] {
                     held.deadline = limit.min(now + RECHECK);
@@ -514,6 +530,9 @@ impl Resequencer {
             gaps.retain_mut(|gap| {
                 if !gap.is_due(&limits) {
                     return true;
+                }
+                if self.repairs.expect(now, gap.after, gap.last, gap.count) {
+                    return false;
                 }
                 if !gap.is_last_settled {
                     gap.is_last_settled = true;

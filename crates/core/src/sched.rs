@@ -17,6 +17,7 @@ use crate::{
 };
 
 pub use self::{
+    adaptive::Adaptive,
     awi::{Awi, AwiSettings, Count, Dwd, Gain, LossSource, Wrr},
     earliest_arrival::EarliestArrival,
     flow::FlowSticky,
@@ -28,6 +29,7 @@ pub use self::{
     weighted::Weighted,
 };
 
+mod adaptive;
 mod awi;
 mod earliest_arrival;
 mod flow;
@@ -133,6 +135,8 @@ pub trait Scheduler {
 /// Any of the policies, dispatched by enum.
 #[derive(Clone, Debug)]
 pub enum AnyScheduler {
+    /// See [`Adaptive`].
+    Adaptive(Adaptive),
     /// See [`Awi`].
     Awi(Awi),
     /// See [`EarliestArrival`].
@@ -159,7 +163,8 @@ impl AnyScheduler {
     #[must_use]
     pub const fn spills(&self) -> bool {
         match self {
-            Self::EarliestArrival(_)
+            Self::Adaptive(_)
+            | Self::EarliestArrival(_)
             | Self::MinRtt(_)
             | Self::Redundant(_)
             | Self::RoundRobin(_)
@@ -176,12 +181,19 @@ impl AnyScheduler {
         !matches!(self, Self::Awi(_))
     }
 
+    /// Whether lost packets are sent again.
+    #[must_use]
+    pub const fn repairs(&self) -> bool {
+        matches!(self, Self::Adaptive(_))
+    }
+
     /// What the other end must do with what this one sends.
     #[must_use]
     pub fn reception(&self) -> Reception {
         match self {
             Self::Awi(policy) => policy.reception(),
-            Self::EarliestArrival(_)
+            Self::Adaptive(_)
+            | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
             | Self::Redundant(_)
@@ -195,6 +207,7 @@ impl AnyScheduler {
 impl Scheduler for AnyScheduler {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         match self {
+            Self::Adaptive(policy) => policy.pick(now, paths, packet),
             Self::Awi(policy) => policy.pick(now, paths, packet),
             Self::EarliestArrival(policy) => policy.pick(now, paths, packet),
             Self::Flow(policy) => policy.pick(now, paths, packet),
@@ -221,7 +234,8 @@ impl Scheduler for AnyScheduler {
     fn weight(&self, id: PathId) -> Option<u32> {
         match self {
             Self::Awi(policy) => policy.weight(id),
-            Self::EarliestArrival(_)
+            Self::Adaptive(_)
+            | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
             | Self::Redundant(_)

@@ -36,6 +36,7 @@ mod control;
 mod egress;
 mod ingress;
 mod losses;
+mod repairs;
 mod status;
 
 pub use ingress::Incoming;
@@ -77,8 +78,12 @@ pub struct Tunnel {
     next_global: Seq,
     /// Global number of each flow bucket's last packet, plus one; 0 if it had none.
     flows: Vec<u64>,
-    /// Packets taken back from silent paths, to be sent before anything new.
+    /// Packets taken back from silent paths, or lost, to be sent before anything new.
     reinject: VecDeque<Numbered>,
+    /// The other end sends lost packets again.
+    has_repairs: bool,
+    /// What may be spent on lost ones.
+    repairs: repairs::Budget,
     /// Dequeued, but the policy chose to wait.
     waiting: Option<Numbered>,
     /// The policy waits until then.
@@ -110,6 +115,7 @@ struct Counts {
     packets_in: u64,
     packets_out: u64,
     reinjected: u64,
+    repaired: u64,
 }
 
 /// Buckets a tunnel tells flows apart by: flows that share one are kept in order with each other, which is harmless.
@@ -138,6 +144,8 @@ impl Tunnel {
             next_global: Seq(0),
             flows: Vec::new(),
             reinject: VecDeque::new(),
+            has_repairs: false,
+            repairs: repairs::Budget::default(),
             waiting: None,
             wait_until: None,
             release_at: None,
@@ -444,7 +452,11 @@ impl Tunnel {
         let before = self.reinject.len();
         path.sender.take_unreported(id, &mut self.reinject);
         self.counts.reinjected += (self.reinject.len() - before) as u64;
-        // Several paths may fall silent at once: what is oldest goes first.
+        self.sort_reinjected();
+    }
+
+    /// Several paths may lose or fall silent at once: what is oldest goes first.
+    fn sort_reinjected(&mut self) {
         let base = self.next_global;
         self.reinject
             .make_contiguous()

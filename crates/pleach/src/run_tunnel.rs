@@ -150,6 +150,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
 pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
     match scheduler {
         SchedulerConfig::Awi(settings) => Policy::Awi(settings.clone()),
+        SchedulerConfig::Adaptive => Policy::Adaptive {},
         SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},
         SchedulerConfig::Flow => Policy::Flow {},
         SchedulerConfig::MinRtt => Policy::MinRtt {},

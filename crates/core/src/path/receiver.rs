@@ -5,11 +5,14 @@
 
 use core::time::Duration;
 
-use super::delay::{OneWayDelay, RelativeDelay};
+use super::{
+    delay::{OneWayDelay, RelativeDelay},
+    holes::Holes,
+};
 use crate::{
     ids::Seq,
     time::{Instant, saturating_nanos},
-    wire::control::PathReport,
+    wire::control::{MissingWriter, PathReport},
 };
 
 /// The receiving side of one path.
@@ -18,6 +21,8 @@ pub struct Receiver {
     /// Delay of arrivals by the two ends' clocks.
     delay: OneWayDelay,
     report: PathReport,
+    /// What is missing of datagrams that are sent again.
+    holes: Holes,
     /// When the highest arrived.
     highest_at: Option<Instant>,
     /// Least delay since the last report.
@@ -38,6 +43,8 @@ pub struct DataArrival {
     pub len: usize,
     /// Whether it carried a congestion mark.
     pub is_congested: bool,
+    /// Whether its sender sends it again if it is told missing.
+    pub is_kept: bool,
 }
 
 impl Receiver {
@@ -68,6 +75,9 @@ impl Receiver {
             report.received_us = now.wire_micros();
             report.sent_us = arrival.sent_us;
             self.highest_at = Some(now);
+        }
+        if arrival.is_kept || self.holes.is_active() {
+            self.holes.on_arrival(now, arrival.path_seq);
         }
         self.unreported_pkts += 1;
         if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
@@ -103,17 +113,27 @@ impl Receiver {
         self.report.received_bytes
     }
 
-    /// When the next report is due; `None` if nothing has arrived since the last.
+    /// When the next report is due; `None` if nothing has arrived since the last and nothing is missing.
     #[must_use]
     pub fn report_due(&self) -> Option<Instant> {
-        self.report_at
+        [self.report_at, self.holes.due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    /// The report; `None` if nothing ever arrived. Taking it counts as sending it.
-    pub fn take_report(&mut self, now: Instant) -> Option<PathReport> {
+    /// The report, and what is missing into `missing`; `None` if nothing ever arrived. Taking counts as sending.
+    pub fn take_report(
+        &mut self,
+        now: Instant,
+        missing: &mut MissingWriter,
+    ) -> Option<PathReport> {
         let highest_at = self.highest_at?;
         let mut report = self.report;
         let waited = saturating_nanos(now.since(highest_at)) / 1_000;
+        self.holes
+            .take(now, |first, count| missing.push(first, count));
+        report.settled_seq = self.holes.settled();
         report.ack_delay_us = u32::try_from(waited).unwrap_or(u32::MAX);
         let RelativeDelay(min_owd_us) = self.min_delay.take().or(self.delay.latest())?;
         report.min_owd_us = min_owd_us;
@@ -138,6 +158,7 @@ mod tests {
             sent_us,
             len: 100,
             is_congested: false,
+            is_kept: false,
         }
     }
 
@@ -145,12 +166,12 @@ mod tests {
     fn reports_are_due_an_interval_after_the_first_arrival() {
         let mut receiver = Receiver::default();
         assert_eq!(receiver.report_due(), None);
-        assert_eq!(receiver.take_report(Instant::ZERO), None);
+        assert_eq!(receiver.take_report(Instant::ZERO, &mut MissingWriter::default()), None);
         receiver.on_data(Instant::from_millis(1), &arrival(0, 900), INTERVAL);
         receiver.on_data(Instant::from_millis(5), &arrival(1, 4_000), INTERVAL);
         assert_eq!(receiver.report_due(), Some(Instant::from_millis(11)));
         let report = receiver
-            .take_report(Instant::from_millis(11))
+            .take_report(Instant::from_millis(11), &mut MissingWriter::default())
             .expect("arrivals");
         assert_eq!(
             (
@@ -177,7 +198,7 @@ mod tests {
         assert_eq!(receiver.report_due(), Some(Instant::ZERO));
         assert_eq!(
             receiver
-                .take_report(Instant::ZERO)
+                .take_report(Instant::ZERO, &mut MissingWriter::default())
                 .expect("arrivals")
                 .highest_seq,
             Seq(1000)

@@ -1,5 +1,5 @@
-//! What was sent on one path and is not yet reported: bytes in flight, and the packets themselves, kept so that they can
-//! be sent again elsewhere when the path falls silent.
+//! What was sent on one path: bytes in flight, and the packets themselves. They are kept until the other end has settled
+//! them (they came, or were told missing), so that they can be sent again when one is lost or the path falls silent.
 //!
 //! Bounds: at most [`MAX_OUTSTANDING`] datagrams are remembered; older ones are forgotten and cannot be re-injected.
 
@@ -21,7 +21,9 @@ pub struct Numbered {
     pub flow_step: u16,
     /// Keyed hash of the flow.
     pub flow_hash: u64,
-    /// Where it was sent before, if it was taken back.
+    /// Whether its loss does no harm.
+    pub is_expendable: bool,
+    /// Where it was sent before, if it was taken back or lost.
     pub origin: Option<Origin>,
     /// The packet.
     pub packet: PacketBuf,
@@ -34,8 +36,10 @@ pub struct Origin {
     pub path: PathId,
     /// The datagram's number on it.
     pub counter: u64,
-    /// When.
+    /// When it was first sent on any path.
     pub sent_at: Instant,
+    /// Whether it is known to be lost there.
+    pub is_lost: bool,
 }
 
 /// The sending side of one path.
@@ -50,15 +54,16 @@ pub struct Sender {
     reported: u64,
     sent_bytes: u64,
     in_flight: Bytes,
-    /// Data datagrams since the first unreported one, oldest first; the last is `next_data - 1`.
+    /// Data datagrams since the first that is not settled, oldest first; the last is `next_data - 1`.
     outstanding: VecDeque<Outstanding>,
 }
 
 #[derive(Debug)]
 struct Outstanding {
+    /// 0 once it does not count as in flight.
     len: u32,
     sent_at: Instant,
-    /// `None` if a copy travels elsewhere anyway.
+    /// `None` if it was taken, or a copy travels elsewhere anyway.
     numbered: Option<Numbered>,
 }
 
@@ -106,9 +111,14 @@ impl Sender {
         });
     }
 
-    /// Forgets everything up to `highest`, which the other end reports received. Returns whether that was news; a number
-    /// never sent is none.
-    pub fn on_reported(&mut self, highest: Seq, pool: &mut Pool) -> bool {
+    /// Takes note that the other end has received `highest`, so that nothing up to it is in flight, and forgets what is
+    /// before `settled`, or all of that if nothing is said. Returns whether that was news; a number never sent is none.
+    pub fn on_reported(
+        &mut self,
+        highest: Seq,
+        settled: Option<Seq>,
+        pool: &mut Pool,
+    ) -> bool {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the wire carries the low 32 bits"
@@ -123,13 +133,62 @@ impl Sender {
         if reported <= self.reported {
             return false;
         }
+        let from = self.reported;
         self.reported = reported;
-        while self.next_data - (self.outstanding.len() as u64) < reported
-            && !self.outstanding.is_empty()
-        {
+        for at in self.place(from)..self.place(reported) {
+            self.in_flight =
+                self.in_flight - Bytes::new(core::mem::take(&mut self.outstanding[at].len).into());
+        }
+        let unsettled = settled.map_or(0, |settled| highest.plus(1).distance_from(settled).max(0));
+        let settled = reported.saturating_sub(u64::from(unsettled.unsigned_abs()));
+        for _ in 0..self.place(settled) {
             self.pop_oldest(pool);
         }
         true
+    }
+
+    /// The packet that travelled as `seq`, which is lost, if it is still kept.
+    pub fn take_lost(&mut self, path: PathId, seq: Seq) -> Option<Numbered> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the wire carries the low 32 bits"
+        )]
+        let back = Seq(self.next_data as u32).distance_from(seq);
+        let counter = self.next_data.checked_sub(u64::try_from(back).ok()?)?;
+        let at = counter.checked_sub(self.first_kept())?;
+        let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
+        let sent_at = outstanding.sent_at;
+        let mut numbered = outstanding.numbered.take_if(|numbered| !numbered.is_expendable)?;
+        numbered.origin = Some(Origin {
+            path,
+            counter,
+            sent_at: numbered.origin.map_or(sent_at, |origin| origin.sent_at),
+            is_lost: true,
+        });
+        Some(numbered)
+    }
+
+    /// Keeps a packet again that was taken from here; hands it back if its place is gone.
+    pub fn give_back(&mut self, numbered: Numbered) -> Option<Numbered> {
+        let place = numbered
+            .origin
+            .and_then(|origin| origin.counter.checked_sub(self.first_kept()))
+            .and_then(|at| self.outstanding.get_mut(usize::try_from(at).ok()?));
+        match place {
+            Some(outstanding) => outstanding.numbered.replace(numbered),
+            None => Some(numbered),
+        }
+    }
+
+    /// Number of the oldest datagram kept, or of the next.
+    fn first_kept(&self) -> u64 {
+        self.next_data - self.outstanding.len() as u64
+    }
+
+    /// Where the datagram `counter` is kept, or would be if it still were.
+    fn place(&self, counter: u64) -> usize {
+        let at = counter.saturating_sub(self.first_kept());
+        usize::try_from(at).map_or(self.outstanding.len(), |at| at.min(self.outstanding.len()))
     }
 
     /// How many data datagrams lie at or before the highest reported.
@@ -142,14 +201,17 @@ impl Sender {
     ///
     /// `path`: its id, noted in each packet's [`Origin`].
     pub fn take_unreported(&mut self, path: PathId, taken: &mut VecDeque<Numbered>) {
-        let first = self.next_data - self.outstanding.len() as u64;
-        for (counter, outstanding) in (first..).zip(self.outstanding.drain(..)) {
-            if let Some(mut numbered) = outstanding.numbered {
+        let first = self.first_kept();
+        let from = self.place(self.reported);
+        for (counter, outstanding) in (first..).zip(&mut self.outstanding).skip(from) {
+            outstanding.len = 0;
+            if let Some(mut numbered) = outstanding.numbered.take() {
                 let sent_at = outstanding.sent_at;
                 numbered.origin = Some(Origin {
                     path,
                     counter,
-                    sent_at,
+                    sent_at: numbered.origin.map_or(sent_at, |origin| origin.sent_at),
+                    is_lost: false,
                 });
                 taken.push_back(numbered);
             }
@@ -164,10 +226,11 @@ impl Sender {
         }
     }
 
-    /// Data datagrams sent and not reported, nor forgotten.
+    /// Data datagrams sent and not reported, nor taken back or forgotten.
     #[must_use]
     pub fn outstanding_pkts(&self) -> usize {
-        self.outstanding.len()
+        let unreported = self.outstanding.range(self.place(self.reported)..);
+        unreported.filter(|outstanding| outstanding.len > 0).count()
     }
 
     /// Bytes sent and not reported.
@@ -204,6 +267,7 @@ mod tests {
             global_seq: Seq(global),
             flow_step: 0,
             flow_hash: 0,
+            is_expendable: false,
             origin: None,
             packet: pool.copy_of(&[1]),
         };
@@ -217,9 +281,9 @@ mod tests {
         for global in 0..5 {
             send(&mut sender, &mut pool, global);
         }
-        assert!(sender.on_reported(Seq(1), &mut pool));
-        assert!(!sender.on_reported(Seq(1), &mut pool));
-        assert!(!sender.on_reported(Seq(77), &mut pool), "never sent");
+        assert!(sender.on_reported(Seq(1), None, &mut pool));
+        assert!(!sender.on_reported(Seq(1), None, &mut pool));
+        assert!(!sender.on_reported(Seq(77), None, &mut pool), "never sent");
         assert_eq!(
             (sender.outstanding_pkts(), sender.in_flight()),
             (3, Bytes::new(300))
@@ -233,10 +297,10 @@ mod tests {
         );
         assert_eq!(sender.in_flight(), Bytes::ZERO);
         assert!(
-            sender.on_reported(Seq(3), &mut pool),
+            sender.on_reported(Seq(3), None, &mut pool),
             "the path was not silent after all"
         );
-        assert!(!sender.on_reported(Seq(5), &mut pool), "never sent");
+        assert!(!sender.on_reported(Seq(5), None, &mut pool), "never sent");
     }
 
     #[test]
@@ -261,7 +325,7 @@ mod tests {
         }
         assert_eq!(sender.outstanding_pkts(), MAX_OUTSTANDING);
         assert!(
-            sender.on_reported(Seq(100), &mut pool),
+            sender.on_reported(Seq(100), None, &mut pool),
             "news, though its packet is forgotten"
         );
         assert_eq!(sender.outstanding_pkts(), MAX_OUTSTANDING);

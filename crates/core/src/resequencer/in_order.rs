@@ -319,6 +319,7 @@ mod tests {
             path_seq: Seq(seq),
             path_previous: None,
             deadline: now + T,
+            repair: None,
             packet: PacketBuf::from(seq.to_be_bytes().to_vec()),
         }
     }

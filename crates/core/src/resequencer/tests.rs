@@ -40,6 +40,7 @@ impl Harness {
             path_seq: Seq(sent.path_seq),
             path_previous: sent.path_previous.map(Seq),
             deadline: self.now + BUDGET,
+            repair: None,
             packet: PacketBuf::from(sent.seq.to_be_bytes().to_vec()),
         };
         self.resequencer

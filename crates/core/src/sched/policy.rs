@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::{
-    AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Redundant, RoundRobin,
+    Adaptive, AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Redundant, RoundRobin,
     Single, Weighted,
 };
 use crate::ids::PathId;
@@ -15,6 +15,8 @@ use crate::ids::PathId;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Policy<L = PathId> {
+    /// See [`Adaptive`].
+    Adaptive {},
     /// See [`Awi`].
     Awi(AwiSettings<L>),
     /// See [`EarliestArrival`].
@@ -39,6 +41,7 @@ pub enum Policy<L = PathId> {
 impl<L> Policy<L> {
     /// The names of all policies, sorted, for error messages and lists.
     pub const NAMES: &[&str] = &[
+        "adaptive",
         "awi",
         "earliest-arrival",
         "flow",
@@ -53,6 +56,7 @@ impl<L> Policy<L> {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
+            Self::Adaptive {} => "adaptive",
             Self::Awi(_) => "awi",
             Self::EarliestArrival {} => "earliest-arrival",
             Self::Flow {} => "flow",
@@ -68,6 +72,7 @@ impl<L> Policy<L> {
     /// policy's default.
     pub fn map_links<M>(self, map: impl FnOnce(L) -> Option<M>) -> Policy<M> {
         match self {
+            Self::Adaptive {} => Policy::Adaptive {},
             Self::Awi(settings) => Policy::Awi(settings.map_link(map)),
             Self::EarliestArrival {} => Policy::EarliestArrival {},
             Self::Flow {} => Policy::Flow {},
@@ -87,6 +92,7 @@ impl Policy {
     #[must_use]
     pub fn build(&self) -> AnyScheduler {
         match self {
+            Self::Adaptive {} => AnyScheduler::Adaptive(Adaptive::new()),
             Self::Awi(settings) => AnyScheduler::Awi(Awi::new(settings.clone())),
             Self::EarliestArrival {} => AnyScheduler::EarliestArrival(EarliestArrival::new()),
             Self::Flow {} => AnyScheduler::Flow(FlowSticky),

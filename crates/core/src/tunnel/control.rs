@@ -7,14 +7,22 @@ use core::time::Duration;
 
 use super::{Shared, Tunnel};
 use crate::{
+    counters::DropReason,
     ids::PathId,
-    path::{Path, delay::RelativeDelay, rate::Delivered, sender::Origin},
+    path::{
+        Path,
+        delay::RelativeDelay,
+        rate::Delivered,
+        sender::{MAX_OUTSTANDING, Origin},
+    },
     role::Role,
     sched::Scheduler,
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
-    wire::control::{Frame, FrameWriter, Frames, PathReport},
+    wire::control::{
+        Frame, FrameWriter, Frames, MAX_RANGES, MissingRanges, MissingWriter, PathReport,
+    },
 };
 
 impl Tunnel {
@@ -31,7 +39,10 @@ impl Tunnel {
                 self.send_path_control(now, index, out);
             }
         }
-        self.send_reports(now, out);
+        // More than once if more is missing than fits.
+        for _ in 0..PathId::MAX {
+            self.send_reports(now, out);
+        }
         self.send_losses(now, out);
     }
 
@@ -95,14 +106,17 @@ impl Tunnel {
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            if path.receiver.report_due().is_none() {
+            if path.receiver.report_due().is_none() || writer.room() < MAX_REPORT {
                 continue;
             }
-            if let Some(report) = path.receiver.take_report(now) {
-                let _ = writer.push(&Frame::Report {
-                    path: path.id,
-                    report,
-                });
+            let mut missing = MissingWriter::default();
+            if let Some(report) = path.receiver.take_report(now, &mut missing) {
+                let path = path.id;
+                // First what is missing: the report says it has been told.
+                if let Some(ranges) = missing.ranges() {
+                    let _ = writer.push(&Frame::Missing { path, ranges });
+                }
+                let _ = writer.push(&Frame::Report { path, report });
             }
         }
         let len = writer.len();
@@ -186,6 +200,7 @@ impl Tunnel {
                 }
                 Frame::ReceptionAck { version } => self.on_reception_ack(version),
                 Frame::Losses { path, report } => self.on_losses(now, path, &report),
+                Frame::Missing { path, ranges } => self.on_missing(now, path, ranges, shared),
             }
         }
     }
@@ -202,7 +217,7 @@ impl Tunnel {
         path.health
             .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
         path.health
-            .on_acked(now, path.sender.outstanding_pkts() > 0);
+            .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
         self.view_paths(now);
         self.scheduler.on_paths(&self.views);
     }
@@ -222,18 +237,25 @@ impl Tunnel {
         let Some(path) = path else {
             return;
         };
-        if !path.sender.on_reported(report.highest_seq, shared.pool) {
+        let settled = report.settled_seq;
+        if !path
+            .sender
+            .on_reported(report.highest_seq, settled, shared.pool)
+        {
             return;
         }
         let reported = path.sender.reported();
         if !self.reinject.is_empty() {
             // The path was not silent after all: what has arrived, or is lost, need not be sent again.
-            let is_settled = |origin: Origin| origin.path == id && origin.counter < reported;
+            // Should it be lost, that will be told.
+            let is_settled = |origin: Origin| {
+                origin.path == id && origin.counter < reported && !origin.is_lost
+            };
             for numbered in core::mem::take(&mut self.reinject) {
-                if numbered.origin.is_some_and(is_settled) {
-                    shared.pool.recycle(numbered.packet);
-                } else {
+                if !numbered.origin.is_some_and(is_settled) {
                     self.reinject.push_back(numbered);
+                } else if let Some(numbered) = path.sender.give_back(numbered) {
+                    shared.pool.recycle(numbered.packet);
                 }
             }
         }
@@ -258,8 +280,43 @@ impl Tunnel {
         }
         path.pace(now, role, is_paced);
         path.health
-            .on_acked(now, path.sender.outstanding_pkts() > 0);
+            .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
         self.adapt_queue();
+    }
+
+    /// What the other end misses on a path goes again, before anything new, if it is still kept and worth its cost.
+    fn on_missing(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        ranges: MissingRanges<'_>,
+        shared: &mut Shared<'_>,
+    ) {
+        let mut left = MAX_OUTSTANDING;
+        let before = self.reinject.len();
+        for (first, count) in ranges {
+            for offset in 0..u32::from(count) {
+                let path = self.paths.get_mut(id.index()).and_then(Option::as_deref_mut);
+                let Some(path) = path.filter(|_| left > 0) else {
+                    break;
+                };
+                left -= 1;
+                let Some(numbered) = path.sender.take_lost(id, first.plus(offset)) else {
+                    continue;
+                };
+                if self.repairs.try_spend(now, numbered.packet.len()) {
+                    self.reinject.push_back(numbered);
+                } else {
+                    shared.drops.add(DropReason::Expired, 1);
+                    shared.pool.recycle(numbered.packet);
+                }
+            }
+        }
+        let repaired = self.reinject.len() - before;
+        self.counts.repaired += repaired as u64;
+        if repaired > 0 {
+            self.sort_reinjected();
+        }
     }
 
     /// A flow that backs off by 30 %, as CUBIC does, keeps the paths full only if 3/7 of a round trip waits here; flow
@@ -284,6 +341,8 @@ const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(40);
 /// Longest control body in bytes: fits every path.
 pub(super) const MAX_BODY: usize = 1100;
+/// Room a report and what is missing may take, in bytes.
+const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
 /// When an unacknowledged link description is sent again.
 pub(super) const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 /// How often reports also travel on the second best path.

@@ -13,6 +13,7 @@ use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT};
 use crate::{
     counters::DropReason,
     ids::{PathId, Seq},
+    packet::PacketView,
     path::{
         Path,
         sender::{Numbered, Origin},
@@ -121,6 +122,7 @@ impl Tunnel {
         let flags = Flags {
             is_reinjected,
             is_copy: false,
+            is_kept: self.scheduler.repairs() && !numbered.is_expendable,
         };
         let Some(len) = self.seal(now, index, &numbered, flags, out) else {
             self.reinject.push_front(numbered);
@@ -142,6 +144,7 @@ impl Tunnel {
         let flags = Flags {
             is_reinjected,
             is_copy: true,
+            is_kept: false,
         };
         let mut sent = false;
         for index in (0..self.views.len()).filter(|index| set & (1 << index) != 0) {
@@ -177,6 +180,7 @@ impl Tunnel {
             kind: Kind::Data,
             is_reinjected: flags.is_reinjected,
             is_copy: flags.is_copy,
+            is_kept: flags.is_kept,
             path: id,
             receiver_index: session.remote_index(),
             path_seq: wire_seq(counter),
@@ -205,6 +209,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         self.counts.packets_out += 1;
+        self.repairs.on_sent(len);
         let view = &mut self.views[index];
         let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
             return;
@@ -224,13 +229,24 @@ impl Tunnel {
         })
     }
 
-    /// Gives a packet its place in the association's order and in its flow's.
+    /// Gives a packet its place in the association's order and in its flow's, in which acknowledgements have none.
     fn number(&mut self, queued: Queued) -> Numbered {
         if self.flows.is_empty() {
             self.flows.resize(FLOW_BUCKETS, 0);
         }
         let global_seq = self.next_global;
         self.next_global = global_seq.plus(1);
+        let view = PacketView::parse(queued.packet.as_slice());
+        if view.is_ok_and(|view| view.is_pure_ack()) {
+            return Numbered {
+                global_seq,
+                flow_step: 0,
+                flow_hash: queued.flow_hash,
+                is_expendable: true,
+                origin: None,
+                packet: queued.packet,
+            };
+        }
         #[expect(
             clippy::cast_possible_truncation,
             reason = "reduced to a bucket number"
@@ -248,6 +264,7 @@ impl Tunnel {
             global_seq,
             flow_step,
             flow_hash: queued.flow_hash,
+            is_expendable: false,
             origin: None,
             packet: queued.packet,
         }
@@ -315,6 +332,7 @@ impl Tunnel {
             kind: Kind::Control,
             is_reinjected: false,
             is_copy: false,
+            is_kept: false,
             path: id,
             receiver_index: session.remote_index(),
             path_seq: wire_seq(counter),
@@ -357,6 +375,7 @@ fn hold_back(views: &mut [PathView]) -> bool {
 struct Flags {
     is_reinjected: bool,
     is_copy: bool,
+    is_kept: bool,
 }
 
 #[expect(

@@ -100,6 +100,7 @@ impl Tunnel {
             sent_us: header.sent_us,
             len,
             is_congested: incoming.is_congested,
+            is_kept: header.is_kept,
         };
         let delay = path.receiver.on_data(now, &arrival, interval);
         if let Some(watch) = &mut self.loss_watch {
@@ -112,6 +113,7 @@ impl Tunnel {
         if !is_source_allowed(view.source()) {
             return Err(DropReason::SourceNotAllowed);
         }
+        self.has_repairs |= header.is_kept;
         let arrival = Arrival {
             seq: data.global_seq,
             flow_step: data.flow_step,
@@ -119,6 +121,7 @@ impl Tunnel {
             path_seq: header.path_seq,
             path_previous: previous_on_path(&data),
             deadline: now + self.longest_wait(now, delay),
+            repair: (header.is_kept || self.has_repairs).then(|| self.repair_time(now)),
             packet: shared.pool.copy_of(view.bytes()),
         };
         let verdict = self
@@ -153,6 +156,28 @@ impl Tunnel {
     }
 }
 
+impl Tunnel {
+    /// How long a packet that is told missing now may take to come after all.
+    fn repair_time(&self, now: Instant) -> Duration {
+        let paths = self.paths().filter(|path| {
+            path.receiver
+                .heard_at()
+                .is_some_and(|at| now.since(at) < IN_USE)
+        });
+        let mut time = Duration::ZERO;
+        for path in paths {
+            let rtt = path.rtt.smoothed().unwrap_or_default();
+            let delay = path.receiver.delay();
+            let spread = match (delay.high(), delay.min()) {
+                (Some(high), Some(min)) => high.beyond(min),
+                _ => Duration::ZERO,
+            };
+            time = time.max(rtt + spread);
+        }
+        time + REPAIR_MARGIN
+    }
+}
+
 fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
     let step = i32::from(data.path_step);
     (step != 0).then(|| crate::ids::Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
@@ -161,3 +186,5 @@ fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
 /// A path is waited for while anything arrived on it within this time: two probes of an idle path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);
+/// A reporting interval, and the wait for the path's turn.
+const REPAIR_MARGIN: Duration = Duration::from_millis(20);

@@ -12,6 +12,7 @@
 //! | 6 | [`Frame::Close`] | at shutdown, on every path |
 //! | 7, 8 | [`Frame::Reception`], [`Frame::ReceptionAck`] | until acknowledged |
 //! | 9 | [`Frame::Losses`] | on the two best paths back, if asked for |
+//! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
 
 use core::time::Duration;
 
@@ -45,6 +46,8 @@ pub struct PathReport {
     pub min_owd_us: u32,
     /// Datagrams received with an ECN congestion mark.
     pub congested_pkts: u32,
+    /// All data datagrams before this one have come or have been told missing; `None`: unknown.
+    pub settled_seq: Option<Seq>,
 }
 
 /// What one end misses on one path, by the path's sequence numbers.
@@ -177,6 +180,67 @@ pub enum Frame<'a> {
         /// Counters.
         report: LossReport,
     },
+    /// Data datagrams that have not come on `path` and are worth sending again.
+    Missing {
+        /// The path it speaks of, not the one it travels.
+        path: PathId,
+        /// Their numbers.
+        ranges: MissingRanges<'a>,
+    },
+}
+
+/// Path sequence numbers as ranges of a first number (4 bytes) and a count (2 bytes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingRanges<'a>(&'a [u8]);
+
+/// Collects [`MissingRanges`]; bounded, so that a frame of them fits a datagram beside reports.
+#[derive(Clone, Debug)]
+pub struct MissingWriter {
+    bytes: [u8; MAX_RANGES * RANGE_LEN],
+    len: usize,
+}
+
+/// Most ranges of a [`Frame::Missing`].
+pub const MAX_RANGES: usize = 40;
+const RANGE_LEN: usize = 6;
+
+impl Default for MissingWriter {
+    fn default() -> Self {
+        Self {
+            bytes: [0; MAX_RANGES * RANGE_LEN],
+            len: 0,
+        }
+    }
+}
+
+impl MissingWriter {
+    /// Adds `count` numbers from `first`, at most 65535; whether there was room.
+    pub fn push(&mut self, first: Seq, count: u32) -> bool {
+        let Some(range) = self.bytes.get_mut(self.len..self.len + RANGE_LEN) else {
+            return false;
+        };
+        range[..4].copy_from_slice(&first.0.to_be_bytes());
+        range[4..].copy_from_slice(&u16::try_from(count).unwrap_or(u16::MAX).to_be_bytes());
+        self.len += RANGE_LEN;
+        true
+    }
+
+    /// What was added; `None` if nothing was.
+    #[must_use]
+    pub fn ranges(&self) -> Option<MissingRanges<'_>> {
+        (self.len > 0).then_some(MissingRanges(&self.bytes[..self.len]))
+    }
+}
+
+impl Iterator for MissingRanges<'_> {
+    type Item = (Seq, u16);
+
+    fn next(&mut self) -> Option<(Seq, u16)> {
+        let (range, rest) = self.0.split_at_checked(RANGE_LEN)?;
+        self.0 = rest;
+        let mut range = Reader(range);
+        Some((Seq(range.u32()?), range.u16()?))
+    }
 }
 
 /// Appends frames to a control datagram's body.
@@ -196,6 +260,12 @@ impl<'a> FrameWriter<'a> {
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes that may still be written.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.out.len() - self.len
     }
 
     /// Whether nothing is written yet.
@@ -234,6 +304,9 @@ impl<'a> FrameWriter<'a> {
                 body.u32(report.ack_delay_us);
                 body.u32(report.min_owd_us);
                 body.u32(report.congested_pkts);
+                if let Some(settled) = report.settled_seq {
+                    body.u32(settled.0);
+                }
                 TYPE_REPORT
             }
             Frame::Link {
@@ -283,6 +356,11 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(&report.received_bytes.to_be_bytes());
                 body.u32(report.highest_seq.0);
                 TYPE_LOSSES
+            }
+            Frame::Missing { path, ranges } => {
+                body.u8(path.0);
+                body.bytes(ranges.0);
+                TYPE_MISSING
             }
         };
         let end = body.len;
@@ -363,6 +441,12 @@ impl<'a> Iterator for Frames<'a> {
                     });
                 }
                 TYPE_LOSSES => return parse_losses(value),
+                TYPE_MISSING => {
+                    return Some(Frame::Missing {
+                        path: path_id(&mut value)?,
+                        ranges: MissingRanges(value.0),
+                    });
+                }
                 _ => {}
             }
         }
@@ -379,6 +463,7 @@ const TYPE_CLOSE: u8 = 6;
 const TYPE_RECEPTION: u8 = 7;
 const TYPE_RECEPTION_ACK: u8 = 8;
 const TYPE_LOSSES: u8 = 9;
+const TYPE_MISSING: u8 = 10;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
 /// hold packets for ever.
@@ -433,6 +518,7 @@ fn parse_report(mut value: Reader<'_>) -> Option<Frame<'static>> {
             ack_delay_us: value.u32()?,
             min_owd_us: value.u32()?,
             congested_pkts: value.u32()?,
+            settled_seq: value.u32().map(Seq),
         },
     })
 }
@@ -527,6 +613,7 @@ mod tests {
                     ack_delay_us: 6,
                     min_owd_us: 7,
                     congested_pkts: 8,
+                    settled_seq: Some(Seq(9)),
                 },
             },
             Frame::Link {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! byte  0      kind: 4 data, 5 control
-//!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once)
+//!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once),
+//!              bit 2 kept (will be sent again if told missing)
 //!       2      path id
 //!       3-5    receiver index: names the receiver's session
 //!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart
@@ -36,6 +37,7 @@ const KIND_DATA: u8 = 4;
 const KIND_CONTROL: u8 = 5;
 const FLAG_REINJECTED: u8 = 1;
 const FLAG_COPY: u8 = 2;
+const FLAG_KEPT: u8 = 4;
 
 /// The fields data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct Header {
     pub is_reinjected: bool,
     /// This packet is being sent on several paths.
     pub is_copy: bool,
+    /// It will be sent again if it is told missing.
+    pub is_kept: bool,
     /// The path it travels.
     pub path: PathId,
     /// The receiver's session.
@@ -85,6 +89,7 @@ impl Header {
             kind,
             is_reinjected: at(1) & FLAG_REINJECTED != 0,
             is_copy: at(1) & FLAG_COPY != 0,
+            is_kept: at(1) & FLAG_KEPT != 0,
             path: PathId(at(2)),
             receiver_index: u32::from_be_bytes([0, at(3), at(4), at(5)]),
             path_seq: Seq(u32_at(6)),
@@ -114,7 +119,9 @@ impl Header {
             Kind::Data => KIND_DATA,
         };
         out[1] =
-            (u8::from(self.is_reinjected) * FLAG_REINJECTED) | (u8::from(self.is_copy) * FLAG_COPY);
+            (u8::from(self.is_reinjected) * FLAG_REINJECTED)
+            | (u8::from(self.is_copy) * FLAG_COPY)
+            | (u8::from(self.is_kept) * FLAG_KEPT);
         out[2] = self.path.0;
         out[3..6].copy_from_slice(&self.receiver_index.to_be_bytes()[1..]);
         out[6..10].copy_from_slice(&self.path_seq.0.to_be_bytes());
@@ -149,6 +156,7 @@ mod tests {
             kind,
             is_reinjected: true,
             is_copy: false,
+            is_kept: true,
             path: PathId(3),
             receiver_index: 0x00ab_cdef,
             path_seq: Seq(0x0102_0304),

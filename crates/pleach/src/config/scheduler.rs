@@ -14,10 +14,12 @@ mod awi;
 /// A scheduling policy with its keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SchedulerConfig {
+    /// Every path that helps; the default.
+    #[default]
+    Adaptive,
     /// The fixed line first, the others what it loses.
     Awi(AwiSettings<String>),
-    /// The path on which the packet arrives first; the default.
-    #[default]
+    /// The path on which the packet arrives first.
     EarliestArrival,
     /// A flow stays on a link.
     Flow,
@@ -40,6 +42,7 @@ impl SchedulerConfig {
     /// The policy's name as configuration and status show it.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
+            Self::Adaptive => "adaptive",
             Self::Awi(_) => "awi",
             Self::EarliestArrival => "earliest-arrival",
             Self::Flow => "flow",
@@ -56,7 +59,8 @@ impl SchedulerConfig {
         match self {
             Self::Awi(settings) => settings.fixed.as_deref().map(|name| ("fixed", name)),
             Self::Single { link } => Some(("link", link)),
-            Self::EarliestArrival
+            Self::Adaptive
+            | Self::EarliestArrival
             | Self::Flow
             | Self::MinRtt
             | Self::Redundant
@@ -92,7 +96,7 @@ pub(super) fn read_table(
     let table = value.table(label.to_owned(), &keys())?;
     let names: Vec<&str> = POLICIES.iter().map(|policy| policy.name).collect();
     let list = format!("write one of: {}", names.join(", "));
-    let policy = table.required("policy", "policy = \"earliest-arrival\"")?;
+    let policy = table.required("policy", "policy = \"adaptive\"")?;
     let name = policy.text("the name of a policy", &list)?;
     let Some(spec) = POLICIES.iter().find(|spec| spec.name == name) else {
         return Err(policy.expected("a known policy", &list));
@@ -103,12 +107,7 @@ pub(super) fn read_table(
             if let Some(delay) = table.optional("target_delay") {
                 target_delay(&delay)?;
             }
-            notes.push(Note {
-                place: policy.place(),
-                text: "policy \"adaptive\" is not in this version; \"earliest-arrival\" takes its place, and \"target_delay\" has no effect".to_owned(),
-                warning: false,
-            });
-            SchedulerConfig::EarliestArrival
+            SchedulerConfig::Adaptive
         }
         "awi" => SchedulerConfig::Awi(awi::read(&table)?),
         "flow" => SchedulerConfig::Flow,

@@ -1,0 +1,268 @@
+//! Which datagrams of one path are missing, for a sender that sends them again.
+//!
+//! A number that is skipped is a *hole*. It is believed once three later datagrams have come or [`FIRST_WINDOW`] has
+//! passed (the thresholds of RFC 9002 section 6.1). If the datagram comes after it was told missing, the path reorders:
+//! the time grows to half as much again as that one was late, up to [`WIDEST_WINDOW`], and alone counts until the path
+//! has kept order for [`CALM`].
+//!
+//! A believed hole is told [`TELLS`] times, at most [`RETELL`] apart, so that it survives lost reports, and then
+//! forgotten. What is before the first hole is *settled*: it has come, or has been told; the sender need not keep it.
+//!
+//! Bounds: [`MAX_HOLES`] holes, the oldest is forgotten first; of a hole the newest [`LONGEST`] numbers count, for a
+//! longer silence is a matter of the path's health. Cost: the number of holes per arrival.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::{ids::Seq, time::Instant};
+
+/// The missing datagrams of one path.
+#[derive(Debug)]
+pub struct Holes {
+    highest: Option<Seq>,
+    /// Oldest first; neither empty nor overlapping.
+    holes: VecDeque<Hole>,
+    window: Duration,
+    /// When a datagram told missing last came.
+    disproved_at: Option<Instant>,
+}
+
+/// Numbers missing in a row.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    first: Seq,
+    count: u32,
+    /// The number that came behind it when it was seen.
+    end: Seq,
+    seen_at: Instant,
+    /// How often it was told, and when it is told again.
+    told: u8,
+    tell_at: Instant,
+}
+
+impl Default for Holes {
+    fn default() -> Self {
+        Self {
+            highest: None,
+            holes: VecDeque::new(),
+            window: FIRST_WINDOW,
+            disproved_at: None,
+        }
+    }
+}
+
+impl Holes {
+    /// Whether anything has come yet.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.highest.is_some()
+    }
+
+    /// Notes that the datagram `seq` came.
+    pub fn on_arrival(&mut self, now: Instant, seq: Seq) {
+        let Some(highest) = self.highest else {
+            self.highest = Some(seq);
+            return;
+        };
+        let step = seq.distance_from(highest);
+        if step <= 0 {
+            self.fill(now, seq);
+            return;
+        }
+        self.highest = Some(seq);
+        let count = (step.unsigned_abs() - 1).min(LONGEST);
+        if count > 0 {
+            if self.holes.len() == MAX_HOLES {
+                self.holes.pop_front();
+            }
+            self.holes.push_back(Hole {
+                first: seq.minus(count),
+                count,
+                end: seq,
+                seen_at: now,
+                told: 0,
+                tell_at: now + self.window,
+            });
+        }
+        if self.window != FIRST_WINDOW && self.disproved_at.is_none_or(|at| now.since(at) > CALM) {
+            self.window = FIRST_WINDOW;
+        }
+    }
+
+    /// When something is to be told.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        let at = |hole: &Hole| {
+            if self.is_passed(hole) {
+                hole.seen_at
+            } else {
+                hole.tell_at
+            }
+        };
+        self.holes.iter().map(at).min()
+    }
+
+    /// Tells every hole that is believed: its first number and how many; `tell` says whether there was room for it.
+    pub fn take(&mut self, now: Instant, mut tell: impl FnMut(Seq, u32) -> bool) {
+        let mut index = 0;
+        while let Some(hole) = self.holes.get(index).copied() {
+            let is_believed = hole.told > 0 || self.is_passed(&hole) || hole.tell_at <= now;
+            if is_believed && !tell(hole.first, hole.count) {
+                return;
+            }
+            let Some(hole) = self.holes.get_mut(index).filter(|_| is_believed) else {
+                index += 1;
+                continue;
+            };
+            hole.told += 1;
+            hole.tell_at = now + RETELL;
+            if hole.told == TELLS {
+                self.holes.remove(index);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Everything before this number is settled; `None` if nothing has come.
+    #[must_use]
+    pub fn settled(&self) -> Option<Seq> {
+        let highest = self.highest?;
+        Some(
+            self.holes
+                .front()
+                .map_or(highest.plus(1), |hole| hole.first),
+        )
+    }
+
+    /// Whether enough has come behind an untold hole to believe it at once.
+    fn is_passed(&self, hole: &Hole) -> bool {
+        let later = self
+            .highest
+            .map_or(0, |highest| highest.distance_from(hole.end));
+        hole.told == 0 && self.window == FIRST_WINDOW && later + 1 >= PACKET_THRESHOLD
+    }
+
+    /// A number at or below the highest came.
+    fn fill(&mut self, now: Instant, seq: Seq) {
+        let is_inside = |hole: &Hole| {
+            let at = seq.distance_from(hole.first);
+            u32::try_from(at).is_ok_and(|at| at < hole.count)
+        };
+        let Some(index) = self.holes.iter().position(is_inside) else {
+            return;
+        };
+        let hole = self.holes[index];
+        if hole.told > 0 {
+            let late = now.since(hole.seen_at);
+            self.window = self.window.max(late + late / 2).min(WIDEST_WINDOW);
+            self.disproved_at = Some(now);
+        }
+        let before = seq.distance_from(hole.first).unsigned_abs();
+        let after = hole.count - before - 1;
+        let rest = Hole {
+            first: seq.plus(1),
+            count: after,
+            ..hole
+        };
+        self.holes[index].count = before;
+        if before == 0 && after == 0 {
+            self.holes.remove(index);
+        } else if before == 0 {
+            self.holes[index] = rest;
+        } else if after > 0 && self.holes.len() < MAX_HOLES {
+            self.holes.insert(index + 1, rest);
+        }
+    }
+}
+
+/// RFC 9002 section 6.1.1.
+const PACKET_THRESHOLD: i32 = 3;
+const FIRST_WINDOW: Duration = Duration::from_millis(2);
+const WIDEST_WINDOW: Duration = Duration::from_millis(100);
+/// How long a path must keep order before its holes are believed as quickly as at the start.
+const CALM: Duration = Duration::from_secs(10);
+/// With one report in twenty lost, one hole in 8000 stays untold.
+const TELLS: u8 = 3;
+const RETELL: Duration = Duration::from_millis(25);
+const MAX_HOLES: usize = 256;
+const LONGEST: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrive(holes: &mut Holes, ms: u64, seqs: impl IntoIterator<Item = u32>) {
+        for seq in seqs {
+            holes.on_arrival(Instant::from_millis(ms), Seq(seq));
+        }
+    }
+
+    fn told(holes: &mut Holes, ms: u64) -> Vec<(u32, u32)> {
+        let mut told = Vec::new();
+        holes.take(Instant::from_millis(ms), |first, count| {
+            told.push((first.0, count));
+            true
+        });
+        told
+    }
+
+    #[test]
+    fn a_hole_is_told_after_three_packets_and_three_times() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, [5, 6, 9, 10]);
+        assert_eq!(told(&mut holes, 0), []);
+        assert_eq!(holes.due(), Some(Instant::from_millis(2)));
+        assert_eq!(holes.settled(), Some(Seq(7)));
+        arrive(&mut holes, 0, [11]);
+        assert_eq!(holes.due(), Some(Instant::from_millis(0)));
+        for ms in [1, 2, 30] {
+            assert_eq!(told(&mut holes, ms), [(7, 2)]);
+        }
+        assert_eq!(told(&mut holes, 40), []);
+        assert_eq!((holes.settled(), holes.due()), (Some(Seq(12)), None));
+    }
+
+    #[test]
+    fn a_hole_is_told_after_a_while_without_packets() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, [0, 2]);
+        assert_eq!(told(&mut holes, 1), []);
+        assert_eq!(told(&mut holes, 2), [(1, 1)]);
+    }
+
+    #[test]
+    fn what_comes_late_is_taken_out_and_a_path_that_reorders_is_given_time() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, [0, 10, 11, 12]);
+        assert_eq!(told(&mut holes, 0), [(1, 9)]);
+        arrive(&mut holes, 20, [4, 9, 1]);
+        assert_eq!(told(&mut holes, 20), [(2, 2), (5, 4)]);
+        arrive(&mut holes, 20, [20, 21, 22, 23]);
+        assert_eq!(
+            told(&mut holes, 49),
+            [(2, 2), (5, 4)],
+            "the new one has 30 ms"
+        );
+        assert_eq!(told(&mut holes, 50), [(13, 7)]);
+        arrive(&mut holes, 11_000, [24]);
+        arrive(&mut holes, 11_000, [26, 27, 28]);
+        assert!(told(&mut holes, 11_000).contains(&(25, 1)), "calm again");
+    }
+
+    #[test]
+    fn bounds_hold_and_what_is_refused_is_told_later() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, (0..2000).map(|i| i * 2));
+        assert_eq!(holes.holes.len(), MAX_HOLES);
+        arrive(&mut holes, 0, [1 << 30]);
+        assert_eq!(holes.holes.back().map(|hole| hole.count), Some(LONGEST));
+        let mut room = 3;
+        holes.take(Instant::from_millis(5), |_, _| {
+            room -= 1;
+            room >= 0
+        });
+        let told = holes.holes.iter().filter(|hole| hole.told > 0).count();
+        assert_eq!(told, 3);
+    }
+}
