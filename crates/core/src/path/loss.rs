@@ -22,6 +22,8 @@ pub struct Loss {
     window_started_at_sent: u64,
     /// Losses accounted to windows so far.
     accounted: u64,
+    /// When the present window of the floor began, and the totals then.
+    floor_from: (Instant, u64, u64),
     latest_ppm: Option<u32>,
     smoothed_ppm: Option<u32>,
     floor: WindowedMin<u32>,
@@ -42,6 +44,7 @@ impl Loss {
             received: 0,
             window_started_at_sent: 0,
             accounted: 0,
+            floor_from: (Instant::ZERO, 0, 0),
             latest_ppm: None,
             smoothed_ppm: None,
             floor: WindowedMin::new(FLOOR_WINDOW),
@@ -69,7 +72,15 @@ impl Loss {
         self.latest_ppm = Some(loss);
         let smoothed = self.smoothed_ppm.unwrap_or(loss);
         self.smoothed_ppm = Some(smoothed - smoothed / 4 + loss / 4);
-        self.floor.insert(now, loss);
+        if self.floor_from.0 == Instant::ZERO {
+            self.floor_from.0 = now;
+        }
+        let (since, sent_then, accounted_then) = self.floor_from;
+        if now.since(since) >= FLOOR_STEP {
+            let lost = self.accounted - accounted_then;
+            self.floor.insert(now, ppm(lost, sent - sent_then));
+            self.floor_from = (now, sent, self.accounted);
+        }
         Some(loss)
     }
 
@@ -118,6 +129,9 @@ fn ppm(part: u64, whole: u64) -> u32 {
 
 /// Fewest packets of a window.
 const WINDOW_PACKETS: u64 = 600;
+
+/// Shortest window whose loss may be the least: a minimum over many short ones would be far below the mean.
+const FLOOR_STEP: Duration = Duration::from_secs(1);
 
 const FLOOR_WINDOW: Duration = Duration::from_secs(10);
 

@@ -1,51 +1,83 @@
 //! How fast to send on a path at most, so that what waits, waits in the tunnel queue and not in the modem's.
 //!
-//! The pace follows the path's queue, which is its one-way delay beyond the least of the last 10 s:
+//! **Queue.** The pace follows the path's standing queue: the least one-way delay of 40 ms, beyond the least of 10 s:
 //!
 //! | queue | pace |
 //! | --- | --- |
-//! | below 3 ms | a tenth above the largest rate delivered in the last 2 s: enough to notice within a few reports that the path carries more, and slow enough that a burst of some milliseconds does not overflow a queue of a few dozen packets |
+//! | below 3 ms | a tenth above the largest rate delivered in the last 2 s: enough to notice within a few reports that the path carries more, and slow enough that a burst of some milliseconds does not overflow a queue of a few dozen packets; a quarter above it once that has lasted, for then the path carries much more |
 //! | up to 7 ms | 3 % above it |
 //! | above 7 ms, until it is below 3 ms | 8 to 40 % below what it carries, the more the longer the queue |
+//!
+//! On slow paths 3 and 7 ms are one and a half and four full packets.
 //!
 //! While a queue drains the path is full, so the newest rate counts if it is below the largest; but at first not if it is
 //! less than three quarters of it, so that a path that is taken for full and is not loses little.
 //!
 //! That happens when the path's own delay has grown, or varies with the load as a radio link's does. Hence each drain is a
 //! test. If the delay has not become much shorter within four round trips, and the path delivered what was sent and no
-//! more, there is no queue: from then on that delay is not counted as one, which is forgotten by halves. If it delivered
+//! more, there is no queue: the least delay is measured anew, and only while the path is loaded. If it delivered
 //! more, a queue drains; if less, the path has become slower and its queue grows: either way the next drain goes by the
 //! rate it delivers. And a queue that never empties would in time be taken for the path's own delay: every 5 s it is
 //! drained to below 1 ms.
 //!
-//! After a loss the pace is nine tenths for two round trips: a sender that loses again after it has backed off backs off
-//! again. A path that was not filled for 10 s is not paced: only its sender limits it.
+//! **Losses.** A queue of a few packets overflows before it is seen. So the share of losses is watched over windows of
+//! [`LOSS_WINDOW`] packets, and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
+//! and no pace mends) is congestion: then the pace has a ceiling, 3 % below what the path delivered, for a second, which
+//! after that rises by 2, 4, 8 … 25 % per round trip.
+//!
+//! A path that was not filled for 10 s is not paced: only its sender limits it.
 
 use core::time::Duration;
 
 use super::{
+    delay::RelativeDelay,
     rate::{DeliveryRate, RateSample},
     window::WindowedMin,
 };
-use crate::{time::Instant, units::Bitrate};
+use crate::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
 
 /// The state of one path's pace.
 #[derive(Clone, Debug)]
 pub struct RateControl {
     /// When the path, not the sender, last limited the rate.
     filled_at: Option<Instant>,
-    /// Until when it is eased after a loss.
-    eased_until: Option<Instant>,
-    /// The standing queue: what the path's queue did not fall below lately.
+    /// Delays below are microseconds beyond this one, the first.
+    reference: Option<RelativeDelay>,
+    /// Least delays of late: jitter is shorter.
+    delays: WindowedMin<i32>,
+    /// The path's own delay.
+    base: WindowedMin<i32>,
+    /// Whether the path's own delay is that under load.
+    is_base_loaded: bool,
+    /// The standing queue.
     queue: Duration,
-    delays: WindowedMin<Duration>,
     /// When the queue was last empty.
     emptied_at: Option<Instant>,
     drain: Option<Drain>,
-    /// Delay that no drain shortened: not a queue.
-    slack: Duration,
-    /// When it was measured or halved.
-    slack_at: Instant,
+    /// Since when there was neither a queue nor congestion.
+    calm_since: Instant,
+    losses: LossWindow,
+    ceiling: Option<Ceiling>,
+    /// The path's own share of losses in parts per million.
+    floor_ppm: u32,
+}
+
+/// What a report says of the path.
+#[derive(Clone, Copy, Debug)]
+pub struct Signals {
+    /// Least one-way delay of the packets it covers.
+    pub delay: RelativeDelay,
+    /// Smoothed round-trip time of the path.
+    pub rtt: Duration,
+    /// Datagrams that it says came, and that it says are missing, since the last report.
+    pub received: u64,
+    /// See [`received`](Self::received).
+    pub lost: u64,
+    /// The path's own share of losses in parts per million, if known.
+    pub floor_ppm: Option<u32>,
 }
 
 /// A drain under way.
@@ -58,17 +90,39 @@ struct Drain {
     pace: Bitrate,
 }
 
+/// Losses being counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct LossWindow {
+    packets: u64,
+    lost: u64,
+}
+
+/// What congestion left.
+#[derive(Clone, Copy, Debug)]
+struct Ceiling {
+    pace: Bitrate,
+    /// When it may rise.
+    hold_until: Instant,
+    /// When it was last raised, and by how much per round trip, in percent.
+    raised_at: Instant,
+    step: u64,
+}
+
 impl Default for RateControl {
     fn default() -> Self {
         Self {
             filled_at: None,
-            eased_until: None,
-            queue: Duration::ZERO,
+            reference: None,
             delays: WindowedMin::new(STANDING),
+            base: WindowedMin::new(BASE_WINDOW),
+            is_base_loaded: false,
+            queue: Duration::ZERO,
             emptied_at: None,
             drain: None,
-            slack: Duration::ZERO,
-            slack_at: Instant::ZERO,
+            calm_since: Instant::ZERO,
+            losses: LossWindow::default(),
+            ceiling: None,
+            floor_ppm: 0,
         }
     }
 }
@@ -81,44 +135,93 @@ impl RateControl {
         }
     }
 
-    /// Takes note of the least time that packets since the last report took beyond the least of late; `rtt`: the path's
-    /// smoothed round-trip time.
-    pub fn on_delay(&mut self, now: Instant, delay: Duration, rtt: Duration, rate: &DeliveryRate) {
-        self.delays.insert(now, delay);
-        let delay = self.delays.min().unwrap_or(delay);
-        if now.since(self.slack_at) > SLACK_HALVES {
-            self.slack_at = now;
-            self.slack /= 2;
+    /// Takes note of a report; `rate`: what was known before it.
+    pub fn on_report(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+        self.floor_ppm = signals.floor_ppm.unwrap_or(0);
+        self.on_losses(now, signals, rate);
+        self.on_delay(now, signals, rate);
+        if let Some(ceiling) = &mut self.ceiling {
+            ceiling.rise(now, signals.rtt);
+            let max = rate.max().unwrap_or(Bitrate::ZERO);
+            if ceiling.pace > max.scale(150, 100) {
+                self.ceiling = None;
+            }
         }
-        let queue = delay.saturating_sub(self.slack);
+    }
+
+    fn on_losses(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+        let window = &mut self.losses;
+        window.packets += signals.received + signals.lost;
+        window.lost += signals.lost;
+        let is_heavy = window.packets >= HEAVY_WINDOW && window.lost * 4 > window.packets;
+        if window.packets < LOSS_WINDOW && !is_heavy {
+            return;
+        }
+        let window = core::mem::take(window);
+        let is_congested = match signals.floor_ppm {
+            Some(floor) => window.exceeds(floor),
+            None => window.lost * 100 > window.packets * UNKNOWN_FLOOR,
+        };
+        let carried = rate.latest().map(|sample| self.gross(sample.rate));
+        if let Some(carried) = carried.filter(|_| is_congested) {
+            self.filled_at = Some(now);
+            self.calm_since = now;
+            self.ceiling = Some(Ceiling {
+                pace: carried.scale(97, 100),
+                hold_until: now + HOLD.max(signals.rtt * 4),
+                raised_at: now,
+                step: 2,
+            });
+        }
+    }
+
+    fn on_delay(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+        let reference = *self.reference.get_or_insert(signals.delay);
+        self.delays
+            .insert(now, signals.delay.micros_from(reference));
+        let standing = self.delays.min().unwrap_or(0);
+        let max = rate.max().unwrap_or(Bitrate::ZERO);
+        let latest = rate.latest().map_or(max, |sample| sample.rate);
+        if self.filled_at.is_none_or(|at| now.since(at) > MEMORY) {
+            self.is_base_loaded = false;
+        }
+        if !self.is_base_loaded || latest >= max.scale(1, 2) {
+            self.base.insert(now, standing);
+        }
+        let base = self.base.min().unwrap_or(standing);
+        let queue = Duration::from_micros(u64::try_from(standing - base).unwrap_or(0));
         self.queue = queue;
+        let (low, high) = (self.low(max), self.high(max));
         if queue < EMPTY {
             self.emptied_at = Some(now);
         }
+        if queue >= low {
+            self.calm_since = now;
+        }
         let emptied_at = *self.emptied_at.get_or_insert(now);
         let is_stale = now.since(emptied_at) > EMPTY_EVERY;
-        let goal = if is_stale { EMPTY } else { LOW };
+        let goal = if is_stale { EMPTY } else { low };
+        let rtt = signals.rtt;
         match self.drain {
             Some(_) if queue < goal => self.drain = None,
             Some(drain) if now.since(drain.since) > (rtt * 4).max(LEAST_TEST) => {
-                let carried = rate.latest().map_or(Bitrate::ZERO, |sample| sample.rate);
+                let carried = rate.latest().map_or(Bitrate::ZERO, |sample| self.gross(sample.rate));
                 let as_sent = drain.pace.scale(95, 100)..drain.pace.scale(105, 100);
                 if queue > drain.from * 3 / 4 && as_sent.contains(&carried) {
                     self.drain = None;
-                    self.slack = delay;
-                    self.slack_at = now;
+                    self.base = WindowedMin::new(BASE_WINDOW);
+                    self.base.insert(now, standing);
+                    self.is_base_loaded = true;
                     self.queue = Duration::ZERO;
                     self.emptied_at = Some(now);
                 } else {
-                    self.drain = Some(Drain::begin(now, queue, rtt, carried));
+                    self.drain = Some(Drain::begin(now, queue, low, rtt, carried));
                 }
             }
             Some(_) => {}
-            None if queue > HIGH || is_stale => {
-                let max = rate.max().unwrap_or(Bitrate::ZERO);
-                let latest = rate.latest().map_or(max, |sample| sample.rate);
-                let carried = latest.max(max.scale(3, 4)).min(max);
-                self.drain = Some(Drain::begin(now, queue, rtt, carried));
+            None if queue > high || is_stale => {
+                let carried = self.gross(latest.max(max.scale(3, 4)).min(max));
+                self.drain = Some(Drain::begin(now, queue, low, rtt, carried));
             }
             None => {}
         }
@@ -126,18 +229,9 @@ impl RateControl {
 
     /// Whether the path, and not the sender, limits the rate.
     #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.queue >= FILLED
-    }
-
-    /// Takes note that the path lost something; `rtt`: its smoothed round-trip time.
-    pub fn on_loss(&mut self, now: Instant, rtt: Duration) {
-        if self
-            .eased_until
-            .is_none_or(|until| now.since(until) > BETWEEN_EASES)
-        {
-            self.eased_until = Some(now + (rtt * 2).max(LEAST_EASE));
-        }
+    pub fn is_full(&self, rate: &DeliveryRate) -> bool {
+        let low = self.low(rate.max().unwrap_or(Bitrate::ZERO));
+        self.queue >= low + low / 3
     }
 
     /// The pace; `None`: no limit is known.
@@ -145,25 +239,76 @@ impl RateControl {
     pub fn pace(&self, now: Instant, rate: &DeliveryRate) -> Option<Bitrate> {
         let is_known = self.filled_at.is_some_and(|at| now.since(at) < MEMORY);
         let max = rate.max().filter(|_| is_known)?;
-        if let Some(drain) = self.drain {
-            return Some(drain.pace);
-        }
-        let is_eased = self.eased_until.is_some_and(|until| now < until);
-        let pace = if is_eased {
-            max.scale(90, 100)
-        } else if self.queue < LOW {
-            max.scale(110, 100)
+        let pace = if let Some(drain) = self.drain {
+            drain.pace
         } else {
-            max.scale(103, 100)
+            let percent = if self.queue >= self.low(max) {
+                103
+            } else if now.since(self.calm_since) < CALM {
+                110
+            } else {
+                125
+            };
+            self.gross(max).scale(percent, 100)
         };
-        Some(pace.max(LEAST_PROBE))
+        let pace = self
+            .ceiling
+            .map_or(pace, |ceiling| pace.min(ceiling.pace));
+        Some(pace.max(LEAST))
+    }
+
+    /// What must be sent so that `rate` arrives, the path's own losses being what they are.
+    fn gross(&self, rate: Bitrate) -> Bitrate {
+        let kept = 1_000_000 - u64::from(self.floor_ppm.min(MOST_FLOOR_PPM));
+        rate.scale(1_000_000, kept)
+    }
+
+    /// A queue below this needs more.
+    fn low(&self, rate: Bitrate) -> Duration {
+        LOW.max(LOW_BYTES / rate.max(LEAST))
+    }
+
+    /// A queue above this is drained.
+    fn high(&self, rate: Bitrate) -> Duration {
+        HIGH.max(HIGH_BYTES / rate.max(LEAST))
+    }
+}
+
+impl LossWindow {
+    /// Whether more was lost than a path that loses `floor` parts per million by itself can explain.
+    fn exceeds(&self, floor_ppm: u32) -> bool {
+        let packets = self.packets as f64;
+        let floor = f64::from(floor_ppm) / 1e6;
+        // Of a path that has lost nothing yet it is not known that it loses nothing.
+        let deviation = ((floor + 0.002) / packets).sqrt();
+        let limit = floor + (4.0 * deviation).max(0.02);
+        self.lost as f64 > limit * packets
+    }
+}
+
+impl Ceiling {
+    fn rise(&mut self, now: Instant, rtt: Duration) {
+        let rtt = rtt.max(LEAST_ROUND);
+        if now < self.hold_until {
+            self.raised_at = now;
+        } else if now.since(self.raised_at) >= rtt {
+            self.raised_at = now;
+            self.pace = self.pace.scale(100 + self.step, 100);
+            self.step = (self.step * 2).min(25);
+        }
     }
 }
 
 impl Drain {
-    /// A drain that would take about four round trips, as far as the cut is within its bounds.
-    fn begin(now: Instant, queue: Duration, rtt: Duration, carried: Bitrate) -> Self {
-        let excess = queue.saturating_sub(LOW).as_micros();
+    /// A drain to `goal` that would take about four round trips, as far as the cut is within its bounds.
+    fn begin(
+        now: Instant,
+        queue: Duration,
+        goal: Duration,
+        rtt: Duration,
+        carried: Bitrate,
+    ) -> Self {
+        let excess = queue.saturating_sub(goal).as_micros();
         let percent = excess * 100 / (rtt * 4).as_micros().max(1);
         let cut = u64::try_from(percent).unwrap_or(100).clamp(8, 40);
         Self {
@@ -176,29 +321,39 @@ impl Drain {
 
 /// A queue stands if it does not fall below its length for so long; jitter is shorter.
 const STANDING: Duration = Duration::from_millis(40);
-/// From this queue delay on the path, not the sender, limits the rate.
-const FILLED: Duration = Duration::from_millis(4);
+/// How long the least delay is remembered.
+const BASE_WINDOW: Duration = Duration::from_secs(10);
 /// A queue below this needs more.
 const LOW: Duration = Duration::from_millis(3);
 /// A queue above this is drained.
 const HIGH: Duration = Duration::from_millis(7);
 /// A queue below this is as good as none.
 const EMPTY: Duration = Duration::from_millis(1);
+/// Nor is a queue of one and a half full packets long, or one of four in need of a drain.
+const LOW_BYTES: Bytes = Bytes::new(2_250);
+const HIGH_BYTES: Bytes = Bytes::new(6_000);
 /// How often a queue is emptied: twice within the window of the least delay.
 const EMPTY_EVERY: Duration = Duration::from_secs(5);
 /// Shortest drain that tells whether there is a queue.
 const LEAST_TEST: Duration = Duration::from_millis(250);
-/// How often what no drain shortened is halved.
-const SLACK_HALVES: Duration = Duration::from_secs(5);
 /// How long a path's capacity is remembered after it was last full.
 const MEMORY: Duration = Duration::from_secs(10);
-const LEAST_EASE: Duration = Duration::from_millis(50);
-/// Losses in this time after an ease change nothing, so that random loss does not wear the pace down.
-const BETWEEN_EASES: Duration = Duration::from_secs(1);
+/// A path without a queue for so long carries much more than it is given.
+const CALM: Duration = Duration::from_millis(500);
 /// No pace is lower.
 const LEAST: Bitrate = Bitrate::from_bps(200_000);
-/// Nor one that looks for more: a wrong first estimate would take too long to grow, and a burst at this rate is short.
-const LEAST_PROBE: Bitrate = Bitrate::from_mbps(5);
+/// Packets over which a share of losses is taken: 1 % of them has a standard deviation of 0.6 %.
+const LOSS_WINDOW: u64 = 300;
+/// Fewest packets to judge by if a quarter of them is lost.
+const HEAVY_WINDOW: u64 = 40;
+/// Percent of losses that count as congestion while the path's own share is not known.
+const UNKNOWN_FLOOR: u64 = 15;
+/// More than this is not the path's own.
+const MOST_FLOOR_PPM: u32 = 200_000;
+/// How long the pace stays below what the path carried in congestion.
+const HOLD: Duration = Duration::from_secs(1);
+/// Shortest time between two rises of the ceiling.
+const LEAST_ROUND: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ use crate::{
         Path,
         delay::RelativeDelay,
         rate::Delivered,
+        rate_control::Signals,
         sender::{MAX_OUTSTANDING, Origin},
     },
     role::Role,
@@ -261,20 +262,24 @@ impl Tunnel {
         }
         let rtt = path.rtt.smoothed().unwrap_or_default();
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
-        let lost_before = path.loss.lost();
+        let (sent, received) = (path.loss.sent(), path.loss.received());
         path.loss.on_report(now, reported, report.received_pkts);
-        if path.loss.lost() > lost_before {
-            path.rate_control.on_loss(now, rtt);
-        }
+        let received = path.loss.received() - received;
+        let signals = Signals {
+            delay: RelativeDelay(report.min_owd_us),
+            rtt,
+            received,
+            lost: (path.loss.sent() - sent).saturating_sub(received),
+            floor_ppm: path.loss.floor_ppm(),
+        };
         let delivered = Delivered {
             bytes: Bytes::new(report.received_bytes),
             packets: report.received_pkts,
             tx_us: report.sent_us,
             rx_us: report.received_us,
         };
-        let delay = path.delay.queue_delay();
-        path.rate_control.on_delay(now, delay, rtt, &path.rate);
-        let app_limited = !path.rate_control.is_full();
+        path.rate_control.on_report(now, &signals, &path.rate);
+        let app_limited = !path.rate_control.is_full(&path.rate);
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
         }
