@@ -51,6 +51,8 @@ pub struct Path {
     pub loss: loss::Loss,
     /// How fast to send, from the two above.
     pub rate_control: rate_control::RateControl,
+    /// When a packet last waited for the pacer.
+    pub limited_at: Option<Instant>,
     /// When a packet may go.
     pub pacer: pacer::Pacer,
     /// What is under way.
@@ -105,6 +107,7 @@ impl Path {
             rate: rate::DeliveryRate::new(),
             loss: loss::Loss::new(),
             rate_control: rate_control::RateControl::default(),
+            limited_at: None,
             pacer: pacer::Pacer::new(Bytes::new(1500)),
             sender: sender::Sender::default(),
             receiver: receiver::Receiver::default(),

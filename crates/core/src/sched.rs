@@ -62,6 +62,10 @@ pub struct PathView {
     pub extra_delay: Duration,
     /// Estimated capacity in this direction; `None` before the first sample.
     pub rate: Option<Bitrate>,
+    /// Whether [`rate`](Self::rate) is what the path carries, and not merely what it was given.
+    pub is_rate_known: bool,
+    /// What the path loses by itself, in parts per million.
+    pub loss_ppm: u32,
     /// Bytes sent and not yet reported received or lost.
     pub in_flight: Bytes,
 }

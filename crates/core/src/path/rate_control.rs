@@ -47,7 +47,7 @@ pub struct RateControl {
     /// Delays below are microseconds beyond this one, the first.
     reference: Option<RelativeDelay>,
     /// Least delays of late: jitter is shorter.
-    delays: WindowedMin<i32>,
+    delays: Standing,
     /// The path's own delay.
     base: WindowedMin<i32>,
     /// Whether the path's own delay is that under load.
@@ -90,6 +90,39 @@ struct Drain {
     pace: Bitrate,
 }
 
+/// The least of the delays of at least [`STANDING`] and [`STANDING_PKTS`] packets: a few packets may all be late.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    /// The half under way, and the one before it.
+    halves: [i32; 2],
+    began_at: Instant,
+    packets: u64,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            halves: [i32::MAX; 2],
+            began_at: Instant::ZERO,
+            packets: 0,
+        }
+    }
+}
+
+impl Standing {
+    /// Takes the least delay of `packets` packets; the least of late.
+    fn insert(&mut self, now: Instant, delay: i32, packets: u64) -> i32 {
+        if now.since(self.began_at) >= STANDING / 2 && self.packets >= STANDING_PKTS / 2 {
+            self.halves = [i32::MAX, self.halves[0]];
+            self.began_at = now;
+            self.packets = 0;
+        }
+        self.packets += packets;
+        self.halves[0] = self.halves[0].min(delay);
+        self.halves[0].min(self.halves[1])
+    }
+}
+
 /// Losses being counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct LossWindow {
@@ -113,7 +146,7 @@ impl Default for RateControl {
         Self {
             filled_at: None,
             reference: None,
-            delays: WindowedMin::new(STANDING),
+            delays: Standing::default(),
             base: WindowedMin::new(BASE_WINDOW),
             is_base_loaded: false,
             queue: Duration::ZERO,
@@ -177,9 +210,10 @@ impl RateControl {
 
     fn on_delay(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
         let reference = *self.reference.get_or_insert(signals.delay);
-        self.delays
-            .insert(now, signals.delay.micros_from(reference));
-        let standing = self.delays.min().unwrap_or(0);
+        let packets = signals.received;
+        let standing = self
+            .delays
+            .insert(now, signals.delay.micros_from(reference), packets);
         let max = rate.max().unwrap_or(Bitrate::ZERO);
         let latest = rate.latest().map_or(max, |sample| sample.rate);
         if self.filled_at.is_none_or(|at| now.since(at) > MEMORY) {
@@ -227,18 +261,23 @@ impl RateControl {
         }
     }
 
-    /// Whether the path, and not the sender, limits the rate.
+    /// Whether the path, and not the sender, limits the rate. `is_limited`: packets waited for the pacer.
     #[must_use]
-    pub fn is_full(&self, rate: &DeliveryRate) -> bool {
+    pub fn is_full(&self, now: Instant, is_limited: bool, rate: &DeliveryRate) -> bool {
         let low = self.low(rate.max().unwrap_or(Bitrate::ZERO));
-        self.queue >= low + low / 3
+        is_limited || (self.queue >= low + low / 3 && !self.is_known(now))
+    }
+
+    /// Whether the path has been full of late, so that its rate is known.
+    #[must_use]
+    pub fn is_known(&self, now: Instant) -> bool {
+        self.filled_at.is_some_and(|at| now.since(at) < MEMORY)
     }
 
     /// The pace; `None`: no limit is known.
     #[must_use]
     pub fn pace(&self, now: Instant, rate: &DeliveryRate) -> Option<Bitrate> {
-        let is_known = self.filled_at.is_some_and(|at| now.since(at) < MEMORY);
-        let max = rate.max().filter(|_| is_known)?;
+        let max = rate.max().filter(|_| self.is_known(now))?;
         let pace = if let Some(drain) = self.drain {
             drain.pace
         } else {
@@ -321,6 +360,7 @@ impl Drain {
 
 /// A queue stands if it does not fall below its length for so long; jitter is shorter.
 const STANDING: Duration = Duration::from_millis(40);
+const STANDING_PKTS: u64 = 24;
 /// How long the least delay is remembered.
 const BASE_WINDOW: Duration = Duration::from_secs(10);
 /// A queue below this needs more.

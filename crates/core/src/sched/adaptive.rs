@@ -53,7 +53,7 @@ impl Adaptive {
 
 impl Scheduler for Adaptive {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
-        let mut ready: Option<(Instant, usize)> = None;
+        let mut ready: Option<(Instant, Instant, usize)> = None;
         let mut awaited: Option<Instant> = None;
         let mut best: Option<Instant> = None;
         for (index, path) in paths.iter().enumerate() {
@@ -65,8 +65,9 @@ impl Scheduler for Adaptive {
             let arrival = line.sent_until(now, packet.len) + path.extra_delay;
             best = Some(best.map_or(arrival, |earliest| earliest.min(arrival)));
             if path.ready {
-                if ready.is_none_or(|(earliest, _)| arrival < earliest) {
-                    ready = Some((arrival, index));
+                let worth = arrival + penalty(path);
+                if ready.is_none_or(|(least, ..)| worth < least) {
+                    ready = Some((worth, arrival, index));
                 }
             } else {
                 let release = now + now.since(line.blocked_since.unwrap_or(now));
@@ -77,7 +78,7 @@ impl Scheduler for Adaptive {
                 }
             }
         }
-        let Some((arrival, index)) = ready else {
+        let Some((_, arrival, index)) = ready else {
             return Pick::Wait;
         };
         let is_gated = best.is_some_and(|best| arrival.since(best) > GATE);
@@ -92,7 +93,11 @@ impl Scheduler for Adaptive {
 
 impl Line {
     fn update(&mut self, now: Instant, path: &PathView) {
-        let rate = path.rate.unwrap_or(UNKNOWN_RATE).max(MIN_RATE);
+        let rate = match path.rate {
+            Some(rate) if path.is_rate_known => rate.max(MIN_RATE),
+            Some(rate) => rate.scale(2, 1).max(UNKNOWN_RATE),
+            None => UNKNOWN_RATE,
+        };
         if !path.usable {
             self.busy_until = now;
         } else if rate != self.rate {
@@ -113,8 +118,14 @@ impl Line {
     }
 }
 
+/// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as always.
+fn penalty(path: &PathView) -> Duration {
+    let repair = path.smoothed_rtt.unwrap_or_default() + Duration::from_millis(20);
+    repair * path.loss_ppm.min(33_333) / 33_333
+}
+
 /// What a path carries before that is known.
-const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);
+const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 /// Below this a rate counts as this, so that a prediction stays a number.
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 /// Longest predicted time to get the backlog through the awaited path.

@@ -49,6 +49,8 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
         smoothed_rtt: None,
         extra_delay: Duration::ZERO,
         rate: None,
+        is_rate_known: false,
+        loss_ppm: 0,
         in_flight: Bytes::ZERO,
     })
     .collect()

@@ -279,7 +279,10 @@ impl Tunnel {
             rx_us: report.received_us,
         };
         path.rate_control.on_report(now, &signals, &path.rate);
-        let app_limited = !path.rate_control.is_full(&path.rate);
+        let is_limited = path
+            .limited_at
+            .is_some_and(|at| now.since(at) < rtt + path.feedback_interval() * 2);
+        let app_limited = !path.rate_control.is_full(now, is_limited, &path.rate);
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
         }

@@ -43,6 +43,13 @@ impl Tunnel {
         }
         self.send_packets(now, out, shared);
         self.release_at = self.next_release(now);
+        if self.has_packets() {
+            for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
+                if !path.pacer.can_send(now) {
+                    path.limited_at = Some(now);
+                }
+            }
+        }
     }
 
     fn send_packets(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
@@ -298,6 +305,8 @@ impl Tunnel {
                     _ => Duration::ZERO,
                 },
                 rate: path.likely_rate(),
+                is_rate_known: path.rate_control.is_known(now),
+                loss_ppm: path.loss.floor_ppm().unwrap_or(0),
                 in_flight: path.sender.in_flight(),
             }
         }));
