@@ -57,6 +57,8 @@ pub struct RateControl {
     /// When the queue was last empty.
     emptied_at: Option<Instant>,
     drain: Option<Drain>,
+    /// How fast the path is, is still being found out.
+    startup: Option<Startup>,
     /// Since when there was neither a queue nor congestion.
     calm_since: Instant,
     losses: LossWindow,
@@ -78,6 +80,8 @@ pub struct Signals {
     pub lost: u64,
     /// The path's own share of losses in parts per million, if known.
     pub floor_ppm: Option<u32>,
+    /// Packets waited for the pacer.
+    pub is_limited: bool,
 }
 
 /// A drain under way.
@@ -123,6 +127,16 @@ impl Standing {
     }
 }
 
+/// The search for a path's rate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Startup {
+    /// The largest rate when the present round began, and when that was.
+    rate: Bitrate,
+    round_at: Instant,
+    /// Rounds in which the path was full and the rate did not grow by a quarter.
+    flat_rounds: u32,
+}
+
 /// Losses being counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct LossWindow {
@@ -152,6 +166,7 @@ impl Default for RateControl {
             queue: Duration::ZERO,
             emptied_at: None,
             drain: None,
+            startup: Some(Startup::default()),
             calm_since: Instant::ZERO,
             losses: LossWindow::default(),
             ceiling: None,
@@ -173,6 +188,7 @@ impl RateControl {
         self.floor_ppm = signals.floor_ppm.unwrap_or(0);
         self.on_losses(now, signals, rate);
         self.on_delay(now, signals, rate);
+        self.on_round(now, signals, rate);
         if let Some(ceiling) = &mut self.ceiling {
             ceiling.rise(now, signals.rtt);
             let max = rate.max().unwrap_or(Bitrate::ZERO);
@@ -180,6 +196,36 @@ impl RateControl {
                 self.ceiling = None;
             }
         }
+    }
+
+    /// The search ends when twice what came brought no more, or a queue stands, or too much is lost.
+    fn on_round(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+        let Some(startup) = &mut self.startup else {
+            if self.filled_at.is_none_or(|at| now.since(at) > MEMORY) {
+                self.startup = Some(Startup::default());
+            }
+            return;
+        };
+        let max = rate.max().unwrap_or(Bitrate::ZERO);
+        if now.since(startup.round_at) < signals.rtt.max(LEAST_SEARCH_ROUND) {
+            return;
+        }
+        let is_flat = max < startup.rate.scale(5, 4);
+        startup.flat_rounds = if is_flat && signals.is_limited {
+            startup.flat_rounds + 1
+        } else {
+            0
+        };
+        (startup.rate, startup.round_at) = (max, now);
+        if startup.flat_rounds >= FLAT_ROUNDS {
+            self.startup = None;
+        }
+    }
+
+    /// Whether the path's rate is still being found out.
+    #[must_use]
+    pub fn is_searching(&self) -> bool {
+        self.startup.is_some()
     }
 
     fn on_losses(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
@@ -199,6 +245,7 @@ impl RateControl {
         if let Some(carried) = carried.filter(|_| is_congested) {
             self.filled_at = Some(now);
             self.calm_since = now;
+            self.startup = None;
             self.ceiling = Some(Ceiling {
                 pace: carried.scale(97, 100),
                 hold_until: now + HOLD.max(signals.rtt * 4),
@@ -253,7 +300,9 @@ impl RateControl {
                 }
             }
             Some(_) => {}
+            None if self.startup.is_some() && queue <= high * 2 => {}
             None if queue > high || is_stale => {
+                self.startup = None;
                 let carried = self.gross(latest.max(max.scale(3, 4)).min(max));
                 self.drain = Some(Drain::begin(now, queue, low, rtt, carried));
             }
@@ -281,7 +330,9 @@ impl RateControl {
         let pace = if let Some(drain) = self.drain {
             drain.pace
         } else {
-            let percent = if self.queue >= self.low(max) {
+            let percent = if self.startup.is_some() {
+                200
+            } else if self.queue >= self.low(max) {
                 103
             } else if now.since(self.calm_since) < CALM {
                 110
@@ -392,6 +443,9 @@ const UNKNOWN_FLOOR: u64 = 15;
 const MOST_FLOOR_PPM: u32 = 200_000;
 /// How long the pace stays below what the path carried in congestion.
 const HOLD: Duration = Duration::from_secs(1);
+/// Shortest round of the search: a sample of the delivery rate and a half.
+const LEAST_SEARCH_ROUND: Duration = Duration::from_millis(60);
+const FLAT_ROUNDS: u32 = 2;
 /// Shortest time between two rises of the ceiling.
 const LEAST_ROUND: Duration = Duration::from_millis(20);
 

@@ -53,6 +53,8 @@ pub struct Sender {
     /// One more than the highest number reported received.
     reported: u64,
     sent_bytes: u64,
+    /// Datagrams told missing.
+    lost_pkts: u64,
     in_flight: Bytes,
     /// Data datagrams since the first that is not settled, oldest first; the last is `next_data - 1`.
     outstanding: VecDeque<Outstanding>,
@@ -63,6 +65,8 @@ struct Outstanding {
     /// 0 once it does not count as in flight.
     len: u32,
     sent_at: Instant,
+    /// Whether it was told missing.
+    is_told: bool,
     /// `None` if it was taken, or a copy travels elsewhere anyway.
     numbered: Option<Numbered>,
 }
@@ -107,6 +111,7 @@ impl Sender {
         self.outstanding.push_back(Outstanding {
             len: u32::try_from(len).unwrap_or(u32::MAX),
             sent_at: now,
+            is_told: false,
             numbered,
         });
     }
@@ -147,7 +152,7 @@ impl Sender {
         true
     }
 
-    /// The packet that travelled as `seq`, which is lost, if it is still kept.
+    /// Counts `seq` as lost; the packet that travelled as it, if it is still kept and worth sending again.
     pub fn take_lost(&mut self, path: PathId, seq: Seq) -> Option<Numbered> {
         #[expect(
             clippy::cast_possible_truncation,
@@ -158,6 +163,7 @@ impl Sender {
         let at = counter.checked_sub(self.first_kept())?;
         let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
         let sent_at = outstanding.sent_at;
+        self.lost_pkts += u64::from(!core::mem::replace(&mut outstanding.is_told, true));
         let mut numbered = outstanding.numbered.take_if(|numbered| !numbered.is_expendable)?;
         numbered.origin = Some(Origin {
             path,
@@ -237,6 +243,12 @@ impl Sender {
     #[must_use]
     pub fn in_flight(&self) -> Bytes {
         self.in_flight
+    }
+
+    /// Datagrams told missing, each counted once.
+    #[must_use]
+    pub fn lost_pkts(&self) -> u64 {
+        self.lost_pkts
     }
 
     /// Bytes of data datagrams sent, UDP payload.

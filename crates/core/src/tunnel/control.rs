@@ -262,8 +262,16 @@ impl Tunnel {
         }
         let rtt = path.rtt.smoothed().unwrap_or_default();
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
+        let is_limited = path
+            .limited_at
+            .is_some_and(|at| now.since(at) < rtt + path.feedback_interval() * 2);
         let (sent, received) = (path.loss.sent(), path.loss.received());
-        path.loss.on_report(now, reported, report.received_pkts);
+        // What is told missing is lost; without that, whatever has not come.
+        let sent_pkts = match settled {
+            Some(_) => report.received_pkts.saturating_add(path.sender.lost_pkts()),
+            None => reported,
+        };
+        path.loss.on_report(now, sent_pkts, report.received_pkts);
         let received = path.loss.received() - received;
         let signals = Signals {
             delay: RelativeDelay(report.min_owd_us),
@@ -271,6 +279,7 @@ impl Tunnel {
             received,
             lost: (path.loss.sent() - sent).saturating_sub(received),
             floor_ppm: path.loss.floor_ppm(),
+            is_limited,
         };
         let delivered = Delivered {
             bytes: Bytes::new(report.received_bytes),
@@ -279,9 +288,6 @@ impl Tunnel {
             rx_us: report.received_us,
         };
         path.rate_control.on_report(now, &signals, &path.rate);
-        let is_limited = path
-            .limited_at
-            .is_some_and(|at| now.since(at) < rtt + path.feedback_interval() * 2);
         let app_limited = !path.rate_control.is_full(now, is_limited, &path.rate);
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
@@ -339,8 +345,12 @@ impl Tunnel {
         let usable = self.paths().filter(|path| path.health.is_usable());
         let longest = usable.filter_map(|path| path.rtt.min()).max();
         let target = longest.unwrap_or_default() * 3 / 7;
-        self.queue
-            .set_target(target.clamp(LEAST_TARGET, LARGEST_TARGET));
+        let mut target = target.clamp(LEAST_TARGET, LARGEST_TARGET);
+        // What waits while a path's rate is being found out is no sign of congestion.
+        if self.paths().any(|path| path.health.is_usable() && path.rate_control.is_searching()) {
+            target *= 4;
+        }
+        self.queue.set_target(target);
     }
 }
 
