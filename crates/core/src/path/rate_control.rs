@@ -200,24 +200,26 @@ impl RateControl {
 
     /// The search ends when twice what came brought no more, or a queue stands, or too much is lost.
     fn on_round(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+        let max = rate.max().unwrap_or(Bitrate::ZERO);
+        let high = self.high(max);
         let Some(startup) = &mut self.startup else {
             if self.filled_at.is_none_or(|at| now.since(at) > MEMORY) {
                 self.startup = Some(Startup::default());
             }
             return;
         };
-        let max = rate.max().unwrap_or(Bitrate::ZERO);
         if now.since(startup.round_at) < signals.rtt.max(LEAST_SEARCH_ROUND) {
             return;
         }
         let is_flat = max < startup.rate.scale(5, 4);
-        startup.flat_rounds = if is_flat && signals.is_limited {
+        let is_long = self.queue > high * 2;
+        startup.flat_rounds = if is_flat && (signals.is_limited || is_long) {
             startup.flat_rounds + 1
         } else {
             0
         };
         (startup.rate, startup.round_at) = (max, now);
-        if startup.flat_rounds >= FLAT_ROUNDS {
+        if startup.flat_rounds >= if is_long { 1 } else { FLAT_ROUNDS } {
             self.startup = None;
         }
     }
@@ -300,9 +302,8 @@ impl RateControl {
                 }
             }
             Some(_) => {}
-            None if self.startup.is_some() && queue <= high * 2 => {}
+            None if self.startup.is_some() => {}
             None if queue > high || is_stale => {
-                self.startup = None;
                 let carried = self.gross(latest.max(max.scale(3, 4)).min(max));
                 self.drain = Some(Drain::begin(now, queue, low, rtt, carried));
             }

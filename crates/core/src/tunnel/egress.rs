@@ -305,7 +305,8 @@ impl Tunnel {
                     _ => Duration::ZERO,
                 },
                 rate: path.likely_rate(),
-                is_rate_known: path.rate_control.is_known(now),
+                is_rate_known: path.rate_control.is_known(now)
+                    && !path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(0),
                 in_flight: path.sender.in_flight(),
             }
