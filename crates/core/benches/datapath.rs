@@ -305,6 +305,7 @@ fn policies(criterion: &mut Criterion) {
             smoothed_rtt: Some(Duration::from_millis(10 + u64::from(id))),
             extra_delay: Duration::from_millis(u64::from(id)),
             rate: Some(Bitrate::from_mbps(50)),
+            queue_delay: Duration::ZERO,
             is_rate_known: true,
             loss_ppm: 0,
             in_flight: Bytes::new(10_000),

@@ -62,6 +62,8 @@ pub struct PathView {
     pub extra_delay: Duration,
     /// Estimated capacity in this direction; `None` before the first sample.
     pub rate: Option<Bitrate>,
+    /// How long what is sent now waits in the path's own queue, as of the last report.
+    pub queue_delay: Duration,
     /// Whether [`rate`](Self::rate) is what the path carries, and not merely what it was given.
     pub is_rate_known: bool,
     /// What the path loses by itself, in parts per million.

@@ -52,8 +52,9 @@ pub struct RateControl {
     base: WindowedMin<i32>,
     /// Whether the path's own delay is that under load.
     is_base_loaded: bool,
-    /// The standing queue.
+    /// The standing queue, and when it was reported.
     queue: Duration,
+    reported_at: Instant,
     /// When the queue was last empty.
     emptied_at: Option<Instant>,
     drain: Option<Drain>,
@@ -164,6 +165,7 @@ impl Default for RateControl {
             base: WindowedMin::new(BASE_WINDOW),
             is_base_loaded: false,
             queue: Duration::ZERO,
+            reported_at: Instant::ZERO,
             emptied_at: None,
             drain: None,
             startup: Some(Startup::default()),
@@ -209,6 +211,9 @@ impl RateControl {
             return;
         };
         if now.since(startup.round_at) < signals.rtt.max(LEAST_SEARCH_ROUND) {
+            if self.queue > high * 4 {
+                self.startup = None;
+            }
             return;
         }
         let is_flat = max < startup.rate.scale(5, 4);
@@ -219,7 +224,7 @@ impl RateControl {
             0
         };
         (startup.rate, startup.round_at) = (max, now);
-        if startup.flat_rounds >= if is_long { 1 } else { FLAT_ROUNDS } {
+        if startup.flat_rounds >= if is_long { 1 } else { FLAT_ROUNDS } || self.queue > high * 4 {
             self.startup = None;
         }
     }
@@ -274,6 +279,7 @@ impl RateControl {
         let base = self.base.min().unwrap_or(standing);
         let queue = Duration::from_micros(u64::try_from(standing - base).unwrap_or(0));
         self.queue = queue;
+        self.reported_at = now;
         let (low, high) = (self.low(max), self.high(max));
         if queue < EMPTY {
             self.emptied_at = Some(now);
@@ -316,6 +322,12 @@ impl RateControl {
     pub fn is_full(&self, now: Instant, is_limited: bool, rate: &DeliveryRate) -> bool {
         let low = self.low(rate.max().unwrap_or(Bitrate::ZERO));
         is_limited || (self.queue >= low + low / 3 && !self.is_known(now))
+    }
+
+    /// What is left of the standing queue of the last report, if nothing was sent since.
+    #[must_use]
+    pub fn queue(&self, now: Instant) -> Duration {
+        self.queue.saturating_sub(now.since(self.reported_at))
     }
 
     /// Whether the path has been full of late, so that its rate is known.

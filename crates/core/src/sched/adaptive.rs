@@ -62,7 +62,7 @@ impl Scheduler for Adaptive {
             if !path.usable {
                 continue;
             }
-            let arrival = line.sent_until(now, packet.len) + path.extra_delay;
+            let arrival = line.sent_until(now, packet.len).max(now + path.queue_delay) + path.extra_delay;
             best = Some(best.map_or(arrival, |earliest| earliest.min(arrival)));
             if path.ready {
                 let worth = arrival + penalty(path);

@@ -49,6 +49,7 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
         smoothed_rtt: None,
         extra_delay: Duration::ZERO,
         rate: None,
+        queue_delay: Duration::ZERO,
         is_rate_known: false,
         loss_ppm: 0,
         in_flight: Bytes::ZERO,

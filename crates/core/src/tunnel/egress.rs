@@ -305,6 +305,7 @@ impl Tunnel {
                     _ => Duration::ZERO,
                 },
                 rate: path.likely_rate(),
+                queue_delay: path.rate_control.queue(now),
                 is_rate_known: path.rate_control.is_known(now)
                     && !path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(0),
