@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Cache {
     path: PathBuf,
     content: Content,
+    /// What was measured now, but is not worth keeping.
+    doubtful: BTreeMap<String, f64>,
 }
 
 /// What is in the file.
@@ -42,12 +44,22 @@ impl Cache {
                 ..Content::default()
             }
         };
-        Ok(Self { path, content })
+        Ok(Self {
+            path,
+            content,
+            doubtful: BTreeMap::new(),
+        })
     }
 
     /// The goodput measured for `key`.
     pub(crate) fn find(&self, key: &str) -> Option<f64> {
-        self.content.mbps.get(key).copied()
+        let content = &self.content.mbps;
+        content.get(key).or_else(|| self.doubtful.get(key)).copied()
+    }
+
+    /// Remembers `mbps` for `key` as long as this lives, unless there is something better.
+    pub(crate) fn remember(&mut self, key: String, mbps: f64) {
+        self.doubtful.insert(key, mbps);
     }
 
     /// Keeps `mbps` for `key` and writes the file.

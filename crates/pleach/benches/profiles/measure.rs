@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pleach_core::{endpoint::Endpoint, sched::Policy};
 use pleach_sim::{
@@ -30,7 +30,8 @@ use crate::{
 /// Everything measured of `cases`, in their order. Leaves what is worth keeping in `out`.
 ///
 /// # Errors
-/// If a case cannot run at all; runs that the lab refuses are remarked.
+/// If a link alone cannot be measured, or no case at all runs through the tunnel. What concerns some cases only, a tunnel
+/// that does not come up or a run that the lab refuses, is remarked.
 pub(crate) fn measure(
     cases: &[Case],
     options: &Options,
@@ -47,14 +48,23 @@ pub(crate) fn measure(
         .iter()
         .flat_map(|case| runs.iter().map(move |&run| (case, run)))
         .collect();
-    let bonded = bench.for_each("bonded", &jobs, |&(case, run)| bench.bonded(case, run))?;
+    let bonded = bench.for_each("bonded", &jobs, |&(case, run)| {
+        let result = bench.bonded(case, run);
+        Ok(result.map_err(|error| format!("run {}: {error:#}", run + 1)))
+    })?;
+    if let Some(Err(error)) = bonded.first().filter(|_| bonded.iter().all(Result::is_err)) {
+        bail!("nothing ran through the tunnel; the first case: {error}");
+    }
     let by_case = bonded.chunks(runs.len().max(1));
     cases
         .iter()
         .zip(by_case)
-        .map(|(case, runs)| bench.outcome(case, runs))
+        .map(|(case, attempts)| bench.outcome(case, attempts))
         .collect()
 }
+
+/// A run through the tunnel, or why there is none.
+type Attempt = Result<Bonded, String>;
 
 /// One run through the tunnel.
 struct Bonded {
@@ -84,9 +94,9 @@ impl Bench<'_> {
         self.for_each("single links", &jobs, |(key, (case, text))| {
             let results = self.run(text, false)?;
             if let Some(why) = &results.refused {
-                println!("{}: a single link: {why}", case.name);
+                println!("{}: a link alone: {why}", case.name);
             }
-            self.keep(key, figures::goodput(case, &results))
+            self.keep(key, figures::goodput(case, &results), &results)
         })?;
         Ok(())
     }
@@ -118,9 +128,15 @@ impl Bench<'_> {
         cache.find(key)
     }
 
-    fn keep(&self, key: &str, mbps: Option<f64>) -> anyhow::Result<()> {
+    /// Keeps the figure `mbps` of `results`, for this time only if the lab says that they prove nothing.
+    fn keep(&self, key: &str, mbps: Option<f64>, results: &Results) -> anyhow::Result<()> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        mbps.map_or(Ok(()), |mbps| cache.keep(key.to_owned(), mbps))
+        match (mbps, &results.refused) {
+            (Some(mbps), None) => cache.keep(key.to_owned(), mbps)?,
+            (Some(mbps), Some(_)) => cache.remember(key.to_owned(), mbps),
+            (None, _) => {}
+        }
+        Ok(())
     }
 
     /// Run `run` of `case` through the tunnel, and over MPTCP if that can be measured and is not known.
@@ -129,10 +145,9 @@ impl Bench<'_> {
         let is_wanted = |key: &String| self.options.fresh || self.known(key).is_none();
         let wanted = key.filter(is_wanted);
         let text = case.bonded(self.options, run, wanted.is_some());
-        let results = self.run(&text, wanted.is_some());
-        let results = results.with_context(|| format!("{}, run {}", case.name, run + 1))?;
+        let results = self.run(&text, wanted.is_some())?;
         if let Some(key) = wanted {
-            self.keep(&key, figures::mptcp(case, &results))?;
+            self.keep(&key, figures::mptcp(case, &results), &results)?;
         }
         Ok(Bonded {
             figures: Figures::of(case, &results),
@@ -148,7 +163,7 @@ impl Bench<'_> {
         is_measured.then(|| self.key("mptcp", case, &texts.collect::<Vec<_>>().join("+ ")))
     }
 
-    fn outcome(&self, case: &Case, runs: &[Bonded]) -> anyhow::Result<Outcome> {
+    fn outcome(&self, case: &Case, attempts: &[Attempt]) -> anyhow::Result<Outcome> {
         let keys = self.singles(case);
         let median = |keys: Vec<&str>| {
             let values: Vec<f64> = keys.into_iter().filter_map(|key| self.known(key)).collect();
@@ -163,22 +178,26 @@ impl Bench<'_> {
         let mptcp: Vec<String> = (0..self.options.runs())
             .filter_map(|run| self.mptcp_key(case, run))
             .collect();
+        let runs = attempts.iter().flatten();
         // Runs of which the lab says that they prove nothing count only if there are no others.
-        let honest = runs.iter().filter(|run| run.remark.is_none());
+        let honest = runs.clone().filter(|run| run.remark.is_none());
         let mut counted: Vec<Figures> = honest.map(|run| run.figures.clone()).collect();
         if counted.is_empty() {
-            counted = runs.iter().map(|run| run.figures.clone()).collect();
+            counted = runs.clone().map(|run| run.figures.clone()).collect();
         }
         Ok(Outcome {
             case: case.clone(),
             singles_mbps: singles_mbps.collect::<anyhow::Result<_>>()?,
             mptcp_mbps: median(mptcp.iter().map(String::as_str).collect()),
             bonded: Figures::median(&counted),
-            runs_mbps: runs
+            runs_mbps: runs.filter_map(|run| run.figures.goodput_mbps).collect(),
+            remarks: attempts
                 .iter()
-                .filter_map(|run| run.figures.goodput_mbps)
+                .filter_map(|attempt| match attempt {
+                    Ok(run) => run.remark.clone(),
+                    Err(why) => Some(why.clone()),
+                })
                 .collect(),
-            remarks: runs.iter().filter_map(|run| run.remark.clone()).collect(),
         })
     }
 

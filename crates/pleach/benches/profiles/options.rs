@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// Seed of the sweep's pairs.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// File for all figures.
+    /// File for all figures, in bench-results/profiles unless it is absolute.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
     /// Measures the single links again.
