@@ -92,7 +92,7 @@ impl Bench<'_> {
         }
         let jobs: Vec<_> = jobs.into_iter().collect();
         self.for_each("single links", &jobs, |(key, (case, text))| {
-            let results = self.run(text, false)?;
+            let results = self.run(case, text, false)?;
             if let Some(why) = &results.refused {
                 println!("{}: a link alone: {why}", case.name);
             }
@@ -145,7 +145,7 @@ impl Bench<'_> {
         let is_wanted = |key: &String| self.options.fresh || self.known(key).is_none();
         let wanted = key.filter(is_wanted);
         let text = case.bonded(self.options, run, wanted.is_some());
-        let results = self.run(&text, wanted.is_some())?;
+        let results = self.run(case, &text, wanted.is_some())?;
         if let Some(key) = wanted {
             self.keep(&key, figures::mptcp(case, &results), &results)?;
         }
@@ -201,8 +201,8 @@ impl Bench<'_> {
         })
     }
 
-    /// Runs the scenario `text`.
-    fn run(&self, text: &str, with_baselines: bool) -> anyhow::Result<Results> {
+    /// Runs the scenario `text` of `case`.
+    fn run(&self, case: &Case, text: &str, with_baselines: bool) -> anyhow::Result<Results> {
         let mut files = Files {
             scenario: Path::new("profiles"),
             traces: env::var_os("PLEACH_TRACES").map(PathBuf::from),
@@ -216,7 +216,8 @@ impl Bench<'_> {
                     skip_baselines: !with_baselines,
                     quiet: true,
                 };
-                pleach_lab::run(&scenario, &self.out.join("lab"), &options)
+                let logs = self.out.join("lab").join(&case.name);
+                pleach_lab::run(&scenario, &logs, &options)
             }
             World::Sim => {
                 let options = run::Options {
