@@ -139,7 +139,23 @@ fn baseline(
         transport: setup.transport.clone(),
         goodput_mbps,
         ratio: ratio.is_finite().then_some(ratio),
+        series_mbps: bulk_series(scenario, report, setup.tcp_only),
     }
+}
+
+/// Payload of all bulk flows over time, in Mbit/s per [`SAMPLE`].
+fn bulk_series(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> Vec<f64> {
+    let mut sum = FlowReport::default();
+    for (traffic, flow) in scenario.traffic.iter().zip(&report.flows) {
+        let is_counted = is_bulk(traffic, tcp_only) && !is_cross(scenario, traffic);
+        if let Some(flow) = flow.as_ref().filter(|_| is_counted) {
+            sum.add(FlowReport {
+                bins: flow.bins.clone(),
+                ..FlowReport::default()
+            });
+        }
+    }
+    rate_series(scenario, &sum.bins)
 }
 
 /// Payload of all bulk flows per second of each flow's time, in Mbit/s.
@@ -325,25 +341,27 @@ fn link_series(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkSeries> {
 }
 
 fn flow_series(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> FlowSeries {
-    let rate = |bins: &[u64]| {
-        let mut bins = bins.to_vec();
-        bins.resize(bin_index(scenario.duration), 0);
-        bins.chunks(bin_index(SAMPLE).max(1))
-            .map(|bins| mbps(bins.iter().sum(), SAMPLE.as_secs_f64()))
-            .collect()
-    };
     let udp_only = |bins| match traffic.kind {
-        TrafficKind::Udp { .. } => rate(bins),
+        TrafficKind::Udp { .. } => rate_series(scenario, bins),
         TrafficKind::Ping { .. } | TrafficKind::Requests { .. } | TrafficKind::Tcp { .. } => {
             Vec::new()
         }
     };
     FlowSeries {
         name: traffic.name.clone(),
-        goodput_mbps: rate(&flow.bins),
+        goodput_mbps: rate_series(scenario, &flow.bins),
         in_order_mbps: udp_only(&flow.in_order_bins),
         sent_mbps: udp_only(&flow.sent_bins),
     }
+}
+
+/// Payload `bins` over time, in Mbit/s per [`SAMPLE`] of the run.
+fn rate_series(scenario: &Scenario, bins: &[u64]) -> Vec<f64> {
+    let mut bins = bins.to_vec();
+    bins.resize(bin_index(scenario.duration), 0);
+    bins.chunks(bin_index(SAMPLE).max(1))
+        .map(|bins| mbps(bins.iter().sum(), SAMPLE.as_secs_f64()))
+        .collect()
 }
 
 fn event_result(scenario: &Scenario, event: &Planned, report: &PhaseReport) -> Event {

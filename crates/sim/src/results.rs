@@ -276,6 +276,9 @@ pub struct Baseline {
     pub goodput_mbps: f64,
     /// Goodput of the tunnel over this one's: above 1 the tunnel is faster; `None` if this one delivered nothing.
     pub ratio: Option<f64>,
+    /// The goodput over time, in Mbit/s; samples are as long as those of [`Series`].
+    #[serde(deserialize_with = "nulls_as_nan")]
+    pub series_mbps: Vec<f64>,
 }
 
 /// One number over repeated runs.

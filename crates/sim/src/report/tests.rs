@@ -88,6 +88,7 @@ fn two_lines() -> Results {
         transport,
         goodput_mbps: mbps,
         ratio: Some(total / mbps),
+        ..Baseline::default()
     };
     let event = |time_s: f64, kind, text: &str, gap_ms| Event {
         time_s,

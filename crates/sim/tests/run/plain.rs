@@ -135,6 +135,18 @@ fn what_is_not_simulated_is_said() {
 }
 
 #[test]
+fn a_baseline_has_its_goodput_over_time() {
+    let tcp = "[[traffic]]\nkind = \"tcp\"\nname = \"tcp\"\ncc = \"cubic\"\n";
+    let text = format!("{LINE}{tcp}").replace("duration", "baselines = [\"raw\"]\nduration");
+    let results = results(&scenario(&text));
+    let samples = &results.baselines[0].series_mbps;
+    assert_eq!(samples.len(), 20, "2 s in samples of 100 ms");
+    // The line alone is the run itself.
+    assert_eq!(samples, &results.series.flows[0].goodput_mbps);
+    assert!(samples.iter().sum::<f64>() > 0.0);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let lossy = LINE.replace("queue", "loss = 0.01\nqueue");
     let mut scenario = scenario(&format!("{lossy}{}", udp("5Mbit")));

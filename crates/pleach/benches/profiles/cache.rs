@@ -1,0 +1,101 @@
+//! What single links carry: kept between runs, as long as the simulator's hosts and links stay what they are.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+/// Goodput in Mbit/s by what was measured.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    path: PathBuf,
+    content: Content,
+    /// What was measured now, but is not worth keeping.
+    doubtful: BTreeMap<String, f64>,
+}
+
+/// What is in the file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Content {
+    /// A hash of the simulator's sources; with another one the figures are void.
+    model: String,
+    mbps: BTreeMap<String, f64>,
+}
+
+impl Cache {
+    /// What the file at `path` has; nothing if it is missing, unreadable or of another simulator.
+    ///
+    /// # Errors
+    /// If the simulator's sources cannot be read.
+    pub(crate) fn open(path: PathBuf) -> anyhow::Result<Self> {
+        let model = model()?;
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let content: Content = serde_json::from_str(&text).unwrap_or_default();
+        let content = if content.model == model {
+            content
+        } else {
+            Content {
+                model,
+                ..Content::default()
+            }
+        };
+        Ok(Self {
+            path,
+            content,
+            doubtful: BTreeMap::new(),
+        })
+    }
+
+    /// The goodput measured for `key`.
+    pub(crate) fn find(&self, key: &str) -> Option<f64> {
+        let content = &self.content.mbps;
+        content.get(key).or_else(|| self.doubtful.get(key)).copied()
+    }
+
+    /// Remembers `mbps` for `key` as long as this lives, unless there is something better.
+    pub(crate) fn remember(&mut self, key: String, mbps: f64) {
+        self.doubtful.insert(key, mbps);
+    }
+
+    /// Keeps `mbps` for `key` and writes the file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn keep(&mut self, key: String, mbps: f64) -> anyhow::Result<()> {
+        self.content.mbps.insert(key, mbps);
+        let text = serde_json::to_string_pretty(&self.content)?;
+        // A reader or an interruption meets either the old file or the new one.
+        let draft = self.path.with_extension("json.new");
+        fs::write(&draft, text)
+            .and_then(|()| fs::rename(&draft, &self.path))
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// A hash of what decides how a link without tunnel behaves.
+fn model() -> anyhow::Result<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/src");
+    let mut paths = Vec::new();
+    for part in ["link", "tcp", "traffic", "world"] {
+        paths.push(root.join(part).with_extension("rs"));
+        let dir = root.join(part);
+        let entries =
+            fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?;
+        for entry in entries {
+            paths.push(entry?.path());
+        }
+    }
+    paths.retain(|path| path.is_file());
+    paths.sort();
+    let mut hasher = DefaultHasher::new();
+    for path in paths {
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        text.hash(&mut hasher);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}

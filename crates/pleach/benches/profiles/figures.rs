@@ -1,0 +1,158 @@
+//! From the results of a run to the figures of a case.
+
+use pleach_sim::results::{self, Results};
+use serde::Serialize;
+
+use crate::case::{Case, FLOW};
+
+/// What a run through the tunnel showed; of several runs, each the median.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Figures {
+    /// Payload after the warm-up.
+    pub(crate) goodput_mbps: Option<f64>,
+    /// Median round trip of the ping before the download.
+    pub(crate) ping_idle_ms: Option<f64>,
+    /// What the download added to the idle median: at its median, and at its p99.
+    pub(crate) ping_added_p50_ms: Option<f64>,
+    pub(crate) ping_added_p99_ms: Option<f64>,
+    /// Share of pings without reply.
+    pub(crate) ping_loss: Option<f64>,
+    /// How long the client's resequencer held packets at the end.
+    pub(crate) hold_p95_ms: Option<f64>,
+    /// Longest time without payload.
+    pub(crate) longest_gap_ms: Option<f64>,
+    /// Segments the server sent again.
+    pub(crate) retransmits: Option<f64>,
+    /// Packets towards the client that full queues refused, and that the lines lost.
+    pub(crate) queue_drops: Option<f64>,
+    pub(crate) loss_drops: Option<f64>,
+}
+
+/// All of a case.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) case: Case,
+    /// Goodput of each link alone.
+    pub(crate) singles_mbps: Vec<f64>,
+    /// Goodput of the kernel's MPTCP (lab only).
+    pub(crate) mptcp_mbps: Option<f64>,
+    pub(crate) bonded: Figures,
+    /// Goodput of each run.
+    pub(crate) runs_mbps: Vec<f64>,
+    /// Why a run is not to be trusted, or failed; one entry for each that is so.
+    pub(crate) remarks: Vec<String>,
+}
+
+impl Outcome {
+    /// Goodput of the better link.
+    pub(crate) fn best_mbps(&self) -> f64 {
+        self.singles_mbps.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Goodput of both links, one after the other.
+    pub(crate) fn sum_mbps(&self) -> f64 {
+        self.singles_mbps.iter().sum()
+    }
+
+    /// The bond over the better link; zero if it carried nothing.
+    pub(crate) fn over_best(&self) -> f64 {
+        self.bonded.goodput_mbps.unwrap_or(0.0) / self.best_mbps()
+    }
+
+    /// The bond over the sum.
+    pub(crate) fn over_sum(&self) -> f64 {
+        self.bonded.goodput_mbps.unwrap_or(0.0) / self.sum_mbps()
+    }
+}
+
+impl Figures {
+    /// Those of one run.
+    pub(crate) fn of(case: &Case, results: &Results) -> Self {
+        let flow = results.flows.iter().find(|flow| flow.name == FLOW);
+        let pings = results.pings.as_ref();
+        let idle = pings.and_then(|pings| pings.idle.rtt_ms.p50);
+        let added = |loaded: Option<f64>| Some(loaded? - idle?);
+        let total = |drops: fn(&results::LinkSide) -> u64| {
+            let links = results.links.iter();
+            count(links.map(|link| drops(&link.down)).sum())
+        };
+        Self {
+            goodput_mbps: goodput(case, results),
+            ping_idle_ms: idle,
+            ping_added_p50_ms: pings.and_then(|pings| added(pings.loaded.rtt_ms.p50)),
+            ping_added_p99_ms: pings.and_then(|pings| added(pings.loaded.rtt_ms.p99)),
+            ping_loss: pings.and_then(|pings| {
+                let loaded = &pings.loaded;
+                Some(count(loaded.lost)? / count(loaded.sent.max(1))?)
+            }),
+            hold_p95_ms: hold_p95(results),
+            longest_gap_ms: flow.and_then(|flow| flow.longest_gap_ms),
+            retransmits: flow.and_then(|flow| count(flow.retransmits?)),
+            queue_drops: total(|side| side.queue_drops),
+            loss_drops: total(|side| side.loss_drops),
+        }
+    }
+
+    /// Each figure's median over `runs`.
+    pub(crate) fn median(runs: &[Self]) -> Self {
+        let median = |figure: fn(&Self) -> Option<f64>| {
+            let values: Vec<f64> = runs.iter().filter_map(figure).collect();
+            results::median(&values)
+        };
+        Self {
+            goodput_mbps: median(|run| run.goodput_mbps),
+            ping_idle_ms: median(|run| run.ping_idle_ms),
+            ping_added_p50_ms: median(|run| run.ping_added_p50_ms),
+            ping_added_p99_ms: median(|run| run.ping_added_p99_ms),
+            ping_loss: median(|run| run.ping_loss),
+            hold_p95_ms: median(|run| run.hold_p95_ms),
+            longest_gap_ms: median(|run| run.longest_gap_ms),
+            retransmits: median(|run| run.retransmits),
+            queue_drops: median(|run| run.queue_drops),
+            loss_drops: median(|run| run.loss_drops),
+        }
+    }
+}
+
+/// Goodput of the download after the warm-up, in Mbit/s.
+pub(crate) fn goodput(case: &Case, results: &Results) -> Option<f64> {
+    let flows = &results.series.flows;
+    let flow = flows.iter().find(|flow| flow.name == FLOW)?;
+    after_warm_up(case, results.series.interval_ms, &flow.goodput_mbps)
+}
+
+/// Goodput over the kernel's MPTCP after the warm-up, in Mbit/s, if it was measured.
+pub(crate) fn mptcp(case: &Case, results: &Results) -> Option<f64> {
+    let mut baselines = results.baselines.iter();
+    let mptcp = baselines.find(|baseline| baseline.transport == results::Transport::Mptcp)?;
+    after_warm_up(case, results.series.interval_ms, &mptcp.series_mbps)
+}
+
+/// Mean of the samples, `interval_ms` each, after the warm-up.
+#[expect(clippy::cast_precision_loss, reason = "a number of samples")]
+fn after_warm_up(case: &Case, interval_ms: f64, samples: &[f64]) -> Option<f64> {
+    let begin_ms = f64::from(case.warm_up_s) * 1e3;
+    let times = (0_u32..).map(|index| f64::from(index) * interval_ms);
+    let counted: Vec<f64> = times
+        .zip(samples)
+        .filter(|(time_ms, _)| *time_ms >= begin_ms - interval_ms / 2.0)
+        .map(|(_, sample)| if sample.is_finite() { *sample } else { 0.0 })
+        .collect();
+    (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / counted.len() as f64)
+}
+
+/// What the client said last of how long its resequencer holds packets.
+fn hold_p95(results: &Results) -> Option<f64> {
+    let mut samples = results.status.iter().rev();
+    let last = samples.find(|sample| sample.node == "client")?;
+    last.status.pointer("/resequencer/hold_p95_ms")?.as_f64()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "beside figures that may be missing"
+)]
+fn count(count: u64) -> Option<f64> {
+    Some(count as f64)
+}

@@ -1,0 +1,108 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Bonded links beside the same links alone.
+#[derive(Debug, Parser)]
+pub(crate) struct Options {
+    /// In the simulator, or in namespaces with real daemons and kernels.
+    #[arg(long = "in", value_enum, default_value_t = World::Sim)]
+    pub(crate) place: World,
+    /// Which pairs of links [default: profiles and pairs].
+    #[arg(long = "set", value_enum)]
+    set: Vec<Set>,
+    /// Only cases whose name contains this; several are alternatives.
+    #[arg(long)]
+    pub(crate) case: Vec<String>,
+    /// Policy of the tunnel.
+    #[arg(long, default_value = "adaptive")]
+    pub(crate) policy: String,
+    /// A line of `[tunnel]`, such as `redundancy=0.1`.
+    #[arg(long = "key")]
+    pub(crate) keys: Vec<String>,
+    /// What is downloaded.
+    #[arg(long, value_enum, default_value_t = Flow::Cubic)]
+    pub(crate) flow: Flow,
+    /// A ping through the tunnel beside the download.
+    #[arg(long)]
+    pub(crate) ping: bool,
+    /// Runs of a case, of which the median counts [default: 1 simulated, 3 in the lab].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: Option<u32>,
+    /// Number of pairs of the sweep.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) count: u32,
+    /// Seed of the sweep's pairs.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// File for all figures, in bench-results/profiles unless it is absolute.
+    #[arg(long)]
+    pub(crate) json: Option<PathBuf>,
+    /// Measures the single links again.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// What cargo adds.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Where it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum World {
+    Lab,
+    Sim,
+}
+
+/// A set of cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Set {
+    /// Nine pairs that other systems were measured with.
+    Pairs,
+    /// Sixteen profiles, each with deep and shallow queues, and jitter with and without overtaking.
+    Profiles,
+    /// Pairs of recorded links, from the directory PLEACH_TRACES.
+    Recordings,
+    /// Random pairs (simulator only).
+    Sweep,
+}
+
+/// What is downloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Flow {
+    /// One TCP connection with BBR.
+    Bbr,
+    /// One TCP connection with CUBIC.
+    Cubic,
+    /// Eight of them.
+    Cubic8,
+    /// One QUIC connection.
+    Quic,
+}
+
+impl Options {
+    /// The sets asked for, each once.
+    pub(crate) fn sets(&self) -> Vec<Set> {
+        let mut sets = self.set.clone();
+        if sets.is_empty() {
+            sets = vec![Set::Profiles, Set::Pairs];
+        }
+        let mut seen = Vec::new();
+        sets.retain(|set| {
+            !seen.contains(set) && {
+                seen.push(*set);
+                true
+            }
+        });
+        sets
+    }
+
+    /// Runs of each case.
+    pub(crate) fn runs(&self) -> u32 {
+        self.runs.unwrap_or(match self.place {
+            World::Lab => 3,
+            World::Sim => 1,
+        })
+    }
+}

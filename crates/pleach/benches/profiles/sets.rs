@@ -1,0 +1,205 @@
+//! The fixed sets of link pairs.
+//!
+//! `profiles`: sixteen pairs that a published benchmark of another multipath tunnel uses, given as netem is told them: the
+//! delay is one way and holds in each direction, ±x is uniform jitter, loss is in both directions. Two lengths of queue:
+//! *deep*, netem's 1000 packets, and *shallow*, one bandwidth-delay product of the link. Jitter once in order, as radio
+//! links deliver, and once overtaking, as netem does it.
+//!
+//! `pairs`: pairs over which kernel MPTCP and other tunnels have been measured. `recordings`: links recorded on drives.
+
+use crate::case::{Case, Link, PACKET_BYTES, Rate};
+
+/// Queue of 1000 packets.
+const DEEP_BYTES: f64 = 1000.0 * PACKET_BYTES;
+/// Shortest queue of a link with one bandwidth-delay product of it.
+const SHALLOW_MIN_BYTES: f64 = 20.0 * PACKET_BYTES;
+
+/// A profile's name, its links, and the share of their sum that the bond is to reach.
+type Profile = (&'static str, [Link; 2], Option<f64>);
+
+/// A link of `mbps` with `delay_ms` ± `jitter_ms` one way and `loss_percent` lost.
+fn link(mbps: f64, delay_ms: f64, jitter_ms: f64, loss_percent: f64) -> Link {
+    Link::new("", mbps, delay_ms)
+        .vary(jitter_ms)
+        .lossy(loss_percent / 1e2)
+}
+
+fn table() -> Vec<Profile> {
+    let plain = |mbps, delay_ms| link(mbps, delay_ms, 0.0, 0.0);
+    let twice = |link: Link| [link.clone(), link];
+    // Links alike, or of which the second adds what it can; then links with heavy loss or jitter.
+    let (most, much) = (Some(0.92), Some(0.85));
+    vec![
+        ("baseline", twice(plain(50.0, 20.0)), most),
+        ("rtt_40", [plain(50.0, 20.0), plain(50.0, 40.0)], most),
+        ("rtt_70", [plain(50.0, 20.0), plain(50.0, 70.0)], most),
+        ("rtt_120", [plain(50.0, 20.0), plain(50.0, 120.0)], None),
+        ("rtt_320", [plain(50.0, 20.0), plain(50.0, 320.0)], None),
+        ("jit_5", twice(link(50.0, 20.0, 5.0, 0.0)), most),
+        ("jit_20", twice(link(50.0, 20.0, 20.0, 0.0)), much),
+        ("loss_05", twice(link(50.0, 20.0, 0.0, 0.5)), most),
+        ("loss_2", twice(link(50.0, 20.0, 0.0, 2.0)), much),
+        ("bw_4to1", [plain(50.0, 20.0), plain(12.0, 20.0)], most),
+        ("bw_10to1", [plain(100.0, 20.0), plain(10.0, 20.0)], most),
+        (
+            "dual_lte",
+            [link(40.0, 30.0, 5.0, 0.5), link(25.0, 45.0, 8.0, 0.5)],
+            most,
+        ),
+        (
+            "fiber_lte",
+            [plain(300.0, 8.0), link(30.0, 40.0, 8.0, 0.5)],
+            most,
+        ),
+        (
+            "lte_starlink",
+            [link(40.0, 35.0, 8.0, 0.0), link(100.0, 50.0, 25.0, 1.0)],
+            much,
+        ),
+        (
+            "lte_geo",
+            [plain(40.0, 35.0), link(20.0, 320.0, 20.0, 0.5)],
+            None,
+        ),
+        (
+            "congested",
+            [link(20.0, 50.0, 20.0, 2.0), link(15.0, 60.0, 25.0, 2.0)],
+            much,
+        ),
+    ]
+}
+
+/// All profiles with all their variants.
+pub(crate) fn profiles() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, links, target) in table() {
+        let has_jitter = links.iter().any(|link| link.jitter_ms > 0.0);
+        let orders: &[(&str, bool)] = match has_jitter {
+            true => &[("-fifo", false), ("-reorder", true)],
+            false => &[("", false)],
+        };
+        for (queue, queue_of) in [("deep", deep as fn(&Link) -> f64), ("shallow", shallow)] {
+            for &(order, reorder) in orders {
+                let links = links.clone().map(|link| Link {
+                    queue_bytes: queue_of(&link),
+                    reorder: reorder && link.jitter_ms > 0.0,
+                    ..link
+                });
+                cases.push(Case {
+                    target,
+                    ..Case::new("profiles", format!("{name}-{queue}{order}"), named(links))
+                });
+            }
+        }
+    }
+    cases
+}
+
+/// The pairs that other systems have been measured with; jitter in order.
+pub(crate) fn pairs() -> Vec<Case> {
+    let of_profile = |name: &str, label: &str, queue_of: fn(&Link) -> f64| {
+        let found = table().into_iter().find(|profile| profile.0 == name);
+        found.map(|(_, links, target)| {
+            (label.to_owned(), links.map(|l| queued(l, queue_of)), target)
+        })
+    };
+    let given = [
+        Link {
+            queue_bytes: 130e3,
+            ..link(64.0, 6.5, 0.0, 0.0)
+        },
+        Link {
+            queue_bytes: 200e3,
+            ..link(60.0, 17.5, 0.0, 0.0)
+        },
+    ];
+    let twins = [(); 2].map(|()| queued(link(100.0, 25.0, 0.0, 0.0), deep));
+    let rows = [
+        Some(("dsl_lte-given".to_owned(), given, None)),
+        of_profile("rtt_70", "rtt_70-deep", deep),
+        of_profile("bw_4to1", "bw_4to1-deep", deep),
+        of_profile("fiber_lte", "fiber_lte-deep", deep),
+        of_profile("lte_starlink", "lte_starlink-deep", deep),
+        of_profile("congested", "congested-deep", deep),
+        Some(("twins_100-deep".to_owned(), twins, None)),
+        of_profile("bw_10to1", "bw_10to1-deep", deep),
+        of_profile("rtt_70", "rtt_70-bdp", shallow),
+    ];
+    rows.into_iter()
+        .flatten()
+        .map(|(name, links, target)| Case {
+            target,
+            ..Case::new("pairs", format!("pair-{name}"), named(links))
+        })
+        .collect()
+}
+
+/// Pairs of links that were recorded at the same time in one car, and two LTE traces.
+pub(crate) fn recordings() -> Vec<Case> {
+    let operators = ["starlink", "att", "tmobile", "verizon"];
+    let mut cases = Vec::new();
+    let mut add = |name: String, links: [Link; 2]| {
+        cases.push(Case {
+            duration_s: 60,
+            warm_up_s: 2,
+            ..Case::new("recordings", name, links.to_vec())
+        });
+    };
+    for drive in ["rural-1", "suburban-1", "urban-1"] {
+        for (index, &a) in operators.iter().enumerate() {
+            for &b in operators.iter().skip(index + 1) {
+                let links = [a, b].map(|operator| {
+                    let rate = Rate::Csv {
+                        file: format!("drive-{drive}.csv"),
+                        column: format!("{operator}_mbps"),
+                    };
+                    recorded(operator, rate)
+                });
+                add(format!("{drive}-{a}-{b}"), links);
+            }
+        }
+    }
+    let lte = |name: &str, trace: &str| recorded(name, Rate::Trace(trace.to_owned()));
+    add(
+        "lte-verizon-tmobile".to_owned(),
+        [
+            lte("verizon", "Verizon-LTE-short"),
+            lte("tmobile", "TMobile-LTE-short"),
+        ],
+    );
+    cases
+}
+
+/// A recorded link: the records have rates only, so delay and queue are what is usual.
+fn recorded(operator: &str, rate: Rate) -> Link {
+    let (delay_ms, queue_bytes) = match operator {
+        "starlink" => (25.0, 1e6),
+        _ => (30.0, DEEP_BYTES),
+    };
+    Link {
+        rate,
+        queue_bytes,
+        ..Link::new(operator, 0.0, delay_ms)
+    }
+}
+
+fn deep(_: &Link) -> f64 {
+    DEEP_BYTES
+}
+
+fn shallow(link: &Link) -> f64 {
+    link.bdp_bytes().max(SHALLOW_MIN_BYTES)
+}
+
+fn queued(link: Link, queue_of: fn(&Link) -> f64) -> Link {
+    Link {
+        queue_bytes: queue_of(&link),
+        ..link
+    }
+}
+
+fn named(links: [Link; 2]) -> Vec<Link> {
+    let names = ["a", "b"].map(str::to_owned);
+    let pairs = links.into_iter().zip(names);
+    pairs.map(|(link, name)| Link { name, ..link }).collect()
+}
