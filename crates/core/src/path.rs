@@ -5,6 +5,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use self::rtt::INITIAL_RTT;
 use crate::{
     ids::PathId,
     role::Role,
@@ -131,7 +132,7 @@ impl Path {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
         };
-        let carried = self.rate_control.pace(now, &self.rate);
+        let carried = self.rate_control.pace(now, self.rtt.smoothed().unwrap_or(INITIAL_RTT), &self.rate);
         let carried = carried.filter(|_| is_adaptive);
         self.pacer
             .set_rate(now, [limit, carried].into_iter().flatten().min());

@@ -64,8 +64,8 @@ pub struct PathView {
     pub rate: Option<Bitrate>,
     /// How long what is sent now waits in the path's own queue, as of the last report.
     pub queue_delay: Duration,
-    /// Whether [`rate`](Self::rate) is what the path carries, and not merely what it was given.
-    pub is_rate_known: bool,
+    /// Whether what the path carries is still being found out; then [`rate`](Self::rate) is what it has carried so far.
+    pub is_searching: bool,
     /// What the path loses by itself, in parts per million.
     pub loss_ppm: u32,
     /// Bytes sent and not yet reported received or lost.
@@ -92,6 +92,15 @@ pub enum Pick {
     One(usize),
     /// Send a copy on every `paths[i]` whose bit `i` is set; at least one is.
     Copies(u16),
+    /// Send on `paths[index]`, and before that up to `times` copies on every ready `paths[i]` whose bit `i` is set.
+    Shadowed {
+        /// The packet's path.
+        index: usize,
+        /// The copies' paths, not the packet's.
+        copies: u16,
+        /// How many on each, while it is ready.
+        times: u8,
+    },
 }
 
 /// What one report says of one path's losses, since the last report that was not older.

@@ -338,14 +338,17 @@ impl RateControl {
 
     /// The pace; `None`: no limit is known.
     #[must_use]
-    pub fn pace(&self, now: Instant, rate: &DeliveryRate) -> Option<Bitrate> {
+    pub fn pace(&self, now: Instant, rtt: Duration, rate: &DeliveryRate) -> Option<Bitrate> {
+        if self.startup.is_some() {
+            let first = Bitrate::from_transfer(FIRST_WINDOW_BYTES, rtt.max(LEAST_FIRST_RTT))?;
+            let shown = rate.max().map_or(Bitrate::ZERO, |max| max.scale(SEARCH_PERCENT, 100));
+            return Some(shown.max(first));
+        }
         let max = rate.max().filter(|_| self.is_known(now))?;
         let pace = if let Some(drain) = self.drain {
             drain.pace
         } else {
-            let percent = if self.startup.is_some() {
-                200
-            } else if self.queue >= self.low(max) {
+            let percent = if self.queue >= self.low(max) {
                 103
             } else if now.since(self.calm_since) < CALM {
                 110
@@ -441,7 +444,7 @@ const EMPTY_EVERY: Duration = Duration::from_secs(5);
 /// Shortest drain that tells whether there is a queue.
 const LEAST_TEST: Duration = Duration::from_millis(250);
 /// How long a path's capacity is remembered after it was last full.
-const MEMORY: Duration = Duration::from_secs(10);
+const MEMORY: Duration = Duration::from_secs(60);
 /// A path without a queue for so long carries much more than it is given.
 const CALM: Duration = Duration::from_millis(500);
 /// No pace is lower.
@@ -459,6 +462,12 @@ const HOLD: Duration = Duration::from_secs(1);
 /// Shortest round of the search: a sample of the delivery rate and a half.
 const LEAST_SEARCH_ROUND: Duration = Duration::from_millis(60);
 const FLAT_ROUNDS: u32 = 2;
+/// What is sent in the first round trip of a search.
+const FIRST_WINDOW_BYTES: Bytes = Bytes::new(24_000);
+const LEAST_FIRST_RTT: Duration = Duration::from_millis(4);
+/// How fast a path is searched, in percent of what it has carried: a TCP in slow start doubles its rate within a round
+/// trip, which the newest measurement is behind.
+const SEARCH_PERCENT: u64 = 250;
 /// Shortest time between two rises of the ceiling.
 const LEAST_ROUND: Duration = Duration::from_millis(20);
 

@@ -2,23 +2,33 @@
 //!
 //! A packet takes the path on which it is predicted to arrive first, as under `earliest-arrival` (EDPF; Chebrolu and Rao
 //! 2006). Paths are paced at what they carry, so while more waits than the quickest path carries, the next best has its
-//! turn, and so on: the sum of all, in the order of arrival. Three things are different:
+//! turn, and so on: the sum of all, in the order of arrival. What is different:
 //!
-//! - A path is left alone while what takes it would arrive more than [`GATE`] after what takes the best: waiting for it
-//!   at the other end would cost a flow more than it brings.
-//! - A packet that fits the quickest path without waiting never takes another, so a flow that is not held up by the
-//!   paths keeps its order by itself.
-//! - Lost packets are sent again ([`super::AnyScheduler::repairs`]), on the path they arrive first.
-
-use super::{PacketInfo, PathView, Pick, Scheduler};
-use crate::{ids::PathId, sched::slot, time::Instant, units::{Bitrate, Bytes}};
+//! - **Groups.** Paths whose delays differ by more than [`GATE`] are not mixed in one flow: waiting for the slower at the
+//!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
+//!   slower paths together carry much more ([`WORTH_PERCENT`]), it takes those instead.
+//! - **Losses** count as delay, for a lost packet holds its flow up for a repair ([`penalty`]).
+//! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
+//!   would hold flows up in its queue. So the paths beside the quickest are searched with copies of a large flow's
+//!   packets, which the receiver drops, and carry packets of their own up to what they have shown. What a path may spend
+//!   on copies while nothing waits is limited ([`COPIES`]).
+//! - **Repair.** Lost packets are sent again ([`super::AnyScheduler::repairs`]).
 
 use core::time::Duration;
 
-/// The default policy. Waits if only paths that would hurt are ready.
+use super::{PacketInfo, PathView, Pick, Scheduler, slot};
+use crate::{
+    ids::PathId,
+    time::{Instant, saturating_nanos},
+    units::{Bitrate, Bytes},
+};
+
+/// The default policy. Waits if only paths that would hurt are ready, or a better one will be soon.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     lines: [Line; PathId::MAX],
+    /// How much each flow has sent of late; by hash.
+    flows: Vec<Flow>,
 }
 
 /// What is predicted of one path.
@@ -28,6 +38,17 @@ struct Line {
     busy_until: Instant,
     rate: Bitrate,
     blocked_since: Option<Instant>,
+    /// Bytes of copies it may still carry, and as of when.
+    copies: Bytes,
+    copies_at: Instant,
+}
+
+/// A flow's volume within the present second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    second: Instant,
+    bytes: Bytes,
+    is_large: bool,
 }
 
 impl Default for Adaptive {
@@ -44,64 +65,134 @@ impl Adaptive {
             busy_until: Instant::ZERO,
             rate: UNKNOWN_RATE,
             blocked_since: None,
+            copies: COPIES,
+            copies_at: Instant::ZERO,
         };
         Self {
             lines: [EMPTY; PathId::MAX],
+            flows: Vec::new(),
         }
+    }
+
+    /// Counts a packet; whether its flow is large.
+    fn count(&mut self, now: Instant, packet: &PacketInfo) -> bool {
+        if self.flows.is_empty() {
+            self.flows.resize(FLOWS, Flow::default());
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "reduced to a place in the table"
+        )]
+        let flow = &mut self.flows[packet.flow_hash as usize % FLOWS];
+        let age = now.since(flow.second);
+        if age > Duration::from_secs(1) {
+            flow.is_large &= age < Duration::from_secs(2) && flow.bytes > LARGE;
+            flow.second = now;
+            flow.bytes = Bytes::ZERO;
+        }
+        flow.bytes += packet.len;
+        flow.is_large |= flow.bytes > LARGE;
+        flow.is_large
+    }
+
+    /// The delay from which on a flow's paths are chosen: zero, the quickest path's, or where those begin that together
+    /// carry much more.
+    fn group(&self, paths: &[PathView], is_large: bool) -> Duration {
+        let carried = |from: Duration| {
+            let inside = |path: &&PathView| {
+                path.usable && path.extra_delay >= from && path.extra_delay <= from + GATE
+            };
+            let rates = paths.iter().filter(inside).filter_map(|path| path.rate);
+            rates.map(|rate| u128::from(rate.as_bps())).sum::<u128>()
+        };
+        if !is_large || paths.iter().all(|path| path.extra_delay <= GATE) {
+            return Duration::ZERO;
+        }
+        let starts = paths.iter().filter(|path| path.usable);
+        let starts = starts.map(|path| path.extra_delay);
+        let best = starts.max_by_key(|start| (carried(*start), core::cmp::Reverse(*start)));
+        best.filter(|best| carried(*best) * 100 > carried(Duration::ZERO) * WORTH_PERCENT)
+            .unwrap_or(Duration::ZERO)
     }
 }
 
 impl Scheduler for Adaptive {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
-        let mut ready: Option<(Instant, Instant, usize)> = None;
+        for path in paths {
+            self.lines[slot(path)].update(now, path);
+        }
+        let is_large = self.count(now, packet);
+        let from = self.group(paths, is_large);
+        let quickest = paths.iter().filter(|path| path.usable && path.extra_delay >= from);
+        let quickest = quickest
+            .min_by_key(|path| path.extra_delay)
+            .map(|path| path.id);
+        let mut ready: Option<(Instant, usize)> = None;
         let mut awaited: Option<Instant> = None;
-        let mut best: Option<Instant> = None;
         for (index, path) in paths.iter().enumerate() {
-            let line = &mut self.lines[slot(path)];
-            line.update(now, path);
-            if !path.usable {
+            let is_member = path.extra_delay >= from && path.extra_delay <= from + GATE;
+            // What is being searched carries what it has shown, while that makes no queue.
+            let is_shown = !path.is_searching
+                || (path.rate.is_some() && path.queue_delay < SHORT_QUEUE)
+                || quickest == Some(path.id);
+            if !path.usable || !is_member || !is_shown {
                 continue;
             }
-            let arrival = line.sent_until(now, packet.len).max(now + path.queue_delay) + path.extra_delay;
-            best = Some(best.map_or(arrival, |earliest| earliest.min(arrival)));
+            let line = &self.lines[slot(path)];
             if path.ready {
-                let worth = arrival + penalty(path);
-                if ready.is_none_or(|(least, ..)| worth < least) {
-                    ready = Some((worth, arrival, index));
+                let arrival = line.arrival(now, path, packet.len) + penalty(path);
+                if ready.is_none_or(|(earliest, _)| arrival < earliest) {
+                    ready = Some((arrival, index));
                 }
             } else {
                 let release = now + now.since(line.blocked_since.unwrap_or(now));
                 let drained = line.sent_until(release, packet.len + packet.backlog);
                 if drained <= now + MAX_WAIT {
-                    let arrival = drained + path.extra_delay;
+                    let arrival = drained + path.extra_delay + penalty(path);
                     awaited = Some(awaited.map_or(arrival, |earliest| earliest.min(arrival)));
                 }
             }
         }
-        let Some((_, arrival, index)) = ready else {
+        let Some((arrival, index)) = ready else {
             return Pick::Wait;
         };
-        let is_gated = best.is_some_and(|best| arrival.since(best) > GATE);
-        if is_gated || awaited.is_some_and(|awaited| awaited < arrival) {
+        if awaited.is_some_and(|awaited| awaited < arrival) {
             return Pick::Wait;
         }
         let line = &mut self.lines[slot(&paths[index])];
         line.busy_until = line.sent_until(now, packet.len);
-        Pick::One(index)
+        if !is_large {
+            return Pick::One(index);
+        }
+        let is_waiting = packet.backlog > Bytes::ZERO;
+        let mut copies = 0;
+        for (other, path) in paths.iter().enumerate() {
+            let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
+            if is_searched && other != index && path.id.index() < 16 {
+                let line = &mut self.lines[slot(path)];
+                if is_waiting || line.may_copy(now, packet.len) {
+                    copies |= 1 << other;
+                }
+            }
+        }
+        match copies {
+            0 => Pick::One(index),
+            copies => Pick::Shadowed {
+                index,
+                copies,
+                times: if is_waiting { 4 } else { 1 },
+            },
+        }
     }
 }
 
 impl Line {
     fn update(&mut self, now: Instant, path: &PathView) {
-        let rate = match path.rate {
-            Some(rate) if path.is_rate_known => rate.max(MIN_RATE),
-            Some(rate) => rate.scale(2, 1).max(UNKNOWN_RATE),
-            None => UNKNOWN_RATE,
-        };
+        let rate = path.rate.unwrap_or(UNKNOWN_RATE).max(MIN_RATE);
         if !path.usable {
             self.busy_until = now;
         } else if rate != self.rate {
-            let left = u128::from(crate::time::saturating_nanos(self.busy_until.since(now)));
+            let left = u128::from(saturating_nanos(self.busy_until.since(now)));
             let left = left * u128::from(self.rate.as_bps()) / u128::from(rate.as_bps());
             self.busy_until = now + Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX));
         }
@@ -116,6 +207,22 @@ impl Line {
     fn sent_until(&self, start: Instant, len: Bytes) -> Instant {
         self.busy_until.max(start) + len / self.rate
     }
+
+    fn arrival(&self, now: Instant, path: &PathView, len: Bytes) -> Instant {
+        self.sent_until(now, len).max(now + path.queue_delay) + path.extra_delay
+    }
+
+    fn may_copy(&mut self, now: Instant, len: Bytes) -> bool {
+        if now.since(self.copies_at) > COPIES_AGAIN {
+            self.copies = COPIES;
+            self.copies_at = now;
+        }
+        let may = self.copies >= len;
+        if may {
+            self.copies = self.copies - len;
+        }
+        may
+    }
 }
 
 /// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as always.
@@ -124,11 +231,22 @@ fn penalty(path: &PathView) -> Duration {
     repair * path.loss_ppm.min(33_333) / 33_333
 }
 
-/// What a path carries before that is known.
+/// What a path carries before anything is known.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 /// Below this a rate counts as this, so that a prediction stays a number.
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 /// Longest predicted time to get the backlog through the awaited path.
 const MAX_WAIT: Duration = Duration::from_millis(5);
-/// How much later than on the best path a packet may arrive.
+/// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
+/// How much more slower paths must carry, in percent, to take a large flow from quicker ones.
+const WORTH_PERCENT: u128 = 130;
+/// A flow is large if it sends more than this in a second.
+const LARGE: Bytes = Bytes::new(64_000);
+/// Flows told apart.
+const FLOWS: usize = 1024;
+/// A queue that a path being searched may have and still carry packets of its own.
+const SHORT_QUEUE: Duration = Duration::from_millis(3);
+/// What a path may carry in copies while nothing waits, and how often that is granted.
+const COPIES: Bytes = Bytes::new(1_000_000);
+const COPIES_AGAIN: Duration = Duration::from_secs(60);

@@ -207,6 +207,7 @@ impl Tunnel {
     }
 
     fn on_pong(&mut self, now: Instant, id: PathId, token: u32) {
+        let (role, is_paced) = (self.role, self.scheduler.is_paced());
         let Some(path) = self.path_mut(id) else {
             return;
         };
@@ -214,6 +215,7 @@ impl Tunnel {
             return;
         };
         path.rtt.on_sample(now, rtt, Duration::ZERO);
+        path.pace(now, role, is_paced);
         let interval = path.feedback_interval();
         path.health
             .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);

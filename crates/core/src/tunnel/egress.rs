@@ -96,6 +96,14 @@ impl Tunnel {
                     let index = set.trailing_zeros() as usize;
                     self.send_once(now, index, numbered, is_reinjected, out, shared);
                 }
+                Pick::Shadowed {
+                    index,
+                    copies,
+                    times,
+                } => {
+                    self.send_shadows(now, copies, times, &numbered, out, shared);
+                    self.send_once(now, index, numbered, is_reinjected, out, shared);
+                }
                 Pick::Copies(set) => {
                     self.send_copies(now, set, numbered, is_reinjected, out, shared)
                 }
@@ -164,6 +172,38 @@ impl Tunnel {
             shared.pool.recycle(numbered.packet);
         } else {
             self.reinject.push_front(numbered);
+        }
+    }
+
+    /// Sends copies nobody waits for.
+    fn send_shadows(
+        &mut self,
+        now: Instant,
+        set: u16,
+        times: u8,
+        numbered: &Numbered,
+        out: &mut TxQueue,
+        shared: &mut Shared<'_>,
+    ) {
+        let flags = Flags {
+            is_reinjected: false,
+            is_copy: true,
+            is_kept: false,
+        };
+        for index in (0..self.views.len()).filter(|index| set & (1 << index) != 0) {
+            for _ in 0..times {
+                if !self.views[index].ready {
+                    break;
+                }
+                let Some(len) = self.seal(now, index, numbered, flags, out) else {
+                    return;
+                };
+                self.on_sent(now, index, len, numbered.global_seq, None, shared);
+            }
+            // More waits than these paths were given.
+            if let Some(path) = self.path_mut(self.views[index].id).filter(|_| times > 1) {
+                path.limited_at = Some(now);
+            }
         }
     }
 
@@ -304,10 +344,13 @@ impl Tunnel {
                     (Some(delay), Some(quickest)) => delay.beyond(quickest),
                     _ => Duration::ZERO,
                 },
-                rate: path.likely_rate(),
+                rate: if self.scheduler.repairs() {
+                    path.rate.max()
+                } else {
+                    path.likely_rate()
+                },
                 queue_delay: path.rate_control.queue(now),
-                is_rate_known: path.rate_control.is_known(now)
-                    && !path.rate_control.is_searching(),
+                is_searching: path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(0),
                 in_flight: path.sender.in_flight(),
             }
