@@ -147,7 +147,9 @@ impl Scheduler for Adaptive {
             } else {
                 let release = now + now.since(line.blocked_since.unwrap_or(now));
                 let drained = line.sent_until(release, packet.len + packet.backlog);
-                if drained <= now + MAX_WAIT {
+                // While it is not known what the quickest carries, more is waited for it.
+                let is_searched = path.is_searching && quickest == Some(path.id);
+                if is_searched || drained <= now + MAX_WAIT {
                     let arrival = drained + path.extra_delay + penalty(path);
                     awaited = Some(awaited.map_or(arrival, |earliest| earliest.min(arrival)));
                 }
@@ -180,7 +182,7 @@ impl Scheduler for Adaptive {
             copies => Pick::Shadowed {
                 index,
                 copies,
-                times: if is_waiting { 4 } else { 1 },
+                times: if is_waiting { 16 } else { 1 },
             },
         }
     }
@@ -188,7 +190,11 @@ impl Scheduler for Adaptive {
 
 impl Line {
     fn update(&mut self, now: Instant, path: &PathView) {
-        let rate = path.rate.unwrap_or(UNKNOWN_RATE).max(MIN_RATE);
+        let rate = match path.rate {
+            Some(rate) if path.is_searching => rate.scale(2, 1),
+            Some(rate) => rate.max(MIN_RATE),
+            None => UNKNOWN_RATE,
+        };
         if !path.usable {
             self.busy_until = now;
         } else if rate != self.rate {

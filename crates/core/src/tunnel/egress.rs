@@ -200,8 +200,9 @@ impl Tunnel {
                 };
                 self.on_sent(now, index, len, numbered.global_seq, None, shared);
             }
-            // More waits than these paths were given.
-            if let Some(path) = self.path_mut(self.views[index].id).filter(|_| times > 1) {
+            // More waits than this path took.
+            let is_limited = times > 1 && !self.views[index].ready;
+            if let Some(path) = self.path_mut(self.views[index].id).filter(|_| is_limited) {
                 path.limited_at = Some(now);
             }
         }
@@ -321,8 +322,15 @@ impl Tunnel {
     pub(super) fn view_paths(&mut self, now: Instant) -> bool {
         let mut views = core::mem::take(&mut self.views);
         views.clear();
+        // One-way delays are known of paths that have carried data; until all have, half of the round trip has to do.
+        let in_use = |path: &&Path| path.health.is_usable() && path.route.is_some();
+        let is_measured = self
+            .paths()
+            .filter(in_use)
+            .all(|path| path.delay.min().is_some());
         let quickest = self
             .paths()
+            .filter(in_use)
             .filter_map(|path| path.delay.min())
             .reduce(|best, delay| {
                 if delay.micros_from(best) < 0 {
@@ -331,6 +339,11 @@ impl Tunnel {
                     best
                 }
             });
+        let least_rtt = self
+            .paths()
+            .filter(in_use)
+            .filter_map(|path| path.rtt.min())
+            .min();
         views.extend(self.paths().map(|path| {
             let usable = path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
             PathView {
@@ -341,8 +354,11 @@ impl Tunnel {
                 weight: path.link.weight,
                 smoothed_rtt: path.rtt.smoothed(),
                 extra_delay: match (path.delay.min(), quickest) {
-                    (Some(delay), Some(quickest)) => delay.beyond(quickest),
-                    _ => Duration::ZERO,
+                    (Some(delay), Some(quickest)) if is_measured => delay.beyond(quickest),
+                    _ => match (path.rtt.min(), least_rtt) {
+                        (Some(rtt), Some(least)) => rtt.saturating_sub(least) / 2,
+                        _ => Duration::ZERO,
+                    },
                 },
                 rate: if self.scheduler.repairs() {
                     path.rate.max()
