@@ -59,7 +59,8 @@ pub struct RateControl {
     emptied_at: Option<Instant>,
     drain: Option<Drain>,
     /// How fast the path is, is still being found out.
-    startup: Option<Startup>,
+    is_searching: bool,
+    round: Round,
     /// Since when there was neither a queue nor congestion.
     calm_since: Instant,
     losses: LossWindow,
@@ -83,6 +84,10 @@ pub struct Signals {
     pub floor_ppm: Option<u32>,
     /// Packets waited for the pacer.
     pub is_limited: bool,
+    /// All that was sent, UDP payload.
+    pub sent_bytes: u64,
+    /// The pace so far.
+    pub pace: Option<Bitrate>,
 }
 
 /// A drain under way.
@@ -128,13 +133,18 @@ impl Standing {
     }
 }
 
-/// The search for a path's rate.
+/// A round trip, and what was known when it began.
 #[derive(Clone, Copy, Debug, Default)]
-struct Startup {
-    /// The largest rate when the present round began, and when that was.
+struct Round {
+    began_at: Instant,
+    /// The largest rate delivered.
     rate: Bitrate,
-    round_at: Instant,
-    /// Rounds in which the path was full and the rate did not grow by a quarter.
+    /// All that had been sent.
+    sent_bytes: u64,
+    /// Whether a quarter more than came had been sent in the round before.
+    is_pushed: bool,
+    pace: Option<Bitrate>,
+    /// Rounds in a row in which that brought no quarter more.
     flat_rounds: u32,
 }
 
@@ -143,12 +153,16 @@ struct Startup {
 struct LossWindow {
     packets: u64,
     lost: u64,
+    /// The largest rate delivered meanwhile.
+    rate: Bitrate,
 }
 
 /// What congestion left.
 #[derive(Clone, Copy, Debug)]
 struct Ceiling {
     pace: Bitrate,
+    /// Losses before then are of what was sent before.
+    judge_at: Instant,
     /// When it may rise.
     hold_until: Instant,
     /// When it was last raised, and by how much per round trip, in percent.
@@ -168,7 +182,8 @@ impl Default for RateControl {
             reported_at: Instant::ZERO,
             emptied_at: None,
             drain: None,
-            startup: Some(Startup::default()),
+            is_searching: true,
+            round: Round::default(),
             calm_since: Instant::ZERO,
             losses: LossWindow::default(),
             ceiling: None,
@@ -200,45 +215,55 @@ impl RateControl {
         }
     }
 
-    /// The search ends when twice what came brought no more, or a queue stands, or too much is lost.
+    /// Looks back on a round trip: the search ends when more was sent than came, and no more comes a round trip later.
     fn on_round(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
         let max = rate.max().unwrap_or(Bitrate::ZERO);
-        let high = self.high(max);
-        let Some(startup) = &mut self.startup else {
-            if self.filled_at.is_none_or(|at| now.since(at) > MEMORY) {
-                self.startup = Some(Startup::default());
-            }
-            return;
-        };
-        if now.since(startup.round_at) < signals.rtt.max(LEAST_SEARCH_ROUND) {
-            if self.queue > high * 4 {
-                self.startup = None;
-            }
+        let elapsed = now.since(self.round.began_at);
+        let is_long = self.queue > self.high(max) * 4;
+        if elapsed < signals.rtt.max(LEAST_SEARCH_ROUND) && !is_long {
             return;
         }
-        let is_flat = max < startup.rate.scale(5, 4);
-        let is_long = self.queue > high * 2;
-        startup.flat_rounds = if is_flat && (signals.is_limited || is_long) {
-            startup.flat_rounds + 1
+        let sent = signals.sent_bytes.saturating_sub(self.round.sent_bytes);
+        let sent = Bitrate::from_transfer(Bytes::new(sent), elapsed).unwrap_or(Bitrate::ZERO);
+        let is_flat = self.round.is_pushed && max < self.round.rate.scale(5, 4);
+        let flat_rounds = if is_flat {
+            self.round.flat_rounds + 1 + u32::from(self.queue > self.high(max) * 2)
         } else {
             0
         };
-        (startup.rate, startup.round_at) = (max, now);
-        if startup.flat_rounds >= if is_long { 1 } else { FLAT_ROUNDS } || self.queue > high * 4 {
-            self.startup = None;
+        if flat_rounds >= FLAT_ROUNDS || is_long {
+            self.is_searching = false;
+        } else if self.filled_at.is_some_and(|at| now.since(at) > MEMORY) {
+            self.is_searching = true;
+            self.filled_at = None;
         }
+        self.round = Round {
+            began_at: now,
+            rate: max,
+            sent_bytes: signals.sent_bytes,
+            is_pushed: sent > self.gross(max).scale(5, 4),
+            pace: signals.pace,
+            flat_rounds,
+        };
+    }
+
+    /// Debug.
+    pub fn debug(&self, now: Instant, rate: &DeliveryRate) -> String {
+        format!("q {:?} max {:?} latest {:?} search {} {:?} drain {:?} ceil {:?} known {}", self.queue, rate.max(), rate.latest(), self.is_searching, self.round, self.drain.map(|d| d.pace), self.ceiling.map(|c| c.pace), self.is_known(now))
     }
 
     /// Whether the path's rate is still being found out.
     #[must_use]
     pub fn is_searching(&self) -> bool {
-        self.startup.is_some()
+        self.is_searching
     }
 
     fn on_losses(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
         let window = &mut self.losses;
         window.packets += signals.received + signals.lost;
         window.lost += signals.lost;
+        let latest = rate.latest().map_or(Bitrate::ZERO, |sample| sample.rate);
+        window.rate = window.rate.max(latest);
         let is_heavy = window.packets >= HEAVY_WINDOW && window.lost * 4 > window.packets;
         if window.packets < LOSS_WINDOW && !is_heavy {
             return;
@@ -248,13 +273,15 @@ impl RateControl {
             Some(floor) => window.exceeds(floor),
             None => window.lost * 100 > window.packets * UNKNOWN_FLOOR,
         };
-        let carried = rate.latest().map(|sample| self.gross(sample.rate));
-        if let Some(carried) = carried.filter(|_| is_congested) {
+        let is_again = self.ceiling.is_some_and(|ceiling| now < ceiling.judge_at);
+        if is_congested && !is_again {
+            let carried = self.gross(window.rate);
             self.filled_at = Some(now);
             self.calm_since = now;
-            self.startup = None;
+            self.is_searching = false;
             self.ceiling = Some(Ceiling {
                 pace: carried.scale(97, 100),
+                judge_at: now + signals.rtt * 2 + LEAST_SEARCH_ROUND,
                 hold_until: now + HOLD.max(signals.rtt * 4),
                 raised_at: now,
                 step: 2,
@@ -308,7 +335,7 @@ impl RateControl {
                 }
             }
             Some(_) => {}
-            None if self.startup.is_some() => {}
+            None if self.is_searching => {}
             None if queue > high || is_stale => {
                 let carried = self.gross(latest.max(max.scale(3, 4)).min(max));
                 self.drain = Some(Drain::begin(now, queue, low, rtt, carried));
@@ -317,11 +344,14 @@ impl RateControl {
         }
     }
 
-    /// Whether the path, and not the sender, limits the rate. `is_limited`: packets waited for the pacer.
+    /// Whether the path or its pace, and not the sender, limits the rate.
     #[must_use]
-    pub fn is_full(&self, now: Instant, is_limited: bool, rate: &DeliveryRate) -> bool {
+    pub fn is_full(&self, signals: &Signals, rate: &DeliveryRate) -> bool {
         let low = self.low(rate.max().unwrap_or(Bitrate::ZERO));
-        is_limited || (self.queue >= low + low / 3 && !self.is_known(now))
+        let latest = rate.latest().map_or(Bitrate::ZERO, |sample| sample.rate);
+        let paces = [signals.pace, self.round.pace].into_iter().flatten();
+        let is_at_pace = paces.min().is_some_and(|pace| self.gross(latest) > pace.scale(85, 100));
+        signals.is_limited && (is_at_pace || self.queue >= low + low / 3)
     }
 
     /// What is left of the standing queue of the last report, if nothing was sent since.
@@ -339,7 +369,7 @@ impl RateControl {
     /// The pace; `None`: no limit is known.
     #[must_use]
     pub fn pace(&self, now: Instant, rtt: Duration, rate: &DeliveryRate) -> Option<Bitrate> {
-        if self.startup.is_some() {
+        if self.is_searching {
             let first = Bitrate::from_transfer(FIRST_WINDOW_BYTES, rtt.max(LEAST_FIRST_RTT))?;
             let shown = rate.max().map_or(Bitrate::ZERO, |max| max.scale(SEARCH_PERCENT, 100));
             return Some(shown.max(first));

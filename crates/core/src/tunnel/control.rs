@@ -282,6 +282,8 @@ impl Tunnel {
             lost: (path.loss.sent() - sent).saturating_sub(received),
             floor_ppm: path.loss.floor_ppm(),
             is_limited,
+            sent_bytes: path.sender.sent_bytes(),
+            pace: path.pacer.rate(),
         };
         let delivered = Delivered {
             bytes: Bytes::new(report.received_bytes),
@@ -290,11 +292,12 @@ impl Tunnel {
             rx_us: report.received_us,
         };
         path.rate_control.on_report(now, &signals, &path.rate);
-        let app_limited = !path.rate_control.is_full(now, is_limited, &path.rate);
+        let app_limited = !path.rate_control.is_full(&signals, &path.rate);
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
         }
         path.pace(now, role, is_paced);
+        if role == Role::Gateway { std::eprintln!("DBG {} {} {} {:?}", now.since(Instant::ZERO).as_millis(), id.0, path.rate_control.debug(now, &path.rate), path.pacer.rate()); }
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
         self.adapt_queue();
