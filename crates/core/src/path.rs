@@ -134,6 +134,7 @@ impl Path {
         };
         let carried = self.rate_control.pace(now, self.rtt.smoothed().unwrap_or(INITIAL_RTT), &self.rate);
         let carried = carried.filter(|_| is_adaptive);
+        self.pacer.set_smooth(self.rate_control.is_shallow());
         self.pacer
             .set_rate(now, [limit, carried].into_iter().flatten().min());
     }

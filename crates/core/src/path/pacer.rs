@@ -17,6 +17,7 @@ use crate::{
 pub struct Pacer {
     rate: Option<Bitrate>,
     max_packet: Bytes,
+    least_depth: Duration,
     busy_until: Instant,
 }
 
@@ -27,6 +28,7 @@ impl Pacer {
         Self {
             rate: None,
             max_packet,
+            least_depth: MIN_DEPTH,
             busy_until: Instant::ZERO,
         }
     }
@@ -44,6 +46,11 @@ impl Pacer {
             self.busy_until = now;
         }
         self.rate = rate;
+    }
+
+    /// Lets bursts be as long as timers are coarse, or a quarter of that where they do harm.
+    pub fn set_smooth(&mut self, is_smooth: bool) {
+        self.least_depth = if is_smooth { MIN_DEPTH / 4 } else { MIN_DEPTH };
     }
 
     /// The rate it paces at.
@@ -80,11 +87,11 @@ impl Pacer {
 
     fn depth(&self, rate: Bitrate) -> Duration {
         let three_packets = Bytes::new(self.max_packet.get().saturating_mul(3)) / rate;
-        three_packets.max(MIN_DEPTH)
+        three_packets.max(self.least_depth)
     }
 }
 
-const MIN_DEPTH: Duration = Duration::from_millis(2);
+const MIN_DEPTH: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {

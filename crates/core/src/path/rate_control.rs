@@ -252,6 +252,12 @@ impl RateControl {
         format!("q {:?} max {:?} latest {:?} search {} {:?} drain {:?} ceil {:?} known {}", self.queue, rate.max(), rate.latest(), self.is_searching, self.round, self.drain.map(|d| d.pace), self.ceiling.map(|c| c.pace), self.is_known(now))
     }
 
+    /// Whether the path's queue is so short that bursts overflow it.
+    #[must_use]
+    pub fn is_shallow(&self) -> bool {
+        self.ceiling.is_some()
+    }
+
     /// Whether the path's rate is still being found out.
     #[must_use]
     pub fn is_searching(&self) -> bool {
@@ -275,12 +281,15 @@ impl RateControl {
         };
         let is_again = self.ceiling.is_some_and(|ceiling| now < ceiling.judge_at);
         if is_congested && !is_again {
-            let carried = self.gross(window.rate);
+            let carried = self.gross(window.rate).scale(97, 100);
+            // Senders that back off make the rate fall below what the path carries.
+            let least = self.ceiling.filter(|_| !is_heavy);
+            let least = least.map_or(Bitrate::ZERO, |ceiling| ceiling.pace.scale(85, 100));
             self.filled_at = Some(now);
             self.calm_since = now;
             self.is_searching = false;
             self.ceiling = Some(Ceiling {
-                pace: carried.scale(97, 100),
+                pace: carried.max(least),
                 judge_at: now + signals.rtt * 2 + LEAST_SEARCH_ROUND,
                 hold_until: now + HOLD.max(signals.rtt * 4),
                 raised_at: now,
@@ -424,7 +433,7 @@ impl LossWindow {
 
 impl Ceiling {
     fn rise(&mut self, now: Instant, rtt: Duration) {
-        let rtt = rtt.max(LEAST_ROUND);
+        let rtt = (rtt * 2).max(LEAST_ROUND);
         if now < self.hold_until {
             self.raised_at = now;
         } else if now.since(self.raised_at) >= rtt {
@@ -499,7 +508,7 @@ const LEAST_FIRST_RTT: Duration = Duration::from_millis(4);
 /// trip, which the newest measurement is behind.
 const SEARCH_PERCENT: u64 = 250;
 /// Shortest time between two rises of the ceiling.
-const LEAST_ROUND: Duration = Duration::from_millis(20);
+const LEAST_ROUND: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
