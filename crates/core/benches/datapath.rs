@@ -330,6 +330,7 @@ fn policies(criterion: &mut Criterion) {
                 let packet = PacketInfo {
                     len: Bytes::new(LEN as u64),
                     flow_hash: turn.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                    is_expendable: false,
                     backlog: Bytes::new(0),
                 };
                 let now = Instant::ZERO + Duration::from_micros(turn * 60);

@@ -79,6 +79,8 @@ pub struct PacketInfo {
     pub len: Bytes,
     /// Keyed hash of the flow.
     pub flow_hash: u64,
+    /// Whether its loss does no harm, as of a pure acknowledgement.
+    pub is_expendable: bool,
     /// Bytes that wait in the tunnel queue behind this packet.
     pub backlog: Bytes,
 }

@@ -11,7 +11,7 @@
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
 //!   would hold flows up in its queue. So the paths beside the quickest are searched with copies of a large flow's
 //!   packets, which the receiver drops, and carry packets of their own up to what they have shown. What a path may spend
-//!   on copies while nothing waits is limited ([`COPIES`]).
+//!   on copies is limited ([`COPIES`]).
 //! - **Repair.** Lost packets are sent again ([`super::AnyScheduler::repairs`]).
 
 use core::time::Duration;
@@ -121,7 +121,7 @@ impl Scheduler for Adaptive {
         for path in paths {
             self.lines[slot(path)].update(now, path);
         }
-        let is_large = self.count(now, packet);
+        let is_large = !packet.is_expendable && self.count(now, packet);
         let from = self.group(paths, is_large);
         let quickest = paths.iter().filter(|path| path.usable && path.extra_delay >= from);
         let quickest = quickest
@@ -172,7 +172,8 @@ impl Scheduler for Adaptive {
             let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
             if is_searched && other != index && path.id.index() < 16 {
                 let line = &mut self.lines[slot(path)];
-                if is_waiting || line.may_copy(now, packet.len) {
+                let times = if is_waiting { TIMES } else { 1 };
+                if line.may_copy(now, packet.len, times) {
                     copies |= 1 << other;
                 }
             }
@@ -182,7 +183,7 @@ impl Scheduler for Adaptive {
             copies => Pick::Shadowed {
                 index,
                 copies,
-                times: if is_waiting { 16 } else { 1 },
+                times: if is_waiting { TIMES } else { 1 },
             },
         }
     }
@@ -218,7 +219,8 @@ impl Line {
         self.sent_until(now, len).max(now + path.queue_delay) + path.extra_delay
     }
 
-    fn may_copy(&mut self, now: Instant, len: Bytes) -> bool {
+    fn may_copy(&mut self, now: Instant, len: Bytes, times: u8) -> bool {
+        let len = Bytes::new(len.get() * u64::from(times.min(4)));
         if now.since(self.copies_at) > COPIES_AGAIN {
             self.copies = COPIES;
             self.copies_at = now;
@@ -253,6 +255,8 @@ const LARGE: Bytes = Bytes::new(64_000);
 const FLOWS: usize = 1024;
 /// A queue that a path being searched may have and still carry packets of its own.
 const SHORT_QUEUE: Duration = Duration::from_millis(3);
-/// What a path may carry in copies while nothing waits, and how often that is granted.
-const COPIES: Bytes = Bytes::new(1_000_000);
+/// Most copies of one packet, so that a slow path's packets can show what a fast one carries.
+const TIMES: u8 = 16;
+/// What a path may carry in copies, roughly, and how often that is granted.
+const COPIES: Bytes = Bytes::new(4_000_000);
 const COPIES_AGAIN: Duration = Duration::from_secs(60);

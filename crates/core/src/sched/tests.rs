@@ -62,6 +62,7 @@ pub(super) fn packet() -> PacketInfo {
     PacketInfo {
         len: Bytes::new(1_250),
         flow_hash: 7,
+        is_expendable: false,
         backlog: Bytes::ZERO,
     }
 }

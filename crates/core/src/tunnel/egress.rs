@@ -76,6 +76,7 @@ impl Tunnel {
             let info = PacketInfo {
                 len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD),
                 flow_hash: numbered.flow_hash,
+                is_expendable: numbered.is_expendable,
                 backlog: self.queue.bytes(),
             };
             match self.scheduler.pick(now, &self.views, &info) {
