@@ -231,8 +231,9 @@ impl RateControl {
         } else {
             0
         };
-        if flat_rounds >= FLAT_ROUNDS || is_long {
+        if self.is_searching && (flat_rounds >= FLAT_ROUNDS || is_long) {
             self.is_searching = false;
+            self.filled_at = Some(now);
         } else if self.filled_at.is_some_and(|at| now.since(at) > MEMORY) {
             self.is_searching = true;
             self.filled_at = None;

@@ -95,6 +95,17 @@ impl Adaptive {
         flow.is_large
     }
 
+    /// Whether a path brings a large flow more than it costs: its share of what all carry against how much later than on
+    /// the quickest its packets come, losses included.
+    fn is_worth(path: &PathView, total: u64) -> bool {
+        let Some(rate) = path.rate else {
+            return false;
+        };
+        let later = path.extra_delay + penalty(path);
+        let percent = LEAST_SHARE_PERCENT + later.as_millis() as u64 / 10;
+        rate.as_bps() * 100 >= total * percent
+    }
+
     /// The delay from which on a flow's paths are chosen: zero, the quickest path's, or where those begin that together
     /// carry much more.
     fn group(&self, paths: &[PathView], is_large: bool) -> Duration {
@@ -127,6 +138,12 @@ impl Scheduler for Adaptive {
         let quickest = quickest
             .min_by_key(|path| path.extra_delay)
             .map(|path| path.id);
+        let total: u64 = paths
+            .iter()
+            .filter(|path| path.usable)
+            .filter_map(|path| path.rate)
+            .map(Bitrate::as_bps)
+            .sum();
         let mut ready: Option<(Instant, usize)> = None;
         let mut awaited: Option<Instant> = None;
         for (index, path) in paths.iter().enumerate() {
@@ -135,7 +152,8 @@ impl Scheduler for Adaptive {
             let is_shown = !path.is_searching
                 || (path.rate.is_some() && path.queue_delay < SHORT_QUEUE)
                 || quickest == Some(path.id);
-            if !path.usable || !is_member || !is_shown {
+            let is_worth = quickest == Some(path.id) || !is_large || Self::is_worth(path, total);
+            if !path.usable || !is_member || !is_shown || !is_worth {
                 continue;
             }
             let line = &self.lines[slot(path)];
@@ -249,6 +267,8 @@ const MAX_WAIT: Duration = Duration::from_millis(5);
 const GATE: Duration = Duration::from_millis(110);
 /// How much more slower paths must carry, in percent, to take a large flow from quicker ones.
 const WORTH_PERCENT: u128 = 130;
+/// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
+const LEAST_SHARE_PERCENT: u64 = 3;
 /// A flow is large if it sends more than this in a second.
 const LARGE: Bytes = Bytes::new(64_000);
 /// Flows told apart.
