@@ -50,7 +50,7 @@
 //! kind = "tcp"                   # "udp", "ping", "requests"
 //! name = "download"
 //! direction = "down"
-//! cc = "cubic"
+//! cc = "cubic"                   # or "reno", "bbr"; "westwood" where the kernel has it
 //! flows = 1
 //! start = "0s"                   # stop = the scenario's duration
 //! link = "dsl"                   # cross traffic: outside the tunnel, over this link only

@@ -116,8 +116,8 @@ fn what_is_not_simulated_is_said() {
         run(&scenario(&format!("{LINE}{rest}")), &options)
     };
     let tcp = |cc: &str| format!("[[traffic]]\nkind = \"tcp\"\nname = \"tcp\"\ncc = \"{cc}\"\n");
-    let error = with(&tcp("bbr")).expect_err("no model");
-    assert!(error.to_string().contains("bbr"), "{error}");
+    let error = with(&tcp("vegas")).expect_err("no model");
+    assert!(error.to_string().contains("vegas"), "{error}");
     let long = udp("1Mbit").replace("1200B", "1473B");
     let error = with(&long).expect_err("a fragment");
     assert!(matches!(
