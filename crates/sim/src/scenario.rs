@@ -47,7 +47,7 @@
 //! recovery = "rack"              # or "dupack": three duplicate acknowledgements (RFC 6675), as before RACK
 //!
 //! [[traffic]]
-//! kind = "tcp"                   # "udp", "ping", "requests"
+//! kind = "tcp"                   # "quic" (one stream; no cc, no flows), "udp", "ping", "requests"
 //! name = "download"
 //! direction = "down"
 //! cc = "cubic"                   # or "reno", "bbr"; "westwood" where the kernel has it
@@ -353,6 +353,8 @@ pub enum TrafficKind {
         /// Time between requests.
         interval: Duration,
     },
+    /// Bulk transfer of one stream over one QUIC connection.
+    Quic,
     /// Short transfers one after the other, each on a new TCP connection.
     Requests {
         /// Bytes of each answer.

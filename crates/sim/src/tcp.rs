@@ -26,6 +26,7 @@ mod sender;
 
 use core::time::Duration;
 
+pub(crate) use self::{congestion::cube_root, ranges::RangeSet};
 pub use self::{
     congestion::{CongestionControl, UnknownCongestionControl},
     connection::{Connection, State},

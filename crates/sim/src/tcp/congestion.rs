@@ -14,6 +14,7 @@ use core::{str::FromStr, time::Duration};
 
 use pleach_core::time::Instant;
 
+pub(crate) use self::cubic::cube_root;
 use self::{bbr::Bbr, cubic::Cubic, westwood::Westwood};
 use super::{pacer::Pacing, rate::RateSample};
 

@@ -1,6 +1,7 @@
 //! Without tunnel: hosts, links and measurement.
 
 use pleach_sim::{
+    results::FlowKind,
     run::{EngineOnly, Options, RunError, run},
     scenario::Scenario,
 };
@@ -103,6 +104,22 @@ fn cross_traffic_takes_its_link_and_its_distance() {
     let expected_ms = 2.0 * (50.0 + 36.0 * 8.0 / 10e3);
     let delay = results.flows[0].delay_ms.p50.expect("replies");
     assert_near(delay, expected_ms, 1e-6);
+}
+
+#[test]
+fn a_quic_stream_fills_the_line_either_way() {
+    for direction in ["down", "up"] {
+        let quic = format!("[[traffic]]\nkind = \"quic\"\ndirection = \"{direction}\"\n");
+        let results = results(&scenario(&format!("{LINE}{quic}")));
+        let flow = &results.flows[0];
+        assert_eq!((flow.kind, flow.sent_pkts), (FlowKind::Quic, None));
+        // Two round trips for the handshake, a slow start that overshoots, headers: 85 % of the line in two seconds.
+        assert!((8.0..9.6).contains(&flow.goodput_mbps), "{flow:?}");
+        assert!(
+            flow.retransmits.is_some() && flow.delay_ms.p50 > Some(40.0),
+            "{flow:?}"
+        );
+    }
 }
 
 #[test]
