@@ -105,3 +105,22 @@ fn segments_leave_at_the_rate_of_the_link_not_in_windows() {
     let mean = samples.iter().map(|(_, rtt)| *rtt).sum::<u64>() / samples.len() as u64;
     assert!((100..120).contains(&mean), "{mean}");
 }
+
+#[test]
+fn a_black_hole_is_survived() {
+    use crate::link::{LinkChange, LinkState};
+    let mut pair = pair(line(20, 25, 125_000), 1);
+    for (state, from_s) in [(LinkState::Blackhole, 4), (LinkState::Up, 6)] {
+        pair.run_until(seconds(from_s));
+        let change = LinkChange {
+            state: Some(state),
+            ..LinkChange::default()
+        };
+        pair.links[0].apply(seconds(from_s), &change);
+    }
+    // The third timeout gets through; the rate found before is still known.
+    let share = pair.goodput(seconds(8), seconds(18)) / capacity(20);
+    let stats = pair.end(0).stats();
+    assert!(stats.timeouts >= 2, "{stats:?}");
+    assert!(share > 0.9, "{share} {stats:?}");
+}
