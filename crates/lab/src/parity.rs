@@ -12,7 +12,7 @@
 //!   the binomial p (1 - p) / n, because another of the tunnel's own packets may take the blow. The means of n runs in
 //!   each world then differ by at most `t · s · sqrt(2/n)` in 99 of 100 comparisons (Student, [`SHIFTS`] degrees of
 //!   freedom).
-//! - *The model.* A model of TCP is asked to be right within a tenth ([`MODEL_SHARE`]). The engine is no model: it is the
+//! - *The model.* A model of TCP or QUIC is asked to be right within a tenth ([`MODEL_SHARE`]). The engine is no model: it is the
 //!   daemon's own code, and gets nothing.
 //!
 //! A lab run that the lab itself refuses proves nothing and is not compared.

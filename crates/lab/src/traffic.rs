@@ -5,6 +5,7 @@
 //! follows from the scenario's duration.
 
 mod ping;
+mod quic;
 mod requests;
 mod tcp;
 mod udp;
@@ -95,6 +96,7 @@ pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> an
     let server = SocketAddr::new(ends.server_address, port);
     let threads = match &traffic.kind {
         TrafficKind::Ping { interval } => ping::start(ends, server, schedule, *interval),
+        TrafficKind::Quic => quic::start(ends, server, schedule, traffic.direction),
         TrafficKind::Requests { size, interval } => {
             requests::start(ends, server, schedule, size.get(), *interval)
         }

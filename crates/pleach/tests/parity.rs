@@ -2,7 +2,7 @@
 //! datagrams. `./dev bench parity` does the rest, delays and TCP included.
 #![cfg(all(feature = "lab", feature = "sim"))]
 
-use std::{io, path::Path};
+use std::{io, path::Path, sync::Mutex};
 
 use pleach_lab::parity::{Check, Outcome, Parity, Quantity};
 use pleach_sim::scenario::{Files, Scenario};
@@ -31,7 +31,27 @@ kind = "ping"
 name = "ping"
 "#;
 
+/// A line that one QUIC stream fills.
+const QUIC: &str = r#"
+name = "quic"
+duration = "3s"
+[[link]]
+name = "dsl"
+rate = "5Mbit"
+delay = "10ms"
+queue = "50kB"
+[tunnel]
+policy = "weighted"
+[[traffic]]
+kind = "quic"
+name = "stream"
+"#;
+
+/// Runs in the lab do not disturb each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 fn run(scenario: &str) -> Option<Vec<Check>> {
+    let _guard = ONE_AT_A_TIME.lock();
     let out = tempfile::tempdir().expect("temporary directory");
     let parity = Parity {
         binary: env!("CARGO_BIN_EXE_pleach").into(),
@@ -70,4 +90,16 @@ fn both_worlds_carry_and_lose_the_same() {
         find("stream p50").is_some() && find("ping p95").is_some(),
         "{checks:?}"
     );
+}
+
+#[test]
+fn a_quic_stream_gets_through_in_both_worlds() {
+    let Some(checks) = run(QUIC) else { return };
+    let [goodput] = checks.as_slice() else {
+        panic!("{checks:?}");
+    };
+    assert_eq!(goodput.name, "stream goodput");
+    assert!((4.0..5.0).contains(&goodput.sim), "{goodput}");
+    // How fast it is on a busy machine is not judged, only that it is no faster than the line.
+    assert!(goodput.lab > 0.0 && goodput.lab < 5.0, "{goodput}");
 }

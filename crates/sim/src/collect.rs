@@ -218,13 +218,14 @@ fn flow_result(
 ) -> FlowResult {
     let (kind, cc) = match &traffic.kind {
         TrafficKind::Ping { .. } => (FlowKind::Ping, None),
+        TrafficKind::Quic => (FlowKind::Quic, None),
         TrafficKind::Requests { .. } => (FlowKind::Requests, None),
         TrafficKind::Tcp { cc, .. } => (FlowKind::Tcp, cc.clone()),
         TrafficKind::Udp { .. } => (FlowKind::Udp, None),
     };
     let (start, stop) = (traffic.start, traffic.stop);
     let only_link = traffic.link.and_then(|index| scenario.links.get(index));
-    let counts = kind != FlowKind::Tcp;
+    let counts = !matches!(kind, FlowKind::Quic | FlowKind::Tcp);
     let gap = is_bulk(traffic, false).then(|| flow.longest_gap(stop, start, stop));
     FlowResult {
         name: traffic.name.clone(),
@@ -342,10 +343,11 @@ fn link_series(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkSeries> {
 
 fn flow_series(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> FlowSeries {
     let udp_only = |bins| match traffic.kind {
-        TrafficKind::Udp { .. } => rate_series(scenario, bins),
-        TrafficKind::Ping { .. } | TrafficKind::Requests { .. } | TrafficKind::Tcp { .. } => {
-            Vec::new()
-        }
+TrafficKind::Udp { .. } => rate_series(scenario, bins),
+        TrafficKind::Ping { .. }
+        | TrafficKind::Quic
+        | TrafficKind::Requests { .. }
+        | TrafficKind::Tcp { .. } => Vec::new(),
     };
     FlowSeries {
         name: traffic.name.clone(),
@@ -456,7 +458,7 @@ fn all_lateness(report: &PhaseReport) -> Option<HdrHistogram<u64>> {
 fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
     match traffic.kind {
         TrafficKind::Tcp { .. } => true,
-        TrafficKind::Udp { .. } => !tcp_only,
+        TrafficKind::Quic | TrafficKind::Udp { .. } => !tcp_only,
         TrafficKind::Ping { .. } | TrafficKind::Requests { .. } => false,
     }
 }

@@ -12,6 +12,7 @@ pub mod link;
 pub mod measure;
 pub mod pattern;
 pub mod phases;
+mod quic;
 pub mod report;
 pub mod results;
 pub mod run;

@@ -51,7 +51,7 @@ pub struct FlowReport {
     pub in_order_bins: Vec<u64>,
     /// Payload bytes sent per [`BIN`] (UDP).
     pub sent_bins: Vec<u64>,
-    /// One-way delay (UDP), round trip (TCP, ping) or completion time (requests), in milliseconds.
+    /// One-way delay (UDP), round trip (TCP, QUIC, ping) or completion time (requests), in milliseconds.
     pub delays_ms: Vec<f64>,
     /// Datagrams or requests sent.
     pub sent: u64,
@@ -61,7 +61,7 @@ pub struct FlowReport {
     pub received_in_order: u64,
     /// How many later datagrams arrived before a late one, at most.
     pub reorder_depth_max: u64,
-    /// Segments sent again (TCP).
+    /// Segments sent again (TCP), packets taken for lost (QUIC).
     pub retransmits: Option<u64>,
     /// Round trips before the run, and each round trip in it (ping).
     pub pings: Option<(PingSummary, PingSummary, Vec<PingPoint>)>,

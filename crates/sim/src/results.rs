@@ -99,9 +99,9 @@ pub struct FlowResult {
     /// Share of the application's packets that never arrived, 0..=1; 0 for TCP.
     #[serde(deserialize_with = "null_as_nan")]
     pub loss: f64,
-    /// One-way delay (UDP), round trip (TCP, ping) or completion time (requests), in milliseconds.
+    /// One-way delay (UDP), round trip (TCP, QUIC, ping) or completion time (requests), in milliseconds.
     pub delay_ms: Quantiles,
-    /// Packets or requests the application sent, if it counts them (not TCP).
+    /// Packets or requests the application sent, if it counts them (not TCP, QUIC).
     pub sent_pkts: Option<u64>,
     /// Those of them that arrived, copies not counted.
     pub received_pkts: Option<u64>,
@@ -111,7 +111,7 @@ pub struct FlowResult {
     pub reorder_depth_max: u64,
     /// Longest time without any payload arriving, in milliseconds.
     pub longest_gap_ms: Option<f64>,
-    /// Segments the sender sent again (TCP).
+    /// Segments the sender sent again (TCP), packets it took for lost (QUIC).
     pub retransmits: Option<u64>,
 }
 
@@ -121,6 +121,8 @@ pub struct FlowResult {
 pub enum FlowKind {
     /// Echo requests.
     Ping,
+    /// One bulk QUIC connection.
+    Quic,
     /// Many short transfers, one after the other.
     Requests,
     /// One bulk TCP connection.

@@ -47,10 +47,10 @@
 //! recovery = "rack"              # or "dupack": three duplicate acknowledgements (RFC 6675), as before RACK
 //!
 //! [[traffic]]
-//! kind = "tcp"                   # "udp", "ping", "requests"
+//! kind = "tcp"                   # "quic" (one stream; no cc, no flows), "udp", "ping", "requests"
 //! name = "download"
 //! direction = "down"
-//! cc = "cubic"
+//! cc = "cubic"                   # or "reno", "bbr"; "westwood" where the kernel has it
 //! flows = 1
 //! start = "0s"                   # stop = the scenario's duration
 //! link = "dsl"                   # cross traffic: outside the tunnel, over this link only
@@ -353,6 +353,8 @@ pub enum TrafficKind {
         /// Time between requests.
         interval: Duration,
     },
+    /// Bulk transfer of one stream over one QUIC connection.
+    Quic,
     /// Short transfers one after the other, each on a new TCP connection.
     Requests {
         /// Bytes of each answer.

@@ -3,9 +3,9 @@
 //! A [`Connection`] is one end. It takes [`Segment`]s and gives segments; payload is a length only. What is modelled:
 //! handshake, both directions of data, FIN, RST; delayed acknowledgements, SACK with DSACK, timestamps, window scale,
 //! ECN; losses by RACK-TLP or by counting, proportional rate reduction, undoing of needless reductions; `NewReno`, CUBIC
-//! with `HyStart`, Westwood+; application- and window-limited senders, Nagle, restart after idle, window probes.
+//! with `HyStart`, Westwood+, BBR with its pacing and delivery rates; application- and window-limited senders, Nagle, restart after idle, window probes.
 //!
-//! Not modelled: pacing, segmentation offload and its bursts, receive window autotuning (the window is fixed),
+//! Not modelled: pacing of controllers other than BBR, segmentation offload and its bursts, receive window autotuning (the window is fixed),
 //! compressed SACKs, keep-alive, PAWS (positions are 64-bit inside), simultaneous open, F-RTO's extra new segments,
 //! urgent data, path MTU discovery.
 //!
@@ -13,9 +13,11 @@
 
 mod congestion;
 mod connection;
+mod pacer;
 mod prr;
 mod rack;
 mod ranges;
+mod rate;
 mod receiver;
 mod rtt;
 mod scoreboard;
@@ -24,6 +26,7 @@ mod sender;
 
 use core::time::Duration;
 
+pub(crate) use self::{congestion::cube_root, ranges::RangeSet};
 pub use self::{
     congestion::{CongestionControl, UnknownCongestionControl},
     connection::{Connection, State},

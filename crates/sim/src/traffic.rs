@@ -2,6 +2,7 @@
 //! schedule and the same measurement.
 
 mod ping;
+mod quic;
 mod requests;
 mod tcp;
 mod udp;
@@ -103,6 +104,7 @@ pub(crate) struct App {
 enum Program {
     Echo(ping::Echo),
     Ping(ping::Ping),
+    Quic(Box<quic::Bulk>),
     RequestClient(requests::Client),
     RequestServer(requests::Server),
     Tcp(tcp::Bulk),
@@ -131,6 +133,7 @@ impl App {
         let local = match &self.program {
             Program::Echo(echo) => echo.local(),
             Program::Ping(ping) => ping.local(),
+            Program::Quic(bulk) => bulk.local(),
             Program::UdpSink(sink) => sink.local(),
             Program::UdpSource(source) => source.local(),
             Program::RequestClient(_) | Program::RequestServer(_) | Program::Tcp(_) => {
@@ -143,6 +146,7 @@ impl App {
         match &mut self.program {
             Program::Echo(echo) => echo.handle_datagram(io, &datagram),
             Program::Ping(ping) => ping.handle_datagram(io, &datagram),
+            Program::Quic(bulk) => bulk.handle_datagram(io, &datagram),
             Program::UdpSink(sink) => sink.handle_datagram(io, &datagram),
             Program::UdpSource(source) => source.handle_datagram(&datagram),
             Program::RequestClient(_) | Program::RequestServer(_) | Program::Tcp(_) => {}
@@ -168,6 +172,7 @@ impl App {
             }
             Program::Echo(_)
             | Program::Ping(_)
+            | Program::Quic(_)
             | Program::RequestClient(_)
             | Program::RequestServer(_)
             | Program::Tcp(_)
@@ -182,6 +187,7 @@ impl App {
         match &mut self.program {
             Program::Echo(_) => {}
             Program::Ping(ping) => ping.handle_timeout(io),
+            Program::Quic(bulk) => bulk.handle_timeout(io),
             Program::RequestClient(client) => client.handle_timeout(io),
             Program::RequestServer(server) => server.handle_timeout(io),
             Program::Tcp(bulk) => bulk.handle_timeout(io),
@@ -195,6 +201,7 @@ impl App {
         match &self.program {
             Program::Echo(_) => None,
             Program::Ping(ping) => ping.poll_timeout(),
+            Program::Quic(bulk) => bulk.poll_timeout(),
             Program::RequestClient(client) => client.poll_timeout(),
             Program::RequestServer(server) => server.poll_timeout(),
             Program::Tcp(bulk) => bulk.poll_timeout(),
@@ -208,6 +215,7 @@ impl App {
         let report = match self.program {
             Program::Echo(_) | Program::RequestServer(_) => FlowReport::default(),
             Program::Ping(ping) => ping.finish(),
+            Program::Quic(bulk) => bulk.finish(),
             Program::RequestClient(client) => client.finish(),
             Program::Tcp(bulk) => bulk.finish(),
             Program::UdpSink(sink) => sink.finish(),
@@ -270,6 +278,11 @@ pub(crate) fn start(
             Program::Ping(ping::Ping::new(client, server, schedule, *interval)),
             Program::Echo(ping::Echo::new(server)),
         ),
+        TrafficKind::Quic => {
+            let near = quic::Bulk::client(client, server, schedule, !is_down, ends.mtu);
+            let far = quic::Bulk::server(server, client, schedule, is_down, ends.mtu);
+            add(Program::Quic(Box::new(near)), Program::Quic(Box::new(far)));
+        }
         TrafficKind::Requests { size, interval } => {
             let config = tcp_config(None, ends)?;
             let size = size.get();

@@ -127,7 +127,7 @@ pub fn compare(pairs: &[Pair], host: HostDelay) -> Vec<Check> {
     let context = Context {
         host,
         idle_ms: idle(pairs.iter().map(|pair| &pair.sim), |rtt| rtt.p50),
-        has_tcp: flows.any(|flow| flow.kind == FlowKind::Tcp),
+        has_tcp: flows.any(is_modelled),
     };
     let mut checks = Vec::new();
     for (index, flow) in first.sim.flows.iter().enumerate() {
@@ -198,11 +198,11 @@ impl Number {
         let delays: Quantiles = match flow.kind {
             // Echoes before the traffic are not counted.
             FlowKind::Ping => pings.map(|pings| pings.loaded.rtt_ms)?,
-            FlowKind::Requests | FlowKind::Tcp | FlowKind::Udp => flow.delay_ms,
+            FlowKind::Quic | FlowKind::Requests | FlowKind::Tcp | FlowKind::Udp => flow.delay_ms,
         };
         let loss = match flow.kind {
             FlowKind::Ping => pings.map(|pings| lost_share(&pings.loaded))?,
-            FlowKind::Requests | FlowKind::Tcp | FlowKind::Udp => flow.loss,
+            FlowKind::Quic | FlowKind::Requests | FlowKind::Tcp | FlowKind::Udp => flow.loss,
         };
         match self {
             Self::Goodput => Some(flow.goodput_mbps),
@@ -219,7 +219,7 @@ impl Number {
         let worlds = [&pair.sim, &pair.lab];
         let lost = worlds.map(|run| Self::Loss.of(run, index).unwrap_or(0.0) / 100.0);
         let sent = worlds.map(|run| match run.flows.get(index) {
-            Some(flow) if flow.kind != FlowKind::Tcp => flow.sent_pkts.map_or(0.0, count64),
+            Some(flow) if !is_modelled(flow) => flow.sent_pkts.map_or(0.0, count64),
             _ => 0.0,
         });
         let (lost, sent) = (
@@ -264,7 +264,7 @@ impl Context {
         let model = if self.has_tcp { MODEL_SHARE * sim } else { 0.0 };
         let sent = flow.sent_pkts.map_or(1.0, |sent| count64(sent).max(1.0));
         match number {
-            Number::Goodput if flow.kind == FlowKind::Tcp => model,
+            Number::Goodput if is_modelled(flow) => model,
             // What is on its way at the end does not count, and one datagram more or less.
             Number::Goodput => {
                 let late_share = late_ms * 1e-3 / flow.duration_s.max(1e-3);
@@ -286,9 +286,14 @@ impl Context {
 fn numbers(flow: &FlowResult) -> &'static [Number] {
     match flow.kind {
         FlowKind::Ping | FlowKind::Requests => &[Number::Loss, Number::Median, Number::P95],
-        FlowKind::Tcp => &[Number::Goodput],
+        FlowKind::Quic | FlowKind::Tcp => &[Number::Goodput],
         FlowKind::Udp => &[Number::Goodput, Number::Loss, Number::Median, Number::P95],
     }
+}
+
+/// Whether a model of the simulator sends it, not a program both worlds share.
+fn is_modelled(flow: &FlowResult) -> bool {
+    matches!(flow.kind, FlowKind::Quic | FlowKind::Tcp)
 }
 
 fn lost_share(pings: &PingSummary) -> f64 {

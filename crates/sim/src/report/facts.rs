@@ -44,7 +44,8 @@ impl<'a> Facts<'a> {
         let is_cross = |f: &&FlowResult| has_tunnel && matches!(f.transport, Transport::Single(_));
         let bulk_of = |direction| -> Vec<&'a FlowResult> {
             let is_bulk = |f: &&FlowResult| {
-                matches!(f.kind, FlowKind::Tcp | FlowKind::Udp) && f.direction == direction
+                matches!(f.kind, FlowKind::Quic | FlowKind::Tcp | FlowKind::Udp)
+                    && f.direction == direction
             };
             let flows = results.flows.iter().filter(is_bulk);
             flows.filter(|f| !is_cross(f)).collect()
@@ -200,7 +201,8 @@ impl<'a> Facts<'a> {
             .flows
             .iter()
             .filter(|f| {
-                matches!(f.kind, FlowKind::Tcp | FlowKind::Udp) && f.direction != self.direction
+                matches!(f.kind, FlowKind::Quic | FlowKind::Tcp | FlowKind::Udp)
+                    && f.direction != self.direction
             })
             .collect();
         let goodput = total_goodput(&other, self.results.duration_s)?;
@@ -284,6 +286,8 @@ fn flows_in_words(flows: &[&FlowResult]) -> String {
         Some(Direction::Up) if all(FlowKind::Tcp) => "upload",
         Some(Direction::Down) if all(FlowKind::Udp) => "UDP stream down",
         Some(Direction::Up) if all(FlowKind::Udp) => "UDP stream up",
+        Some(Direction::Down) if all(FlowKind::Quic) => "QUIC download",
+        Some(Direction::Up) if all(FlowKind::Quic) => "QUIC upload",
         _ => "flow",
     };
     let count = words(flows.len());

@@ -119,6 +119,7 @@ fn flows(results: &Results) -> Table {
     let rows = results.flows.iter().map(|f| {
         let kind = match f.kind {
             FlowKind::Ping => "ping",
+            FlowKind::Quic => "QUIC",
             FlowKind::Requests => "requests",
             FlowKind::Tcp => "TCP",
             FlowKind::Udp => "UDP",

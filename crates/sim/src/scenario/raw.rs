@@ -182,6 +182,7 @@ pub(super) enum Profile {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
     Ping,
+    Quic,
     Requests,
     Tcp,
     Udp,

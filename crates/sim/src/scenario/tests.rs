@@ -95,6 +95,32 @@ fn line_of(needle: &str) -> usize {
 }
 
 #[test]
+fn quic_takes_no_keys_of_tcp_or_datagrams() {
+    let quic = |keys: &str| {
+        let item = format!("[[traffic]]\nkind = \"quic\"\ndirection = \"up\"\n{keys}\n[expect]");
+        parse(&PAIR.replace("[expect]", &item))
+    };
+    let scenario = quic("start = \"1s\"\nstop = \"5s\"").expect("valid");
+    let traffic = &scenario.traffic[2];
+    assert_eq!(
+        (traffic.name.as_str(), &traffic.kind),
+        ("quic", &TrafficKind::Quic)
+    );
+    assert_eq!(traffic.direction, Direction::Up);
+    for (key, value) in [
+        ("cc", "\"cubic\""),
+        ("flows", "2"),
+        ("rate", "\"1Mbit\""),
+        ("size", "\"1000B\""),
+        ("interval", "\"1s\""),
+        ("profile", "\"video\""),
+    ] {
+        let error = quic(&format!("{key} = {value}")).expect_err(key);
+        assert_eq!(error.key, key, "{error}");
+    }
+}
+
+#[test]
 fn reads_what_is_written() {
     let scenario = parse(PAIR).expect("valid");
     let dsl = scenario.link("dsl").expect("there");

@@ -1,8 +1,10 @@
 //! Congestion controllers: how the window grows, and what is left of it after a loss.
 //!
 //! Windows are in segments, as in Linux. What all share (slow start, the arithmetic of `1/w` per segment) is in
-//! [`Window`]; recovery itself ([`super::prr`]) is the sender's.
+//! [`Window`]; recovery itself ([`super::prr`]) is the sender's. [`Bbr`] alone needs neither: it sets window and pace
+//! itself, from what every acknowledgement delivers ([`Delivery`]).
 
+mod bbr;
 mod cubic;
 mod hystart;
 mod new_reno;
@@ -12,11 +14,15 @@ use core::{str::FromStr, time::Duration};
 
 use pleach_core::time::Instant;
 
-use self::{cubic::Cubic, westwood::Westwood};
+pub(crate) use self::cubic::cube_root;
+use self::{bbr::Bbr, cubic::Cubic, westwood::Westwood};
+use super::{pacer::Pacing, rate::RateSample};
 
 /// A congestion controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
+    /// BBR version 1 (Cardwell et al. 2016), paced.
+    Bbr,
     /// CUBIC, RFC 9438, with `HyStart`: Linux's default.
     #[default]
     Cubic,
@@ -28,12 +34,13 @@ pub enum CongestionControl {
 
 impl CongestionControl {
     /// The names [`from_str`](Self::from_str) takes: the kernel's, and `newreno`.
-    pub const NAMES: [&str; 4] = ["cubic", "newreno", "reno", "westwood"];
+    pub const NAMES: [&str; 5] = ["bbr", "cubic", "newreno", "reno", "westwood"];
 
     /// The kernel's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Bbr => "bbr",
             Self::Cubic => "cubic",
             Self::NewReno => "reno",
             Self::Westwood => "westwood",
@@ -43,7 +50,7 @@ impl CongestionControl {
 
 /// No congestion controller has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown congestion control {0:?}; known: cubic, newreno, reno, westwood")]
+#[error("unknown congestion control {0:?}; known: bbr, cubic, newreno, reno, westwood")]
 pub struct UnknownCongestionControl(String);
 
 impl FromStr for CongestionControl {
@@ -51,6 +58,7 @@ impl FromStr for CongestionControl {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         match name {
+            "bbr" => Ok(Self::Bbr),
             "cubic" => Ok(Self::Cubic),
             "newreno" | "reno" => Ok(Self::NewReno),
             "westwood" => Ok(Self::Westwood),
@@ -122,17 +130,57 @@ pub(super) struct Ack {
     pub(super) nxt: u64,
 }
 
+/// Whether losses are being repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Episode {
+    None,
+    /// Found by acknowledgements.
+    Recovery,
+    /// After a timeout.
+    Loss,
+}
+
+/// What an acknowledgement tells a controller that sets the window itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delivery {
+    pub(super) now: Instant,
+    pub(super) sample: Option<RateSample>,
+    /// Segments it delivers, and those it shows to be lost.
+    pub(super) newly_delivered_pkts: u32,
+    pub(super) newly_lost_pkts: u32,
+    /// Segments ever delivered, and when the last was.
+    pub(super) delivered_pkts: u64,
+    pub(super) delivered_at: Instant,
+    /// In flight before and after it.
+    pub(super) prior_in_flight_pkts: u32,
+    pub(super) in_flight_pkts: u32,
+    /// Round trip of the newest segment it delivers.
+    pub(super) rtt: Option<Duration>,
+    pub(super) smoothed_rtt: Option<Duration>,
+    pub(super) episode: Episode,
+    /// When the pacer lets the next segment go.
+    pub(super) next_departure_at: Instant,
+}
+
 /// A running controller.
 #[derive(Clone, Debug)]
 pub(super) enum Controller {
+    Bbr(Box<Bbr>),
     Cubic(Cubic),
     NewReno,
     Westwood(Westwood),
 }
 
 impl Controller {
-    pub(super) fn new(kind: CongestionControl) -> Self {
+    /// For a connection that begins with a window of `cwnd`. `smoothed_rtt`: of the handshake.
+    pub(super) fn new(
+        kind: CongestionControl,
+        cwnd: u32,
+        mss: u32,
+        smoothed_rtt: Option<Duration>,
+    ) -> Self {
         match kind {
+            CongestionControl::Bbr => Self::Bbr(Box::new(Bbr::new(cwnd, mss, smoothed_rtt))),
             CongestionControl::Cubic => Self::Cubic(Cubic::default()),
             CongestionControl::NewReno => Self::NewReno,
             CongestionControl::Westwood => Self::Westwood(Westwood::default()),
@@ -144,7 +192,7 @@ impl Controller {
     pub(super) fn on_rtt_sample(&mut self, window: &mut Window, ack: &Ack, rtt: Duration) {
         match self {
             Self::Cubic(cubic) => cubic.on_rtt_sample(window, ack, rtt),
-            Self::NewReno => {}
+            Self::Bbr(_) | Self::NewReno => {}
             Self::Westwood(westwood) => westwood.on_rtt_sample(rtt),
         }
     }
@@ -152,14 +200,61 @@ impl Controller {
     /// Counts bytes delivered, in whatever state the sender is.
     pub(super) fn on_delivered(&mut self, now: Instant, delivered_bytes: u64) {
         match self {
-            Self::Cubic(_) | Self::NewReno => {}
+            Self::Bbr(_) | Self::Cubic(_) | Self::NewReno => {}
             Self::Westwood(westwood) => westwood.on_delivered(now, delivered_bytes),
+        }
+    }
+
+    /// Sets the window by what was delivered, in whatever state the sender is, if the controller is
+    /// [autonomous](Self::is_autonomous).
+    pub(super) fn on_delivery(&mut self, window: &mut Window, delivery: &Delivery) {
+        match self {
+            Self::Bbr(bbr) => bbr.on_delivery(window, delivery),
+            Self::Cubic(_) | Self::NewReno | Self::Westwood(_) => {}
+        }
+    }
+
+    /// Whether the controller alone sets the window: neither growth nor reduction is the sender's.
+    pub(super) fn is_autonomous(&self) -> bool {
+        matches!(self, Self::Bbr(_))
+    }
+
+    /// The pace to send at; `None`: as the window opens.
+    pub(super) fn pacing(&self) -> Option<Pacing> {
+        match self {
+            Self::Bbr(bbr) => Some(bbr.pacing()),
+            Self::Cubic(_) | Self::NewReno | Self::Westwood(_) => None,
+        }
+    }
+
+    /// Whether the controller keeps what is in flight so low that it says nothing of the path.
+    pub(super) fn is_holding_back(&self) -> bool {
+        match self {
+            Self::Bbr(bbr) => bbr.is_probing_rtt(),
+            Self::Cubic(_) | Self::NewReno | Self::Westwood(_) => false,
+        }
+    }
+
+    /// Sending resumes after the application had nothing to send.
+    pub(super) fn on_restart(&mut self, now: Instant, window: &mut Window) {
+        match self {
+            Self::Bbr(bbr) => bbr.on_restart(now, window),
+            Self::Cubic(_) | Self::NewReno | Self::Westwood(_) => {}
+        }
+    }
+
+    /// The last reduction was needless.
+    pub(super) fn on_undo(&mut self) {
+        match self {
+            Self::Bbr(bbr) => bbr.on_undo(),
+            Self::Cubic(_) | Self::NewReno | Self::Westwood(_) => {}
         }
     }
 
     /// Grows the window; called when it may grow.
     pub(super) fn on_ack(&mut self, window: &mut Window, ack: &Ack) {
         match self {
+            Self::Bbr(_) => {}
             Self::Cubic(cubic) => cubic.on_ack(window, ack),
             Self::NewReno | Self::Westwood(_) => new_reno::on_ack(window, ack.acked_pkts),
         }
@@ -168,6 +263,10 @@ impl Controller {
     /// The threshold after a congestion event that finds `window`.
     pub(super) fn ssthresh(&mut self, window: &Window) -> u32 {
         match self {
+            Self::Bbr(bbr) => {
+                bbr.save_cwnd(window);
+                window.ssthresh
+            }
             Self::Cubic(cubic) => cubic.ssthresh(window),
             Self::NewReno | Self::Westwood(_) => new_reno::ssthresh(window),
         }
@@ -176,7 +275,7 @@ impl Controller {
     /// Recovery or reduction is over and left `window`.
     pub(super) fn on_recovered(&mut self, window: &mut Window, mss: u32) {
         match self {
-            Self::Cubic(_) | Self::NewReno => {}
+            Self::Bbr(_) | Self::Cubic(_) | Self::NewReno => {}
             Self::Westwood(westwood) => {
                 if let Some(pkts) = westwood.bandwidth_window(mss) {
                     window.ssthresh = pkts;
@@ -189,6 +288,7 @@ impl Controller {
     /// The retransmission timer expired; `window.ssthresh` is set already.
     pub(super) fn on_timeout(&mut self, now: Instant, nxt: u64, window: &mut Window, mss: u32) {
         match self {
+            Self::Bbr(bbr) => bbr.on_timeout(),
             Self::Cubic(cubic) => cubic.on_timeout(now, nxt),
             Self::NewReno => {}
             Self::Westwood(westwood) => {
@@ -204,7 +304,7 @@ impl Controller {
     pub(super) fn on_idle(&mut self, now: Instant, idle: Duration) {
         match self {
             Self::Cubic(cubic) => cubic.on_idle(now, idle),
-            Self::NewReno | Self::Westwood(_) => {}
+            Self::Bbr(_) | Self::NewReno | Self::Westwood(_) => {}
         }
     }
 }

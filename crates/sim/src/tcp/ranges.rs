@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 
 /// A set of numbers as sorted, disjoint, non-adjacent, non-empty ranges.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RangeSet {
+pub(crate) struct RangeSet {
     ranges: VecDeque<Range<u64>>,
 }
 
 impl RangeSet {
     /// Adds `range` and calls `on_new` with each part that was not in the set, ascending.
-    pub(super) fn insert(&mut self, range: Range<u64>, mut on_new: impl FnMut(Range<u64>)) {
+    pub(crate) fn insert(&mut self, range: Range<u64>, mut on_new: impl FnMut(Range<u64>)) {
         if range.is_empty() {
             return;
         }
@@ -55,7 +55,7 @@ impl RangeSet {
     }
 
     /// Takes the lowest range out if it begins at or below `start`.
-    pub(super) fn take_touching(&mut self, start: u64) -> Option<Range<u64>> {
+    pub(crate) fn take_touching(&mut self, start: u64) -> Option<Range<u64>> {
         if self.ranges.front()?.start > start {
             return None;
         }
@@ -74,7 +74,7 @@ impl RangeSet {
     }
 
     /// The ranges, highest first.
-    pub(super) fn iter_descending(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub(crate) fn iter_descending(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ranges.iter().rev().cloned()
     }
 

@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use pleach_core::time::Instant;
 
-use super::ranges::RangeSet;
+use super::{ranges::RangeSet, rate::Mark};
 
 /// No segment, in links of the list.
 const NONE: u64 = u64::MAX;
@@ -29,6 +29,8 @@ pub(super) struct Sent {
     pub(super) end: u64,
     /// When it was last sent.
     pub(super) sent_at: Instant,
+    /// What was delivered by then.
+    pub(super) mark: Mark,
     /// Whether it ends the stream.
     pub(super) has_fin: bool,
     /// Selectively acknowledged.
@@ -88,12 +90,13 @@ impl Default for Scoreboard {
 
 impl Scoreboard {
     /// Appends a new segment that is sent at `now`.
-    pub(super) fn push(&mut self, now: Instant, positions: Range<u64>, has_fin: bool) {
+    pub(super) fn push(&mut self, now: Instant, positions: Range<u64>, has_fin: bool, mark: Mark) {
         let id = self.end_id();
         self.segments.push_back(Sent {
             start: positions.start,
             end: positions.end,
             sent_at: now,
+            mark,
             has_fin,
             is_sacked: false,
             is_lost: false,
@@ -283,12 +286,13 @@ impl Scoreboard {
     }
 
     /// Notes that segment `id` is sent again at `now`; what it is.
-    pub(super) fn resend(&mut self, now: Instant, id: u64) -> Option<Sent> {
+    pub(super) fn resend(&mut self, now: Instant, id: u64, mark: Mark) -> Option<Sent> {
         let segment = self.get_mut(id)?;
         let was_under_way = segment.is_resent;
         segment.is_resent = true;
         segment.was_resent = true;
         segment.sent_at = now;
+        segment.mark = mark;
         let sent = *segment;
         self.resent_pkts += u32::from(!was_under_way);
         self.unlink(id);
@@ -381,7 +385,12 @@ mod tests {
     fn board(segments: u64) -> Scoreboard {
         let mut board = Scoreboard::default();
         for i in 0..segments {
-            board.push(Instant::from_millis(i), i * MSS..(i + 1) * MSS, false);
+            board.push(
+                Instant::from_millis(i),
+                i * MSS..(i + 1) * MSS,
+                false,
+                Mark::default(),
+            );
         }
         board
     }
@@ -393,7 +402,7 @@ mod tests {
     fn lost(board: &mut Scoreboard) -> Vec<u64> {
         core::iter::from_fn(|| {
             let id = board.next_lost()?;
-            board.resend(Instant::from_millis(1_000), id)?;
+            board.resend(Instant::from_millis(1_000), id, Mark::default())?;
             Some(id)
         })
         .collect()
@@ -409,7 +418,7 @@ mod tests {
             let id = board.first_id + rng.below(u64::from(board.outstanding_pkts()) + 1);
             match rng.below(8) {
                 0..3 => {
-                    board.push(now, end..end + MSS, false);
+                    board.push(now, end..end + MSS, false, Mark::default());
                     end += MSS;
                 }
                 3 => board.acknowledge(id * MSS, |_, _| {}),
@@ -417,7 +426,7 @@ mod tests {
                 5 => board.mark_lost(id),
                 6 => {
                     if let Some(id) = board.next_lost() {
-                        board.resend(now, id);
+                        board.resend(now, id, Mark::default());
                     }
                 }
                 _ if rng.chance(0.05) => board.unmark_lost(),

@@ -14,8 +14,10 @@ use self::recovery::{Phase, Undo};
 use super::{
     Recovery, TcpConfig, TcpStats,
     congestion::{Controller, Window},
+    pacer::Pacer,
     prr::Prr,
     rack::Rack,
+    rate::RateSampler,
     rtt::{MIN_DEVIATION, RttEstimator},
     scoreboard::Scoreboard,
 };
@@ -119,6 +121,10 @@ pub(super) struct Sender {
     rack: Option<Rack>,
     window: Window,
     controller: Controller,
+    sampler: RateSampler,
+    pacer: Pacer,
+    /// When the pacer lets go what waits for nothing else.
+    departure_at: Option<Instant>,
     prr: Prr,
     phase: Phase,
     /// An episode ends when this position is acknowledged.
@@ -149,6 +155,7 @@ impl Sender {
         } else {
             config.initial_window.max(1)
         };
+        let smoothed_rtt = rtt.smoothed();
         Self {
             board: Scoreboard::default(),
             una: 1,
@@ -163,7 +170,10 @@ impl Sender {
             rtt,
             rack: (config.recovery == Recovery::Rack && negotiated.has_sack).then(Rack::new),
             window: Window::new(initial_window),
-            controller: Controller::new(config.cc),
+            controller: Controller::new(config.cc, initial_window, negotiated.mss, smoothed_rtt),
+            sampler: RateSampler::default(),
+            pacer: Pacer::default(),
+            departure_at: None,
             prr: Prr::default(),
             phase: Phase::Open,
             high: 1,
@@ -187,6 +197,7 @@ impl Sender {
     /// Adds `bytes` to the stream; `None`: without end. Nothing is added once closing.
     pub(super) fn write(&mut self, bytes: Option<u64>) {
         if !self.is_closing {
+            self.note_app_limit();
             let bytes = bytes.unwrap_or(NEVER);
             self.stream_end = self.stream_end.saturating_add(bytes).min(NEVER);
         }
@@ -238,7 +249,8 @@ impl Sender {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        crate::link::earliest(self.timer.map(|(at, _)| at), self.reorder_at)
+        let timer = crate::link::earliest(self.timer.map(|(at, _)| at), self.reorder_at);
+        crate::link::earliest(timer, self.departure_at)
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
@@ -276,16 +288,24 @@ impl Sender {
         {
             return Some(probe);
         }
+        self.departure_at = None;
         if self.board.in_flight_pkts() < self.window.cwnd
             && let Some(id) = self.board.next_lost()
         {
-            return self.resend(now, id);
+            return if self.is_held(now) {
+                None
+            } else {
+                self.resend(now, id)
+            };
         }
         self.restart_after_idle(now);
         let next = self
             .next_new()
             .filter(|_| self.board.in_flight_pkts() < self.window.cwnd);
         if let Some((end, has_fin)) = next {
+            if self.is_held(now) {
+                return None;
+            }
             return Some(self.send_new(now, end, has_fin));
         }
         self.validate_window();
@@ -349,8 +369,13 @@ impl Sender {
             self.last_small_end = self.nxt;
         }
         let was_idle = self.board.outstanding_pkts() == 0;
-        self.board.push(now, start..self.nxt, has_fin);
-        self.on_sent(now);
+        if self.board.in_flight_pkts() == 0 && self.sampler.is_app_limited() {
+            self.controller.on_restart(now, &mut self.window);
+        }
+        let delivered_pkts = self.board.delivered_pkts;
+        let mark = self.sampler.mark(now, was_idle, delivered_pkts);
+        self.board.push(now, start..self.nxt, has_fin, mark);
+        self.on_sent(now, end - start);
         if was_idle || !matches!(self.timer, Some((_, TimerKind::Retransmission))) {
             self.arm_probe_or_retransmission(now);
         }
@@ -364,7 +389,8 @@ impl Sender {
     }
 
     fn resend(&mut self, now: Instant, id: u64) -> Option<Outgoing> {
-        let segment = self.board.resend(now, id)?;
+        let mark = self.sampler.mark(now, false, self.board.delivered_pkts);
+        let segment = self.board.resend(now, id, mark)?;
         self.counters.retransmits += 1;
         self.first_resend_ms.get_or_insert(timestamp(now));
         if let Some(undo) = &mut self.undo {
@@ -373,7 +399,7 @@ impl Sender {
         if id == self.board.first_id() {
             self.arm_retransmission(now);
         }
-        self.on_sent(now);
+        self.on_sent(now, segment.end - segment.start);
         Some(Outgoing {
             start: segment.start,
             end: segment.end - u64::from(segment.has_fin),
@@ -383,11 +409,40 @@ impl Sender {
         })
     }
 
-    fn on_sent(&mut self, now: Instant) {
+    fn on_sent(&mut self, now: Instant, len_bytes: u64) {
         self.last_sent_at = now;
+        if let Some(pacing) = self.controller.pacing() {
+            self.pacer.on_sent(now, len_bytes, pacing);
+        }
         if self.phase.is_reducing() {
             self.prr.on_sent();
         }
+    }
+
+    /// Whether the pacer holds what could be sent; then it is the next thing to wait for.
+    fn is_held(&mut self, now: Instant) -> bool {
+        let at = self.pacer.next_at(now);
+        let is_held = at > now && self.controller.pacing().is_some();
+        self.departure_at = is_held.then_some(at);
+        is_held
+    }
+
+    /// Notes that what is delivered next is the application's pace, not the path's.
+    fn note_app_limit(&mut self) {
+        let has_less_than_a_segment =
+            self.stream_end.saturating_sub(self.nxt) < u64::from(self.mss);
+        if has_less_than_a_segment
+            && self.board.in_flight_pkts() < self.window.cwnd
+            && self.board.lost_pkts() <= self.board.resent_pkts()
+        {
+            self.note_low_flight();
+        }
+    }
+
+    /// Notes that what is in flight is less than the path takes.
+    fn note_low_flight(&mut self) {
+        let until = self.board.delivered_pkts + u64::from(self.board.in_flight_pkts());
+        self.sampler.on_app_limited(until);
     }
 
     fn send_probe(&mut self, now: Instant, kind: TimerKind) -> Option<Outgoing> {
@@ -453,7 +508,11 @@ impl Sender {
     }
 
     fn restart_after_idle(&mut self, now: Instant) {
-        if self.board.outstanding_pkts() > 0 || self.nxt == 1 || self.next_new().is_none() {
+        if self.board.outstanding_pkts() > 0
+            || self.nxt == 1
+            || self.controller.is_autonomous()
+            || self.next_new().is_none()
+        {
             return;
         }
         let idle = now.since(self.last_sent_at);

@@ -1,5 +1,6 @@
 //! Two connections over two emulated links on a virtual clock.
 
+mod bbr;
 mod behaviour;
 mod delivery;
 

@@ -86,7 +86,7 @@ pub(crate) fn text(groups: &[Group]) -> String {
         }
         let kind = rows.first().map(|row| row.flow.kind);
         let (lost, delay) = match kind {
-            Some(FlowKind::Tcp) => ("resent", "rtt"),
+            Some(FlowKind::Quic | FlowKind::Tcp) => ("resent", "rtt"),
             _ => ("loss %", "delay"),
         };
         put(
@@ -103,11 +103,11 @@ pub(crate) fn text(groups: &[Group]) -> String {
         for row in rows {
             let flow = &row.flow;
             let lost = match flow.kind {
-                FlowKind::Tcp => count(flow.retransmits),
+                FlowKind::Quic | FlowKind::Tcp => count(flow.retransmits),
                 FlowKind::Ping | FlowKind::Requests | FlowKind::Udp => short(flow.loss * 100.0),
             };
             let reorder = match flow.kind {
-                FlowKind::Tcp => "-".to_owned(),
+                FlowKind::Quic | FlowKind::Tcp => "-".to_owned(),
                 FlowKind::Ping | FlowKind::Requests | FlowKind::Udp => {
                     count(Some(flow.reorder_depth_max))
                 }

@@ -26,6 +26,7 @@ pub(super) fn traffic(
     let name = raw.name.clone().unwrap_or_else(|| {
         match raw.kind {
             raw::Kind::Ping => "ping",
+            raw::Kind::Quic => "quic",
             raw::Kind::Requests => "requests",
             raw::Kind::Tcp => "tcp",
             raw::Kind::Udp => "udp",
@@ -77,6 +78,7 @@ pub(super) fn traffic(
         raw::Kind::Ping => TrafficKind::Ping {
             interval: interval(20)?,
         },
+        raw::Kind::Quic => TrafficKind::Quic,
         raw::Kind::Requests => TrafficKind::Requests {
             size: raw.size.unwrap_or(Bytes::new(30_000)),
             interval: interval(200)?,

@@ -12,8 +12,9 @@ use pleach_core::time::Instant;
 
 use super::{AckInfo, DUP_THRESHOLD, MIN_DEVIATION, Prr, Sender, pkts_of, timestamp};
 use crate::tcp::{
-    congestion::Ack,
+    congestion::{Ack, Delivery, Episode},
     rack::{Rack, Situation},
+    rate::Newest,
     scoreboard::{Scoreboard, Sent},
 };
 
@@ -31,6 +32,14 @@ impl Phase {
     /// Whether proportional rate reduction sets the window.
     pub(super) const fn is_reducing(self) -> bool {
         matches!(self, Self::Cwr | Self::Recovery)
+    }
+
+    const fn episode(self) -> Episode {
+        match self {
+            Self::Open | Self::Disorder | Self::Cwr => Episode::None,
+            Self::Recovery => Episode::Recovery,
+            Self::Loss => Episode::Loss,
+        }
     }
 }
 
@@ -59,6 +68,8 @@ struct Sample {
     has_original: bool,
     /// The lowest segment delivered after a later one though sent once.
     reordered_id: Option<u64>,
+    /// The one sent last.
+    newest: Option<Newest>,
     bytes: u64,
 }
 
@@ -66,6 +77,7 @@ impl Sample {
     fn add(&mut self, id: u64, segment: &Sent, prior_highest: u64, high: u64, is_sack: bool) {
         if !segment.is_sacked {
             self.bytes += segment.end - segment.start;
+            self.newest = Some(Newest::of(self.newest, segment));
         }
         if segment.was_resent {
             self.has_resent |= !is_sack;
@@ -113,6 +125,8 @@ impl Sender {
         let prior_delivered = self.board.delivered_pkts;
         let prior_lost = self.board.total_lost_pkts;
         let prior_first_id = self.board.first_id();
+        let prior_in_flight = self.board.in_flight_pkts();
+        let was_outstanding = self.board.outstanding_pkts() > 0;
         let is_window_update = info.window_end != self.window_end;
         self.window_end = self.window_end.max(info.window_end);
         if let Some((start, end)) = info.dsack {
@@ -136,7 +150,7 @@ impl Sender {
             self.consecutive_timeouts = 0;
         }
         self.note_reordering(&sample);
-        self.take_round_trip(info, &sample, is_advance, newly_delivered);
+        let rtt = self.take_round_trip(info, &sample, is_advance, newly_delivered);
         if let Some(rack) = &mut self.rack {
             rack.update_window(self.una, self.nxt);
         }
@@ -153,8 +167,32 @@ impl Sender {
         if is_advance {
             self.arm_probe_or_retransmission(now);
         }
-        let has_new_loss = self.board.total_lost_pkts > prior_lost;
-        self.adjust_window(now, is_advance, newly_delivered, has_new_loss);
+        let newly_lost = self.board.total_lost_pkts - prior_lost;
+        let delivered = self.board.delivered_pkts;
+        let min_rtt = self.rtt.min();
+        let rate = self.sampler.on_ack(now, sample.newest, delivered, min_rtt);
+        if !self.controller.is_autonomous() {
+            self.adjust_window(now, is_advance, newly_delivered, newly_lost > 0);
+        } else if was_outstanding {
+            let delivery = Delivery {
+                now,
+                sample: rate,
+                newly_delivered_pkts: u32::try_from(newly_delivered).unwrap_or(u32::MAX),
+                newly_lost_pkts: u32::try_from(newly_lost).unwrap_or(u32::MAX),
+                delivered_pkts: delivered,
+                delivered_at: self.sampler.delivered_at(),
+                prior_in_flight_pkts: prior_in_flight,
+                in_flight_pkts: self.board.in_flight_pkts(),
+                rtt,
+                smoothed_rtt: self.rtt.smoothed(),
+                episode: self.phase.episode(),
+                next_departure_at: self.pacer.next_at(now),
+            };
+            self.controller.on_delivery(&mut self.window, &delivery);
+            if self.controller.is_holding_back() {
+                self.note_low_flight();
+            }
+        }
         true
     }
 
@@ -293,13 +331,14 @@ impl Sender {
         }
     }
 
+    /// The round trip of the newest segment delivered.
     fn take_round_trip(
         &mut self,
         info: &AckInfo<'_>,
         sample: &Sample,
         is_advance: bool,
         newly_delivered: u64,
-    ) {
+    ) -> Option<Duration> {
         let now = info.now;
         let clean = sample.acked.filter(|_| !sample.has_resent);
         let newest = sample
@@ -323,6 +362,7 @@ impl Sender {
             self.controller
                 .on_rtt_sample(&mut self.window, &ack, newest);
         }
+        newest.or(plausible)
     }
 
     /// RFC 8985 section 7.4: whether the probe repaired a loss.
@@ -507,6 +547,9 @@ impl Sender {
     }
 
     fn end_reduction(&mut self) {
+        if self.controller.is_autonomous() {
+            return;
+        }
         self.window.cwnd = self.window.ssthresh;
         self.controller.on_recovered(&mut self.window, self.mss);
     }
@@ -602,7 +645,10 @@ impl Sender {
         };
         if let Some(prior_ssthresh) = undo.prior_ssthresh {
             self.counters.undos += 1;
-            self.window.cwnd = self.window.cwnd.max(undo.prior_cwnd);
+            self.controller.on_undo();
+            if !self.controller.is_autonomous() {
+                self.window.cwnd = self.window.cwnd.max(undo.prior_cwnd);
+            }
             self.window.ssthresh = self.window.ssthresh.max(prior_ssthresh);
         }
     }
@@ -631,6 +677,9 @@ impl Sender {
     }
 
     fn reduce(&mut self, newly_delivered: u32, is_progress: bool) {
+        if self.controller.is_autonomous() {
+            return;
+        }
         let in_flight = self.board.in_flight_pkts();
         let ssthresh = self.window.ssthresh;
         if let Some(cwnd) = self

@@ -57,6 +57,7 @@ proptest! {
         duplication in 0.0..0.3_f64,
         jitter_us in prop_oneof![Just(0), 0..30_000_u64],
         cc in prop_oneof![
+            Just(CongestionControl::Bbr),
             Just(CongestionControl::Cubic),
             Just(CongestionControl::NewReno),
             Just(CongestionControl::Westwood)
