@@ -52,6 +52,8 @@ pub struct Path {
     pub loss: loss::Loss,
     /// How fast to send, from the two above.
     pub rate_control: rate_control::RateControl,
+    /// Whether no other is quicker.
+    pub is_quickest: bool,
     /// When a packet last waited for the pacer.
     pub limited_at: Option<Instant>,
     /// When a packet may go.
@@ -108,6 +110,7 @@ impl Path {
             rate: rate::DeliveryRate::new(),
             loss: loss::Loss::new(),
             rate_control: rate_control::RateControl::default(),
+            is_quickest: true,
             limited_at: None,
             pacer: pacer::Pacer::new(Bytes::new(1500)),
             sender: sender::Sender::default(),
@@ -132,7 +135,7 @@ impl Path {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
         };
-        let carried = self.rate_control.pace(now, self.rtt.smoothed().unwrap_or(INITIAL_RTT), &self.rate);
+        let carried = self.rate_control.pace(now, self.rtt.smoothed().unwrap_or(INITIAL_RTT), self.is_quickest, &self.rate);
         let carried = carried.filter(|_| is_adaptive);
         self.pacer.set_smooth(self.rate_control.is_shallow());
         self.pacer

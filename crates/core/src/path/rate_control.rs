@@ -378,10 +378,10 @@ impl RateControl {
 
     /// The pace; `None`: no limit is known.
     #[must_use]
-    pub fn pace(&self, now: Instant, rtt: Duration, rate: &DeliveryRate) -> Option<Bitrate> {
+    pub fn pace(&self, now: Instant, rtt: Duration, is_quickest: bool, rate: &DeliveryRate) -> Option<Bitrate> {
         if self.is_searching {
             let first = Bitrate::from_transfer(FIRST_WINDOW_BYTES, rtt.max(LEAST_FIRST_RTT))?;
-            let shown = rate.max().map_or(Bitrate::ZERO, |max| max.scale(SEARCH_PERCENT, 100));
+            let shown = rate.max().map_or(Bitrate::ZERO, |max| max.scale(if is_quickest { SEARCH_PERCENT } else { GENTLE_PERCENT }, 100));
             return Some(shown.max(first));
         }
         let max = rate.max().filter(|_| self.is_known(now))?;
@@ -508,6 +508,8 @@ const LEAST_FIRST_RTT: Duration = Duration::from_millis(4);
 /// How fast a path is searched, in percent of what it has carried: a TCP in slow start doubles its rate within a round
 /// trip, which the newest measurement is behind.
 const SEARCH_PERCENT: u64 = 250;
+/// The same of a path that others carry the flow beside.
+const GENTLE_PERCENT: u64 = 160;
 /// Shortest time between two rises of the ceiling.
 const LEAST_ROUND: Duration = Duration::from_millis(100);
 

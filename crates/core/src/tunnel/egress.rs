@@ -372,6 +372,14 @@ impl Tunnel {
                 in_flight: path.sender.in_flight(),
             }
         }));
+        let first = views
+            .iter()
+            .filter(|view| view.usable)
+            .min_by_key(|view| view.extra_delay)
+            .map(|view| view.id);
+        for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
+            path.is_quickest = first == Some(path.id);
+        }
         let is_held_back = self.scheduler.spills() && hold_back(&mut views);
         self.views = views;
         is_held_back
