@@ -48,6 +48,9 @@ pub struct RateControl {
     reference: Option<RelativeDelay>,
     /// Least delays of late: jitter is shorter.
     delays: Standing,
+    /// The newest of them, and how much one differs from the next.
+    last_delay: i32,
+    jitter: Duration,
     /// The path's own delay.
     base: WindowedMin<i32>,
     /// Whether the path's own delay is that under load.
@@ -96,6 +99,8 @@ struct Drain {
     since: Instant,
     /// The queue when it began.
     from: Duration,
+    /// The largest rate delivered since a round trip later.
+    most: Bitrate,
     /// The pace meanwhile: below what the path is taken to carry.
     pace: Bitrate,
 }
@@ -176,6 +181,8 @@ impl Default for RateControl {
             filled_at: None,
             reference: None,
             delays: Standing::default(),
+            last_delay: 0,
+            jitter: Duration::ZERO,
             base: WindowedMin::new(BASE_WINDOW),
             is_base_loaded: false,
             queue: Duration::ZERO,
@@ -301,10 +308,14 @@ impl RateControl {
 
     fn on_delay(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
         let reference = *self.reference.get_or_insert(signals.delay);
+        let micros = signals.delay.micros_from(reference);
+        let step = Duration::from_micros(micros.abs_diff(self.last_delay).into());
+        self.last_delay = micros;
+        self.jitter = self.jitter * 15 / 16 + step.min(MOST_STEP) / 16;
         let packets = signals.received;
         let standing = self
             .delays
-            .insert(now, signals.delay.micros_from(reference), packets);
+            .insert(now, micros, packets);
         let max = rate.max().unwrap_or(Bitrate::ZERO);
         let latest = rate.latest().map_or(max, |sample| sample.rate);
         if self.filled_at.is_none_or(|at| now.since(at) > MEMORY) {
@@ -328,12 +339,17 @@ impl RateControl {
         let is_stale = now.since(emptied_at) > EMPTY_EVERY;
         let goal = if is_stale { EMPTY } else { low };
         let rtt = signals.rtt;
+        let gross = self.gross(latest);
+        if let Some(drain) = &mut self.drain
+            && now.since(drain.since) > rtt
+        {
+            drain.most = drain.most.max(gross);
+        }
         match self.drain {
             Some(_) if queue < goal => self.drain = None,
             Some(drain) if now.since(drain.since) > (rtt * 4).max(LEAST_TEST) => {
-                let carried = rate.latest().map_or(Bitrate::ZERO, |sample| self.gross(sample.rate));
-                let as_sent = drain.pace.scale(95, 100)..drain.pace.scale(105, 100);
-                if queue > drain.from * 3 / 4 && as_sent.contains(&carried) {
+                let is_slower = drain.most < drain.pace.scale(90, 100);
+                if queue > drain.from / 2 && !is_slower {
                     self.drain = None;
                     self.base = WindowedMin::new(BASE_WINDOW);
                     self.base.insert(now, standing);
@@ -341,6 +357,7 @@ impl RateControl {
                     self.queue = Duration::ZERO;
                     self.emptied_at = Some(now);
                 } else {
+                    let carried = drain.most.min(self.gross(max));
                     self.drain = Some(Drain::begin(now, queue, low, rtt, carried));
                 }
             }
@@ -411,12 +428,12 @@ impl RateControl {
 
     /// A queue below this needs more.
     fn low(&self, rate: Bitrate) -> Duration {
-        LOW.max(LOW_BYTES / rate.max(LEAST))
+        LOW.max(LOW_BYTES / rate.max(LEAST)).max(self.jitter * 3 / 2)
     }
 
     /// A queue above this is drained.
     fn high(&self, rate: Bitrate) -> Duration {
-        HIGH.max(HIGH_BYTES / rate.max(LEAST))
+        HIGH.max(HIGH_BYTES / rate.max(LEAST)).max(self.jitter * 3)
     }
 }
 
@@ -460,6 +477,7 @@ impl Drain {
         Self {
             since: now,
             from: queue,
+            most: Bitrate::ZERO,
             pace: carried.scale(100 - cut, 100).max(LEAST),
         }
     }
@@ -468,6 +486,8 @@ impl Drain {
 /// A queue stands if it does not fall below its length for so long; jitter is shorter.
 const STANDING: Duration = Duration::from_millis(40);
 const STANDING_PKTS: u64 = 24;
+/// A larger step from one report to the next is none of jitter.
+const MOST_STEP: Duration = Duration::from_millis(50);
 /// How long the least delay is remembered.
 const BASE_WINDOW: Duration = Duration::from_secs(10);
 /// A queue below this needs more.
