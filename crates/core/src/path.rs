@@ -52,6 +52,8 @@ pub struct Path {
     pub loss: loss::Loss,
     /// How fast to send, from the two above.
     pub rate_control: rate_control::RateControl,
+    /// When to say that nothing follows the last data datagram.
+    pub tail_at: Option<Instant>,
     /// Whether no other is quicker.
     pub is_quickest: bool,
     /// When a packet last waited for the pacer.
@@ -110,6 +112,7 @@ impl Path {
             rate: rate::DeliveryRate::new(),
             loss: loss::Loss::new(),
             rate_control: rate_control::RateControl::default(),
+            tail_at: None,
             is_quickest: true,
             limited_at: None,
             pacer: pacer::Pacer::new(Bytes::new(1500)),

@@ -267,6 +267,20 @@ impl Resequencer {
         verdict
     }
 
+    /// Takes note that nothing follows the datagram `path_seq` on `path`, which carried `seq`, for now.
+    pub fn on_tail(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        (path_seq, seq): (Seq, Seq),
+        out: &mut VecDeque<PacketBuf>,
+    ) {
+        if self.covers(seq) || seq.distance_from(self.next).unsigned_abs() < MAX_SPAN {
+            self.paths[path.index()].on_tail(now, seq, path_seq);
+            self.settle_gaps(now, out);
+        }
+    }
+
     /// Releases what the passing of time allows.
     pub fn on_timeout(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         self.settle_gaps(now, out);

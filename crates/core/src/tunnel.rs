@@ -357,6 +357,7 @@ impl Tunnel {
                 [
                     path.health.next_deadline(),
                     path.receiver.report_due(),
+                    path.tail_at,
                     announce,
                 ]
                 .into_iter()

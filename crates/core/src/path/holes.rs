@@ -70,23 +70,41 @@ impl Holes {
             return;
         }
         self.highest = Some(seq);
-        let count = (step.unsigned_abs() - 1).min(LONGEST);
-        if count > 0 {
-            if self.holes.len() == MAX_HOLES {
-                self.holes.pop_front();
-            }
-            self.holes.push_back(Hole {
-                first: seq.minus(count),
-                count,
-                end: seq,
-                seen_at: now,
-                told: 0,
-                tell_at: now + self.window,
-            });
-        }
+        self.dig(now, step.unsigned_abs() - 1, seq);
         if self.window != FIRST_WINDOW && self.disproved_at.is_none_or(|at| now.since(at) > CALM) {
             self.window = FIRST_WINDOW;
         }
+    }
+
+    /// Notes that nothing follows the datagram `seq` for now: what has not come up to it is missing.
+    pub fn on_tail(&mut self, now: Instant, seq: Seq) {
+        let Some(highest) = self.highest else {
+            return;
+        };
+        let missing = seq.distance_from(highest);
+        if missing > 0 {
+            self.highest = Some(seq);
+            self.dig(now, missing.unsigned_abs(), seq.plus(1));
+        }
+    }
+
+    /// Notes that `count` numbers before `end` have not come.
+    fn dig(&mut self, now: Instant, count: u32, end: Seq) {
+        let count = count.min(LONGEST);
+        if count == 0 {
+            return;
+        }
+        if self.holes.len() == MAX_HOLES {
+            self.holes.pop_front();
+        }
+        self.holes.push_back(Hole {
+            first: end.minus(count),
+            count,
+            end,
+            seen_at: now,
+            told: 0,
+            tell_at: now + self.window,
+        });
     }
 
     /// When something is to be told.

@@ -88,6 +88,13 @@ impl Receiver {
         delay
     }
 
+    /// Takes note that nothing follows the data datagram `path_seq` for now.
+    pub fn on_tail(&mut self, now: Instant, path_seq: Seq) {
+        if self.holes.is_active() {
+            self.holes.on_tail(now, path_seq);
+        }
+    }
+
     /// Takes note of a control datagram, which tells the delay as well as data does.
     pub fn on_control(&mut self, now: Instant, sent_us: u32) {
         self.heard_at = Some(now);

@@ -78,6 +78,12 @@ impl Sender {
         self.next_data
     }
 
+    /// Number and place in the association's order of the last data datagram.
+    #[must_use]
+    pub fn last(&self) -> Option<(u64, Seq)> {
+        Some((self.next_data.checked_sub(1)?, self.last_global?))
+    }
+
     /// Takes a number for a control datagram.
     pub fn take_control(&mut self) -> u64 {
         let number = self.next_control;

@@ -4,7 +4,12 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{Arrival, InOrder, Resequencer, Stats, Verdict};
-use crate::{packet::PacketBuf, time::Instant, wire::control::Order};
+use crate::{
+    ids::{PathId, Seq},
+    packet::PacketBuf,
+    time::Instant,
+    wire::control::Order,
+};
 
 /// A reorder buffer, dispatched by enum. Methods are those of [`Resequencer`].
 #[derive(Debug)]
@@ -58,6 +63,19 @@ impl AnyResequencer {
         match self {
             Self::Global(order) => order.on_packet(now, arrival, out, dropped),
             Self::PerFlow(order) => order.on_packet(now, arrival, out, dropped),
+        }
+    }
+
+    /// See [`Resequencer::on_tail`]; with one order for all, time alone tells.
+    pub fn on_tail(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        last: (Seq, Seq),
+        out: &mut VecDeque<PacketBuf>,
+    ) {
+        if let Self::PerFlow(order) = self {
+            order.on_tail(now, path, last, out);
         }
     }
 

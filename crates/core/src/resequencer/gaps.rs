@@ -99,6 +99,17 @@ impl PathOrder {
         }
     }
 
+    /// Notes that nothing follows the datagram `path_seq`, which carried `seq`, for now.
+    pub(super) fn on_tail(&mut self, now: Instant, seq: Seq, path_seq: Seq) {
+        let Some((highest, _)) = self.highest else {
+            return;
+        };
+        if path_seq.distance_from(highest) > 0 {
+            self.on_arrival(now, seq, path_seq.plus(1), Some(seq));
+            self.highest = Some((path_seq, seq));
+        }
+    }
+
     /// Whether `seq` may still be under way on this path: packets keep coming on it, and none later than `seq` has.
     pub(super) fn may_bring(&self, now: Instant, seq: Seq) -> bool {
         let Some((_, highest_global)) = self.highest else {

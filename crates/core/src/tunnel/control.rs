@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use super::{Shared, Tunnel};
+use super::{Shared, Tunnel, egress::wire_seq};
 use crate::{
     counters::DropReason,
     ids::PathId,
@@ -77,6 +77,15 @@ impl Tunnel {
             if writer.push(&frame) {
                 path.announced.due = Some(now + ANNOUNCE_AGAIN);
             }
+        }
+        if path.tail_at.take_if(|at| *at <= now).is_some()
+            && let Some((counter, global_seq)) = path.sender.last()
+        {
+            let path_seq = wire_seq(counter);
+            let _ = writer.push(&Frame::Tail {
+                path_seq,
+                global_seq,
+            });
         }
         if path.health.probe_due(now) {
             let token = path.probes.start(now);
@@ -201,6 +210,16 @@ impl Tunnel {
                 }
                 Frame::ReceptionAck { version } => self.on_reception_ack(version),
                 Frame::Losses { path, report } => self.on_losses(now, path, &report),
+                Frame::Tail {
+                    path_seq,
+                    global_seq,
+                } => {
+                    if let Some(path) = self.path_mut(id) {
+                        path.receiver.on_tail(now, path_seq);
+                    }
+                    let last = (path_seq, global_seq);
+                    self.resequencer.on_tail(now, id, last, shared.delivered);
+                }
                 Frame::Missing { path, ranges } => self.on_missing(now, path, ranges, shared),
             }
         }

@@ -257,6 +257,7 @@ impl Tunnel {
         numbered: Option<Numbered>,
         shared: &mut Shared<'_>,
     ) {
+        let is_kept = self.scheduler.repairs();
         self.counts.packets_out += 1;
         self.repairs.on_sent(len);
         let view = &mut self.views[index];
@@ -266,6 +267,9 @@ impl Tunnel {
         path.sender
             .on_sent(now, len, global_seq, numbered, shared.pool);
         path.health.on_sent(now);
+        if is_kept && path.sender.lost_pkts() > 0 {
+            path.tail_at = Some(now + TAIL_AFTER);
+        }
         path.pacer.on_sent(now, Bytes::of_len(len));
         view.in_flight = path.sender.in_flight();
         view.ready = path.pacer.can_send(now);
@@ -465,5 +469,7 @@ pub(super) const fn wire_seq(counter: u64) -> Seq {
     Seq(counter as u32)
 }
 
+/// A path on which nothing follows for so long is told to be at rest, if it loses: earlier than the other end gives up.
+const TAIL_AFTER: Duration = Duration::from_millis(1);
 /// Older packets are of no use to anybody: their senders have sent them again, or given up.
 const REINJECT_WITHIN: Duration = Duration::from_secs(2);

@@ -13,6 +13,7 @@
 //! | 7, 8 | [`Frame::Reception`], [`Frame::ReceptionAck`] | until acknowledged |
 //! | 9 | [`Frame::Losses`] | on the two best paths back, if asked for |
 //! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
+//! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
 
 use core::time::Duration;
 
@@ -186,6 +187,13 @@ pub enum Frame<'a> {
         path: PathId,
         /// Their numbers.
         ranges: MissingRanges<'a>,
+    },
+    /// Nothing follows for now on the path this travels: what has not come by now is lost.
+    Tail {
+        /// Number of the last data datagram.
+        path_seq: Seq,
+        /// Its place in the association's order.
+        global_seq: Seq,
     },
 }
 
@@ -362,6 +370,14 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(ranges.0);
                 TYPE_MISSING
             }
+            Frame::Tail {
+                path_seq,
+                global_seq,
+            } => {
+                body.u32(path_seq.0);
+                body.u32(global_seq.0);
+                TYPE_TAIL
+            }
         };
         let end = body.len;
         let fits = body.fits && end <= self.out.len();
@@ -447,6 +463,12 @@ impl<'a> Iterator for Frames<'a> {
                         ranges: MissingRanges(value.0),
                     });
                 }
+                TYPE_TAIL => {
+                    return Some(Frame::Tail {
+                        path_seq: Seq(value.u32()?),
+                        global_seq: Seq(value.u32()?),
+                    });
+                }
                 _ => {}
             }
         }
@@ -464,6 +486,7 @@ const TYPE_RECEPTION: u8 = 7;
 const TYPE_RECEPTION_ACK: u8 = 8;
 const TYPE_LOSSES: u8 = 9;
 const TYPE_MISSING: u8 = 10;
+const TYPE_TAIL: u8 = 11;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
 /// hold packets for ever.
