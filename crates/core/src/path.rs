@@ -25,6 +25,7 @@ pub mod rate_control;
 pub mod receiver;
 pub mod rtt;
 pub mod sender;
+pub mod train;
 mod window;
 
 /// One path: a link of the client, and the way over it to the other end.
@@ -52,6 +53,10 @@ pub struct Path {
     pub loss: loss::Loss,
     /// How fast to send, from the two above.
     pub rate_control: rate_control::RateControl,
+    /// A first guess at its rate: asked for, and answered.
+    pub train_sender: train::TrainSender,
+    /// See [`train_sender`](Self::train_sender).
+    pub train_receiver: train::TrainReceiver,
     /// When to say that nothing follows the last data datagram.
     pub tail_at: Option<Instant>,
     /// Whether no other is quicker.
@@ -112,6 +117,8 @@ impl Path {
             rate: rate::DeliveryRate::new(),
             loss: loss::Loss::new(),
             rate_control: rate_control::RateControl::default(),
+            train_sender: train::TrainSender::default(),
+            train_receiver: train::TrainReceiver::default(),
             tail_at: None,
             is_quickest: true,
             limited_at: None,

@@ -358,6 +358,8 @@ impl Tunnel {
                     path.health.next_deadline(),
                     path.receiver.report_due(),
                     path.tail_at,
+                    path.train_sender.due().filter(|_| self.scheduler.repairs()),
+                    path.train_receiver.due(),
                     announce,
                 ]
                 .into_iter()

@@ -122,6 +122,13 @@ impl DeliveryRate {
         Some(sample)
     }
 
+    /// Begins with a guess, which the first samples that count replace when they are larger, or in time.
+    pub fn guess(&mut self, now: Instant, rate: Bitrate) {
+        if self.max().is_none_or(|max| max < rate) {
+            self.max.insert(now, Reverse(rate));
+        }
+    }
+
     /// The newest sample; `None` before the first, here and below.
     #[must_use]
     pub const fn latest(&self) -> Option<RateSample> {

@@ -12,9 +12,11 @@ use crate::{
     path::{
         Path,
         delay::RelativeDelay,
+        health::State,
         rate::Delivered,
         rate_control::Signals,
         sender::{MAX_OUTSTANDING, Origin},
+        train::CAR_BYTES,
     },
     role::Role,
     sched::Scheduler,
@@ -22,7 +24,7 @@ use crate::{
     transmit::TxQueue,
     units::Bytes,
     wire::control::{
-        Frame, FrameWriter, Frames, MAX_RANGES, MissingRanges, MissingWriter, PathReport,
+        Frame, FrameWriter, Frames, LinkRole, MAX_RANGES, MissingRanges, MissingWriter, PathReport,
     },
 };
 
@@ -38,6 +40,7 @@ impl Tunnel {
             }
             if self.paths[index].is_some() {
                 self.send_path_control(now, index, out);
+                self.send_train(now, index, out);
             }
         }
         // More than once if more is missing than fits.
@@ -78,6 +81,13 @@ impl Tunnel {
                 path.announced.due = Some(now + ANNOUNCE_AGAIN);
             }
         }
+        if let Some((train, bytes, micros)) = path.train_receiver.take_result(now) {
+            let _ = writer.push(&Frame::Train {
+                train,
+                bytes,
+                micros,
+            });
+        }
         if path.tail_at.take_if(|at| *at <= now).is_some()
             && let Some((counter, global_seq)) = path.sender.last()
         {
@@ -100,6 +110,29 @@ impl Tunnel {
         writer.pad_to(padded_len);
         let len = writer.len();
         self.seal_control(now, id, &body[..len], out);
+    }
+
+    /// Sends what is due of a packet train, back to back.
+    fn send_train(&mut self, now: Instant, index: usize, out: &mut TxQueue) {
+        while self.scheduler.repairs() && !out.is_full() {
+            let Some(path) = self.paths[index].as_deref_mut() else {
+                return;
+            };
+            let id = path.id;
+            let is_allowed = path.route.is_some() && path.link.role == LinkRole::Active;
+            let Some((train, place)) = path.train_sender.next(now) else {
+                return;
+            };
+            if !is_allowed {
+                continue;
+            }
+            let mut body = [0; CAR_BYTES];
+            let mut writer = FrameWriter::new(&mut body);
+            let _ = writer.push(&Frame::Car { train, place });
+            writer.pad_to(CAR_BYTES);
+            let len = writer.len();
+            self.seal_control(now, id, &body[..len], out);
+        }
     }
 
     fn send_reports(&mut self, now: Instant, out: &mut TxQueue) {
@@ -168,7 +201,7 @@ impl Tunnel {
         body: &[u8],
         shared: &mut Shared<'_>,
     ) {
-        let is_paced = self.scheduler.is_paced();
+        let (role, is_paced) = (self.role, self.scheduler.is_paced());
         for frame in Frames::new(body) {
             match frame {
                 Frame::Ping { token, size } => {
@@ -220,6 +253,21 @@ impl Tunnel {
                     let last = (path_seq, global_seq);
                     self.resequencer.on_tail(now, id, last, shared.delivered);
                 }
+                Frame::Car { train, place } => {
+                    if let Some(path) = self.path_mut(id) {
+                        let len = body.len() + CONTROL_OVERHEAD;
+                        let len = u32::try_from(len).unwrap_or(u32::MAX);
+                        path.train_receiver.on_arrival(now, train, place, len);
+                    }
+                }
+                Frame::Train { bytes, micros, .. } => {
+                    if let Some(path) = self.path_mut(id)
+                        && let Some(rate) = path.train_sender.on_result(bytes, micros)
+                    {
+                        path.rate.guess(now, rate);
+                        path.pace(now, role, is_paced);
+                    }
+                }
                 Frame::Missing { path, ranges } => self.on_missing(now, path, ranges, shared),
             }
         }
@@ -238,6 +286,9 @@ impl Tunnel {
         let interval = path.feedback_interval();
         path.health
             .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
+        if path.health.state() != State::Up {
+            path.train_sender.on_up(now);
+        }
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
         self.view_paths(now);
@@ -383,6 +434,8 @@ const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(40);
 /// Longest control body in bytes: fits every path.
 pub(super) const MAX_BODY: usize = 1100;
+/// What a control datagram is longer than its frames, with UDP and IPv4 headers.
+const CONTROL_OVERHEAD: usize = 14 + 16 + 28;
 /// Room a report and what is missing may take, in bytes.
 const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
 /// When an unacknowledged link description is sent again.
@@ -401,7 +454,7 @@ mod tests {
         path::link::Link,
         queue::QueueConfig,
         sched::Policy,
-        wire::control::{LinkInfo, LinkRole},
+        wire::control::LinkInfo,
     };
 
     #[test]

@@ -13,6 +13,7 @@
 //! | 7, 8 | [`Frame::Reception`], [`Frame::ReceptionAck`] | until acknowledged |
 //! | 9 | [`Frame::Losses`] | on the two best paths back, if asked for |
 //! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
+//! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
 
 use core::time::Duration;
@@ -187,6 +188,22 @@ pub enum Frame<'a> {
         path: PathId,
         /// Their numbers.
         ranges: MissingRanges<'a>,
+    },
+    /// A datagram of a packet train on the path it travels, padded.
+    Car {
+        /// The train's number.
+        train: u8,
+        /// Its place in the train.
+        place: u8,
+    },
+    /// What came of a train on the path this travels.
+    Train {
+        /// Its number.
+        train: u8,
+        /// Bytes behind its first datagram, UDP and IPv4 headers included.
+        bytes: u32,
+        /// How long they took to arrive, in microseconds.
+        micros: u32,
     },
     /// Nothing follows for now on the path this travels: what has not come by now is lost.
     Tail {
@@ -370,6 +387,21 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(ranges.0);
                 TYPE_MISSING
             }
+            Frame::Car { train, place } => {
+                body.u8(*train);
+                body.u8(*place);
+                TYPE_CAR
+            }
+            Frame::Train {
+                train,
+                bytes,
+                micros,
+            } => {
+                body.u8(*train);
+                body.u32(*bytes);
+                body.u32(*micros);
+                TYPE_TRAIN
+            }
             Frame::Tail {
                 path_seq,
                 global_seq,
@@ -463,6 +495,19 @@ impl<'a> Iterator for Frames<'a> {
                         ranges: MissingRanges(value.0),
                     });
                 }
+                TYPE_CAR => {
+                    return Some(Frame::Car {
+                        train: value.u8()?,
+                        place: value.u8()?,
+                    });
+                }
+                TYPE_TRAIN => {
+                    return Some(Frame::Train {
+                        train: value.u8()?,
+                        bytes: value.u32()?,
+                        micros: value.u32()?,
+                    });
+                }
                 TYPE_TAIL => {
                     return Some(Frame::Tail {
                         path_seq: Seq(value.u32()?),
@@ -487,6 +532,8 @@ const TYPE_RECEPTION_ACK: u8 = 8;
 const TYPE_LOSSES: u8 = 9;
 const TYPE_MISSING: u8 = 10;
 const TYPE_TAIL: u8 = 11;
+const TYPE_CAR: u8 = 12;
+const TYPE_TRAIN: u8 = 13;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
 /// hold packets for ever.
