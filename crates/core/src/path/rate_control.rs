@@ -291,8 +291,10 @@ impl RateControl {
         if is_congested && !is_again {
             let carried = self.gross(window.rate).scale(97, 100);
             // Senders that back off make the rate fall below what the path carries.
-            let least = self.ceiling.filter(|_| !is_heavy);
-            let least = least.map_or(Bitrate::ZERO, |ceiling| ceiling.pace.scale(85, 100));
+            let before = self.ceiling.map(|ceiling| ceiling.pace);
+            let before = before.or(rate.max().map(|max| self.gross(max)));
+            let percent = if is_heavy { 70 } else { 85 };
+            let least = before.map_or(Bitrate::ZERO, |before| before.scale(percent, 100));
             self.filled_at = Some(now);
             self.calm_since = now;
             self.is_searching = false;

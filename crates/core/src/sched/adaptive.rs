@@ -122,7 +122,10 @@ impl Adaptive {
         let starts = paths.iter().filter(|path| path.usable);
         let starts = starts.map(|path| path.extra_delay);
         let best = starts.max_by_key(|start| (carried(*start), core::cmp::Reverse(*start)));
-        best.filter(|best| carried(*best) * 100 > carried(Duration::ZERO) * WORTH_PERCENT)
+        best.filter(|best| {
+            let percent = WORTH_PERCENT + best.as_millis();
+            carried(*best) * 100 > carried(Duration::ZERO) * percent
+        })
             .unwrap_or(Duration::ZERO)
     }
 }
@@ -152,7 +155,8 @@ impl Scheduler for Adaptive {
             let is_shown = !path.is_searching
                 || (path.rate.is_some() && path.queue_delay < SHORT_QUEUE)
                 || quickest == Some(path.id);
-            let is_worth = quickest == Some(path.id) || !is_large || Self::is_worth(path, total);
+            let is_alone = quickest == Some(path.id) && path.is_searching;
+            let is_worth = is_alone || !is_large || Self::is_worth(path, total);
             if !path.usable || !is_member || !is_shown || !is_worth {
                 continue;
             }
@@ -265,7 +269,7 @@ const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 const MAX_WAIT: Duration = Duration::from_millis(5);
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
-/// How much more slower paths must carry, in percent, to take a large flow from quicker ones.
+/// How much more slower paths must carry, in percent and for each millisecond, to take a large flow from quicker ones.
 const WORTH_PERCENT: u128 = 130;
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
 const LEAST_SHARE_PERCENT: u64 = 3;
