@@ -116,7 +116,10 @@ impl Adaptive {
             let rates = paths.iter().filter(inside).filter_map(|path| path.rate);
             rates.map(|rate| u128::from(rate.as_bps())).sum::<u128>()
         };
-        if !is_large || paths.iter().all(|path| path.extra_delay <= GATE) {
+        // What is near is left only when it is known to carry too little.
+        let is_near = |path: &PathView| path.usable && path.extra_delay <= GATE;
+        let is_open = paths.iter().any(|path| is_near(path) && path.is_searching);
+        if !is_large || is_open || paths.iter().all(is_near) {
             return Duration::ZERO;
         }
         let starts = paths.iter().filter(|path| path.usable);
