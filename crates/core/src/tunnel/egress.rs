@@ -189,7 +189,8 @@ impl Tunnel {
         let flags = Flags {
             is_reinjected: false,
             is_copy: true,
-            is_kept: false,
+            // It is not, but so the other end tells what is lost from what is late.
+            is_kept: true,
         };
         for index in (0..self.views.len()).filter(|index| set & (1 << index) != 0) {
             for _ in 0..times {
