@@ -150,17 +150,21 @@ impl Scheduler for Adaptive {
             .filter_map(|path| path.rate)
             .map(Bitrate::as_bps)
             .sum();
+        let is_chosen = |path: &PathView| {
+            let is_member = path.extra_delay >= from && path.extra_delay <= from + GATE;
+            // What is being searched carries what it has shown, while that makes no queue.
+            let is_quickest = quickest == Some(path.id);
+            let is_shown = path.rate.is_some() && path.queue_delay < SHORT_QUEUE;
+            let is_open = !path.is_searching || is_shown || is_quickest;
+            let is_alone = is_quickest && path.is_searching;
+            let is_worth = is_alone || !is_large || Self::is_worth(path, total);
+            path.usable && is_member && is_open && is_worth
+        };
+        let is_any = paths.iter().any(is_chosen);
         let mut ready: Option<(Instant, usize)> = None;
         let mut awaited: Option<Instant> = None;
         for (index, path) in paths.iter().enumerate() {
-            let is_member = path.extra_delay >= from && path.extra_delay <= from + GATE;
-            // What is being searched carries what it has shown, while that makes no queue.
-            let is_shown = !path.is_searching
-                || (path.rate.is_some() && path.queue_delay < SHORT_QUEUE)
-                || quickest == Some(path.id);
-            let is_alone = quickest == Some(path.id) && path.is_searching;
-            let is_worth = is_alone || !is_large || Self::is_worth(path, total);
-            if !path.usable || !is_member || !is_shown || !is_worth {
+            if !(is_chosen(path) || (path.usable && !is_any)) {
                 continue;
             }
             let line = &self.lines[slot(path)];
