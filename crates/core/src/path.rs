@@ -145,7 +145,12 @@ impl Path {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
         };
-        let carried = self.rate_control.pace(now, self.rtt.smoothed().unwrap_or(INITIAL_RTT), self.is_quickest, &self.rate);
+        let carried = self.rate_control.pace(
+            now,
+            self.rtt.smoothed().unwrap_or(INITIAL_RTT),
+            self.is_quickest,
+            &self.rate,
+        );
         let carried = carried.filter(|_| is_adaptive);
         self.pacer.set_smooth(self.rate_control.is_shallow());
         self.pacer

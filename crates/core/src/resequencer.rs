@@ -290,7 +290,8 @@ impl Resequencer {
             }
             let frontier = self.frontier;
             let repaired_at = self.repairs.due(now, frontier, held.seq);
-            if let Some(at) = repaired_at.filter(|_| held.since + self.repairs.longest_hold() > now) {
+            if let Some(at) = repaired_at.filter(|_| held.since + self.repairs.longest_hold() > now)
+            {
                 let limit = held.since + self.repairs.longest_hold();
                 if let Some(held) = &mut self.held[slot] {
                     held.deadline = limit.min(at);

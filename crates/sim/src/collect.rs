@@ -343,7 +343,7 @@ fn link_series(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkSeries> {
 
 fn flow_series(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> FlowSeries {
     let udp_only = |bins| match traffic.kind {
-TrafficKind::Udp { .. } => rate_series(scenario, bins),
+        TrafficKind::Udp { .. } => rate_series(scenario, bins),
         TrafficKind::Ping { .. }
         | TrafficKind::Quic
         | TrafficKind::Requests { .. }

@@ -101,8 +101,9 @@ struct Drain {
     from: Duration,
     /// The largest rate delivered since a round trip later.
     most: Bitrate,
-    /// The pace meanwhile: below what the path is taken to carry.
+    /// The pace meanwhile, and by how much it is below what the path is taken to carry.
     pace: Bitrate,
+    cut_percent: u32,
 }
 
 /// The least of the delays of at least [`STANDING`] and [`STANDING_PKTS`] packets: a few packets may all be late.
@@ -255,11 +256,6 @@ impl RateControl {
         };
     }
 
-    /// Debug.
-    pub fn debug(&self, now: Instant, rate: &DeliveryRate) -> String {
-        format!("q {:?} max {:?} latest {:?} search {} {:?} drain {:?} ceil {:?} known {}", self.queue, rate.max(), rate.latest(), self.is_searching, self.round, self.drain.map(|d| d.pace), self.ceiling.map(|c| c.pace), self.is_known(now))
-    }
-
     /// Whether the path's queue is so short that bursts overflow it.
     #[must_use]
     pub fn is_shallow(&self) -> bool {
@@ -315,9 +311,7 @@ impl RateControl {
         self.last_delay = micros;
         self.jitter = self.jitter * 15 / 16 + step.min(MOST_STEP) / 16;
         let packets = signals.received;
-        let standing = self
-            .delays
-            .insert(now, micros, packets);
+        let standing = self.delays.insert(now, micros, packets);
         let max = rate.max().unwrap_or(Bitrate::ZERO);
         let latest = rate.latest().map_or(max, |sample| sample.rate);
         if self.filled_at.is_none_or(|at| now.since(at) > MEMORY) {
@@ -351,7 +345,9 @@ impl RateControl {
             Some(_) if queue < goal => self.drain = None,
             Some(drain) if now.since(drain.since) > (rtt * 4).max(LEAST_TEST) => {
                 let is_slower = drain.most < drain.pace.scale(90, 100);
-                if queue > drain.from / 2 && !is_slower {
+                // As much of a queue as was sent less than is carried would be gone.
+                let gone = now.since(drain.since) * drain.cut_percent / 100;
+                if queue > drain.from / 2 && gone > drain.from / 2 && !is_slower {
                     self.drain = None;
                     self.base = WindowedMin::new(BASE_WINDOW);
                     self.base.insert(now, standing);
@@ -379,7 +375,9 @@ impl RateControl {
         let low = self.low(rate.max().unwrap_or(Bitrate::ZERO));
         let latest = rate.latest().map_or(Bitrate::ZERO, |sample| sample.rate);
         let paces = [signals.pace, self.round.pace].into_iter().flatten();
-        let is_at_pace = paces.min().is_some_and(|pace| self.gross(latest) > pace.scale(85, 100));
+        let is_at_pace = paces
+            .min()
+            .is_some_and(|pace| self.gross(latest) > pace.scale(85, 100));
         signals.is_limited && (is_at_pace || self.queue >= low + low / 3)
     }
 
@@ -397,10 +395,25 @@ impl RateControl {
 
     /// The pace; `None`: no limit is known.
     #[must_use]
-    pub fn pace(&self, now: Instant, rtt: Duration, is_quickest: bool, rate: &DeliveryRate) -> Option<Bitrate> {
+    pub fn pace(
+        &self,
+        now: Instant,
+        rtt: Duration,
+        is_quickest: bool,
+        rate: &DeliveryRate,
+    ) -> Option<Bitrate> {
         if self.is_searching {
             let first = Bitrate::from_transfer(FIRST_WINDOW_BYTES, rtt.max(LEAST_FIRST_RTT))?;
-            let shown = rate.max().map_or(Bitrate::ZERO, |max| max.scale(if is_quickest { SEARCH_PERCENT } else { GENTLE_PERCENT }, 100));
+            let shown = rate.max().map_or(Bitrate::ZERO, |max| {
+                max.scale(
+                    if is_quickest {
+                        SEARCH_PERCENT
+                    } else {
+                        GENTLE_PERCENT
+                    },
+                    100,
+                )
+            });
             return Some(shown.max(first));
         }
         let max = rate.max().filter(|_| self.is_known(now))?;
@@ -416,9 +429,7 @@ impl RateControl {
             };
             self.gross(max).scale(percent, 100)
         };
-        let pace = self
-            .ceiling
-            .map_or(pace, |ceiling| pace.min(ceiling.pace));
+        let pace = self.ceiling.map_or(pace, |ceiling| pace.min(ceiling.pace));
         Some(pace.max(LEAST))
     }
 
@@ -430,7 +441,8 @@ impl RateControl {
 
     /// A queue below this needs more.
     fn low(&self, rate: Bitrate) -> Duration {
-        LOW.max(LOW_BYTES / rate.max(LEAST)).max(self.jitter * 3 / 2)
+        LOW.max(LOW_BYTES / rate.max(LEAST))
+            .max(self.jitter * 3 / 2)
     }
 
     /// A queue above this is drained.
@@ -475,12 +487,13 @@ impl Drain {
     ) -> Self {
         let excess = queue.saturating_sub(goal).as_micros();
         let percent = excess * 100 / (rtt * 4).as_micros().max(1);
-        let cut = u64::try_from(percent).unwrap_or(100).clamp(8, 40);
+        let cut = u32::try_from(percent).unwrap_or(100).clamp(8, 40);
         Self {
             since: now,
             from: queue,
             most: Bitrate::ZERO,
-            pace: carried.scale(100 - cut, 100).max(LEAST),
+            pace: carried.scale(u64::from(100 - cut), 100).max(LEAST),
+            cut_percent: cut,
         }
     }
 }
@@ -536,229 +549,4 @@ const GENTLE_PERCENT: u64 = 160;
 const LEAST_ROUND: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{path::rate::Delivered, units::Bytes};
-
-    /// Feeds `millis` of delivery at `rate` in reports 10 ms apart; the pace after each.
-    fn deliver(
-        control: &mut RateControl,
-        meter: &mut DeliveryRate,
-        start: u64,
-        rate: Bitrate,
-        filled: bool,
-    ) -> Vec<Option<Bitrate>> {
-        (0..30)
-            .map(|i| {
-                let now = Instant::from_millis(start + i * 10);
-                let bytes = rate.bytes_in(now.since(Instant::ZERO));
-                let delivered = Delivered {
-                    bytes,
-                    packets: bytes.get() / 1000,
-                    tx_us: now.wire_micros(),
-                    rx_us: now.wire_micros(),
-                };
-                if let Some(sample) = meter.on_report(now, delivered, !filled) {
-                    control.on_sample(now, sample);
-                }
-                control.pace(now, meter)
-            })
-            .collect()
-    }
-
-    #[test]
-    fn only_a_filled_path_is_paced_and_a_tenth_above_its_rate() {
-        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
-        let rate = Bitrate::from_mbps(64);
-        assert!(
-            deliver(&mut control, &mut meter, 0, rate, false)
-                .iter()
-                .all(Option::is_none)
-        );
-        let pace = deliver(&mut control, &mut meter, 300, rate, true)
-            .pop()
-            .flatten()
-            .expect("paced");
-        assert!(
-            (Bitrate::from_mbps(69)..Bitrate::from_mbps(72)).contains(&pace),
-            "{pace}"
-        );
-        assert_eq!(
-            control.pace(Instant::from_millis(20_000), &meter),
-            None,
-            "forgotten"
-        );
-    }
-
-    #[test]
-    fn a_loss_eases_the_pace_for_a_while_and_not_at_once_again() {
-        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
-        let full = deliver(&mut control, &mut meter, 0, Bitrate::from_mbps(64), true)
-            .pop()
-            .flatten()
-            .expect("paced");
-        let rtt = Duration::from_millis(40);
-        control.on_loss(Instant::from_millis(300), rtt);
-        assert!(
-            control
-                .pace(Instant::from_millis(310), &meter)
-                .expect("paced")
-                < full.scale(85, 100)
-        );
-        assert_eq!(control.pace(Instant::from_millis(380), &meter), Some(full));
-        control.on_loss(Instant::from_millis(390), rtt);
-        assert_eq!(control.pace(Instant::from_millis(391), &meter), Some(full));
-    }
-
-    #[test]
-    fn a_tiny_first_estimate_does_not_hold_the_path_back() {
-        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
-        let paces = deliver(&mut control, &mut meter, 0, Bitrate::from_mbps(4), true);
-        assert_eq!(paces.last().copied().flatten(), Some(LEAST_PROBE));
-    }
-
-    const RTT: Duration = Duration::from_millis(40);
-
-    fn ms(millis: u64) -> Instant {
-        Instant::from_millis(millis)
-    }
-
-    fn full(control: &mut RateControl, meter: &mut DeliveryRate) -> Bitrate {
-        let paces = deliver(control, meter, 0, Bitrate::from_mbps(64), true);
-        paces
-            .last()
-            .copied()
-            .flatten()
-            .expect("paced")
-            .scale(100, 110)
-    }
-
-    #[test]
-    fn a_long_queue_is_drained_until_it_is_short() {
-        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
-        let max = full(&mut control, &mut meter);
-        let mut paced = |at: u64, queue: u64| {
-            control.on_delay(ms(at), Duration::from_millis(queue), RTT, &meter);
-            let pace = control.pace(ms(at), &meter).expect("paced");
-            pace.as_bps() * 100 / max.as_bps()
-        };
-        for (at, queue, percent) in [
-            (400, 2, 109..=111),
-            (500, 5, 102..=104),
-            (600, 8, 91..=92),
-            (700, 5, 91..=92),
-            (800, 2, 109..=111),
-            (900, 24, 86..=88),
-            (1000, 90, 86..=88),
-            (1100, 0, 109..=111),
-            (1200, 90, 59..=61),
-        ] {
-            let pace = paced(at, queue);
-            assert!(percent.contains(&pace), "{queue} ms: {pace} %");
-        }
-    }
-
-    /// A sender of 40 Mbit/s, or as much as its pace allows, after 290 ms of 64 Mbit/s.
-    struct Sent {
-        bytes: Bytes,
-        pace: Bitrate,
-    }
-
-    impl Sent {
-        fn new() -> Self {
-            Self {
-                bytes: Bitrate::from_mbps(64).bytes_in(Duration::from_millis(290)),
-                pace: Bitrate::from_mbps(40),
-            }
-        }
-
-        fn report(
-            &mut self,
-            now: Instant,
-            carried: Bitrate,
-            control: &mut RateControl,
-            meter: &mut DeliveryRate,
-        ) {
-            self.bytes += carried.bytes_in(Duration::from_millis(10));
-            let report = Delivered {
-                bytes: self.bytes,
-                packets: self.bytes.get() / 1000,
-                tx_us: now.wire_micros(),
-                rx_us: now.wire_micros(),
-            };
-            if let Some(sample) = meter.on_report(now, report, !control.is_full()) {
-                control.on_sample(now, sample);
-            }
-            let wanted = Bitrate::from_mbps(40);
-            self.pace = control.pace(now, meter).unwrap_or(wanted).min(wanted);
-        }
-    }
-
-    #[test]
-    fn a_delay_that_a_drain_does_not_shorten_is_no_queue() {
-        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
-        full(&mut control, &mut meter);
-        let mut sent = Sent::new();
-        let delay = Duration::from_millis(30);
-        // Whatever is sent is delivered.
-        let mut drains = |from: u64, until: u64, delay| {
-            let draining = (from / 10..until / 10).filter(|i| {
-                let now = ms(i * 10);
-                control.on_delay(now, delay, RTT, &meter);
-                sent.report(now, sent.pace, &mut control, &mut meter);
-                control.drain.is_some()
-            });
-            draining.count()
-        };
-        let first = drains(300, 2_000, delay);
-        assert!((20..60).contains(&first), "{first}0 ms, and then no more");
-        assert_eq!(drains(2_000, 2_200, delay + Duration::from_millis(6)), 0);
-        assert!(drains(2_200, 2_400, delay + Duration::from_millis(9)) > 10);
-        drains(2_400, 2_500, delay);
-        assert!(
-            drains(2_500, 8_500, delay) > 20,
-            "half forgotten: tested again"
-        );
-    }
-
-    #[test]
-    fn a_queue_that_never_empties_is_emptied_every_five_seconds() {
-        let mut control = RateControl::default();
-        let meter = DeliveryRate::new();
-        let queue = Duration::from_millis(5);
-        let mut drained = (0..600).filter(|i| {
-            control.on_delay(ms(i * 10), queue, RTT, &meter);
-            control.drain.is_some()
-        });
-        assert_eq!(drained.next(), Some(501));
-        control.on_delay(ms(6_000), Duration::from_millis(2), RTT, &meter);
-        assert!(control.drain.is_some(), "not empty yet");
-        control.on_delay(ms(6_010), Duration::from_micros(500), RTT, &meter);
-        assert!(control.drain.is_none());
-    }
-
-    #[test]
-    fn a_path_that_became_slower_is_drained_by_its_new_rate() {
-        let (mut control, mut meter) = (RateControl::default(), DeliveryRate::new());
-        full(&mut control, &mut meter);
-        // 64 Mbit/s become 8, and there are always 40 to send; the path's queue takes 2 s of what it carries.
-        let (rate, tick) = (Bitrate::from_mbps(8), Duration::from_millis(10));
-        let mut sent = Sent::new();
-        let mut waiting = Duration::ZERO;
-        let mut standing = Vec::new();
-        for i in 30..3_000 {
-            let now = ms(i * 10);
-            let offered = waiting + sent.pace.bytes_in(tick) / rate;
-            waiting = offered.saturating_sub(tick).min(Duration::from_secs(2));
-            control.on_delay(now, waiting, RTT, &meter);
-            let carried =
-                rate.min(rate.scale(u64::try_from(offered.as_micros()).unwrap_or(0), 10_000));
-            sent.report(now, carried, &mut control, &mut meter);
-            standing.push(waiting);
-        }
-        let longest = |part: &[Duration]| part.iter().max().copied();
-        assert!(longest(&standing[..200]) > Some(Duration::from_millis(500)));
-        let settled = longest(&standing[1_000..]).expect("samples");
-        assert!(settled < Duration::from_millis(30), "{settled:?}");
-    }
-}
+mod tests;

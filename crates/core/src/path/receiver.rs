@@ -130,11 +130,7 @@ impl Receiver {
     }
 
     /// The report, and what is missing into `missing`; `None` if nothing ever arrived. Taking counts as sending.
-    pub fn take_report(
-        &mut self,
-        now: Instant,
-        missing: &mut MissingWriter,
-    ) -> Option<PathReport> {
+    pub fn take_report(&mut self, now: Instant, missing: &mut MissingWriter) -> Option<PathReport> {
         let highest_at = self.highest_at?;
         let mut report = self.report;
         let waited = saturating_nanos(now.since(highest_at)) / 1_000;
@@ -173,7 +169,10 @@ mod tests {
     fn reports_are_due_an_interval_after_the_first_arrival() {
         let mut receiver = Receiver::default();
         assert_eq!(receiver.report_due(), None);
-        assert_eq!(receiver.take_report(Instant::ZERO, &mut MissingWriter::default()), None);
+        assert_eq!(
+            receiver.take_report(Instant::ZERO, &mut MissingWriter::default()),
+            None
+        );
         receiver.on_data(Instant::from_millis(1), &arrival(0, 900), INTERVAL);
         receiver.on_data(Instant::from_millis(5), &arrival(1, 4_000), INTERVAL);
         assert_eq!(receiver.report_due(), Some(Instant::from_millis(11)));

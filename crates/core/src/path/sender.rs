@@ -124,12 +124,7 @@ impl Sender {
 
     /// Takes note that the other end has received `highest`, so that nothing up to it is in flight, and forgets what is
     /// before `settled`, or all of that if nothing is said. Returns whether that was news; a number never sent is none.
-    pub fn on_reported(
-        &mut self,
-        highest: Seq,
-        settled: Option<Seq>,
-        pool: &mut Pool,
-    ) -> bool {
+    pub fn on_reported(&mut self, highest: Seq, settled: Option<Seq>, pool: &mut Pool) -> bool {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the wire carries the low 32 bits"
@@ -170,7 +165,9 @@ impl Sender {
         let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
         let sent_at = outstanding.sent_at;
         self.lost_pkts += u64::from(!core::mem::replace(&mut outstanding.is_told, true));
-        let mut numbered = outstanding.numbered.take_if(|numbered| !numbered.is_expendable)?;
+        let mut numbered = outstanding
+            .numbered
+            .take_if(|numbered| !numbered.is_expendable)?;
         numbered.origin = Some(Origin {
             path,
             counter,
@@ -319,6 +316,54 @@ mod tests {
             "the path was not silent after all"
         );
         assert!(!sender.on_reported(Seq(5), None, &mut pool), "never sent");
+    }
+
+    #[test]
+    fn what_is_not_settled_is_kept_for_repair() {
+        let mut pool = Pool::new(100, 1);
+        let mut sender = Sender::default();
+        for global in 0..10 {
+            send(&mut sender, &mut pool, global);
+        }
+        assert!(sender.on_reported(Seq(7), Some(Seq(3)), &mut pool));
+        assert_eq!((pool.free_len(), sender.outstanding_pkts()), (3, 2));
+        assert_eq!(sender.in_flight(), Bytes::new(200));
+        let lost = sender.take_lost(PathId(1), Seq(4)).expect("kept");
+        let origin = lost.origin.expect("was sent");
+        assert_eq!((lost.global_seq, origin.is_lost), (Seq(4), true));
+        assert!(sender.take_lost(PathId(1), Seq(4)).is_none(), "told again");
+        assert!(sender.take_lost(PathId(1), Seq(1)).is_none(), "settled");
+        assert!(sender.take_lost(PathId(1), Seq(99)).is_none(), "never sent");
+        assert_eq!(sender.lost_pkts(), 1);
+        assert!(sender.give_back(lost).is_none(), "there is room");
+        assert!(sender.take_lost(PathId(1), Seq(4)).is_some());
+        let mut taken = VecDeque::new();
+        sender.take_unreported(PathId(1), &mut taken);
+        let taken: Vec<_> = taken.iter().map(|numbered| numbered.global_seq.0).collect();
+        assert_eq!(taken, [8, 9]);
+        assert_eq!(
+            (sender.in_flight(), sender.outstanding_pkts()),
+            (Bytes::ZERO, 0)
+        );
+        assert!(sender.on_reported(Seq(9), Some(Seq(10)), &mut pool));
+        assert_eq!(sender.first_kept(), 10);
+    }
+
+    #[test]
+    fn what_does_no_harm_when_lost_is_not_sent_again() {
+        let mut pool = Pool::new(100, 1);
+        let mut sender = Sender::default();
+        let numbered = Numbered {
+            global_seq: Seq(0),
+            flow_step: 0,
+            flow_hash: 0,
+            is_expendable: true,
+            origin: None,
+            packet: pool.copy_of(&[1]),
+        };
+        sender.on_sent(Instant::ZERO, 100, Seq(0), Some(numbered), &mut pool);
+        assert!(sender.take_lost(PathId(0), Seq(0)).is_none());
+        assert_eq!(sender.lost_pkts(), 1);
     }
 
     #[test]

@@ -179,7 +179,12 @@ mod tests {
     fn a_train_that_lost_its_end_is_told_after_a_while() {
         let mut receiver = TrainReceiver::default();
         for car in 0..5 {
-            receiver.on_arrival(Instant::from_millis(car), 0, u8::try_from(car).expect("small"), 1_000);
+            receiver.on_arrival(
+                Instant::from_millis(car),
+                0,
+                u8::try_from(car).expect("small"),
+                1_000,
+            );
         }
         assert_eq!(receiver.take_result(Instant::from_millis(50)), None);
         assert_eq!(receiver.due(), Some(Instant::from_millis(104)));

@@ -41,7 +41,11 @@ impl Repairs {
         let Some(time) = self.time else {
             return false;
         };
-        while self.pending.front().is_some_and(|oldest| oldest.until <= now) {
+        while self
+            .pending
+            .front()
+            .is_some_and(|oldest| oldest.until <= now)
+        {
             self.pending.pop_front();
         }
         if self.pending.len() == MAX_REPAIRS {

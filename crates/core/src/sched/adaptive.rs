@@ -103,7 +103,7 @@ impl Adaptive {
         };
         let later = path.extra_delay + penalty(path);
         let percent = LEAST_SHARE_PERCENT + later.as_millis() as u64 / 10;
-        rate.as_bps() * 100 >= total * percent
+        u128::from(rate.as_bps()) * 100 >= u128::from(total) * u128::from(percent)
     }
 
     /// The delay from which on a flow's paths are chosen: zero, the quickest path's, or where those begin that together
@@ -129,7 +129,7 @@ impl Adaptive {
             let percent = WORTH_PERCENT + best.as_millis();
             carried(*best) * 100 > carried(Duration::ZERO) * percent
         })
-            .unwrap_or(Duration::ZERO)
+        .unwrap_or(Duration::ZERO)
     }
 }
 
@@ -140,7 +140,9 @@ impl Scheduler for Adaptive {
         }
         let is_large = !packet.is_expendable && self.count(now, packet);
         let from = self.group(paths, is_large);
-        let quickest = paths.iter().filter(|path| path.usable && path.extra_delay >= from);
+        let quickest = paths
+            .iter()
+            .filter(|path| path.usable && path.extra_delay >= from);
         let quickest = quickest
             .min_by_key(|path| path.extra_delay)
             .map(|path| path.id);
@@ -149,7 +151,7 @@ impl Scheduler for Adaptive {
             .filter(|path| path.usable)
             .filter_map(|path| path.rate)
             .map(Bitrate::as_bps)
-            .sum();
+            .fold(0, u64::saturating_add);
         let is_chosen = |path: &PathView| {
             let is_member = path.extra_delay >= from && path.extra_delay <= from + GATE;
             // What is being searched carries what it has shown, while that makes no queue.
@@ -199,7 +201,7 @@ impl Scheduler for Adaptive {
         let mut copies = 0;
         for (other, path) in paths.iter().enumerate() {
             let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
-            if is_searched && other != index && path.id.index() < 16 {
+            if is_searched && other != index && other < 16 {
                 let line = &mut self.lines[slot(path)];
                 let times = if is_waiting { TIMES } else { 1 };
                 if line.may_copy(now, packet.len, times) {
@@ -222,9 +224,10 @@ impl Line {
     fn update(&mut self, now: Instant, path: &PathView) {
         let rate = match path.rate {
             Some(rate) if path.is_searching => rate.scale(2, 1),
-            Some(rate) => rate.max(MIN_RATE),
+            Some(rate) => rate,
             None => UNKNOWN_RATE,
-        };
+        }
+        .max(MIN_RATE);
         if !path.usable {
             self.busy_until = now;
         } else if rate != self.rate {
@@ -291,3 +294,110 @@ const TIMES: u8 = 16;
 /// What a path may carry in copies, roughly, and how often that is granted.
 const COPIES: Bytes = Bytes::new(4_000_000);
 const COPIES_AGAIN: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{packet, ready_paths};
+    use super::*;
+
+    /// Paths of (Mbit/s, milliseconds beyond the quickest).
+    fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
+        let mut paths = ready_paths(lines.len());
+        for (path, (mbps, ms)) in paths.iter_mut().zip(lines) {
+            path.rate = Some(Bitrate::from_mbps(*mbps));
+            path.extra_delay = Duration::from_millis(*ms);
+            path.smoothed_rtt = Some(Duration::from_millis(20 + 2 * ms));
+        }
+        paths
+    }
+
+    /// Where `count` packets of a flow with a backlog go, 100 µs apart.
+    fn picks(policy: &mut Adaptive, paths: &[PathView], from_ms: u64, count: u32) -> Vec<Pick> {
+        let packet = PacketInfo {
+            backlog: Bytes::new(100_000),
+            ..packet()
+        };
+        let start = Instant::from_millis(from_ms);
+        let picks =
+            (0..count).map(|i| policy.pick(start + Duration::from_micros(100) * i, paths, &packet));
+        picks.collect()
+    }
+
+    fn share(picks: &[Pick], index: usize) -> usize {
+        let is_it = |pick: &&Pick| match pick {
+            Pick::One(to) | Pick::Shadowed { index: to, .. } => *to == index,
+            Pick::Copies(_) | Pick::Wait => false,
+        };
+        picks.iter().filter(is_it).count() * 100 / picks.len()
+    }
+
+    #[test]
+    fn like_paths_share_by_what_they_carry() {
+        let paths = paths_of(&[(60, 0), (40, 0)]);
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+        assert!((55..65).contains(&share(&picks, 0)));
+    }
+
+    #[test]
+    fn a_path_far_behind_carries_none_of_a_flow() {
+        let paths = paths_of(&[(60, 0), (60, 300)]);
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+        assert_eq!(share(&picks, 1), 0);
+    }
+
+    #[test]
+    fn a_large_flow_goes_where_much_more_is_carried_and_a_small_one_does_not() {
+        let paths = paths_of(&[(2, 0), (100, 200)]);
+        let mut policy = Adaptive::new();
+        let first = picks(&mut policy, &paths, 0, 40);
+        assert_eq!(share(&first, 0), 100);
+        let rest = picks(&mut policy, &paths, 100, 2_000);
+        assert!(share(&rest, 1) > 95);
+    }
+
+    #[test]
+    fn a_slow_and_late_path_is_not_worth_it() {
+        let paths = paths_of(&[(200, 0), (5, 50)]);
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+        assert!(share(&picks, 1) < 5);
+    }
+
+    #[test]
+    fn a_path_that_loses_is_the_second_choice() {
+        let mut paths = paths_of(&[(60, 0), (60, 0)]);
+        paths[0].loss_ppm = 30_000;
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 100);
+        assert!(share(&picks, 1) > 90);
+    }
+
+    #[test]
+    fn a_path_is_searched_with_copies_and_not_for_ever() {
+        let mut paths = paths_of(&[(60, 0), (1, 0)]);
+        paths[1].is_searching = true;
+        let mut policy = Adaptive::new();
+        let picks = picks(&mut policy, &paths, 0, 5_000);
+        let copies = |pick: &&Pick| {
+            matches!(
+                pick,
+                Pick::Shadowed {
+                    index: 0,
+                    copies: 2,
+                    ..
+                }
+            )
+        };
+        let copied = picks.iter().filter(copies).count();
+        assert!((500..2_000).contains(&copied), "{copied}");
+        let last = picks.iter().rposition(|pick| copies(&pick));
+        assert!(last < Some(2_500), "the budget ends");
+    }
+
+    #[test]
+    fn a_policy_never_waits_for_ever() {
+        let mut paths = paths_of(&[(1, 0), (1, 300)]);
+        paths[0].rate = None;
+        paths[0].loss_ppm = 900_000;
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+        assert!(!picks.contains(&Pick::Wait));
+    }
+}

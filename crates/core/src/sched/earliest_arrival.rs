@@ -286,6 +286,7 @@ mod tests {
             let packet = PacketInfo {
                 len: Bytes::new(rng.next_u64() >> rng.below(64)),
                 flow_hash: 0,
+                is_expendable: false,
                 backlog: Bytes::new(rng.next_u64() >> rng.below(64)),
             };
             policy.pick(now, &paths, &packet);

@@ -73,7 +73,7 @@ mod tests {
         };
         match FlowSticky.pick(Instant::ZERO, paths, &packet) {
             Pick::One(index) => paths[index].id,
-            other @ (Pick::Wait | Pick::Copies(_)) => panic!("{other:?}"),
+            other @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. }) => panic!("{other:?}"),
         }
     }
 

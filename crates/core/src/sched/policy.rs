@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::{
-    Adaptive, AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Redundant, RoundRobin,
-    Single, Weighted,
+    Adaptive, AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Redundant,
+    RoundRobin, Single, Weighted,
 };
 use crate::ids::PathId;
 

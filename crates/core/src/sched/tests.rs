@@ -6,6 +6,7 @@ use crate::rng::Rng;
 /// Every policy, and whether its doc allows it to wait while a path is ready.
 fn policies() -> Vec<(Policy, bool)> {
     vec![
+        (Policy::Adaptive {}, true),
         (Policy::Awi(AwiSettings::default()), false),
         (awi(3, Count::Bytes, Wrr::Block), false),
         (awi(3, Count::Packets, Wrr::Smooth), false),
@@ -104,6 +105,9 @@ impl World {
                 let bps = rng.next_u64() >> rng.below(64);
                 path.rate = rng.chance(0.8).then_some(Bitrate::from_bps(bps));
                 path.in_flight = Bytes::new(rng.below(1_000_000));
+                path.queue_delay = Duration::from_micros(rng.below(50_000));
+                path.is_searching = rng.chance(0.5);
+                path.loss_ppm = u32::try_from(rng.below(50_000)).expect("small");
             }
         }
         if !self.paths.iter().any(|path| path.ready) {
@@ -116,6 +120,7 @@ impl World {
         PacketInfo {
             len: Bytes::new(40 + rng.below(1_400)),
             flow_hash: rng.below(20) << 50,
+            is_expendable: rng.chance(0.1),
             backlog: Bytes::new(rng.below(3) * rng.below(50_000)),
         }
     }
@@ -163,6 +168,18 @@ fn picks_name_ready_paths_and_only_those_that_may_wait_do() {
                     Pick::Wait => assert!(may_wait, "{policy:?}"),
                     Pick::One(index) => {
                         assert!(world.paths[index].ready, "{policy:?}");
+                        sent += 1;
+                    }
+                    Pick::Shadowed {
+                        index,
+                        copies,
+                        times,
+                    } => {
+                        assert!(world.paths[index].ready && times > 0, "{policy:?}");
+                        assert!(copies & 1 << index == 0, "{policy:?}");
+                        for index in (0..16).filter(|index| copies & 1 << index != 0) {
+                            assert!(world.paths[index].ready, "{policy:?}");
+                        }
                         sent += 1;
                     }
                     Pick::Copies(copies) => {

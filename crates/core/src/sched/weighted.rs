@@ -114,7 +114,7 @@ mod tests {
     fn picks(policy: &mut Weighted, paths: &[PathView], count: usize) -> Vec<usize> {
         let mut next = || match policy.pick(Instant::ZERO, paths, &packet()) {
             Pick::One(index) => index,
-            other @ (Pick::Wait | Pick::Copies(_)) => panic!("{other:?}"),
+            other @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. }) => panic!("{other:?}"),
         };
         (0..count).map(|_| next()).collect()
     }

@@ -321,9 +321,8 @@ impl Tunnel {
         if !self.reinject.is_empty() {
             // The path was not silent after all: what has arrived, or is lost, need not be sent again.
             // Should it be lost, that will be told.
-            let is_settled = |origin: Origin| {
-                origin.path == id && origin.counter < reported && !origin.is_lost
-            };
+            let is_settled =
+                |origin: Origin| origin.path == id && origin.counter < reported && !origin.is_lost;
             for numbered in core::mem::take(&mut self.reinject) {
                 if !numbered.origin.is_some_and(is_settled) {
                     self.reinject.push_back(numbered);
@@ -367,7 +366,6 @@ impl Tunnel {
             path.rate_control.on_sample(now, sample);
         }
         path.pace(now, role, is_paced);
-        if role == Role::Gateway { std::eprintln!("DBG {} {} {} {:?}", now.since(Instant::ZERO).as_millis(), id.0, path.rate_control.debug(now, &path.rate), path.pacer.rate()); }
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
         self.adapt_queue();
@@ -385,7 +383,10 @@ impl Tunnel {
         let before = self.reinject.len();
         for (first, count) in ranges {
             for offset in 0..u32::from(count) {
-                let path = self.paths.get_mut(id.index()).and_then(Option::as_deref_mut);
+                let path = self
+                    .paths
+                    .get_mut(id.index())
+                    .and_then(Option::as_deref_mut);
                 let Some(path) = path.filter(|_| left > 0) else {
                     break;
                 };
@@ -422,7 +423,10 @@ impl Tunnel {
         let target = longest.unwrap_or_default() * 3 / 7;
         let mut target = target.clamp(LEAST_TARGET, LARGEST_TARGET);
         // What waits while a path's rate is being found out is no sign of congestion.
-        if self.paths().any(|path| path.health.is_usable() && path.rate_control.is_searching()) {
+        if self
+            .paths()
+            .any(|path| path.health.is_usable() && path.rate_control.is_searching())
+        {
             target *= 4;
         }
         self.queue.set_target(target);
@@ -449,11 +453,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        counters::Drops,
-        packet::Pool,
-        path::link::Link,
-        queue::QueueConfig,
-        sched::Policy,
+        counters::Drops, packet::Pool, path::link::Link, queue::QueueConfig, sched::Policy,
         wire::control::LinkInfo,
     };
 

@@ -118,8 +118,7 @@ impl Header {
             Kind::Control => KIND_CONTROL,
             Kind::Data => KIND_DATA,
         };
-        out[1] =
-            (u8::from(self.is_reinjected) * FLAG_REINJECTED)
+        out[1] = (u8::from(self.is_reinjected) * FLAG_REINJECTED)
             | (u8::from(self.is_copy) * FLAG_COPY)
             | (u8::from(self.is_kept) * FLAG_KEPT);
         out[2] = self.path.0;

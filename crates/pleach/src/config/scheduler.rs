@@ -106,6 +106,11 @@ pub(super) fn read_table(
         "adaptive" => {
             if let Some(delay) = table.optional("target_delay") {
                 target_delay(&delay)?;
+                notes.push(Note {
+                    place: delay.place(),
+                    text: "\"target_delay\" has no effect in this version".to_owned(),
+                    warning: false,
+                });
             }
             SchedulerConfig::Adaptive
         }

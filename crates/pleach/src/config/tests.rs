@@ -241,7 +241,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "policy unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"fastest\"",
         "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, awi, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
     "policy missing": CLIENT, "policy = \"adaptive\"" => "",
-        "f.toml:8: [scheduler] policy: missing required key; remedy: add policy = \"earliest-arrival\"";
+        "f.toml:8: [scheduler] policy: missing required key; remedy: add policy = \"adaptive\"";
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
         "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
     "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
@@ -320,7 +320,7 @@ fn a_client_file_comes_out_typed() {
     let config = loaded.config;
     assert_eq!(config.name, "pleach0");
     assert_eq!(config.mtu, Some(1400));
-    assert_eq!(config.scheduler, SchedulerConfig::EarliestArrival);
+    assert_eq!(config.scheduler, SchedulerConfig::Adaptive);
     assert_eq!(config.private_key.to_base64().as_str(), PRIVATE);
     assert_eq!(config.control, Path::new("/run/pleach/pleach0.sock"));
     let Role::Client(client) = config.role else {
@@ -391,6 +391,7 @@ fn optional_parts_may_be_left_out() {
 fn every_policy_is_accepted_under_its_name() {
     let files = Files::new();
     for policy in [
+        "adaptive",
         "awi",
         "earliest-arrival",
         "flow",
@@ -461,7 +462,7 @@ wrr = "smooth"
 }
 
 #[test]
-fn adaptive_is_mapped_with_one_note() {
+fn a_key_without_effect_is_noted() {
     let text = CLIENT.replace(
         "policy = \"adaptive\"",
         "policy = \"adaptive\"\ntarget_delay = \"20ms\"",

@@ -16,11 +16,12 @@ fn pick(awi: &mut Awi, paths: &[PathView], len: u64) -> usize {
     let packet = PacketInfo {
         len: Bytes::new(len),
         flow_hash: 0,
+        is_expendable: false,
         backlog: Bytes::ZERO,
     };
     match awi.pick(Instant::ZERO, paths, &packet) {
         Pick::One(index) => index,
-        other @ (Pick::Copies(_) | Pick::Wait) => panic!("{other:?}"),
+        other @ (Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Wait) => panic!("{other:?}"),
     }
 }
 

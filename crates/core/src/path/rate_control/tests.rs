@@ -1,0 +1,205 @@
+//! The controller over a line of its own: what it sends at its pace, the line carries, queues, delays and loses.
+
+use super::*;
+use crate::{path::rate::Delivered, rng::Rng};
+
+const TICK: Duration = Duration::from_millis(1);
+/// Reports come so often.
+const INTERVAL: u64 = 10;
+const RTT: Duration = Duration::from_millis(40);
+
+/// A path as the tunnel has it, over a line. Time moves in ticks; delays have no propagation, which nothing here needs.
+struct Path {
+    control: RateControl,
+    meter: DeliveryRate,
+    now: Instant,
+    /// What the line carries, how much may wait before it, and what of it is lost on the way in parts per million.
+    line: Bitrate,
+    limit: Bytes,
+    loss_ppm: u32,
+    /// Extra delay of each report in microseconds, uniform up to this.
+    jitter_us: u64,
+    /// Never more than this is there to send.
+    demand: Bitrate,
+    waiting: f64,
+    sent: f64,
+    received: f64,
+    lost: f64,
+    told: (u64, u64),
+    rng: Rng,
+}
+
+impl Path {
+    fn new(mbps: u64, limit: u64) -> Self {
+        Self {
+            control: RateControl::default(),
+            meter: DeliveryRate::new(),
+            now: Instant::from_millis(1_000),
+            line: Bitrate::from_mbps(mbps),
+            limit: Bytes::new(limit),
+            loss_ppm: 0,
+            jitter_us: 0,
+            demand: Bitrate::from_mbps(1_000),
+            waiting: 0.0,
+            sent: 0.0,
+            received: 0.0,
+            lost: 0.0,
+            told: (0, 0),
+            rng: Rng::new(5),
+        }
+    }
+
+    fn pace(&self) -> Option<Bitrate> {
+        self.control.pace(self.now, RTT, true, &self.meter)
+    }
+
+    /// The queue in milliseconds.
+    fn queue_ms(&self) -> f64 {
+        self.waiting * 8e3 / self.line.as_bps() as f64
+    }
+
+    /// Lets `millis` pass; megabits per second that came, and the share of what was sent that was lost.
+    fn run(&mut self, millis: u64) -> (f64, f64) {
+        let (sent, received, lost) = (self.sent, self.received, self.lost);
+        for tick in 1..=millis {
+            self.now += TICK;
+            let pace = self.pace().unwrap_or(self.demand).min(self.demand);
+            let bytes = pace.as_bps() as f64 / 8e3;
+            self.sent += bytes;
+            self.waiting += bytes;
+            let over = (self.waiting - self.limit.get() as f64).max(0.0);
+            self.waiting -= over;
+            let carried = self.waiting.min(self.line.as_bps() as f64 / 8e3);
+            self.waiting -= carried;
+            let noise = carried * f64::from(self.loss_ppm) / 1e6;
+            self.received += carried - noise;
+            self.lost += over + noise;
+            if tick % INTERVAL == 0 {
+                self.report(pace < self.demand);
+            }
+        }
+        let received = (self.received - received) * 8e-3 / millis as f64;
+        (received, (self.lost - lost) / (self.sent - sent).max(1.0))
+    }
+
+    fn report(&mut self, is_limited: bool) {
+        let packets = |bytes: f64| (bytes / 1_000.0) as u64;
+        let (received, lost) = (packets(self.received), packets(self.lost));
+        let delay = self.queue_ms() * 1e3 + self.rng.below(self.jitter_us + 1) as f64;
+        let floor = (self.loss_ppm > 0).then_some(self.loss_ppm);
+        let signals = Signals {
+            delay: RelativeDelay(delay as u32),
+            rtt: RTT,
+            received: received - self.told.0,
+            lost: lost - self.told.1,
+            floor_ppm: floor.or(Some(0)),
+            is_limited,
+            sent_bytes: self.sent as u64,
+            pace: self.pace(),
+        };
+        self.told = (received, lost);
+        let delivered = Delivered {
+            bytes: Bytes::new(self.received as u64),
+            packets: received,
+            tx_us: self.now.wire_micros(),
+            rx_us: self.now.wire_micros(),
+        };
+        self.control.on_report(self.now, &signals, &self.meter);
+        let app_limited = !self.control.is_full(&signals, &self.meter);
+        if let Some(sample) = self.meter.on_report(self.now, delivered, app_limited) {
+            self.control.on_sample(self.now, sample);
+        }
+    }
+}
+
+#[test]
+fn a_path_is_found_out_and_filled_with_a_short_queue() {
+    let mut path = Path::new(50, 1_500_000);
+    assert!(path.control.is_searching());
+    path.run(1_000);
+    assert!(!path.control.is_searching());
+    let (mbps, lost) = path.run(10_000);
+    assert!((48.5..=50.0).contains(&mbps), "{mbps}");
+    assert_eq!(lost, 0.0);
+    let mut longest = 0_f64;
+    for _ in 0..5_000 {
+        path.run(1);
+        longest = longest.max(path.queue_ms());
+    }
+    assert!(longest < 20.0, "{longest} ms");
+}
+
+#[test]
+fn what_the_sender_does_not_fill_is_searched_on() {
+    let mut path = Path::new(50, 1_500_000);
+    path.demand = Bitrate::from_mbps(5);
+    path.run(5_000);
+    assert!(path.control.is_searching());
+    assert!(path.pace() > Some(Bitrate::from_mbps(12)));
+}
+
+#[test]
+fn a_queue_too_short_to_be_seen_is_not_overflown_for_long() {
+    // Ten packets: 1.6 ms.
+    let mut path = Path::new(50, 10_000);
+    path.run(3_000);
+    let (mbps, lost) = path.run(20_000);
+    assert!(mbps > 46.0, "{mbps}");
+    assert!(lost < 0.02, "{lost}");
+}
+
+#[test]
+fn random_losses_do_not_slow_a_path_down() {
+    let mut path = Path::new(50, 1_500_000);
+    path.loss_ppm = 30_000;
+    path.run(3_000);
+    let (mbps, _) = path.run(10_000);
+    assert!((47.0..=48.6).contains(&mbps), "{mbps}");
+}
+
+#[test]
+fn jitter_is_no_queue() {
+    let mut path = Path::new(50, 1_500_000);
+    path.jitter_us = 20_000;
+    path.run(3_000);
+    let (mbps, _) = path.run(10_000);
+    assert!(mbps > 45.0, "{mbps}");
+}
+
+#[test]
+fn a_longer_way_is_no_queue() {
+    let mut path = Path::new(50, 1_500_000);
+    path.run(3_000);
+    // The path's own delay grows by 30 ms: reports cannot tell it from a queue, a drain can.
+    let before = path.control.reference;
+    path.control.reference =
+        before.map(|RelativeDelay(delay)| RelativeDelay(delay.wrapping_sub(30_000)));
+    path.run(3_000);
+    let (mbps, _) = path.run(5_000);
+    assert!(mbps > 46.0, "{mbps}");
+}
+
+#[test]
+fn a_path_that_became_slower_or_faster_is_followed() {
+    let mut path = Path::new(64, 2_000_000);
+    path.run(3_000);
+    path.line = Bitrate::from_mbps(8);
+    path.run(6_000);
+    let (mbps, _) = path.run(5_000);
+    assert!(mbps > 7.0, "{mbps}");
+    assert!(path.queue_ms() < 60.0, "{}", path.queue_ms());
+    path.line = Bitrate::from_mbps(64);
+    path.run(2_000);
+    let (mbps, _) = path.run(2_000);
+    assert!(mbps > 60.0, "{mbps}");
+}
+
+#[test]
+fn a_path_long_unused_is_searched_anew() {
+    let mut path = Path::new(50, 1_500_000);
+    path.run(3_000);
+    assert!(!path.control.is_searching());
+    path.demand = Bitrate::from_mbps(1);
+    path.run(62_000);
+    assert!(path.control.is_searching());
+}
