@@ -9,6 +9,7 @@ use self::rtt::INITIAL_RTT;
 use crate::{
     ids::PathId,
     role::Role,
+    sched::Pacing,
     time::Instant,
     transmit::Route,
     units::{Bitrate, Bytes},
@@ -138,9 +139,10 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// Paces what this end sends: never faster than the user allows, nor, if `is_adaptive`, much faster than the path
-    /// carries.
-    pub fn pace(&mut self, now: Instant, role: Role, is_adaptive: bool) {
+    /// Paces what this end sends: never faster than the user allows, nor, but for [`Pacing::Limits`], much faster than the
+    /// path carries.
+    pub fn pace(&mut self, now: Instant, role: Role, pacing: Pacing) {
+        self.rate_control.set_search(pacing == Pacing::Search);
         let limit = match role {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
@@ -151,7 +153,7 @@ impl Path {
             self.is_quickest,
             &self.rate,
         );
-        let carried = carried.filter(|_| is_adaptive);
+        let carried = carried.filter(|_| pacing != Pacing::Limits);
         self.pacer.set_smooth(self.rate_control.is_shallow());
         self.pacer
             .set_rate(now, [limit, carried].into_iter().flatten().min());

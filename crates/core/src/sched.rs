@@ -120,6 +120,17 @@ pub struct LossCounts {
     pub sent_bytes: u64,
 }
 
+/// How a policy wants paths paced; the user's own limits hold in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pacing {
+    /// By those limits only: it finds a path's capacity by its losses, and must be let to overflow it.
+    Limits,
+    /// At what a path carries, once it has been full.
+    Full,
+    /// At what a path carries, which is searched from the start.
+    Search,
+}
+
 /// A scheduling policy.
 pub trait Scheduler {
     /// Chooses for one packet, and counts it as sent unless the answer is [`Pick::Wait`].
@@ -190,12 +201,14 @@ impl AnyScheduler {
         }
     }
 
-    /// Whether paths are paced at what they seem to carry; the user's own limits hold in any case.
-    ///
-    /// A policy that finds a path's capacity by its losses must be let to overflow it.
+    /// How paths are paced.
     #[must_use]
-    pub const fn is_paced(&self) -> bool {
-        !matches!(self, Self::Awi(_))
+    pub const fn pacing(&self) -> Pacing {
+        match self {
+            Self::Adaptive(_) => Pacing::Search,
+            Self::Awi(_) => Pacing::Limits,
+            _ => Pacing::Full,
+        }
     }
 
     /// Whether lost packets are sent again.

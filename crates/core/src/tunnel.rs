@@ -188,7 +188,7 @@ impl Tunnel {
                 path.receiver = former.receiver;
                 path.announced.version = former.version.wrapping_add(1);
             }
-            path.pace(now, self.role, self.scheduler.is_paced());
+            path.pace(now, self.role, self.scheduler.pacing());
             *slot = Some(Box::new(path));
             self.resolve_policy();
             self.adapt_queue();
@@ -294,12 +294,12 @@ impl Tunnel {
 
     /// The user changed a link's settings; the other end will be told.
     fn update_link(&mut self, now: Instant, id: PathId, change: impl FnOnce(&mut Link)) {
-        let (role, is_paced) = (self.role, self.scheduler.is_paced());
+        let (role, pacing) = (self.role, self.scheduler.pacing());
         if let Some(path) = self.path_mut(id) {
             change(&mut path.link);
             path.announced.version = path.announced.version.wrapping_add(1);
             path.announced.due = Some(now);
-            path.pace(now, role, is_paced);
+            path.pace(now, role, pacing);
             self.adapt_queue();
         }
     }
@@ -412,7 +412,7 @@ impl Tunnel {
             } else {
                 let (id, link, route) = (path.id, path.link.clone(), path.route);
                 let mut fresh = Path::new(now, id, link);
-                fresh.pace(now, self.role, self.scheduler.is_paced());
+                fresh.pace(now, self.role, self.scheduler.pacing());
                 fresh.route = route;
                 if route.is_none() {
                     fresh.health.on_link(now, LinkEvent::Down);

@@ -61,6 +61,8 @@ pub struct RateControl {
     /// When the queue was last empty.
     emptied_at: Option<Instant>,
     drain: Option<Drain>,
+    /// Whether a path of unknown rate is searched; otherwise it is not paced before it was full.
+    is_search_wanted: bool,
     /// How fast the path is, is still being found out.
     is_searching: bool,
     round: Round,
@@ -190,6 +192,7 @@ impl Default for RateControl {
             reported_at: Instant::ZERO,
             emptied_at: None,
             drain: None,
+            is_search_wanted: true,
             is_searching: true,
             round: Round::default(),
             calm_since: Instant::ZERO,
@@ -243,7 +246,7 @@ impl RateControl {
             self.is_searching = false;
             self.filled_at = Some(now);
         } else if self.filled_at.is_some_and(|at| now.since(at) > MEMORY) {
-            self.is_searching = true;
+            self.is_searching = self.is_search_wanted;
             self.filled_at = None;
         }
         self.round = Round {
@@ -254,6 +257,12 @@ impl RateControl {
             pace: signals.pace,
             flat_rounds,
         };
+    }
+
+    /// Whether a path of unknown rate is to be searched.
+    pub fn set_search(&mut self, is_wanted: bool) {
+        self.is_search_wanted = is_wanted;
+        self.is_searching &= is_wanted;
     }
 
     /// Whether the path's queue is so short that bursts overflow it.
@@ -378,7 +387,12 @@ impl RateControl {
         let is_at_pace = paces
             .min()
             .is_some_and(|pace| self.gross(latest) > pace.scale(85, 100));
-        signals.is_limited && (is_at_pace || self.queue >= low + low / 3)
+        let is_filled = self.queue >= low + low / 3;
+        if self.is_search_wanted {
+            signals.is_limited && (is_at_pace || is_filled)
+        } else {
+            is_filled
+        }
     }
 
     /// What is left of the standing queue of the last report, if nothing was sent since.

@@ -19,7 +19,7 @@ use crate::{
         train::CAR_BYTES,
     },
     role::Role,
-    sched::Scheduler,
+    sched::{Pacing, Scheduler},
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
@@ -201,7 +201,7 @@ impl Tunnel {
         body: &[u8],
         shared: &mut Shared<'_>,
     ) {
-        let (role, is_paced) = (self.role, self.scheduler.is_paced());
+        let (role, pacing) = (self.role, self.scheduler.pacing());
         for frame in Frames::new(body) {
             match frame {
                 Frame::Ping { token, size } => {
@@ -224,7 +224,7 @@ impl Tunnel {
                         path.announced.version = version;
                         path.announced.due = None;
                         path.link.update(&info);
-                        path.pace(now, Role::Gateway, is_paced);
+                        path.pace(now, Role::Gateway, pacing);
                         path.probes.ack_link = Some(version);
                         self.resolve_policy();
                         self.adapt_queue();
@@ -265,7 +265,7 @@ impl Tunnel {
                         && let Some(rate) = path.train_sender.on_result(bytes, micros)
                     {
                         path.rate.guess(now, rate);
-                        path.pace(now, role, is_paced);
+                        path.pace(now, role, pacing);
                     }
                 }
                 Frame::Missing { path, ranges } => self.on_missing(now, path, ranges, shared),
@@ -274,7 +274,7 @@ impl Tunnel {
     }
 
     fn on_pong(&mut self, now: Instant, id: PathId, token: u32) {
-        let (role, is_paced) = (self.role, self.scheduler.is_paced());
+        let (role, pacing) = (self.role, self.scheduler.pacing());
         let Some(path) = self.path_mut(id) else {
             return;
         };
@@ -282,7 +282,7 @@ impl Tunnel {
             return;
         };
         path.rtt.on_sample(now, rtt, Duration::ZERO);
-        path.pace(now, role, is_paced);
+        path.pace(now, role, pacing);
         let interval = path.feedback_interval();
         path.health
             .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
@@ -302,7 +302,7 @@ impl Tunnel {
         report: &PathReport,
         shared: &mut Shared<'_>,
     ) {
-        let (role, is_paced) = (self.role, self.scheduler.is_paced());
+        let (role, pacing) = (self.role, self.scheduler.pacing());
         let path = self
             .paths
             .get_mut(id.index())
@@ -365,7 +365,7 @@ impl Tunnel {
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
         }
-        path.pace(now, role, is_paced);
+        path.pace(now, role, pacing);
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
         self.adapt_queue();
@@ -415,7 +415,7 @@ impl Tunnel {
     /// Where nothing is paced nothing stands here for the paths' sake, and congestion is signalled by their losses.
     pub(super) fn adapt_queue(&mut self) {
         let is_limited = |path: &Path| path.pacer.rate().is_some();
-        if !self.scheduler.is_paced() && !self.paths().any(is_limited) {
+        if self.scheduler.pacing() == Pacing::Limits && !self.paths().any(is_limited) {
             return self.queue.set_target(Duration::MAX);
         }
         let usable = self.paths().filter(|path| path.health.is_usable());

@@ -122,6 +122,7 @@ struct Flight {
 
 pub(crate) fn policy(name: &str) -> Policy<String> {
     match name {
+        "adaptive" => Policy::Adaptive {},
         "awi" => Policy::Awi(AwiSettings::default()),
         "earliest-arrival" => Policy::EarliestArrival {},
         "flow" => Policy::Flow {},
