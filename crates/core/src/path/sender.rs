@@ -55,6 +55,8 @@ pub struct Sender {
     sent_bytes: u64,
     /// Datagrams told missing.
     lost_pkts: u64,
+    /// Datagrams taken back because the path was silent: no sign of how much it loses.
+    written_off: u64,
     in_flight: Bytes,
     /// Data datagrams since the first that is not settled, oldest first; the last is `next_data - 1`.
     outstanding: VecDeque<Outstanding>,
@@ -214,6 +216,7 @@ impl Sender {
         let from = self.place(self.reported);
         for (counter, outstanding) in (first..).zip(&mut self.outstanding).skip(from) {
             outstanding.len = 0;
+            self.written_off += u64::from(!core::mem::replace(&mut outstanding.is_told, true));
             if let Some(mut numbered) = outstanding.numbered.take() {
                 let sent_at = outstanding.sent_at;
                 numbered.origin = Some(Origin {
@@ -248,7 +251,13 @@ impl Sender {
         self.in_flight
     }
 
-    /// Datagrams told missing, each counted once.
+    /// Datagrams taken back because the path was silent, of those up to the highest reported, as far as is known.
+    #[must_use]
+    pub fn written_off(&self) -> u64 {
+        self.written_off.min(self.reported)
+    }
+
+    /// Datagrams told missing, each counted once, without those taken back.
     #[must_use]
     pub fn lost_pkts(&self) -> u64 {
         self.lost_pkts

@@ -340,7 +340,7 @@ impl Tunnel {
         // What is told missing is lost; without that, whatever has not come.
         let sent_pkts = match settled {
             Some(_) => report.received_pkts.saturating_add(path.sender.lost_pkts()),
-            None => reported,
+            None => reported - path.sender.written_off(),
         };
         path.loss.on_report(now, sent_pkts, report.received_pkts);
         let received = path.loss.received() - received;
