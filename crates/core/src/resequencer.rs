@@ -7,15 +7,17 @@
 //! A packet whose predecessor is missing is held until one of these settles it:
 //!
 //! 1. The predecessor arrives and is released.
-//! 2. The predecessor is *known lost*, and will not be sent again.   Each packet also names the G that travelled before it on its own path; paths
-//!    keep order, so a missing one was lost on the path. Where several in a row were lost on a path, only the last is
-//!    named; the others are known once exactly as many are missing between their neighbours as the path's own sequence
-//!    numbers lack. A small window of packets or time is allowed for paths that do reorder; it widens when they do.
-//!    A lost packet took its own flow step with it, so its successor further waits until everything older is settled.
+//! 2. The predecessor is *known lost*, and the sender does not send it again, or its repair has not come in time
+//!    (`repairs`). Each packet also names the G that travelled before it on its own path; paths keep order, so a
+//!    missing one was lost on the path. Where several in a row were lost on a path, only the last is named; the
+//!    others are known once exactly as many are missing between their neighbours as the path's own sequence numbers
+//!    lack. A small window of packets or time is allowed for paths that do reorder; it widens when they do. A lost
+//!    packet took its own flow step with it, so its successor further waits until everything older is settled.
 //! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
 //!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
-//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]. Then everything older that is missing counts as lost. Only the oldest held packet's deadline runs, so many gaps
-//!    do not add up (`docs/algorithms.md` section 6, trap 2).
+//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]. Then everything older that is missing counts as
+//!    lost. Only the oldest held packet's deadline runs, so many gaps do not add up (`docs/algorithms.md` section 6,
+//!    trap 2).
 //!
 //! A packet that arrives after it was counted lost is released at once and counted as late: TCP and QUIC put it in
 //! order themselves, and nothing is thrown away.

@@ -207,7 +207,13 @@ impl AnyScheduler {
         match self {
             Self::Adaptive(_) => Pacing::Search,
             Self::Awi(_) => Pacing::Limits,
-            _ => Pacing::Full,
+            Self::EarliestArrival(_)
+            | Self::Flow(_)
+            | Self::MinRtt(_)
+            | Self::Redundant(_)
+            | Self::RoundRobin(_)
+            | Self::Single(_)
+            | Self::Weighted(_) => Pacing::Full,
         }
     }
 

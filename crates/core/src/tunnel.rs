@@ -386,6 +386,7 @@ impl Tunnel {
         self.resequencer.reset(&mut self.dropped);
         self.receptions = losses::Receptions::new(now, self.scheduler.reception());
         self.loss_watch = None;
+        self.has_repairs = false;
         self.loss_ledger = losses::ledger(self.scheduler.reception());
         self.dropped
             .extend(self.reinject.drain(..).map(|numbered| numbered.packet));

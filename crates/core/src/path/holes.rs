@@ -1,14 +1,14 @@
 //! Which datagrams of one path are missing, for a sender that sends them again.
 //!
-//! A number that is skipped is a *hole*. It is believed once three later datagrams have come or [`FIRST_WINDOW`] has
+//! A number that is skipped is a *hole*. It is believed once three later datagrams have come or `FIRST_WINDOW` has
 //! passed (the thresholds of RFC 9002 section 6.1). If the datagram comes after it was told missing, the path reorders:
-//! the time grows to half as much again as that one was late, up to [`WIDEST_WINDOW`], and alone counts until the path
-//! has kept order for [`CALM`].
+//! the time grows to half as much again as that one was late, up to `WIDEST_WINDOW`, and alone counts until the path
+//! has kept order for `CALM`.
 //!
-//! A believed hole is told [`TELLS`] times, at most [`RETELL`] apart, so that it survives lost reports, and then
+//! A believed hole is told `TELLS` times, at most `RETELL` apart, so that it survives lost reports, and then
 //! forgotten. What is before the first hole is *settled*: it has come, or has been told; the sender need not keep it.
 //!
-//! Bounds: [`MAX_HOLES`] holes, the oldest is forgotten first; of a hole the newest [`LONGEST`] numbers count, for a
+//! Bounds: `MAX_HOLES` holes, the oldest is forgotten first; of a hole the newest `LONGEST` numbers count, for a
 //! longer silence is a matter of the path's health. Cost: the number of holes per arrival.
 
 use core::time::Duration;

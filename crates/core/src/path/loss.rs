@@ -6,8 +6,9 @@
 //! 600 packets is 0.4 %). A packet that was counted as lost at the border of a window and comes later is taken off
 //! the next window.
 //!
-//! Kept: the totals, a mean (1/4) over windows, and the minimum over 10 s, of windows of at least a second. The minimum is the loss the path has
-//! whatever one sends, such as noise on a radio; a mean would take lasting overload for noise.
+//! Kept: the totals, a mean (1/4) over windows, and the minimum over 10 s, of windows of at least a second. The
+//! minimum is the loss the path has whatever one sends, such as noise on a radio; a mean would take lasting overload
+//! for noise.
 
 use core::time::Duration;
 

@@ -3,7 +3,8 @@
 //! A token bucket in its virtual-clock form (GCRA, ITU-T I.371): `busy_until` is when the packets sent so far will
 //! have left at the paced rate. Sending is allowed while that lies less than the bucket's depth ahead, so the last
 //! packet may overdraw by its own length. Depth is the larger of three packets and 1 ms, because timers and batches
-//! are that coarse; less where a queue is so short that bursts overflow it. Times round up to the nanosecond per packet: below 0.1 % at 10 Gbit/s and 1500 bytes.
+//! are that coarse; less where a queue is so short that bursts overflow it. Times round up to the nanosecond per
+//! packet: below 0.1 % at 10 Gbit/s and 1500 bytes.
 
 use core::time::Duration;
 

@@ -1,6 +1,7 @@
 //! How fast to send on a path at most, so that what waits, waits in the tunnel queue and not in the modem's.
 //!
-//! **Queue.** The pace follows the path's standing queue: the least one-way delay of 40 ms, beyond the least of 10 s:
+//! **Queue.** The pace follows the path's standing queue: the least one-way delay of 40 ms and 24 packets, beyond the
+//! least of 10 s:
 //!
 //! | queue | pace |
 //! | --- | --- |
@@ -8,24 +9,28 @@
 //! | up to 7 ms | 3 % above it |
 //! | above 7 ms, until it is below 3 ms | 8 to 40 % below what it carries, the more the longer the queue |
 //!
-//! On slow paths 3 and 7 ms are one and a half and four full packets.
+//! On slow paths 3 and 7 ms are one and a half and four full packets; where the delay jitters they are more (below).
 //!
 //! While a queue drains the path is full, so the newest rate counts if it is below the largest; but at first not if it is
 //! less than three quarters of it, so that a path that is taken for full and is not loses little.
 //!
 //! That happens when the path's own delay has grown, or varies with the load as a radio link's does. Hence each drain is a
-//! test. If the delay has not become much shorter within four round trips, and the path delivered what was sent and no
-//! more, there is no queue: the least delay is measured anew, and only while the path is loaded. If it delivered
-//! more, a queue drains; if less, the path has become slower and its queue grows: either way the next drain goes by the
-//! rate it delivers. And a queue that never empties would in time be taken for the path's own delay: every 5 s it is
+//! test. If after four round trips the delay is not half as long, though a queue would be, there is none: the least delay
+//! is measured anew, and only while the path is loaded. If the path delivered less than was sent, it has become slower,
+//! and the next drain goes by the rate it delivers. And a queue that never empties would in time be taken for the path's own delay: every 5 s it is
 //! drained to below 1 ms.
 //!
 //! **Losses.** A queue of a few packets overflows before it is seen. So the share of losses is watched over windows of
-//! [`LOSS_WINDOW`] packets, and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
+//! `LOSS_WINDOW` packets, and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
 //! and no pace mends) is congestion: then the pace has a ceiling, 3 % below what the path delivered, for a second, which
-//! after that rises by 2, 4, 8 … 25 % per round trip.
+//! after that rises by 2, 4, 8 … 25 % every two round trips.
 //!
-//! A path that was not filled for 10 s is not paced: only its sender limits it.
+//! **Search.** Of a path that was not full for 60 s nothing is known. If the policy wants that, it is paced at a multiple
+//! of what it has carried, a little to begin with, until more was sent than came and a round trip later no more comes,
+//! twice, or a long queue stands, or a quarter is lost. Otherwise it is not paced before it was full.
+//!
+//! **Jitter** moves the delay from one report to the next, a queue does not: all queues above are at least one and a half
+//! (low) and three (high) times what two reports differ by.
 
 use core::time::Duration;
 

@@ -1,12 +1,12 @@
 //! Packet trains: a first guess at what a path carries, before anything was carried.
 //!
-//! A path that begins to work is sent [`TRAINS`] trains of [`CARS`] full datagrams, [`EVERY`] apart. Their bottleneck
+//! A path that begins to work is sent `TRAINS` trains of `CARS` full datagrams, `EVERY` apart. Their bottleneck
 //! spreads each train out; the bytes behind its first datagram, over the time they took to arrive, are what it carries
 //! (packet dispersion; Keshav 1991; Dovrolis, Ramanathan and Moore 2001). Cross traffic and jitter make single trains
 //! wrong either way, and a guess that is too high costs more than one that is too low: the least counts, and three
 //! quarters of it is where the search for the path's rate begins ([`super::rate_control`]).
 //!
-//! Cost: 43 kB per path and direction when the path comes up, at most once in [`AGAIN`].
+//! Cost: 42 kB per path and direction when the path comes up, at most once in `AGAIN`.
 
 use core::time::Duration;
 

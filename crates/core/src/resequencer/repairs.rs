@@ -1,11 +1,11 @@
 //! Packets that are known lost and will be sent again: how long they are worth waiting for.
 //!
 //! A hold ends when the repair should be here, which is a round trip after the loss was known; if the repair is lost as
-//! well, that is seen on the path it took, and the wait begins anew, up to [`Repairs::longest_hold`]: [`LONGEST_HOLD`]
+//! well, that is seen on the path it took, and the wait begins anew, up to [`Repairs::longest_hold`]: `LONGEST_HOLD`
 //! beyond the time a repair takes. That is below the inner transport's retransmission timeout, which is at least 200 ms
 //! beyond its round-trip time (RFC 6298; `tcp_rto_min` of Linux).
 //!
-//! Bounds: [`MAX_REPAIRS`] gaps; the oldest is forgotten first.
+//! Bounds: `MAX_REPAIRS` gaps; the oldest is forgotten first.
 
 use core::time::Duration;
 use std::collections::VecDeque;

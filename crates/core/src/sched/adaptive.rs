@@ -4,14 +4,14 @@
 //! 2006). Paths are paced at what they carry, so while more waits than the quickest path carries, the next best has its
 //! turn, and so on: the sum of all, in the order of arrival. What is different:
 //!
-//! - **Groups.** Paths whose delays differ by more than [`GATE`] are not mixed in one flow: waiting for the slower at the
+//! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: waiting for the slower at the
 //!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
-//!   slower paths together carry much more ([`WORTH_PERCENT`]), it takes those instead.
-//! - **Losses** count as delay, for a lost packet holds its flow up for a repair ([`penalty`]).
+//!   slower paths together carry much more (`WORTH_PERCENT`), it takes those instead.
+//! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
 //!   would hold flows up in its queue. So the paths beside the quickest are searched with copies of a large flow's
 //!   packets, which the receiver drops, and carry packets of their own up to what they have shown. What a path may spend
-//!   on copies is limited ([`COPIES`]).
+//!   on copies is limited (`COPIES`).
 //! - **Repair.** Lost packets are sent again ([`super::AnyScheduler::repairs`]).
 
 use core::time::Duration;
@@ -95,14 +95,15 @@ impl Adaptive {
         flow.is_large
     }
 
-    /// Whether a path brings a large flow more than it costs: its share of what all carry against how much later than on
-    /// the quickest its packets come, losses included.
+    /// Whether a path brings a large flow more than it costs: its share of what all carry against how much later than
+    /// on the quickest its packets come, losses included.
     fn is_worth(path: &PathView, total: u64) -> bool {
         let Some(rate) = path.rate else {
             return false;
         };
         let later = path.extra_delay + penalty(path);
-        let percent = LEAST_SHARE_PERCENT + later.as_millis() as u64 / 10;
+        let later_ms = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
+        let percent = LEAST_SHARE_PERCENT + later_ms / 10;
         u128::from(rate.as_bps()) * 100 >= u128::from(total) * u128::from(percent)
     }
 
@@ -252,7 +253,7 @@ impl Line {
     }
 
     fn may_copy(&mut self, now: Instant, len: Bytes, times: u8) -> bool {
-        let len = Bytes::new(len.get() * u64::from(times.min(4)));
+        let len = Bytes::new(len.get() * u64::from(times));
         if now.since(self.copies_at) > COPIES_AGAIN {
             self.copies = COPIES;
             self.copies_at = now;
@@ -265,7 +266,8 @@ impl Line {
     }
 }
 
-/// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as always.
+/// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as
+/// always.
 fn penalty(path: &PathView) -> Duration {
     let repair = path.smoothed_rtt.unwrap_or_default() + Duration::from_millis(20);
     repair * path.loss_ppm.min(33_333) / 33_333
@@ -291,8 +293,8 @@ const FLOWS: usize = 1024;
 const SHORT_QUEUE: Duration = Duration::from_millis(3);
 /// Most copies of one packet, so that a slow path's packets can show what a fast one carries.
 const TIMES: u8 = 16;
-/// What a path may carry in copies, roughly, and how often that is granted.
-const COPIES: Bytes = Bytes::new(4_000_000);
+/// What a path may carry in copies at most, and how often that is granted.
+const COPIES: Bytes = Bytes::new(8_000_000);
 const COPIES_AGAIN: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -723,7 +723,36 @@ mod tests {
                     highest_seq: Seq(6),
                 },
             },
+            Frame::Missing {
+                path: PathId(2),
+                ranges: MissingRanges(&[0, 0, 0, 7, 0, 2, 255, 255, 255, 255, 0, 1]),
+            },
+            Frame::Tail {
+                path_seq: Seq(7),
+                global_seq: Seq(u32::MAX),
+            },
+            Frame::Car {
+                train: 3,
+                place: 11,
+            },
+            Frame::Train {
+                train: 3,
+                bytes: 12_000,
+                micros: 4_000,
+            },
         ]
+    }
+
+    #[test]
+    fn ranges_come_out_as_they_went_in_as_far_as_there_is_room() {
+        let mut writer = MissingWriter::default();
+        assert_eq!(writer.ranges(), None);
+        let pushed = (0..100).filter(|i| writer.push(Seq(*i), i * 1_000));
+        assert_eq!(pushed.count(), MAX_RANGES);
+        let ranges: Vec<_> = writer.ranges().expect("some").collect();
+        assert_eq!(ranges.len(), MAX_RANGES);
+        assert_eq!(ranges[39], (Seq(39), 39_000));
+        assert_eq!(MissingRanges(&[1, 2, 3]).next(), None, "cut short");
     }
 
     #[test]
@@ -782,7 +811,7 @@ mod tests {
         for _ in 0..50_000 {
             let mut body = [0; 64];
             rng.fill(&mut body);
-            body[0] %= 11;
+            body[0] %= 15;
             body[1] = 0;
             body[2] %= 64;
             let _ = Frames::new(&body).count();

@@ -82,6 +82,11 @@ impl Path {
         (received, (self.lost - lost) / (self.sent - sent).max(1.0))
     }
 
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "all are positive and far below what fits"
+    )]
     fn report(&mut self, is_limited: bool) {
         let packets = |bytes: f64| (bytes / 1_000.0) as u64;
         let (received, lost) = (packets(self.received), packets(self.lost));
