@@ -330,10 +330,15 @@ impl Tunnel {
     /// Lets time pass: deadlines of held packets, health of paths, ages of keys.
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
         self.resequencer.on_timeout(now, shared.delivered);
+        let has_active = self
+            .paths()
+            .any(|path| path.link.role == LinkRole::Active && path.health.state() == State::Up);
         for index in 0..PathId::MAX {
             let Some(path) = self.paths[index].as_deref_mut() else {
                 continue;
             };
+            path.health
+                .set_reserve(path.link.role == LinkRole::Standby && has_active);
             let was_up = path.health.state() == State::Up;
             path.health.on_timeout(now);
             if was_up && path.health.state() != State::Up {

@@ -223,3 +223,16 @@ fn any_order_of_inputs_keeps_the_rules() {
         assert_eq!(health.is_usable(), health.state() == State::Up);
     }
 }
+
+#[test]
+fn a_path_in_reserve_is_hardly_probed() {
+    let mut health = Health::new(Instant::from_millis(1_000));
+    health.on_acked(Instant::from_millis(1_000), false);
+    let due =
+        |health: &Health, seconds: u64| health.probe_due(Instant::from_millis(seconds * 1_000));
+    assert!(due(&health, 2));
+    health.set_reserve(true);
+    assert!(!due(&health, 60) && due(&health, 61));
+    health.set_reserve(false);
+    assert!(due(&health, 2), "wanted again");
+}
