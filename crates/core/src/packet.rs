@@ -308,7 +308,8 @@ impl<'a> PacketView<'a> {
     /// Whether this is a TCP segment that carries an acknowledgement and nothing else: no data, and no flag that opens,
     /// closes or resets (RFC 9293 section 3.1).
     ///
-    /// The next one says all that this one says, so it is neither worth waiting for nor worth repeating.
+    /// The next one mostly says all that this one says, so it is neither worth waiting for nor worth repeating; where there
+    /// is none, its sender's other end asks again.
     #[must_use]
     pub fn is_pure_ack(&self) -> bool {
         const ACK: u8 = 0x10;

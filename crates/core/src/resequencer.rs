@@ -228,7 +228,7 @@ impl Resequencer {
         }
         let state = self.entry(seq).state;
         if state == State::Lost {
-            self.paths[path.index()].on_disproved(now);
+            self.paths[path.index()].on_late(now, path_seq);
         }
         let verdict = match state {
             State::Held | State::Released => {
@@ -548,7 +548,11 @@ impl Resequencer {
                 if !gap.is_due(&limits) {
                     return true;
                 }
-                if self.repairs.expect(now, gap.after, gap.last, gap.count) {
+                // A lost copy of what has come, for one.
+                let is_found = gap.count == 1
+                    && self.covers(gap.last)
+                    && self.entry(gap.last).state != State::Missing;
+                if is_found || self.repairs.expect(now, gap.after, gap.last, gap.count) {
                     return false;
                 }
                 if !gap.is_last_settled {

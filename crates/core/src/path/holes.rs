@@ -158,7 +158,7 @@ impl Holes {
         let later = self
             .highest
             .map_or(0, |highest| highest.distance_from(hole.end));
-        hole.told == 0 && self.window == FIRST_WINDOW && later + 1 >= PACKET_THRESHOLD
+        hole.told == 0 && self.window == FIRST_WINDOW && later >= PACKET_THRESHOLD - 1
     }
 
     /// A number at or below the highest came.

@@ -27,7 +27,7 @@
 //!
 //! **Search.** Of a path that was not full for 60 s nothing is known. If the policy wants that, it is paced at a multiple
 //! of what it has carried, a little to begin with, until more was sent than came and a round trip later no more comes,
-//! twice, or a long queue stands, or a quarter is lost. Otherwise it is not paced before it was full.
+//! twice, or a long queue stands, or losses show congestion. Otherwise it is not paced before it was full.
 //!
 //! **Jitter** moves the delay from one report to the next, a queue does not: all queues above are at least one and a half
 //! (low) and three (high) times what two reports differ by.
@@ -140,7 +140,7 @@ impl Standing {
             self.began_at = now;
             self.packets = 0;
         }
-        self.packets += packets;
+        self.packets = self.packets.saturating_add(packets);
         self.halves[0] = self.halves[0].min(delay);
         self.halves[0].min(self.halves[1])
     }
@@ -284,18 +284,19 @@ impl RateControl {
 
     fn on_losses(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
         let window = &mut self.losses;
-        window.packets += signals.received + signals.lost;
-        window.lost += signals.lost;
+        window.lost = window.lost.saturating_add(signals.lost);
+        window.packets = window.packets.saturating_add(signals.received);
+        window.packets = window.packets.saturating_add(signals.lost);
         let latest = rate.latest().map_or(Bitrate::ZERO, |sample| sample.rate);
         window.rate = window.rate.max(latest);
-        let is_heavy = window.packets >= HEAVY_WINDOW && window.lost * 4 > window.packets;
+        let is_heavy = window.packets >= HEAVY_WINDOW && window.lost > window.packets / 4;
         if window.packets < LOSS_WINDOW && !is_heavy {
             return;
         }
         let window = core::mem::take(window);
         let is_congested = match signals.floor_ppm {
             Some(floor) => window.exceeds(floor),
-            None => window.lost * 100 > window.packets * UNKNOWN_FLOOR,
+            None => window.lost > window.packets / 100 * UNKNOWN_FLOOR,
         };
         let is_again = self.ceiling.is_some_and(|ceiling| now < ceiling.judge_at);
         if is_congested && !is_again {
@@ -335,7 +336,8 @@ impl RateControl {
             self.base.insert(now, standing);
         }
         let base = self.base.min().unwrap_or(standing);
-        let queue = Duration::from_micros(u64::try_from(standing - base).unwrap_or(0));
+        let queue =
+            Duration::from_micros(u64::try_from(standing.saturating_sub(base)).unwrap_or(0));
         self.queue = queue;
         self.reported_at = now;
         let (low, high) = (self.low(max), self.high(max));

@@ -1,7 +1,8 @@
 //! What arrives on one path, and the report the other end gets of it.
 //!
 //! A report is due one feedback interval after the first arrival it would cover, or after
-//! [`MAX_UNREPORTED_PKTS`] arrivals, so that the sender's buffers turn over quickly on fast paths.
+//! [`MAX_UNREPORTED_PKTS`] arrivals, so that the sender's buffers turn over quickly on fast paths, and at once if something
+//! is known to be missing ([`super::holes`]).
 
 use core::time::Duration;
 
@@ -90,9 +91,7 @@ impl Receiver {
 
     /// Takes note that nothing follows the data datagram `path_seq` for now.
     pub fn on_tail(&mut self, now: Instant, path_seq: Seq) {
-        if self.holes.is_active() {
-            self.holes.on_tail(now, path_seq);
-        }
+        self.holes.on_tail(now, path_seq);
     }
 
     /// Takes note of a control datagram, which tells the delay as well as data does.

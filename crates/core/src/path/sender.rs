@@ -53,10 +53,13 @@ pub struct Sender {
     /// One more than the highest number reported received.
     reported: u64,
     sent_bytes: u64,
-    /// Datagrams told missing.
+    /// Datagrams told missing, and when last.
     lost_pkts: u64,
+    lost_at: Option<Instant>,
     /// Datagrams taken back because the path was silent: no sign of how much it loses.
     written_off: u64,
+    /// One more than the highest of them.
+    written_off_before: u64,
     in_flight: Bytes,
     /// Data datagrams since the first that is not settled, oldest first; the last is `next_data - 1`.
     outstanding: VecDeque<Outstanding>,
@@ -156,7 +159,7 @@ impl Sender {
     }
 
     /// Counts `seq` as lost; the packet that travelled as it, if it is still kept and worth sending again.
-    pub fn take_lost(&mut self, path: PathId, seq: Seq) -> Option<Numbered> {
+    pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<Numbered> {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the wire carries the low 32 bits"
@@ -166,7 +169,10 @@ impl Sender {
         let at = counter.checked_sub(self.first_kept())?;
         let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
         let sent_at = outstanding.sent_at;
-        self.lost_pkts += u64::from(!core::mem::replace(&mut outstanding.is_told, true));
+        if !core::mem::replace(&mut outstanding.is_told, true) {
+            self.lost_pkts += 1;
+            self.lost_at = Some(now);
+        }
         let mut numbered = outstanding
             .numbered
             .take_if(|numbered| !numbered.is_expendable)?;
@@ -229,6 +235,7 @@ impl Sender {
             }
         }
         self.in_flight = Bytes::ZERO;
+        self.written_off_before = self.next_data;
     }
 
     /// Returns all buffers and forgets what is in flight, as after a change of address or a restart of the other end.
@@ -251,10 +258,21 @@ impl Sender {
         self.in_flight
     }
 
-    /// Datagrams taken back because the path was silent, of those up to the highest reported, as far as is known.
+    /// How many of the datagrams up to the highest reported count as sent when `received` of them came and nothing is told
+    /// missing: what was taken back from a silent path is no sign of how much it loses.
+    pub fn sent_for_loss(&mut self, received: u64) -> u64 {
+        if self.reported < self.written_off_before {
+            return received;
+        }
+        let missing = self.reported.saturating_sub(received);
+        self.written_off = self.written_off.min(missing);
+        self.reported - self.written_off
+    }
+
+    /// When a datagram was last told missing.
     #[must_use]
-    pub fn written_off(&self) -> u64 {
-        self.written_off.min(self.reported)
+    pub fn lost_at(&self) -> Option<Instant> {
+        self.lost_at
     }
 
     /// Datagrams told missing, each counted once, without those taken back.
@@ -337,15 +355,28 @@ mod tests {
         assert!(sender.on_reported(Seq(7), Some(Seq(3)), &mut pool));
         assert_eq!((pool.free_len(), sender.outstanding_pkts()), (3, 2));
         assert_eq!(sender.in_flight(), Bytes::new(200));
-        let lost = sender.take_lost(PathId(1), Seq(4)).expect("kept");
+        let lost = sender
+            .take_lost(Instant::ZERO, PathId(1), Seq(4))
+            .expect("kept");
         let origin = lost.origin.expect("was sent");
         assert_eq!((lost.global_seq, origin.is_lost), (Seq(4), true));
-        assert!(sender.take_lost(PathId(1), Seq(4)).is_none(), "told again");
-        assert!(sender.take_lost(PathId(1), Seq(1)).is_none(), "settled");
-        assert!(sender.take_lost(PathId(1), Seq(99)).is_none(), "never sent");
+        assert!(
+            sender.take_lost(Instant::ZERO, PathId(1), Seq(4)).is_none(),
+            "told again"
+        );
+        assert!(
+            sender.take_lost(Instant::ZERO, PathId(1), Seq(1)).is_none(),
+            "settled"
+        );
+        assert!(
+            sender
+                .take_lost(Instant::ZERO, PathId(1), Seq(99))
+                .is_none(),
+            "never sent"
+        );
         assert_eq!(sender.lost_pkts(), 1);
         assert!(sender.give_back(lost).is_none(), "there is room");
-        assert!(sender.take_lost(PathId(1), Seq(4)).is_some());
+        assert!(sender.take_lost(Instant::ZERO, PathId(1), Seq(4)).is_some());
         let mut taken = VecDeque::new();
         sender.take_unreported(PathId(1), &mut taken);
         let taken: Vec<_> = taken.iter().map(|numbered| numbered.global_seq.0).collect();
@@ -371,7 +402,7 @@ mod tests {
             packet: pool.copy_of(&[1]),
         };
         sender.on_sent(Instant::ZERO, 100, Seq(0), Some(numbered), &mut pool);
-        assert!(sender.take_lost(PathId(0), Seq(0)).is_none());
+        assert!(sender.take_lost(Instant::ZERO, PathId(0), Seq(0)).is_none());
         assert_eq!(sender.lost_pkts(), 1);
     }
 

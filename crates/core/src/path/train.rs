@@ -6,7 +6,7 @@
 //! wrong either way, and a guess that is too high costs more than one that is too low: the least counts, and three
 //! quarters of it is where the search for the path's rate begins ([`super::rate_control`]).
 //!
-//! Cost: 42 kB per path and direction when the path comes up, at most once in `AGAIN`.
+//! Cost: 42 kB per path and direction when the path comes up, at most once in five minutes.
 
 use core::time::Duration;
 
@@ -25,6 +25,8 @@ pub struct TrainSender {
     sent: u8,
     left: u8,
     began_at: Option<Instant>,
+    /// Numbers of the trains not answered.
+    awaited: [Option<u8>; TRAINS as usize],
     least: Option<Bitrate>,
 }
 
@@ -35,8 +37,20 @@ impl TrainSender {
             self.began_at = Some(now);
             self.due = Some(now);
             self.left = TRAINS;
+            self.sent = 0;
             self.least = None;
+            let first = self.number;
+            for (awaited, after) in self.awaited.iter_mut().zip(0..) {
+                *awaited = Some(first.wrapping_add(after));
+            }
         }
+    }
+
+    /// The path may carry none after all; when it may, it begins anew.
+    pub fn cancel(&mut self) {
+        self.due = None;
+        self.began_at = None;
+        self.awaited = [None; TRAINS as usize];
     }
 
     /// When datagrams are to be sent.
@@ -61,14 +75,20 @@ impl TrainSender {
         Some(car)
     }
 
-    /// Takes what the other end says of a train: `bytes` came in `micros` behind its first datagram. The rate to begin
-    /// with, once all trains have been answered for.
-    pub fn on_result(&mut self, bytes: u32, micros: u32) -> Option<Bitrate> {
+    /// Takes what the other end says of the train `number`: `bytes` came in `micros` behind its first datagram. The rate
+    /// to begin with, once all trains have been answered for.
+    pub fn on_result(&mut self, number: u8, bytes: u32, micros: u32) -> Option<Bitrate> {
+        let awaited = self
+            .awaited
+            .iter_mut()
+            .find(|awaited| **awaited == Some(number))?;
+        *awaited = None;
         let time = Duration::from_micros(micros.into()).max(LEAST_TIME);
         let rate = Bitrate::from_transfer(Bytes::new(bytes.into()), time)?;
         let least = self.least.map_or(rate, |least| least.min(rate));
         self.least = Some(least);
-        (self.left == 0).then(|| least.scale(3, 4))
+        let is_last = self.awaited.iter().all(Option::is_none);
+        is_last.then(|| least.scale(3, 4))
     }
 }
 
@@ -95,7 +115,7 @@ impl TrainReceiver {
             Some(train) if train.number == number => {
                 train.bytes = train.bytes.saturating_add(len);
                 train.last_at = now;
-                train.is_complete = car + 1 >= CARS;
+                train.is_complete |= car >= CARS - 1;
             }
             train => {
                 *train = Some(Train {
@@ -135,11 +155,11 @@ const TRAINS: u8 = 3;
 /// Datagrams of a train.
 const CARS: u8 = 12;
 const EVERY: Duration = Duration::from_millis(100);
-const AGAIN: Duration = Duration::from_secs(30);
-/// What a train took at least: clocks and wake-ups are that coarse.
-const LEAST_TIME: Duration = Duration::from_micros(100);
+const AGAIN: Duration = Duration::from_secs(300);
+/// What a train took at least: clocks, wake-ups and radio lumps are that coarse. So no guess is above 76 Mbit/s.
+const LEAST_TIME: Duration = Duration::from_millis(1);
 /// How long the rest of a train is waited for.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(50);
 /// Length of the body of a train's control datagram.
 pub const CAR_BYTES: usize = 1_100;
 
@@ -162,16 +182,17 @@ mod tests {
                 receiver.on_arrival(at, number, car, 1_150);
             }
             now += Duration::from_millis(50);
-            let (_, bytes, micros) = receiver.take_result(now).expect("complete");
+            let (number, bytes, micros) = receiver.take_result(now).expect("complete");
             assert_eq!(micros, 11 * u32::try_from(spacing).expect("small"));
-            guess = sender.on_result(bytes, micros);
+            guess = sender.on_result(number, bytes, micros);
+            assert_eq!(sender.on_result(number, bytes, micros), None, "told twice");
         }
         let guess = guess.expect("three").as_bps();
         assert!((22_000_000..24_000_000).contains(&guess), "{guess}");
         assert_eq!(sender.due(), None);
         sender.on_up(Instant::from_millis(5_000));
         assert_eq!(sender.due(), None, "not so soon");
-        sender.on_up(Instant::from_millis(40_000));
+        sender.on_up(Instant::from_millis(400_000));
         assert!(sender.due().is_some());
     }
 
@@ -187,8 +208,8 @@ mod tests {
             );
         }
         assert_eq!(receiver.take_result(Instant::from_millis(50)), None);
-        assert_eq!(receiver.due(), Some(Instant::from_millis(104)));
-        let result = receiver.take_result(Instant::from_millis(104));
+        assert_eq!(receiver.due(), Some(Instant::from_millis(54)));
+        let result = receiver.take_result(Instant::from_millis(54));
         assert_eq!(result, Some((0, 4_000, 4_000)));
         assert_eq!(receiver.due(), None);
     }

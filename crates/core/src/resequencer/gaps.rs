@@ -127,8 +127,13 @@ impl PathOrder {
         }
     }
 
-    /// Notes that a packet counted lost arrived on this path after all.
-    pub(super) fn on_disproved(&mut self, now: Instant) {
+    /// Notes that a packet counted lost arrived on this path after all, as `path_seq`: the path reorders, unless the
+    /// packet was sent again.
+    pub(super) fn on_late(&mut self, now: Instant, path_seq: Seq) {
+        let is_new = |(highest, _): (Seq, Seq)| path_seq.is_after(highest);
+        if self.highest.is_none_or(is_new) {
+            return;
+        }
         self.disproved_at = Some(now);
         self.window = (self.window * 2).min(WIDEST_WINDOW);
     }

@@ -1,4 +1,4 @@
-//! What the two ends tell each other: probes, reports, link descriptions.
+//! What the two ends tell each other: probes, reports, what is missing, ends of bursts, packet trains, link descriptions.
 //!
 //! Reports travel on the best path back, and every [`SECOND_REPORT`] on the second best too, so that a path that is dead
 //! in one direction does not silence what is said of the others.
@@ -44,9 +44,7 @@ impl Tunnel {
             }
         }
         // More than once if more is missing than fits.
-        for _ in 0..PathId::MAX {
-            self.send_reports(now, out);
-        }
+        while self.send_reports(now, out) {}
         self.send_losses(now, out);
     }
 
@@ -119,13 +117,14 @@ impl Tunnel {
                 return;
             };
             let id = path.id;
-            let is_allowed = path.route.is_some() && path.link.role == LinkRole::Active;
+            // A gateway does not know a link before it was described.
+            let is_described = self.role == Role::Client || path.announced.due.is_none();
+            if !is_described || path.route.is_none() || path.link.role != LinkRole::Active {
+                return path.train_sender.cancel();
+            }
             let Some((train, place)) = path.train_sender.next(now) else {
                 return;
             };
-            if !is_allowed {
-                continue;
-            }
             let mut body = [0; CAR_BYTES];
             let mut writer = FrameWriter::new(&mut body);
             let _ = writer.push(&Frame::Car { train, place });
@@ -135,16 +134,17 @@ impl Tunnel {
         }
     }
 
-    fn send_reports(&mut self, now: Instant, out: &mut TxQueue) {
+    /// Sends one datagram of the reports that are due; whether there was any.
+    fn send_reports(&mut self, now: Instant, out: &mut TxQueue) -> bool {
         if out.is_full() {
-            return;
+            return false;
         }
         let is_due = |path: &Path| path.receiver.report_due().is_some_and(|due| due <= now);
         if !self.paths().any(is_due) {
-            return;
+            return false;
         }
         let Some(best) = self.best_path(None).or_else(|| self.newest_path()) else {
-            return;
+            return false;
         };
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
@@ -170,6 +170,7 @@ impl Tunnel {
             self.second_report_at = Some(now + SECOND_REPORT);
             self.seal_control(now, second, &body[..len], out);
         }
+        true
     }
 
     /// The path heard from last: better than none while no path is known to work.
@@ -202,6 +203,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let (role, pacing) = (self.role, self.scheduler.pacing());
+        let mut missing_left = MAX_OUTSTANDING;
         for frame in Frames::new(body) {
             match frame {
                 Frame::Ping { token, size } => {
@@ -226,6 +228,9 @@ impl Tunnel {
                         path.link.update(&info);
                         path.pace(now, Role::Gateway, pacing);
                         path.probes.ack_link = Some(version);
+                        if path.health.state() == State::Up {
+                            path.train_sender.on_up(now);
+                        }
                         self.resolve_policy();
                         self.adapt_queue();
                     }
@@ -260,15 +265,21 @@ impl Tunnel {
                         path.train_receiver.on_arrival(now, train, place, len);
                     }
                 }
-                Frame::Train { bytes, micros, .. } => {
+                Frame::Train {
+                    train,
+                    bytes,
+                    micros,
+                } => {
                     if let Some(path) = self.path_mut(id)
-                        && let Some(rate) = path.train_sender.on_result(bytes, micros)
+                        && let Some(rate) = path.train_sender.on_result(train, bytes, micros)
                     {
                         path.rate.guess(now, rate);
                         path.pace(now, role, pacing);
                     }
                 }
-                Frame::Missing { path, ranges } => self.on_missing(now, path, ranges, shared),
+                Frame::Missing { path, ranges } => {
+                    self.on_missing(now, path, ranges, &mut missing_left, shared);
+                }
             }
         }
     }
@@ -286,7 +297,7 @@ impl Tunnel {
         let interval = path.feedback_interval();
         path.health
             .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
-        if path.health.state() != State::Up {
+        if matches!(path.health.state(), State::Down | State::Probing) {
             path.train_sender.on_up(now);
         }
         path.health
@@ -340,7 +351,7 @@ impl Tunnel {
         // What is told missing is lost; without that, whatever has not come.
         let sent_pkts = match settled {
             Some(_) => report.received_pkts.saturating_add(path.sender.lost_pkts()),
-            None => reported - path.sender.written_off(),
+            None => path.sender.sent_for_loss(report.received_pkts),
         };
         path.loss.on_report(now, sent_pkts, report.received_pkts);
         let received = path.loss.received() - received;
@@ -372,14 +383,16 @@ impl Tunnel {
     }
 
     /// What the other end misses on a path goes again, before anything new, if it is still kept and worth its cost.
+    ///
+    /// `left`: how many numbers one datagram may still name.
     fn on_missing(
         &mut self,
         now: Instant,
         id: PathId,
         ranges: MissingRanges<'_>,
+        left: &mut usize,
         shared: &mut Shared<'_>,
     ) {
-        let mut left = MAX_OUTSTANDING;
         let before = self.reinject.len();
         for (first, count) in ranges {
             for offset in 0..u32::from(count) {
@@ -387,14 +400,14 @@ impl Tunnel {
                     .paths
                     .get_mut(id.index())
                     .and_then(Option::as_deref_mut);
-                let Some(path) = path.filter(|_| left > 0) else {
+                let Some(path) = path.filter(|_| *left > 0) else {
                     break;
                 };
-                left -= 1;
-                let Some(numbered) = path.sender.take_lost(id, first.plus(offset)) else {
+                *left -= 1;
+                let Some(numbered) = path.sender.take_lost(now, id, first.plus(offset)) else {
                     continue;
                 };
-                if self.repairs.try_spend(now, numbered.packet.len()) {
+                if self.repairs.try_spend(numbered.packet.len()) {
                     self.reinject.push_back(numbered);
                 } else {
                     shared.drops.add(DropReason::Expired, 1);

@@ -1,6 +1,7 @@
 //! The life of a packet out.
 //!
-//! 1. [`Tunnel::poll_transmit`] sends what is owed first: control datagrams, then packets taken back from silent paths.
+//! 1. [`Tunnel::poll_transmit`] sends what is owed first: control datagrams, then packets that were lost or taken back
+//!    from silent paths.
 //! 2. While some path is ready, the oldest packet of the fairest flow leaves the tunnel queue and gets its numbers. Not
 //!    before: a packet the queue drops must not look like a loss on a path.
 //! 3. The policy names the path, or the copies' paths, or waits. It sees the ranks above the lowest that has a ready path
@@ -112,7 +113,7 @@ impl Tunnel {
         }
     }
 
-    /// The next packet taken back from a silent path that is still worth sending.
+    /// The next packet that was lost or taken back from a silent path, and is still worth sending.
     fn next_reinjected(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Numbered> {
         loop {
             let numbered = self.reinject.pop_front()?;
@@ -268,7 +269,8 @@ impl Tunnel {
         path.sender
             .on_sent(now, len, global_seq, numbered, shared.pool);
         path.health.on_sent(now);
-        if is_kept && path.sender.lost_pkts() > 0 {
+        let lost_at = path.sender.lost_at();
+        if is_kept && lost_at.is_some_and(|at| now.since(at) < LOSES_FOR) {
             path.tail_at = Some(now + TAIL_AFTER);
         }
         path.pacer.on_sent(now, Bytes::of_len(len));
@@ -472,5 +474,7 @@ pub(super) const fn wire_seq(counter: u64) -> Seq {
 
 /// A path on which nothing follows for so long is told to be at rest, if it loses: earlier than the other end gives up.
 const TAIL_AFTER: Duration = Duration::from_millis(1);
+/// A path loses for so long after it was last told.
+const LOSES_FOR: Duration = Duration::from_secs(10);
 /// Older packets are of no use to anybody: their senders have sent them again, or given up.
 const REINJECT_WITHIN: Duration = Duration::from_secs(2);

@@ -121,7 +121,7 @@ impl Tunnel {
             path_seq: header.path_seq,
             path_previous: previous_on_path(&data),
             deadline: now + self.longest_wait(now, delay),
-            repair: (header.is_kept || self.has_repairs).then(|| self.repair_time(now)),
+            repair: self.has_repairs.then(|| self.repair_time(now)),
             packet: shared.pool.copy_of(view.bytes()),
         };
         let verdict = self

@@ -3,8 +3,6 @@
 //! Repairs pay off where losses are random. Where they come from a full queue, repairs would feed it, so they get a share
 //! of what is sent and no more; the rest is left to the inner transports. Own rule.
 
-use crate::time::Instant;
-
 /// What may be spent on repairs: an eighth of what is sent, and a burst.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -24,7 +22,7 @@ impl Budget {
     }
 
     /// Pays for a repair of `len` bytes; whether there was enough.
-    pub(super) fn try_spend(&mut self, _now: Instant, len: usize) -> bool {
+    pub(super) fn try_spend(&mut self, len: usize) -> bool {
         let rest = self.bytes.checked_sub(len as u64);
         self.bytes = rest.unwrap_or(self.bytes);
         rest.is_some()

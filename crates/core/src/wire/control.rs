@@ -13,8 +13,8 @@
 //! | 7, 8 | [`Frame::Reception`], [`Frame::ReceptionAck`] | until acknowledged |
 //! | 9 | [`Frame::Losses`] | on the two best paths back, if asked for |
 //! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
-//! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
+//! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
 
 use core::time::Duration;
 

@@ -3,7 +3,7 @@
 //! ```text
 //! byte  0      kind: 4 data, 5 control
 //!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once),
-//!              bit 2 kept (will be sent again if told missing)
+//!              bit 2 kept (will be sent again if told missing, or is a copy of what will)
 //!       2      path id
 //!       3-5    receiver index: names the receiver's session
 //!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart
