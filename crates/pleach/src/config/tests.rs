@@ -470,7 +470,7 @@ fn a_key_without_effect_is_noted() {
     let loaded = Files::new().load(&text).expect("good file");
     assert_eq!(loaded.notes.len(), 1);
     assert!(!loaded.notes[0].warning);
-    assert_eq!(loaded.notes[0].place.line, Some(9));
+    assert_eq!(loaded.notes[0].place.line, Some(10));
 }
 
 #[test]
