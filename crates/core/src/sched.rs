@@ -33,6 +33,7 @@ mod adaptive;
 mod awi;
 mod earliest_arrival;
 mod flow;
+mod line;
 mod min_rtt;
 mod policy;
 mod redundant;

@@ -16,10 +16,10 @@
 
 use core::time::Duration;
 
-use super::{PacketInfo, PathView, Pick, Scheduler, slot};
+use super::{PacketInfo, PathView, Pick, Scheduler, line::Line, slot};
 use crate::{
     ids::PathId,
-    time::{Instant, saturating_nanos},
+    time::Instant,
     units::{Bitrate, Bytes},
 };
 
@@ -27,20 +27,16 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     lines: [Line; PathId::MAX],
+    copies: [Copies; PathId::MAX],
     /// How much each flow has sent of late; by hash.
     flows: Vec<Flow>,
 }
 
-/// What is predicted of one path.
+/// What a path may still carry in copies, and as of when.
 #[derive(Clone, Copy, Debug)]
-struct Line {
-    /// When all that was sent will have passed the bottleneck at `rate`.
-    busy_until: Instant,
-    rate: Bitrate,
-    blocked_since: Option<Instant>,
-    /// Bytes of copies it may still carry, and as of when.
-    copies: Bytes,
-    copies_at: Instant,
+struct Copies {
+    left: Bytes,
+    since: Instant,
 }
 
 /// A flow's volume within the present second.
@@ -61,15 +57,13 @@ impl Adaptive {
     /// Begins with all paths empty.
     #[must_use]
     pub const fn new() -> Self {
-        const EMPTY: Line = Line {
-            busy_until: Instant::ZERO,
-            rate: UNKNOWN_RATE,
-            blocked_since: None,
-            copies: COPIES,
-            copies_at: Instant::ZERO,
+        const GRANTED: Copies = Copies {
+            left: COPIES,
+            since: Instant::ZERO,
         };
         Self {
-            lines: [EMPTY; PathId::MAX],
+            lines: [const { Line::empty() }; PathId::MAX],
+            copies: [GRANTED; PathId::MAX],
             flows: Vec::new(),
         }
     }
@@ -137,7 +131,7 @@ impl Adaptive {
 impl Scheduler for Adaptive {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         for path in paths {
-            self.lines[slot(path)].update(now, path);
+            self.lines[slot(path)].update(now, path, likely_rate(path));
         }
         let is_large = !packet.is_expendable && self.count(now, packet);
         let from = self.group(paths, is_large);
@@ -172,13 +166,12 @@ impl Scheduler for Adaptive {
             }
             let line = &self.lines[slot(path)];
             if path.ready {
-                let arrival = line.arrival(now, path, packet.len) + penalty(path);
+                let arrival = arrival(line, now, path, packet.len) + penalty(path);
                 if ready.is_none_or(|(earliest, _)| arrival < earliest) {
                     ready = Some((arrival, index));
                 }
             } else {
-                let release = now + now.since(line.blocked_since.unwrap_or(now));
-                let drained = line.sent_until(release, packet.len + packet.backlog);
+                let drained = line.drained_at(now, packet.len + packet.backlog);
                 // While it is not known what the quickest carries, more is waited for it.
                 let is_searched = path.is_searching && quickest == Some(path.id);
                 if is_searched || drained <= now + MAX_WAIT {
@@ -193,8 +186,7 @@ impl Scheduler for Adaptive {
         if awaited.is_some_and(|awaited| awaited < arrival) {
             return Pick::Wait;
         }
-        let line = &mut self.lines[slot(&paths[index])];
-        line.busy_until = line.sent_until(now, packet.len);
+        self.lines[slot(&paths[index])].on_sent(now, packet.len);
         if !is_large {
             return Pick::One(index);
         }
@@ -203,9 +195,8 @@ impl Scheduler for Adaptive {
         for (other, path) in paths.iter().enumerate() {
             let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
             if is_searched && other != index && other < 16 {
-                let line = &mut self.lines[slot(path)];
                 let times = if is_waiting { TIMES } else { 1 };
-                if line.may_copy(now, packet.len, times) {
+                if self.copies[slot(path)].may_copy(now, packet.len, times) {
                     copies |= 1 << other;
                 }
             }
@@ -221,49 +212,33 @@ impl Scheduler for Adaptive {
     }
 }
 
-impl Line {
-    fn update(&mut self, now: Instant, path: &PathView) {
-        let rate = match path.rate {
-            Some(rate) if path.is_searching => rate.scale(2, 1),
-            Some(rate) => rate,
-            None => UNKNOWN_RATE,
-        }
-        .max(MIN_RATE);
-        if !path.usable {
-            self.busy_until = now;
-        } else if rate != self.rate {
-            let left = u128::from(saturating_nanos(self.busy_until.since(now)));
-            let left = left * u128::from(self.rate.as_bps()) / u128::from(rate.as_bps());
-            self.busy_until = now + Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX));
-        }
-        self.rate = rate;
-        self.blocked_since = if path.ready || !path.usable {
-            None
-        } else {
-            self.blocked_since.or(Some(now))
-        };
-    }
-
-    fn sent_until(&self, start: Instant, len: Bytes) -> Instant {
-        self.busy_until.max(start) + len / self.rate
-    }
-
-    fn arrival(&self, now: Instant, path: &PathView, len: Bytes) -> Instant {
-        self.sent_until(now, len).max(now + path.queue_delay) + path.extra_delay
-    }
-
+impl Copies {
     fn may_copy(&mut self, now: Instant, len: Bytes, times: u8) -> bool {
         let len = Bytes::new(len.get() * u64::from(times));
-        if now.since(self.copies_at) > COPIES_AGAIN {
-            self.copies = COPIES;
-            self.copies_at = now;
+        if now.since(self.since) > COPIES_AGAIN {
+            self.left = COPIES;
+            self.since = now;
         }
-        let may = self.copies >= len;
+        let may = self.left >= len;
         if may {
-            self.copies = self.copies - len;
+            self.left = self.left - len;
         }
         may
     }
+}
+
+/// What a path is taken to carry: twice what one that is being searched has carried.
+fn likely_rate(path: &PathView) -> Bitrate {
+    match path.rate {
+        Some(rate) if path.is_searching => rate.scale(2, 1),
+        Some(rate) => rate,
+        None => UNKNOWN_RATE,
+    }
+}
+
+/// When `len` bytes would arrive that are sent now, beyond the quickest path's delay.
+fn arrival(line: &Line, now: Instant, path: &PathView, len: Bytes) -> Instant {
+    line.sent_until(now, len).max(now + path.queue_delay) + path.extra_delay
 }
 
 /// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as
@@ -275,8 +250,6 @@ fn penalty(path: &PathView) -> Duration {
 
 /// What a path carries before anything is known.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
-/// Below this a rate counts as this, so that a prediction stays a number.
-const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 /// Longest predicted time to get the backlog through the awaited path.
 const MAX_WAIT: Duration = Duration::from_millis(5);
 /// How much the delays of the paths of one flow may differ.

@@ -16,12 +16,8 @@
 
 use core::time::Duration;
 
-use super::{PacketInfo, PathView, Pick, Scheduler, slot};
-use crate::{
-    ids::PathId,
-    time::{Instant, saturating_nanos},
-    units::{Bitrate, Bytes},
-};
+use super::{PacketInfo, PathView, Pick, Scheduler, line::Line, slot};
+use crate::{ids::PathId, time::Instant, units::Bitrate};
 
 /// Uses the path with the earliest predicted arrival; ignores weight.
 ///
@@ -41,13 +37,8 @@ impl EarliestArrival {
     /// Begins with all paths empty.
     #[must_use]
     pub const fn new() -> Self {
-        const EMPTY: Line = Line {
-            busy_until: Instant::ZERO,
-            rate: UNKNOWN_RATE,
-            blocked_since: None,
-        };
         Self {
-            lines: [EMPTY; PathId::MAX],
+            lines: [const { Line::empty() }; PathId::MAX],
         }
     }
 }
@@ -58,15 +49,14 @@ impl Scheduler for EarliestArrival {
         let mut awaited: Option<Instant> = None;
         for (index, path) in paths.iter().enumerate() {
             let line = &mut self.lines[slot(path)];
-            line.update(now, path);
+            line.update(now, path, path.rate.unwrap_or(UNKNOWN_RATE));
             if path.ready {
                 let arrival = line.sent_until(now, packet.len) + path.extra_delay;
                 if ready.is_none_or(|(earliest, _)| arrival < earliest) {
                     ready = Some((arrival, index));
                 }
             } else if path.usable {
-                let release = now + now.since(line.blocked_since.unwrap_or(now));
-                let drained = line.sent_until(release, packet.len + packet.backlog);
+                let drained = line.drained_at(now, packet.len + packet.backlog);
                 if drained <= now + MAX_WAIT {
                     let arrival = drained + path.extra_delay;
                     awaited = Some(awaited.map_or(arrival, |earliest| earliest.min(arrival)));
@@ -80,50 +70,13 @@ impl Scheduler for EarliestArrival {
             return Pick::Wait;
         }
         let line = &mut self.lines[slot(&paths[index])];
-        line.busy_until = line.sent_until(now, packet.len);
+        line.on_sent(now, packet.len);
         Pick::One(index)
-    }
-}
-
-/// What the policy keeps of one path.
-#[derive(Clone, Copy, Debug)]
-struct Line {
-    /// When all that was sent will have passed the bottleneck at `rate`.
-    busy_until: Instant,
-    rate: Bitrate,
-    /// Since when the path has been usable but not ready, as far as seen.
-    blocked_since: Option<Instant>,
-}
-
-impl Line {
-    fn update(&mut self, now: Instant, path: &PathView) {
-        let rate = path.rate.unwrap_or(UNKNOWN_RATE).max(MIN_RATE);
-        if !path.usable {
-            self.busy_until = now;
-        } else if rate != self.rate {
-            let left = u128::from(saturating_nanos(self.busy_until.since(now)));
-            let left = left * u128::from(self.rate.as_bps()) / u128::from(rate.as_bps());
-            self.busy_until = now + Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX));
-        }
-        self.rate = rate;
-        self.blocked_since = if path.ready || !path.usable {
-            None
-        } else {
-            self.blocked_since.or(Some(now))
-        };
-    }
-
-    /// When `len` bytes handed over at `start` will have passed the bottleneck.
-    fn sent_until(&self, start: Instant, len: Bytes) -> Instant {
-        self.busy_until.max(start) + len / self.rate
     }
 }
 
 /// What a path carries before that is known.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);
-
-/// Below this a rate counts as this, so that a prediction stays a number.
-const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 
 /// Longest predicted time to get the backlog through the awaited path: the target of the tunnel queue's CoDel.
 const MAX_WAIT: Duration = Duration::from_millis(5);
@@ -132,7 +85,7 @@ const MAX_WAIT: Duration = Duration::from_millis(5);
 mod tests {
     use super::super::tests::{packet, ready_paths};
     use super::*;
-    use crate::rng::Rng;
+    use crate::{rng::Rng, units::Bytes};
 
     /// Paths of (kbit/s, milliseconds).
     fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
