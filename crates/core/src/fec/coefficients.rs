@@ -2,7 +2,7 @@
 //!
 //! The generator is seeded with the repair key; the coefficient of the i-th packet of the window, oldest first, is the low
 //! byte of its i-th output that has a nonzero one. So no packet of the window is left out, and coefficients depend on
-//! key and position only, not on packet numbers. About 2 ns a coefficient and 40 ns a key.
+//! key and position only, not on packet numbers.
 //!
 //! TinyMT32 (RFC 8682) is a Mersenne Twister of 127 bits of state. It is not for secrets.
 

@@ -9,11 +9,11 @@
 //! came, costs nothing.
 //!
 //! *What is dropped.* A symbol all of whose packets are known; one that follows from those kept; the oldest kept when a
-//! further one comes or when there are too many unknowns; and one whose oldest packet is no longer remembered. Each is
-//! counted in [`Stats`].
+//! further one comes or when there are more than [`MAX_UNKNOWNS`] unknowns; one that has more by itself; and one whose
+//! oldest packet is no longer remembered. Each is counted in [`Stats`], but for a kept one whose packets all came late.
 //!
-//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, as many unknowns. Time for a call:
-//! O([`MAX_PENDING`]³) products for the matrix, well below that while losses are few, and a combination of at most
+//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_UNKNOWNS`] unknowns. Time for a
+//! call: O([`MAX_PENDING`]³) products for the matrix, well below that while losses are few, and a combination of at most
 //! [`HISTORY_PKTS`] + [`MAX_PENDING`] symbols for each packet recovered.
 //!
 //! *Contradictions.* A symbol that a known packet does not fit in, a recovered packet with an impossible length or with
@@ -21,8 +21,8 @@
 //! dropped and counted. Other contradictions go unnoticed.
 
 use super::{
-    HISTORY_PKTS, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, MAX_WINDOW_PKTS,
-    Repair,
+    HISTORY_PKTS, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, MAX_UNKNOWNS,
+    MAX_WINDOW_PKTS, Repair,
     gf256::mul,
     symbols::{Symbols, Terms},
 };
@@ -35,8 +35,10 @@ use kept::Kept;
 use system::System;
 
 /// [`HISTORY_PKTS`] as a distance of numbers.
+#[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 const HISTORY: u32 = HISTORY_PKTS as u32;
 /// How far ahead of the newest number a repair symbol may end.
+#[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 const MAX_AHEAD: u32 = MAX_WINDOW_PKTS as u32;
 
 /// Counters of a [`Decoder`].
@@ -177,6 +179,10 @@ impl Decoder {
         let fits = |id: Seq| self.symbols.len(row_of(id)) <= repair.len;
         if !repair.ids().filter(is_known).all(fits) {
             self.stats.repairs_contradictory += 1;
+            return;
+        }
+        if repair.ids().filter(|id| !is_known(id)).count() > MAX_UNKNOWNS {
+            self.stats.repairs_given_up += 1;
             return;
         }
         if self.kept.is_full() {

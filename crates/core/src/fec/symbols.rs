@@ -6,7 +6,7 @@
 //! *Algorithm.* A coefficient is a sum of powers of two, so the sum over symbols of c·s is the sum over the eight bits b
 //! of 2^b times the (plain) sum of those symbols whose coefficient has bit b. By Horner's rule that is eight doublings
 //! for the whole combination, and on average four exclusive ors for each symbol, in blocks that stay in registers. It
-//! needs no table and no instruction beyond what the compiler finds by itself; a lookup per byte is about four times
+//! needs no table and no instruction beyond what the compiler finds by itself; a lookup per byte is over three times
 //! slower (`benches/fec.rs`).
 
 use super::{HISTORY_PKTS, LENGTH_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, gf256::double_each};

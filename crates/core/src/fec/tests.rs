@@ -1,6 +1,6 @@
 use super::{
-    Decoder, Encoder, HISTORY_PKTS, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES,
-    MAX_WINDOW_PKTS, Repair, Stats, coefficients::coefficients, gf256,
+    Decoder, Encoder, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, MAX_WINDOW_PKTS, Repair,
+    Stats, coefficients::coefficients, gf256,
 };
 use crate::{ids::Seq, rng::Rng};
 
@@ -152,9 +152,8 @@ fn losses_up_to_the_number_of_repair_symbols_are_recovered() {
     // Blocks follow each other, over the wrap of numbers.
     let mut by = u32::MAX - 1000;
     for key in 0..25_u16 {
-        for len in 1..=12_u32 {
-            let (packets, repairs) =
-                block(Seq(0), len as usize, 3, key * 100 + len as u16, &mut rng);
+        for len in 1..=12_u16 {
+            let (packets, repairs) = block(Seq(0), usize::from(len), 3, key * 100 + len, &mut rng);
             for pattern in 1_u32..1 << len {
                 let losses = pattern.count_ones() as usize;
                 if losses > 3 {
@@ -194,21 +193,22 @@ fn mds_residual(sources: u32, repairs: u32, p: f64) -> f64 {
     let mut choose = 1.0;
     let mut fewer = 0.0;
     for lost in 0..repairs {
-        fewer += choose * p.powi(lost as i32) * (1.0 - p).powi((others - lost) as i32);
+        fewer += choose * p.powf(f64::from(lost)) * (1.0 - p).powf(f64::from(others - lost));
         choose *= f64::from(others - lost) / f64::from(lost + 1);
     }
     p * (1.0 - fewer)
 }
 
 /// The same for this code, simulated until `packets` have gone.
-fn residual(repairs: u16, p: f64, packets: u64, seed: u64) -> f64 {
+fn residual(repairs: u16, p: f64, packets: u32, seed: u64) -> f64 {
     const SOURCES: usize = 20;
     let mut rng = Rng::new(seed);
     let mut encoder = Encoder::new(SOURCES);
     let mut decoder = Decoder::new();
-    let mut left = 0_usize;
-    let blocks = packets / SOURCES as u64;
-    for block in 0..blocks {
+    let (mut next, mut key) = (Seq(0), 0_u16);
+    let (mut left, mut packets_gone) = (0_u32, 0_u32);
+    while packets_gone < packets {
+        packets_gone += 20;
         let lost: Vec<bool> = (0..SOURCES + usize::from(repairs))
             .map(|_| rng.chance(p))
             .collect();
@@ -217,32 +217,28 @@ fn residual(repairs: u16, p: f64, packets: u64, seed: u64) -> f64 {
         if lost_sources == 0 || lost.iter().filter(|lost| **lost).count() == 1 {
             continue;
         }
-        let first = Seq((block as u32).wrapping_mul(SOURCES as u32));
         let mut recovered = 0;
-        for i in 0..SOURCES {
-            let id = first.plus(i as u32);
-            let bytes = id.0.to_be_bytes();
-            encoder.push(id, &bytes);
-            if !lost[i] {
-                recovered += give_source(&mut decoder, id, &bytes).len();
+        for lost in &lost[..SOURCES] {
+            let bytes = next.0.to_be_bytes();
+            encoder.push(next, &bytes);
+            if !lost {
+                recovered += give_source(&mut decoder, next, &bytes).len();
             }
+            next = next.plus(1);
         }
-        for i in 0..repairs {
-            let sent = repair(
-                &mut encoder,
-                SOURCES,
-                (block as u16).wrapping_mul(repairs).wrapping_add(i),
-            );
-            if !lost[SOURCES + usize::from(i)] {
+        for lost in &lost[SOURCES..] {
+            let sent = repair(&mut encoder, SOURCES, key);
+            key = key.wrapping_add(1);
+            if !lost {
                 for (id, bytes) in give_repair(&mut decoder, &sent) {
                     assert_eq!(id.0.to_be_bytes(), bytes[..]);
                     recovered += 1;
                 }
             }
         }
-        left += lost_sources - recovered;
+        left += u32::try_from(lost_sources - recovered).unwrap();
     }
-    left as f64 / (blocks * SOURCES as u64) as f64
+    f64::from(left) / f64::from(packets_gone)
 }
 
 #[test]
@@ -454,11 +450,20 @@ fn what_cannot_be_solved_any_more_is_dropped_oldest_first() {
     assert_eq!(decoder.stats().repairs_given_up, 4);
     assert_eq!(give_repair(&mut decoder, &blocks[0].1[1]), [], "given up");
     assert_eq!(give_repair(&mut decoder, &blocks[19].1[1]).len(), 2);
+    // That symbol came last, so it took the place of the oldest.
+    assert_eq!(decoder.stats().repairs_given_up, 5);
+    // One that has too many by itself does not push out others.
+    let (_, hopeless) = block(Seq(80), 33, 1, 0, &mut rng);
+    give_source(&mut decoder, Seq(79), b"");
+    let before = decoder.pending();
+    assert_eq!(give_repair(&mut decoder, &hopeless[0]), []);
+    assert_eq!((before, decoder.pending()), (15, 15));
+    assert_eq!(decoder.stats().repairs_given_up, 6);
     // The history goes on, and nothing of before is left.
-    give_source(&mut decoder, Seq(80 + HISTORY_PKTS as u32), b"far");
+    give_source(&mut decoder, Seq(112 + 256), b"far");
     assert_eq!(decoder.pending(), 0);
     assert_eq!(give_repair(&mut decoder, &blocks[18].1[1]), []);
-    assert_eq!(give_source(&mut decoder, Seq(80), b"old"), []);
+    assert_eq!(give_source(&mut decoder, Seq(112), b"old"), []);
     assert_eq!(decoder.stats().repairs_out_of_reach, 1);
     assert_eq!(decoder.stats().sources_stale, 1);
 }
