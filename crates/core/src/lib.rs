@@ -25,6 +25,7 @@
 //! | [`sched`] | which path a packet takes: one policy per file |
 //! | [`resequencer`] | the order packets leave in |
 //! | [`loss_report`] | what a path loses, for policies that steer by it |
+//! | [`fec`] | repair symbols that make up for lost packets |
 //! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
 //! | [`transmit`] | datagrams ready to send, in batches |
 //! | [`endpoint`] | all associations of a host: whose packet is this |
@@ -32,6 +33,7 @@
 
 pub mod counters;
 pub mod endpoint;
+pub mod fec;
 pub mod ids;
 pub mod loss_report;
 pub mod packet;

@@ -1,0 +1,364 @@
+//! The receiver's side: what came of late, and repair symbols that cannot be used yet.
+//!
+//! *Algorithm.* Each repair symbol is one linear equation; its unknowns are the missing packets it covers. Symbols are
+//! kept as they came and nothing is computed on their bytes until an unknown is determined. When a repair symbol comes,
+//! or a packet that a kept one lacks, the matrix of coefficients alone is brought to reduced row echelon form
+//! ([`System`]), together with a record of which symbols make up which row. A row with a single unknown left is a
+//! solution: its packet is one combination of the symbols recorded and of known packets. So bytes are touched once for
+//! each recovered packet, the usual late packet costs no undoing, and the usual repair symbol, of which every packet
+//! came, costs nothing.
+//!
+//! *What is dropped.* A symbol all of whose packets are known; one that follows from those kept; the oldest kept when a
+//! further one comes or when there are more than [`MAX_UNKNOWNS`] unknowns; one that has more by itself; and one whose
+//! oldest packet is no longer remembered. Each is counted in [`Stats`], but for a kept one whose packets all came late.
+//!
+//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_UNKNOWNS`] unknowns. Time for a
+//! call: O([`MAX_PENDING`]³) products for the matrix, well below that while losses are few, and a combination of at most
+//! [`HISTORY_PKTS`] + [`MAX_PENDING`] symbols for each packet recovered.
+//!
+//! *Contradictions.* A symbol that a known packet does not fit in, a recovered packet with an impossible length or with
+//! padding that is not zero, and an equation that follows from others but for its bytes: the symbols concerned are
+//! dropped and counted. Other contradictions go unnoticed.
+
+use super::{
+    HISTORY_PKTS, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, MAX_UNKNOWNS,
+    MAX_WINDOW_PKTS, Repair,
+    gf256::mul,
+    symbols::{Symbols, Terms},
+};
+use crate::ids::Seq;
+
+mod kept;
+mod system;
+
+use kept::Kept;
+use system::System;
+
+/// [`HISTORY_PKTS`] as a distance of numbers.
+#[expect(clippy::cast_possible_truncation, reason = "a small constant")]
+const HISTORY: u32 = HISTORY_PKTS as u32;
+/// How far ahead of the newest number a repair symbol may end.
+#[expect(clippy::cast_possible_truncation, reason = "a small constant")]
+const MAX_AHEAD: u32 = MAX_WINDOW_PKTS as u32;
+
+/// Counters of a [`Decoder`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets that came and were not known.
+    pub sources: u64,
+    /// Packets that were known before, by arrival or recovery.
+    pub sources_duplicate: u64,
+    /// Packets older than the history.
+    pub sources_stale: u64,
+    /// Packets that are too long.
+    pub sources_malformed: u64,
+    /// Repair symbols that came, well-formed and in reach; some of the further ones are counted below too.
+    pub repairs: u64,
+    /// Repair symbols that brought nothing: all their packets were known, or they followed from symbols kept.
+    pub repairs_useless: u64,
+    /// Repair symbols that contradict packets or each other.
+    pub repairs_contradictory: u64,
+    /// Repair symbols kept and dropped unused, because a bound was reached or they grew old.
+    pub repairs_given_up: u64,
+    /// Repair symbols that begin before the history or end too far ahead of it.
+    pub repairs_out_of_reach: u64,
+    /// Repair symbols with an impossible window or length.
+    pub repairs_malformed: u64,
+    /// Packets recovered.
+    pub recovered: u64,
+}
+
+/// Recovers lost packets of one stream.
+#[derive(Debug)]
+pub struct Decoder {
+    /// Row `id % HISTORY_PKTS` is packet `id`; after those come the rows of the repair symbols kept.
+    symbols: Symbols,
+    /// Whether the packet of that row is known; for numbers of the history.
+    known: [bool; HISTORY_PKTS],
+    /// The newest number heard of; none before the first.
+    newest: Option<Seq>,
+    kept: Kept,
+    system: Box<System>,
+    terms: Box<Terms>,
+    /// A symbol being computed.
+    scratch: Box<[u8; MAX_SYMBOL_BYTES]>,
+    stats: Stats,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Decoder {
+    /// A decoder that knows nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            symbols: Symbols::new(HISTORY_PKTS + MAX_PENDING),
+            known: [false; HISTORY_PKTS],
+            newest: None,
+            kept: Kept::new(HISTORY_PKTS),
+            system: Box::new(System::new()),
+            terms: Box::new(Terms::new()),
+            scratch: Box::new([0; MAX_SYMBOL_BYTES]),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Counters since construction.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// How many repair symbols are kept.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.kept.list().len()
+    }
+
+    /// Takes the packet `id`, which came. Calls `recovered` for every packet that can be computed now, oldest first.
+    pub fn on_source(&mut self, id: Seq, bytes: &[u8], recovered: &mut impl FnMut(Seq, &[u8])) {
+        if bytes.len() > MAX_PACKET_BYTES {
+            self.stats.sources_malformed += 1;
+            return;
+        }
+        self.advance(id);
+        if !self.remembers(id) {
+            self.stats.sources_stale += 1;
+            return;
+        }
+        if self.known[row_of(id)] {
+            self.stats.sources_duplicate += 1;
+            return;
+        }
+        self.stats.sources += 1;
+        self.symbols.set_packet(row_of(id), bytes);
+        self.known[row_of(id)] = true;
+        let mut awaited = false;
+        self.kept.drop_if(|_, kept| {
+            let covers = kept.repair.covers(id);
+            let fits = LENGTH_BYTES + bytes.len() <= kept.repair.len;
+            awaited |= covers;
+            self.stats.repairs_contradictory += u64::from(covers && !fits);
+            covers && !fits
+        });
+        if awaited {
+            self.solve(recovered);
+        }
+    }
+
+    /// Takes a repair symbol that came: `bytes`, described by `repair`. Calls `recovered` for every packet that can be
+    /// computed now, oldest first; each counts as known from then on.
+    pub fn on_repair(
+        &mut self,
+        repair: Repair,
+        bytes: &[u8],
+        recovered: &mut impl FnMut(Seq, &[u8]),
+    ) {
+        if !(1..=MAX_WINDOW_PKTS).contains(&usize::from(repair.count))
+            || !(LENGTH_BYTES..=MAX_SYMBOL_BYTES).contains(&repair.len)
+            || bytes.len() != repair.len
+        {
+            self.stats.repairs_malformed += 1;
+            return;
+        }
+        if !self.reaches(&repair) {
+            self.stats.repairs_out_of_reach += 1;
+            return;
+        }
+        self.stats.repairs += 1;
+        self.advance(repair.last());
+        let is_known = |id: &Seq| self.known[row_of(*id)];
+        if repair.ids().all(|id| is_known(&id)) {
+            self.stats.repairs_useless += 1;
+            return;
+        }
+        let fits = |id: Seq| self.symbols.len(row_of(id)) <= repair.len;
+        if !repair.ids().filter(is_known).all(fits) {
+            self.stats.repairs_contradictory += 1;
+            return;
+        }
+        if repair.ids().filter(|id| !is_known(id)).count() > MAX_UNKNOWNS {
+            self.stats.repairs_given_up += 1;
+            return;
+        }
+        if self.kept.is_full() {
+            self.give_up_oldest();
+        }
+        if let Some(row) = self.kept.push(repair) {
+            self.symbols.set_symbol(row, bytes);
+            self.solve(recovered);
+        }
+    }
+
+    /// Whether all of the window of `repair` is in the history, perhaps once that has advanced by a window: only packets
+    /// take it further, since a symbol without any of its packets is of little use.
+    fn reaches(&self, repair: &Repair) -> bool {
+        let Some(newest) = self.newest else {
+            return true;
+        };
+        // Distances may be anything: neither sum may overflow.
+        let ahead = i64::from(repair.last().distance_from(newest));
+        let behind = -ahead.min(0) + i64::from(repair.count) - 1;
+        ahead <= i64::from(MAX_AHEAD) && behind < i64::from(HISTORY)
+    }
+
+    /// Whether `id` is in the history: neither older than it nor newer.
+    fn remembers(&self, id: Seq) -> bool {
+        self.newest
+            .is_some_and(|newest| newest.0.wrapping_sub(id.0) < HISTORY)
+    }
+
+    /// Makes `id` part of the history if it is newer.
+    fn advance(&mut self, id: Seq) {
+        let newest = *self.newest.get_or_insert(id);
+        let Ok(steps) = u32::try_from(id.distance_from(newest)) else {
+            return;
+        };
+        if steps == 0 {
+            return;
+        }
+        // Those rows get new numbers; a whole round of them is all there are.
+        for i in 0..steps.min(HISTORY) {
+            self.known[row_of(id.minus(i))] = false;
+        }
+        self.newest = Some(id);
+        self.kept.drop_if(|_, kept| {
+            let old = id.0.wrapping_sub(kept.repair.first.0) >= HISTORY;
+            self.stats.repairs_given_up += u64::from(old);
+            old
+        });
+    }
+
+    /// Computes all that the symbols kept determine, and drops those that are of no further use.
+    fn solve(&mut self, recovered: &mut impl FnMut(Seq, &[u8])) {
+        // Each further round follows the drop of a symbol, so there are at most as many.
+        loop {
+            self.drop_satisfied();
+            while !self.system.set(&self.kept, &self.known, self.newest) {
+                self.give_up_oldest();
+            }
+            self.system.reduce();
+            let (redundant, mut contradicting) = self.check_redundant();
+            if contradicting == 0 {
+                contradicting = self.recover(recovered);
+            }
+            self.kept.drop_if(|i, _| {
+                let (contradicts, follows) = (bit(contradicting, i), bit(redundant, i));
+                self.stats.repairs_contradictory += u64::from(contradicts);
+                self.stats.repairs_useless += u64::from(follows && !contradicts);
+                contradicts || follows
+            });
+            if contradicting == 0 {
+                break;
+            }
+        }
+        self.drop_satisfied();
+    }
+
+    /// Of each equation that follows from the others: the newest symbol in it, if the bytes follow too, or else all its
+    /// symbols, as those that contradict. Both are sets of indices of symbols kept.
+    fn check_redundant(&mut self) -> (u32, u32) {
+        let (mut redundant, mut contradicting) = (0, 0);
+        for row in self.system.rank()..self.kept.list().len() {
+            let combination = self.system.combination(row);
+            let used = set_of_nonzero(&combination);
+            let len = self.evaluate(&combination);
+            if self.scratch[..len].iter().any(|byte| *byte != 0) {
+                contradicting |= used;
+            } else {
+                redundant |= 1 << used.ilog2();
+            }
+        }
+        (redundant, contradicting)
+    }
+
+    /// Recovers all packets that the system determines. Stops at the first that cannot be: returns the symbols it was
+    /// computed from, as a set of indices of symbols kept; the empty set otherwise.
+    fn recover(&mut self, recovered: &mut impl FnMut(Seq, &[u8])) -> u32 {
+        for row in 0..self.system.rank() {
+            let Some(id) = self.system.solution(row) else {
+                continue;
+            };
+            let combination = self.system.combination(row);
+            let len = self.evaluate(&combination);
+            // It was among the packets of each symbol that covers it, so it is no longer than any of those.
+            let covering = self.kept.list().iter().filter(|k| k.repair.covers(id));
+            let longest = covering.map(|k| k.repair.len).min().unwrap_or(0);
+            let Some(packet) = parse(&self.scratch[..len], longest) else {
+                return set_of_nonzero(&combination);
+            };
+            self.symbols.set_packet(row_of(id), packet);
+            self.known[row_of(id)] = true;
+            self.stats.recovered += 1;
+            recovered(id, packet);
+        }
+        0
+    }
+
+    /// Computes into `scratch` the sum of symbols kept times the factors of `combination`, less the known packets in it.
+    /// Returns the length of the longest symbol kept that is in it.
+    fn evaluate(&mut self, combination: &[u8; MAX_PENDING]) -> usize {
+        let mut factors = [0; HISTORY_PKTS];
+        let mut len = 0;
+        self.terms.clear();
+        for (kept, &factor) in self.kept.list().iter().zip(combination) {
+            if factor == 0 {
+                continue;
+            }
+            len = len.max(kept.repair.len);
+            self.terms.push(kept.row, factor);
+            for (id, &coefficient) in kept.repair.ids().zip(&kept.coefficients) {
+                // The factors of unknown packets cancel, but for that of the solution.
+                if self.known[row_of(id)] {
+                    factors[row_of(id)] ^= mul(factor, coefficient);
+                }
+            }
+        }
+        for (row, factor) in factors.into_iter().enumerate() {
+            if factor != 0 {
+                self.terms.push(row, factor);
+            }
+        }
+        self.symbols.combine(&self.terms, &mut self.scratch[..len]);
+        len
+    }
+
+    fn give_up_oldest(&mut self) {
+        self.stats.repairs_given_up += 1;
+        self.kept.drop_if(|i, _| i == 0);
+    }
+
+    /// Drops symbols of which every packet is known.
+    fn drop_satisfied(&mut self) {
+        self.kept
+            .drop_if(|_, kept| kept.repair.ids().all(|id| self.known[row_of(id)]));
+    }
+}
+
+/// The row of a packet.
+fn row_of(id: Seq) -> usize {
+    id.0 as usize % HISTORY_PKTS
+}
+
+/// The packet in a symbol that is at most `longest` bytes but for zeros.
+fn parse(symbol: &[u8], longest: usize) -> Option<&[u8]> {
+    let (prefix, body) = symbol.split_first_chunk::<LENGTH_BYTES>()?;
+    let len = usize::from(u16::from_be_bytes(*prefix));
+    let (packet, padding) = body.split_at_checked(len)?;
+    (LENGTH_BYTES + len <= longest && padding.iter().all(|byte| *byte == 0)).then_some(packet)
+}
+
+fn bit(set: u32, i: usize) -> bool {
+    set >> i & 1 == 1
+}
+
+/// Where `combination` is not zero.
+fn set_of_nonzero(combination: &[u8; MAX_PENDING]) -> u32 {
+    (0..)
+        .zip(combination)
+        .fold(0, |set, (i, factor)| set | u32::from(*factor != 0) << i)
+}
