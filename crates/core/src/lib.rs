@@ -25,7 +25,7 @@
 //! | [`sched`] | which path a packet takes: one policy per file |
 //! | [`resequencer`] | the order packets leave in |
 //! | [`loss_report`] | what a path loses, for policies that steer by it |
-//! | [`fec`] | repair symbols that make up for lost packets |
+//! | [`fec`] | repair symbols that make up for lost packets; the tunnel does not send any yet |
 //! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
 //! | [`transmit`] | datagrams ready to send, in batches |
 //! | [`endpoint`] | all associations of a host: whose packet is this |
