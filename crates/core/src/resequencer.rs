@@ -291,19 +291,18 @@ impl Resequencer {
                 break;
             }
             let frontier = self.frontier;
-            let repaired_at = self.repairs.due(now, frontier, held.seq);
-            if let Some(at) = repaired_at.filter(|_| held.since + self.repairs.longest_hold() > now)
-            {
-                let limit = held.since + self.repairs.longest_hold();
+            let repair = self.repairs.due(now, frontier, held.seq);
+            let repair = repair.map(|at| (at, held.since + self.repairs.longest_hold()));
+            // Until when to wait on, and not beyond when.
+            let wait = repair.filter(|(_, limit)| *limit > now).or_else(|| {
+                let limit = held.since + LONGEST_HOLD;
+                let is_coming =
+                    limit > now && self.paths.iter().any(|path| path.may_bring(now, frontier));
+                is_coming.then_some((now + RECHECK, limit))
+            });
+            if let Some((at, limit)) = wait {
                 if let Some(held) = &mut self.held[slot] {
                     held.deadline = limit.min(at);
-                }
-                break;
-            }
-            let limit = held.since + LONGEST_HOLD;
-            if limit > now && self.paths.iter().any(|path| path.may_bring(now, frontier)) {
-                if let Some(held) = &mut self.held[slot] {
-                    held.deadline = limit.min(now + RECHECK);
                 }
                 break;
             }

@@ -178,7 +178,7 @@ struct Ceiling {
     judge_at: Instant,
     /// When it may rise.
     hold_until: Instant,
-    /// When it was last raised, and by how much per round trip, in percent.
+    /// When it was last raised, and by how much it is next, in percent.
     raised_at: Instant,
     step: u64,
 }
@@ -425,16 +425,12 @@ impl RateControl {
     ) -> Option<Bitrate> {
         if self.is_searching {
             let first = Bitrate::from_transfer(FIRST_WINDOW_BYTES, rtt.max(LEAST_FIRST_RTT))?;
-            let shown = rate.max().map_or(Bitrate::ZERO, |max| {
-                max.scale(
-                    if is_quickest {
-                        SEARCH_PERCENT
-                    } else {
-                        GENTLE_PERCENT
-                    },
-                    100,
-                )
-            });
+            let percent = if is_quickest {
+                SEARCH_PERCENT
+            } else {
+                GENTLE_PERCENT
+            };
+            let shown = rate.max().unwrap_or(Bitrate::ZERO).scale(percent, 100);
             return Some(shown.max(first));
         }
         let max = rate.max().filter(|_| self.is_known(now))?;

@@ -76,6 +76,22 @@ struct Outstanding {
     numbered: Option<Numbered>,
 }
 
+impl Outstanding {
+    /// The packet, to be sent elsewhere; it travelled on `path` as `counter`.
+    fn take(&mut self, path: PathId, counter: u64, is_lost: bool) -> Option<Numbered> {
+        let mut numbered = self.numbered.take()?;
+        numbered.origin = Some(Origin {
+            path,
+            counter,
+            sent_at: numbered
+                .origin
+                .map_or(self.sent_at, |origin| origin.sent_at),
+            is_lost,
+        });
+        Some(numbered)
+    }
+}
+
 impl Sender {
     /// The number the next data datagram will carry.
     #[must_use]
@@ -130,15 +146,7 @@ impl Sender {
     /// Takes note that the other end has received `highest`, so that nothing up to it is in flight, and forgets what is
     /// before `settled`, or all of that if nothing is said. Returns whether that was news; a number never sent is none.
     pub fn on_reported(&mut self, highest: Seq, settled: Option<Seq>, pool: &mut Pool) -> bool {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the wire carries the low 32 bits"
-        )]
-        let back = Seq(self.next_data as u32).distance_from(highest);
-        let Some(reported) = u64::try_from(i64::from(back) - 1)
-            .ok()
-            .and_then(|back| self.next_data.checked_sub(back))
-        else {
+        let Some(reported) = self.counter_of(highest).map(|counter| counter + 1) else {
             return false;
         };
         if reported <= self.reported {
@@ -160,29 +168,18 @@ impl Sender {
 
     /// Counts `seq` as lost; the packet that travelled as it, if it is still kept and worth sending again.
     pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<Numbered> {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the wire carries the low 32 bits"
-        )]
-        let back = Seq(self.next_data as u32).distance_from(seq);
-        let counter = self.next_data.checked_sub(u64::try_from(back).ok()?)?;
+        let counter = self.counter_of(seq)?;
         let at = counter.checked_sub(self.first_kept())?;
         let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
-        let sent_at = outstanding.sent_at;
         if !core::mem::replace(&mut outstanding.is_told, true) {
             self.lost_pkts += 1;
             self.lost_at = Some(now);
         }
-        let mut numbered = outstanding
-            .numbered
-            .take_if(|numbered| !numbered.is_expendable)?;
-        numbered.origin = Some(Origin {
-            path,
-            counter,
-            sent_at: numbered.origin.map_or(sent_at, |origin| origin.sent_at),
-            is_lost: true,
-        });
-        Some(numbered)
+        let is_expendable = |numbered: &Numbered| numbered.is_expendable;
+        if outstanding.numbered.as_ref().is_some_and(is_expendable) {
+            return None;
+        }
+        outstanding.take(path, counter, true)
     }
 
     /// Keeps a packet again that was taken from here; hands it back if its place is gone.
@@ -195,6 +192,17 @@ impl Sender {
             Some(outstanding) => outstanding.numbered.replace(numbered),
             None => Some(numbered),
         }
+    }
+
+    /// The number of which `seq` is the low half; `None` if it was never sent.
+    fn counter_of(&self, seq: Seq) -> Option<u64> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the wire carries the low 32 bits"
+        )]
+        let back = Seq(self.next_data as u32).distance_from(seq);
+        let back = u64::try_from(back).ok().filter(|back| *back > 0)?;
+        self.next_data.checked_sub(back)
     }
 
     /// Number of the oldest datagram kept, or of the next.
@@ -223,16 +231,7 @@ impl Sender {
         for (counter, outstanding) in (first..).zip(&mut self.outstanding).skip(from) {
             outstanding.len = 0;
             self.written_off += u64::from(!core::mem::replace(&mut outstanding.is_told, true));
-            if let Some(mut numbered) = outstanding.numbered.take() {
-                let sent_at = outstanding.sent_at;
-                numbered.origin = Some(Origin {
-                    path,
-                    counter,
-                    sent_at: numbered.origin.map_or(sent_at, |origin| origin.sent_at),
-                    is_lost: false,
-                });
-                taken.push_back(numbered);
-            }
+            taken.extend(outstanding.take(path, counter, false));
         }
         self.in_flight = Bytes::ZERO;
         self.written_off_before = self.next_data;

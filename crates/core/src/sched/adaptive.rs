@@ -91,28 +91,22 @@ impl Adaptive {
 
     /// Whether a path brings a large flow more than it costs: its share of what all carry against how much later than
     /// on the quickest its packets come, losses included.
-    fn is_worth(path: &PathView, total: u64) -> bool {
+    fn is_worth(path: &PathView, total: u128) -> bool {
         let Some(rate) = path.rate else {
             return false;
         };
         let later = path.extra_delay + penalty(path);
         let later_ms = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
         let percent = LEAST_SHARE_PERCENT + later_ms / 10;
-        u128::from(rate.as_bps()) * 100 >= u128::from(total) * u128::from(percent)
+        u128::from(rate.as_bps()) * 100 >= total * u128::from(percent)
     }
 
     /// The delay from which on a flow's paths are chosen: zero, the quickest path's, or where those begin that together
     /// carry much more.
-    fn group(&self, paths: &[PathView], is_large: bool) -> Duration {
-        let carried = |from: Duration| {
-            let inside = |path: &&PathView| {
-                path.usable && path.extra_delay >= from && path.extra_delay <= from + GATE
-            };
-            let rates = paths.iter().filter(inside).filter_map(|path| path.rate);
-            rates.map(|rate| u128::from(rate.as_bps())).sum::<u128>()
-        };
+    fn group(paths: &[PathView], is_large: bool) -> Duration {
+        let carried = |from: Duration| carried(paths, |path| is_member(path, from));
         // What is near is left only when it is known to carry too little.
-        let is_near = |path: &PathView| path.usable && path.extra_delay <= GATE;
+        let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
         let is_open = paths.iter().any(|path| is_near(path) && path.is_searching);
         if !is_large || is_open || paths.iter().all(is_near) {
             return Duration::ZERO;
@@ -134,28 +128,22 @@ impl Scheduler for Adaptive {
             self.lines[slot(path)].update(now, path, likely_rate(path));
         }
         let is_large = !packet.is_expendable && self.count(now, packet);
-        let from = self.group(paths, is_large);
+        let from = Self::group(paths, is_large);
         let quickest = paths
             .iter()
             .filter(|path| path.usable && path.extra_delay >= from);
         let quickest = quickest
             .min_by_key(|path| path.extra_delay)
             .map(|path| path.id);
-        let total: u64 = paths
-            .iter()
-            .filter(|path| path.usable)
-            .filter_map(|path| path.rate)
-            .map(Bitrate::as_bps)
-            .fold(0, u64::saturating_add);
+        let total = carried(paths, |_| true);
         let is_chosen = |path: &PathView| {
-            let is_member = path.extra_delay >= from && path.extra_delay <= from + GATE;
             // What is being searched carries what it has shown, while that makes no queue.
             let is_quickest = quickest == Some(path.id);
             let is_shown = path.rate.is_some() && path.queue_delay < SHORT_QUEUE;
             let is_open = !path.is_searching || is_shown || is_quickest;
             let is_alone = is_quickest && path.is_searching;
             let is_worth = is_alone || !is_large || Self::is_worth(path, total);
-            path.usable && is_member && is_open && is_worth
+            path.usable && is_member(path, from) && is_open && is_worth
         };
         let is_any = paths.iter().any(is_chosen);
         let mut ready: Option<(Instant, usize)> = None;
@@ -190,15 +178,20 @@ impl Scheduler for Adaptive {
         if !is_large {
             return Pick::One(index);
         }
-        let is_waiting = packet.backlog > Bytes::ZERO;
+        let times = if packet.backlog > Bytes::ZERO {
+            TIMES
+        } else {
+            1
+        };
         let mut copies = 0;
         for (other, path) in paths.iter().enumerate() {
             let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
-            if is_searched && other != index && other < 16 {
-                let times = if is_waiting { TIMES } else { 1 };
-                if self.copies[slot(path)].may_copy(now, packet.len, times) {
-                    copies |= 1 << other;
-                }
+            if is_searched
+                && other != index
+                && other < 16
+                && self.copies[slot(path)].may_copy(now, packet.len, times)
+            {
+                copies |= 1 << other;
             }
         }
         match copies {
@@ -206,7 +199,7 @@ impl Scheduler for Adaptive {
             copies => Pick::Shadowed {
                 index,
                 copies,
-                times: if is_waiting { TIMES } else { 1 },
+                times,
             },
         }
     }
@@ -225,6 +218,18 @@ impl Copies {
         }
         may
     }
+}
+
+/// Whether a path is of the group that begins at `from` beyond the quickest path's delay.
+fn is_member(path: &PathView, from: Duration) -> bool {
+    path.extra_delay >= from && path.extra_delay <= from + GATE
+}
+
+/// Bits per second of the usable paths that `is_counted`, together.
+fn carried(paths: &[PathView], is_counted: impl Fn(&PathView) -> bool) -> u128 {
+    let counted = paths.iter().filter(|path| path.usable && is_counted(path));
+    let rates = counted.filter_map(|path| path.rate);
+    rates.map(|rate| u128::from(rate.as_bps())).sum()
 }
 
 /// What a path is taken to carry: twice what one that is being searched has carried.

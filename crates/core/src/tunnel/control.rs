@@ -393,16 +393,19 @@ impl Tunnel {
         left: &mut usize,
         shared: &mut Shared<'_>,
     ) {
+        let path = self
+            .paths
+            .get_mut(id.index())
+            .and_then(Option::as_deref_mut);
+        let Some(path) = path else {
+            return;
+        };
         let before = self.reinject.len();
         for (first, count) in ranges {
             for offset in 0..u32::from(count) {
-                let path = self
-                    .paths
-                    .get_mut(id.index())
-                    .and_then(Option::as_deref_mut);
-                let Some(path) = path.filter(|_| *left > 0) else {
+                if *left == 0 {
                     break;
-                };
+                }
                 *left -= 1;
                 let Some(numbered) = path.sender.take_lost(now, id, first.plus(offset)) else {
                     continue;
