@@ -61,6 +61,7 @@ impl Pair {
                 private_key: key(host),
                 suites: vec![suite],
                 queue: QueueConfig::default(),
+                compression: true,
                 mtu: LEN,
                 side,
             };

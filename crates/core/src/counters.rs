@@ -41,11 +41,13 @@ pub enum DropReason {
     TooLong,
     /// Datagram: no session of ours.
     UnknownSession,
+    /// Inner packet: what its headers leave out is not known.
+    UnknownTemplate,
 }
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Aqm,
         Self::Duplicate,
         Self::Expired,
@@ -63,6 +65,7 @@ impl DropReason {
         Self::TooOld,
         Self::TooLong,
         Self::UnknownSession,
+        Self::UnknownTemplate,
     ];
 
     /// Name in reports, `snake_case`.
@@ -86,6 +89,7 @@ impl DropReason {
             Self::TooOld => "too_old",
             Self::TooLong => "too_long",
             Self::UnknownSession => "unknown_session",
+            Self::UnknownTemplate => "unknown_template",
         }
     }
 }

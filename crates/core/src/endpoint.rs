@@ -58,6 +58,8 @@ pub struct EndpointConfig {
     pub suites: Vec<Suite>,
     /// How the tunnel queue behaves.
     pub queue: QueueConfig,
+    /// Whether the headers of inner packets are compressed on the way out.
+    pub compression: bool,
     /// Longest inner packet in bytes; at most [`MAX_MTU`] is heeded.
     pub mtu: usize,
     /// Which end we are.
@@ -186,8 +188,13 @@ impl Endpoint {
                 .for_each(|net| allowed.insert(*net, index));
             by_key.insert(peer.public_key, index);
         }
+        let tunnel_to = |policy: Policy<String>| {
+            let mut tunnel = Tunnel::new(role, policy, config.queue);
+            tunnel.set_compression(config.compression);
+            tunnel
+        };
         let peers = peers.into_iter().map(|config_of_peer| Peer {
-            tunnel: Tunnel::new(role, config_of_peer.policy.clone(), config.queue),
+            tunnel: tunnel_to(config_of_peer.policy.clone()),
             config: config_of_peer,
             association: u64::from_be_bytes(random.array()),
             recent: RecentInitiations::new(),
@@ -549,6 +556,7 @@ mod tests {
             private_key: [1; 32],
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
+            compression: true,
             mtu: 70_000,
             side: Side::Client {
                 gateway,

@@ -18,6 +18,7 @@
 //! | --- | --- |
 //! | [`time`], [`units`], [`ids`], [`role`], [`rng`], [`counters`] | the vocabulary |
 //! | [`packet`] | inner packets, their five-tuple, pooled buffers |
+//! | [`compression`] | of the headers of inner packets, only what changes travels |
 //! | [`wire`] | what travels in a datagram |
 //! | [`session`] | handshake, keys, replay windows, cookies |
 //! | [`path`] | what is known of one path: RTT, delay, rate, loss, health; pacing |
@@ -31,6 +32,7 @@
 //! | [`endpoint`] | all associations of a host: whose packet is this |
 #![forbid(unsafe_code)]
 
+pub mod compression;
 pub mod counters;
 pub mod endpoint;
 pub mod fec;

@@ -11,53 +11,71 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Debug, Default)]
 pub struct PacketBuf {
     bytes: Vec<u8>,
+    /// Where the packet begins: bytes before were cut off.
+    start: usize,
 }
 
 impl PacketBuf {
     /// The packet.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[self.start..]
     }
 
     /// The packet, to change.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        &mut self.bytes[self.start..]
     }
 
     /// Length of the packet in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.start
     }
 
     /// Whether there is no packet in the buffer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.len() == 0
     }
 
     /// Makes the length `len`: cuts, or fills with zeros (which costs, so grow rarely on the packet path).
     pub fn resize(&mut self, len: usize) {
-        self.bytes.resize(len, 0);
+        self.bytes.resize(self.start + len, 0);
     }
 
     /// Cuts to `len` bytes; no effect if shorter already.
     pub fn truncate(&mut self, len: usize) {
-        self.bytes.truncate(len);
+        self.bytes.truncate(self.start + len);
     }
 
     /// Replaces the content by `bytes`.
     pub fn fill_from(&mut self, bytes: &[u8]) {
         self.bytes.clear();
+        self.start = 0;
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends `bytes`.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Puts `front` in the place of the first `len` bytes. It is no longer than they are, which are at most the packet.
+    ///
+    /// # Panics
+    /// If it is, or they are more.
+    pub fn replace_front(&mut self, len: usize, front: &[u8]) {
+        let end = self.start + len;
+        self.start = end - front.len();
+        self.bytes[self.start..end].copy_from_slice(front);
     }
 }
 
 impl From<Vec<u8>> for PacketBuf {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes }
+        Self { bytes, start: 0 }
     }
 }
 
@@ -85,6 +103,7 @@ impl Pool {
     pub fn take(&mut self) -> PacketBuf {
         self.free.pop().unwrap_or_else(|| PacketBuf {
             bytes: Vec::with_capacity(self.capacity_bytes),
+            start: 0,
         })
     }
 
@@ -97,7 +116,8 @@ impl Pool {
     }
 
     /// Takes `packet` back.
-    pub fn recycle(&mut self, packet: PacketBuf) {
+    pub fn recycle(&mut self, mut packet: PacketBuf) {
+        packet.start = 0;
         if self.free.len() < self.limit && packet.bytes.capacity() >= self.capacity_bytes {
             self.free.push(packet);
         }
@@ -323,7 +343,9 @@ impl<'a> PacketView<'a> {
         header[13] & !ECE_CWR == ACK && usize::from(header[12] >> 4) * 4 == self.transport().len()
     }
 
-    fn is_fragment(&self) -> bool {
+    /// Whether it is a part of a larger packet.
+    #[must_use]
+    pub fn is_fragment(&self) -> bool {
         if self.is_v6 {
             self.bytes[6] == 44
         } else {

@@ -11,6 +11,7 @@ use core::{mem, time::Duration};
 use std::collections::VecDeque;
 
 use crate::{
+    compression::{Compressor, Expander},
     counters::{DropReason, Drops},
     ids::{PathId, Seq},
     loss_report::{LossLedger, LossWatch},
@@ -38,6 +39,7 @@ mod ingress;
 mod losses;
 mod repairs;
 mod status;
+mod templates;
 
 pub use ingress::Incoming;
 pub use status::{PathStatus, TunnelStatus};
@@ -69,6 +71,12 @@ pub struct Tunnel {
     resolved: Policy,
     scheduler: AnyScheduler,
     queue: Queue,
+    compressor: Compressor,
+    /// Whether headers are made shorter.
+    is_compressing: bool,
+    expander: Expander,
+    /// Templates to acknowledge.
+    templates_owed: Vec<u16>,
     resequencer: AnyResequencer,
     receptions: losses::Receptions,
     /// What the other end wants counted.
@@ -139,6 +147,10 @@ impl Tunnel {
             scheduler,
             policy,
             queue: Queue::new(queue),
+            compressor: Compressor::default(),
+            is_compressing: true,
+            expander: Expander::default(),
+            templates_owed: Vec::new(),
             resequencer: AnyResequencer::default(),
             loss_watch: None,
             next_global: Seq(0),
@@ -159,6 +171,11 @@ impl Tunnel {
         };
         tunnel.adapt_queue();
         tunnel
+    }
+
+    /// Whether headers of inner packets are compressed on the way out.
+    pub fn set_compression(&mut self, is_wanted: bool) {
+        self.is_compressing = is_wanted;
     }
 
     /// The keys.
@@ -375,6 +392,9 @@ impl Tunnel {
             self.resequencer.poll_timeout(),
             self.sessions_deadline,
             self.losses_due().filter(|_| can_send && self.has_route()),
+            self.compressor
+                .due()
+                .filter(|_| can_send && self.has_route()),
             self.wait_until.filter(|_| can_send),
             self.release_at.filter(|_| can_send),
             paths.min(),
@@ -405,6 +425,9 @@ impl Tunnel {
             .for_each(|packet| shared.pool.recycle(packet));
         self.next_global = Seq(0);
         self.flows.clear();
+        self.compressor.clear();
+        self.expander.clear();
+        self.templates_owed.clear();
         self.wait_until = None;
         self.release_at = None;
         self.former.fill_with(|| None);

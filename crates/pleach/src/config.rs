@@ -45,6 +45,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) control: PathBuf,
     /// Inner MTU in bytes, 1280..=9000; `None`: a client takes what its links' devices allow, a gateway 1414.
     pub(crate) mtu: Option<u16>,
+    /// Whether the headers of inner packets are compressed on the way out.
+    pub(crate) compression: bool,
     /// What rules the packets this end sends.
     pub(crate) scheduler: SchedulerConfig,
     /// Which end.

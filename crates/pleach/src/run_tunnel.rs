@@ -141,6 +141,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         private_key: *config.private_key.expose(),
         suites: Suite::preferred(has_aes()).to_vec(),
         queue: QueueConfig::default(),
+        compression: config.compression,
         mtu: usize::from(mtu),
         side,
     }

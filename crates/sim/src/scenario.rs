@@ -42,6 +42,7 @@
 //! policy = "weighted"            # the policy's own keys stand beside it
 //! outer = "v4"                   # or "v6"
 //! mtu = 1400
+//! compression = true             # of inner headers
 //!
 //! [tcp]
 //! recovery = "rack"              # or "dupack": three duplicate acknowledgements (RFC 6675), as before RACK
@@ -300,6 +301,8 @@ pub struct TunnelSpec {
     pub mtu: Option<u16>,
     /// What outer datagrams travel in.
     pub outer: Family,
+    /// Whether headers of inner packets are compressed.
+    pub compression: bool,
 }
 
 /// One kind of traffic.

@@ -46,6 +46,7 @@ impl Tunnel {
         // More than once if more is missing than fits.
         while self.send_reports(now, out) {}
         self.send_losses(now, out);
+        self.send_templates(now, out);
     }
 
     /// Answers, probes and descriptions, which travel on the path they concern.
@@ -277,6 +278,12 @@ impl Tunnel {
                         path.pace(now, role, pacing);
                     }
                 }
+                Frame::Template {
+                    number,
+                    travelling,
+                    headers,
+                } => self.on_template(number, travelling, headers),
+                Frame::TemplateAck { number } => self.compressor.on_acknowledged(number),
                 Frame::Missing { path, ranges } => {
                     self.on_missing(now, path, ranges, &mut missing_left, shared);
                 }

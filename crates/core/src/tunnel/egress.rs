@@ -70,7 +70,7 @@ impl Tunnel {
                 } else if let Some(numbered) = self.waiting.take() {
                     (numbered, false)
                 } else if let Some(queued) = self.dequeue(now, shared) {
-                    (self.number(queued), false)
+                    (self.number(now, queued), false)
                 } else {
                     return;
                 };
@@ -286,14 +286,19 @@ impl Tunnel {
     }
 
     /// Gives a packet its place in the association's order and in its flow's, in which acknowledgements have none.
-    fn number(&mut self, queued: Queued) -> Numbered {
+    fn number(&mut self, now: Instant, mut queued: Queued) -> Numbered {
         if self.flows.is_empty() {
             self.flows.resize(FLOW_BUCKETS, 0);
         }
         let global_seq = self.next_global;
         self.next_global = global_seq.plus(1);
         let view = PacketView::parse(queued.packet.as_slice());
-        if view.is_ok_and(|view| view.is_pure_ack()) {
+        let is_pure_ack = view.is_ok_and(|view| view.is_pure_ack());
+        if self.is_compressing {
+            self.compressor
+                .compress(now, queued.flow_hash, &mut queued.packet);
+        }
+        if is_pure_ack {
             return Numbered {
                 global_seq,
                 flow_step: 0,

@@ -106,12 +106,21 @@ impl Tunnel {
         if let Some(watch) = &mut self.loss_watch {
             watch.on_arrival(now, id, header.path_seq, len);
         }
+        let mut packet = self.whole_packet(body, shared.pool)?;
         if incoming.is_congested {
-            packet::mark_congested(body);
+            packet::mark_congested(packet.as_mut_slice());
         }
-        let view = PacketView::parse(body).map_err(|_| DropReason::NotIp)?;
-        if !is_source_allowed(view.source()) {
-            return Err(DropReason::SourceNotAllowed);
+        let checked = PacketView::parse(packet.as_slice()).map_err(|_| DropReason::NotIp);
+        let checked = checked.and_then(|view| match is_source_allowed(view.source()) {
+            true => Ok(view.bytes().len()),
+            false => Err(DropReason::SourceNotAllowed),
+        });
+        match checked {
+            Ok(len) => packet.truncate(len),
+            Err(reason) => {
+                shared.pool.recycle(packet);
+                return Err(reason);
+            }
         }
         self.has_repairs |= header.is_kept;
         let arrival = Arrival {
@@ -122,7 +131,7 @@ impl Tunnel {
             path_previous: previous_on_path(&data),
             deadline: now + self.longest_wait(now, delay),
             repair: self.has_repairs.then(|| self.repair_time(now)),
-            packet: shared.pool.copy_of(view.bytes()),
+            packet,
         };
         let verdict = self
             .resequencer

@@ -15,6 +15,7 @@
 //! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
 //! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
+//! | 14, 15 | [`Frame::Template`], [`Frame::TemplateAck`] | until acknowledged |
 
 use core::time::Duration;
 
@@ -204,6 +205,20 @@ pub enum Frame<'a> {
         bytes: u32,
         /// How long they took to arrive, in microseconds.
         micros: u32,
+    },
+    /// Headers that packets to come will leave out ([`crate::compression`]).
+    Template {
+        /// Its number, below [`crate::compression::NUMBERS`].
+        number: u16,
+        /// Which bytes travel: bit *i*, byte *i*.
+        travelling: u128,
+        /// The header bytes, at most [`crate::compression::MAX_HEADERS_BYTES`].
+        headers: &'a [u8],
+    },
+    /// Says that a template has arrived.
+    TemplateAck {
+        /// Its number.
+        number: u16,
     },
     /// Nothing follows for now on the path this travels: what has not come by now is lost.
     Tail {
@@ -402,6 +417,21 @@ impl<'a> FrameWriter<'a> {
                 body.u32(*micros);
                 TYPE_TRAIN
             }
+            Frame::Template {
+                number,
+                travelling,
+                headers,
+            } => {
+                body.u16(*number);
+                body.bytes(&travelling.to_be_bytes());
+                body.u8(u8::try_from(headers.len()).unwrap_or(0));
+                body.bytes(headers);
+                TYPE_TEMPLATE
+            }
+            Frame::TemplateAck { number } => {
+                body.u16(*number);
+                TYPE_TEMPLATE_ACK
+            }
             Frame::Tail {
                 path_seq,
                 global_seq,
@@ -508,6 +538,21 @@ impl<'a> Iterator for Frames<'a> {
                         micros: value.u32()?,
                     });
                 }
+                TYPE_TEMPLATE => {
+                    return Some(Frame::Template {
+                        number: value.u16()?,
+                        travelling: value.array().map(u128::from_be_bytes)?,
+                        headers: {
+                            let len = value.u8()?;
+                            value.take(len.into())?
+                        },
+                    });
+                }
+                TYPE_TEMPLATE_ACK => {
+                    return Some(Frame::TemplateAck {
+                        number: value.u16()?,
+                    });
+                }
                 TYPE_TAIL => {
                     return Some(Frame::Tail {
                         path_seq: Seq(value.u32()?),
@@ -534,6 +579,8 @@ const TYPE_MISSING: u8 = 10;
 const TYPE_TAIL: u8 = 11;
 const TYPE_CAR: u8 = 12;
 const TYPE_TRAIN: u8 = 13;
+const TYPE_TEMPLATE: u8 = 14;
+const TYPE_TEMPLATE_ACK: u8 = 15;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
 /// hold packets for ever.
@@ -667,6 +714,12 @@ mod tests {
 
     fn all() -> Vec<Frame<'static>> {
         vec![
+            Frame::Template {
+                number: 77,
+                travelling: 0x1234 << 80,
+                headers: &[0x45, 0, 1],
+            },
+            Frame::TemplateAck { number: 16_383 },
             Frame::Ping { token: 1, size: 0 },
             Frame::Pong {
                 token: 2,

@@ -61,10 +61,11 @@ impl Daemons {
         let mtu = tunnel
             .mtu
             .map_or_else(String::new, |mtu| format!("mtu = {mtu}\n"));
+        let tunnel_keys = format!("{mtu}compression = {}\n", tunnel.compression);
         client.configure(&format!(
             "mode = \"client\"\n\n[tunnel]\nname = \"pleach0\"\n\
              address = [\"10.77.0.2/24\", \"fd77::2/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\
-             {mtu}\n{scheduler}\n[gateway]\npublic_key = \"{}\"\nendpoints = [\"{}\"]\n\
+             {tunnel_keys}\n{scheduler}\n[gateway]\npublic_key = \"{}\"\nendpoints = [\"{}\"]\n\
              allowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n{}",
             client_key.private,
             client.control,
@@ -78,7 +79,7 @@ impl Daemons {
         gateway.configure(&format!(
             "mode = \"gateway\"\n\n[tunnel]\nname = \"pleach0\"\n\
              address = [\"10.77.0.1/24\", \"fd77::1/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\
-             listen = \"[::]:{PORT}\"\nnat = true\n{mtu}\n{scheduler}\n[[client]]\nname = \"lab\"\n\
+             listen = \"[::]:{PORT}\"\nnat = true\n{tunnel_keys}\n{scheduler}\n[[client]]\nname = \"lab\"\n\
              public_key = \"{}\"\nallowed_ips = [\"10.77.0.2/32\", \"fd77::2/128\"]\n",
             gateway_key.private, gateway.control, client_key.public,
         ))?;

@@ -280,6 +280,8 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, awi, earliest-arrival, flow, min-rtt, redundant, round-robin, single, weighted";
     "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
+    "compression by number": CLIENT, "mtu = 1400" => "compression = 1",
+        "f.toml:7: [tunnel] compression: expected true or false, found 1; remedy: write true, or remove it";
     "mtu too large": CLIENT, "mtu = 1400" => "mtu = 9001",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 9001; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
     "control relative": CLIENT, "\"/run/pleach/pleach0.sock\"" => "\"pleach0.sock\"",

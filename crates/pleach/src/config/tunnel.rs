@@ -26,6 +26,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "private_key_file",
             "control",
             "mtu",
+            "compression",
         ],
     )?;
     let mut notes = Vec::new();
@@ -73,6 +74,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "private_key_file",
             "control",
             "mtu",
+            "compression",
             "listen",
             "nat",
         ],
@@ -120,6 +122,7 @@ struct Common {
     private_key: keys::SecretKey,
     control: PathBuf,
     mtu: Option<u16>,
+    compression: bool,
     scheduler: SchedulerConfig,
 }
 
@@ -131,6 +134,7 @@ impl Common {
             private_key,
             control,
             mtu,
+            compression,
             scheduler,
         } = self;
         TunnelConfig {
@@ -139,6 +143,7 @@ impl Common {
             private_key,
             control,
             mtu,
+            compression,
             scheduler,
             role,
         }
@@ -164,12 +169,18 @@ fn common(
             "remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000",
         )
     });
+    let compression = tunnel.optional("compression").map(|value| {
+        value
+            .as_bool()
+            .ok_or_else(|| value.expected("true or false", "write true, or remove it"))
+    });
     Ok(Common {
         name,
         addresses,
         private_key,
         control,
         mtu: mtu.transpose()?,
+        compression: compression.transpose()?.unwrap_or(true),
         scheduler: scheduler::read(root, notes)?,
     })
 }

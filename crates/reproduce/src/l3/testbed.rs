@@ -93,6 +93,7 @@ w_mobile_max = {w_mobile_max}
 t_report = \"50ms\"
 t_lto = \"50ms\"
 mtu = {MTU}                   # {PACKET_BYTES} bytes on the lines
+compression = false
 "
     )
 }

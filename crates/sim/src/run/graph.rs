@@ -195,6 +195,7 @@ fn daemons(
         policy: policy.clone(),
         allowed_ips: vec![everything(Family::V4), everything(Family::V6)],
         mtu: tunnel.mtu,
+        compression: tunnel.compression,
         gateway: of_family(tunnel.outer, GATEWAY_V4, GATEWAY_V6),
         uplinks: setup
             .links

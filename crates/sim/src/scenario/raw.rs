@@ -127,6 +127,7 @@ pub(super) struct Tunnel {
     pub(super) policy: Option<String>,
     pub(super) mtu: Option<u16>,
     pub(super) outer: Option<Family>,
+    pub(super) compression: Option<bool>,
 }
 
 #[derive(Deserialize)]

@@ -62,6 +62,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) allowed_ips: Vec<IpNet>,
     /// `None`: what the links leave.
     pub(crate) mtu: Option<u16>,
+    /// Whether inner headers are compressed.
+    pub(crate) compression: bool,
     /// The gateway's address.
     pub(crate) gateway: IpAddr,
     /// A client's links.
@@ -262,6 +264,7 @@ impl Daemon {
             // Those of a processor with AES, whatever this one has: the same bytes everywhere.
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
+            compression: config.compression,
             mtu: usize::from(mtu),
             side,
         };

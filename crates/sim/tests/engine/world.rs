@@ -250,6 +250,7 @@ impl World {
             private_key,
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
+            compression: true,
             mtu: 1400,
             side,
         };

@@ -1,0 +1,238 @@
+//! The sending side: what is known of each flow's headers, and the templates the other end has or is to have.
+
+use core::time::Duration;
+
+use super::{
+    DEFINE_EVERY, FLOWS, MARK, MAX_HEADERS_BYTES, NUMBERS, TEMPLATES,
+    template::{Headers, Template},
+};
+use crate::{packet::PacketBuf, time::Instant};
+
+/// Learns headers and leaves out of packets what the other end knows. Takes memory with the first packet.
+#[derive(Debug, Default)]
+pub struct Compressor {
+    flows: Vec<Option<Box<Flow>>>,
+    /// Told and not acknowledged, oldest first; at most [`MAX_PENDING`].
+    pending: Vec<Pending>,
+    next_number: u16,
+    next_definition_at: Instant,
+    /// Whether the other end has ever acknowledged one.
+    is_understood: bool,
+}
+
+/// A template to be told.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition<'a> {
+    /// Its number, below [`NUMBERS`].
+    pub number: u16,
+    /// What it is.
+    pub template: &'a Template,
+}
+
+#[derive(Debug)]
+struct Flow {
+    hash: u64,
+    last_at: Instant,
+    /// The headers of the newest packet.
+    seen: Headers,
+    /// Which bytes have changed, and over how many packets of the same length.
+    changed: u128,
+    count: u32,
+    known: Option<(u16, Template)>,
+    is_pending: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    hash: u64,
+    number: u16,
+    template: Template,
+    due: Instant,
+    tries: u32,
+}
+
+impl Compressor {
+    /// Leaves out of `packet`, a packet of the flow `hash`, what the other end knows.
+    pub fn compress(&mut self, now: Instant, hash: u64, packet: &mut PacketBuf) {
+        let Some(headers) = Headers::of(packet.as_slice()) else {
+            return;
+        };
+        if self.flows.is_empty() {
+            self.flows.resize_with(FLOWS, || None);
+        }
+        let next = self.next_number;
+        let slot = &mut self.flows[flow_index(hash)];
+        let is_taken = |flow: &Flow| flow.hash != hash && now.since(flow.last_at) < IN_USE;
+        if slot.as_deref().is_some_and(is_taken) {
+            return;
+        }
+        let flow = match slot {
+            Some(flow) if flow.hash == hash => flow,
+            slot => slot.insert(Box::new(Flow::new(hash, headers.clone()))),
+        };
+        flow.last_at = now;
+        let is_current = |number: u16| distance(next, number) < TEMPLATES / 2;
+        flow.known.take_if(|(number, _)| !is_current(*number));
+        if let Some((number, template)) = &flow.known
+            && template.agrees_with(&headers)
+        {
+            let mut front = [0; 2 + MAX_HEADERS_BYTES];
+            front[..2].copy_from_slice(&number.to_be_bytes());
+            front[0] |= MARK;
+            let len = 2 + template.pick(&headers, &mut front[2..]);
+            if len < headers.as_slice().len() {
+                packet.replace_front(headers.as_slice().len(), &front[..len]);
+            }
+            flow.count = flow.count.max(SETTLED);
+            return;
+        }
+        if flow.learn(&headers) {
+            self.define(now, hash);
+        }
+    }
+
+    /// Tells the other end of a flow's headers, if that may be now.
+    fn define(&mut self, now: Instant, hash: u64) {
+        if now < self.next_definition_at || self.pending.len() >= MAX_PENDING {
+            return;
+        }
+        let Some(flow) = self.flows[flow_index(hash)].as_deref_mut() else {
+            return;
+        };
+        let travelling = flow.changed;
+        let template = Template::new(flow.seen.clone(), travelling);
+        let is_small = template.travelling_len() + 2 + LEAST_GAIN_BYTES > template.bytes().len();
+        if is_small || travelling & 1 != 0 {
+            return;
+        }
+        flow.is_pending = true;
+        self.pending.push(Pending {
+            hash,
+            number: self.next_number,
+            template,
+            due: now,
+            tries: 0,
+        });
+        self.next_number = (self.next_number + 1) % NUMBERS;
+        self.next_definition_at = now + DEFINE_EVERY;
+    }
+
+    /// When a definition is to be told (again).
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.pending.iter().map(|pending| pending.due).min()
+    }
+
+    /// The next definition to tell now; told again after `again` unless acknowledged.
+    pub fn poll_definition(&mut self, now: Instant, again: Duration) -> Option<Definition<'_>> {
+        loop {
+            let index = self.pending.iter().position(|pending| pending.due <= now)?;
+            let pending = &mut self.pending[index];
+            if pending.tries < TRIES {
+                pending.tries += 1;
+                pending.due = now + again * pending.tries;
+                let Pending {
+                    number, template, ..
+                } = &self.pending[index];
+                let number = *number;
+                return Some(Definition { number, template });
+            }
+            let pending = self.pending.remove(index);
+            if !self.is_understood {
+                self.next_definition_at = now + ASK_AGAIN;
+            }
+            if let Some(flow) = self.flow_mut(pending.hash) {
+                flow.is_pending = false;
+                flow.count = 0;
+            }
+        }
+    }
+
+    /// The other end knows the template `number`.
+    pub fn on_acknowledged(&mut self, number: u16) {
+        let Some(index) = self
+            .pending
+            .iter()
+            .position(|pending| pending.number == number)
+        else {
+            return;
+        };
+        let pending = self.pending.remove(index);
+        self.is_understood = true;
+        if let Some(flow) = self.flow_mut(pending.hash) {
+            flow.is_pending = false;
+            flow.known = Some((number, pending.template));
+        }
+    }
+
+    /// Forgets all, and that the other end has acknowledged any.
+    pub fn clear(&mut self) {
+        *self = Self {
+            next_number: self.next_number,
+            next_definition_at: self.next_definition_at,
+            ..Self::default()
+        };
+    }
+
+    fn flow_mut(&mut self, hash: u64) -> Option<&mut Flow> {
+        let flow = self.flows.get_mut(flow_index(hash))?.as_deref_mut()?;
+        (flow.hash == hash).then_some(flow)
+    }
+}
+
+impl Flow {
+    fn new(hash: u64, seen: Headers) -> Self {
+        Self {
+            hash,
+            last_at: Instant::ZERO,
+            seen,
+            changed: 0,
+            count: 0,
+            known: None,
+            is_pending: false,
+        }
+    }
+
+    /// Takes note of headers that fit no template the other end knows; whether it is time to define one.
+    fn learn(&mut self, headers: &Headers) -> bool {
+        if headers.as_slice().len() != self.seen.as_slice().len() {
+            // A few packets with an option more are no reason to begin anew.
+            if self.known.is_some() && self.count > 0 {
+                self.count -= 1;
+                return false;
+            }
+            self.known = None;
+            self.changed = 0;
+            self.count = 0;
+            self.seen = headers.clone();
+            return false;
+        }
+        self.changed |= self.seen.differences(headers);
+        self.seen = headers.clone();
+        self.count = self.count.saturating_add(1);
+        self.count >= SETTLED && !self.is_pending
+    }
+}
+
+fn flow_index(hash: u64) -> usize {
+    // The remainder is below the number of flows.
+    usize::try_from(hash % FLOWS as u64).unwrap_or(0)
+}
+
+/// How many numbers `earlier` was before `next`.
+fn distance(next: u16, earlier: u16) -> u16 {
+    (next + NUMBERS - earlier) % NUMBERS
+}
+
+/// A flow keeps its place for so long after its last packet.
+const IN_USE: Duration = Duration::from_secs(1);
+/// Packets of the same shape before a template is made of them.
+const SETTLED: u32 = 16;
+/// A template has to spare as much of each packet.
+const LEAST_GAIN_BYTES: usize = 6;
+/// Most definitions under way.
+const MAX_PENDING: usize = 16;
+/// How often a definition is told.
+const TRIES: u32 = 5;
+/// An end that has never acknowledged any is told of others after so long.
+const ASK_AGAIN: Duration = Duration::from_secs(60);

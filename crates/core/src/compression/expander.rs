@@ -1,0 +1,59 @@
+//! The receiving side: templates by number.
+
+use super::{MARK, TEMPLATES, Template};
+use crate::packet::PacketBuf;
+
+/// The templates of one association's receiving direction. Takes memory with the first one.
+#[derive(Debug, Default)]
+pub struct Expander {
+    templates: Vec<Option<Box<(u16, Template)>>>,
+}
+
+/// Why a compressed packet cannot be put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpandError {
+    /// Its template is not known, or no longer.
+    #[error("unknown template")]
+    UnknownTemplate,
+    /// The bytes end too early, or no packet can be as long.
+    #[error("not a packet")]
+    Malformed,
+}
+
+impl Expander {
+    /// Takes note of a template. One of the same number, or 512 before it, goes.
+    pub fn define(&mut self, number: u16, template: Template) {
+        if self.templates.is_empty() {
+            self.templates.resize_with(TEMPLATES.into(), || None);
+        }
+        self.templates[usize::from(number % TEMPLATES)] = Some(Box::new((number, template)));
+    }
+
+    /// Puts the compressed packet `bytes` together in `out`.
+    ///
+    /// # Errors
+    /// [`ExpandError`]; `out` is then unspecified.
+    pub fn expand(&self, bytes: &[u8], out: &mut PacketBuf) -> Result<(), ExpandError> {
+        let (number, rest) = bytes
+            .split_first_chunk::<2>()
+            .ok_or(ExpandError::Malformed)?;
+        let number = u16::from_be_bytes([number[0] & !MARK, number[1]]);
+        let slot = self.templates.get(usize::from(number % TEMPLATES));
+        let template = slot.and_then(Option::as_deref);
+        let template = template.filter(|(known, _)| *known == number);
+        let (_, template) = template.ok_or(ExpandError::UnknownTemplate)?;
+        let (travelled, rest) = rest
+            .split_at_checked(template.travelling_len())
+            .ok_or(ExpandError::Malformed)?;
+        let headers = template.expand(travelled, rest.len());
+        let headers = headers.ok_or(ExpandError::Malformed)?;
+        out.fill_from(headers.as_slice());
+        out.extend(rest);
+        Ok(())
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.templates.clear();
+    }
+}

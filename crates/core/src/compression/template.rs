@@ -1,0 +1,226 @@
+//! The headers of a packet: which bytes they are, which of them follow from others, and a template of them.
+
+use crate::packet::PacketView;
+
+/// Longest headers that are compressed: IPv6 and TCP with all options.
+pub const MAX_HEADERS_BYTES: usize = 100;
+
+/// Header bytes, and which of them travel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    headers: Headers,
+    /// Bit *i*: byte *i* travels.
+    travelling: u128,
+    /// All bits set in bytes that must agree.
+    fixed: [u8; MAX_HEADERS_BYTES],
+}
+
+/// The IP and transport headers of a packet; bytes that follow from others are zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Headers {
+    bytes: [u8; MAX_HEADERS_BYTES],
+    len: usize,
+}
+
+impl Headers {
+    /// Those of `packet`, a whole IP packet; `None` if they cannot be put together again from what would travel.
+    pub(super) fn of(packet: &[u8]) -> Option<Self> {
+        let view = PacketView::parse(packet).ok()?;
+        if view.bytes().len() != packet.len() || view.is_fragment() {
+            return None;
+        }
+        let transport = view.transport();
+        let offset = packet.len() - transport.len();
+        let transport_len = match view.protocol()? {
+            TCP => usize::from(transport.get(12)? >> 4) * 4,
+            UDP => 8,
+            _ => 0,
+        };
+        if transport_len > transport.len() || (view.protocol()? == TCP && transport_len < 20) {
+            return None;
+        }
+        let len = offset + transport_len;
+        let mut headers = Self {
+            bytes: [0; MAX_HEADERS_BYTES],
+            len,
+        };
+        headers
+            .bytes
+            .get_mut(..len)?
+            .copy_from_slice(&packet[..len]);
+        headers.clear_derived();
+        // What is not as it would be put together again, as a checksum that is wrong, has to travel as it is.
+        let mut again = [0; MAX_HEADERS_BYTES];
+        again[..len].copy_from_slice(headers.as_slice());
+        headers.derive(&mut again[..len], packet.len())?;
+        (again[..len] == packet[..len]).then_some(headers)
+    }
+
+    /// The bytes.
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Bit *i*: byte *i* differs from that of `other`, which is as long.
+    pub(super) fn differences(&self, other: &Self) -> u128 {
+        let pairs = self.as_slice().iter().zip(other.as_slice());
+        pairs
+            .enumerate()
+            .fold(0, |bits, (i, (a, b))| bits | (u128::from(a != b) << i))
+    }
+
+    /// Where the UDP length is, if there is one.
+    fn udp_length_at(&self) -> Option<usize> {
+        let is_v6 = self.bytes[0] >> 4 == 6;
+        let (protocol, ip_len) = if is_v6 {
+            // Behind extension headers the length travels.
+            (self.bytes[6], 40)
+        } else {
+            (self.bytes[9], usize::from(self.bytes[0] & 15) * 4)
+        };
+        (protocol == UDP && self.len == ip_len + 8).then_some(ip_len + 4)
+    }
+
+    fn clear_derived(&mut self) {
+        if let Some(at) = self.udp_length_at() {
+            self.bytes[at..at + 2].fill(0);
+        }
+        if self.bytes[0] >> 4 == 6 {
+            self.bytes[4..6].fill(0);
+        } else {
+            self.bytes[2..4].fill(0);
+            self.bytes[10..12].fill(0);
+        }
+    }
+
+    /// Writes what follows from the rest into `headers`, which have the shape of these and are of a packet of `packet_len`
+    /// bytes; `None` if no such packet can be.
+    fn derive(&self, headers: &mut [u8], packet_len: usize) -> Option<()> {
+        if let Some(at) = self.udp_length_at() {
+            let udp_len = packet_len.checked_sub(at - 4)?;
+            put_u16(headers, at, u16::try_from(udp_len).ok()?)?;
+        }
+        if self.bytes[0] >> 4 == 6 {
+            put_u16(headers, 4, u16::try_from(packet_len.checked_sub(40)?).ok()?)?;
+        } else {
+            put_u16(headers, 2, u16::try_from(packet_len).ok()?)?;
+            put_u16(headers, 10, 0)?;
+            let ip_len = usize::from(self.bytes[0] & 15) * 4;
+            let sum = checksum(headers.get(..ip_len)?);
+            put_u16(headers, 10, sum)?;
+        }
+        Some(())
+    }
+
+    /// Whether a receiver can work with them, whoever sent them.
+    fn is_sound(&self) -> bool {
+        match self.bytes[0] >> 4 {
+            4 => {
+                let ip_len = usize::from(self.bytes[0] & 15) * 4;
+                ip_len >= 20 && ip_len <= self.len
+            }
+            6 => self.len >= 40,
+            _ => false,
+        }
+    }
+}
+
+impl Template {
+    /// One that agrees with all packets whose headers differ from these in the bytes that travel only.
+    pub(super) fn new(headers: Headers, travelling: u128) -> Self {
+        let mut fixed = [0; MAX_HEADERS_BYTES];
+        for (i, byte) in fixed[..headers.len].iter_mut().enumerate() {
+            *byte = if travelling >> i & 1 == 0 { 0xff } else { 0 };
+        }
+        let within = u128::MAX >> (u128::BITS as usize - headers.len.max(1));
+        Self {
+            travelling: travelling & within,
+            fixed,
+            headers,
+        }
+    }
+
+    /// One that came from the other end; `None` if it is none.
+    #[must_use]
+    pub fn from_wire(bytes: &[u8], travelling: u128) -> Option<Self> {
+        let mut headers = Headers {
+            bytes: [0; MAX_HEADERS_BYTES],
+            len: bytes.len(),
+        };
+        headers.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        // The first byte says what the others are, so it has to be known.
+        (!bytes.is_empty() && headers.is_sound() && travelling & 1 == 0)
+            .then(|| Self::new(headers, travelling))
+    }
+
+    /// Its header bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.headers.as_slice()
+    }
+
+    /// Which of them travel: bit *i*, byte *i*.
+    #[must_use]
+    pub fn travelling(&self) -> u128 {
+        self.travelling
+    }
+
+    /// Whether packets with these headers need nothing beside the bytes that travel.
+    pub(super) fn agrees_with(&self, headers: &Headers) -> bool {
+        self.headers.len == headers.len
+            && (0..headers.len)
+                .all(|i| (headers.bytes[i] ^ self.headers.bytes[i]) & self.fixed[i] == 0)
+    }
+
+    /// Writes the bytes of `headers` that travel to `out`; how many.
+    pub(super) fn pick(&self, headers: &Headers, out: &mut [u8]) -> usize {
+        let (mut left, mut len) = (self.travelling, 0);
+        while left != 0 {
+            out[len] = headers.bytes[left.trailing_zeros() as usize];
+            left &= left - 1;
+            len += 1;
+        }
+        len
+    }
+
+    /// How many bytes travel.
+    pub(super) fn travelling_len(&self) -> usize {
+        self.travelling.count_ones() as usize
+    }
+
+    /// The headers of a packet of which `travelled` came, and `rest_len` bytes behind the headers; `None` if there is no
+    /// such packet.
+    pub(super) fn expand(&self, travelled: &[u8], rest_len: usize) -> Option<Headers> {
+        let mut headers = self.headers.clone();
+        let mut left = self.travelling;
+        for byte in travelled {
+            headers.bytes[left.trailing_zeros() as usize] = *byte;
+            left &= left - 1;
+        }
+        let len = headers.len;
+        let shape = headers.clone();
+        shape.derive(&mut headers.bytes[..len], len + rest_len)?;
+        Some(headers)
+    }
+}
+
+/// RFC 1071, of a header whose checksum is zero.
+fn checksum(header: &[u8]) -> u16 {
+    let words = header.chunks_exact(2);
+    let sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    !u16::try_from(folded).unwrap_or(0)
+}
+
+fn put_u16(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    bytes
+        .get_mut(at..at + 2)?
+        .copy_from_slice(&value.to_be_bytes());
+    Some(())
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
