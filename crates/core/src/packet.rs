@@ -7,12 +7,16 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::ids::PathId;
+
 /// An inner packet in a buffer of its own.
 #[derive(Debug, Default)]
 pub struct PacketBuf {
     bytes: Vec<u8>,
     /// Where the packet begins: bytes before were cut off.
     start: usize,
+    /// See [`PacketBuf::detour`].
+    detour: Option<PathId>,
 }
 
 impl PacketBuf {
@@ -54,7 +58,19 @@ impl PacketBuf {
     pub fn fill_from(&mut self, bytes: &[u8]) {
         self.bytes.clear();
         self.start = 0;
+        self.detour = None;
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The path on which its sender wants it acknowledged.
+    #[must_use]
+    pub fn detour(&self) -> Option<PathId> {
+        self.detour
+    }
+
+    /// See [`Self::detour`].
+    pub fn set_detour(&mut self, path: Option<PathId>) {
+        self.detour = path;
     }
 
     /// Appends `bytes`.
@@ -75,7 +91,10 @@ impl PacketBuf {
 
 impl From<Vec<u8>> for PacketBuf {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, start: 0 }
+        Self {
+            bytes,
+            ..Self::default()
+        }
     }
 }
 
@@ -103,7 +122,7 @@ impl Pool {
     pub fn take(&mut self) -> PacketBuf {
         self.free.pop().unwrap_or_else(|| PacketBuf {
             bytes: Vec::with_capacity(self.capacity_bytes),
-            start: 0,
+            ..PacketBuf::default()
         })
     }
 
@@ -118,6 +137,7 @@ impl Pool {
     /// Takes `packet` back.
     pub fn recycle(&mut self, mut packet: PacketBuf) {
         packet.start = 0;
+        packet.detour = None;
         if self.free.len() < self.limit && packet.bytes.capacity() >= self.capacity_bytes {
             self.free.push(packet);
         }
@@ -323,6 +343,29 @@ impl<'a> PacketView<'a> {
         };
         let ports = if self.is_fragment() { 0 } else { ports };
         mix(hash, u64::from(ports) << 8 | u64::from(protocol))
+    }
+
+    /// A hash that the packets of both directions of a TCP connection share, without a key.
+    #[must_use]
+    pub fn conversation_hash(&self) -> u64 {
+        let addresses = if self.is_v6 {
+            &self.bytes[8..40]
+        } else {
+            &self.bytes[12..20]
+        };
+        let (from, to) = addresses.split_at(addresses.len() / 2);
+        let ports = self.transport().first_chunk::<4>().copied();
+        let [a, b, c, d] = ports.unwrap_or_default();
+        let end = |address: &[u8], port: [u8; 2]| {
+            let words = address.chunks_exact(4);
+            words.fold(u64::from(u16::from_be_bytes(port)), |hash, word| {
+                mix(
+                    hash,
+                    u64::from(u32::from_be_bytes([word[0], word[1], word[2], word[3]])),
+                )
+            })
+        };
+        end(from, [a, b]).wrapping_add(end(to, [c, d]))
     }
 
     /// Whether this is a TCP segment that carries an acknowledgement and nothing else: no data, and no flag that opens,

@@ -65,6 +65,8 @@ pub struct PathView {
     pub rate: Option<Bitrate>,
     /// How long what is sent now waits in the path's own queue, as of the last report.
     pub queue_delay: Duration,
+    /// How much the delay varies from report to report.
+    pub jitter: Duration,
     /// Whether what the path carries is still being found out; then [`rate`](Self::rate) is what it has carried so far.
     pub is_searching: bool,
     /// What the path loses by itself, in parts per million.
@@ -142,6 +144,19 @@ pub trait Scheduler {
     /// ready. Ties break towards the lower id unless the policy's doc says otherwise. The same calls give the same
     /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
+
+    /// On which path the acknowledgement of a packet of the flow `flow_hash` is to return, that was just placed on
+    /// `paths[index]`; `None`: on any.
+    fn detour(
+        &mut self,
+        now: Instant,
+        paths: &[PathView],
+        flow_hash: u64,
+        index: usize,
+    ) -> Option<PathId> {
+        let _ = (now, paths, flow_hash, index);
+        None
+    }
 
     /// Takes a report of the losses on `path`. Comes only if the policy's [`Reception`] asks for reports.
     fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {
@@ -253,6 +268,26 @@ impl Scheduler for AnyScheduler {
             Self::RoundRobin(policy) => policy.pick(now, paths, packet),
             Self::Single(policy) => policy.pick(now, paths, packet),
             Self::Weighted(policy) => policy.pick(now, paths, packet),
+        }
+    }
+
+    fn detour(
+        &mut self,
+        now: Instant,
+        paths: &[PathView],
+        flow_hash: u64,
+        index: usize,
+    ) -> Option<PathId> {
+        match self {
+            Self::Adaptive(policy) => policy.detour(now, paths, flow_hash, index),
+            Self::Awi(_)
+            | Self::EarliestArrival(_)
+            | Self::Flow(_)
+            | Self::MinRtt(_)
+            | Self::Redundant(_)
+            | Self::RoundRobin(_)
+            | Self::Single(_)
+            | Self::Weighted(_) => None,
         }
     }
 

@@ -34,6 +34,7 @@ use crate::{
 };
 
 mod control;
+mod detours;
 mod egress;
 mod ingress;
 mod losses;
@@ -75,6 +76,8 @@ pub struct Tunnel {
     /// Whether headers are made shorter.
     is_compressing: bool,
     expander: Expander,
+    /// Where acknowledgements are wanted.
+    detours: detours::Detours,
     /// Templates to acknowledge.
     templates_owed: Vec<u16>,
     resequencer: AnyResequencer,
@@ -151,6 +154,7 @@ impl Tunnel {
             is_compressing: true,
             expander: Expander::default(),
             templates_owed: Vec::new(),
+            detours: detours::Detours::default(),
             resequencer: AnyResequencer::default(),
             loss_watch: None,
             next_global: Seq(0),
@@ -346,7 +350,9 @@ impl Tunnel {
 
     /// Lets time pass: deadlines of held packets, health of paths, ages of keys.
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
+        let before = shared.delivered.len();
         self.resequencer.on_timeout(now, shared.delivered);
+        self.on_delivered(now, before, shared);
         let has_active = self
             .paths()
             .any(|path| path.link.role == LinkRole::Active && path.health.state() == State::Up);
@@ -428,6 +434,7 @@ impl Tunnel {
         self.compressor.clear();
         self.expander.clear();
         self.templates_owed.clear();
+        self.detours = detours::Detours::default();
         self.wait_until = None;
         self.release_at = None;
         self.former.fill_with(|| None);

@@ -21,6 +21,9 @@ pub use pings::EchoRequests;
 pub const SAMPLE: Duration = Duration::from_millis(100);
 /// Length of a bin of [`FlowReport::bins`].
 pub const BIN: Duration = Duration::from_millis(10);
+/// How long a tunnel has been up, at least, when a run begins: daemons run for days and have looked at their links long
+/// before somebody downloads.
+pub const SETTLE: Duration = Duration::from_secs(3);
 /// How long before the run a ping starts, to see the idle round trip.
 pub const IDLE_PING: Duration = Duration::from_secs(1);
 /// Most delays kept of one flow.

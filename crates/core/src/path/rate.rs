@@ -53,6 +53,10 @@ pub struct DeliveryRate {
     app_limited_at_packets: Option<u64>,
     latest: Option<RateSample>,
     max: WindowedMin<Reverse<Bitrate>>,
+    /// A clock that runs while the path, and not the sender, limits the rate, and when it last did: what the path was once
+    /// seen to carry is not forgotten for a few samples that seem to say less.
+    busy: Instant,
+    busy_at: Instant,
     smoothed: Option<Bitrate>,
 }
 
@@ -78,6 +82,8 @@ impl DeliveryRate {
             app_limited_at_packets: None,
             latest: None,
             max: WindowedMin::new(MAX_WINDOW),
+            busy: Instant::ZERO,
+            busy_at: Instant::ZERO,
             smoothed: None,
         }
     }
@@ -109,8 +115,12 @@ impl DeliveryRate {
         let sample = sample?;
         self.latest = Some(sample);
         let max = self.max().unwrap_or(Bitrate::ZERO);
+        if !sample.app_limited {
+            self.busy += now.since(self.busy_at).min(MOST_BUSY);
+            self.busy_at = now;
+        }
         if !sample.app_limited || sample.rate >= max {
-            self.max.insert(now, Reverse(sample.rate));
+            self.max.insert(self.busy, Reverse(sample.rate));
         }
         let smoothed = self.smoothed.unwrap_or(Bitrate::ZERO);
         if smoothed == Bitrate::ZERO {
@@ -123,9 +133,9 @@ impl DeliveryRate {
     }
 
     /// Begins with a guess, which the first samples that count replace when they are larger, or in time.
-    pub fn guess(&mut self, now: Instant, rate: Bitrate) {
+    pub fn guess(&mut self, rate: Bitrate) {
         if self.max().is_none_or(|max| max < rate) {
-            self.max.insert(now, Reverse(rate));
+            self.max.insert(self.busy, Reverse(rate));
         }
     }
 
@@ -135,7 +145,7 @@ impl DeliveryRate {
         self.latest
     }
 
-    /// The largest of the last 2 s of samples that count.
+    /// The largest of the last 2 s of samples that count, times without such not counted.
     #[must_use]
     pub fn max(&self) -> Option<Bitrate> {
         self.max.min().map(|Reverse(rate)| rate)
@@ -199,6 +209,9 @@ const MIN_PACKETS: u64 = 16;
 const START_SPACING: u32 = 8;
 
 const STARTS: usize = START_SPACING as usize + 2;
+
+/// Longest time that counts between two samples.
+const MOST_BUSY: Duration = Duration::from_millis(100);
 
 const MAX_WINDOW: Duration = Duration::from_secs(2);
 

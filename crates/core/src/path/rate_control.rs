@@ -71,6 +71,8 @@ pub struct RateControl {
     /// How fast the path is, is still being found out.
     is_searching: bool,
     round: Round,
+    /// What was sent in the last round trip.
+    sent_rate: Bitrate,
     /// Since when there was neither a queue nor congestion.
     calm_since: Instant,
     losses: LossWindow,
@@ -200,6 +202,7 @@ impl Default for RateControl {
             is_search_wanted: true,
             is_searching: true,
             round: Round::default(),
+            sent_rate: Bitrate::ZERO,
             calm_since: Instant::ZERO,
             losses: LossWindow::default(),
             ceiling: None,
@@ -241,6 +244,7 @@ impl RateControl {
         }
         let sent = signals.sent_bytes.saturating_sub(self.round.sent_bytes);
         let sent = Bitrate::from_transfer(Bytes::new(sent), elapsed).unwrap_or(Bitrate::ZERO);
+        self.sent_rate = sent;
         let is_flat = self.round.is_pushed && max < self.round.rate.scale(5, 4);
         let flat_rounds = if is_flat {
             self.round.flat_rounds + 1 + u32::from(self.queue > self.high(max) * 2)
@@ -264,6 +268,12 @@ impl RateControl {
         };
     }
 
+    /// What the path carries was measured by other means.
+    pub fn on_known(&mut self, now: Instant) {
+        self.is_searching = false;
+        self.filled_at = Some(now);
+    }
+
     /// Whether a path of unknown rate is to be searched.
     pub fn set_search(&mut self, is_wanted: bool) {
         self.is_search_wanted = is_wanted;
@@ -274,6 +284,12 @@ impl RateControl {
     #[must_use]
     pub fn is_shallow(&self) -> bool {
         self.ceiling.is_some()
+    }
+
+    /// How much the least delay of one report differs from that of the next.
+    #[must_use]
+    pub fn jitter(&self) -> Duration {
+        self.jitter
     }
 
     /// Whether the path's rate is still being found out.
@@ -396,7 +412,9 @@ impl RateControl {
             .is_some_and(|pace| self.gross(latest) > pace.scale(85, 100));
         let is_filled = self.queue >= low + low / 3;
         if self.is_search_wanted {
-            signals.is_limited && (is_at_pace || is_filled)
+            // Jitter looks like a queue; but one that grows gets more than leaves it.
+            let is_pushed = self.sent_rate > self.gross(latest).scale(110, 100);
+            signals.is_limited && (is_at_pace || (is_filled && is_pushed))
         } else {
             is_filled
         }

@@ -45,6 +45,11 @@ struct Flow {
     second: Instant,
     bytes: Bytes,
     is_large: bool,
+    began_at: Instant,
+    /// The path of its last packet.
+    path: Option<PathId>,
+    /// Until then, what is sent on a quick path waits at the other end for what was sent on a later one.
+    held_until: Instant,
 }
 
 impl Default for Adaptive {
@@ -68,17 +73,22 @@ impl Adaptive {
         }
     }
 
+    /// What is known of the flow of a packet that matters.
+    fn flow_of(&mut self, packet: &PacketInfo) -> Option<&mut Flow> {
+        let flow = self.flows.get_mut(place(packet.flow_hash))?;
+        (!packet.is_expendable).then_some(flow)
+    }
+
     /// Counts a packet; whether its flow is large.
     fn count(&mut self, now: Instant, packet: &PacketInfo) -> bool {
         if self.flows.is_empty() {
             self.flows.resize(FLOWS, Flow::default());
         }
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "reduced to a place in the table"
-        )]
-        let flow = &mut self.flows[packet.flow_hash as usize % FLOWS];
+        let flow = &mut self.flows[place(packet.flow_hash)];
         let age = now.since(flow.second);
+        if age > PAUSE || flow.second == Instant::ZERO {
+            flow.began_at = now;
+        }
         if age > Duration::from_secs(1) {
             flow.is_large &= age < Duration::from_secs(2) && flow.bytes > LARGE;
             flow.second = now;
@@ -104,19 +114,27 @@ impl Adaptive {
     /// The delay from which on a flow's paths are chosen: zero, the quickest path's, or where those begin that together
     /// carry much more.
     fn group(paths: &[PathView], is_large: bool) -> Duration {
-        let carried = |from: Duration| carried(paths, |path| is_member(path, from));
-        // What is near is left only when it is known to carry too little.
+        let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
         let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
-        let is_open = paths.iter().any(|path| is_near(path) && path.is_searching);
-        if !is_large || is_open || paths.iter().all(is_near) {
+        if !is_large || paths.iter().all(is_near) {
             return Duration::ZERO;
         }
+        // What is near is left only when it is known to carry too little.
+        let is_open = |path: &PathView| is_near(path) && path.is_searching;
+        let is_unknown = paths
+            .iter()
+            .any(|path| is_open(path) && path.rate.is_none());
+        if is_unknown {
+            return Duration::ZERO;
+        }
+        let open = carried_where(paths, is_open);
+        let near = carried(Duration::ZERO) + open * 2;
         let starts = paths.iter().filter(|path| path.usable);
         let starts = starts.map(|path| path.extra_delay);
         let best = starts.max_by_key(|start| (carried(*start), core::cmp::Reverse(*start)));
         best.filter(|best| {
             let percent = WORTH_PERCENT + best.as_millis();
-            carried(*best) * 100 > carried(Duration::ZERO) * percent
+            carried(*best) * 100 > near * percent
         })
         .unwrap_or(Duration::ZERO)
     }
@@ -128,6 +146,7 @@ impl Scheduler for Adaptive {
             self.lines[slot(path)].update(now, path, likely_rate(path));
         }
         let is_large = !packet.is_expendable && self.count(now, packet);
+        let last = self.flow_of(packet).and_then(|flow| flow.path);
         let from = Self::group(paths, is_large);
         let quickest = paths
             .iter()
@@ -135,7 +154,7 @@ impl Scheduler for Adaptive {
         let quickest = quickest
             .min_by_key(|path| path.extra_delay)
             .map(|path| path.id);
-        let total = carried(paths, |_| true);
+        let total = carried_where(paths, |_| true);
         let is_chosen = |path: &PathView| {
             // What is being searched carries what it has shown, while that makes no queue.
             let is_quickest = quickest == Some(path.id);
@@ -154,7 +173,14 @@ impl Scheduler for Adaptive {
             }
             let line = &self.lines[slot(path)];
             if path.ready {
-                let arrival = arrival(line, now, path, packet.len) + penalty(path);
+                // What leaves the flow's path has to be sure to be earlier: jitter lets packets overtake each other.
+                let is_other = last.is_some_and(|last| last != path.id);
+                let margin = if is_other {
+                    path.jitter
+                } else {
+                    Duration::ZERO
+                };
+                let arrival = arrival(line, now, path, packet.len) + penalty(path) + margin;
                 if ready.is_none_or(|(earliest, _)| arrival < earliest) {
                     ready = Some((arrival, index));
                 }
@@ -175,6 +201,9 @@ impl Scheduler for Adaptive {
             return Pick::Wait;
         }
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
+        if let Some(flow) = self.flow_of(packet) {
+            flow.path = Some(paths[index].id);
+        }
         if !is_large {
             return Pick::One(index);
         }
@@ -203,6 +232,37 @@ impl Scheduler for Adaptive {
             },
         }
     }
+
+    fn detour(
+        &mut self,
+        now: Instant,
+        paths: &[PathView],
+        flow_hash: u64,
+        index: usize,
+    ) -> Option<PathId> {
+        let flow = self.flows.get_mut(place(flow_hash))?;
+        if now.since(flow.began_at) > YOUNG {
+            return None;
+        }
+        let from = Self::group(paths, true);
+        let total = carried_where(paths, |_| true);
+        let serves =
+            |path: &&PathView| path.usable && is_member(path, from) && Self::is_worth(path, total);
+        let last = paths.iter().filter(serves);
+        let last = last.max_by_key(|path| path.extra_delay)?;
+        let own = paths.get(index)?;
+        if own.extra_delay + LEAST_DETOUR >= last.extra_delay {
+            flow.held_until = now + own.extra_delay / 8;
+            return None;
+        }
+        (now >= flow.held_until).then_some(last.id)
+    }
+}
+
+/// The place of a flow in the table.
+fn place(flow_hash: u64) -> usize {
+    // The remainder is below the number of places.
+    usize::try_from(flow_hash % FLOWS as u64).unwrap_or(0)
 }
 
 impl Copies {
@@ -226,7 +286,7 @@ fn is_member(path: &PathView, from: Duration) -> bool {
 }
 
 /// Bits per second of the usable paths that `is_counted`, together.
-fn carried(paths: &[PathView], is_counted: impl Fn(&PathView) -> bool) -> u128 {
+fn carried_where(paths: &[PathView], is_counted: impl Fn(&PathView) -> bool) -> u128 {
     let counted = paths.iter().filter(|path| path.usable && is_counted(path));
     let rates = counted.filter_map(|path| path.rate);
     rates.map(|rate| u128::from(rate.as_bps())).sum()
@@ -265,6 +325,12 @@ const WORTH_PERCENT: u128 = 130;
 const LEAST_SHARE_PERCENT: u64 = 3;
 /// A flow is large if it sends more than this in a second.
 const LARGE: Bytes = Bytes::new(64_000);
+/// A flow begins anew after a pause as long.
+const PAUSE: Duration = Duration::from_secs(5);
+/// For so long acknowledgements of a flow's packets take detours.
+const YOUNG: Duration = Duration::from_secs(3);
+/// A difference of delays that harms no flow.
+const LEAST_DETOUR: Duration = Duration::from_millis(3);
 /// Flows told apart.
 const FLOWS: usize = 1024;
 /// A queue that a path being searched may have and still carry packets of its own.

@@ -51,6 +51,7 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
         extra_delay: Duration::ZERO,
         rate: None,
         queue_delay: Duration::ZERO,
+        jitter: Duration::ZERO,
         is_searching: false,
         loss_ppm: 0,
         in_flight: Bytes::ZERO,

@@ -123,12 +123,12 @@ impl Tunnel {
             if !is_described || path.route.is_none() || path.link.role != LinkRole::Active {
                 return path.train_sender.cancel();
             }
-            let Some((train, place)) = path.train_sender.next(now) else {
+            let Some(car) = path.train_sender.next(now) else {
                 return;
             };
             let mut body = [0; CAR_BYTES];
             let mut writer = FrameWriter::new(&mut body);
-            let _ = writer.push(&Frame::Car { train, place });
+            let _ = writer.push(&Frame::Car(car));
             writer.pad_to(CAR_BYTES);
             let len = writer.len();
             self.seal_control(now, id, &body[..len], out);
@@ -257,13 +257,15 @@ impl Tunnel {
                         path.receiver.on_tail(now, path_seq);
                     }
                     let last = (path_seq, global_seq);
+                    let before = shared.delivered.len();
                     self.resequencer.on_tail(now, id, last, shared.delivered);
+                    self.on_delivered(now, before, shared);
                 }
-                Frame::Car { train, place } => {
+                Frame::Car(car) => {
                     if let Some(path) = self.path_mut(id) {
                         let len = body.len() + CONTROL_OVERHEAD;
                         let len = u32::try_from(len).unwrap_or(u32::MAX);
-                        path.train_receiver.on_arrival(now, train, place, len);
+                        path.train_receiver.on_arrival(now, car, len);
                     }
                 }
                 Frame::Train {
@@ -272,9 +274,12 @@ impl Tunnel {
                     micros,
                 } => {
                     if let Some(path) = self.path_mut(id)
-                        && let Some(rate) = path.train_sender.on_result(train, bytes, micros)
+                        && let Some(guess) = path.train_sender.on_result(now, train, bytes, micros)
                     {
-                        path.rate.guess(now, rate);
+                        path.rate.guess(guess.rate);
+                        if guess.is_sure {
+                            path.rate_control.on_known(now);
+                        }
                         path.pace(now, role, pacing);
                     }
                 }

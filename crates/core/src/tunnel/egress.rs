@@ -80,7 +80,11 @@ impl Tunnel {
                 is_expendable: numbered.is_expendable,
                 backlog: self.queue.bytes(),
             };
-            match self.scheduler.pick(now, &self.views, &info) {
+            let pick = match self.detour_of(&numbered) {
+                Some(index) => Pick::One(index),
+                None => self.scheduler.pick(now, &self.views, &info),
+            };
+            match pick {
                 Pick::Wait => {
                     self.wait_until = Some(now + WAIT);
                     if is_reinjected {
@@ -136,7 +140,15 @@ impl Tunnel {
         out: &mut TxQueue,
         shared: &mut Shared<'_>,
     ) {
+        let detour = match numbered.origin {
+            None if !numbered.is_expendable => {
+                self.scheduler
+                    .detour(now, &self.views, numbered.flow_hash, index)
+            }
+            Some(_) | None => None,
+        };
         let flags = Flags {
+            detour,
             is_reinjected,
             is_copy: false,
             is_kept: self.scheduler.repairs() && !numbered.is_expendable,
@@ -159,6 +171,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let flags = Flags {
+            detour: None,
             is_reinjected,
             is_copy: true,
             is_kept: false,
@@ -188,6 +201,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let flags = Flags {
+            detour: None,
             is_reinjected: false,
             is_copy: true,
             // It is not, but so the other end tells what is lost from what is late.
@@ -241,6 +255,7 @@ impl Tunnel {
             global_seq: numbered.global_seq,
             path_step: path.sender.path_step(numbered.global_seq),
             flow_step: numbered.flow_step,
+            detour: flags.detour,
         };
         header.emit(Some(&data), datagram);
         let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
@@ -294,6 +309,10 @@ impl Tunnel {
         self.next_global = global_seq.plus(1);
         let view = PacketView::parse(queued.packet.as_slice());
         let is_pure_ack = view.is_ok_and(|view| view.is_pure_ack());
+        let conversation = match view {
+            Ok(view) if is_pure_ack && !self.detours.is_empty() => Some(view.conversation_hash()),
+            Ok(_) | Err(_) => None,
+        };
         if self.is_compressing {
             self.compressor
                 .compress(now, queued.flow_hash, &mut queued.packet);
@@ -304,6 +323,7 @@ impl Tunnel {
                 flow_step: 0,
                 flow_hash: queued.flow_hash,
                 is_expendable: true,
+                detour: conversation.and_then(|hash| self.detours.of(now, hash)),
                 origin: None,
                 packet: queued.packet,
             };
@@ -326,6 +346,7 @@ impl Tunnel {
             flow_step,
             flow_hash: queued.flow_hash,
             is_expendable: false,
+            detour: None,
             origin: None,
             packet: queued.packet,
         }
@@ -379,6 +400,7 @@ impl Tunnel {
                     path.likely_rate()
                 },
                 queue_delay: path.rate_control.queue(now),
+                jitter: path.rate_control.jitter(),
                 is_searching: path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(0),
                 in_flight: path.sender.in_flight(),
@@ -464,6 +486,7 @@ fn hold_back(views: &mut [PathView]) -> bool {
 
 #[derive(Clone, Copy)]
 struct Flags {
+    detour: Option<PathId>,
     is_reinjected: bool,
     is_copy: bool,
     is_kept: bool,

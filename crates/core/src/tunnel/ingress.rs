@@ -122,6 +122,7 @@ impl Tunnel {
                 return Err(reason);
             }
         }
+        packet.set_detour(data.detour);
         self.has_repairs |= header.is_kept;
         let arrival = Arrival {
             seq: data.global_seq,
@@ -133,12 +134,14 @@ impl Tunnel {
             repair: self.has_repairs.then(|| self.repair_time(now)),
             packet,
         };
+        let before = shared.delivered.len();
         let verdict = self
             .resequencer
             .on_packet(now, arrival, shared.delivered, &mut self.dropped);
         self.dropped
             .drain(..)
             .for_each(|packet| shared.pool.recycle(packet));
+        self.on_delivered(now, before, shared);
         match verdict {
             Verdict::Duplicate => Err(DropReason::Duplicate),
             Verdict::Held | Verdict::Late | Verdict::Released => Ok(()),

@@ -22,6 +22,7 @@ use core::time::Duration;
 use super::Reader;
 use crate::{
     ids::{PathId, Seq},
+    path::train::Car,
     units::Bitrate,
 };
 
@@ -191,12 +192,7 @@ pub enum Frame<'a> {
         ranges: MissingRanges<'a>,
     },
     /// A datagram of a packet train on the path it travels, padded.
-    Car {
-        /// The train's number.
-        train: u8,
-        /// Its place in the train.
-        place: u8,
-    },
+    Car(Car),
     /// What came of a train on the path this travels.
     Train {
         /// Its number.
@@ -402,9 +398,10 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(ranges.0);
                 TYPE_MISSING
             }
-            Frame::Car { train, place } => {
-                body.u8(*train);
-                body.u8(*place);
+            Frame::Car(car) => {
+                body.u8(car.train);
+                body.u16(car.place);
+                body.u16(car.count);
                 TYPE_CAR
             }
             Frame::Train {
@@ -526,10 +523,11 @@ impl<'a> Iterator for Frames<'a> {
                     });
                 }
                 TYPE_CAR => {
-                    return Some(Frame::Car {
+                    return Some(Frame::Car(Car {
                         train: value.u8()?,
-                        place: value.u8()?,
-                    });
+                        place: value.u16()?,
+                        count: value.u16()?,
+                    }));
                 }
                 TYPE_TRAIN => {
                     return Some(Frame::Train {
@@ -784,10 +782,11 @@ mod tests {
                 path_seq: Seq(7),
                 global_seq: Seq(u32::MAX),
             },
-            Frame::Car {
+            Frame::Car(Car {
                 train: 3,
-                place: 11,
-            },
+                place: 300,
+                count: 768,
+            }),
             Frame::Train {
                 train: 3,
                 bytes: 12_000,

@@ -4,7 +4,8 @@
 //! byte  0      kind: 4 data, 5 control
 //!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once),
 //!              bit 2 kept (will be sent again if told missing, or is a copy of what will)
-//!       2      path id
+//!       2      path id in the low four bits; in the high four, data only, the detour: the path on which an
+//!              acknowledgement of this packet is to return, exclusive or the path id; 0 if that is all the same
 //!       3-5    receiver index: names the receiver's session
 //!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart
 //!      10-13   transmit time in microseconds, low 32 bits, sender's clock
@@ -38,6 +39,8 @@ const KIND_CONTROL: u8 = 5;
 const FLAG_REINJECTED: u8 = 1;
 const FLAG_COPY: u8 = 2;
 const FLAG_KEPT: u8 = 4;
+const PATH_BITS: u8 = 15;
+const _: () = assert!(PathId::MAX == 1 + PATH_BITS as usize);
 
 /// The fields data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub struct DataHeader {
     pub path_step: i16,
     /// How far `global_seq` is ahead of the previous packet's of this flow; 0 if there is none.
     pub flow_step: u16,
+    /// The path on which its acknowledgement is to return, other than the one it travels.
+    pub detour: Option<PathId>,
 }
 
 impl Header {
@@ -90,12 +95,13 @@ impl Header {
             is_reinjected: at(1) & FLAG_REINJECTED != 0,
             is_copy: at(1) & FLAG_COPY != 0,
             is_kept: at(1) & FLAG_KEPT != 0,
-            path: PathId(at(2)),
+            path: PathId(at(2) & PATH_BITS),
             receiver_index: u32::from_be_bytes([0, at(3), at(4), at(5)]),
             path_seq: Seq(u32_at(6)),
             sent_us: u32_at(10),
         };
-        if header.path.index() >= PathId::MAX {
+        let detour = at(2) >> 4;
+        if kind == Kind::Control && detour != 0 {
             return None;
         }
         let data = match kind {
@@ -104,6 +110,7 @@ impl Header {
                 global_seq: Seq(u32_at(14)),
                 path_step: i16::from_be_bytes([at(18), at(19)]),
                 flow_step: u16::from_be_bytes([at(20), at(21)]),
+                detour: (detour != 0).then_some(PathId(detour ^ header.path.0)),
             }),
         };
         Some((header, data))
@@ -127,6 +134,9 @@ impl Header {
         out[10..14].copy_from_slice(&self.sent_us.to_be_bytes());
         if self.kind == Kind::Data {
             let data = data.expect("a data header has data fields");
+            if let Some(detour) = data.detour {
+                out[2] |= (detour.0 ^ self.path.0) << 4;
+            }
             out[14..18].copy_from_slice(&data.global_seq.0.to_be_bytes());
             out[18..20].copy_from_slice(&data.path_step.to_be_bytes());
             out[20..22].copy_from_slice(&data.flow_step.to_be_bytes());
@@ -169,6 +179,7 @@ mod tests {
             global_seq: Seq(77),
             path_step: -5,
             flow_step: 65_535,
+            detour: Some(PathId(12)),
         };
         let mut bytes = [0; DATA_OVERHEAD];
         assert_eq!(
@@ -191,6 +202,7 @@ mod tests {
             global_seq: Seq(0),
             path_step: 0,
             flow_step: 0,
+            detour: None,
         };
         header(Kind::Data).emit(Some(&data), &mut bytes);
         for len in 0..DATA_OVERHEAD {
@@ -200,7 +212,7 @@ mod tests {
             bytes[0] = kind;
             assert_eq!(Header::parse(&bytes), None);
         }
-        bytes[0] = KIND_DATA;
+        bytes[0] = KIND_CONTROL;
         bytes[2] = 16;
         assert_eq!(Header::parse(&bytes), None);
     }

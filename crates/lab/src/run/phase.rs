@@ -14,7 +14,7 @@ use pleach_sim::{
     addresses::{
         GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, SERVER_V4, SERVER_V6, link_address, of_family,
     },
-    measure::{IDLE_PING, PhaseReport, SAMPLE},
+    measure::{IDLE_PING, PhaseReport, SAMPLE, SETTLE},
     phases::Setup,
     results::{StatusSample, Transport},
     scenario::{Family, Scenario, Traffic, TrafficKind},
@@ -57,6 +57,7 @@ impl Phase<'_> {
         if self.setup.transport == Transport::Mptcp {
             world.enable_mptcp(self.scenario)?;
         }
+        let mut lead = LEAD;
         let mut daemons = match self.scenario.tunnel.as_ref() {
             Some(tunnel) if self.setup.with_tunnel => {
                 fs::create_dir_all(&self.dir)?;
@@ -65,6 +66,7 @@ impl Phase<'_> {
                 let mut daemons =
                     Daemons::start(&world, self.binary, &self.dir, tunnel, links.collect())?;
                 self.wait_for_tunnel(&world, &mut daemons)?;
+                lead += SETTLE;
                 Some(daemons)
             }
             Some(_) | None => None,
@@ -73,7 +75,9 @@ impl Phase<'_> {
         let flows = self.scenario.traffic.iter();
         let pings = |traffic: &Traffic| matches!(traffic.kind, TrafficKind::Ping { .. });
         let has_ping = flows.clone().any(pings) && !self.setup.tcp_only;
-        let lead = LEAD + if has_ping { IDLE_PING } else { Duration::ZERO };
+        if has_ping {
+            lead = lead.max(LEAD + IDLE_PING);
+        }
         let begin = clock::now() + lead;
         world.emulator.begin(begin, &self.scenario.events);
         let mut running: Vec<Option<Flow>> = Vec::new();

@@ -9,7 +9,7 @@ use super::{
     graph::{Graph, client_address},
 };
 use crate::{
-    measure::{FlowReport, IDLE_PING, PhaseReport, SAMPLE},
+    measure::{FlowReport, IDLE_PING, PhaseReport, SAMPLE, SETTLE},
     phases::Setup,
     results::StatusSample,
     scenario::{DaemonAction, End, Family, Scenario, Traffic, TrafficKind, TunnelSpec},
@@ -68,12 +68,16 @@ impl<'a> Phase<'a> {
         let mut world = World::new(START, seconds.saturating_mul(EVENTS_PER_SECOND));
         let (scenario, setup) = (self.scenario, self.setup);
         let graph = Graph::build(&mut world, scenario, setup, self.policy.as_ref(), self.seed);
+        let mut lead = LEAD;
         if self.policy.is_some() {
             self.wait_for_tunnel(&mut world, &graph)?;
+            lead += SETTLE;
         }
         let pings = |traffic: &Traffic| matches!(traffic.kind, TrafficKind::Ping { .. });
         let has_ping = scenario.traffic.iter().any(pings) && !setup.tcp_only;
-        let lead = LEAD + if has_ping { IDLE_PING } else { Duration::ZERO };
+        if has_ping {
+            lead = lead.max(LEAD + IDLE_PING);
+        }
         let begin = world.now() + lead;
         for line in [graph.down, graph.up] {
             if let Some(line) = world.line_mut(line) {
