@@ -34,6 +34,7 @@ use crate::{
 
 mod control;
 mod egress;
+mod fec;
 mod ingress;
 mod losses;
 mod repairs;
@@ -84,6 +85,9 @@ pub struct Tunnel {
     has_repairs: bool,
     /// What may be spent on lost ones.
     repairs: repairs::Budget,
+    /// Repair symbols out, and in.
+    fec_sending: fec::Sending,
+    fec_receiving: fec::Receiving,
     /// Dequeued, but the policy chose to wait.
     waiting: Option<Numbered>,
     /// The policy waits until then.
@@ -116,6 +120,9 @@ struct Counts {
     packets_out: u64,
     reinjected: u64,
     repaired: u64,
+    symbols_out: u64,
+    symbols_in: u64,
+    recovered: u64,
 }
 
 /// Buckets a tunnel tells flows apart by: flows that share one are kept in order with each other, which is harmless.
@@ -146,6 +153,8 @@ impl Tunnel {
             reinject: VecDeque::new(),
             has_repairs: false,
             repairs: repairs::Budget::default(),
+            fec_sending: fec::Sending::default(),
+            fec_receiving: fec::Receiving::default(),
             waiting: None,
             wait_until: None,
             release_at: None,
@@ -377,6 +386,9 @@ impl Tunnel {
             self.losses_due().filter(|_| can_send && self.has_route()),
             self.wait_until.filter(|_| can_send),
             self.release_at.filter(|_| can_send),
+            self.fec_sending
+                .tail_due()
+                .filter(|_| can_send && !self.has_packets()),
             paths.min(),
         ]
         .into_iter()
@@ -392,6 +404,8 @@ impl Tunnel {
         self.receptions = losses::Receptions::new(now, self.scheduler.reception());
         self.loss_watch = None;
         self.has_repairs = false;
+        self.fec_sending = fec::Sending::default();
+        self.fec_receiving = fec::Receiving::default();
         self.loss_ledger = losses::ledger(self.scheduler.reception());
         self.dropped
             .extend(self.reinject.drain(..).map(|numbered| numbered.packet));

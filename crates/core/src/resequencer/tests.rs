@@ -36,9 +36,11 @@ impl Harness {
         let arrival = Arrival {
             seq: Seq(sent.seq),
             flow_step: sent.flow_step,
-            path: PathId(sent.path),
-            path_seq: Seq(sent.path_seq),
-            path_previous: sent.path_previous.map(Seq),
+            way: Some(Way {
+                path: PathId(sent.path),
+                path_seq: Seq(sent.path_seq),
+                path_previous: sent.path_previous.map(Seq),
+            }),
             deadline: self.now + BUDGET,
             repair: None,
             packet: PacketBuf::from(sent.seq.to_be_bytes().to_vec()),

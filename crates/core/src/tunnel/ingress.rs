@@ -8,19 +8,19 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use super::{Shared, Tunnel};
+use super::{Shared, Tunnel, fec::IN_HEADER};
 use crate::{
     counters::DropReason,
     packet::{self, PacketView},
-    path::{Path, health::LinkEvent, link::Link, receiver::DataArrival},
-    resequencer::{Arrival, LONGEST_HOLD, Verdict},
+    path::{Path, delay::RelativeDelay, health::LinkEvent, link::Link, receiver::DataArrival},
+    resequencer::{Arrival, LONGEST_HOLD, Verdict, Way},
     role::Role,
     session::{keys::OpenError, rotation::Change},
     time::Instant,
     transmit::Route,
     wire::{
         Kind,
-        header::{DataHeader, Header},
+        header::{DATA_HEADER_LEN, DataHeader, Header},
     },
 };
 
@@ -46,7 +46,7 @@ impl Tunnel {
         incoming: &Incoming,
         (header, data): (Header, Option<DataHeader>),
         datagram: &mut [u8],
-        is_source_allowed: impl FnOnce(IpAddr) -> bool,
+        is_source_allowed: impl Fn(IpAddr) -> bool,
         shared: &mut Shared<'_>,
     ) -> Result<(), DropReason> {
         let id = header.path;
@@ -69,6 +69,7 @@ impl Tunnel {
             OpenError::UnknownPath => DropReason::Malformed,
         });
         let (opened, change) = opened?;
+        let end = header.kind.header_len() + opened.len;
         if change == Some(Change::Restarted) {
             self.reset(now, shared);
         }
@@ -101,14 +102,46 @@ impl Tunnel {
             len,
             is_congested: incoming.is_congested,
             is_kept: header.is_kept,
+            grace: self.fec_receiving.grace(now),
         };
         let delay = path.receiver.on_data(now, &arrival, interval);
         if let Some(watch) = &mut self.loss_watch {
             watch.on_arrival(now, id, header.path_seq, len);
         }
-        if incoming.is_congested {
-            packet::mark_congested(body);
-        }
+        let result = if header.covered > 0 {
+            let symbol = &datagram[DATA_HEADER_LEN - IN_HEADER..end];
+            self.on_symbol(now, (&header, &data), symbol, shared)
+        } else {
+            let source = &datagram[DATA_HEADER_LEN - FLOW_STEP_LEN..end];
+            self.fec_receiving
+                .on_source(now, data.global_seq, source, shared.pool);
+            let body = &mut datagram[DATA_HEADER_LEN..end];
+            if incoming.is_congested {
+                packet::mark_congested(body);
+            }
+            self.accept(
+                now,
+                (&header, &data),
+                delay,
+                body,
+                &is_source_allowed,
+                shared,
+            )
+        };
+        self.deliver_recovered(now, delay, &is_source_allowed, shared);
+        result
+    }
+
+    /// Takes the packet in the body of a data datagram.
+    fn accept(
+        &mut self,
+        now: Instant,
+        (header, data): (&Header, &DataHeader),
+        delay: RelativeDelay,
+        body: &[u8],
+        is_source_allowed: &impl Fn(IpAddr) -> bool,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
         let view = PacketView::parse(body).map_err(|_| DropReason::NotIp)?;
         if !is_source_allowed(view.source()) {
             return Err(DropReason::SourceNotAllowed);
@@ -117,9 +150,11 @@ impl Tunnel {
         let arrival = Arrival {
             seq: data.global_seq,
             flow_step: data.flow_step,
-            path: id,
-            path_seq: header.path_seq,
-            path_previous: previous_on_path(&data),
+            way: Some(Way {
+                path: header.path,
+                path_seq: header.path_seq,
+                path_previous: previous_on_path(data),
+            }),
             deadline: now + self.longest_wait(now, delay),
             repair: self.has_repairs.then(|| self.repair_time(now)),
             packet: shared.pool.copy_of(view.bytes()),
@@ -141,7 +176,7 @@ impl Tunnel {
 impl Tunnel {
     /// How long after a packet's arrival everything sent before it should be here: what the slowest path in use needs
     /// beyond what this packet needed, and a margin (`docs/algorithms.md` section 3.6).
-    fn longest_wait(&self, now: Instant, own: crate::path::delay::RelativeDelay) -> Duration {
+    pub(super) fn longest_wait(&self, now: Instant, own: RelativeDelay) -> Duration {
         let beyond = self
             .paths()
             .filter(|path| {
@@ -158,7 +193,7 @@ impl Tunnel {
 
 impl Tunnel {
     /// How long a packet that is told missing now may take to come after all.
-    fn repair_time(&self, now: Instant) -> Duration {
+    pub(super) fn repair_time(&self, now: Instant) -> Duration {
         let paths = self.paths().filter(|path| {
             path.receiver
                 .heard_at()
@@ -174,7 +209,7 @@ impl Tunnel {
             };
             time = time.max(rtt + spread);
         }
-        time + REPAIR_MARGIN
+        time + REPAIR_MARGIN + self.fec_receiving.grace(now)
     }
 }
 
@@ -183,6 +218,8 @@ fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
     (step != 0).then(|| crate::ids::Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
 }
 
+/// Bytes of the flow step, which ends the header: a symbol covers it with the packet.
+const FLOW_STEP_LEN: usize = 2;
 /// A path is waited for while anything arrived on it within this time: two probes of an idle path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);

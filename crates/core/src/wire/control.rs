@@ -15,6 +15,7 @@
 //! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
 //! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
+//! | 14 | [`Frame::Recovered`] | with reports, if repair symbols brought something back |
 
 use core::time::Duration;
 
@@ -189,6 +190,11 @@ pub enum Frame<'a> {
         /// Their numbers.
         ranges: MissingRanges<'a>,
     },
+    /// Packets that were lost on some path and computed from others: they need not be sent again.
+    Recovered {
+        /// Their places in the association's order.
+        ranges: MissingRanges<'a>,
+    },
     /// A datagram of a packet train on the path it travels, padded.
     Car {
         /// The train's number.
@@ -214,7 +220,7 @@ pub enum Frame<'a> {
     },
 }
 
-/// Path sequence numbers as ranges of a first number (4 bytes) and a count (2 bytes).
+/// Sequence numbers as ranges of a first number (4 bytes) and a count (2 bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingRanges<'a>(&'a [u8]);
 
@@ -225,7 +231,7 @@ pub struct MissingWriter {
     len: usize,
 }
 
-/// Most ranges of a [`Frame::Missing`].
+/// Most ranges of a [`Frame::Missing`] or [`Frame::Recovered`].
 pub const MAX_RANGES: usize = 40;
 const RANGE_LEN: usize = 6;
 
@@ -387,6 +393,10 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(ranges.0);
                 TYPE_MISSING
             }
+            Frame::Recovered { ranges } => {
+                body.bytes(ranges.0);
+                TYPE_RECOVERED
+            }
             Frame::Car { train, place } => {
                 body.u8(*train);
                 body.u8(*place);
@@ -495,6 +505,11 @@ impl<'a> Iterator for Frames<'a> {
                         ranges: MissingRanges(value.0),
                     });
                 }
+                TYPE_RECOVERED => {
+                    return Some(Frame::Recovered {
+                        ranges: MissingRanges(value.0),
+                    });
+                }
                 TYPE_CAR => {
                     return Some(Frame::Car {
                         train: value.u8()?,
@@ -534,6 +549,7 @@ const TYPE_MISSING: u8 = 10;
 const TYPE_TAIL: u8 = 11;
 const TYPE_CAR: u8 = 12;
 const TYPE_TRAIN: u8 = 13;
+const TYPE_RECOVERED: u8 = 14;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
 /// hold packets for ever.

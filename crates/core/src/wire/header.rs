@@ -3,7 +3,8 @@
 //! ```text
 //! byte  0      kind: 4 data, 5 control
 //!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once),
-//!              bit 2 kept (will be sent again if told missing, or is a copy of what will)
+//!              bit 2 kept (will be sent again if told missing, or is a copy of what will),
+//!              bit 3 repair symbol (no packet; below), with bits 4-7: a quarter of the packets it covers, less one
 //!       2      path id
 //!       3-5    receiver index: names the receiver's session
 //!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart
@@ -17,6 +18,10 @@
 //! The body follows, then a 16-byte tag. The three sequence fields let the receiver tell, at the next arrival on the
 //! same path, *which* packet was lost (path step), and release a packet as soon as its own flow's predecessor has left
 //! (flow step), whatever other flows wait for. RFC 8157 carries one bonding-wide number only, and so must guess by timer.
+//!
+//! A *repair symbol* ([`crate::fec`]) is a data datagram that carries no packet. G is the oldest packet it covers; its
+//! first four bytes stand in place of the steps, the others in place of the packet. So it is as long as the longest
+//! datagram it covers, and fits wherever that did. What seeds its coefficients follows from path and S ([`Header::key`]).
 
 use super::Kind;
 use crate::ids::{PathId, Seq};
@@ -38,6 +43,9 @@ const KIND_CONTROL: u8 = 5;
 const FLAG_REINJECTED: u8 = 1;
 const FLAG_COPY: u8 = 2;
 const FLAG_KEPT: u8 = 4;
+const FLAG_SYMBOL: u8 = 8;
+/// Covered packets are counted by so many, in the flags' upper half.
+pub const COVERED_UNIT: u8 = 4;
 
 /// The fields data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +58,8 @@ pub struct Header {
     pub is_copy: bool,
     /// It will be sent again if it is told missing.
     pub is_kept: bool,
+    /// How many packets it covers if it is a repair symbol: a multiple of [`COVERED_UNIT`] up to 64; 0 if it is none.
+    pub covered: u8,
     /// The path it travels.
     pub path: PathId,
     /// The receiver's session.
@@ -90,6 +100,10 @@ impl Header {
             is_reinjected: at(1) & FLAG_REINJECTED != 0,
             is_copy: at(1) & FLAG_COPY != 0,
             is_kept: at(1) & FLAG_KEPT != 0,
+            covered: match at(1) & FLAG_SYMBOL {
+                0 => 0,
+                _ => ((at(1) >> 4) + 1) * COVERED_UNIT,
+            },
             path: PathId(at(2)),
             receiver_index: u32::from_be_bytes([0, at(3), at(4), at(5)]),
             path_seq: Seq(u32_at(6)),
@@ -121,6 +135,9 @@ impl Header {
         out[1] = (u8::from(self.is_reinjected) * FLAG_REINJECTED)
             | (u8::from(self.is_copy) * FLAG_COPY)
             | (u8::from(self.is_kept) * FLAG_KEPT);
+        if let Some(units) = (self.covered / COVERED_UNIT).checked_sub(1) {
+            out[1] |= FLAG_SYMBOL | (units << 4);
+        }
         out[2] = self.path.0;
         out[3..6].copy_from_slice(&self.receiver_index.to_be_bytes()[1..]);
         out[6..10].copy_from_slice(&self.path_seq.0.to_be_bytes());
@@ -132,6 +149,14 @@ impl Header {
             out[20..22].copy_from_slice(&data.flow_step.to_be_bytes());
         }
         self.kind.header_len()
+    }
+
+    /// What seeds the coefficients of a repair symbol with this header: another for each of the last 4096 of a path.
+    #[must_use]
+    pub fn key(&self) -> u16 {
+        #[expect(clippy::cast_possible_truncation, reason = "the low 12 bits")]
+        let seq = self.path_seq.0 as u16;
+        seq << 4 | u16::from(self.path.0)
     }
 }
 
@@ -156,6 +181,7 @@ mod tests {
             is_reinjected: true,
             is_copy: false,
             is_kept: true,
+            covered: 0,
             path: PathId(3),
             receiver_index: 0x00ab_cdef,
             path_seq: Seq(0x0102_0304),
