@@ -5,7 +5,7 @@
 //! the time grows to half as much again as that one was late, up to `WIDEST_WINDOW`, and alone counts until the path
 //! has kept order for `CALM`.
 //!
-//! Where a repair symbol may bring back what is missing (`fec`), a hole is not told before that had the time to come: its
+//! Where a repair symbol may bring back what is missing ([`crate::fec`]), a hole is not told before that had the time to come: its
 //! *grace*.
 //!
 //! A believed hole is told `TELLS` times, at most `RETELL` apart, so that it survives lost reports, and then
@@ -281,6 +281,20 @@ mod tests {
         arrive(&mut holes, 11_000, [24]);
         arrive(&mut holes, 11_000, [26, 27, 28]);
         assert!(told(&mut holes, 11_000).contains(&(25, 1)), "calm again");
+    }
+
+    #[test]
+    fn a_hole_is_left_to_repair_symbols_for_a_while() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, [0]);
+        holes.set_grace(Duration::from_millis(15));
+        arrive(&mut holes, 1, [2, 3, 4, 5, 6]);
+        assert_eq!(holes.due(), Some(Instant::from_millis(16)));
+        assert_eq!(told(&mut holes, 15), []);
+        holes.set_grace(Duration::ZERO);
+        arrive(&mut holes, 15, [8, 9, 10]);
+        assert_eq!(told(&mut holes, 15), [(7, 1)], "this one is not");
+        assert_eq!(told(&mut holes, 16), [(1, 1), (7, 1)]);
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! [`Frame::Recovered`]: crate::wire::control::Frame::Recovered
 //! [`Frame::Missing`]: crate::wire::control::Frame::Missing
 
-use core::net::IpAddr;
+use core::{net::IpAddr, time::Duration};
 
 use super::{Shared, Tunnel};
 use crate::{
@@ -41,6 +41,11 @@ mod sending;
 pub(super) use receiving::Receiving;
 pub(super) use sending::Sending;
 
+#[cfg(test)]
+mod tests;
+
+/// A loss costs no more than this beyond being told at once.
+const LONGEST_GRACE: Duration = Duration::from_millis(40);
 /// Bytes of a repair symbol that stand in the header, in place of the steps.
 pub(super) const IN_HEADER: usize = 4;
 
@@ -90,7 +95,7 @@ impl Tunnel {
             sent_us: now.wire_micros(),
         };
         let mut symbol = [0; MAX_SYMBOL_BYTES];
-        let Some(made) = self.fec_sending.take(header.key(), &mut symbol) else {
+        let Some(made) = self.fec_sending.take(now, header.key(), &mut symbol) else {
             return false;
         };
         let Some((&[a, b, c, d], rest)) = symbol[..made.len].split_first_chunk::<IN_HEADER>()
@@ -136,6 +141,19 @@ impl Tunnel {
             .filter(is_open)
             .min_by_key(|(_, view)| arrival(view))
             .map(|(index, _)| index)
+    }
+
+    /// How long what is missing on `id` now is left to repair symbols: until the next has come, and what it covers on
+    /// slower paths.
+    pub(super) fn grace(&self, now: Instant, id: PathId) -> Duration {
+        let Some(time) = self.fec_receiving.grace(now) else {
+            return Duration::ZERO;
+        };
+        let own = self
+            .path(id)
+            .and_then(|path| path.receiver.delay().smoothed());
+        let spread = own.map_or(Duration::ZERO, |own| self.longest_wait(now, own));
+        (time + spread).min(LONGEST_GRACE)
     }
 
     /// The other end has computed these packets.

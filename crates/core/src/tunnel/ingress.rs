@@ -77,6 +77,7 @@ impl Tunnel {
             self.sessions_deadline = Some(now);
         }
         self.last_received_at = Some(now);
+        let grace = self.grace(now, id);
         let path = self.paths[id.index()]
             .get_or_insert_with(|| Box::new(Path::new(now, id, Link::named(""))));
         let is_newest =
@@ -102,7 +103,7 @@ impl Tunnel {
             len,
             is_congested: incoming.is_congested,
             is_kept: header.is_kept,
-            grace: self.fec_receiving.grace(now),
+            grace,
         };
         let delay = path.receiver.on_data(now, &arrival, interval);
         if let Some(watch) = &mut self.loss_watch {
@@ -199,8 +200,9 @@ impl Tunnel {
                 .heard_at()
                 .is_some_and(|at| now.since(at) < IN_USE)
         });
-        let mut time = Duration::ZERO;
+        let (mut time, mut grace) = (Duration::ZERO, Duration::ZERO);
         for path in paths {
+            grace = grace.max(self.grace(now, path.id));
             let rtt = path.rtt.smoothed().unwrap_or_default();
             let delay = path.receiver.delay();
             let spread = match (delay.high(), delay.min()) {
@@ -209,7 +211,7 @@ impl Tunnel {
             };
             time = time.max(rtt + spread);
         }
-        time + REPAIR_MARGIN + self.fec_receiving.grace(now)
+        time + REPAIR_MARGIN + grace
     }
 }
 

@@ -743,6 +743,9 @@ mod tests {
                 path: PathId(2),
                 ranges: MissingRanges(&[0, 0, 0, 7, 0, 2, 255, 255, 255, 255, 0, 1]),
             },
+            Frame::Recovered {
+                ranges: MissingRanges(&[0, 0, 0, 9, 0, 1]),
+            },
             Frame::Tail {
                 path_seq: Seq(7),
                 global_seq: Seq(u32::MAX),
@@ -827,7 +830,7 @@ mod tests {
         for _ in 0..50_000 {
             let mut body = [0; 64];
             rng.fill(&mut body);
-            body[0] %= 15;
+            body[0] %= 16;
             body[1] = 0;
             body[2] %= 64;
             let _ = Frames::new(&body).count();

@@ -211,6 +211,41 @@ mod tests {
     }
 
     #[test]
+    fn symbols_say_what_they_cover_and_differ_in_their_keys() {
+        let data = DataHeader {
+            global_seq: Seq(77),
+            path_step: -1,
+            flow_step: 65_535,
+        };
+        for covered in (COVERED_UNIT..=64).step_by(COVERED_UNIT.into()) {
+            let sent = Header {
+                covered,
+                ..header(Kind::Data)
+            };
+            let mut bytes = [0; DATA_OVERHEAD];
+            sent.emit(Some(&data), &mut bytes);
+            assert_eq!(Header::parse(&bytes), Some((sent, Some(data))));
+        }
+        let key = |seq, path| {
+            let (path_seq, path) = (Seq(seq), PathId(path));
+            let header = header(Kind::Data);
+            Header {
+                path_seq,
+                path,
+                ..header
+            }
+            .key()
+        };
+        assert_eq!(key(0x0102_0304, 3), 0x3043);
+        let mut keys: Vec<u16> = (0..4096)
+            .flat_map(|seq| (0..16).map(move |path| key(seq, path)))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 1 << 16);
+    }
+
+    #[test]
     fn rejects_what_is_short_or_foreign() {
         let mut bytes = [0; DATA_OVERHEAD];
         let data = DataHeader {

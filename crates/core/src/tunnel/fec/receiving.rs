@@ -96,13 +96,15 @@ impl Receiving {
     }
 
     /// How long what is missing now is left to repair symbols.
-    pub(in super::super) fn grace(&self, now: Instant) -> Duration {
-        match self.last_symbol_at {
-            Some(at) if now.since(at) < ACTIVE => {
-                (self.between * 3 / 2 + MARGIN).min(LONGEST_GRACE)
-            }
-            _ => Duration::ZERO,
-        }
+    pub(super) fn grace(&self, now: Instant) -> Option<Duration> {
+        let is_active = self.last_symbol_at.is_some_and(|at| now.since(at) < ACTIVE);
+        is_active.then(|| self.between * 3 / 2 + MARGIN)
+    }
+
+    /// Whether packets are remembered.
+    #[cfg(test)]
+    pub(super) fn is_active(&self) -> bool {
+        self.decoder.is_some()
     }
 
     /// Adds what is to be told to `writer`.
@@ -137,4 +139,3 @@ const ACTIVE: Duration = Duration::from_millis(300);
 const FORGET: Duration = Duration::from_secs(10);
 const LONGEST_BETWEEN: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(3);
-const LONGEST_GRACE: Duration = Duration::from_millis(15);

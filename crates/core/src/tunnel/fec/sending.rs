@@ -1,12 +1,19 @@
 //! When a repair symbol goes out, and over what.
 //!
-//! *Rate.* One symbol after so many packets that there are about twice as many symbols as losses (`interval`), by the
-//! losses that the other end has told of late, recovered ones included; none while there are hardly any. It
-//! covers several intervals, so that a symbol that is lost, or falls short, is made up for by the next.
+//! *Losses* are those the other end has told of late, computed ones included. Of a new association it is not known
+//! whether its paths lose, and a loss in the first round trips costs a flow its quick start, so a share is assumed until
+//! enough has been sent ([`ASSUMED`]).
 //!
-//! *Tail.* When nothing follows for `TAIL_AFTER`, a symbol covers the last packets, if they are enough to be worth it.
+//! *Rate.* One symbol after so many packets ([`Sending::interval`]): few if much is lost, none while hardly anything is.
+//! Where packets follow each other quickly, more of them, as long as no loss waits for more than [`BETWEEN`]: what two
+//! symbols bring together costs less than each alone. A symbol covers several intervals, so that one that is lost, or falls
+//! short, is made up for by the next.
+//!
+//! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if they are enough to be worth it.
 //!
 //! Packets whose loss does no harm have a number, so they are covered, but nothing is sent for their sake.
+//!
+//! Bounds: an encoder's memory, from the first packet of an association whose paths may lose; [`REMEMBERED`] numbers.
 
 use core::time::Duration;
 
@@ -14,25 +21,30 @@ use crate::{
     fec::{Encoder, MAX_WINDOW_PKTS, Repair},
     ids::{PathId, Seq},
     path::sender::Numbered,
-    time::Instant,
+    time::{Instant, saturating_nanos},
     wire::header::COVERED_UNIT,
 };
 
 /// The sender's side.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sending {
-    /// From the first loss on.
+    /// From the first packet that needs it on.
     encoder: Option<Box<Encoder>>,
-    /// Data datagrams sent and lost, the older ones weighing less.
+    /// Data datagrams sent and lost, older ones weighing less.
     sent: u32,
     lost: u32,
-    /// Packets worth a repair since the last symbol.
+    /// Whether so much was sent that nothing need be assumed.
+    is_settled: bool,
+    /// Packets worth a repair since the last symbol, and when that was sent.
     uncovered: u32,
+    last_symbol_at: Option<Instant>,
+    /// How many come in [`BETWEEN`], as between the last two symbols.
+    pace: u32,
     /// When nothing has followed them for long enough.
     tail_at: Option<Instant>,
     /// Data datagrams of late, by path.
     carried: [u32; PathId::MAX],
-    /// What the other end has recovered, by number; as long as needed.
+    /// What the other end has computed, by number.
     recovered: Vec<Option<Seq>>,
 }
 
@@ -56,6 +68,7 @@ impl Sending {
         if self.sent >= MEMORY {
             self.sent /= 2;
             self.lost /= 2;
+            self.is_settled = true;
         }
         let carried = &mut self.carried[id.index()];
         *carried += 1;
@@ -66,9 +79,8 @@ impl Sending {
 
     /// Notes losses.
     pub(in super::super) fn on_lost(&mut self, pkts: u64) {
-        self.lost = self
-            .lost
-            .saturating_add(u32::try_from(pkts).unwrap_or(u32::MAX));
+        let pkts = u32::try_from(pkts).unwrap_or(u32::MAX);
+        self.lost = self.lost.saturating_add(pkts).min(MEMORY);
     }
 
     /// Whether `id` has its part in what was sent of late.
@@ -76,7 +88,7 @@ impl Sending {
         self.carried[id.index()] > 0
     }
 
-    /// Sets when the tail is due: nothing has followed what was sent at `now` by then.
+    /// Sets when the tail is due, for something was sent.
     pub(in super::super) fn rest(&mut self, now: Instant) {
         self.tail_at = (self.uncovered >= LEAST_TAIL).then_some(now + TAIL_AFTER);
     }
@@ -91,19 +103,25 @@ impl Sending {
         self.tail_at.filter(|_| self.uncovered >= LEAST_TAIL)
     }
 
-    /// Whether a symbol is due.
+    /// Whether a symbol is due. `is_idle`: no packet waits.
     pub(in super::super) fn is_due(&self, now: Instant, is_idle: bool) -> bool {
         let is_full = self.interval().is_some_and(|pkts| self.uncovered >= pkts);
         is_full || (is_idle && self.tail_due().is_some_and(|at| at <= now))
     }
 
     /// Writes the symbol that is due.
-    pub(super) fn take(&mut self, key: u16, out: &mut [u8]) -> Option<Repair> {
-        self.uncovered = 0;
+    pub(super) fn take(&mut self, now: Instant, key: u16, out: &mut [u8]) -> Option<Repair> {
+        let interval = self.interval();
+        let uncovered = core::mem::take(&mut self.uncovered);
         self.tail_at = None;
-        let interval = usize::try_from(self.interval()?).ok()?;
+        if let Some(last) = self.last_symbol_at.replace(now) {
+            let elapsed = saturating_nanos(now.since(last)).max(1);
+            let pace = u64::from(uncovered) * saturating_nanos(BETWEEN) / elapsed;
+            self.pace = u32::try_from(pace).unwrap_or(u32::MAX);
+        }
+        let window = usize::try_from(interval? * INTERVALS).ok()?;
         let encoder = self.encoder.as_mut()?;
-        let newest = encoder.held().min(interval * INTERVALS);
+        let newest = encoder.held().min(window).min(MAX_WINDOW_PKTS);
         let newest = newest - newest % usize::from(COVERED_UNIT);
         encoder.repair(newest, key, out)
     }
@@ -113,26 +131,28 @@ impl Sending {
         if self.recovered.is_empty() {
             self.recovered.resize(REMEMBERED, None);
         }
-        for offset in 0..u32::from(count).min(64) {
+        for offset in 0..u32::from(count.min(MOST_RECOVERED)) {
             let seq = first.plus(offset);
             self.recovered[seq.0 as usize % REMEMBERED] = Some(seq);
         }
     }
 
-    /// Whether the other end has said that it has `seq`.
+    /// Whether the other end has said that it has computed `seq`.
     pub(in super::super) fn has_recovered(&self, seq: Seq) -> bool {
         self.recovered.get(seq.0 as usize % REMEMBERED) == Some(&Some(seq))
     }
 
     /// Packets for one symbol; `None` while there is hardly a loss.
     fn interval(&self) -> Option<u32> {
-        let ppm = u64::from(self.lost) * 1_000_000 / u64::from(self.sent.max(LEAST_SENT));
-        match ppm {
-            0..LEAST_PPM => None,
-            LEAST_PPM..=10_000 => Some(20),
-            10_001..=25_000 => Some(12),
-            _ => Some(10),
-        }
+        let lost = self.lost + u32::from(!self.is_settled) * ASSUMED;
+        let ppm = u64::from(lost) * 1_000_000 / u64::from(self.sent.max(LEAST_SENT));
+        let (least, most) = match ppm {
+            0..LEAST_PPM => return None,
+            LEAST_PPM..=10_000 => (20, 30),
+            10_001..=25_000 => (12, 25),
+            _ => (10, 16),
+        };
+        Some(self.pace.clamp(least, most))
     }
 }
 
@@ -140,13 +160,20 @@ impl Sending {
 const LEAST_PPM: u64 = 1_500;
 /// Datagrams after which earlier ones weigh half.
 const MEMORY: u32 = 4_096;
-/// So many are assumed to be sent at least.
+/// Of fewer, a loss counts as of so many.
 const LEAST_SENT: u32 = 512;
-/// The same for which paths are in use.
+/// Losses assumed of a new association, until [`MEMORY`] datagrams are sent.
+const ASSUMED: u32 = 6;
+/// Datagrams on a path after which the earlier ones, of all, weigh half.
 const CARRIED: u32 = 256;
 /// Intervals one symbol covers.
-const INTERVALS: usize = 3;
+const INTERVALS: u32 = 3;
+/// Time between two symbols that is aimed at.
+const BETWEEN: Duration = Duration::from_millis(4);
+/// Fewer packets are no tail worth a symbol.
 const LEAST_TAIL: u32 = 3;
-const TAIL_AFTER: Duration = Duration::from_millis(2);
-/// Numbers of recovered packets remembered. A power of two.
+pub(super) const TAIL_AFTER: Duration = Duration::from_millis(2);
+/// Numbers of computed packets remembered. A power of two.
 const REMEMBERED: usize = 1024;
+/// Most of one range.
+const MOST_RECOVERED: u16 = 64;
