@@ -45,7 +45,7 @@ pub(super) use sending::Sending;
 mod tests;
 
 /// A loss costs no more than this beyond being told at once.
-const LONGEST_GRACE: Duration = Duration::from_millis(40);
+const LONGEST_GRACE: Duration = Duration::from_millis(12);
 /// Bytes of a repair symbol that stand in the header, in place of the steps.
 pub(super) const IN_HEADER: usize = 4;
 
@@ -95,7 +95,7 @@ impl Tunnel {
             sent_us: now.wire_micros(),
         };
         let mut symbol = [0; MAX_SYMBOL_BYTES];
-        let Some(made) = self.fec_sending.take(now, header.key(), &mut symbol) else {
+        let Some(made) = self.fec_sending.take(header.key(), &mut symbol) else {
             return false;
         };
         let Some((&[a, b, c, d], rest)) = symbol[..made.len].split_first_chunk::<IN_HEADER>()
@@ -134,7 +134,7 @@ impl Tunnel {
         let arrival = |view: &PathView| {
             let time = view
                 .rate
-                .map_or(core::time::Duration::ZERO, |rate| Bytes::new(1500) / rate);
+                .map_or(Duration::ZERO, |rate| Bytes::new(1500) / rate);
             view.extra_delay + view.queue_delay + time
         };
         views

@@ -4,10 +4,9 @@
 //! whether its paths lose, and a loss in the first round trips costs a flow its quick start, so a share is assumed until
 //! enough has been sent ([`ASSUMED`]).
 //!
-//! *Rate.* One symbol after so many packets ([`Sending::interval`]): few if much is lost, none while hardly anything is.
-//! Where packets follow each other quickly, more of them, as long as no loss waits for more than [`BETWEEN`]: what two
-//! symbols bring together costs less than each alone. A symbol covers several intervals, so that one that is lost, or falls
-//! short, is made up for by the next.
+//! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
+//! four symbols for a loss: with two, as good in the end, several losses wait for each other too often. A symbol covers
+//! several intervals, so that one that is lost, or falls short, is made up for by the next.
 //!
 //! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if they are enough to be worth it.
 //!
@@ -21,7 +20,7 @@ use crate::{
     fec::{Encoder, MAX_WINDOW_PKTS, Repair},
     ids::{PathId, Seq},
     path::sender::Numbered,
-    time::{Instant, saturating_nanos},
+    time::Instant,
     wire::header::COVERED_UNIT,
 };
 
@@ -35,11 +34,8 @@ pub(in super::super) struct Sending {
     lost: u32,
     /// Whether so much was sent that nothing need be assumed.
     is_settled: bool,
-    /// Packets worth a repair since the last symbol, and when that was sent.
+    /// Packets worth a repair since the last symbol.
     uncovered: u32,
-    last_symbol_at: Option<Instant>,
-    /// How many come in [`BETWEEN`], as between the last two symbols.
-    pace: u32,
     /// When nothing has followed them for long enough.
     tail_at: Option<Instant>,
     /// Data datagrams of late, by path.
@@ -110,16 +106,10 @@ impl Sending {
     }
 
     /// Writes the symbol that is due.
-    pub(super) fn take(&mut self, now: Instant, key: u16, out: &mut [u8]) -> Option<Repair> {
-        let interval = self.interval();
-        let uncovered = core::mem::take(&mut self.uncovered);
+    pub(super) fn take(&mut self, key: u16, out: &mut [u8]) -> Option<Repair> {
+        self.uncovered = 0;
         self.tail_at = None;
-        if let Some(last) = self.last_symbol_at.replace(now) {
-            let elapsed = saturating_nanos(now.since(last)).max(1);
-            let pace = u64::from(uncovered) * saturating_nanos(BETWEEN) / elapsed;
-            self.pace = u32::try_from(pace).unwrap_or(u32::MAX);
-        }
-        let window = usize::try_from(interval? * INTERVALS).ok()?;
+        let window = usize::try_from(self.interval()? * INTERVALS).ok()?;
         let encoder = self.encoder.as_mut()?;
         let newest = encoder.held().min(window).min(MAX_WINDOW_PKTS);
         let newest = newest - newest % usize::from(COVERED_UNIT);
@@ -146,13 +136,12 @@ impl Sending {
     fn interval(&self) -> Option<u32> {
         let lost = self.lost + u32::from(!self.is_settled) * ASSUMED;
         let ppm = u64::from(lost) * 1_000_000 / u64::from(self.sent.max(LEAST_SENT));
-        let (least, most) = match ppm {
-            0..LEAST_PPM => return None,
-            LEAST_PPM..=10_000 => (20, 30),
-            10_001..=25_000 => (12, 25),
-            _ => (10, 16),
-        };
-        Some(self.pace.clamp(least, most))
+        match ppm {
+            0..LEAST_PPM => None,
+            LEAST_PPM..=10_000 => Some(18),
+            10_001..=25_000 => Some(12),
+            _ => Some(10),
+        }
     }
 }
 
@@ -163,13 +152,11 @@ const MEMORY: u32 = 4_096;
 /// Of fewer, a loss counts as of so many.
 const LEAST_SENT: u32 = 512;
 /// Losses assumed of a new association, until [`MEMORY`] datagrams are sent.
-const ASSUMED: u32 = 6;
+const ASSUMED: u32 = 12;
 /// Datagrams on a path after which the earlier ones, of all, weigh half.
 const CARRIED: u32 = 256;
 /// Intervals one symbol covers.
-const INTERVALS: u32 = 3;
-/// Time between two symbols that is aimed at.
-const BETWEEN: Duration = Duration::from_millis(4);
+const INTERVALS: u32 = 4;
 /// Fewer packets are no tail worth a symbol.
 const LEAST_TAIL: u32 = 3;
 pub(super) const TAIL_AFTER: Duration = Duration::from_millis(2);

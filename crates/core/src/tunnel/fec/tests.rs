@@ -51,7 +51,10 @@ fn lossy() -> Sending {
 }
 
 fn packet(seq: u32) -> Vec<u8> {
-    (0..40 + seq % 7).map(|i| (seq * 31 + i) as u8).collect()
+    let [byte, ..] = seq.to_le_bytes();
+    (0..40 + byte % 7)
+        .map(|i| byte.wrapping_mul(31) ^ i)
+        .collect()
 }
 
 #[test]
@@ -72,7 +75,7 @@ fn symbols_follow_the_losses() {
     sending.on_lost(30);
     let few = due_after(&mut sending, 1_000);
     let mut symbol = [0; MAX_SYMBOL_BYTES];
-    assert!(sending.take(Instant::ZERO, 1, &mut symbol).is_some());
+    assert!(sending.take(1, &mut symbol).is_some());
     sending.on_lost(300);
     let many = due_after(&mut sending, 2_000);
     assert!(few.is_some() && many < few, "{few:?}, {many:?}");
@@ -94,7 +97,7 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
         assert_eq!(sending.is_due(at, true), due);
         assert_eq!(sending.tail_due(), due.then_some(at));
         let mut symbol = [0; MAX_SYMBOL_BYTES];
-        let _ = sending.take(at, 0, &mut symbol);
+        let _ = sending.take(0, &mut symbol);
         assert!(!sending.is_due(at, true));
     }
     for seq in 0..5 {
@@ -113,7 +116,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
     for seq in 0..200 {
         let bytes = packet(seq);
         sending.push(&numbered(&mut pool, seq, &bytes, false));
-        if seq % 50 != 33 {
+        if seq % 50 != 33 && seq != 5 {
             let mut source = 3_u16.to_be_bytes().to_vec();
             source.extend(&bytes);
             receiving.on_source(now, Seq(seq), &source, &mut pool);
@@ -123,7 +126,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
         }
         let mut symbol = [0; MAX_SYMBOL_BYTES];
         let made = sending
-            .take(now, header(0, symbols).key(), &mut symbol)
+            .take(header(0, symbols).key(), &mut symbol)
             .expect("due");
         assert_eq!(made.count % COVERED_UNIT, 0);
         let header = header(made.count, symbols);
@@ -133,7 +136,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
         symbols += 1;
     }
     // What came before the first symbol was not remembered.
-    for seq in [83, 133, 183] {
+    for seq in [33, 83, 133, 183] {
         let (found, flow_step, bytes) = receiving.pop().expect("found");
         assert_eq!((found, flow_step), (Seq(seq), 3));
         assert_eq!(bytes.as_slice(), packet(seq));
@@ -143,7 +146,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
         let mut told = MissingWriter::default();
         receiving.tell(&mut told);
         let ranges: Vec<_> = told.ranges().expect("some").collect();
-        assert_eq!(ranges, [83, 133, 183].map(|seq| (Seq(seq), 1)));
+        assert_eq!(ranges, [33, 83, 133, 183].map(|seq| (Seq(seq), 1)));
     }
     let mut told = MissingWriter::default();
     receiving.tell(&mut told);
