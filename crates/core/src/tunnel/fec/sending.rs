@@ -138,8 +138,9 @@ impl Sending {
         let ppm = u64::from(lost) * 1_000_000 / u64::from(self.sent.max(LEAST_SENT));
         match ppm {
             0..LEAST_PPM => None,
-            LEAST_PPM..=10_000 => Some(18),
-            10_001..=25_000 => Some(12),
+            LEAST_PPM..=7_000 => Some(26),
+            7_001..=12_000 => Some(18),
+            12_001..=25_000 => Some(12),
             _ => Some(10),
         }
     }
