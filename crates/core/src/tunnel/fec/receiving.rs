@@ -70,7 +70,12 @@ impl Receiving {
             len: symbol.len(),
         };
         // Those before are there, or lost, but not known.
-        if self.from.is_some_and(|from| first.distance_from(from) >= 0) {
+        let ahead = self.from.map_or(-1, |from| first.distance_from(from));
+        if ahead > KNOWN_BEHIND {
+            // So far back nothing is asked for; left alone, it would one day seem to lie ahead.
+            self.from = Some(first.minus(KNOWN_BEHIND.unsigned_abs()));
+        }
+        if ahead >= 0 {
             decoder.on_repair(repair, symbol, &mut |seq, bytes| {
                 self.find(seq, bytes, pool)
             });
@@ -131,6 +136,8 @@ impl Receiving {
     }
 }
 
+/// More than a decoder remembers.
+const KNOWN_BEHIND: i32 = 1 << 16;
 /// With one report in twenty lost, one in 8000 stays untold.
 const TELLS: u8 = 3;
 const MAX_UNTOLD: usize = 256;
