@@ -8,7 +8,7 @@
 //! four symbols for a loss: with two, as good in the end, several losses wait for each other too often. A symbol covers
 //! several intervals, so that one that is lost, or falls short, is made up for by the next.
 //!
-//! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if they are enough to be worth it.
+//! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if there was a burst of them.
 //!
 //! Packets whose loss does no harm have a number, so they are covered, but nothing is sent for their sake.
 //!
@@ -36,6 +36,9 @@ pub(in super::super) struct Sending {
     is_settled: bool,
     /// Packets worth a repair since the last symbol.
     uncovered: u32,
+    /// Packets in close succession up to now, and when that ends.
+    burst: u32,
+    rest_at: Option<Instant>,
     /// When nothing has followed them for long enough.
     tail_at: Option<Instant>,
     /// Data datagrams of late, by path.
@@ -84,9 +87,15 @@ impl Sending {
         self.carried[id.index()] > 0
     }
 
-    /// Sets when the tail is due, for something was sent.
+    /// Sets when the tail is due, for a packet was sent. A trickle has no tail: it would be one symbol for three packets.
     pub(in super::super) fn rest(&mut self, now: Instant) {
-        self.tail_at = (self.uncovered >= LEAST_TAIL).then_some(now + TAIL_AFTER);
+        if self.rest_at.is_none_or(|at| at <= now) {
+            self.burst = 0;
+        }
+        self.burst = self.burst.saturating_add(1);
+        self.rest_at = Some(now + TAIL_AFTER);
+        let is_tail = self.burst.min(self.uncovered) >= LEAST_TAIL;
+        self.tail_at = self.rest_at.filter(|_| is_tail);
     }
 
     /// No path was ready for the tail.

@@ -90,8 +90,8 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
     for (count, is_expendable, due) in [(2, false, false), (9, true, false), (3, false, true)] {
         for seq in 0..count {
             sending.push(&numbered(&mut pool, seq, &[7; 50], is_expendable));
+            sending.rest(now);
         }
-        sending.rest(now);
         let at = now + TAIL_AFTER;
         assert!(!sending.is_due(now, true) && !sending.is_due(at, false));
         assert_eq!(sending.is_due(at, true), due);
@@ -102,10 +102,16 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
     }
     for seq in 0..5 {
         sending.push(&numbered(&mut pool, seq, &[7; 50], false));
+        sending.rest(now);
     }
-    sending.rest(now);
+    assert!(sending.tail_due().is_some());
     sending.give_up_tail(now + TAIL_AFTER);
     assert_eq!(sending.tail_due(), None);
+    for seq in 5..10 {
+        sending.push(&numbered(&mut pool, seq, &[7; 50], false));
+        sending.rest(now + TAIL_AFTER * seq);
+        assert_eq!(sending.tail_due(), None, "a trickle");
+    }
 }
 
 #[test]
