@@ -68,9 +68,7 @@ fn a_path_that_loses_nothing_is_soon_charged_nothing() {
     let world = stream(0, 1_400);
     let [sent, _] = status(&world, 0).symbols;
     assert!(sent < u64::from(PACKETS) / 50, "{sent}");
-    assert_eq!(
-        status(&world, 1).symbols,
-        [0, sent],
-        "answers are not enough"
-    );
+    let [answers, received] = status(&world, 1).symbols;
+    assert_eq!(received, sent);
+    assert!(answers < u64::from(PACKETS) / 100, "{answers}");
 }
