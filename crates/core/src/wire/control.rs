@@ -15,7 +15,7 @@
 //! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
 //! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
-//! | 14 | [`Frame::Recovered`] | with reports, if repair symbols brought something back |
+//! | 16 | [`Frame::Recovered`] | with reports, if repair symbols brought something back |
 
 use core::time::Duration;
 
@@ -549,7 +549,7 @@ const TYPE_MISSING: u8 = 10;
 const TYPE_TAIL: u8 = 11;
 const TYPE_CAR: u8 = 12;
 const TYPE_TRAIN: u8 = 13;
-const TYPE_RECOVERED: u8 = 14;
+const TYPE_RECOVERED: u8 = 16;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
 /// hold packets for ever.
@@ -830,7 +830,7 @@ mod tests {
         for _ in 0..50_000 {
             let mut body = [0; 64];
             rng.fill(&mut body);
-            body[0] %= 16;
+            body[0] %= 18;
             body[1] = 0;
             body[2] %= 64;
             let _ = Frames::new(&body).count();
