@@ -18,7 +18,7 @@ use pleach_core::{
     packet::{PacketBuf, Pool},
     path::link::Link,
     queue::{Queue, QueueConfig},
-    resequencer::{Arrival, Resequencer},
+    resequencer::{Arrival, Resequencer, Way},
     sched::{AwiSettings, PacketInfo, PathView, Pick, Policy, Scheduler},
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
@@ -253,9 +253,11 @@ fn resequencer(criterion: &mut Criterion) {
                 let arrival = Arrival {
                     seq: Seq(seq),
                     flow_step: u16::from(seq > 0),
-                    path: PathId(if seq % paths == 0 { 0 } else { 1 }),
-                    path_seq: Seq(seq / paths),
-                    path_previous: seq.checked_sub(paths).map(Seq),
+                    way: Some(Way {
+                        path: PathId(if seq % paths == 0 { 0 } else { 1 }),
+                        path_seq: Seq(seq / paths),
+                        path_previous: seq.checked_sub(paths).map(Seq),
+                    }),
                     deadline: now + Duration::from_millis(10),
                     repair: None,
                     packet: pool.take(),

@@ -34,7 +34,7 @@ use crate::{
     transmit::{Route, TxQueue},
     tunnel::{Incoming, Shared, Tunnel, TunnelStatus},
     wire::{
-        handshake::{Hello, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE},
+        handshake::{CAPABILITIES, Hello, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE},
         header::{DATA_OVERHEAD, Header},
     },
 };
@@ -502,7 +502,7 @@ impl Endpoint {
     fn hello(&self, index: usize) -> Hello {
         Hello {
             protocol_version: PROTOCOL_VERSION,
-            capabilities: 0,
+            capabilities: CAPABILITIES,
             suites: Suite::offer(&self.suites),
             association: self.peers[index].association,
         }

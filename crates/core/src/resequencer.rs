@@ -66,18 +66,25 @@ pub struct Arrival {
     pub seq: Seq,
     /// Distance to the previous packet of its flow; 0 if it has none.
     pub flow_step: u16,
-    /// The path it came on.
-    pub path: PathId,
-    /// Its number on that path.
-    pub path_seq: Seq,
-    /// The global number that travelled before it on that path, if known.
-    pub path_previous: Option<Seq>,
+    /// How it came; `None` if it was computed from others.
+    pub way: Option<Way>,
     /// When everything sent before it should have arrived.
     pub deadline: Instant,
     /// If the sender sends lost packets again: how long after they are known lost they may take to come.
     pub repair: Option<Duration>,
     /// The packet.
     pub packet: PacketBuf,
+}
+
+/// How a packet came.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// The path it came on.
+    pub path: PathId,
+    /// Its number on that path.
+    pub path_seq: Seq,
+    /// The global number that travelled before it on that path, if known.
+    pub path_previous: Option<Seq>,
 }
 
 /// What became of an arrival.
@@ -213,9 +220,7 @@ impl Resequencer {
         let Arrival {
             seq,
             flow_step,
-            path,
-            path_seq,
-            path_previous,
+            way,
             deadline,
             repair,
             packet,
@@ -227,8 +232,8 @@ impl Resequencer {
             return Verdict::TooOld;
         }
         let state = self.entry(seq).state;
-        if state == State::Lost {
-            self.paths[path.index()].on_late(now, path_seq);
+        if let (State::Lost, Some(way)) = (state, way) {
+            self.paths[way.path.index()].on_late(now, way.path_seq);
         }
         let verdict = match state {
             State::Held | State::Released => {
@@ -257,7 +262,10 @@ impl Resequencer {
                 Verdict::Held
             }
         };
-        self.paths[path.index()].on_arrival(now, seq, path_seq, path_previous);
+        if let Some(way) = way {
+            let order = &mut self.paths[way.path.index()];
+            order.on_arrival(now, seq, way.path_seq, way.path_previous);
+        }
         self.advance(now, out);
         if verdict != Verdict::Duplicate && verdict != Verdict::Late {
             self.paths.iter_mut().for_each(|path| path.on_found(seq));
@@ -267,6 +275,11 @@ impl Resequencer {
             self.give_up_oldest(now, Loss::Overflow, out);
         }
         verdict
+    }
+
+    /// Takes note that the datagram `path_seq` on `path` carried no packet.
+    pub fn on_empty(&mut self, now: Instant, path: PathId, path_seq: Seq) {
+        self.paths[path.index()].on_empty(now, path_seq);
     }
 
     /// Takes note that nothing follows the datagram `path_seq` on `path`, which carried `seq`, for now.

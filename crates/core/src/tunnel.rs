@@ -36,6 +36,7 @@ use crate::{
 mod control;
 mod detours;
 mod egress;
+mod fec;
 mod ingress;
 mod losses;
 mod repairs;
@@ -95,6 +96,9 @@ pub struct Tunnel {
     has_repairs: bool,
     /// What may be spent on lost ones.
     repairs: repairs::Budget,
+    /// Repair symbols out, and in.
+    fec_sending: fec::Sending,
+    fec_receiving: fec::Receiving,
     /// Dequeued, but the policy chose to wait.
     waiting: Option<Numbered>,
     /// The policy waits until then.
@@ -127,6 +131,9 @@ struct Counts {
     packets_out: u64,
     reinjected: u64,
     repaired: u64,
+    symbols_out: u64,
+    symbols_in: u64,
+    recovered: u64,
 }
 
 /// Buckets a tunnel tells flows apart by: flows that share one are kept in order with each other, which is harmless.
@@ -162,6 +169,8 @@ impl Tunnel {
             reinject: VecDeque::new(),
             has_repairs: false,
             repairs: repairs::Budget::default(),
+            fec_sending: fec::Sending::default(),
+            fec_receiving: fec::Receiving::default(),
             waiting: None,
             wait_until: None,
             release_at: None,
@@ -403,6 +412,9 @@ impl Tunnel {
                 .filter(|_| can_send && self.has_route()),
             self.wait_until.filter(|_| can_send),
             self.release_at.filter(|_| can_send),
+            self.fec_sending
+                .tail_due()
+                .filter(|_| can_send && !self.has_packets()),
             paths.min(),
         ]
         .into_iter()
@@ -418,6 +430,8 @@ impl Tunnel {
         self.receptions = losses::Receptions::new(now, self.scheduler.reception());
         self.loss_watch = None;
         self.has_repairs = false;
+        self.fec_sending = fec::Sending::default();
+        self.fec_receiving = fec::Receiving::default();
         self.loss_ledger = losses::ledger(self.scheduler.reception());
         self.dropped
             .extend(self.reinject.drain(..).map(|numbered| numbered.packet));

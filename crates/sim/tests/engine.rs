@@ -16,6 +16,8 @@ mod ops;
 mod pair;
 #[path = "engine/ranks.rs"]
 mod ranks;
+#[path = "engine/repair.rs"]
+mod repair;
 #[path = "engine/strangers.rs"]
 mod strangers;
 #[path = "engine/world.rs"]

@@ -135,7 +135,7 @@ impl Decoder {
             return;
         }
         self.stats.sources += 1;
-        self.symbols.set_packet(row_of(id), bytes);
+        self.symbols.set_packet(row_of(id), &[], bytes);
         self.known[row_of(id)] = true;
         let mut awaited = false;
         self.kept.drop_if(|_, kept| {
@@ -291,7 +291,7 @@ impl Decoder {
             let Some(packet) = parse(&self.scratch[..len], longest) else {
                 return set_of_nonzero(&combination);
             };
-            self.symbols.set_packet(row_of(id), packet);
+            self.symbols.set_packet(row_of(id), &[], packet);
             self.known[row_of(id)] = true;
             self.stats.recovered += 1;
             recovered(id, packet);

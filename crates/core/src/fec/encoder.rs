@@ -46,15 +46,20 @@ impl Encoder {
     /// A number that does not follow the one before empties the window first: a repair symbol covers consecutive packets
     /// only. A packet longer than [`MAX_PACKET_BYTES`] cannot be repaired and leaves the window empty.
     pub fn push(&mut self, id: Seq, bytes: &[u8]) {
+        self.push_parts(id, &[], bytes);
+    }
+
+    /// Takes the packet numbered `id`, which begins with `head` and goes on with `tail`; see [`Self::push`].
+    pub fn push_parts(&mut self, id: Seq, head: &[u8], tail: &[u8]) {
         if id != self.next {
             self.held = 0;
         }
         self.next = id.plus(1);
-        if bytes.len() > MAX_PACKET_BYTES {
+        if head.len() + tail.len() > MAX_PACKET_BYTES {
             self.held = 0;
             return;
         }
-        self.symbols.set_packet(self.row(id), bytes);
+        self.symbols.set_packet(self.row(id), head, tail);
         self.held = self.window_pkts.min(self.held + 1);
     }
 

@@ -9,7 +9,9 @@
 //! needs no table and no instruction beyond what the compiler finds by itself; a lookup per byte is over three times
 //! slower (`benches/fec.rs`).
 
-use super::{HISTORY_PKTS, LENGTH_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, gf256::double_each};
+use super::{
+    HISTORY_PKTS, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, gf256::double_each,
+};
 
 /// Bytes handled at once: eight vectors of 16 bytes, half the registers of the smallest x86-64.
 const BLOCK: usize = 128;
@@ -74,15 +76,18 @@ impl Symbols {
         }
     }
 
-    /// Makes `row` the symbol of `packet`; a packet that is too long is cut.
-    pub(super) fn set_packet(&mut self, row: usize, packet: &[u8]) {
+    /// Makes `row` the symbol of the packet `head` and `tail`; one that is too long is cut.
+    pub(super) fn set_packet(&mut self, row: usize, head: &[u8], tail: &[u8]) {
         let symbol = self.rows[row].as_flattened_mut();
-        let packet = &packet[..packet.len().min(MAX_SYMBOL_BYTES - LENGTH_BYTES)];
-        let length = u16::try_from(packet.len()).unwrap_or(u16::MAX);
+        let head = &head[..head.len().min(MAX_PACKET_BYTES)];
+        let tail = &tail[..tail.len().min(MAX_PACKET_BYTES - head.len())];
+        let len = head.len() + tail.len();
+        let length = u16::try_from(len).unwrap_or(u16::MAX);
         let (prefix, body) = symbol.split_at_mut(LENGTH_BYTES);
         prefix.copy_from_slice(&length.to_be_bytes());
-        body[..packet.len()].copy_from_slice(packet);
-        self.pad(row, LENGTH_BYTES + packet.len());
+        body[..head.len()].copy_from_slice(head);
+        body[head.len()..len].copy_from_slice(tail);
+        self.pad(row, LENGTH_BYTES + len);
     }
 
     /// Makes `row` a copy of `symbol`; one that is too long is cut.

@@ -460,7 +460,7 @@ fn what_cannot_be_solved_any_more_is_dropped_oldest_first() {
     assert_eq!((before, decoder.pending()), (15, 15));
     assert_eq!(decoder.stats().repairs_given_up, 6);
     // The history goes on, and nothing of before is left.
-    give_source(&mut decoder, Seq(112 + 256), b"far");
+    give_source(&mut decoder, Seq(112 + 1024), b"far");
     assert_eq!(decoder.pending(), 0);
     assert_eq!(give_repair(&mut decoder, &blocks[18].1[1]), []);
     assert_eq!(give_source(&mut decoder, Seq(112), b"old"), []);
@@ -499,7 +499,7 @@ fn malformed_symbols_are_counted_and_dropped() {
     assert_eq!(decoder.stats().repairs_malformed, 9);
     give_source(&mut decoder, Seq(101), &[0; MAX_PACKET_BYTES + 1]);
     assert_eq!(decoder.stats().sources_malformed, 1);
-    for first in [100 + 65, 100_000, 0x8000_0064, 0x8000_0063, u32::MAX - 155] {
+    for first in [100 + 65, 100_000, 0x8000_0064, 0x8000_0063, u32::MAX - 923] {
         let first = Seq(first);
         give_repair(&mut decoder, &(Repair { first, ..good }, vec![0; 60]));
     }

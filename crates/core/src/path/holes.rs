@@ -5,6 +5,9 @@
 //! the time grows to half as much again as that one was late, up to `WIDEST_WINDOW`, and alone counts until the path
 //! has kept order for `CALM`.
 //!
+//! Where a repair symbol may bring back what is missing ([`crate::fec`]), a hole is not told before that had the time to come: its
+//! *grace*.
+//!
 //! A believed hole is told `TELLS` times, at most `RETELL` apart, so that it survives lost reports, and then
 //! forgotten. What is before the first hole is *settled*: it has come, or has been told; the sender need not keep it.
 //!
@@ -23,6 +26,8 @@ pub struct Holes {
     /// Oldest first; neither empty nor overlapping.
     holes: VecDeque<Hole>,
     window: Duration,
+    /// How long a hole that is seen now is left to repair symbols.
+    grace: Duration,
     /// When a datagram told missing last came.
     disproved_at: Option<Instant>,
 }
@@ -35,6 +40,8 @@ struct Hole {
     /// The number that came behind it when it was seen.
     end: Seq,
     seen_at: Instant,
+    /// Whether time alone makes it believed.
+    is_patient: bool,
     /// How often it was told, and when it is told again.
     told: u8,
     tell_at: Instant,
@@ -46,6 +53,7 @@ impl Default for Holes {
             highest: None,
             holes: VecDeque::new(),
             window: FIRST_WINDOW,
+            grace: Duration::ZERO,
             disproved_at: None,
         }
     }
@@ -56,6 +64,11 @@ impl Holes {
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.highest.is_some()
+    }
+
+    /// Says how long holes that are seen from now on are left to repair symbols.
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// Notes that the datagram `seq` came.
@@ -102,8 +115,9 @@ impl Holes {
             count,
             end,
             seen_at: now,
+            is_patient: self.grace > Duration::ZERO,
             told: 0,
-            tell_at: now + self.window,
+            tell_at: now + self.window.max(self.grace),
         });
     }
 
@@ -158,7 +172,8 @@ impl Holes {
         let later = self
             .highest
             .map_or(0, |highest| highest.distance_from(hole.end));
-        hole.told == 0 && self.window == FIRST_WINDOW && later >= PACKET_THRESHOLD - 1
+        let is_quick = self.window == FIRST_WINDOW && !hole.is_patient;
+        hole.told == 0 && is_quick && later >= PACKET_THRESHOLD - 1
     }
 
     /// A number at or below the highest came.
@@ -266,6 +281,20 @@ mod tests {
         arrive(&mut holes, 11_000, [24]);
         arrive(&mut holes, 11_000, [26, 27, 28]);
         assert!(told(&mut holes, 11_000).contains(&(25, 1)), "calm again");
+    }
+
+    #[test]
+    fn a_hole_is_left_to_repair_symbols_for_a_while() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, [0]);
+        holes.set_grace(Duration::from_millis(15));
+        arrive(&mut holes, 1, [2, 3, 4, 5, 6]);
+        assert_eq!(holes.due(), Some(Instant::from_millis(16)));
+        assert_eq!(told(&mut holes, 15), []);
+        holes.set_grace(Duration::ZERO);
+        arrive(&mut holes, 15, [8, 9, 10]);
+        assert_eq!(told(&mut holes, 15), [(7, 1)], "this one is not");
+        assert_eq!(told(&mut holes, 16), [(1, 1), (7, 1)]);
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct DataArrival {
     pub is_congested: bool,
     /// Whether its sender sends it again if it is told missing.
     pub is_kept: bool,
+    /// How long what is missing before it is left to repair symbols.
+    pub grace: Duration,
 }
 
 impl Receiver {
@@ -78,6 +80,7 @@ impl Receiver {
             self.highest_at = Some(now);
         }
         if arrival.is_kept || self.holes.is_active() {
+            self.holes.set_grace(arrival.grace);
             self.holes.on_arrival(now, arrival.path_seq);
         }
         self.unreported_pkts += 1;
@@ -161,6 +164,7 @@ mod tests {
             len: 100,
             is_congested: false,
             is_kept: false,
+            grace: Duration::ZERO,
         }
     }
 

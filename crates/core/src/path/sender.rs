@@ -121,12 +121,13 @@ impl Sender {
         step.and_then(|step| i16::try_from(step).ok()).unwrap_or(0)
     }
 
-    /// Notes that a data datagram of `len` bytes went out with [`Self::next_data`]'s number.
+    /// Notes that a data datagram of `len` bytes went out with [`Self::next_data`]'s number; without `global_seq`, if it
+    /// carried no packet.
     pub fn on_sent(
         &mut self,
         now: Instant,
         len: usize,
-        global_seq: Seq,
+        global_seq: Option<Seq>,
         numbered: Option<Numbered>,
         pool: &mut Pool,
     ) {
@@ -134,7 +135,7 @@ impl Sender {
             self.pop_oldest(pool);
         }
         self.next_data += 1;
-        self.last_global = Some(global_seq);
+        self.last_global = global_seq.or(self.last_global);
         self.sent_bytes += len as u64;
         self.in_flight += Bytes::of_len(len);
         self.outstanding.push_back(Outstanding {
@@ -315,7 +316,7 @@ mod tests {
             origin: None,
             packet: pool.copy_of(&[1]),
         };
-        sender.on_sent(Instant::ZERO, 100, Seq(global), Some(numbered), pool);
+        sender.on_sent(Instant::ZERO, 100, Some(Seq(global)), Some(numbered), pool);
     }
 
     #[test]
@@ -404,7 +405,7 @@ mod tests {
             origin: None,
             packet: pool.copy_of(&[1]),
         };
-        sender.on_sent(Instant::ZERO, 100, Seq(0), Some(numbered), &mut pool);
+        sender.on_sent(Instant::ZERO, 100, Some(Seq(0)), Some(numbered), &mut pool);
         assert!(sender.take_lost(Instant::ZERO, PathId(0), Seq(0)).is_none());
         assert_eq!(sender.lost_pkts(), 1);
     }

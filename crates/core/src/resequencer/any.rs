@@ -66,6 +66,13 @@ impl AnyResequencer {
         }
     }
 
+    /// See [`Resequencer::on_empty`].
+    pub fn on_empty(&mut self, now: Instant, path: PathId, path_seq: Seq) {
+        if let Self::PerFlow(order) = self {
+            order.on_empty(now, path, path_seq);
+        }
+    }
+
     /// See [`Resequencer::on_tail`]; with one order for all, time alone tells.
     pub fn on_tail(
         &mut self,

@@ -99,6 +99,17 @@ impl PathOrder {
         }
     }
 
+    /// Notes that the datagram `path_seq` carried no packet. Behind a gap it cannot say which was lost; what comes next
+    /// can, and then counts it among the missing, which have one place more in the order than they need.
+    pub(super) fn on_empty(&mut self, now: Instant, path_seq: Seq) {
+        self.last_arrival_at = now;
+        if let Some((highest, _)) = &mut self.highest
+            && path_seq == highest.plus(1)
+        {
+            *highest = path_seq;
+        }
+    }
+
     /// Notes that nothing follows the datagram `path_seq`, which carried `seq`, for now.
     pub(super) fn on_tail(&mut self, now: Instant, seq: Seq, path_seq: Seq) {
         let Some((highest, _)) = self.highest else {

@@ -268,7 +268,7 @@ const WORDS: usize = 2 * WINDOW as usize / 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ids::PathId, rng::Rng};
+    use crate::rng::Rng;
 
     const T: Duration = Duration::from_millis(50);
 
@@ -315,9 +315,7 @@ mod tests {
         Arrival {
             seq: Seq(seq),
             flow_step,
-            path: PathId(0),
-            path_seq: Seq(seq),
-            path_previous: None,
+            way: None,
             deadline: now + T,
             repair: None,
             packet: PacketBuf::from(seq.to_be_bytes().to_vec()),

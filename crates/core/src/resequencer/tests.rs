@@ -36,9 +36,11 @@ impl Harness {
         let arrival = Arrival {
             seq: Seq(sent.seq),
             flow_step: sent.flow_step,
-            path: PathId(sent.path),
-            path_seq: Seq(sent.path_seq),
-            path_previous: sent.path_previous.map(Seq),
+            way: Some(Way {
+                path: PathId(sent.path),
+                path_seq: Seq(sent.path_seq),
+                path_previous: sent.path_previous.map(Seq),
+            }),
             deadline: self.now + BUDGET,
             repair: None,
             packet: PacketBuf::from(sent.seq.to_be_bytes().to_vec()),
@@ -409,4 +411,52 @@ proptest! {
             prop_assert_eq!(overtaken, 0);
         }
     }
+}
+
+#[test]
+fn a_datagram_without_a_packet_is_no_gap_and_hides_none() {
+    let mut h = Harness::new();
+    let sent = |seq, path_seq, previous| Sent {
+        seq,
+        flow_step: u16::from(seq > 0),
+        path: 0,
+        path_seq,
+        path_previous: previous,
+    };
+    h.arrive(sent(0, 0, None));
+    h.resequencer.on_empty(h.now, PathId(0), Seq(1));
+    assert_eq!(h.arrive(sent(1, 2, Some(0))), Verdict::Released);
+    assert!(!h.resequencer.paths[0].has_gaps());
+    // The packet before the next one is lost.
+    h.resequencer.on_empty(h.now, PathId(0), Seq(4));
+    assert_eq!(h.arrive(sent(3, 5, Some(2))), Verdict::Held);
+    h.wait(Duration::from_millis(3));
+    assert_eq!(h.delivered(), [0, 1, 3]);
+    assert_eq!(h.resequencer.stats().lost_known, 1);
+}
+
+#[test]
+fn a_packet_that_was_computed_releases_what_waits_and_comes_once() {
+    let mut h = Harness::new();
+    let sent = number(&[(0, 0); 4]);
+    h.arrive(sent[0]);
+    assert_eq!(h.arrive(sent[2]), Verdict::Held);
+    let computed = |h: &Harness| Arrival {
+        seq: Seq(1),
+        flow_step: 1,
+        way: None,
+        deadline: h.now + BUDGET,
+        repair: None,
+        packet: PacketBuf::from(1_u32.to_be_bytes().to_vec()),
+    };
+    for verdict in [Verdict::Released, Verdict::Duplicate] {
+        let arrival = computed(&h);
+        let got = h
+            .resequencer
+            .on_packet(h.now, arrival, &mut h.out, &mut h.dropped);
+        assert_eq!(got, verdict);
+    }
+    assert_eq!(h.arrive(sent[1]), Verdict::Duplicate, "late, not lost");
+    h.arrive(sent[3]);
+    assert_eq!(h.delivered(), [0, 1, 2, 3]);
 }

@@ -149,6 +149,11 @@ impl Tunnel {
         };
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
+        let mut recovered = MissingWriter::default();
+        self.fec_receiving.tell(&mut recovered);
+        if let Some(ranges) = recovered.ranges() {
+            let _ = writer.push(&Frame::Recovered { ranges });
+        }
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
             if path.receiver.report_due().is_none() || writer.room() < MAX_REPORT {
                 continue;
@@ -289,6 +294,7 @@ impl Tunnel {
                     headers,
                 } => self.on_template(number, travelling, headers),
                 Frame::TemplateAck { number } => self.compressor.on_acknowledged(number),
+                Frame::Recovered { ranges } => self.on_recovered(ranges),
                 Frame::Missing { path, ranges } => {
                     self.on_missing(now, path, ranges, &mut missing_left, shared);
                 }
@@ -419,10 +425,16 @@ impl Tunnel {
                     break;
                 }
                 *left -= 1;
-                let Some(numbered) = path.sender.take_lost(now, id, first.plus(offset)) else {
+                let lost_pkts = path.sender.lost_pkts();
+                let numbered = path.sender.take_lost(now, id, first.plus(offset));
+                self.fec_sending
+                    .on_lost(path.sender.lost_pkts() - lost_pkts);
+                let Some(numbered) = numbered else {
                     continue;
                 };
-                if self.repairs.try_spend(numbered.packet.len()) {
+                if self.fec_sending.has_recovered(numbered.global_seq) {
+                    shared.pool.recycle(numbered.packet);
+                } else if self.repairs.try_spend(numbered.packet.len()) {
                     self.reinject.push_back(numbered);
                 } else {
                     shared.drops.add(DropReason::Expired, 1);

@@ -84,6 +84,17 @@ impl Detours {
     }
 }
 
+impl Detours {
+    /// The same of the conversation of `packet`.
+    pub(super) fn of_packet(&self, now: Instant, packet: &PacketBuf) -> Option<PathId> {
+        if self.wanted.is_empty() {
+            return None;
+        }
+        let view = PacketView::parse(packet.as_slice()).ok()?;
+        self.of(now, view.conversation_hash())
+    }
+}
+
 impl Tunnel {
     /// Takes note of what is delivered beyond the first `before` packets.
     pub(super) fn on_delivered(&mut self, now: Instant, before: usize, shared: &Shared<'_>) {

@@ -39,10 +39,14 @@ impl Tunnel {
         self.wait_until = None;
         self.release_at = None;
         self.send_control(now, out);
-        if self.is_closing || !self.has_packets() {
+        let is_idle = !self.has_packets();
+        if self.is_closing || is_idle && !self.fec_sending.is_due(now, true) {
             return;
         }
         self.send_packets(now, out, shared);
+        if !out.is_full() {
+            self.fec_sending.give_up_tail(now);
+        }
         self.release_at = self.next_release(now);
         if self.has_packets() {
             for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
@@ -64,13 +68,18 @@ impl Tunnel {
                 is_held_back = self.view_paths(now);
                 continue;
             }
+            if self.send_symbol(now, out, shared) {
+                continue;
+            }
             let (numbered, is_reinjected) =
                 if let Some(numbered) = self.next_reinjected(now, shared) {
                     (numbered, true)
                 } else if let Some(numbered) = self.waiting.take() {
                     (numbered, false)
                 } else if let Some(queued) = self.dequeue(now, shared) {
-                    (self.number(now, queued), false)
+                    let numbered = self.number(now, queued);
+                    self.protect(&numbered);
+                    (numbered, false)
                 } else {
                     return;
                 };
@@ -246,6 +255,7 @@ impl Tunnel {
             is_reinjected: flags.is_reinjected,
             is_copy: flags.is_copy,
             is_kept: flags.is_kept,
+            covered: 0,
             path: id,
             receiver_index: session.remote_index(),
             path_seq: wire_seq(counter),
@@ -274,7 +284,6 @@ impl Tunnel {
         numbered: Option<Numbered>,
         shared: &mut Shared<'_>,
     ) {
-        let is_kept = self.scheduler.repairs();
         self.counts.packets_out += 1;
         self.repairs.on_sent(len);
         let view = &mut self.views[index];
@@ -282,7 +291,20 @@ impl Tunnel {
             return;
         };
         path.sender
-            .on_sent(now, len, global_seq, numbered, shared.pool);
+            .on_sent(now, len, Some(global_seq), numbered, shared.pool);
+        let id = view.id;
+        self.note_carried(id);
+        self.fec_sending.rest(now);
+        self.on_path(now, index, len);
+    }
+
+    /// Takes note of `len` bytes on the path behind `self.views[index]`.
+    pub(super) fn on_path(&mut self, now: Instant, index: usize, len: usize) {
+        let is_kept = self.scheduler.repairs();
+        let view = &mut self.views[index];
+        let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
+            return;
+        };
         path.health.on_sent(now);
         let lost_at = path.sender.lost_at();
         if is_kept && lost_at.is_some_and(|at| now.since(at) < LOSES_FOR) {
@@ -446,6 +468,7 @@ impl Tunnel {
             is_reinjected: false,
             is_copy: false,
             is_kept: false,
+            covered: 0,
             path: id,
             receiver_index: session.remote_index(),
             path_seq: wire_seq(counter),

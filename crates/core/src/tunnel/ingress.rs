@@ -8,19 +8,19 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use super::{Shared, Tunnel};
+use super::{Shared, Tunnel, fec::IN_HEADER};
 use crate::{
     counters::DropReason,
-    packet::{self, PacketView},
-    path::{Path, health::LinkEvent, link::Link, receiver::DataArrival},
-    resequencer::{Arrival, LONGEST_HOLD, Verdict},
+    packet::{self, PacketBuf, PacketView},
+    path::{Path, delay::RelativeDelay, health::LinkEvent, link::Link, receiver::DataArrival},
+    resequencer::{Arrival, LONGEST_HOLD, Verdict, Way},
     role::Role,
     session::{keys::OpenError, rotation::Change},
     time::Instant,
     transmit::Route,
     wire::{
         Kind,
-        header::{DataHeader, Header},
+        header::{DATA_HEADER_LEN, DataHeader, Header},
     },
 };
 
@@ -46,7 +46,7 @@ impl Tunnel {
         incoming: &Incoming,
         (header, data): (Header, Option<DataHeader>),
         datagram: &mut [u8],
-        is_source_allowed: impl FnOnce(IpAddr) -> bool,
+        is_source_allowed: impl Fn(IpAddr) -> bool,
         shared: &mut Shared<'_>,
     ) -> Result<(), DropReason> {
         let id = header.path;
@@ -69,6 +69,7 @@ impl Tunnel {
             OpenError::UnknownPath => DropReason::Malformed,
         });
         let (opened, change) = opened?;
+        let end = header.kind.header_len() + opened.len;
         if change == Some(Change::Restarted) {
             self.reset(now, shared);
         }
@@ -76,6 +77,7 @@ impl Tunnel {
             self.sessions_deadline = Some(now);
         }
         self.last_received_at = Some(now);
+        let grace = self.grace(now, id);
         let path = self.paths[id.index()]
             .get_or_insert_with(|| Box::new(Path::new(now, id, Link::named(""))));
         let is_newest =
@@ -101,35 +103,60 @@ impl Tunnel {
             len,
             is_congested: incoming.is_congested,
             is_kept: header.is_kept,
+            grace,
         };
         let delay = path.receiver.on_data(now, &arrival, interval);
         if let Some(watch) = &mut self.loss_watch {
             watch.on_arrival(now, id, header.path_seq, len);
         }
+        let result = if header.covered > 0 {
+            let symbol = &datagram[DATA_HEADER_LEN - IN_HEADER..end];
+            self.on_symbol(now, (&header, &data), symbol, shared)
+        } else {
+            let source = &datagram[DATA_HEADER_LEN - FLOW_STEP_LEN..end];
+            self.fec_receiving
+                .on_source(now, data.global_seq, source, shared.pool);
+            self.accept(
+                now,
+                (&header, &data),
+                delay,
+                (&datagram[DATA_HEADER_LEN..end], incoming.is_congested),
+                &is_source_allowed,
+                shared,
+            )
+        };
+        self.deliver_recovered(now, delay, &is_source_allowed, shared);
+        result
+    }
+
+    /// Takes the packet in the body of a data datagram.
+    fn accept(
+        &mut self,
+        now: Instant,
+        (header, data): (&Header, &DataHeader),
+        delay: RelativeDelay,
+        (body, is_congested): (&[u8], bool),
+        is_source_allowed: &impl Fn(IpAddr) -> bool,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
         let mut packet = self.whole_packet(body, shared.pool)?;
-        if incoming.is_congested {
+        if is_congested {
             packet::mark_congested(packet.as_mut_slice());
         }
-        let checked = PacketView::parse(packet.as_slice()).map_err(|_| DropReason::NotIp);
-        let checked = checked.and_then(|view| match is_source_allowed(view.source()) {
-            true => Ok(view.bytes().len()),
-            false => Err(DropReason::SourceNotAllowed),
-        });
-        match checked {
-            Ok(len) => packet.truncate(len),
-            Err(reason) => {
-                shared.pool.recycle(packet);
-                return Err(reason);
-            }
+        if let Err(reason) = check(&mut packet, is_source_allowed) {
+            shared.pool.recycle(packet);
+            return Err(reason);
         }
         packet.set_detour(data.detour);
         self.has_repairs |= header.is_kept;
         let arrival = Arrival {
             seq: data.global_seq,
             flow_step: data.flow_step,
-            path: id,
-            path_seq: header.path_seq,
-            path_previous: previous_on_path(&data),
+            way: Some(Way {
+                path: header.path,
+                path_seq: header.path_seq,
+                path_previous: previous_on_path(data),
+            }),
             deadline: now + self.longest_wait(now, delay),
             repair: self.has_repairs.then(|| self.repair_time(now)),
             packet,
@@ -153,7 +180,7 @@ impl Tunnel {
 impl Tunnel {
     /// How long after a packet's arrival everything sent before it should be here: what the slowest path in use needs
     /// beyond what this packet needed, and a margin (`docs/algorithms.md` section 3.6).
-    fn longest_wait(&self, now: Instant, own: crate::path::delay::RelativeDelay) -> Duration {
+    pub(super) fn longest_wait(&self, now: Instant, own: RelativeDelay) -> Duration {
         let beyond = self
             .paths()
             .filter(|path| {
@@ -170,14 +197,15 @@ impl Tunnel {
 
 impl Tunnel {
     /// How long a packet that is told missing now may take to come after all.
-    fn repair_time(&self, now: Instant) -> Duration {
+    pub(super) fn repair_time(&self, now: Instant) -> Duration {
         let paths = self.paths().filter(|path| {
             path.receiver
                 .heard_at()
                 .is_some_and(|at| now.since(at) < IN_USE)
         });
-        let mut time = Duration::ZERO;
+        let (mut time, mut grace) = (Duration::ZERO, Duration::ZERO);
         for path in paths {
+            grace = grace.max(self.grace(now, path.id));
             let rtt = path.rtt.smoothed().unwrap_or_default();
             let delay = path.receiver.delay();
             let spread = match (delay.high(), delay.min()) {
@@ -186,8 +214,25 @@ impl Tunnel {
             };
             time = time.max(rtt + spread);
         }
-        time + REPAIR_MARGIN
+        time + REPAIR_MARGIN + grace
     }
+}
+
+/// Cuts what is behind the packet in `packet`.
+///
+/// # Errors
+/// Why it is none, or none of the peer's.
+pub(super) fn check(
+    packet: &mut PacketBuf,
+    is_source_allowed: &impl Fn(IpAddr) -> bool,
+) -> Result<(), DropReason> {
+    let view = PacketView::parse(packet.as_slice()).map_err(|_| DropReason::NotIp)?;
+    if !is_source_allowed(view.source()) {
+        return Err(DropReason::SourceNotAllowed);
+    }
+    let len = view.bytes().len();
+    packet.truncate(len);
+    Ok(())
 }
 
 fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
@@ -195,6 +240,8 @@ fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
     (step != 0).then(|| crate::ids::Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
 }
 
+/// Bytes of the flow step, which ends the header: a symbol covers it with the packet.
+const FLOW_STEP_LEN: usize = 2;
 /// A path is waited for while anything arrived on it within this time: two probes of an idle path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);

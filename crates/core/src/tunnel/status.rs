@@ -66,6 +66,10 @@ pub struct TunnelStatus {
     pub packets_out: u64,
     /// Packets taken back from silent paths.
     pub reinjected: u64,
+    /// Repair symbols sent, and received.
+    pub symbols: [u64; 2],
+    /// Lost packets that were computed from repair symbols.
+    pub recovered: u64,
 }
 
 impl Tunnel {
@@ -100,6 +104,8 @@ impl Tunnel {
             packets_in: self.counts.packets_in,
             packets_out: self.counts.packets_out,
             reinjected: self.counts.reinjected,
+            symbols: [self.counts.symbols_out, self.counts.symbols_in],
+            recovered: self.counts.recovered,
         }
     }
 }

@@ -16,6 +16,7 @@
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
 //! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
 //! | 14, 15 | [`Frame::Template`], [`Frame::TemplateAck`] | until acknowledged |
+//! | 16 | [`Frame::Recovered`] | with reports, if repair symbols brought something back |
 
 use core::time::Duration;
 
@@ -191,6 +192,11 @@ pub enum Frame<'a> {
         /// Their numbers.
         ranges: MissingRanges<'a>,
     },
+    /// Packets that were lost on some path and computed from others: they need not be sent again.
+    Recovered {
+        /// Their places in the association's order.
+        ranges: MissingRanges<'a>,
+    },
     /// A datagram of a packet train on the path it travels, padded.
     Car(Car),
     /// What came of a train on the path this travels.
@@ -225,7 +231,7 @@ pub enum Frame<'a> {
     },
 }
 
-/// Path sequence numbers as ranges of a first number (4 bytes) and a count (2 bytes).
+/// Sequence numbers as ranges of a first number (4 bytes) and a count (2 bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingRanges<'a>(&'a [u8]);
 
@@ -236,7 +242,7 @@ pub struct MissingWriter {
     len: usize,
 }
 
-/// Most ranges of a [`Frame::Missing`].
+/// Most ranges of a [`Frame::Missing`] or [`Frame::Recovered`].
 pub const MAX_RANGES: usize = 40;
 const RANGE_LEN: usize = 6;
 
@@ -398,6 +404,10 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(ranges.0);
                 TYPE_MISSING
             }
+            Frame::Recovered { ranges } => {
+                body.bytes(ranges.0);
+                TYPE_RECOVERED
+            }
             Frame::Car(car) => {
                 body.u8(car.train);
                 body.u16(car.place);
@@ -522,6 +532,11 @@ impl<'a> Iterator for Frames<'a> {
                         ranges: MissingRanges(value.0),
                     });
                 }
+                TYPE_RECOVERED => {
+                    return Some(Frame::Recovered {
+                        ranges: MissingRanges(value.0),
+                    });
+                }
                 TYPE_CAR => {
                     return Some(Frame::Car(Car {
                         train: value.u8()?,
@@ -579,6 +594,7 @@ const TYPE_CAR: u8 = 12;
 const TYPE_TRAIN: u8 = 13;
 const TYPE_TEMPLATE: u8 = 14;
 const TYPE_TEMPLATE_ACK: u8 = 15;
+const TYPE_RECOVERED: u8 = 16;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
 /// hold packets for ever.
@@ -778,6 +794,9 @@ mod tests {
                 path: PathId(2),
                 ranges: MissingRanges(&[0, 0, 0, 7, 0, 2, 255, 255, 255, 255, 0, 1]),
             },
+            Frame::Recovered {
+                ranges: MissingRanges(&[0, 0, 0, 9, 0, 1]),
+            },
             Frame::Tail {
                 path_seq: Seq(7),
                 global_seq: Seq(u32::MAX),
@@ -863,7 +882,7 @@ mod tests {
         for _ in 0..50_000 {
             let mut body = [0; 64];
             rng.fill(&mut body);
-            body[0] %= 15;
+            body[0] %= 18;
             body[1] = 0;
             body[2] %= 64;
             let _ = Frames::new(&body).count();

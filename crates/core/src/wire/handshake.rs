@@ -70,6 +70,11 @@ pub enum WireError {
     Version,
 }
 
+/// Capability: repair symbols are understood ([`crate::wire::header`]).
+pub const REPAIR_SYMBOLS: u32 = 1;
+/// All capabilities of this version.
+pub const CAPABILITIES: u32 = REPAIR_SYMBOLS;
+
 /// What each end tells the other inside the encrypted handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {

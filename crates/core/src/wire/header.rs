@@ -3,7 +3,8 @@
 //! ```text
 //! byte  0      kind: 4 data, 5 control
 //!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once),
-//!              bit 2 kept (will be sent again if told missing, or is a copy of what will)
+//!              bit 2 kept (will be sent again if told missing, or is a copy of what will),
+//!              bit 3 repair symbol (no packet; below), with bits 4-7: a quarter of the packets it covers, less one
 //!       2      path id in the low four bits; in the high four, data only, the detour: the path on which an
 //!              acknowledgement of this packet is to return, exclusive or the path id; 0 if that is all the same
 //!       3-5    receiver index: names the receiver's session
@@ -18,6 +19,10 @@
 //! The body follows, then a 16-byte tag. The three sequence fields let the receiver tell, at the next arrival on the
 //! same path, *which* packet was lost (path step), and release a packet as soon as its own flow's predecessor has left
 //! (flow step), whatever other flows wait for. RFC 8157 carries one bonding-wide number only, and so must guess by timer.
+//!
+//! A *repair symbol* ([`crate::fec`]) is a data datagram that carries no packet. G is the oldest packet it covers; its
+//! first four bytes stand in place of the steps, the others in place of the packet. So it is as long as the longest
+//! datagram it covers, and fits wherever that did. What seeds its coefficients follows from path and S ([`Header::key`]).
 
 use super::Kind;
 use crate::ids::{PathId, Seq};
@@ -41,6 +46,9 @@ const FLAG_COPY: u8 = 2;
 const FLAG_KEPT: u8 = 4;
 const PATH_BITS: u8 = 15;
 const _: () = assert!(PathId::MAX == 1 + PATH_BITS as usize);
+const FLAG_SYMBOL: u8 = 8;
+/// Covered packets are counted by so many, in the flags' upper half.
+pub const COVERED_UNIT: u8 = 4;
 
 /// The fields data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +61,8 @@ pub struct Header {
     pub is_copy: bool,
     /// It will be sent again if it is told missing.
     pub is_kept: bool,
+    /// How many packets it covers if it is a repair symbol: a multiple of [`COVERED_UNIT`] up to 64; 0 if it is none.
+    pub covered: u8,
     /// The path it travels.
     pub path: PathId,
     /// The receiver's session.
@@ -95,6 +105,10 @@ impl Header {
             is_reinjected: at(1) & FLAG_REINJECTED != 0,
             is_copy: at(1) & FLAG_COPY != 0,
             is_kept: at(1) & FLAG_KEPT != 0,
+            covered: match at(1) & FLAG_SYMBOL {
+                0 => 0,
+                _ => ((at(1) >> 4) + 1) * COVERED_UNIT,
+            },
             path: PathId(at(2) & PATH_BITS),
             receiver_index: u32::from_be_bytes([0, at(3), at(4), at(5)]),
             path_seq: Seq(u32_at(6)),
@@ -128,6 +142,9 @@ impl Header {
         out[1] = (u8::from(self.is_reinjected) * FLAG_REINJECTED)
             | (u8::from(self.is_copy) * FLAG_COPY)
             | (u8::from(self.is_kept) * FLAG_KEPT);
+        if let Some(units) = (self.covered / COVERED_UNIT).checked_sub(1) {
+            out[1] |= FLAG_SYMBOL | (units << 4);
+        }
         out[2] = self.path.0;
         out[3..6].copy_from_slice(&self.receiver_index.to_be_bytes()[1..]);
         out[6..10].copy_from_slice(&self.path_seq.0.to_be_bytes());
@@ -142,6 +159,14 @@ impl Header {
             out[20..22].copy_from_slice(&data.flow_step.to_be_bytes());
         }
         self.kind.header_len()
+    }
+
+    /// What seeds the coefficients of a repair symbol with this header: another for each of the last 4096 of a path.
+    #[must_use]
+    pub fn key(&self) -> u16 {
+        #[expect(clippy::cast_possible_truncation, reason = "the low 12 bits")]
+        let seq = self.path_seq.0 as u16;
+        seq << 4 | u16::from(self.path.0)
     }
 }
 
@@ -166,6 +191,7 @@ mod tests {
             is_reinjected: true,
             is_copy: false,
             is_kept: true,
+            covered: 0,
             path: PathId(3),
             receiver_index: 0x00ab_cdef,
             path_seq: Seq(0x0102_0304),
@@ -193,6 +219,42 @@ mod tests {
         let mut bytes = [0; CONTROL_HEADER_LEN + TAG_LEN];
         header(Kind::Control).emit(None, &mut bytes);
         assert_eq!(Header::parse(&bytes), Some((header(Kind::Control), None)));
+    }
+
+    #[test]
+    fn symbols_say_what_they_cover_and_differ_in_their_keys() {
+        let data = DataHeader {
+            global_seq: Seq(77),
+            path_step: -1,
+            flow_step: 65_535,
+            detour: None,
+        };
+        for covered in (COVERED_UNIT..=64).step_by(COVERED_UNIT.into()) {
+            let sent = Header {
+                covered,
+                ..header(Kind::Data)
+            };
+            let mut bytes = [0; DATA_OVERHEAD];
+            sent.emit(Some(&data), &mut bytes);
+            assert_eq!(Header::parse(&bytes), Some((sent, Some(data))));
+        }
+        let key = |seq, path| {
+            let (path_seq, path) = (Seq(seq), PathId(path));
+            let header = header(Kind::Data);
+            Header {
+                path_seq,
+                path,
+                ..header
+            }
+            .key()
+        };
+        assert_eq!(key(0x0102_0304, 3), 0x3043);
+        let mut keys: Vec<u16> = (0..4096)
+            .flat_map(|seq| (0..16).map(move |path| key(seq, path)))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 1 << 16);
     }
 
     #[test]

@@ -1,0 +1,234 @@
+//! Forward erasure correction: what random losses take is computed from what came, a few packets later instead of a round
+//! trip.
+//!
+//! *Out.* Where paths lose, packets are put into an encoder ([`crate::fec`]) by their global number, and after every so
+//! many a repair symbol over the newest of them goes out ([`sending`]). It is a data datagram without a packet: numbered,
+//! paced and reported on its path as any, and never sent again. Only to an end that knows it ([`REPAIR_SYMBOLS`]).
+//!
+//! *In.* From the first repair symbol on, every packet that comes is given to a decoder ([`receiving`]). What it computes
+//! goes to the resequencer as if it had come. The sender is told which those were ([`Frame::Recovered`]) besides what its
+//! paths lost ([`Frame::Missing`]), which waits until the symbols had their chance: so all losses count, and only what
+//! could not be computed is sent again.
+//!
+//! [`Frame::Recovered`]: crate::wire::control::Frame::Recovered
+//! [`Frame::Missing`]: crate::wire::control::Frame::Missing
+
+use core::{net::IpAddr, time::Duration};
+
+use super::{Shared, Tunnel, ingress::check};
+use crate::{
+    counters::DropReason,
+    fec::MAX_SYMBOL_BYTES,
+    ids::PathId,
+    path::{delay::RelativeDelay, sender::Numbered},
+    resequencer::{Arrival, Verdict},
+    sched::PathView,
+    time::Instant,
+    transmit::TxQueue,
+    units::Bytes,
+    wire::{
+        Kind,
+        control::MissingRanges,
+        handshake::REPAIR_SYMBOLS,
+        header::{DATA_HEADER_LEN, DataHeader, Header, TAG_LEN},
+    },
+};
+
+mod receiving;
+mod sending;
+
+pub(super) use receiving::Receiving;
+pub(super) use sending::Sending;
+
+#[cfg(test)]
+mod tests;
+
+/// A loss costs no more than this beyond being told at once.
+const LONGEST_GRACE: Duration = Duration::from_millis(12);
+/// Bytes of a repair symbol that stand in the header, in place of the steps.
+pub(super) const IN_HEADER: usize = 4;
+
+impl Tunnel {
+    /// Puts a packet that will be sent next under the protection of repair symbols, where paths lose.
+    pub(super) fn protect(&mut self, numbered: &Numbered) {
+        let hello = self
+            .sessions
+            .current()
+            .map(|session| session.remote_hello());
+        let is_known = hello.is_some_and(|hello| hello.capabilities & REPAIR_SYMBOLS != 0);
+        if is_known && self.scheduler.repairs() {
+            self.fec_sending.push(numbered);
+        }
+    }
+
+    /// Sends the repair symbol that is due, if a path is ready; whether it did.
+    pub(super) fn send_symbol(
+        &mut self,
+        now: Instant,
+        out: &mut TxQueue,
+        shared: &mut Shared<'_>,
+    ) -> bool {
+        if out.is_full() || !self.fec_sending.is_due(now, !self.has_packets()) {
+            return false;
+        }
+        let Some(index) = self.path_of_symbol() else {
+            return false;
+        };
+        let id = self.views[index].id;
+        let Some(path) = self.paths[id.index()].as_deref_mut() else {
+            return false;
+        };
+        let (Some(session), Some(route)) = (self.sessions.sending(now), path.route.as_ref()) else {
+            return false;
+        };
+        let counter = path.sender.next_data();
+        let mut header = Header {
+            kind: Kind::Data,
+            is_reinjected: false,
+            is_copy: false,
+            is_kept: false,
+            covered: 0,
+            path: id,
+            receiver_index: session.remote_index(),
+            path_seq: super::egress::wire_seq(counter),
+            sent_us: now.wire_micros(),
+        };
+        let mut symbol = [0; MAX_SYMBOL_BYTES];
+        let Some(made) = self.fec_sending.take(header.key(), &mut symbol) else {
+            return false;
+        };
+        let Some((&[a, b, c, d], rest)) = symbol[..made.len].split_first_chunk::<IN_HEADER>()
+        else {
+            return false;
+        };
+        let len = DATA_HEADER_LEN + rest.len() + TAG_LEN;
+        if !self.repairs.try_spend(len) {
+            return false;
+        }
+        let Some(datagram) = out.reserve(route, len) else {
+            return false;
+        };
+        header.covered = made.count;
+        let data = DataHeader {
+            global_seq: made.first,
+            path_step: i16::from_be_bytes([a, b]),
+            flow_step: u16::from_be_bytes([c, d]),
+            detour: None,
+        };
+        header.emit(Some(&data), datagram);
+        let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
+        let (body, tag) = body.split_at_mut(rest.len());
+        body.copy_from_slice(rest);
+        tag.copy_from_slice(&session.seal(id, counter, header, body));
+        self.counts.symbols_out += 1;
+        path.sender.on_sent(now, len, None, None, shared.pool);
+        self.on_path(now, index, len);
+        true
+    }
+
+    /// The path that would bring a repair symbol first, of those that carry what it covers and are ready.
+    fn path_of_symbol(&self) -> Option<usize> {
+        let views = self.views.iter().enumerate();
+        let is_open =
+            |(_, view): &(usize, &PathView)| view.ready && self.fec_sending.carries(view.id);
+        let arrival = |view: &PathView| {
+            let time = view
+                .rate
+                .map_or(Duration::ZERO, |rate| Bytes::new(1500) / rate);
+            view.extra_delay + view.queue_delay + time
+        };
+        views
+            .filter(is_open)
+            .min_by_key(|(_, view)| arrival(view))
+            .map(|(index, _)| index)
+    }
+
+    /// How long what is missing on `id` now is left to repair symbols: until the next has come, and what it covers on
+    /// slower paths.
+    pub(super) fn grace(&self, now: Instant, id: PathId) -> Duration {
+        let Some(time) = self.fec_receiving.grace(now) else {
+            return Duration::ZERO;
+        };
+        let own = self
+            .path(id)
+            .and_then(|path| path.receiver.delay().smoothed());
+        let spread = own.map_or(Duration::ZERO, |own| self.longest_wait(now, own));
+        (time + spread).min(LONGEST_GRACE)
+    }
+
+    /// The other end has computed these packets.
+    pub(super) fn on_recovered(&mut self, ranges: MissingRanges<'_>) {
+        for (first, count) in ranges {
+            self.fec_sending.on_recovered(first, count);
+        }
+    }
+
+    /// Takes a repair symbol: the `symbol` behind and in the header.
+    pub(super) fn on_symbol(
+        &mut self,
+        now: Instant,
+        (header, data): (&Header, &DataHeader),
+        symbol: &[u8],
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
+        self.resequencer.on_empty(now, header.path, header.path_seq);
+        self.counts.symbols_in += 1;
+        self.fec_receiving
+            .on_symbol(now, header, data.global_seq, symbol, shared.pool)
+    }
+
+    /// Hands what was recovered to the resequencer. `delay`: of the datagram that made it possible.
+    pub(super) fn deliver_recovered(
+        &mut self,
+        now: Instant,
+        delay: RelativeDelay,
+        is_source_allowed: &impl Fn(IpAddr) -> bool,
+        shared: &mut Shared<'_>,
+    ) {
+        while let Some((seq, flow_step, recovered)) = self.fec_receiving.pop() {
+            self.counts.recovered += 1;
+            let whole = self.whole_packet(recovered.as_slice(), shared.pool);
+            shared.pool.recycle(recovered);
+            let mut packet = match whole {
+                Ok(packet) => packet,
+                Err(reason) => {
+                    shared.drops.add(reason, 1);
+                    continue;
+                }
+            };
+            if let Err(reason) = check(&mut packet, is_source_allowed) {
+                shared.drops.add(reason, 1);
+                shared.pool.recycle(packet);
+                continue;
+            }
+            // What it asked for is not known: most likely what those before it did.
+            packet.set_detour(self.detours.of_packet(now, &packet));
+            let arrival = Arrival {
+                seq,
+                flow_step,
+                way: None,
+                deadline: now + self.longest_wait(now, delay),
+                repair: self.has_repairs.then(|| self.repair_time(now)),
+                packet,
+            };
+            let before = shared.delivered.len();
+            let verdict =
+                self.resequencer
+                    .on_packet(now, arrival, shared.delivered, &mut self.dropped);
+            self.dropped
+                .drain(..)
+                .for_each(|packet| shared.pool.recycle(packet));
+            self.on_delivered(now, before, shared);
+            match verdict {
+                Verdict::Duplicate => shared.drops.add(DropReason::Duplicate, 1),
+                Verdict::TooOld => shared.drops.add(DropReason::TooOld, 1),
+                Verdict::Held | Verdict::Late | Verdict::Released => {}
+            }
+        }
+    }
+
+    /// Notes a data datagram on `id`.
+    pub(super) fn note_carried(&mut self, id: PathId) {
+        self.fec_sending.on_sent(id);
+    }
+}

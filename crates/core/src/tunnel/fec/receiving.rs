@@ -1,0 +1,148 @@
+//! What comes is remembered, so that repair symbols bring back what does not.
+//!
+//! *Grace.* A hole is told missing only after the next symbols should have come: one and a half times the mean time
+//! between symbols of late, and a margin.
+//!
+//! Bounds: a decoder's memory, from the first symbol on until none has come for `FORGET`; `MAX_UNTOLD` numbers to tell.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::{
+    counters::DropReason,
+    fec::{Decoder, Repair},
+    ids::Seq,
+    packet::{PacketBuf, Pool},
+    time::Instant,
+    wire::{control::MissingWriter, header::Header},
+};
+
+/// The receiver's side.
+#[derive(Debug, Default)]
+pub(in super::super) struct Receiving {
+    decoder: Option<Box<Decoder>>,
+    /// The first packet the decoder was given; what symbols before it cover is unknown to it.
+    from: Option<Seq>,
+    last_symbol_at: Option<Instant>,
+    /// Mean time between symbols.
+    between: Duration,
+    /// Recovered, and not delivered yet: number, flow step, packet.
+    found: VecDeque<(Seq, u16, PacketBuf)>,
+    /// Recovered, and how often told.
+    untold: VecDeque<(Seq, u8)>,
+}
+
+impl Receiving {
+    /// Takes the packet `seq`, which came: its flow step and itself.
+    pub(in super::super) fn on_source(
+        &mut self,
+        now: Instant,
+        seq: Seq,
+        bytes: &[u8],
+        pool: &mut Pool,
+    ) {
+        if self.last_symbol_at.is_some_and(|at| now.since(at) > FORGET) {
+            *self = Self::default();
+        }
+        let Some(mut decoder) = self.decoder.take() else {
+            return;
+        };
+        self.from.get_or_insert(seq);
+        decoder.on_source(seq, bytes, &mut |seq, bytes| self.find(seq, bytes, pool));
+        self.decoder = Some(decoder);
+    }
+
+    /// Takes a repair symbol whose oldest packet is `first`.
+    pub(super) fn on_symbol(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        first: Seq,
+        symbol: &[u8],
+        pool: &mut Pool,
+    ) -> Result<(), DropReason> {
+        let mut decoder = self.decoder.take().unwrap_or_default();
+        let before = decoder.stats().repairs_malformed;
+        let repair = Repair {
+            first,
+            count: header.covered,
+            key: header.key(),
+            len: symbol.len(),
+        };
+        // Those before are there, or lost, but not known.
+        let ahead = self.from.map_or(-1, |from| first.distance_from(from));
+        if ahead > KNOWN_BEHIND {
+            // So far back nothing is asked for; left alone, it would one day seem to lie ahead.
+            self.from = Some(first.minus(KNOWN_BEHIND.unsigned_abs()));
+        }
+        if ahead >= 0 {
+            decoder.on_repair(repair, symbol, &mut |seq, bytes| {
+                self.find(seq, bytes, pool)
+            });
+        }
+        let is_malformed = decoder.stats().repairs_malformed > before;
+        self.decoder = Some(decoder);
+        if let Some(last) = self.last_symbol_at {
+            let time = now.since(last).min(LONGEST_BETWEEN);
+            self.between = self.between - self.between / 8 + time / 8;
+        } else {
+            self.between = LONGEST_BETWEEN / 2;
+        }
+        self.last_symbol_at = Some(now);
+        if is_malformed {
+            return Err(DropReason::Malformed);
+        }
+        Ok(())
+    }
+
+    /// The next packet that was recovered.
+    pub(super) fn pop(&mut self) -> Option<(Seq, u16, PacketBuf)> {
+        self.found.pop_front()
+    }
+
+    /// How long what is missing now is left to repair symbols.
+    pub(super) fn grace(&self, now: Instant) -> Option<Duration> {
+        let is_active = self.last_symbol_at.is_some_and(|at| now.since(at) < ACTIVE);
+        is_active.then(|| self.between * 3 / 2 + MARGIN)
+    }
+
+    /// Whether packets are remembered.
+    #[cfg(test)]
+    pub(super) fn is_active(&self) -> bool {
+        self.decoder.is_some()
+    }
+
+    /// Adds what is to be told to `writer`.
+    pub(in super::super) fn tell(&mut self, writer: &mut MissingWriter) {
+        for (seq, told) in &mut self.untold {
+            if !writer.push(*seq, 1) {
+                break;
+            }
+            *told += 1;
+        }
+        self.untold.retain(|(_, told)| *told < TELLS);
+    }
+
+    fn find(&mut self, seq: Seq, bytes: &[u8], pool: &mut Pool) {
+        let Some((step, packet)) = bytes.split_first_chunk() else {
+            return;
+        };
+        if self.untold.len() == MAX_UNTOLD {
+            self.untold.pop_front();
+        }
+        self.untold.push_back((seq, 0));
+        self.found
+            .push_back((seq, u16::from_be_bytes(*step), pool.copy_of(packet)));
+    }
+}
+
+/// More than a decoder remembers.
+const KNOWN_BEHIND: i32 = 1 << 16;
+/// With one report in twenty lost, one in 8000 stays untold.
+const TELLS: u8 = 3;
+const MAX_UNTOLD: usize = 256;
+/// Symbols are expected for so long after one.
+const ACTIVE: Duration = Duration::from_millis(300);
+const FORGET: Duration = Duration::from_secs(10);
+const LONGEST_BETWEEN: Duration = Duration::from_millis(50);
+const MARGIN: Duration = Duration::from_millis(3);

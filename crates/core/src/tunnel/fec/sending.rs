@@ -1,0 +1,176 @@
+//! When a repair symbol goes out, and over what.
+//!
+//! *Losses* are those the other end has told of late, computed ones included. Of a new association it is not known
+//! whether its paths lose, and a loss in the first round trips costs a flow its quick start, so a share is assumed until
+//! enough has been sent ([`ASSUMED`]).
+//!
+//! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
+//! four symbols for a loss: with two, as good in the end, several losses wait for each other too often. A symbol covers
+//! several intervals, so that one that is lost, or falls short, is made up for by the next.
+//!
+//! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if there was a burst of them.
+//!
+//! Packets whose loss does no harm have a number, so they are covered, but nothing is sent for their sake.
+//!
+//! Bounds: an encoder's memory, from the first packet of an association whose paths may lose; [`REMEMBERED`] numbers.
+
+use core::time::Duration;
+
+use crate::{
+    fec::{Encoder, MAX_WINDOW_PKTS, Repair},
+    ids::{PathId, Seq},
+    path::sender::Numbered,
+    time::Instant,
+    wire::header::COVERED_UNIT,
+};
+
+/// The sender's side.
+#[derive(Debug, Default)]
+pub(in super::super) struct Sending {
+    /// From the first packet that needs it on.
+    encoder: Option<Box<Encoder>>,
+    /// Data datagrams sent and lost, older ones weighing less.
+    sent: u32,
+    lost: u32,
+    /// Whether so much was sent that nothing need be assumed.
+    is_settled: bool,
+    /// Packets worth a repair since the last symbol.
+    uncovered: u32,
+    /// Packets in close succession up to now, and when that ends.
+    burst: u32,
+    rest_at: Option<Instant>,
+    /// When nothing has followed them for long enough.
+    tail_at: Option<Instant>,
+    /// Data datagrams of late, by path.
+    carried: [u32; PathId::MAX],
+    /// What the other end has computed, by number.
+    recovered: Vec<Option<Seq>>,
+}
+
+impl Sending {
+    /// Takes the packet that will be sent next.
+    pub(super) fn push(&mut self, numbered: &Numbered) {
+        if self.interval().is_none() {
+            self.uncovered = 0;
+            return;
+        }
+        let new = || Box::new(Encoder::new(MAX_WINDOW_PKTS));
+        let encoder = self.encoder.get_or_insert_with(new);
+        let head = numbered.flow_step.to_be_bytes();
+        encoder.push_parts(numbered.global_seq, &head, numbered.packet.as_slice());
+        self.uncovered += u32::from(!numbered.is_expendable);
+    }
+
+    /// Notes a data datagram on `id`.
+    pub(super) fn on_sent(&mut self, id: PathId) {
+        self.sent += 1;
+        if self.sent >= MEMORY {
+            self.sent /= 2;
+            self.lost /= 2;
+            self.is_settled = true;
+        }
+        let carried = &mut self.carried[id.index()];
+        *carried += 1;
+        if *carried >= CARRIED {
+            self.carried.iter_mut().for_each(|pkts| *pkts /= 2);
+        }
+    }
+
+    /// Notes losses.
+    pub(in super::super) fn on_lost(&mut self, pkts: u64) {
+        let pkts = u32::try_from(pkts).unwrap_or(u32::MAX);
+        self.lost = self.lost.saturating_add(pkts).min(MEMORY);
+    }
+
+    /// Whether `id` has its part in what was sent of late.
+    pub(super) fn carries(&self, id: PathId) -> bool {
+        self.carried[id.index()] > 0
+    }
+
+    /// Sets when the tail is due, for a packet was sent. A trickle has no tail: it would be one symbol for three packets.
+    pub(in super::super) fn rest(&mut self, now: Instant) {
+        if self.rest_at.is_none_or(|at| at <= now) {
+            self.burst = 0;
+        }
+        self.burst = self.burst.saturating_add(1);
+        self.rest_at = Some(now + TAIL_AFTER);
+        let is_tail = self.burst.min(self.uncovered) >= LEAST_TAIL;
+        self.tail_at = self.rest_at.filter(|_| is_tail);
+    }
+
+    /// No path was ready for the tail.
+    pub(in super::super) fn give_up_tail(&mut self, now: Instant) {
+        self.tail_at = self.tail_at.filter(|at| *at > now);
+    }
+
+    /// When a symbol is due if nothing is sent before.
+    pub(in super::super) fn tail_due(&self) -> Option<Instant> {
+        self.tail_at.filter(|_| self.uncovered >= LEAST_TAIL)
+    }
+
+    /// Whether a symbol is due. `is_idle`: no packet waits.
+    pub(in super::super) fn is_due(&self, now: Instant, is_idle: bool) -> bool {
+        let is_full = self.interval().is_some_and(|pkts| self.uncovered >= pkts);
+        is_full || (is_idle && self.tail_due().is_some_and(|at| at <= now))
+    }
+
+    /// Writes the symbol that is due.
+    pub(super) fn take(&mut self, key: u16, out: &mut [u8]) -> Option<Repair> {
+        self.uncovered = 0;
+        self.tail_at = None;
+        let window = usize::try_from(self.interval()? * INTERVALS).ok()?;
+        let encoder = self.encoder.as_mut()?;
+        let newest = encoder.held().min(window).min(MAX_WINDOW_PKTS);
+        let newest = newest - newest % usize::from(COVERED_UNIT);
+        encoder.repair(newest, key, out)
+    }
+
+    /// The other end has `count` packets from `first`.
+    pub(super) fn on_recovered(&mut self, first: Seq, count: u16) {
+        if self.recovered.is_empty() {
+            self.recovered.resize(REMEMBERED, None);
+        }
+        for offset in 0..u32::from(count.min(MOST_RECOVERED)) {
+            let seq = first.plus(offset);
+            self.recovered[seq.0 as usize % REMEMBERED] = Some(seq);
+        }
+    }
+
+    /// Whether the other end has said that it has computed `seq`.
+    pub(in super::super) fn has_recovered(&self, seq: Seq) -> bool {
+        self.recovered.get(seq.0 as usize % REMEMBERED) == Some(&Some(seq))
+    }
+
+    /// Packets for one symbol; `None` while there is hardly a loss.
+    fn interval(&self) -> Option<u32> {
+        let lost = self.lost + u32::from(!self.is_settled) * ASSUMED;
+        let ppm = u64::from(lost) * 1_000_000 / u64::from(self.sent.max(LEAST_SENT));
+        match ppm {
+            0..LEAST_PPM => None,
+            LEAST_PPM..=7_000 => Some(26),
+            7_001..=12_000 => Some(18),
+            12_001..=25_000 => Some(12),
+            _ => Some(10),
+        }
+    }
+}
+
+/// Losses below this are left to being sent again.
+const LEAST_PPM: u64 = 1_500;
+/// Datagrams after which earlier ones weigh half.
+const MEMORY: u32 = 4_096;
+/// Of fewer, a loss counts as of so many.
+const LEAST_SENT: u32 = 512;
+/// Losses assumed of a new association, until [`MEMORY`] datagrams are sent.
+const ASSUMED: u32 = 12;
+/// Datagrams on a path after which the earlier ones, of all, weigh half.
+const CARRIED: u32 = 256;
+/// Intervals one symbol covers.
+const INTERVALS: u32 = 4;
+/// Fewer packets are no tail worth a symbol.
+const LEAST_TAIL: u32 = 3;
+pub(super) const TAIL_AFTER: Duration = Duration::from_millis(2);
+/// Numbers of computed packets remembered. A power of two.
+const REMEMBERED: usize = 1024;
+/// Most of one range.
+const MOST_RECOVERED: u16 = 64;

@@ -1,0 +1,194 @@
+use core::time::Duration;
+
+use super::{Receiving, Sending, sending::TAIL_AFTER};
+use crate::{
+    counters::DropReason,
+    fec::MAX_SYMBOL_BYTES,
+    ids::{PathId, Seq},
+    packet::Pool,
+    path::sender::Numbered,
+    time::Instant,
+    wire::{
+        Kind,
+        control::MissingWriter,
+        header::{COVERED_UNIT, Header},
+    },
+};
+
+fn numbered(pool: &mut Pool, seq: u32, bytes: &[u8], is_expendable: bool) -> Numbered {
+    Numbered {
+        global_seq: Seq(seq),
+        flow_step: 3,
+        flow_hash: 0,
+        is_expendable,
+        detour: None,
+        origin: None,
+        packet: pool.copy_of(bytes),
+    }
+}
+
+fn header(covered: u8, path_seq: u32) -> Header {
+    Header {
+        kind: Kind::Data,
+        is_reinjected: false,
+        is_copy: false,
+        is_kept: false,
+        covered,
+        path: PathId(2),
+        receiver_index: 1,
+        path_seq: Seq(path_seq),
+        sent_us: 0,
+    }
+}
+
+/// A sender whose paths lose a packet in fifty.
+fn lossy() -> Sending {
+    let mut sending = Sending::default();
+    for _ in 0..5_000 {
+        sending.on_sent(PathId(2));
+    }
+    sending.on_lost(60);
+    sending
+}
+
+fn packet(seq: u32) -> Vec<u8> {
+    let [byte, ..] = seq.to_le_bytes();
+    (0..40 + byte % 7)
+        .map(|i| byte.wrapping_mul(31) ^ i)
+        .collect()
+}
+
+#[test]
+fn symbols_follow_the_losses() {
+    let mut pool = Pool::new(10, 100);
+    let mut sending = Sending::default();
+    let mut due_after = |sending: &mut Sending, from: u32| {
+        (1..=100).find(|i| {
+            let packet = numbered(&mut pool, from + i, &[7; 50], false);
+            sending.push(&packet);
+            sending.is_due(Instant::ZERO, false)
+        })
+    };
+    for _ in 0..50_000 {
+        sending.on_sent(PathId(0));
+    }
+    assert_eq!(due_after(&mut sending, 0), None, "none is lost");
+    sending.on_lost(30);
+    let few = due_after(&mut sending, 1_000);
+    let mut symbol = [0; MAX_SYMBOL_BYTES];
+    assert!(sending.take(1, &mut symbol).is_some());
+    sending.on_lost(300);
+    let many = due_after(&mut sending, 2_000);
+    assert!(few.is_some() && many < few, "{few:?}, {many:?}");
+    assert!(many >= Some(8), "an eighth at most");
+    assert!(sending.carries(PathId(0)) && !sending.carries(PathId(1)));
+}
+
+#[test]
+fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
+    let (mut pool, now) = (Pool::new(10, 100), Instant::from_millis(5));
+    let mut sending = lossy();
+    for (count, is_expendable, due) in [(2, false, false), (9, true, false), (3, false, true)] {
+        for seq in 0..count {
+            sending.push(&numbered(&mut pool, seq, &[7; 50], is_expendable));
+            sending.rest(now);
+        }
+        let at = now + TAIL_AFTER;
+        assert!(!sending.is_due(now, true) && !sending.is_due(at, false));
+        assert_eq!(sending.is_due(at, true), due);
+        assert_eq!(sending.tail_due(), due.then_some(at));
+        let mut symbol = [0; MAX_SYMBOL_BYTES];
+        let _ = sending.take(0, &mut symbol);
+        assert!(!sending.is_due(at, true));
+    }
+    for seq in 0..5 {
+        sending.push(&numbered(&mut pool, seq, &[7; 50], false));
+        sending.rest(now);
+    }
+    assert!(sending.tail_due().is_some());
+    sending.give_up_tail(now + TAIL_AFTER);
+    assert_eq!(sending.tail_due(), None);
+    for seq in 5..10 {
+        sending.push(&numbered(&mut pool, seq, &[7; 50], false));
+        sending.rest(now + TAIL_AFTER * seq);
+        assert_eq!(sending.tail_due(), None, "a trickle");
+    }
+}
+
+#[test]
+fn what_is_lost_is_computed_and_told_three_times() {
+    let (mut pool, now) = (Pool::new(100, 100), Instant::from_millis(5));
+    let (mut sending, mut receiving) = (lossy(), Receiving::default());
+    let mut symbols = 0;
+    for seq in 0..200 {
+        let bytes = packet(seq);
+        sending.push(&numbered(&mut pool, seq, &bytes, false));
+        if seq % 50 != 33 && seq != 5 {
+            let mut source = 3_u16.to_be_bytes().to_vec();
+            source.extend(&bytes);
+            receiving.on_source(now, Seq(seq), &source, &mut pool);
+        }
+        if !sending.is_due(now, false) {
+            continue;
+        }
+        let mut symbol = [0; MAX_SYMBOL_BYTES];
+        let made = sending
+            .take(header(0, symbols).key(), &mut symbol)
+            .expect("due");
+        assert_eq!(made.count % COVERED_UNIT, 0);
+        let header = header(made.count, symbols);
+        receiving
+            .on_symbol(now, &header, made.first, &symbol[..made.len], &mut pool)
+            .expect("well formed");
+        symbols += 1;
+    }
+    // What came before the first symbol was not remembered.
+    for seq in [33, 83, 133, 183] {
+        let (found, flow_step, bytes) = receiving.pop().expect("found");
+        assert_eq!((found, flow_step), (Seq(seq), 3));
+        assert_eq!(bytes.as_slice(), packet(seq));
+    }
+    assert!(receiving.pop().is_none());
+    for _ in 0..3 {
+        let mut told = MissingWriter::default();
+        receiving.tell(&mut told);
+        let ranges: Vec<_> = told.ranges().expect("some").collect();
+        assert_eq!(ranges, [33, 83, 133, 183].map(|seq| (Seq(seq), 1)));
+    }
+    let mut told = MissingWriter::default();
+    receiving.tell(&mut told);
+    assert_eq!(told.ranges(), None);
+    sending.on_recovered(Seq(83), 1);
+    assert!(sending.has_recovered(Seq(83)) && !sending.has_recovered(Seq(83 + 1024)));
+}
+
+#[test]
+fn holes_are_given_time_only_while_symbols_come() {
+    let (mut pool, mut receiving) = (Pool::new(1, 100), Receiving::default());
+    assert_eq!(receiving.grace(Instant::ZERO), None);
+    for i in 0..40_u32 {
+        let now = Instant::from_millis(u64::from(i) * 4);
+        let result = receiving.on_symbol(now, &header(4, i), Seq(i), &[0; 50], &mut pool);
+        assert_eq!(result, Ok(()));
+    }
+    let grace = receiving.grace(Instant::from_millis(160)).expect("active");
+    assert!((6..12).contains(&grace.as_millis()), "{grace:?}");
+    assert_eq!(receiving.grace(Instant::from_millis(1_000)), None);
+    let later = Instant::from_millis(160) + Duration::from_secs(60);
+    receiving.on_source(later, Seq(500), &[0; 50], &mut pool);
+    assert!(!receiving.is_active(), "forgotten");
+}
+
+#[test]
+fn a_symbol_that_cannot_be_is_refused() {
+    let (mut pool, mut receiving) = (Pool::new(1, 100), Receiving::default());
+    let mut give = |receiving: &mut Receiving, bytes: &[u8]| {
+        receiving.on_symbol(Instant::ZERO, &header(8, 0), Seq(9), bytes, &mut pool)
+    };
+    assert_eq!(give(&mut receiving, &[1; 50]), Ok(()));
+    receiving.on_source(Instant::ZERO, Seq(9), &[0; 50], &mut Pool::new(1, 100));
+    for bytes in [&[0; MAX_SYMBOL_BYTES + 1][..], &[0]] {
+        assert_eq!(give(&mut receiving, bytes), Err(DropReason::Malformed));
+    }
+    assert_eq!(give(&mut receiving, &[1; 50]), Ok(()));
+}

@@ -1,0 +1,74 @@
+//! What paths lose comes back, most of it computed from repair symbols.
+
+use std::time::Duration;
+
+use pleach_core::{counters::DropReason, tunnel::TunnelStatus};
+
+use crate::world::{PathModel, World, connected};
+
+const PACKETS: u32 = 20_000;
+const FLOWS: u16 = 3;
+
+fn status(world: &World, host: usize) -> TunnelStatus {
+    let mut peers = world.hosts[host].endpoint.status();
+    peers.next().expect("a peer").1
+}
+
+/// Two paths that lose `loss_pct`, and a stream over them to the gateway, with answers.
+fn stream(loss_pct: u64, len: usize) -> World {
+    let paths = [10, 14].map(|millis| PathModel {
+        loss_pct,
+        ..PathModel::with_delay(millis)
+    });
+    let mut world = World::new(1, &paths, "adaptive", 7);
+    world
+        .run_until_true(Duration::from_secs(2), connected)
+        .expect("connects");
+    world.run_for(Duration::from_millis(500));
+    for number in 0..PACKETS {
+        // Of unlike lengths: what is recovered has its own.
+        let len = len - number as usize % 200;
+        world.send(0, 1, number as u16 % FLOWS, number, len);
+        if number % 10 == 0 {
+            world.send(1, 0, 0, number, 100);
+        }
+        world.run_for(Duration::from_micros(300));
+    }
+    world.run_for(Duration::from_secs(1));
+    world
+}
+
+#[test]
+fn random_losses_are_computed_and_nothing_is_lost_doubled_or_out_of_order() {
+    let world = stream(2, 1_400);
+    for flow in 0..FLOWS {
+        let numbers = world.numbers(1, flow);
+        let sent = (0..PACKETS).filter(|number| *number as u16 % FLOWS == flow);
+        assert_eq!(numbers, sent.collect::<Vec<_>>(), "flow {flow}");
+    }
+    let answers = (0..PACKETS).step_by(10).collect::<Vec<_>>();
+    assert_eq!(world.numbers(0, 0), answers);
+    for (_, packet) in &world.hosts[1].delivered {
+        let (_, number) = crate::world::number_of(packet);
+        assert_eq!(packet.len(), 1_400 - number as usize % 200);
+    }
+    let (sender, receiver) = (status(&world, 0), status(&world, 1));
+    let lost = u64::from(PACKETS) / 50;
+    assert!(receiver.recovered > lost * 3 / 4, "{receiver:?}");
+    assert!(sender.symbols[0] > receiver.symbols[1] && receiver.symbols[1] > lost);
+    assert!(sender.symbols[0] < u64::from(PACKETS) / 8, "{sender:?}");
+    assert_eq!(
+        world.hosts[1].endpoint.drops().get(DropReason::Malformed),
+        0
+    );
+}
+
+#[test]
+fn a_path_that_loses_nothing_is_soon_charged_nothing() {
+    let world = stream(0, 1_400);
+    let [sent, _] = status(&world, 0).symbols;
+    assert!(sent < u64::from(PACKETS) / 50, "{sent}");
+    let [answers, received] = status(&world, 1).symbols;
+    assert_eq!(received, sent);
+    assert!(answers < u64::from(PACKETS) / 100, "{answers}");
+}
