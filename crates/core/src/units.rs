@@ -17,6 +17,12 @@ use core::{
 pub struct Bitrate(u64);
 
 impl Bitrate {
+    /// What is left of this rate, at least none.
+    #[must_use]
+    pub const fn saturating_sub(self, rhs: Self) -> Self {
+        Self(self.0.saturating_sub(rhs.0))
+    }
+
     /// No rate at all.
     pub const ZERO: Self = Self(0);
 

@@ -71,8 +71,8 @@ pub struct RateControl {
     /// How fast the path is, is still being found out.
     is_searching: bool,
     round: Round,
-    /// What was sent in the last round trip.
-    sent_rate: Bitrate,
+    /// Whether a tenth more was sent than came in the last round trip.
+    is_overrun: bool,
     /// Since when there was neither a queue nor congestion.
     calm_since: Instant,
     losses: LossWindow,
@@ -96,8 +96,10 @@ pub struct Signals {
     pub floor_ppm: Option<u32>,
     /// Packets waited for the pacer.
     pub is_limited: bool,
-    /// All that was sent, UDP payload.
+    /// All that was sent and that the report says came, UDP payload.
     pub sent_bytes: u64,
+    /// See [`sent_bytes`](Self::sent_bytes).
+    pub received_bytes: u64,
     /// The pace so far.
     pub pace: Option<Bitrate>,
 }
@@ -154,8 +156,9 @@ struct Round {
     began_at: Instant,
     /// The largest rate delivered.
     rate: Bitrate,
-    /// All that had been sent.
+    /// All that had been sent and had come.
     sent_bytes: u64,
+    received_bytes: u64,
     /// Whether a quarter more than came had been sent in the round before.
     is_pushed: bool,
     pace: Option<Bitrate>,
@@ -202,7 +205,7 @@ impl Default for RateControl {
             is_search_wanted: true,
             is_searching: true,
             round: Round::default(),
-            sent_rate: Bitrate::ZERO,
+            is_overrun: false,
             calm_since: Instant::ZERO,
             losses: LossWindow::default(),
             ceiling: None,
@@ -244,7 +247,12 @@ impl RateControl {
         }
         let sent = signals.sent_bytes.saturating_sub(self.round.sent_bytes);
         let sent = Bitrate::from_transfer(Bytes::new(sent), elapsed).unwrap_or(Bitrate::ZERO);
-        self.sent_rate = sent;
+        let received = signals
+            .received_bytes
+            .saturating_sub(self.round.received_bytes);
+        let received =
+            Bitrate::from_transfer(Bytes::new(received), elapsed).unwrap_or(Bitrate::ZERO);
+        self.is_overrun = sent > received.scale(110, 100);
         let is_flat = self.round.is_pushed && max < self.round.rate.scale(5, 4);
         let flat_rounds = if is_flat {
             self.round.flat_rounds + 1 + u32::from(self.queue > self.high(max) * 2)
@@ -262,6 +270,7 @@ impl RateControl {
             began_at: now,
             rate: max,
             sent_bytes: signals.sent_bytes,
+            received_bytes: signals.received_bytes,
             is_pushed: sent > self.gross(max).scale(5, 4),
             pace: signals.pace,
             flat_rounds,
@@ -413,8 +422,7 @@ impl RateControl {
         let is_filled = self.queue >= low + low / 3;
         if self.is_search_wanted {
             // Jitter looks like a queue; but one that grows gets more than leaves it.
-            let is_pushed = self.sent_rate > self.gross(latest).scale(110, 100);
-            signals.is_limited && (is_at_pace || (is_filled && is_pushed))
+            signals.is_limited && (is_at_pace || (is_filled && self.is_overrun))
         } else {
             is_filled
         }
@@ -527,7 +535,10 @@ impl Drain {
             since: now,
             from: queue,
             most: Bitrate::ZERO,
-            pace: carried.scale(u64::from(100 - cut), 100).max(LEAST),
+            pace: carried
+                .scale(u64::from(100 - cut), 100)
+                .saturating_sub(UNPACED)
+                .max(LEAST),
             cut_percent: cut,
         }
     }
@@ -557,6 +568,8 @@ const LEAST_TEST: Duration = Duration::from_millis(250);
 const MEMORY: Duration = Duration::from_secs(60);
 /// A path without a queue for so long carries much more than it is given.
 const CALM: Duration = Duration::from_millis(500);
+/// Reports and probes, which no pacer holds: on a slow path they would undo a drain.
+const UNPACED: Bitrate = Bitrate::from_bps(80_000);
 /// No pace is lower.
 const LEAST: Bitrate = Bitrate::from_bps(200_000);
 /// Packets over which a share of losses is taken: 1 % of them has a standard deviation of 0.6 %.

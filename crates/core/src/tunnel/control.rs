@@ -381,6 +381,7 @@ impl Tunnel {
             floor_ppm: path.loss.floor_ppm(),
             is_limited,
             sent_bytes: path.sender.sent_bytes(),
+            received_bytes: report.received_bytes,
             pace: path.pacer.rate(),
         };
         let delivered = Delivered {

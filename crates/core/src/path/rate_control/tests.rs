@@ -100,6 +100,7 @@ impl Path {
             floor_ppm: floor.or(Some(0)),
             is_limited,
             sent_bytes: self.sent as u64,
+            received_bytes: self.received as u64,
             pace: self.pace(),
         };
         self.told = (received, lost);
