@@ -309,6 +309,7 @@ fn policies(criterion: &mut Criterion) {
             is_searching: false,
             loss_ppm: 0,
             in_flight: Bytes::new(10_000),
+            staged: Bytes::ZERO,
         })
         .collect();
     let all: [Policy; 8] = [

@@ -37,6 +37,7 @@ mod egress;
 mod ingress;
 mod losses;
 mod repairs;
+mod staged;
 mod status;
 
 pub use ingress::Incoming;
@@ -84,6 +85,8 @@ pub struct Tunnel {
     has_repairs: bool,
     /// What may be spent on lost ones.
     repairs: repairs::Budget,
+    /// Placed on paths that were not ready.
+    staged: staged::Staged,
     /// Dequeued, but the policy chose to wait.
     waiting: Option<Numbered>,
     /// The policy waits until then.
@@ -146,6 +149,7 @@ impl Tunnel {
             reinject: VecDeque::new(),
             has_repairs: false,
             repairs: repairs::Budget::default(),
+            staged: staged::Staged::default(),
             waiting: None,
             wait_until: None,
             release_at: None,
@@ -396,6 +400,8 @@ impl Tunnel {
         self.dropped
             .extend(self.reinject.drain(..).map(|numbered| numbered.packet));
         self.dropped
+            .extend(self.staged.drain().map(|numbered| numbered.packet));
+        self.dropped
             .extend(self.waiting.take().map(|numbered| numbered.packet));
         shared
             .drops
@@ -485,7 +491,10 @@ impl Tunnel {
 
     /// Whether a packet waits to be sent.
     fn has_packets(&self) -> bool {
-        !(self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none())
+        !(self.queue.is_empty()
+            && self.reinject.is_empty()
+            && self.staged.is_empty()
+            && self.waiting.is_none())
     }
 
     /// When a path that cannot send at `now` for its pacer may, if a packet waits.
