@@ -181,7 +181,7 @@ pub enum AnyScheduler {
     /// See [`MinRtt`].
     MinRtt(MinRtt),
     /// See [`Osia`].
-    Osia(Osia),
+    Osia(Box<Osia>),
     /// See [`Redundant`].
     Redundant(Redundant),
     /// See [`RoundRobin`].

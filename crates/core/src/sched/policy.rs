@@ -102,7 +102,7 @@ impl Policy {
             Self::EarliestArrival {} => AnyScheduler::EarliestArrival(EarliestArrival::new()),
             Self::Flow {} => AnyScheduler::Flow(FlowSticky),
             Self::MinRtt {} => AnyScheduler::MinRtt(MinRtt),
-            Self::Osia(settings) => AnyScheduler::Osia(Osia::new(*settings)),
+            Self::Osia(settings) => AnyScheduler::Osia(Box::new(Osia::new(*settings))),
             Self::Redundant {} => AnyScheduler::Redundant(Redundant),
             Self::RoundRobin {} => AnyScheduler::RoundRobin(RoundRobin::new()),
             Self::Single { link } => AnyScheduler::Single(Single::new(*link)),
