@@ -74,9 +74,15 @@ pub fn html(records: &[Record], experiments: &[Experiment], worlds: &Worlds) -> 
         for cell in experiment.cells.iter().filter(|cell| {
             worlds.sim.get(&cell.name).is_some() || worlds.lab.get(&cell.name).is_some()
         }) {
-            out += &format!("<code>{}</code> ", escape(&again(World::Sim, cell)));
+            let command = escape(&again(World::Sim, cell));
+            if !out.contains(&command) {
+                out += &format!("<code>{command}</code> ");
+            }
         }
-        out += "(or <code>lab run</code>).</p>\n</section>\n";
+        if experiment.cells.iter().any(|cell| cell.runs_in(World::Lab)) {
+            out += "(or <code>lab run</code>)";
+        }
+        out += ".</p>\n</section>\n";
         for figure in &experiment.figures {
             out += &drawn(figure, worlds);
         }
