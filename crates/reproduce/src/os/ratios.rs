@@ -131,7 +131,8 @@ fn disorder(cells: Vec<String>) -> Target {
         checks,
         cells,
         order: &[],
-        known: "",
+        known: "with 2 % of loss each run has some ten events that no order avoids: flow-level, which is always in order, has 9.0 \
+                in the mean, OSIA 15.7, round robin 23.6",
     }
 }
 
@@ -184,7 +185,8 @@ fn goodputs(cells: Vec<String>) -> Target {
         checks,
         cells,
         order: &[],
-        known: "",
+        known: "with 2 % of loss the windows bound what a line carries, so no goodput follows the rate: from equal rates to the \
+                five-fold, OSIA grows from 1.0 to 1.6 Mbit/s, flow-level from 0.9 to 1.0, round robin from 0.6 to 1.0",
     }
 }
 
