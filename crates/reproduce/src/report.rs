@@ -79,7 +79,9 @@ pub fn html(records: &[Record], experiments: &[Experiment], worlds: &Worlds) -> 
                 out += &format!("<code>{command}</code> ");
             }
         }
-        if experiment.cells.iter().any(|cell| cell.runs_in(World::Lab)) {
+        let mut cells = experiment.cells.iter();
+        let in_lab = cells.any(|cell| cell.runs_in(World::Lab));
+        if in_lab {
             out += "(or <code>lab run</code>)";
         }
         out += ".</p>\n</section>\n";

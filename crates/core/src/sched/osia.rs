@@ -60,12 +60,16 @@ impl Scheduler for Osia {
         };
         self.planner.update(
             now,
-            paths.iter().filter(is_mine).map(|path| Line {
-                id: path.id,
-                rate: path.rate.unwrap_or(UNKNOWN_RATE),
-                delay: delay(path),
-                waiting: path.staged,
-                is_free: path.ready,
+            paths.iter().filter(is_mine).map(|path| {
+                let rate = path.rate.unwrap_or(UNKNOWN_RATE);
+                Line {
+                    id: path.id,
+                    rate,
+                    delay: path.extra_delay,
+                    // What stands in the path's own queue waits as well.
+                    waiting: path.staged + rate.bytes_in(path.queue_delay),
+                    is_free: path.ready,
+                }
             }),
         );
         if packet.is_expendable {
