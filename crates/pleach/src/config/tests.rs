@@ -425,6 +425,8 @@ fn every_policy_is_accepted_under_its_name() {
 
 #[test]
 fn all_keys_of_osia_reach_the_policy() {
+    use core::time::Duration;
+
     use pleach_core::sched::osia::{Faucets, OsiaSettings};
 
     let files = Files::new();

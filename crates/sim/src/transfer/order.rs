@@ -75,8 +75,8 @@ impl Order {
 #[derive(Debug)]
 pub(super) enum Scheduling {
     /// One of the tunnel's policies, all paths ready.
-    Policy(AnyScheduler),
-    Planner(Planner),
+    Policy(Box<AnyScheduler>),
+    Planner(Box<Planner>),
     Window,
     /// The line of each flow.
     Flow(Vec<usize>),
@@ -85,15 +85,15 @@ pub(super) enum Scheduling {
 impl Scheduling {
     pub(super) fn new(order: Order, lines: &[Line], flows: &[usize], packet: Bytes) -> Self {
         let planner = |faucets| {
-            Self::Planner(Planner::new(OsiaSettings {
+            Self::Planner(Box::new(Planner::new(OsiaSettings {
                 faucets,
                 ..OsiaSettings::default()
-            }))
+            })))
         };
         match order {
-            Order::RoundRobin => Self::Policy(Policy::RoundRobin {}.build()),
-            Order::Weighted => Self::Policy(Policy::Weighted {}.build()),
-            Order::EarliestArrival => Self::Policy(Policy::EarliestArrival {}.build()),
+            Order::RoundRobin => Self::Policy(Box::new(Policy::RoundRobin {}.build())),
+            Order::Weighted => Self::Policy(Box::new(Policy::Weighted {}.build())),
+            Order::EarliestArrival => Self::Policy(Box::new(Policy::EarliestArrival {}.build())),
             Order::Window => Self::Window,
             Order::Osia => planner(Faucets::Smooth),
             Order::OsiaRandom => planner(Faucets::Random),
