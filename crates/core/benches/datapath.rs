@@ -19,7 +19,7 @@ use pleach_core::{
     path::link::Link,
     queue::{Queue, QueueConfig},
     resequencer::{Arrival, Resequencer, Way},
-    sched::{AwiSettings, PacketInfo, PathView, Pick, Policy, Scheduler},
+    sched::{AwiSettings, OsiaSettings, PacketInfo, PathView, Pick, Policy, Scheduler},
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -313,13 +313,15 @@ fn policies(criterion: &mut Criterion) {
             is_searching: false,
             loss_ppm: 0,
             in_flight: Bytes::new(10_000),
+            staged: Bytes::ZERO,
         })
         .collect();
-    let all: [Policy; 8] = [
+    let all: [Policy; 9] = [
         Policy::Awi(AwiSettings::default()),
         Policy::EarliestArrival {},
         Policy::Flow {},
         Policy::MinRtt {},
+        Policy::Osia(OsiaSettings::default()),
         Policy::Redundant {},
         Policy::RoundRobin {},
         Policy::Single { link: None },

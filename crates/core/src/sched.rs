@@ -22,6 +22,7 @@ pub use self::{
     earliest_arrival::EarliestArrival,
     flow::FlowSticky,
     min_rtt::MinRtt,
+    osia::{Osia, OsiaSettings},
     policy::Policy,
     redundant::Redundant,
     round_robin::RoundRobin,
@@ -35,6 +36,7 @@ mod earliest_arrival;
 mod flow;
 mod line;
 mod min_rtt;
+pub mod osia;
 mod policy;
 mod redundant;
 mod round_robin;
@@ -73,6 +75,8 @@ pub struct PathView {
     pub loss_ppm: u32,
     /// Bytes sent and not yet reported received or lost.
     pub in_flight: Bytes,
+    /// Bytes that wait at this end for this path: see [`Pick::One`].
+    pub staged: Bytes,
 }
 
 /// What a policy may know of the packet it places.
@@ -93,7 +97,9 @@ pub struct PacketInfo {
 pub enum Pick {
     /// Send nothing now: a better path will soon have room. Ask again after the next input or pacer release.
     Wait,
-    /// Send on `paths[index]`.
+    /// Send on `paths[index]`. If that is usable and not ready, which only a policy names that [looks
+    /// ahead](AnyScheduler::looks_ahead): keep for it, to be sent once it is, after what is kept for it already and before
+    /// anything new; the next packet is asked for at once.
     One(usize),
     /// Send a copy on every `paths[i]` whose bit `i` is set; at least one is.
     Copies(u16),
@@ -140,7 +146,7 @@ pub trait Scheduler {
     ///
     /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`], ids below
     /// that, at least one [`ready`](PathView::ready). The set may change from call to call. The answer names ready
-    /// paths only, and is [`Pick::Wait`] only where the policy's doc says so, or when against the rule no path is
+    /// paths only (but see [`Pick::One`]), and is [`Pick::Wait`] only where the policy's doc says so, or when against the rule no path is
     /// ready. Ties break towards the lower id unless the policy's doc says otherwise. The same calls give the same
     /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
@@ -189,6 +195,8 @@ pub enum AnyScheduler {
     Flow(FlowSticky),
     /// See [`MinRtt`].
     MinRtt(MinRtt),
+    /// See [`Osia`].
+    Osia(Box<Osia>),
     /// See [`Redundant`].
     Redundant(Redundant),
     /// See [`RoundRobin`].
@@ -213,7 +221,7 @@ impl AnyScheduler {
             | Self::Redundant(_)
             | Self::RoundRobin(_)
             | Self::Weighted(_) => true,
-            Self::Awi(_) | Self::Flow(_) | Self::Single(_) => false,
+            Self::Awi(_) | Self::Flow(_) | Self::Osia(_) | Self::Single(_) => false,
         }
     }
 
@@ -226,11 +234,18 @@ impl AnyScheduler {
             Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
+            | Self::Osia(_)
             | Self::Redundant(_)
             | Self::RoundRobin(_)
             | Self::Single(_)
             | Self::Weighted(_) => Pacing::Full,
         }
+    }
+
+    /// Whether it places packets on paths that are not ready, so that later ones leave before them.
+    #[must_use]
+    pub const fn looks_ahead(&self) -> bool {
+        matches!(self, Self::Osia(_))
     }
 
     /// Whether lost packets are sent again.
@@ -248,6 +263,7 @@ impl AnyScheduler {
             | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
+            | Self::Osia(_)
             | Self::Redundant(_)
             | Self::RoundRobin(_)
             | Self::Single(_)
@@ -264,6 +280,7 @@ impl Scheduler for AnyScheduler {
             Self::EarliestArrival(policy) => policy.pick(now, paths, packet),
             Self::Flow(policy) => policy.pick(now, paths, packet),
             Self::MinRtt(policy) => policy.pick(now, paths, packet),
+            Self::Osia(policy) => policy.pick(now, paths, packet),
             Self::Redundant(policy) => policy.pick(now, paths, packet),
             Self::RoundRobin(policy) => policy.pick(now, paths, packet),
             Self::Single(policy) => policy.pick(now, paths, packet),
@@ -281,6 +298,7 @@ impl Scheduler for AnyScheduler {
         match self {
             Self::Adaptive(policy) => policy.detour(now, paths, flow_hash, index),
             Self::Awi(_)
+            | Self::Osia(_)
             | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
@@ -310,6 +328,7 @@ impl Scheduler for AnyScheduler {
             | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
+            | Self::Osia(_)
             | Self::Redundant(_)
             | Self::RoundRobin(_)
             | Self::Single(_)

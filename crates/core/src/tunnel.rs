@@ -40,6 +40,7 @@ mod fec;
 mod ingress;
 mod losses;
 mod repairs;
+mod staged;
 mod status;
 mod templates;
 
@@ -99,6 +100,8 @@ pub struct Tunnel {
     /// Repair symbols out, and in.
     fec_sending: fec::Sending,
     fec_receiving: fec::Receiving,
+    /// Placed on paths that were not ready.
+    staged: staged::Staged,
     /// Dequeued, but the policy chose to wait.
     waiting: Option<Numbered>,
     /// The policy waits until then.
@@ -171,6 +174,7 @@ impl Tunnel {
             repairs: repairs::Budget::default(),
             fec_sending: fec::Sending::default(),
             fec_receiving: fec::Receiving::default(),
+            staged: staged::Staged::default(),
             waiting: None,
             wait_until: None,
             release_at: None,
@@ -436,6 +440,8 @@ impl Tunnel {
         self.dropped
             .extend(self.reinject.drain(..).map(|numbered| numbered.packet));
         self.dropped
+            .extend(self.staged.drain().map(|numbered| numbered.packet));
+        self.dropped
             .extend(self.waiting.take().map(|numbered| numbered.packet));
         shared
             .drops
@@ -529,7 +535,10 @@ impl Tunnel {
 
     /// Whether a packet waits to be sent.
     fn has_packets(&self) -> bool {
-        !(self.queue.is_empty() && self.reinject.is_empty() && self.waiting.is_none())
+        !(self.queue.is_empty()
+            && self.reinject.is_empty()
+            && self.staged.is_empty()
+            && self.waiting.is_none())
     }
 
     /// When a path that cannot send at `now` for its pacer may, if a packet waits.

@@ -155,6 +155,7 @@ pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
         SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},
         SchedulerConfig::Flow => Policy::Flow {},
         SchedulerConfig::MinRtt => Policy::MinRtt {},
+        SchedulerConfig::Osia(settings) => Policy::Osia(*settings),
         SchedulerConfig::Redundant => Policy::Redundant {},
         SchedulerConfig::RoundRobin => Policy::RoundRobin {},
         SchedulerConfig::Single { link } => Policy::Single {

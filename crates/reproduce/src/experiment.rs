@@ -3,9 +3,12 @@
 use core::time::Duration;
 use std::{collections::BTreeMap, path::Path};
 
+use anyhow::Context as _;
 use pleach_sim::{
     report::Chart,
+    results::World,
     scenario::{Files, Scenario, ScenarioError},
+    transfer::Transfer,
 };
 
 use crate::runs::Runs;
@@ -31,13 +34,25 @@ pub struct Experiment {
     pub figures: Vec<Figure>,
 }
 
-/// One scenario.
+/// One thing that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// Name of its files, unique among all experiments.
     pub name: String,
-    /// The scenario file's text. It reads no other files.
+    /// The file's text. It reads no other files.
     pub toml: String,
+    /// What kind of file.
+    pub kind: Kind,
+}
+
+/// What a cell's file describes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A [`Scenario`], for both worlds.
+    #[default]
+    Scenario,
+    /// A [`Transfer`], for the simulator only; the experiment it belongs to.
+    Transfer(&'static str),
 }
 
 /// A published statement.
@@ -159,11 +174,29 @@ impl Cell {
         Scenario::parse(&self.toml, &mut files)
     }
 
-    /// How long the scenario lasts; zero if it has a mistake.
+    /// The transfer.
+    ///
+    /// # Errors
+    /// The first mistake in its text.
+    pub fn transfer(&self) -> anyhow::Result<Transfer> {
+        Transfer::parse(&self.toml).with_context(|| format!("transfer `{}`", self.name))
+    }
+
+    /// How long the scenario lasts; zero if it has a mistake, or is none.
     #[must_use]
     pub fn duration(&self) -> Duration {
-        self.scenario()
-            .map_or(Duration::ZERO, |scenario| scenario.duration)
+        match self.kind {
+            Kind::Scenario => self
+                .scenario()
+                .map_or(Duration::ZERO, |scenario| scenario.duration),
+            Kind::Transfer(_) => Duration::ZERO,
+        }
+    }
+
+    /// Whether it can run in `world`.
+    #[must_use]
+    pub fn runs_in(&self, world: World) -> bool {
+        world == World::Sim || self.kind == Kind::Scenario
     }
 }
 

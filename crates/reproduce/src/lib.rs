@@ -1,7 +1,8 @@
 //! Published figures, measured again.
 //!
-//! A paper is a folder of experiments ([`l3`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
-//! `pleach sim run` and `pleach lab run` take as it is, and [`Target`]s, each with an id, what was published, the range
+//! A paper is a folder of experiments ([`l3`], [`os`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
+//! `pleach sim run` and `pleach lab run` take as it is, or a transfer ([`pleach_sim::transfer`]), which only the simulator
+//! has, and [`Target`]s, each with an id, what was published, the range
 //! in which a measurement counts as the same with the reason for that range, and how it is read off the results.
 //!
 //! [`run()`] writes the scenarios, runs them in one world, keeps their results and judges. All of it lies below one
@@ -9,7 +10,7 @@
 //! stands beside what this one did:
 //!
 //! ```text
-//! DIR/scenarios/CELL.toml       what ran
+//! DIR/scenarios/CELL.toml       what ran; transfers lie in DIR/transfers
 //! DIR/runs/sim/CELL.json        what it gave, as `results.json` of a run; likewise lab
 //! DIR/results.json              one record a target
 //! DIR/report.html               the same as a table, and the figures, simulated and lab side by side
@@ -21,6 +22,7 @@
 mod evaluate;
 mod experiment;
 pub mod l3;
+pub mod os;
 mod registry;
 mod report;
 mod run;
@@ -28,7 +30,7 @@ mod runs;
 pub mod series;
 
 pub use evaluate::{Measured, Part, Record, Verdict, evaluate};
-pub use experiment::{Cell, Check, Draw, Experiment, Figure, Measure, Panel, Range, Target};
+pub use experiment::{Cell, Check, Draw, Experiment, Figure, Kind, Measure, Panel, Range, Target};
 pub use registry::{Unknown, all, list, select};
 pub use report::{html, table};
 pub use run::{Runner, run};

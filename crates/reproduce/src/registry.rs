@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::{experiment::Experiment, l3, run::expected_seconds};
+use crate::{experiment::Experiment, l3, os, run::expected_seconds};
 
 /// All experiments, papers in order.
 #[must_use]
 pub fn all() -> Vec<Experiment> {
-    l3::experiments()
+    let mut all = l3::experiments();
+    all.extend(os::experiments());
+    all
 }
 
 /// Something was asked for that there is not.

@@ -74,11 +74,19 @@ pub fn html(records: &[Record], experiments: &[Experiment], worlds: &Worlds) -> 
         for cell in experiment.cells.iter().filter(|cell| {
             worlds.sim.get(&cell.name).is_some() || worlds.lab.get(&cell.name).is_some()
         }) {
-            out += &format!("<code>{}</code> ", escape(&again(World::Sim, cell)));
+            let command = escape(&again(World::Sim, cell));
+            if !out.contains(&command) {
+                out += &format!("<code>{command}</code> ");
+            }
         }
-        out += "(or <code>lab run</code>).</p>\n</section>\n";
+        let mut cells = experiment.cells.iter();
+        let in_lab = cells.any(|cell| cell.runs_in(World::Lab));
+        if in_lab {
+            out += "(or <code>lab run</code>)";
+        }
+        out += ".</p>\n</section>\n";
         for figure in &experiment.figures {
-            out += &drawn(figure, worlds);
+            out += &drawn(figure, worlds, in_lab);
         }
     }
     page("Published figures, measured again", STYLE, &out)
@@ -125,7 +133,11 @@ fn target_table(records: &[Record]) -> String {
     out
 }
 
-fn drawn(figure: &Figure, worlds: &Worlds) -> String {
+fn drawn(figure: &Figure, worlds: &Worlds, in_lab: bool) -> String {
+    let drawn_in: &[World] = match in_lab {
+        true => &[World::Sim, World::Lab],
+        false => &[World::Sim],
+    };
     let mut out = format!(
         "<figure id=\"{}\">\n<figcaption><h2>{}</h2><p>{}</p></figcaption>\n",
         escape(figure.id),
@@ -135,19 +147,20 @@ fn drawn(figure: &Figure, worlds: &Worlds) -> String {
     let mut explained = Vec::new();
     for panel in &figure.panels {
         out += &format!("<h3>{}</h3>\n", escape(&panel.title));
-        let charts = [World::Sim, World::Lab].map(|world| (panel.draw)(worlds.of(world)));
+        let charts = drawn_in.iter().map(|world| (panel.draw)(worlds.of(*world)));
+        let charts: Vec<_> = charts.collect();
         let entries = charts.iter().flatten().next().map(|chart| chart.legend());
         if let Some(entries) = entries.filter(|entries| *entries != explained) {
             out += &legend(&entries);
             explained = entries;
         }
         out += "<div class=\"pair\">\n";
-        for (world, chart) in [World::Sim, World::Lab].into_iter().zip(charts) {
+        for (world, chart) in drawn_in.iter().zip(charts) {
             let svg = chart.and_then(|chart| chart.svg(WIDTH, HEIGHT));
             let drawing = svg.unwrap_or_else(|| "<p class=\"nodata\">not run</p>\n".to_owned());
             out += &format!(
                 "<div><p class=\"world\">{}</p>{drawing}</div>\n",
-                name(world)
+                name(*world)
             );
         }
         out += "</div>\n";

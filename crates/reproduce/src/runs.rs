@@ -11,7 +11,7 @@ use pleach_sim::results::{Results, World};
 
 use crate::{
     evaluate::name,
-    experiment::{Cell, Experiment},
+    experiment::{Cell, Experiment, Kind},
 };
 
 /// What ran in one world, by the cells' names.
@@ -76,7 +76,7 @@ impl Directory {
     /// If it cannot be made.
     pub fn new(path: &Path) -> anyhow::Result<Self> {
         let this = Self(path.to_owned());
-        for dir in ["scenarios", "runs/sim", "runs/lab"] {
+        for dir in ["scenarios", "transfers", "runs/sim", "runs/lab"] {
             let dir = path.join(dir);
             fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         }
@@ -156,7 +156,11 @@ impl Directory {
     }
 
     fn scenario(&self, cell: &Cell) -> PathBuf {
-        self.0.join("scenarios").join(format!("{}.toml", cell.name))
+        let folder = match cell.kind {
+            Kind::Scenario => "scenarios",
+            Kind::Transfer(_) => "transfers",
+        };
+        self.0.join(folder).join(format!("{}.toml", cell.name))
     }
 
     fn run(&self, cell: &Cell, world: World) -> PathBuf {

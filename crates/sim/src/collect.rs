@@ -250,6 +250,8 @@ fn flow_result(
         reorder_depth_max: flow.reorder_depth_max,
         longest_gap_ms: gap.map(millis),
         retransmits: flow.retransmits,
+        dup_ack_events: None,
+        timeouts: None,
     }
 }
 

@@ -19,4 +19,5 @@ pub mod run;
 pub mod scenario;
 pub mod tcp;
 mod traffic;
+pub mod transfer;
 mod world;

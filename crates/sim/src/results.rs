@@ -113,6 +113,12 @@ pub struct FlowResult {
     pub longest_gap_ms: Option<f64>,
     /// Segments the sender sent again (TCP), packets it took for lost (QUIC).
     pub retransmits: Option<u64>,
+    /// Third acknowledgements in a row that miss the same packet, a mean over runs (transfers only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dup_ack_events: Option<f64>,
+    /// Retransmission timeouts, a mean over runs (transfers only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<f64>,
 }
 
 /// Kind of traffic.

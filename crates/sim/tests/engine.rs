@@ -12,6 +12,8 @@ mod clients;
 mod faults;
 #[path = "engine/ops.rs"]
 mod ops;
+#[path = "engine/osia.rs"]
+mod osia;
 #[path = "engine/pair.rs"]
 mod pair;
 #[path = "engine/ranks.rs"]

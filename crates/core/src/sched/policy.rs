@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::{
-    Adaptive, AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Redundant,
-    RoundRobin, Single, Weighted,
+    Adaptive, AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Osia,
+    OsiaSettings, Redundant, RoundRobin, Single, Weighted,
 };
 use crate::ids::PathId;
 
@@ -25,6 +25,8 @@ pub enum Policy<L = PathId> {
     Flow {},
     /// See [`MinRtt`].
     MinRtt {},
+    /// See [`Osia`].
+    Osia(OsiaSettings),
     /// See [`Redundant`].
     Redundant {},
     /// See [`RoundRobin`].
@@ -46,6 +48,7 @@ impl<L> Policy<L> {
         "earliest-arrival",
         "flow",
         "min-rtt",
+        "osia",
         "redundant",
         "round-robin",
         "single",
@@ -61,6 +64,7 @@ impl<L> Policy<L> {
             Self::EarliestArrival {} => "earliest-arrival",
             Self::Flow {} => "flow",
             Self::MinRtt {} => "min-rtt",
+            Self::Osia(_) => "osia",
             Self::Redundant {} => "redundant",
             Self::RoundRobin {} => "round-robin",
             Self::Single { .. } => "single",
@@ -77,6 +81,7 @@ impl<L> Policy<L> {
             Self::EarliestArrival {} => Policy::EarliestArrival {},
             Self::Flow {} => Policy::Flow {},
             Self::MinRtt {} => Policy::MinRtt {},
+            Self::Osia(settings) => Policy::Osia(settings),
             Self::Redundant {} => Policy::Redundant {},
             Self::RoundRobin {} => Policy::RoundRobin {},
             Self::Single { link } => Policy::Single {
@@ -97,6 +102,7 @@ impl Policy {
             Self::EarliestArrival {} => AnyScheduler::EarliestArrival(EarliestArrival::new()),
             Self::Flow {} => AnyScheduler::Flow(FlowSticky),
             Self::MinRtt {} => AnyScheduler::MinRtt(MinRtt),
+            Self::Osia(settings) => AnyScheduler::Osia(Box::new(Osia::new(*settings))),
             Self::Redundant {} => AnyScheduler::Redundant(Redundant),
             Self::RoundRobin {} => AnyScheduler::RoundRobin(RoundRobin::new()),
             Self::Single { link } => AnyScheduler::Single(Single::new(*link)),

@@ -14,6 +14,7 @@ fn policies() -> Vec<(Policy, bool)> {
         (Policy::EarliestArrival {}, true),
         (Policy::Flow {}, true),
         (Policy::MinRtt {}, false),
+        (Policy::Osia(OsiaSettings::default()), true),
         (Policy::Redundant {}, false),
         (Policy::RoundRobin {}, false),
         (Policy::Single { link: None }, true),
@@ -55,6 +56,7 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
         is_searching: false,
         loss_ppm: 0,
         in_flight: Bytes::ZERO,
+        staged: Bytes::ZERO,
     })
     .collect()
 }
@@ -106,6 +108,7 @@ impl World {
                 let bps = rng.next_u64() >> rng.below(64);
                 path.rate = rng.chance(0.8).then_some(Bitrate::from_bps(bps));
                 path.in_flight = Bytes::new(rng.below(1_000_000));
+                path.staged = Bytes::new(rng.below(2) * rng.below(100_000));
                 path.queue_delay = Duration::from_micros(rng.below(50_000));
                 path.is_searching = rng.chance(0.5);
                 path.loss_ppm = u32::try_from(rng.below(50_000)).expect("small");
@@ -168,7 +171,9 @@ fn picks_name_ready_paths_and_only_those_that_may_wait_do() {
                 match scheduler.pick(world.now, &world.paths, &packet) {
                     Pick::Wait => assert!(may_wait, "{policy:?}"),
                     Pick::One(index) => {
-                        assert!(world.paths[index].ready, "{policy:?}");
+                        let path = &world.paths[index];
+                        let is_kept = path.usable && scheduler.looks_ahead();
+                        assert!(path.ready || is_kept, "{policy:?}");
                         sent += 1;
                     }
                     Pick::Shadowed {

@@ -4,8 +4,9 @@
 //!    from silent paths.
 //! 2. While some path is ready, the oldest packet of the fairest flow leaves the tunnel queue and gets its numbers. Not
 //!    before: a packet the queue drops must not look like a loss on a path.
-//! 3. The policy names the path, or the copies' paths, or waits. It sees the ranks above the lowest that has a ready path
-//!    as not usable, so a line of a higher rank carries what the cheaper ones have no room for.
+//! 3. The policy names the path, or the copies' paths, or waits, or has the packet kept for a path (`staged`). It sees the
+//!    ranks above the lowest that has a ready path as not usable, so a line of a higher rank carries what the cheaper
+//!    ones have no room for.
 //! 4. Header and packet are written into the path's batch and sealed there. The buffer is kept until the path reports.
 
 use core::time::Duration;
@@ -59,7 +60,8 @@ impl Tunnel {
 
     fn send_packets(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
         let mut is_held_back = self.view_paths(now);
-        while !out.is_full() {
+        self.send_staged(now, out, shared);
+        while !out.is_full() && !self.staged.is_full() {
             if !self.views.iter().any(|view| view.ready) {
                 if !is_held_back {
                     return;
@@ -89,11 +91,11 @@ impl Tunnel {
                 is_expendable: numbered.is_expendable,
                 backlog: self.queue.bytes(),
             };
-            let pick = match self.detour_of(&numbered) {
-                Some(index) => Pick::One(index),
-                None => self.scheduler.pick(now, &self.views, &info),
-            };
-            match pick {
+            if let Some(index) = self.detour_of(&numbered) {
+                self.send_once(now, index, numbered, is_reinjected, out, shared);
+                continue;
+            }
+            match self.scheduler.pick(now, &self.views, &info) {
                 Pick::Wait => {
                     self.wait_until = Some(now + WAIT);
                     if is_reinjected {
@@ -102,6 +104,9 @@ impl Tunnel {
                         self.waiting = Some(numbered);
                     }
                     return;
+                }
+                Pick::One(index) if !self.views[index].ready => {
+                    self.stage(index, numbered, is_reinjected)
                 }
                 Pick::One(index) => {
                     self.send_once(now, index, numbered, is_reinjected, out, shared)
@@ -140,7 +145,7 @@ impl Tunnel {
     }
 
     /// Sends on the path behind `self.views[index]`, and keeps the buffer until the path reports.
-    fn send_once(
+    pub(super) fn send_once(
         &mut self,
         now: Instant,
         index: usize,
@@ -426,6 +431,7 @@ impl Tunnel {
                 is_searching: path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(0),
                 in_flight: path.sender.in_flight(),
+                staged: self.staged.bytes(path.id),
             }
         }));
         let first = views

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pleach_core::sched::AwiSettings;
+use pleach_core::sched::{AwiSettings, osia::OsiaSettings};
 
 use super::{
     source::{ConfigError, Note},
@@ -10,6 +10,8 @@ use super::{
 };
 
 mod awi;
+mod osia;
+mod values;
 
 /// A scheduling policy with its keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(crate) enum SchedulerConfig {
     Flow,
     /// The ready path with the lowest round-trip time.
     MinRtt,
+    /// Out of order, so that all arrives in order.
+    Osia(OsiaSettings),
     /// A copy on every path.
     Redundant,
     /// One after the other.
@@ -47,6 +51,7 @@ impl SchedulerConfig {
             Self::EarliestArrival => "earliest-arrival",
             Self::Flow => "flow",
             Self::MinRtt => "min-rtt",
+            Self::Osia(_) => "osia",
             Self::Redundant => "redundant",
             Self::RoundRobin => "round-robin",
             Self::Single { .. } => "single",
@@ -63,6 +68,7 @@ impl SchedulerConfig {
             | Self::EarliestArrival
             | Self::Flow
             | Self::MinRtt
+            | Self::Osia(_)
             | Self::Redundant
             | Self::RoundRobin
             | Self::Weighted => None,
@@ -117,6 +123,7 @@ pub(super) fn read_table(
         "awi" => SchedulerConfig::Awi(awi::read(&table)?),
         "flow" => SchedulerConfig::Flow,
         "min-rtt" => SchedulerConfig::MinRtt,
+        "osia" => SchedulerConfig::Osia(osia::read(&table)?),
         "redundant" => SchedulerConfig::Redundant,
         "round-robin" => SchedulerConfig::RoundRobin,
         "single" => {
@@ -143,7 +150,7 @@ struct PolicySpec {
 }
 
 /// Every accepted policy.
-const POLICIES: [PolicySpec; 9] = [
+const POLICIES: [PolicySpec; 10] = [
     PolicySpec {
         name: "adaptive",
         keys: &["target_delay"],
@@ -163,6 +170,10 @@ const POLICIES: [PolicySpec; 9] = [
     PolicySpec {
         name: "min-rtt",
         keys: &[],
+    },
+    PolicySpec {
+        name: "osia",
+        keys: osia::KEYS,
     },
     PolicySpec {
         name: "redundant",

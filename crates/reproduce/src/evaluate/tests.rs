@@ -2,7 +2,7 @@ use pleach_sim::results::{FlowResult, Results};
 
 use super::*;
 use crate::{
-    experiment::{Cell, Range},
+    experiment::{Cell, Kind, Range},
     registry,
 };
 
@@ -35,6 +35,7 @@ fn experiment() -> Experiment {
             .map(|name| Cell {
                 name: name.to_owned(),
                 toml: String::new(),
+                kind: Kind::Scenario,
             })
             .to_vec(),
         targets: ORDER.iter().map(|id| target(id, ORDER)).collect(),

@@ -11,7 +11,7 @@ use pleach_sim::results::{FlowSeries, Results};
 
 use super::testbed::{self, PACKET_BYTES, Parameters, W_FIXED};
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Kind, Panel, Range, Target},
     runs::Runs,
     series,
 };
@@ -48,6 +48,7 @@ pub fn experiment() -> Experiment {
         cells: vec![Cell {
             name: CELL.to_owned(),
             toml,
+            kind: Kind::Scenario,
         }],
         targets: vec![shift_back(), bursts()],
         figures: figures(),

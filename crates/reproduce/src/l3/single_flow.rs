@@ -15,7 +15,7 @@ use pleach_sim::{
 
 use super::testbed::{self, DSL_MBPS, DSL_SYNC_MBPS, JITTER, PAYLOAD_BYTES, Parameters, W_FIXED};
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Kind, Panel, Range, Target},
     runs::Runs,
     series,
 };
@@ -102,7 +102,11 @@ jitter = \"{JITTER}\"
 ",
             rates.join(", ")
         );
-    Cell { name, toml }
+    Cell {
+        name,
+        toml,
+        kind: Kind::Scenario,
+    }
 }
 
 fn names(cells: impl IntoIterator<Item = (f64, u32)>) -> Vec<String> {

@@ -8,7 +8,7 @@ use core::ops::Range as Span;
 
 use super::testbed::{self, DSL_MBPS, Parameters};
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Measure, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Kind, Measure, Panel, Range, Target},
     runs::Runs,
     series,
 };
@@ -56,7 +56,11 @@ fn cell(t_dwd_ms: u32) -> Cell {
         + &testbed::tcp(1, 0.0, DURATION_S)
         + &testbed::udp("udp-41", 41.5, 10.0, 68.7)
         + &testbed::udp("udp-63", 63.0, 88.7, 165.1);
-    Cell { name, toml }
+    Cell {
+        name,
+        toml,
+        kind: Kind::Scenario,
+    }
 }
 
 fn target() -> Target {

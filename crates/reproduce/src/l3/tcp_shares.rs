@@ -3,7 +3,7 @@
 
 use super::testbed::{self, Parameters};
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Measure, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Kind, Measure, Panel, Range, Target},
     runs::Runs,
     series,
 };
@@ -48,7 +48,11 @@ fn cell(k: f64, flows: u32) -> Cell {
     let toml = testbed::scenario(&name, &about, DURATION_S, parameters)
         + &testbed::udp("udp", 62.0, 0.0, DURATION_S)
         + &testbed::tcp(flows, TCP_START_S, DURATION_S);
-    Cell { name, toml }
+    Cell {
+        name,
+        toml,
+        kind: Kind::Scenario,
+    }
 }
 
 fn target() -> Target {

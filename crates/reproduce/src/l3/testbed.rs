@@ -188,6 +188,7 @@ pub fn chart(results: &Results, label: &str, unit: &str, lines: Vec<ChartLine>) 
         label: label.to_owned(),
         unit: unit.to_owned(),
         interval_s: results.series.interval_ms / 1e3,
+        across: None,
         lines,
         at_least: 1.0,
     }

@@ -9,7 +9,9 @@ fn every_target_is_there_once() {
         .iter()
         .flat_map(|e| e.targets.iter().map(|t| t.id));
     let ids: Vec<&str> = ids.collect();
-    let wanted: BTreeSet<String> = (1..=16).map(|n| format!("R-L3-{n}")).collect();
+    let l3 = (1..=16).map(|n| format!("R-L3-{n}"));
+    let os = (1..=5).map(|n| format!("R-OS-{n}"));
+    let wanted: BTreeSet<String> = l3.chain(os).collect();
     assert_eq!(ids.len(), wanted.len(), "once each: {ids:?}");
     let ids: BTreeSet<String> = ids.into_iter().map(str::to_owned).collect();
     assert_eq!(ids, wanted);
@@ -59,7 +61,7 @@ fn names_differ_and_everything_is_explained() {
     }
 }
 
-use crate::experiment::Range;
+use crate::experiment::{Kind, Range};
 
 #[test]
 fn published_values_are_accepted_where_they_ought_to_be() {
@@ -101,6 +103,12 @@ fn orders_are_those_of_the_published_values() {
 #[test]
 fn scenarios_are_valid() {
     for cell in all().iter().flat_map(|experiment| &experiment.cells) {
+        if let Kind::Transfer(experiment) = cell.kind {
+            let transfer = cell.transfer().unwrap_or_else(|error| panic!("{error:#}"));
+            assert_eq!(transfer.name, cell.name);
+            assert!(transfer.name.starts_with(experiment) && !transfer.case.is_empty());
+            continue;
+        }
         let scenario = cell.scenario().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(scenario.name, cell.name);
         assert!(scenario.tunnel.is_some() && !scenario.traffic.is_empty());
@@ -122,8 +130,10 @@ fn selects_by_id_paper_and_experiment() {
     assert_eq!(chosen(&["R-L3-5"]), [(flow.clone(), 1, 1)]);
     assert_eq!(chosen(&["r-l3-16", "R-L3-5"]), [(flow.clone(), 2, 9)]);
     assert_eq!(chosen(&["l3-single-flow"]), [(flow, 12, 9)]);
-    assert_eq!(chosen(&["L3"]), chosen(&[]));
-    assert_eq!(chosen(&[]).len(), 4);
+    assert_eq!(chosen(&["L3"]).len(), 4);
+    assert_eq!(chosen(&["os"]).len(), 3);
+    assert_eq!(chosen(&["R-OS-4"]), [("os-in-order".to_owned(), 1, 1)]);
+    assert_eq!(chosen(&[]).len(), 4 + 3);
 }
 
 #[test]
@@ -152,5 +162,5 @@ fn the_list_names_all() {
         list.contains("R-L3-16") && list.contains("l3-tcp-shares"),
         "{list}"
     );
-    assert_eq!(list.lines().count(), 4 + 16);
+    assert_eq!(list.lines().count(), 4 + 16 + 3 + 5);
 }

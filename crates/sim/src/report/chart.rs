@@ -1,9 +1,9 @@
-//! A plot of named lines over time, for pages that draw more than one run.
+//! A plot of named lines over time or something else, for pages that draw more than one run.
 
-use super::plot::{Join, Timeline, largest, line_class};
+use super::plot::{Join, Timeline, across, largest, line_class};
 use crate::results::{Results, Series};
 
-/// Lines over time on common axes.
+/// Lines on common axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
     /// What is to be seen, for those who cannot see it.
@@ -12,6 +12,8 @@ pub struct Chart {
     pub unit: String,
     /// Length of a sample in seconds.
     pub interval_s: f64,
+    /// What the horizontal axis is if it is not time, and the name of each sample's place on it.
+    pub across: Option<(String, Vec<String>)>,
     /// The lines, drawn in order; at most 7 have colours of their own.
     pub lines: Vec<ChartLine>,
     /// Upper end of the vertical axis at least; the lines may raise it.
@@ -33,6 +35,9 @@ impl Chart {
     /// The drawing, `width` by about `height` pixels; `None` if there is nothing to draw.
     #[must_use]
     pub fn svg(&self, width: f64, height: f64) -> Option<String> {
+        if let Some((label, names)) = &self.across {
+            return across(self, label, names, width, height);
+        }
         let axis = Results {
             series: Series {
                 interval_ms: self.interval_s * 1e3,
@@ -67,7 +72,7 @@ impl Chart {
         self.classes().zip(names).collect()
     }
 
-    fn classes(&self) -> impl Iterator<Item = String> {
+    pub(super) fn classes(&self) -> impl Iterator<Item = String> {
         self.lines.iter().enumerate().map(|(index, line)| {
             if line.is_ideal {
                 "reference sum ideal".to_owned()
@@ -93,6 +98,7 @@ mod tests {
             label: "a <b>".to_owned(),
             unit: "Mbit/s".to_owned(),
             interval_s: 0.1,
+            across: None,
             lines: vec![
                 line("dsl", &[1.0, f64::NAN, 3.0], false),
                 line("ideal", &[2.0, 2.0], true),
@@ -106,5 +112,16 @@ mod tests {
             ("line c0 d0".to_owned(), "dsl".to_owned())
         );
         assert_eq!(Chart::default().svg(400.0, 200.0), None);
+        let places = ["one", "two", "three"].map(str::to_owned).to_vec();
+        let across = Some(("number of lines".to_owned(), places));
+        let svg = Chart { across, ..chart }.svg(400.0, 200.0);
+        let svg = svg.expect("there are values");
+        assert!(svg.contains("number of lines") && svg.contains("three: dsl 3"));
+        let across = Some((String::new(), Vec::new()));
+        let nothing = Chart {
+            across,
+            ..Chart::default()
+        };
+        assert_eq!(nothing.svg(400.0, 200.0), None);
     }
 }

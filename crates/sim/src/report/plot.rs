@@ -4,11 +4,13 @@
 //! a phone without a script. Colours are classes `c0`..`c6`, the Okabe-Ito set (Okabe and Ito, 2008), which people
 //! with any common colour blindness tell apart; lines differ in their dashes too (`d0`..`d3`).
 
+mod across;
 mod bars;
 mod events;
 mod time;
 mod timeline;
 
+pub(crate) use across::svg as across;
 pub(crate) use bars::{comparison, label_of, lateness};
 pub(crate) use events::describe;
 pub(crate) use time::{flow_goodput, ping, queue_delay, throughput};

@@ -49,6 +49,7 @@ fn a_silent_path_costs_no_packet_and_little_time_and_is_used_again() {
         "round-robin",
         "min-rtt",
         "earliest-arrival",
+        "osia",
         "flow",
         "redundant",
     ] {

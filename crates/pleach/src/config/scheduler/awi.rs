@@ -4,11 +4,8 @@ use core::{ops::RangeInclusive, time::Duration};
 
 use pleach_core::sched::{AwiSettings, Count, Dwd, Gain, LossSource, Wrr};
 
-use crate::config::{
-    network,
-    source::ConfigError,
-    table::{Table, Value},
-};
+use super::values::{time, word};
+use crate::config::{network, source::ConfigError, table::Table};
 
 /// All of them, in the order they are listed to the user.
 pub(super) const KEYS: &[&str] = &[
@@ -84,43 +81,6 @@ pub(super) fn read(table: &Table<'_>) -> Result<AwiSettings<String>, ConfigError
         [("block", Wrr::Block), ("smooth", Wrr::Smooth)],
     )?;
     Ok(settings)
-}
-
-/// Reads one of two words into `field`.
-fn word<T: Copy>(
-    table: &Table<'_>,
-    key: &str,
-    field: &mut T,
-    words: [(&str, T); 2],
-) -> Result<(), ConfigError> {
-    let Some(value) = table.optional(key) else {
-        return Ok(());
-    };
-    let chosen = words
-        .iter()
-        .find(|(word, _)| value.as_text() == Some(*word));
-    let [(usual, _), (other, _)] = words;
-    let Some((_, chosen)) = chosen else {
-        let what = format!("\"{usual}\" or \"{other}\"");
-        return Err(value.expected(&what, &format!("write \"{usual}\", or remove it")));
-    };
-    *field = *chosen;
-    Ok(())
-}
-
-fn time(
-    value: &Value<'_>,
-    range: &RangeInclusive<Duration>,
-    example: &str,
-) -> Result<Duration, ConfigError> {
-    let show = |time: &Duration| humantime::format_duration(*time);
-    let (least, most) = (show(range.start()), show(range.end()));
-    let what = format!("a duration from \"{least}\" to \"{most}\"");
-    let remedy = format!("write for example \"{example}\"");
-    humantime::parse_duration(value.text(&what, &remedy)?)
-        .ok()
-        .filter(|time| range.contains(time))
-        .ok_or_else(|| value.expected(&what, &remedy))
 }
 
 const T_DWD: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);

@@ -1,0 +1,90 @@
+//! `osia`: data leave out of order so that they arrive in order.
+//!
+//! Wang, Liao, Li, "OSIA: Out-of-order Scheduling for In-order Arriving in concurrent multi-path transfer" (2012). What goes over
+//! which line follows from *progressive water-filling* ([`plan`]), is carried out by *cascaded leaky buckets with
+//! faucets* (`buckets`), and planned anew when a period is over or something changes ([`Planner`]). Three users: this
+//! policy, for packets; striping of a connection, for its chunks; the simulator's sender, for the paper's evaluation.
+//!
+//! In the tunnel a packet gets its path in the order of the data, as under every policy. What is different: its path may
+//! not be ready. Then it stays with the tunnel *for that path* ([`Pick::One`]), and the next packet is asked for, until
+//! there is one for a path that is ready. So a slow path is ahead of a quick one by the difference of their delays.
+//! That needs a queue of `sum(rate_i * (d_max - d_i))`; as long as it is shorter, lines are filled from the quickest on, and
+//! a slow line gets nothing before the quick ones are filled up to its delay.
+//!
+//! Pure acknowledgements may come in any order: they take the quickest ready path at once.
+
+use super::{PacketInfo, PathView, Pick, Scheduler};
+use crate::{time::Instant, units::Bitrate};
+
+mod buckets;
+pub mod plan;
+mod planner;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    planner::{Line, Planner},
+    settings::{Faucets, OsiaSettings},
+};
+
+/// Fills the paths of the lowest rank in the order of the data; the others are spare. Ignores weight.
+///
+/// Waits while no path of that rank is ready. Names paths that are not.
+#[derive(Clone, Debug)]
+pub struct Osia {
+    planner: Planner,
+}
+
+impl Osia {
+    /// Begins with all paths empty.
+    #[must_use]
+    pub fn new(settings: OsiaSettings) -> Self {
+        Self {
+            planner: Planner::new(settings),
+        }
+    }
+}
+
+impl Scheduler for Osia {
+    fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
+        let usable = paths.iter().filter(|path| path.usable);
+        let rank = usable.map(|path| path.cost).min();
+        let is_mine = |path: &&PathView| path.usable && Some(path.cost) == rank;
+        let ready = paths.iter().enumerate();
+        let Some((quickest, _)) = ready
+            .filter(|(_, path)| path.ready && is_mine(path))
+            .min_by_key(|(_, path)| (delay(path), path.id))
+        else {
+            return Pick::Wait;
+        };
+        self.planner.update(
+            now,
+            paths.iter().filter(is_mine).map(|path| {
+                let rate = path.rate.unwrap_or(UNKNOWN_RATE);
+                Line {
+                    id: path.id,
+                    rate,
+                    delay: path.extra_delay,
+                    // What stands in the path's own queue waits as well.
+                    waiting: path.staged + rate.bytes_in(path.queue_delay),
+                    is_free: path.ready,
+                }
+            }),
+        );
+        if packet.is_expendable {
+            self.planner.note(now, paths[quickest].id, packet.len);
+            return Pick::One(quickest);
+        }
+        let id = self.planner.assign(now, packet.len);
+        let mine = paths.iter().position(|path| Some(path.id) == id);
+        Pick::One(mine.unwrap_or(quickest))
+    }
+}
+
+fn delay(path: &PathView) -> core::time::Duration {
+    path.extra_delay.saturating_add(path.queue_delay)
+}
+
+/// What a path carries before that is known.
+const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);

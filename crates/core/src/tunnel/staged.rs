@@ -1,0 +1,126 @@
+//! Packets that have their path and wait until it is ready: [`Pick::One`](crate::sched::Pick::One) under a policy that
+//! looks ahead.
+//!
+//! They have left the tunnel queue and have their numbers, so nothing is dropped here. If their path stops being usable,
+//! they are placed anew, in their order, before anything else.
+//!
+//! Bound: [`MAX_PACKETS`] over all paths. At the bound nothing new is placed until a path has sent some.
+
+use std::collections::VecDeque;
+
+use super::{Shared, Tunnel};
+use crate::{
+    ids::PathId, path::sender::Numbered, sched::PathView, time::Instant, transmit::TxQueue,
+    units::Bytes, wire::header::DATA_OVERHEAD,
+};
+
+/// What waits for each path.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    /// By path id; empty until something waits.
+    lanes: Vec<Lane>,
+    packets: usize,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// And whether it is sent again.
+    packets: VecDeque<(Numbered, bool)>,
+    bytes: Bytes,
+}
+
+impl Staged {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.packets >= MAX_PACKETS
+    }
+
+    /// Bytes on the wire that wait for a path.
+    pub(super) fn bytes(&self, id: PathId) -> Bytes {
+        let lane = self.lanes.get(id.index());
+        lane.map_or(Bytes::ZERO, |lane| lane.bytes)
+    }
+
+    pub(super) fn push(&mut self, id: PathId, numbered: Numbered, is_reinjected: bool) {
+        if self.lanes.is_empty() {
+            self.lanes.resize_with(PathId::MAX, Lane::default);
+        }
+        let lane = &mut self.lanes[id.index() % PathId::MAX];
+        lane.bytes += wire_len(&numbered);
+        lane.packets.push_back((numbered, is_reinjected));
+        self.packets += 1;
+    }
+
+    fn pop(&mut self, id: PathId) -> Option<(Numbered, bool)> {
+        let lane = self.lanes.get_mut(id.index())?;
+        let next = lane.packets.pop_front()?;
+        lane.bytes = lane.bytes - wire_len(&next.0);
+        self.packets -= 1;
+        Some(next)
+    }
+
+    /// Takes all packets out, lane by lane.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Numbered> {
+        self.packets = 0;
+        let lanes = core::mem::take(&mut self.lanes);
+        lanes
+            .into_iter()
+            .flat_map(|lane| lane.packets)
+            .map(|(numbered, _)| numbered)
+    }
+}
+
+impl Tunnel {
+    /// Sends what waits for paths that are ready now.
+    pub(super) fn send_staged(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
+        if self.staged.is_empty() {
+            return;
+        }
+        self.recall_staged();
+        for index in 0..self.views.len() {
+            let id = self.views[index].id;
+            while self.views[index].ready && !out.is_full() {
+                let Some((numbered, is_reinjected)) = self.staged.pop(id) else {
+                    break;
+                };
+                self.send_once(now, index, numbered, is_reinjected, out, shared);
+            }
+            self.views[index].staged = self.staged.bytes(id);
+        }
+    }
+
+    /// Keeps a packet for the path behind `self.views[index]`.
+    pub(super) fn stage(&mut self, index: usize, numbered: Numbered, is_reinjected: bool) {
+        let id = self.views[index].id;
+        self.staged.push(id, numbered, is_reinjected);
+        self.views[index].staged = self.staged.bytes(id);
+    }
+
+    /// Takes back what waits for paths that may not be used any more.
+    fn recall_staged(&mut self) {
+        let mut is_recalled = false;
+        for id in (0..PathId::MAX).filter_map(|id| u8::try_from(id).ok().map(PathId)) {
+            let is_usable = |view: &PathView| view.id == id && view.usable;
+            if self.staged.bytes(id) == Bytes::ZERO || self.views.iter().any(is_usable) {
+                continue;
+            }
+            while let Some((numbered, _)) = self.staged.pop(id) {
+                self.reinject.push_back(numbered);
+                is_recalled = true;
+            }
+        }
+        if is_recalled {
+            self.sort_reinjected();
+        }
+    }
+}
+
+fn wire_len(numbered: &Numbered) -> Bytes {
+    Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD)
+}
+
+/// 100 ms at 490 Mbit/s.
+const MAX_PACKETS: usize = 4096;

@@ -1,0 +1,35 @@
+//! The keys of policy `osia`.
+
+use core::{ops::RangeInclusive, time::Duration};
+
+use pleach_core::sched::osia::{Faucets, OsiaSettings};
+
+use super::values::{time, word};
+use crate::config::{source::ConfigError, table::Table};
+
+/// All of them, in the order they are listed to the user.
+pub(super) const KEYS: &[&str] = &["period", "merge", "faucets"];
+
+/// Reads them out of `table`; those not there have the paper's values.
+///
+/// # Errors
+/// A value of another type or out of its range.
+pub(super) fn read(table: &Table<'_>) -> Result<OsiaSettings, ConfigError> {
+    let mut settings = OsiaSettings::default();
+    if let Some(value) = table.optional("period") {
+        settings.period = time(&value, &PERIOD, "1s")?;
+    }
+    if let Some(value) = table.optional("merge") {
+        settings.merge = time(&value, &MERGE, "10ms")?;
+    }
+    word(
+        table,
+        "faucets",
+        &mut settings.faucets,
+        [("smooth", Faucets::Smooth), ("random", Faucets::Random)],
+    )?;
+    Ok(settings)
+}
+
+const PERIOD: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+const MERGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(1);

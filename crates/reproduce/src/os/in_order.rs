@@ -1,0 +1,173 @@
+//! The order itself, over table 1, in a transport that takes nothing for lost: chunks (3.3) and events.
+
+use core::time::Duration;
+
+use pleach_core::{
+    ids::PathId,
+    sched::osia::plan::{Plan, Vessel},
+};
+use pleach_sim::{
+    report::Chart,
+    transfer::{Order, Transfer},
+};
+
+use super::testbed::{self, Conditions, check, events, goodput};
+use crate::{
+    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
+    runs::Runs,
+};
+
+const NAME: &str = "os-in-order";
+const PACKETS: u32 = 2_000;
+const ORDERS: [Order; 5] = [
+    Order::RoundRobin,
+    Order::Weighted,
+    Order::OsiaRandom,
+    Order::Osia,
+    Order::EarliestArrival,
+];
+/// Sizes of all chunks but the last in kbit, for 2, 3 and 4 paths: equations 9 and 10.
+const CHUNKS: [&[f64]; 3] = [&[120.0], &[40.0, 55.0], &[20.0, 90.0, 60.0]];
+/// Events of round robin and weighted, and of what keeps order, for 2, 3 and 4 paths.
+const ROUND_ROBIN: [f64; 3] = [325.0, 247.0, 318.0];
+const OSIA_MAX: [f64; 3] = [0.0, 0.0, 150.0];
+
+/// Five cells, two targets.
+#[must_use]
+pub fn experiment() -> Experiment {
+    Experiment {
+        name: NAME,
+        paper: "OS",
+        about: "2000 packets over the lines of table 1, nothing lost and nothing taken for lost (3.3)",
+        cells: ORDERS.map(cell).to_vec(),
+        targets: vec![chunks(), order()],
+        figures: vec![Figure {
+            id: "os-events",
+            title: "Events over table 1 (not drawn in the paper)",
+            caption: "How often a third acknowledgement in a row misses the same packet, of 2000 packets. The paper's \
+                      faucets draw lots; even ones keep order.",
+            panels: vec![Panel {
+                title: "3-dupACK events".to_owned(),
+                draw: Box::new(draw),
+            }],
+        }],
+    }
+}
+
+fn cell(order: Order) -> Cell {
+    let cases = testbed::table_1();
+    testbed::cell(NAME, Conditions::Order, order, PACKETS, &cases)
+}
+
+fn cell_name(order: Order) -> String {
+    testbed::cell_name(NAME, Conditions::Order, order)
+}
+
+fn chunks() -> Target {
+    let mut checks = Vec::new();
+    for (case, sizes) in CHUNKS.iter().enumerate() {
+        for (chunk, kbit) in sizes.iter().enumerate() {
+            checks.push(check(
+                format!("{} paths: chunk {}", case + 2, chunk + 1),
+                "kbit",
+                Range::new(kbit - 0.01, kbit + 0.01),
+                "derived from equations 9 and 10, exactly but for whole bytes; equation 13 as printed gives borders",
+                Box::new(move |runs| volume(runs, case + 1, chunk)),
+            ));
+        }
+    }
+    Target {
+        id: "R-OS-4",
+        what: "sizes of the chunks: the first chunk for two paths",
+        checks,
+        cells: vec![cell_name(Order::Osia)],
+        order: &[],
+        known: "",
+    }
+}
+
+/// The size of a chunk in kbit, planned for the lines of a case that ran.
+fn volume(runs: &Runs, case: usize, chunk: usize) -> Option<f64> {
+    runs.get(&cell_name(Order::Osia))?;
+    let transfer = Transfer::parse(&cell(Order::Osia).toml).ok()?;
+    let lines = transfer.case.get(case)?.line.iter().zip(0_u8..);
+    let plan = Plan::new(lines.map(|(line, id)| Vessel {
+        id: PathId(id),
+        rate: line.rate,
+        level: Duration::from_millis(line.delay_ms.into()),
+    }))?;
+    let bytes = u32::try_from(plan.chunks().get(chunk)?.volume?.get()).ok()?;
+    Some(f64::from(bytes) * 8.0 / 1e3)
+}
+
+fn order() -> Target {
+    let mut checks: Vec<Check> = Vec::new();
+    let paths = |index: usize| format!("{} paths", index + 2);
+    let of = |order, index: usize| {
+        let case = (index + 2).to_string();
+        move |runs: &Runs| testbed::value(runs, &cell_name(order), &case, events)
+    };
+    for (index, most) in OSIA_MAX.into_iter().enumerate() {
+        checks.push(check(
+            format!("OSIA, {}: events", paths(index)),
+            "",
+            Range::at_most(most),
+            "what the corrected equations gave in another program with even faucets: 0, 0 and 123, with 150 as the limit",
+            Box::new(of(Order::Osia, index)),
+        ));
+    }
+    for index in 0..3 {
+        checks.push(check(
+            format!("earliest arrival, {}: events", paths(index)),
+            "",
+            Range::at_most(0.0),
+            "the least predicted arrival never falls for packets of one length, so none overtakes another",
+            Box::new(of(Order::EarliestArrival, index)),
+        ));
+    }
+    for (index, known) in ROUND_ROBIN.into_iter().enumerate() {
+        checks.push(check(
+            format!("round robin, {}: events", paths(index)),
+            "",
+            Range::new(known * 0.95, known * 1.05),
+            "the count of another program with the same definition, 5 % for the ends of the transfer",
+            Box::new(of(Order::RoundRobin, index)),
+        ));
+    }
+    for index in 0..3 {
+        let case = (index + 2).to_string();
+        checks.push(check(
+            format!("OSIA, {}: goodput", paths(index)),
+            "Mbit/s",
+            Range::at_least(3.9),
+            "4 Mbit/s in all, for 4 s, less the time until the first packets arrive",
+            Box::new(move |runs| testbed::value(runs, &cell_name(Order::Osia), &case, goodput)),
+        ));
+    }
+    Target {
+        id: "R-OS-5",
+        what: "corrected, OSIA delivers in order over lines that are as told: events over two paths",
+        checks,
+        cells: ORDERS.map(cell_name).to_vec(),
+        order: &[],
+        known: "",
+    }
+}
+
+fn draw(runs: &Runs) -> Option<Chart> {
+    let lines = ORDERS.iter().filter_map(|&order| {
+        let values = testbed::values(runs, &cell_name(order), events)?;
+        Some(testbed::line(order, values))
+    });
+    let lines: Vec<_> = lines.collect();
+    (!lines.is_empty()).then(|| Chart {
+        label: "events by number of paths".to_owned(),
+        unit: "events".to_owned(),
+        across: Some((
+            "paths".to_owned(),
+            (1..=4).map(|paths| paths.to_string()).collect(),
+        )),
+        lines,
+        ..Chart::default()
+    })
+}

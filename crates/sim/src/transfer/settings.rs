@@ -1,0 +1,131 @@
+//! The file that describes a transfer.
+
+use core::time::Duration;
+
+use pleach_core::units::{Bitrate, Bytes};
+use serde::Deserialize;
+
+use super::order::Order;
+
+/// One file, over several sets of lines.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transfer {
+    /// Its name.
+    pub name: String,
+    /// What it is, in plain words.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// Of all randomness.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// Runs of each case, with seeds that follow one another; what is reported is their mean.
+    #[serde(default = "once")]
+    pub repeat: u32,
+    /// Packets of the file.
+    pub packets: u32,
+    /// Length of each.
+    pub packet: Bytes,
+    /// Which line a packet takes.
+    pub order: Order,
+    /// Whether the sender takes what is missing for lost.
+    #[serde(default)]
+    pub reacts: bool,
+    /// Share of packets lost on each line.
+    #[serde(default)]
+    pub loss: f64,
+    /// Share of a line's rate that cross traffic takes while it is on, which is half of the time.
+    #[serde(default)]
+    pub cross: f64,
+    /// The sets of lines.
+    pub case: Vec<Case>,
+}
+
+/// A set of lines.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Its name, unique in the file.
+    pub name: String,
+    /// The lines.
+    pub line: Vec<LineSettings>,
+}
+
+/// A line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LineSettings {
+    /// What it carries.
+    pub rate: Bitrate,
+    /// Its delay in one direction, in milliseconds.
+    pub delay_ms: u32,
+}
+
+impl LineSettings {
+    pub(super) fn delay(self) -> Duration {
+        Duration::from_millis(self.delay_ms.into())
+    }
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// It is not what a file of this kind looks like.
+    #[error("{0}")]
+    Form(String),
+    /// A number is out of its range.
+    #[error("{key}: expected {expected}")]
+    Range {
+        /// Which.
+        key: &'static str,
+        /// What it may be.
+        expected: &'static str,
+    },
+}
+
+impl Transfer {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, TransferError> {
+        let this: Self =
+            toml::from_str(text).map_err(|error| TransferError::Form(error.to_string()))?;
+        let check = |holds: bool, key, expected| match holds {
+            true => Ok(()),
+            false => Err(TransferError::Range { key, expected }),
+        };
+        check((1..=1_000).contains(&this.repeat), "repeat", "1 to 1000")?;
+        check(
+            (1..=1_000_000).contains(&this.packets),
+            "packets",
+            "1 to 1000000",
+        )?;
+        let len = this.packet.get();
+        check((1..=65_535).contains(&len), "packet", "1 to 65535 bytes")?;
+        check((0.0..=0.5).contains(&this.loss), "loss", "0 to 0.5")?;
+        check((0.0..=0.9).contains(&this.cross), "cross", "0 to 0.9")?;
+        for case in &this.case {
+            let count = case.line.len();
+            check((1..=16).contains(&count), "line", "1 to 16 lines a case")?;
+            for line in &case.line {
+                let rate = line.rate.as_bps();
+                check(
+                    (1_000..=100_000_000_000).contains(&rate),
+                    "rate",
+                    "1 kbit to 100 gbit",
+                )?;
+                check(line.delay_ms <= 10_000, "delay_ms", "0 to 10000")?;
+            }
+        }
+        Ok(this)
+    }
+}
+
+const fn one() -> u64 {
+    1
+}
+
+const fn once() -> u32 {
+    1
+}
