@@ -139,10 +139,10 @@ fn is_hop_by_hop(name: &str, fields: &[httparse::Header<'_>]) -> bool {
     ];
     const KEPT: [&str; 3] = ["transfer-encoding", "content-length", "trailer"];
     let is = |other: &&str| name.eq_ignore_ascii_case(other);
-    if FIXED.iter().any(|fixed| is(fixed)) {
+    if FIXED.iter().any(is) {
         return true;
     }
-    !KEPT.iter().any(|kept| is(kept))
+    !KEPT.iter().any(is)
         && fields
             .iter()
             .filter(|field| field.name.eq_ignore_ascii_case("connection"))

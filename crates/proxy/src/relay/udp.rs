@@ -81,8 +81,14 @@ struct Association {
     /// Where the client sends from, once it did.
     client: Rc<Cell<Option<SocketAddr>>>,
     flows: Rc<RefCell<BTreeMap<SocketAddr, Flow>>>,
-    /// A socket for each link and family (`true`: IPv4) in use, with the task that reads it.
-    outer: BTreeMap<(Option<LinkId>, bool), (Rc<UdpSocket>, JoinHandle<()>)>,
+    /// A socket for each link and family (`true`: IPv4) in use.
+    outer: BTreeMap<(Option<LinkId>, bool), Outer>,
+}
+
+/// A socket towards destinations, and the task that reads it.
+struct Outer {
+    socket: Rc<UdpSocket>,
+    reader: JoinHandle<()>,
 }
 
 /// What is exchanged with one destination.
@@ -172,8 +178,8 @@ impl Association {
     /// The socket for `link` and the family of `ip`.
     fn outer(&mut self, link: Option<LinkId>, ip: IpAddr) -> io::Result<Rc<UdpSocket>> {
         let key = (link, ip.is_ipv4());
-        if let Some((socket, _)) = self.outer.get(&key) {
-            return Ok(Rc::clone(socket));
+        if let Some(outer) = self.outer.get(&key) {
+            return Ok(Rc::clone(&outer.socket));
         }
         let socket = connect::outgoing(&self.hub, link, ip, socket2::Type::DGRAM)?;
         let socket = Rc::new(UdpSocket::from_std(socket.into())?);
@@ -183,8 +189,11 @@ impl Association {
             client: Rc::clone(&self.client),
             flows: Rc::clone(&self.flows),
         };
-        let task = spawn_local(reader.run());
-        self.outer.insert(key, (Rc::clone(&socket), task));
+        let outer = Outer {
+            socket: Rc::clone(&socket),
+            reader: spawn_local(reader.run()),
+        };
+        self.outer.insert(key, outer);
         Ok(socket)
     }
 
@@ -208,8 +217,8 @@ impl Association {
 
 impl Drop for Association {
     fn drop(&mut self) {
-        for (_, task) in self.outer.values() {
-            task.abort();
+        for outer in self.outer.values() {
+            outer.reader.abort();
         }
         for flow in self.flows.borrow().values() {
             self.hub.end(&flow.live, true);
