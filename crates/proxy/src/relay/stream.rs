@@ -134,9 +134,9 @@ enum Event {
 impl Opening<'_> {
     /// Runs until the server's first byte or end has come, or more was sent than is kept.
     async fn run(&mut self) -> io::Result<()> {
-        loop {
+        while self.sent.len() < MAX_REPLAY {
             let live = &self.session.live;
-            let has_room = self.sent.len() < MAX_REPLAY && !self.is_closed && !self.body.is_done();
+            let has_room = !self.is_closed && !self.body.is_done();
             let has_more = self.written < self.sent.len() || self.is_closed && !self.is_shut;
             let event = tokio::select! {
                 () = live.stop.notified() => Ok(Event::Stopped),
@@ -145,13 +145,8 @@ impl Opening<'_> {
                 ready = self.client.readable(), if has_room => ready.map(|()| Event::ClientReadable),
             };
             let outcome = match event? {
-                Event::ClientReadable => {
-                    self.read_client()?;
-                    if self.sent.len() >= MAX_REPLAY {
-                        return Ok(());
-                    }
-                    Ok(())
-                }
+                // What the client does wrong is no matter of links.
+                Event::ClientReadable => Ok(self.read_client()?),
                 Event::UpstreamReadable => match self.peek_upstream() {
                     Ok(true) => return Ok(()),
                     Ok(false) => Ok(()),
@@ -167,6 +162,7 @@ impl Opening<'_> {
                 self.try_another_link(error).await?;
             }
         }
+        Ok(())
     }
 
     fn read_client(&mut self) -> io::Result<()> {

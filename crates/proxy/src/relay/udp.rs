@@ -115,13 +115,13 @@ impl Association {
                 Err(_) => return self.hub.count_drop("name-not-resolved"),
             },
         };
-        let sent = self.send(&target, &addresses, payload);
+        let sent = self.send(&target, &addresses, payload).await;
         if sent.is_none() {
             self.hub.count_drop("datagram-not-sent");
         }
     }
 
-    fn send(&mut self, target: &Target, addresses: &[IpAddr], payload: &[u8]) -> Option<()> {
+    async fn send(&mut self, target: &Target, addresses: &[IpAddr], payload: &[u8]) -> Option<()> {
         let to = SocketAddr::new(*addresses.first()?, target.port);
         let is_allowed = !to.ip().is_loopback() || self.from.ip().to_canonical().is_loopback();
         if !is_allowed {
@@ -129,7 +129,7 @@ impl Association {
         }
         let link = self.link_of(target, to)?;
         let outer = self.outer(link, to.ip()).ok()?;
-        outer.try_send_to(payload, to).ok()?;
+        outer.send_to(payload, to).await.ok()?;
         if let Some(flow) = self.flows.borrow_mut().get_mut(&to) {
             flow.live.up.set(flow.live.up.get() + payload.len() as u64);
             flow.used_at = clock::now();
@@ -257,8 +257,8 @@ impl Reader {
                 answer.clear();
                 socks5::push_datagram_header(&mut answer, source);
                 answer.extend_from_slice(&payload[..len]);
-                // A client that does not keep up loses datagrams, as with any queue.
-                let _ = self.inner.try_send_to(&answer, client);
+                // What does not reach the client is lost, as datagrams are.
+                let _ = self.inner.send_to(&answer, client).await;
             }
         }
     }
