@@ -16,6 +16,7 @@ pub mod nft;
 pub mod owner;
 pub mod poll;
 pub mod readiness;
+pub mod redirect;
 pub mod routes;
 pub mod state;
 pub mod sysctl;

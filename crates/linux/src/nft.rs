@@ -90,7 +90,8 @@ fn quoted(tun: &str) -> String {
     format!("\"{}\"", tun.replace(['"', '\n', '\\'], ""))
 }
 
-fn run(script: &str) -> io::Result<()> {
+/// Runs `script` as one transaction.
+pub(crate) fn run(script: &str) -> io::Result<()> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])
         .stdin(Stdio::piped())

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use pleach_linux::{
     poll::{Signals, Waker},
     readiness::Readiness,
+    state::DEFAULT_STATE_DIR,
 };
 use pleach_proxy::daemon::{Daemon, Settings, report};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -45,7 +46,7 @@ pub(crate) fn run(config: ProxyConfig) -> anyhow::Result<()> {
 async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> {
     let signalled = Readiness::of(&signals).context("signals")?;
     let settings = settings(&config);
-    let daemon = Daemon::start(settings).with_context(|| format!("listen {}", config.listen))?;
+    let daemon = Daemon::start(settings).with_context(|| format!("proxy on {}", config.listen))?;
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
     let control = match ControlServer::start(&config.control, move || wake.wake()) {
@@ -120,7 +121,8 @@ fn settings(config: &ProxyConfig) -> Settings {
         idle: config.idle,
         placer: config.placer.clone(),
         links: config.links.clone(),
-        mark: None,
+        transparent: config.transparent,
+        state_dir: DEFAULT_STATE_DIR.into(),
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
 //! | `apps` | connections → programs |
+//! | `transparent` | connections the kernel redirects here |
 //! | [`report`] | the state for `pleach status` |
 
 mod apps;
@@ -24,22 +25,30 @@ mod links;
 pub mod report;
 mod resolve;
 pub mod settings;
+mod transparent;
 
-use std::{io, net::SocketAddr, rc::Rc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    rc::Rc,
+    time::Duration,
+};
 
-use pleach_linux::{clock, readiness::Readiness, watch::LinkWatch};
+use pleach_linux::{clock, readiness::Readiness, redirect, watch::LinkWatch};
 use tokio::{net::TcpListener, task::spawn_local, time};
 
 use crate::placer::WINDOW;
 use hub::Hub;
 pub use report::Report;
 pub use settings::{LinkConfig, Settings};
+use transparent::Transparent;
 
 /// A proxy that listens.
 #[derive(Debug)]
 pub struct Daemon {
     hub: Rc<Hub>,
     listener: TcpListener,
+    transparent: Option<Transparent>,
 }
 
 impl Daemon {
@@ -48,9 +57,21 @@ impl Daemon {
     /// # Errors
     /// The port is taken, or the kernel tells nothing of its links.
     pub fn start(settings: Settings) -> io::Result<Self> {
-        let listener = listen(settings.listen)?;
+        let listener = listen(settings.listen, false)?;
+        let name = listener.local_addr()?.port();
+        let base = settings.state_dir.as_path();
+        let transparent = if settings.transparent {
+            Some(Transparent::start(base, name)?)
+        } else {
+            redirect::recover(base, name)?;
+            None
+        };
         let hub = Rc::new(Hub::new(settings));
-        Ok(Self { hub, listener })
+        Ok(Self {
+            hub,
+            listener,
+            transparent,
+        })
     }
 
     /// Where it listens.
@@ -66,7 +87,13 @@ impl Daemon {
     /// # Errors
     /// The links cannot be watched.
     pub async fn run(&self) -> io::Result<()> {
-        tokio::try_join!(self.accept(), self.follow_links(), self.close_windows()).map(drop)
+        tokio::try_join!(
+            self.accept(),
+            self.accept_redirected(),
+            self.follow_links(),
+            self.close_windows()
+        )
+        .map(drop)
     }
 
     /// The state now.
@@ -107,6 +134,30 @@ impl Daemon {
         }
     }
 
+    async fn accept_redirected(&self) -> io::Result<()> {
+        let Some(transparent) = &self.transparent else {
+            return Ok(());
+        };
+        loop {
+            match transparent.accept().await {
+                Ok((_, _, None)) => self.hub.count_drop("not-redirected"),
+                Ok((stream, from, Some(wanted))) => {
+                    if let Some(place) = self.hub.admit(from.ip()) {
+                        let hub = Rc::clone(&self.hub);
+                        spawn_local(async move {
+                            client::serve_redirected(&hub, stream, from, wanted).await;
+                            drop(place);
+                        });
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "connection not accepted");
+                    time::sleep(BREATHER).await;
+                }
+            }
+        }
+    }
+
     async fn follow_links(&self) -> io::Result<()> {
         let watch = LinkWatch::start()?;
         let changes = Readiness::of(&watch)?;
@@ -114,6 +165,9 @@ impl Daemon {
             changes.changed().await?;
             if let Some(snapshot) = watch.take() {
                 links::apply(&self.hub, &snapshot);
+                if let Some(transparent) = &self.transparent {
+                    transparent.apply(links::beside(&snapshot));
+                }
             }
         }
     }
@@ -128,13 +182,17 @@ impl Daemon {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
         socket2::Type::STREAM.nonblocking().cloexec(),
         Some(socket2::Protocol::TCP),
     )?;
     socket.set_reuse_address(true)?;
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        // Both families, or IPv6 alone where IPv4 has a listener of its own on the port.
+        socket.set_only_v6(only_v6)?;
+    }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())

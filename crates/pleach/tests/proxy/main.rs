@@ -5,4 +5,5 @@ mod bad_input;
 mod client;
 mod links;
 mod relay;
+mod transparent;
 mod world;

@@ -16,19 +16,17 @@ pub(crate) struct Apps {
 }
 
 impl Apps {
-    /// The name of the program at `client`, which has connected to `proxy` on this host.
+    /// The name of the program of this host at `client`, which has connected to `proxy` as it sees it.
     pub(crate) async fn find(&self, client: SocketAddr, proxy: SocketAddr) -> Option<String> {
-        let is_here = client.ip().to_canonical().is_loopback() || client.ip() == proxy.ip();
-        if !is_here || !self.may_look(clock::now()) {
-            return None;
-        }
         let canonical =
             |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let (client, proxy) = (canonical(client), canonical(proxy));
-        let look = move || {
-            let socket = owner::socket(client, proxy).ok()?;
-            owner::process_name(socket.inode)
-        };
+        // Clients elsewhere have no socket here, which is known at once.
+        let socket = owner::socket(client, proxy).ok()?;
+        if !self.may_look(clock::now()) {
+            return None;
+        }
+        let look = move || owner::process_name(socket.inode);
         spawn_blocking(look).await.ok().flatten()
     }
 

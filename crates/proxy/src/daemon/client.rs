@@ -19,9 +19,10 @@ use super::{
     hub::{Hub, Live, Purpose},
 };
 use crate::{
-    handshake::{Command, Failure, Handshake, Refusal, Request, Step},
+    handshake::{Body, Command, Failure, Handshake, Protocol, Refusal, Request, Step},
     relay::{stream, udp},
     sched::LinkId,
+    target::Host,
 };
 
 /// A request that is being served, with what is needed to serve it over another link.
@@ -61,6 +62,25 @@ pub(super) async fn serve(hub: &Rc<Hub>, mut client: TcpStream, from: SocketAddr
             }
         }
     }
+}
+
+/// Serves `client`, who wanted to go to `wanted` and was redirected here.
+pub(super) async fn serve_redirected(
+    hub: &Rc<Hub>,
+    client: TcpStream,
+    from: SocketAddr,
+    wanted: SocketAddr,
+) {
+    prepare(&client);
+    let request = Request {
+        protocol: Protocol::Transparent,
+        command: Command::Connect,
+        target: wanted.into(),
+        head: Vec::new(),
+        body: Body::Tunnel,
+        rest: Vec::new(),
+    };
+    connect_and_relay(hub, client, from, request).await;
 }
 
 /// Reads until a request is complete. `Err(None)`: the client left.
@@ -106,6 +126,11 @@ async fn connect_and_relay(
         Ok(opened) => opened,
         Err((failure, text)) => {
             tracing::debug!(%from, target = %request.target, "not served: {text}");
+            if protocol == Protocol::Transparent {
+                // What the client would have seen without a proxy comes closest to this.
+                let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+                return;
+            }
             let text = format!("{}: {text}", request.target);
             return farewell(&mut client, &protocol.failure(failure, &text)).await;
         }
@@ -130,7 +155,11 @@ async fn open(
     from: SocketAddr,
     request: &Request,
 ) -> Result<(Rc<Live>, Session, TcpStream), (Failure, String)> {
-    let here = client.local_addr().unwrap_or(UNKNOWN);
+    let here = match (request.protocol, &request.target.host) {
+        // As the client sees it.
+        (Protocol::Transparent, Host::Ip(ip)) => SocketAddr::new(*ip, request.target.port),
+        _ => client.local_addr().unwrap_or(UNKNOWN),
+    };
     let (addresses, app) = tokio::join!(
         hub.resolver.resolve(&request.target),
         hub.apps.find(from, here)

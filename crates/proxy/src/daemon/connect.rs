@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use pleach_linux::redirect;
 use tokio::{
     net::{TcpSocket, TcpStream},
     time,
@@ -183,8 +184,9 @@ pub(crate) fn outgoing(
         socket2::Domain::IPV6
     };
     let socket = socket2::Socket::new(domain, kind.nonblocking().cloexec(), None)?;
-    if let Some(mark) = hub.settings.mark {
-        socket.set_mark(mark)?;
+    if hub.settings.transparent {
+        // So that it is not redirected in its turn.
+        socket.set_mark(redirect::MARK)?;
     }
     if let Some(link) = link {
         let devices = hub.devices.borrow();

@@ -62,6 +62,11 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
     *hub.locals.borrow_mut() = others.flat_map(neighbours).collect();
 }
 
+/// All networks directly on devices of this host.
+pub(super) fn beside(snapshot: &[LinkSnapshot]) -> Vec<IpNet> {
+    snapshot.iter().flat_map(neighbours).collect()
+}
+
 /// Whether a device is to be used when the user named none. Other tunnels are not: they run over the same lines.
 fn is_uplink(link: &LinkSnapshot) -> bool {
     (link.has_default_v4 || link.has_default_v6) && !link.is_loopback && !link.is_tunnel

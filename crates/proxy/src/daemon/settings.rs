@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -24,8 +25,10 @@ pub struct Settings {
     pub placer: PlacerConfig,
     /// The links; empty: every interface with a default route.
     pub links: Vec<LinkConfig>,
-    /// Mark of the proxy's own sockets, so that a redirect leaves them alone.
-    pub mark: Option<u32>,
+    /// Redirect this host's connections, and those it forwards, to the proxy.
+    pub transparent: bool,
+    /// For the record of what was changed in the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
+    pub state_dir: PathBuf,
 }
 
 /// A link and its device.
