@@ -3,7 +3,9 @@
 //! One thread serves everything; see [`pleach_proxy::daemon`]. SIGTERM and SIGINT end it: connections are closed,
 //! redirects undone, and what was learnt is kept for the next start.
 
-use std::io;
+mod store;
+
+use std::{io, time::Duration};
 
 use anyhow::Context as _;
 use pleach_linux::{
@@ -13,7 +15,8 @@ use pleach_linux::{
 };
 use pleach_proxy::daemon::{Daemon, Settings, report};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::task::LocalSet;
+use store::Store;
+use tokio::{task::LocalSet, time};
 
 use crate::{
     config::ProxyConfig,
@@ -62,6 +65,7 @@ async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> 
         }
         Err(error) => return Err(error.into()),
     };
+    let mut store = open_store(&config, &daemon);
     let asked = Readiness::of(&waker).context("control socket")?;
     let name = daemon.local_addr().context("listen")?.to_string();
     tracing::info!(
@@ -73,6 +77,8 @@ async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> 
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
     let mut running = std::pin::pin!(daemon.run());
+    let first = time::Instant::now() + KEEP_INTERVAL;
+    let mut keep = time::interval_at(first, KEEP_INTERVAL);
     loop {
         tokio::select! {
             ended = &mut running => return ended.context("proxy"),
@@ -82,6 +88,7 @@ async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> 
                     break;
                 }
             }
+            _ = keep.tick() => save(store.as_mut(), &daemon),
             ready = asked.changed() => {
                 ready.context("control socket")?;
                 waker.clear();
@@ -91,8 +98,27 @@ async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> 
         }
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    save(store.as_mut(), &daemon);
     tracing::info!(listen = name, "stopped");
     Ok(())
+}
+
+/// Opens the user's database and gives `daemon` what is in it. The proxy works without.
+fn open_store(config: &ProxyConfig, daemon: &Daemon) -> Option<Store> {
+    let path = config.state.as_ref()?;
+    let opened = Store::open(path).and_then(|store| {
+        daemon.restore(store.load()?);
+        Ok(store)
+    });
+    opened
+        .inspect_err(|error| tracing::warn!(path = %path.display(), "nothing is kept over a restart: {error:#}"))
+        .ok()
+}
+
+fn save(store: Option<&mut Store>, daemon: &Daemon) {
+    if let Some(Err(error)) = store.map(|store| store.save(&daemon.learnt())) {
+        tracing::warn!(%error, "what was learnt is not kept");
+    }
 }
 
 fn settings(config: &ProxyConfig) -> Settings {
@@ -208,6 +234,8 @@ fn link_status(link: &report::LinkReport) -> LinkStatus {
     }
 }
 
+/// How often what was learnt is written.
+const KEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Looking up names and processes; whoever finds them all busy waits.
 const BLOCKING_THREADS: usize = 16;
 /// For everything but clients.

@@ -640,3 +640,166 @@ fn overlaps_are_found_as_a_slow_search_finds_them() {
         }
     }
 }
+
+const PROXY: &str = r#"mode = "proxy"
+[proxy]
+listen = "127.0.0.1:1080"
+[[link]]
+name = "wifi"
+device = "wlan0"
+[[link]]
+name = "lte"
+device = "wwan0"
+cost = 1
+weight = 3
+source = ["192.0.2.7"]
+[[rule]]
+app = "skype"
+port = "5000-6000"
+destination = "*.example.com"
+link = "lte"
+strict = true
+"#;
+
+fn load_proxy_text(text: &str) -> Result<LoadedProxy, String> {
+    let directory = TempDir::new().expect("temporary directory");
+    let path = directory.path().join("p.toml");
+    fs::write(&path, text).expect("write");
+    load_proxy(&path).map_err(|error| {
+        let directory = directory.path().display().to_string();
+        error.to_string().replace(&format!("{directory}/"), "")
+    })
+}
+
+#[test]
+fn a_proxy_comes_out_as_it_was_written() {
+    use pleach_proxy::{placer, sched, sticky::Stickiness};
+
+    let config = load_proxy_text(PROXY).expect("good file").config;
+    assert_eq!(config.placer.policy, sched::Policy::MaxThroughput);
+    assert_eq!(config.placer.stickiness, Stickiness::Tls);
+    assert!(!config.transparent && config.state.is_none() && !config.control_is_given);
+    assert_eq!(config.control, Path::new("/run/pleach/proxy.sock"));
+    assert!(config.allow.iter().all(|net| net.prefix_len() > 0));
+    let [wifi, lte] = &config.links[..] else {
+        panic!("{:?}", config.links);
+    };
+    assert_eq!(
+        (wifi.device.as_str(), wifi.settings.weight),
+        ("wlan0", None)
+    );
+    assert_eq!(
+        (lte.settings.cost, lte.settings.weight),
+        (placer::Cost::Rank(1), Some(3))
+    );
+    assert_eq!(lte.source.len(), 1);
+    let rule = &config.placer.rules[0];
+    assert_eq!(
+        (rule.link, rule.strict, rule.ports.clone()),
+        (sched::LinkId(1), true, Some(5000..=6000))
+    );
+
+    let packaged = include_str!("../../../../packaging/proxy.toml");
+    let packaged = load_proxy_text(packaged).expect("the example is good");
+    assert_eq!(
+        (
+            packaged.config.links.len(),
+            packaged.config.placer.rules.len()
+        ),
+        (2, 2)
+    );
+    assert!(load_proxy_text("mode = \"proxy\"\n[proxy]\nlisten = \"[::1]:1080\"\n").is_ok());
+}
+
+#[test]
+fn a_proxys_mistakes_name_line_key_and_remedy() {
+    let cases = [
+        (
+            "listen = \"127.0.0.1:1080\"",
+            "listen = \"1080\"",
+            "p.toml:3: [proxy] listen: expected ADDRESS:PORT",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nscheduler = \"fastest\"",
+            "p.toml:3: [proxy] scheduler: expected a scheduler's name",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\ntransparent = \"cgroup\"",
+            "the cgroup mode is not built in yet",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\npeer_port = 7701",
+            "striping to another pleach is not built in yet",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nsticky = true",
+            "p.toml:3: [proxy] sticky: expected",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nidle = \"0s\"",
+            "p.toml:3: [proxy] idle: expected a time",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nlistn = 1",
+            "the nearest known key is `listen`",
+        ),
+        (
+            "link = \"lte\"",
+            "link = \"dsl\"",
+            "p.toml:17: [[rule]] link: expected the name of a [[link]]",
+        ),
+        (
+            "\"5000-6000\"",
+            "\"6000-5000\"",
+            "[[rule]] port: expected a port from 1 to 65535",
+        ),
+        (
+            "\"*.example.com\"",
+            "\"a b\"",
+            "[[rule]] destination: expected a domain",
+        ),
+        (
+            "[\"192.0.2.7\"]",
+            "[\"192.0.2.7\", \"192.0.2.8\"]",
+            "two addresses of one family",
+        ),
+        (
+            "device = \"wwan0\"",
+            "device = \"wlan0\"",
+            "is already used on line 6",
+        ),
+        (
+            "mode = \"proxy\"",
+            "mode = \"prox\"",
+            "expected \"client\", \"gateway\" or \"proxy\"",
+        ),
+    ];
+    for (good, bad, expected) in cases {
+        let error = load_proxy_text(&PROXY.replace(good, bad)).expect_err(bad);
+        assert!(error.contains(expected), "{bad}: {error}");
+        assert!(error.contains("; remedy: "), "{error}");
+    }
+}
+
+#[test]
+fn files_of_other_modes_name_their_command() {
+    let directory = TempDir::new().expect("temporary directory");
+    let path = directory.path().join("p.toml");
+    fs::write(&path, PROXY).expect("write");
+    let error = load(&path).expect_err("a proxy's").to_string();
+    assert!(error.contains("`pleach proxy FILE`"), "{error}");
+    let tunnel = GATEWAY
+        .replace("PRIVATE", PRIVATE)
+        .replace("OTHER", OTHER_PUBLIC)
+        .replace("THIRD", THIRD_PUBLIC);
+    fs::write(&path, tunnel).expect("write");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+    let error = load_proxy(&path).expect_err("a tunnel's").to_string();
+    assert!(error.contains("`pleach up FILE`"), "{error}");
+}

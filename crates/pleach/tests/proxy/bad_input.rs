@@ -148,7 +148,12 @@ fn the_slow_and_the_silent_do_not_stay() {
             let mut ended = false;
             while !ended && clock::now().since(begin) < Duration::from_secs(20) {
                 let byte = [*words.next().expect("endless")];
-                ended = slow.write_all(&byte).is_err() || matches!(slow.read(&mut [0; 500]), Ok(0));
+                let mut answer = [0; 500];
+                ended = slow.write_all(&byte).is_err();
+                if let Ok(len) = slow.read(&mut answer) {
+                    assert!(answer.starts_with(b"HTTP/1.1 408 "), "{len} bytes");
+                    ended = true;
+                }
             }
             assert!(ended, "it still listens after 20 s");
             assert!(clock::now().since(begin) > Duration::from_secs(8));

@@ -39,7 +39,9 @@ pub(crate) struct Session {
 /// Serves `client` until it ends.
 pub(super) async fn serve(hub: &Rc<Hub>, mut client: TcpStream, from: SocketAddr) {
     prepare(&client);
-    let request = match time::timeout(FIRST_REQUEST, read_request(hub, &mut client)).await {
+    let mut handshake = Handshake::new();
+    let reading = read_request(hub, &mut client, &mut handshake);
+    let request = match time::timeout(FIRST_REQUEST, reading).await {
         Ok(Ok(request)) => request,
         Ok(Err(None)) => return,
         Ok(Err(Some(refusal))) => {
@@ -49,7 +51,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, mut client: TcpStream, from: SocketAddr
         }
         Err(_) => {
             hub.count_drop("slow-request");
-            let refusal = Handshake::new().timed_out();
+            let refusal = handshake.timed_out();
             tracing::debug!(%from, "refused: {}", refusal.reason);
             return farewell(&mut client, &refusal.reply).await;
         }
@@ -84,8 +86,11 @@ pub(super) async fn serve_redirected(
 }
 
 /// Reads until a request is complete. `Err(None)`: the client left.
-async fn read_request(hub: &Hub, client: &mut TcpStream) -> Result<Request, Option<Refusal>> {
-    let mut handshake = Handshake::new();
+async fn read_request(
+    hub: &Hub,
+    client: &mut TcpStream,
+    handshake: &mut Handshake,
+) -> Result<Request, Option<Refusal>> {
     loop {
         client.readable().await.map_err(|_| None)?;
         let read = {
