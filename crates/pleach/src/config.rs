@@ -209,16 +209,20 @@ fn read<T>(
     let source = Source::read(path)?;
     let document = parse(&source)?;
     let root = Table::root(&source, document.get_ref());
+    let loaded = load_document(&root)?;
+    finish(&root, loaded)
+}
+
+fn load_document(root: &Table<'_>) -> Result<AnyLoaded, ConfigError> {
     let mode = root.required("mode", "mode = \"client\", \"gateway\" or \"proxy\"")?;
     let remedy = "write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
     let what = "\"client\", \"gateway\" or \"proxy\"";
-    let loaded = match mode.text(what, remedy)? {
-        "client" => AnyLoaded::Tunnel(Box::new(tunnel::client(&root)?)),
-        "gateway" => AnyLoaded::Tunnel(Box::new(tunnel::gateway(&root)?)),
-        "proxy" => AnyLoaded::Proxy(Box::new(proxy::proxy(&root)?)),
+    Ok(match mode.text(what, remedy)? {
+        "client" => AnyLoaded::Tunnel(Box::new(tunnel::client(root)?)),
+        "gateway" => AnyLoaded::Tunnel(Box::new(tunnel::gateway(root)?)),
+        "proxy" => AnyLoaded::Proxy(Box::new(proxy::proxy(root)?)),
         _ => return Err(mode.expected(what, remedy)),
-    };
-    finish(&root, loaded)
+    })
 }
 
 /// The error that a file is for another command.

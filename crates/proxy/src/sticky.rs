@@ -151,12 +151,7 @@ mod tests {
         let mut sites = Sites::new(Duration::from_secs(600));
         for n in 0..MAX_SITES as u64 + 50 {
             let host = format!("site{n}.example");
-            sites.note(
-                Instant::from_millis(n),
-                CLIENT,
-                &target(&format!("{host}")),
-                LinkId(0),
-            );
+            sites.note(Instant::from_millis(n), CLIENT, &target(&host), LinkId(0));
         }
         assert_eq!(sites.sites.len(), MAX_SITES);
         assert_eq!(

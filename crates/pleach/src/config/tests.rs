@@ -113,11 +113,11 @@ const MISTAKES: &[Mistake] = mistakes! {
     "TOML key twice": CLIENT, "mtu = 1400" => "mtu = 1400\nmtu = 1400",
         "f.toml:8: TOML syntax: duplicate key; remedy: correct the line";
     "mode missing": CLIENT, "mode = \"client\"\n" => "",
-        "f.toml:1: mode: missing required key; remedy: add mode = \"client\" or mode = \"gateway\"";
+        "f.toml:1: mode: missing required key; remedy: add mode = \"client\", \"gateway\" or \"proxy\"";
     "mode unknown": CLIENT, "mode = \"client\"" => "mode = \"server\"",
-        "f.toml:1: mode: expected \"client\" or \"gateway\", found \"server\"; remedy: write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
+        "f.toml:1: mode: expected \"client\", \"gateway\" or \"proxy\", found \"server\"; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
     "mode of another type": CLIENT, "mode = \"client\"" => "mode = 7",
-        "f.toml:1: mode: expected \"client\" or \"gateway\", found 7; remedy: write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
+        "f.toml:1: mode: expected \"client\", \"gateway\" or \"proxy\", found 7; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
         "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
@@ -661,21 +661,20 @@ link = "lte"
 strict = true
 "#;
 
-fn load_proxy_text(text: &str) -> Result<LoadedProxy, String> {
-    let directory = TempDir::new().expect("temporary directory");
-    let path = directory.path().join("p.toml");
-    fs::write(&path, text).expect("write");
-    load_proxy(&path).map_err(|error| {
-        let directory = directory.path().display().to_string();
-        error.to_string().replace(&format!("{directory}/"), "")
-    })
+fn proxy_text(text: &str) -> Result<LoadedProxy, ConfigError> {
+    let source = Source::new(Path::new("p.toml"), text.to_owned());
+    let document = parse(&source)?;
+    match load_document(&Table::root(&source, document.get_ref()))? {
+        AnyLoaded::Proxy(loaded) => Ok(*loaded),
+        AnyLoaded::Tunnel(_) => panic!("a tunnel's file"),
+    }
 }
 
 #[test]
 fn a_proxy_comes_out_as_it_was_written() {
     use pleach_proxy::{placer, sched, sticky::Stickiness};
 
-    let config = load_proxy_text(PROXY).expect("good file").config;
+    let config = proxy_text(PROXY).expect("good file").config;
     assert_eq!(config.placer.policy, sched::Policy::MaxThroughput);
     assert_eq!(config.placer.stickiness, Stickiness::Tls);
     assert!(!config.transparent && config.state.is_none() && !config.control_is_given);
@@ -700,7 +699,7 @@ fn a_proxy_comes_out_as_it_was_written() {
     );
 
     let packaged = include_str!("../../../../packaging/proxy.toml");
-    let packaged = load_proxy_text(packaged).expect("the example is good");
+    let packaged = proxy_text(packaged).expect("the example is good");
     assert_eq!(
         (
             packaged.config.links.len(),
@@ -708,7 +707,7 @@ fn a_proxy_comes_out_as_it_was_written() {
         ),
         (2, 2)
     );
-    assert!(load_proxy_text("mode = \"proxy\"\n[proxy]\nlisten = \"[::1]:1080\"\n").is_ok());
+    assert!(proxy_text("mode = \"proxy\"\n[proxy]\nlisten = \"[::1]:1080\"\n").is_ok());
 }
 
 #[test]
@@ -781,7 +780,9 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         ),
     ];
     for (good, bad, expected) in cases {
-        let error = load_proxy_text(&PROXY.replace(good, bad)).expect_err(bad);
+        let error = proxy_text(&PROXY.replace(good, bad))
+            .expect_err(bad)
+            .to_string();
         assert!(error.contains(expected), "{bad}: {error}");
         assert!(error.contains("; remedy: "), "{error}");
     }

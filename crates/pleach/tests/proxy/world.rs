@@ -301,7 +301,10 @@ fn http(mut stream: TcpStream) -> std::io::Result<()> {
 
 /// Bytes that tell their place: every shift or gap shows.
 pub(crate) fn content(len: usize) -> Vec<u8> {
-    let word = |number: usize| (number as u32).wrapping_mul(2_654_435_761).to_le_bytes();
+    let word = |number: usize| {
+        let number = u32::try_from(number).expect("a few megabytes");
+        number.wrapping_mul(2_654_435_761).to_le_bytes()
+    };
     let mut bytes: Vec<u8> = (0..len.div_ceil(4)).flat_map(word).collect();
     bytes.truncate(len);
     bytes

@@ -71,6 +71,7 @@ pub(crate) async fn open(
             match time::timeout(wait, running.next()).await {
                 Ok(Some((attempt, Ok(stream)))) => return Some((attempt, stream)),
                 Ok(Some((attempt, Err(error)))) => {
+                    tracing::debug!(?attempt, port, %error, "cannot connect");
                     failures.push((attempt, error));
                     if let Some(attempt) = attempts.get(started) {
                         running.push(try_one(hub, *attempt, port));

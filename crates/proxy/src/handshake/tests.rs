@@ -31,18 +31,19 @@ fn request(bytes: &[u8]) -> Request {
     for size in [1, 2, 3, 7] {
         assert_eq!(talk(bytes, size), whole, "in pieces of {size}");
     }
-    match whole.1 {
-        Step::Request(request) => *request,
-        other => panic!("{other:?}"),
-    }
+    let Step::Request(request) = whole.1 else {
+        panic!("{whole:?}");
+    };
+    *request
 }
 
 #[track_caller]
 fn refusal(bytes: &[u8]) -> Refusal {
-    match talk(bytes, bytes.len()).1 {
-        Step::Refuse(refusal) => refusal,
-        other => panic!("{other:?}"),
-    }
+    let end = talk(bytes, bytes.len()).1;
+    let Step::Refuse(refusal) = end else {
+        panic!("{end:?}");
+    };
+    refusal
 }
 
 #[test]
@@ -203,9 +204,11 @@ fn http_bodies_end_where_the_request_ends() {
         let text = format!("POST http://a.example/ HTTP/1.1\r\n{field}\r\n\r\n");
         talk(text.as_bytes(), text.len()).1
     };
-    let body = |step| match step {
-        Step::Request(request) => request.body,
-        other => panic!("{other:?}"),
+    let body = |step| {
+        let Step::Request(request) = step else {
+            panic!("{step:?}");
+        };
+        request.body
     };
     assert_eq!(body(post("Content-Length: 7")), Body::Length(7));
     let mut chunked = body(post("Transfer-Encoding: chunked"));
