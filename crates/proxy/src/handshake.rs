@@ -3,8 +3,8 @@
 //! | first byte | taken as | module |
 //! | --- | --- | --- |
 //! | 5 | SOCKS5 (RFC 1928), no authentication | [`socks5`] |
-//! | 4 | SOCKS4 and 4a | [`socks4`] |
-//! | a letter | HTTP/1 (RFC 9112): CONNECT or an absolute-form request | [`http`] |
+//! | 4 | SOCKS4 and 4a | `socks4` |
+//! | a letter | HTTP/1 (RFC 9112): CONNECT or an absolute-form request | `http` |
 //! | 22 | TLS, which nobody speaks to this proxy: refused with a TLS alert | here |
 //! | anything else | refused with an HTTP error that names what is spoken here | here |
 //!

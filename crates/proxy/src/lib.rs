@@ -19,6 +19,8 @@
 //! The modules without I/O have no clock, no sockets and no threads: inputs carry `now`. They are what is left with the
 //! feature `daemon` off. Sources, and how we differ from the paper: `docs/proxy.md`.
 
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod estimate;

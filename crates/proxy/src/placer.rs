@@ -12,7 +12,7 @@
 //!    longer than [`PATIENCE`]; standby links when nothing else is up; a suspect link, on which connecting failed
 //!    while another link succeeded, when nothing else is left.
 //!
-//! What a connection will still move ([`remaining`]) is the application's demand less what it has moved. One that has
+//! What a connection will still move (`remaining`) is the application's demand less what it has moved. One that has
 //! moved more than that is taken to be in its middle: sizes are heavy-tailed, and what has lasted lasts on. One that
 //! moved nothing for [`QUIET`] is taken to be done.
 

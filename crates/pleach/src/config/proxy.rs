@@ -86,7 +86,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     let mut notes = Vec::new();
     let listen_value = table.required("listen", "listen = \"127.0.0.1:1080\"")?;
     let listen = network::listen(&listen_value)?;
-    refuse_unbuilt(root, &table)?;
+    striping(root, &table, &mut notes)?;
     let transparent = table
         .optional("transparent")
         .as_ref()
@@ -154,27 +154,42 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     })
 }
 
-/// Refuses what is described but not built yet, rather than run without it.
-fn refuse_unbuilt(root: &Table<'_>, table: &Table<'_>) -> Result<(), ConfigError> {
+/// Checks what is about striping, and says that it has no effect yet: connections take one link each, as they do with
+/// any server that is no pleach.
+fn striping(root: &Table<'_>, table: &Table<'_>, notes: &mut Vec<Note>) -> Result<(), ConfigError> {
+    let mut warn = |value: &Value<'_>, what: &str| {
+        notes.push(Note {
+            place: value.place(),
+            text: format!("{what} is not built in yet: each connection takes one link"),
+            warning: true,
+        });
+    };
+    if let Some(value) = table.optional("striping") {
+        const NAMES: [&str; 4] = [
+            "earliest-arrival",
+            "osia",
+            "round-robin",
+            "weighted-round-robin",
+        ];
+        if !value.as_text().is_some_and(|name| NAMES.contains(&name)) {
+            let remedy = format!("write one of: {}", NAMES.join(", "));
+            return Err(value.expected("a scheduler's name", &remedy));
+        }
+    }
     if let Some(value) = table.optional("peer_port")
-        && value.as_integer() != Some(0)
+        && value.integer(
+            0..=u16::MAX,
+            "write the port of other pleaches, or 0 to ask nobody",
+        )? > 0
     {
-        return Err(value.wrong(
-            "striping to another pleach is not built in yet",
-            "write 0 or remove it",
-        ));
+        warn(&value, "asking for another pleach (peer_port)");
     }
-    for key in ["striping"] {
-        if let Some(value) = table.optional(key) {
-            return Err(value.wrong("striping is not built in yet", "remove it"));
-        }
+    if let Some(value) = root.optional("peer") {
+        let peer = value.table("[peer]".to_owned(), &["listen"])?;
+        network::listen(&peer.required("listen", "listen = \"0.0.0.0:7701\"")?)?;
+        warn(&value, "answering other pleaches ([peer])");
     }
-    match root.optional("peer") {
-        Some(value) => {
-            Err(value.wrong("answering other pleaches is not built in yet", "remove it"))
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError> {

@@ -730,8 +730,13 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         ),
         (
             "[proxy]",
-            "[proxy]\npeer_port = 7701",
-            "striping to another pleach is not built in yet",
+            "[proxy]\npeer_port = 77010",
+            "[proxy] peer_port: expected a whole number from 0 to 65535",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nstriping = \"fast\"",
+            "[proxy] striping: expected a scheduler's name",
         ),
         (
             "[proxy]",
@@ -786,6 +791,21 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         assert!(error.contains(expected), "{bad}: {error}");
         assert!(error.contains("; remedy: "), "{error}");
     }
+}
+
+#[test]
+fn what_is_about_striping_is_taken_with_a_warning() {
+    let keys = "[proxy]\nstriping = \"osia\"\npeer_port = 7701";
+    let peer = "[peer]\nlisten = \"0.0.0.0:7701\"\n[[rule]]";
+    let text = PROXY.replace("[proxy]", keys).replace("[[rule]]", peer);
+    let notes = proxy_text(&text).expect("good file").notes;
+    let texts: Vec<&str> = notes.iter().map(|note| note.text.as_str()).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    assert!(
+        notes
+            .iter()
+            .all(|note| note.warning && note.text.contains("not built in yet"))
+    );
 }
 
 #[test]

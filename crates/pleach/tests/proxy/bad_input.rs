@@ -10,7 +10,7 @@ use pleach_linux::clock;
 
 use crate::{
     client,
-    world::{SERVER, World, proxy_address},
+    world::{MUTE_PORT, RESET_PORT, SERVER, World, proxy_address},
 };
 
 /// Says `words` and returns all that comes back.
@@ -92,6 +92,18 @@ fn what_cannot_be_reached_is_said_with_the_reason() {
                 refused.contains("wifi: connection refused; lte: connection refused"),
                 "{refused}"
             );
+            for (port, method, reason) in [
+                (MUTE_PORT, "GET", "the server closed without an answer"),
+                (RESET_PORT, "POST", "onnection reset"),
+            ] {
+                let page = text(format!(
+                    "{method} http://{SERVER}:{port}/ HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+                ));
+                assert!(
+                    page.starts_with("HTTP/1.1 502 ") && page.contains(reason),
+                    "{page}"
+                );
+            }
             let unknown = text("GET http://no-such-host.invalid/ HTTP/1.1\r\n\r\n".to_owned());
             assert!(unknown.starts_with("HTTP/1.1 502 "), "{unknown}");
             assert!(

@@ -28,6 +28,8 @@ pub(crate) const HTTP_PORT: u16 = 8000;
 pub(crate) const ECHO_PORT: u16 = 7;
 /// Accepts, takes one byte, and resets.
 pub(crate) const RESET_PORT: u16 = 9;
+/// Accepts and closes.
+pub(crate) const MUTE_PORT: u16 = 11;
 pub(crate) const PROXY: &str = "127.0.0.1:1080";
 
 /// 20 and 10 Mbit/s.
@@ -256,6 +258,10 @@ fn serve(host: &Netns) {
     accept(RESET_PORT, |mut stream| {
         stream.read_exact(&mut [0])?;
         socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
+    });
+    accept(MUTE_PORT, |mut stream| {
+        stream.shutdown(std::net::Shutdown::Write)?;
+        std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
     });
     let udp = host
         .run(|| Ok(UdpSocket::bind((SERVER, ECHO_PORT))?))

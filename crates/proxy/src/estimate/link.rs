@@ -5,7 +5,7 @@
 //! was not held up by the client. What a window shows is a lower bound, so the estimate rises at once, to the lesser of
 //! two windows, against bursts. It falls slowly, because the server may be what is slow: with a time constant of 5 s
 //! if two or more bulk connections shared the window, of 60 s for a single one. A link without bulk keeps its estimate;
-//! [`LinkEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
+//! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
 //! bad is tried again.
 //!
 //! Round trip and loss come from TCP's own account of the live connections (`TCP_INFO`). Differs from the paper, which

@@ -45,6 +45,7 @@ pub(crate) async fn relay(
         sent: request.head,
         written: 0,
         is_shut: false,
+        is_told: false,
     };
     opening.add(&request.rest)?;
     live.upstream.replace(Some(Rc::clone(&opening.upstream)));
@@ -56,6 +57,7 @@ pub(crate) async fn relay(
         body,
         is_closed,
         is_shut,
+        is_told,
         ..
     } = opening;
     live.is_opening.set(false);
@@ -98,9 +100,13 @@ pub(crate) async fn relay(
         Err(error) => Err(error),
     };
     if outcome.is_err() {
-        for stream in [&client, &*upstream] {
-            // A socket that refuses is closed plainly.
+        // A socket that refuses is closed plainly.
+        let reset = |stream: &TcpStream| {
             let _ = SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+        };
+        reset(&upstream);
+        if !is_told {
+            reset(&client);
         }
     }
     outcome
@@ -121,6 +127,8 @@ struct Opening<'a> {
     written: usize,
     /// The server was told that nothing more comes.
     is_shut: bool,
+    /// The client has got an error page, which a reset would spoil.
+    is_told: bool,
 }
 
 /// What happened while it was opening.
@@ -148,8 +156,13 @@ impl Opening<'_> {
                 // What the client does wrong is no matter of links.
                 Event::ClientReadable => Ok(self.read_client()?),
                 Event::UpstreamReadable => match self.peek_upstream() {
-                    Ok(true) => return Ok(()),
-                    Ok(false) => Ok(()),
+                    Ok(Some(0)) if self.protocol == Protocol::HttpRequest => {
+                        let error = io::Error::other("the server closed without an answer");
+                        self.tell(&error).await?;
+                        return Err(error);
+                    }
+                    Ok(Some(_)) => return Ok(()),
+                    Ok(None) => Ok(()),
                     Err(error) => Err(error),
                 },
                 Event::UpstreamWritable => self.write_upstream(),
@@ -201,14 +214,24 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Whether something came back, be it the end.
-    fn peek_upstream(&self) -> io::Result<bool> {
+    /// Whether something came back; no bytes are the end.
+    fn peek_upstream(&self) -> io::Result<Option<usize>> {
         let peek = || Ok(recv(&*self.upstream, &mut [0; 1], RecvFlags::PEEK)?.0);
         match self.upstream.try_io(Interest::READABLE, peek) {
-            Ok(_) => Ok(true),
-            Err(error) if pipe::is_transient(&error) => Ok(false),
+            Ok(len) => Ok(Some(len)),
+            Err(error) if pipe::is_transient(&error) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells the client of a plain HTTP request why there is no answer.
+    async fn tell(&mut self, error: &io::Error) -> io::Result<()> {
+        let live = &self.session.live;
+        let text = format!("{}: {error}", live.purpose.target);
+        let page = self.protocol.failure(Failure::General, &text);
+        pipe::write_all(self.client, &page, &DownMeter(live)).await?;
+        self.is_told = true;
+        pipe::finish(self.client)
     }
 
     fn write_upstream(&mut self) -> io::Result<()> {
@@ -234,9 +257,7 @@ impl Opening<'_> {
         let live = Rc::clone(&self.session.live);
         if self.session.links.is_empty() || !may_replay(&self.sent) {
             if self.protocol == Protocol::HttpRequest {
-                let text = format!("{}: {error}", live.purpose.target);
-                let page = self.protocol.failure(Failure::General, &text);
-                pipe::write_all(self.client, &page, &DownMeter(&live)).await?;
+                self.tell(&error).await?;
             }
             return Err(error);
         }
