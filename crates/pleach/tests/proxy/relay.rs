@@ -84,6 +84,33 @@ fn status_names_link_program_and_reason_of_each_connection() {
 }
 
 #[test]
+fn what_was_learnt_survives_a_restart() {
+    let Some(world) = World::new() else { return };
+    let state = world.dir.path().join("lib/apps.db");
+    let more = format!("state = \"{}\"\nscheduler = \"only-one\"", state.display());
+    let mut proxy = world.proxy(&more, "");
+    assert!(proxy.status().expect("it runs")["links"][0]["capacity_mbps"].is_null());
+    world
+        .client()
+        .run(|| {
+            // A second and a half at 20 Mbit/s: some windows of the estimator.
+            const SIZE: usize = 3_500_000;
+            assert!(client::download(Way::Socks5, &SIZE.to_string())? == content(SIZE));
+            Ok(())
+        })
+        .expect("a download");
+    proxy.stop();
+    let again = world.proxy(&more, "");
+    let status = again.status().expect("it runs");
+    let capacity = status["links"][0]["capacity_mbps"].as_f64().expect("kept");
+    assert!((5.0..40.0).contains(&capacity), "{capacity}");
+    assert!(
+        status["links"][1]["capacity_mbps"].is_null(),
+        "nothing was learnt of the other"
+    );
+}
+
+#[test]
 fn uploads_half_closes_and_request_bodies_arrive() {
     let Some(world) = World::new() else { return };
     let proxy = world.proxy("", "");

@@ -234,9 +234,11 @@ impl Hub {
     pub(crate) fn end(&self, live: &Live, completed: bool) {
         let now = clock::now();
         self.live.borrow_mut().remove(&live.number);
+        let mut placer = self.placer.borrow_mut();
+        // Most connections are shorter than a window: this is when they tell of their link.
+        ask_tcp(live, &mut placer);
         live.upstream.borrow_mut().take();
         if let Some(id) = live.id {
-            let mut placer = self.placer.borrow_mut();
             placer.observe(now, id, live.moved(), live.is_held_up.get());
             placer.end(now, id, completed);
         }
