@@ -86,7 +86,7 @@ table inet {table} {{
 }
 
 /// Device names cannot hold a quote here: it would end the string.
-fn quoted(tun: &str) -> String {
+pub(crate) fn quoted(tun: &str) -> String {
     format!("\"{}\"", tun.replace(['"', '\n', '\\'], ""))
 }
 

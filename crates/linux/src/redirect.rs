@@ -68,13 +68,19 @@ impl Redirect {
         })
     }
 
-    /// Redirects to `port` all but what carries `mark` and what goes to one of `direct`. Replaces what was there in one
-    /// step.
+    /// Redirects to `port` all but what carries `mark`, what goes to one of `direct`, and what comes in by one of the
+    /// devices `uplinks`: that is for hosts inside, and no business of the proxy. Replaces what was there in one step.
     ///
     /// # Errors
     /// What `nft` says.
-    pub fn apply(&self, port: u16, mark: u32, direct: &[IpNet]) -> io::Result<()> {
-        nft::run(&ruleset(&self.table, port, mark, direct))
+    pub fn apply(
+        &self,
+        port: u16,
+        mark: u32,
+        direct: &[IpNet],
+        uplinks: &[String],
+    ) -> io::Result<()> {
+        nft::run(&ruleset(&self.table, port, mark, direct, uplinks))
     }
 
     /// Removes the redirect.
@@ -135,7 +141,7 @@ pub fn original_destination(stream: impl AsFd) -> Option<SocketAddr> {
     (canonical(original) != canonical(local)).then_some(original)
 }
 
-fn ruleset(table: &str, port: u16, mark: u32, direct: &[IpNet]) -> String {
+fn ruleset(table: &str, port: u16, mark: u32, direct: &[IpNet], uplinks: &[String]) -> String {
     let mut leave = format!(
         "    meta mark {mark:#x} return\n    fib daddr type {{ local, broadcast, multicast, anycast }} return\n"
     );
@@ -143,6 +149,11 @@ fn ruleset(table: &str, port: u16, mark: u32, direct: &[IpNet]) -> String {
         let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
         // Writing to a string cannot fail.
         let _ = writeln!(leave, "    {family} daddr {} return", net.trunc());
+    }
+    let mut inbound = String::new();
+    for device in uplinks {
+        let device = nft::quoted(device);
+        let _ = writeln!(inbound, "    iifname {device} return");
     }
     format!(
         "table inet {table}
@@ -154,7 +165,7 @@ table inet {table} {{
   }}
   chain prerouting {{
     type nat hook prerouting priority -100; policy accept;
-{leave}    meta l4proto tcp redirect to :{port}
+{inbound}{leave}    meta l4proto tcp redirect to :{port}
   }}
 }}
 "
@@ -190,7 +201,8 @@ mod tests {
     #[test]
     fn own_and_near_connections_are_left_alone() {
         let direct = ["192.168.1.7/24", "fd00::/64"].map(|text| text.parse().expect("literal"));
-        let text = ruleset("t", 1081, MARK, &direct);
+        let text = ruleset("t", 1081, MARK, &direct, &["lte".to_owned()]);
+        assert_eq!(text.matches("iifname \"lte\" return").count(), 1);
         for chain in text.split("chain ").skip(1) {
             let rules: Vec<&str> = chain.lines().map(str::trim).collect();
             let at = |rule: &str| {

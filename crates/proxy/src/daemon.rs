@@ -142,7 +142,7 @@ impl Daemon {
             match transparent.accept().await {
                 Ok((_, _, None)) => self.hub.count_drop("not-redirected"),
                 Ok((stream, from, Some(wanted))) => {
-                    if let Some(place) = self.hub.admit(from.ip()) {
+                    if let Some(place) = self.hub.admit_redirected() {
                         let hub = Rc::clone(&self.hub);
                         spawn_local(async move {
                             client::serve_redirected(&hub, stream, from, wanted).await;
@@ -166,7 +166,7 @@ impl Daemon {
             if let Some(snapshot) = watch.take() {
                 links::apply(&self.hub, &snapshot);
                 if let Some(transparent) = &self.transparent {
-                    transparent.apply(links::beside(&snapshot));
+                    transparent.apply(links::beside(&snapshot), self.hub.device_names());
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     client::{self, WAYS, Way},
-    world::{ECHO_PORT, HTTP_PORT, Proxy, RESET_PORT, SERVER, World, content},
+    world::{ECHO_PORT, HTTP_PORT, Proxy, RESET_PORT, SERVER, STUBBORN_PORT, World, content},
 };
 
 #[test]
@@ -151,6 +151,25 @@ fn uploads_half_closes_and_request_bodies_arrive() {
                 0,
                 "nothing more comes"
             );
+
+            // A server that stays, and a client that asks again: it is sent away rather than left waiting.
+            let request = format!("GET http://{SERVER}:{STUBBORN_PORT}/3 HTTP/1.1\r\n\r\n");
+            for is_ahead in [false, true] {
+                let mut stream = client::plain()?;
+                stream.write_all(request.as_bytes())?;
+                if is_ahead {
+                    stream.write_all(request.as_bytes())?;
+                }
+                client::read_head(&mut stream)?;
+                stream.read_exact(&mut [0; 3])?;
+                if !is_ahead {
+                    stream.write_all(request.as_bytes())?;
+                }
+                match stream.read(&mut [0]) {
+                    Ok(len) => assert_eq!(len, 0, "one answer only"),
+                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+                }
+            }
 
             let head = client::download(Way::HttpRequest, "head")?;
             let head = String::from_utf8_lossy(&head).into_owned();

@@ -63,7 +63,11 @@ fn programs_that_know_no_proxy_use_both_links_and_all_is_undone() {
         reached.expect("IPv6 works");
     }
 
-    let mut proxy = world.proxy("transparent = true\nscheduler = \"round-robin\"", "");
+    let mut proxy = world.proxy(
+        // Only the port's own clients are chosen by `allow`.
+        "transparent = true\nscheduler = \"round-robin\"\nallow = [\"127.0.0.0/8\"]",
+        "",
+    );
     let is_there = || {
         tables(world.client())
             .contains("table inet pleach_proxy_1080")

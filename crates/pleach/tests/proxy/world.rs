@@ -28,6 +28,8 @@ pub(crate) const HTTP_PORT: u16 = 8000;
 pub(crate) const ECHO_PORT: u16 = 7;
 /// Accepts, takes one byte, and resets.
 pub(crate) const RESET_PORT: u16 = 9;
+/// Answers requests and stays, whatever they say of `Connection`.
+pub(crate) const STUBBORN_PORT: u16 = 12;
 /// Accepts and closes.
 pub(crate) const MUTE_PORT: u16 = 11;
 pub(crate) const PROXY: &str = "127.0.0.1:1080";
@@ -263,6 +265,10 @@ fn serve(host: &Netns) {
         stream.shutdown(std::net::Shutdown::Write)?;
         std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
     });
+    accept(STUBBORN_PORT, |mut stream| {
+        while http_once(&mut stream).is_ok() {}
+        Ok(())
+    });
     let udp = host
         .run(|| Ok(UdpSocket::bind((SERVER, ECHO_PORT))?))
         .expect("server");
@@ -276,6 +282,11 @@ fn serve(host: &Netns) {
 
 /// `GET /N`: N bytes of [`content`]; `POST`: the body back; the request's own head with `GET /head`.
 fn http(mut stream: TcpStream) -> std::io::Result<()> {
+    http_once(&mut stream)?;
+    stream.shutdown(std::net::Shutdown::Write)
+}
+
+fn http_once(stream: &mut TcpStream) -> std::io::Result<()> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -301,8 +312,7 @@ fn http(mut stream: TcpStream) -> std::io::Result<()> {
         body.len()
     );
     stream.write_all(head.as_bytes())?;
-    stream.write_all(&body)?;
-    stream.shutdown(std::net::Shutdown::Write)
+    stream.write_all(&body)
 }
 
 /// Bytes that tell their place: every shift or gap shows.

@@ -82,6 +82,8 @@ pub(crate) struct Live {
     /// Nothing has come back yet, so that another link may be tried.
     pub(crate) is_opening: Cell<bool>,
     pub(crate) is_half_closed: Cell<bool>,
+    /// The client of a plain request has sent more than that.
+    pub(crate) is_ahead: Cell<bool>,
     pub(crate) stop: Notify,
     pub(crate) stop_reason: Cell<Option<Stop>>,
     pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
@@ -159,6 +161,12 @@ impl Hub {
             self.count_drop("client-not-allowed");
             return None;
         }
+        self.admit_redirected()
+    }
+
+    /// A place for a client whose connection was redirected here, if there is room. Whoever it is: the connection would
+    /// have left through this host anyway.
+    pub(crate) fn admit_redirected(self: &Rc<Self>) -> Option<Place> {
         if self.clients.get() >= self.settings.max_connections {
             self.count_drop("too-many-clients");
             return None;
@@ -181,6 +189,12 @@ impl Hub {
                 .any(|link| link.reach.is_neighbour(ip))
         };
         self.locals.borrow().iter().any(|net| net.contains(&ip)) && !on_link()
+    }
+
+    /// Devices of all links.
+    pub(crate) fn device_names(&self) -> Vec<String> {
+        let devices = self.devices.borrow();
+        devices.iter().map(|device| device.name.clone()).collect()
     }
 
     /// Places a connection and enters it into the table.
@@ -218,6 +232,7 @@ impl Hub {
             is_held_up: Cell::new(false),
             is_opening: Cell::new(true),
             is_half_closed: Cell::new(false),
+            is_ahead: Cell::new(false),
             stop: Notify::new(),
             stop_reason: Cell::new(None),
             upstream: RefCell::default(),

@@ -24,8 +24,8 @@ pub(crate) struct Transparent {
     v6: Option<TcpListener>,
     port: u16,
     redirect: Redirect,
-    /// The networks left alone by what is applied now.
-    applied: RefCell<Option<Vec<IpNet>>>,
+    /// The networks and devices left alone by what is applied now.
+    applied: RefCell<Option<(Vec<IpNet>, Vec<String>)>>,
 }
 
 impl Transparent {
@@ -66,15 +66,21 @@ impl Transparent {
         Ok((stream, from, wanted))
     }
 
-    /// Redirects all but what goes to `direct`, the networks beside this host.
-    pub(crate) fn apply(&self, mut direct: Vec<IpNet>) {
+    /// Redirects all but what goes to `direct`, the networks beside this host, and what comes in by `uplinks`, the
+    /// devices of the links.
+    pub(crate) fn apply(&self, mut direct: Vec<IpNet>, uplinks: Vec<String>) {
         direct.sort_unstable();
         direct.dedup();
-        if self.applied.borrow().as_ref() == Some(&direct) {
+        let wanted = (direct, uplinks);
+        if self.applied.borrow().as_ref() == Some(&wanted) {
             return;
         }
-        match self.redirect.apply(self.port, redirect::MARK, &direct) {
-            Ok(()) => *self.applied.borrow_mut() = Some(direct),
+        let (direct, uplinks) = &wanted;
+        match self
+            .redirect
+            .apply(self.port, redirect::MARK, direct, uplinks)
+        {
+            Ok(()) => *self.applied.borrow_mut() = Some(wanted),
             Err(error) => tracing::error!(%error, "connections are not redirected"),
         }
     }

@@ -6,11 +6,11 @@
 //! directions move in the kernel ([`super::pipe`]), each until its end; a half that ends is passed on as such. What
 //! breaks is passed on as a reset, so that nobody takes a part for the whole.
 
-use std::{io, rc::Rc};
+use std::{io, rc::Rc, time::Duration};
 
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
-use tokio::{io::Interest, net::TcpStream};
+use tokio::{io::Interest, net::TcpStream, time};
 
 use super::pipe::{self, Meter};
 use crate::{
@@ -61,6 +61,7 @@ pub(crate) async fn relay(
         ..
     } = opening;
     live.is_opening.set(false);
+    let is_request = body != Body::Tunnel;
     let outcome = match opened {
         Ok(()) => {
             if let Some(link) = live.link.get() {
@@ -79,8 +80,7 @@ pub(crate) async fn relay(
                 } else if body == Body::Tunnel {
                     pipe::pump(&hub.pipes, &client, &upstream, &up).await?;
                 } else {
-                    send_body(hub, &client, &upstream, body, &up).await?;
-                    return Ok(());
+                    send_body(hub, &client, &upstream, body, &live).await?;
                 }
                 live.is_half_closed.set(true);
                 Ok(())
@@ -95,6 +95,7 @@ pub(crate) async fn relay(
             tokio::select! {
                 outcome = both => outcome,
                 () = live.stop.notified() => Err(stopped(&live)),
+                () = another_request(&client, &live), if is_request => Ok(()),
             }
         }
         Err(error) => Err(error),
@@ -102,7 +103,7 @@ pub(crate) async fn relay(
     if outcome.is_err() {
         // A socket that refuses is closed plainly.
         let reset = |stream: &TcpStream| {
-            let _ = SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         };
         reset(&upstream);
         if !is_told {
@@ -211,6 +212,7 @@ impl Opening<'_> {
     fn add(&mut self, rest: &[u8]) -> io::Result<()> {
         let len = self.body.take(rest).map_err(io::Error::other)?;
         self.sent.extend_from_slice(&rest[..len]);
+        self.session.live.is_ahead.set(len < rest.len());
         Ok(())
     }
 
@@ -292,7 +294,7 @@ async fn send_body(
     client: &TcpStream,
     upstream: &TcpStream,
     mut body: Body,
-    up: &UpMeter<'_>,
+    live: &Live,
 ) -> io::Result<()> {
     while !body.is_done() {
         client.readable().await?;
@@ -301,18 +303,45 @@ async fn send_body(
             match client.try_read(&mut scratch) {
                 Ok(0) => return Err(io::Error::other("the client left within its request")),
                 Ok(len) => {
-                    let len = body.take(&scratch[..len]).map_err(io::Error::other)?;
-                    Some(scratch[..len].to_vec())
+                    let taken = body.take(&scratch[..len]).map_err(io::Error::other)?;
+                    live.is_ahead.set(taken < len);
+                    Some(scratch[..taken].to_vec())
                 }
                 Err(error) if pipe::is_transient(&error) => None,
                 Err(error) => return Err(error),
             }
         };
         if let Some(bytes) = read {
-            pipe::write_all(upstream, &bytes, up).await?;
+            pipe::write_all(upstream, &bytes, &UpMeter(live)).await?;
         }
     }
     Ok(())
+}
+
+/// Waits until the client of a plain request sends another one though nothing more comes back: then the server has
+/// ignored that the connection ends after its answer, and only an end makes the client ask anew.
+async fn another_request(client: &TcpStream, live: &Live) {
+    while !live.is_ahead.get() {
+        if client.readable().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        let peek = || Ok(recv(client, &mut [0; 1], RecvFlags::PEEK)?.0);
+        match client.try_io(Interest::READABLE, peek) {
+            // While its one request is still coming, that is what there is to read.
+            Ok(len) if len > 0 && live.is_half_closed.get() => live.is_ahead.set(true),
+            Ok(len) if len > 0 => time::sleep(ANSWER_PAUSE).await,
+            Err(error) if pipe::is_transient(&error) => {}
+            // It says no more; whether its answer is complete, the server's end will tell.
+            Ok(_) | Err(_) => std::future::pending().await,
+        }
+    }
+    loop {
+        let before = live.down.get();
+        time::sleep(ANSWER_PAUSE).await;
+        if before > 0 && live.down.get() == before {
+            return;
+        }
+    }
 }
 
 /// Whether a server may get `sent` twice: nothing, the beginning of a TLS handshake, or an HTTP request that asks only
@@ -351,6 +380,8 @@ impl Meter for DownMeter<'_> {
     }
 }
 
+/// A server that answers pauses for less than this.
+const ANSWER_PAUSE: Duration = Duration::from_secs(2);
 /// What is kept of a client's words to say them again.
 const MAX_REPLAY: usize = 16 << 10;
 
