@@ -16,13 +16,14 @@
 //! moved more than that is taken to be in its middle: sizes are heavy-tailed, and what has lasted lasts on. One that
 //! moved nothing for [`QUIET`] is taken to be done.
 
+mod link;
+mod placement;
 #[cfg(test)]
 mod tests;
 
-use core::{fmt, time::Duration};
+use core::time::Duration;
 use std::{collections::BTreeMap, net::IpAddr};
 
-use ipnet::IpNet;
 use pleach_core::{
     time::Instant,
     units::{Bitrate, Bytes},
@@ -39,6 +40,9 @@ use crate::{
     target::Target,
 };
 
+pub use link::{Cost, LinkSettings, Reach};
+pub use placement::{Ask, ConnectionId, NoLink, Placement, Why};
+
 /// What does not change while the proxy runs.
 #[derive(Clone, Debug)]
 pub struct PlacerConfig {
@@ -51,132 +55,6 @@ pub struct PlacerConfig {
     /// The user's rules; their links must exist.
     pub rules: Vec<Rule>,
 }
-
-/// A link as the user describes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkSettings {
-    /// Its name.
-    pub name: String,
-    /// When it is used.
-    pub cost: Cost,
-    /// Share under weighted round robin; `None`: its rate.
-    pub weight: Option<u16>,
-    /// Rate to servers, if the user knows it.
-    pub upload: Option<Bitrate>,
-    /// Rate from servers, if the user knows it.
-    pub download: Option<Bitrate>,
-}
-
-/// When a link is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cost {
-    /// Always; lower ranks are filled first.
-    Rank(u8),
-    /// Only while no ranked link is up.
-    Standby,
-    /// Not at all.
-    Never,
-}
-
-impl Default for Cost {
-    fn default() -> Self {
-        Self::Rank(0)
-    }
-}
-
-/// Where a link leads now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
-    /// To any IPv4 address.
-    pub v4: bool,
-    /// To any IPv6 address.
-    pub v6: bool,
-    /// Networks directly on it.
-    pub neighbours: Vec<IpNet>,
-}
-
-impl Reach {
-    /// Whether it leads to `ip`.
-    #[must_use]
-    pub fn covers(&self, ip: IpAddr) -> bool {
-        (if ip.is_ipv4() { self.v4 } else { self.v6 }) || self.is_neighbour(ip)
-    }
-
-    /// Whether `ip` is directly on it.
-    #[must_use]
-    pub fn is_neighbour(&self, ip: IpAddr) -> bool {
-        self.neighbours.iter().any(|net| net.contains(&ip))
-    }
-
-    /// Whether it leads nowhere.
-    #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        !self.v4 && !self.v6 && self.neighbours.is_empty()
-    }
-}
-
-/// A connection to be placed.
-#[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
-    /// Who asks.
-    pub client: IpAddr,
-    /// The program, if known.
-    pub app: Option<&'a str>,
-    /// Where to.
-    pub target: &'a Target,
-    /// Its addresses.
-    pub addresses: &'a [IpAddr],
-}
-
-/// Why a connection is where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The destination is directly on this link.
-    Neighbour,
-    /// No other link was there.
-    OnlyLink,
-    /// Another link was chosen first and did not work.
-    Retry,
-    /// The rule of this number, counted from 1.
-    Rule(usize),
-    /// The scheduler chose it.
-    Scheduler(Policy),
-    /// Its site was there before.
-    Site,
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Neighbour => f.write_str("neighbour"),
-            Self::OnlyLink => f.write_str("only link"),
-            Self::Retry => f.write_str("retry"),
-            Self::Rule(number) => write!(f, "rule {number}"),
-            Self::Scheduler(policy) => f.write_str(policy.name()),
-            Self::Site => f.write_str("site"),
-        }
-    }
-}
-
-/// Where a connection should go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The connection is known by it from now on.
-    pub id: ConnectionId,
-    /// Links to try, best first; at least one.
-    pub links: Vec<LinkId>,
-    /// Why the first is first.
-    pub why: Why,
-}
-
-/// A connection that was begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnectionId(u64);
-
-/// No link leads there; the text says why for each.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NoLink(String);
 
 /// See the module's head.
 #[derive(Debug)]
