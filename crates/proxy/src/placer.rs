@@ -84,6 +84,8 @@ pub struct Link {
     /// Payload received from servers.
     pub rx_bytes: u64,
     suspect_until: Option<Instant>,
+    /// When something last came back over it.
+    heard_at: Option<Instant>,
     /// What this window saw so far.
     up: Traffic,
     down: Traffic,
@@ -127,6 +129,7 @@ impl Placer {
             tx_bytes: 0,
             rx_bytes: 0,
             suspect_until: None,
+            heard_at: None,
             up: Traffic::default(),
             down: Traffic::default(),
         });
@@ -197,7 +200,11 @@ impl Placer {
         }
         self.note_site(now, id);
         for failed in failed {
-            if let Some(failed) = self.links.get_mut(failed.0) {
+            // A full link loses a connection's first packet now and then, and is in the best of health.
+            let is_alive = self.is_alive(now, *failed);
+            if let Some(failed) = self.links.get_mut(failed.0)
+                && !is_alive
+            {
                 failed.suspect_until = Some(now + SUSPICION);
             }
         }
@@ -217,6 +224,13 @@ impl Placer {
         until.is_some_and(|until| now < until)
     }
 
+    /// Whether something came back over `link` within the last second.
+    #[must_use]
+    pub fn is_alive(&self, now: Instant, link: LinkId) -> bool {
+        let heard_at = self.links.get(link.0).and_then(|link| link.heard_at);
+        heard_at.is_some_and(|heard_at| now.since(heard_at) <= ALIVE)
+    }
+
     /// Notes what connection `id` has moved since it began, and whether its client, and not the network, held it up.
     pub fn observe(&mut self, now: Instant, id: ConnectionId, moved: Demand, client_limited: bool) {
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -233,6 +247,9 @@ impl Placer {
         if let Some(link) = self.links.get_mut(connection.link.0) {
             link.tx_bytes += up;
             link.rx_bytes += down;
+            if down > 0 {
+                link.heard_at = Some(now);
+            }
             link.up.bytes += up;
             link.down.bytes += down;
             link.up.bulk += u32::from(was_up && up >= BULK_BYTES);
@@ -521,6 +538,9 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection that has been silent for this long has probably said all: browsers keep idle connections for minutes.
 pub const QUIET: Duration = Duration::from_secs(5);
+
+/// Four windows: long enough to see what a busy link receives.
+const ALIVE: Duration = Duration::from_secs(1);
 
 /// How long a link is avoided after connecting over it failed and over another one did not.
 const SUSPICION: Duration = Duration::from_secs(10);

@@ -3,7 +3,8 @@
 //! The first address is tried on the first link. If that has not worked after a while, the next address is tried
 //! beside it, and then the next link, until one connects; a failure starts the next attempt at once. The while is
 //! 250 ms between addresses of one link. A second link waits for three round trips of the first, since a slow link must
-//! not lose what it was chosen for only because it is slow.
+//! not lose what it was chosen for only because it is slow, and one that carries something just now has 1.3 s, because
+//! a full link loses a first packet now and then.
 
 use std::{
     io,
@@ -12,7 +13,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use pleach_linux::redirect;
+use pleach_linux::{clock, redirect};
 use tokio::{
     net::{TcpSocket, TcpStream},
     time,
@@ -126,6 +127,7 @@ fn attempts(hub: &Hub, links: &[LinkId], addresses: &[IpAddr]) -> Vec<Attempt> {
         };
         return addresses.iter().take(MAX_ATTEMPTS).map(direct).collect();
     }
+    let now = clock::now();
     let placer = hub.placer.borrow();
     let mut order = Vec::new();
     let mut last: Option<LinkId> = None;
@@ -145,7 +147,9 @@ fn attempts(hub: &Hub, links: &[LinkId], addresses: &[IpAddr]) -> Vec<Attempt> {
                     BETWEEN_ADDRESSES
                 } else {
                     let before = last.and_then(|last| placer.links()[last.0].estimator.rtt());
-                    before.map_or(UNKNOWN_LINK, |rtt| {
+                    let is_alive = last.is_some_and(|last| placer.is_alive(now, last));
+                    let before = before.filter(|_| !is_alive);
+                    before.map_or(if is_alive { LIVE_LINK } else { UNKNOWN_LINK }, |rtt| {
                         (rtt * 3).clamp(BETWEEN_ADDRESSES, SLOW_LINK)
                     })
                 };
@@ -251,6 +255,8 @@ fn plain(error: &io::Error) -> String {
 const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
 /// A link of which no round trip is known has this long.
 const UNKNOWN_LINK: Duration = Duration::from_secs(1);
+/// A link over which something came just now has as long as TCP takes to send a lost first packet again (RFC 6298).
+const LIVE_LINK: Duration = Duration::from_millis(1300);
 /// However slow a link is, the next is tried after this.
 const SLOW_LINK: Duration = Duration::from_secs(2);
 /// Before a client is told that nobody answers.

@@ -311,3 +311,17 @@ fn idle_and_overdue_connections_count_for_what_they_may_still_move() {
     assert_eq!(left(&placer, at(20)), 100_000, "in its middle");
     assert_eq!(left(&placer, at(5_021)), 0, "done");
 }
+
+#[test]
+fn a_busy_link_is_not_suspected_for_one_lost_packet() {
+    let mut placer = placer(config(Policy::OnlyOne));
+    let to = target("a.example", 80);
+    let busy = begin(&mut placer, at(0), None, &to).expect("links").id;
+    placer.observe(at(900), busy, Demand { up: 0, down: 9_000 }, false);
+    let unlucky = begin(&mut placer, at(1000), None, &to).expect("links").id;
+    placer.moved(at(1500), unlucky, LinkId(1), &[LinkId(0)]);
+    assert!(!placer.is_suspect(at(1500), LinkId(0)));
+    // Silent since, it is.
+    placer.moved(at(2000), unlucky, LinkId(1), &[LinkId(0)]);
+    assert!(placer.is_suspect(at(2000), LinkId(0)));
+}
