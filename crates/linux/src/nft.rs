@@ -86,11 +86,12 @@ table inet {table} {{
 }
 
 /// Device names cannot hold a quote here: it would end the string.
-fn quoted(tun: &str) -> String {
+pub(crate) fn quoted(tun: &str) -> String {
     format!("\"{}\"", tun.replace(['"', '\n', '\\'], ""))
 }
 
-fn run(script: &str) -> io::Result<()> {
+/// Runs `script` as one transaction.
+pub(crate) fn run(script: &str) -> io::Result<()> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])
         .stdin(Stdio::piped())

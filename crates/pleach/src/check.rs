@@ -6,28 +6,49 @@
 
 use std::{
     io,
-    net::{SocketAddr, UdpSocket},
+    net::{SocketAddr, TcpListener, UdpSocket},
     os::unix::net::UnixStream,
     path::Path,
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use crate::config::{self, ConfigError, Loaded, Note, Role, plain};
+use crate::config::{self, AnyLoaded, ConfigError, Loaded, LoadedProxy, Note, Place, Role, plain};
 
 /// Checks the file `path` against its grammar and this host; returns what is worth telling.
 ///
 /// # Errors
 /// The first mistake.
 pub(crate) fn check(path: &Path) -> Result<Vec<Note>, ConfigError> {
-    let loaded = config::load(path)?;
-    if let Some(error) = absent_devices(&loaded).into_iter().next() {
-        return Err(error);
+    match config::load_any(path)? {
+        AnyLoaded::Tunnel(loaded) => {
+            if let Some(error) = absent_devices(&loaded).into_iter().next() {
+                return Err(error);
+            }
+            if UnixStream::connect(&loaded.config.control).is_err() {
+                port_in_use(&loaded)?;
+            }
+            Ok(loaded.notes)
+        }
+        AnyLoaded::Proxy(loaded) => {
+            if let Some(error) = absent_proxy_devices(&loaded).into_iter().next() {
+                return Err(error);
+            }
+            if UnixStream::connect(&loaded.config.control).is_err() {
+                proxy_port_in_use(&loaded)?;
+            }
+            Ok(loaded.notes)
+        }
     }
-    if UnixStream::connect(&loaded.config.control).is_err() {
-        port_in_use(&loaded)?;
-    }
-    Ok(loaded.notes)
+}
+
+/// Checks before a proxy's start: as [`before_start`].
+///
+/// # Errors
+/// The proxy cannot listen where it should.
+pub(crate) fn before_proxy(loaded: &LoadedProxy) -> Result<Vec<ConfigError>, ConfigError> {
+    proxy_port_in_use(loaded)?;
+    Ok(absent_proxy_devices(loaded))
 }
 
 /// Checks before a start: the port must be free. Returns a line for each absent device.
@@ -43,16 +64,25 @@ fn absent_devices(loaded: &Loaded) -> Vec<ConfigError> {
     let Role::Client(client) = &loaded.config.role else {
         return Vec::new();
     };
-    client
-        .links
-        .iter()
-        .zip(&loaded.device_places)
-        .filter(|(link, _)| !device_exists(&link.device))
-        .map(|(link, place)| {
+    let devices = client.links.iter().map(|link| link.device.as_str());
+    absent(devices, &loaded.device_places)
+}
+
+fn absent_proxy_devices(loaded: &LoadedProxy) -> Vec<ConfigError> {
+    let devices = loaded.config.links.iter().map(|link| link.device.as_str());
+    absent(devices, &loaded.device_places)
+}
+
+/// An error for each of `devices` that is not there; `places`: of each.
+fn absent<'a>(devices: impl Iterator<Item = &'a str>, places: &[Place]) -> Vec<ConfigError> {
+    devices
+        .zip(places)
+        .filter(|(device, _)| !device_exists(device))
+        .map(|(device, place)| {
             ConfigError::new(
                 place.clone(),
                 "[[link]] device",
-                format!("no device {:?} on this host", link.device),
+                format!("no device {device:?} on this host"),
                 "plug it in, or remove the link; `ip link` lists the devices",
             )
         })
@@ -76,13 +106,45 @@ fn port_in_use(loaded: &Loaded) -> Result<(), ConfigError> {
     let (Role::Gateway(gateway), Some(place)) = (&loaded.config.role, &loaded.listen_place) else {
         return Ok(());
     };
-    let address: SocketAddr = gateway.listen;
-    let Err(error) = UdpSocket::bind(address) else {
+    let bound = UdpSocket::bind(gateway.listen);
+    listen_error(
+        bound.err(),
+        gateway.listen,
+        place,
+        "[tunnel] listen",
+        "ss -lunp",
+    )
+}
+
+fn proxy_port_in_use(loaded: &LoadedProxy) -> Result<(), ConfigError> {
+    // Rust's listeners reuse the addresses of connections that have just ended, as the daemon does.
+    let address = loaded.config.listen;
+    let bound = TcpListener::bind(address);
+    listen_error(
+        bound.err(),
+        address,
+        &loaded.listen_place,
+        "[proxy] listen",
+        "ss -ltnp",
+    )
+}
+
+/// The error that keeps from listening on `address`, if any.
+fn listen_error(
+    error: Option<io::Error>,
+    address: SocketAddr,
+    place: &Place,
+    label: &str,
+    lister: &str,
+) -> Result<(), ConfigError> {
+    let Some(error) = error else {
         return Ok(());
     };
+    let in_use =
+        format!("stop the program that has the port (`{lister}` names it), or choose another port");
     let is = |kind| error.kind() == kind;
     let remedy = if is(io::ErrorKind::AddrInUse) {
-        "stop the program that has the port (`ss -lunp` names it), or choose another port"
+        in_use.as_str()
     } else if is(io::ErrorKind::AddrNotAvailable) {
         "write an address of this host, or \"[::]:PORT\" for all"
     } else if is(io::ErrorKind::PermissionDenied) {
@@ -92,7 +154,7 @@ fn port_in_use(loaded: &Loaded) -> Result<(), ConfigError> {
     };
     Err(ConfigError::new(
         place.clone(),
-        "[tunnel] listen",
+        label,
         format!("cannot listen on {address}: {}", plain(&error)),
         remedy,
     ))

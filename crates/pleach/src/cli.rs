@@ -15,10 +15,10 @@ use zeroize::Zeroizing;
 
 use crate::{
     check,
-    config::{self, ConfigError, RUN_DIRECTORY},
+    config::{self, ConfigError, Note, RUN_DIRECTORY},
     control::{self, WEIGHTS},
     keys::{self, SecretKey},
-    run_tunnel, status,
+    run_proxy, run_tunnel, status,
 };
 
 /// Weaves every Internet access a host has into one connection.
@@ -37,6 +37,11 @@ enum Command {
     Pubkey,
     /// Run the tunnel that FILE describes, in the foreground
     Up {
+        /// Configuration file
+        file: PathBuf,
+    },
+    /// Run the proxy that FILE describes, in the foreground
+    Proxy {
         /// Configuration file
         file: PathBuf,
     },
@@ -180,6 +185,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
         Command::Up { file } => up(&file),
+        Command::Proxy { file } => proxy(&file),
         Command::Check { file } => {
             for note in check::check(&file)? {
                 complain(&note.to_string());
@@ -251,7 +257,20 @@ fn up(file: &std::path::Path) -> Result<(), Failure> {
     start_logging();
     let loaded = config::load(file)?;
     let absent_devices = check::before_start(&loaded)?;
-    for note in &loaded.notes {
+    tell(&loaded.notes, &absent_devices);
+    Ok(run_tunnel::run(loaded.config)?)
+}
+
+fn proxy(file: &std::path::Path) -> Result<(), Failure> {
+    start_logging();
+    let loaded = config::load_proxy(file)?;
+    let absent_devices = check::before_proxy(&loaded)?;
+    tell(&loaded.notes, &absent_devices);
+    Ok(run_proxy::run(loaded.config)?)
+}
+
+fn tell(notes: &[Note], absent_devices: &[ConfigError]) {
+    for note in notes {
         if note.warning {
             tracing::warn!("{}: {}", note.place, note.text);
         } else {
@@ -261,7 +280,6 @@ fn up(file: &std::path::Path) -> Result<(), Failure> {
     for absent in absent_devices {
         tracing::warn!("{absent}");
     }
-    Ok(run_tunnel::run(loaded.config)?)
 }
 
 fn show_status(json: bool, control: Option<PathBuf>) -> Result<(), Failure> {

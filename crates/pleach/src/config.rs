@@ -1,4 +1,4 @@
-//! Configuration files of the tunnel: text to checked types.
+//! Configuration files: text to checked types.
 //!
 //! [`load`] reads a file, walks it with positions ([`table`]), and stops at the first mistake with one line that names
 //! file, line, key, what is wrong and what to do ([`source::ConfigError`]). Keys are checked against the list of known
@@ -7,6 +7,7 @@
 
 mod network;
 mod peers;
+mod proxy;
 mod scheduler;
 mod secret;
 mod source;
@@ -24,6 +25,7 @@ use ipnet::IpNet;
 use pleach_core::units::Bitrate;
 use toml::{Spanned, de::DeTable};
 
+pub(crate) use proxy::{LoadedProxy, ProxyConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
 pub(crate) use tunnel::RUN_DIRECTORY;
@@ -163,22 +165,75 @@ pub(crate) struct Loaded {
     pub(crate) device_places: Vec<Place>,
 }
 
-/// Reads and checks the configuration file `path`.
+/// A configuration of any mode.
+#[derive(Clone, Debug)]
+pub(crate) enum AnyLoaded {
+    /// `mode = "proxy"`.
+    Proxy(Box<LoadedProxy>),
+    /// `mode = "client"` or `"gateway"`.
+    Tunnel(Box<Loaded>),
+}
+
+/// Reads and checks the configuration file `path` of a tunnel.
+///
+/// # Errors
+/// The first mistake in the file; it is another mode's.
+pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
+    read(path, |root, loaded| match loaded {
+        AnyLoaded::Tunnel(loaded) => Ok(*loaded),
+        AnyLoaded::Proxy(_) => Err(other_mode(root, "a proxy", "proxy")),
+    })
+}
+
+/// Reads and checks the configuration file `path` of a proxy.
+///
+/// # Errors
+/// The first mistake in the file; it is another mode's.
+pub(crate) fn load_proxy(path: &Path) -> Result<LoadedProxy, ConfigError> {
+    read(path, |root, loaded| match loaded {
+        AnyLoaded::Proxy(loaded) => Ok(*loaded),
+        AnyLoaded::Tunnel(_) => Err(other_mode(root, "a tunnel", "up")),
+    })
+}
+
+/// Reads and checks the configuration file `path` of whatever mode.
 ///
 /// # Errors
 /// The first mistake in the file.
-pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
+pub(crate) fn load_any(path: &Path) -> Result<AnyLoaded, ConfigError> {
+    read(path, |_, loaded| Ok(loaded))
+}
+
+fn read<T>(
+    path: &Path,
+    finish: impl FnOnce(&Table<'_>, AnyLoaded) -> Result<T, ConfigError>,
+) -> Result<T, ConfigError> {
     let source = Source::read(path)?;
     let document = parse(&source)?;
     let root = Table::root(&source, document.get_ref());
-    let mode = root.required("mode", "mode = \"client\" or mode = \"gateway\"")?;
-    let remedy = "write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
-    let what = "\"client\" or \"gateway\"";
-    match mode.text(what, remedy)? {
-        "client" => tunnel::client(&root),
-        "gateway" => tunnel::gateway(&root),
-        _ => Err(mode.expected(what, remedy)),
-    }
+    let loaded = load_document(&root)?;
+    finish(&root, loaded)
+}
+
+fn load_document(root: &Table<'_>) -> Result<AnyLoaded, ConfigError> {
+    let mode = root.required("mode", "mode = \"client\", \"gateway\" or \"proxy\"")?;
+    let remedy = "write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
+    let what = "\"client\", \"gateway\" or \"proxy\"";
+    Ok(match mode.text(what, remedy)? {
+        "client" => AnyLoaded::Tunnel(Box::new(tunnel::client(root)?)),
+        "gateway" => AnyLoaded::Tunnel(Box::new(tunnel::gateway(root)?)),
+        "proxy" => AnyLoaded::Proxy(Box::new(proxy::proxy(root)?)),
+        _ => return Err(mode.expected(what, remedy)),
+    })
+}
+
+/// The error that a file is for another command.
+fn other_mode(root: &Table<'_>, what: &str, command: &str) -> ConfigError {
+    root.wrong(
+        "mode",
+        format!("this file describes {what}"),
+        &format!("start it with `pleach {command} FILE`"),
+    )
 }
 
 /// Reads the section `[scheduler]` from `text`, which has no other.

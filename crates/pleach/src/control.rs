@@ -51,15 +51,21 @@ impl<T> Reply<T> {
 /// State of a daemon, as `status --json` prints it. Numbers must be finite.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatusReport {
-    /// `client` or `gateway`.
+    /// `client`, `gateway` or `proxy`.
     pub(crate) mode: String,
-    /// Name of the tunnel device.
+    /// Name of the tunnel device; of a proxy, where it listens.
     #[serde(default)]
     pub(crate) name: String,
     /// Whether packets can get through: a client has a session, a gateway listens.
     pub(crate) up: bool,
     /// This end's links; of a gateway, none.
     pub(crate) links: Vec<LinkStatus>,
+    /// A proxy's connections, oldest first, at most some hundreds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) connections: Vec<ConnectionStatus>,
+    /// How many connections a proxy has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) connection_count: Option<u64>,
     /// A gateway's clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) clients: Vec<ClientStatus>,
@@ -98,6 +104,29 @@ pub(crate) struct LinkStatus {
     pub(crate) rx_bytes: u64,
     /// Its weight.
     pub(crate) weight: u32,
+}
+
+/// State of a proxy's connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ConnectionStatus {
+    /// Who asked, `ADDRESS:PORT`.
+    pub(crate) client: String,
+    /// The program's name, if known.
+    pub(crate) app: Option<String>,
+    /// Where to, `HOST:PORT`.
+    pub(crate) target: String,
+    /// How it was asked for.
+    pub(crate) protocol: String,
+    /// Name of its link; `None`: it needs none.
+    pub(crate) link: Option<String>,
+    /// Why it is there.
+    pub(crate) why: String,
+    /// Now, in both directions, in 10^6 bit/s.
+    pub(crate) rate_mbps: f64,
+    /// Bytes to the server.
+    pub(crate) tx_bytes: u64,
+    /// Bytes from the server.
+    pub(crate) rx_bytes: u64,
 }
 
 /// Whether a link carries packets.

@@ -2,7 +2,7 @@
 
 use core::fmt::Write;
 
-use crate::control::{LinkState, LinkStatus, StatusReport};
+use crate::control::{ConnectionStatus, LinkState, LinkStatus, StatusReport};
 
 /// `report` for people. Lines end without trailing spaces; the last with a newline.
 pub(crate) fn render(report: &StatusReport) -> String {
@@ -48,6 +48,43 @@ pub(crate) fn render(report: &StatusReport) -> String {
         });
         return text;
     }
+    push_table(&mut text, &rows);
+    if report.mode == "proxy" {
+        push_connections(&mut text, report);
+    }
+    text
+}
+
+/// A proxy's connections, the ones that move most first.
+fn push_connections(text: &mut String, report: &StatusReport) {
+    let count = report.connection_count.unwrap_or_default();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{count} connections");
+    if report.connections.is_empty() {
+        return;
+    }
+    let header = ["TARGET", "APP", "LINK", "WHY", "RATE", "SENT", "RECEIVED"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let mut connections: Vec<&ConnectionStatus> = report.connections.iter().collect();
+    connections.sort_by(|a, b| b.rate_mbps.total_cmp(&a.rate_mbps));
+    let row = |connection: &&ConnectionStatus| {
+        let name = |name: &Option<String>| name.as_deref().map_or("-".to_owned(), printable);
+        vec![
+            printable(&connection.target),
+            name(&connection.app),
+            name(&connection.link),
+            connection.why.replace(char::is_control, ""),
+            rate(connection.rate_mbps),
+            bytes(connection.tx_bytes),
+            bytes(connection.rx_bytes),
+        ]
+    };
+    rows.extend(connections.iter().take(MAX_SHOWN_CONNECTIONS).map(row));
+    push_table(text, &rows);
+}
+
+/// `rows` of equal length in aligned columns.
+fn push_table(text: &mut String, rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..rows[0].len())
         .map(|column| {
             rows.iter()
@@ -56,7 +93,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
                 .unwrap_or(0)
         })
         .collect();
-    for row in &rows {
+    for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             // Writing to a string cannot fail.
@@ -65,7 +102,6 @@ pub(crate) fn render(report: &StatusReport) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    text
 }
 
 fn row(link: &LinkStatus) -> Vec<String> {
@@ -126,6 +162,9 @@ fn bytes(count: u64) -> String {
         None => format!("{count} B"),
     }
 }
+
+/// As many as a screen has lines; `--json` has more.
+const MAX_SHOWN_CONNECTIONS: usize = 20;
 
 #[cfg(test)]
 mod tests {

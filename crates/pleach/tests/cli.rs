@@ -314,3 +314,35 @@ fn file_names_cannot_break_the_line() {
     let line = one_line(&pleach(&["check", "/nonexistent/a\nb.toml"], b""), 2);
     assert!(line.starts_with("/nonexistent/a b.toml: "), "{line}");
 }
+
+#[test]
+fn a_proxys_file_is_checked_and_started_by_its_own_command() {
+    let files = Files::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let address = listener.local_addr().expect("bound");
+    let text = format!(
+        "mode = \"proxy\"\n[proxy]\nlisten = \"{address}\"\ncontrol = \"{}\"\n[[link]]\nname = \"lo\"\ndevice = \"lo\"\n",
+        files.0.path().join("p.sock").display()
+    );
+    let path = files.write("proxy.toml", &text);
+    let file = path.to_str().expect("text");
+    for command in ["check", "proxy"] {
+        let error = one_line(&pleach(&[command, file], b""), 2);
+        assert!(
+            error.contains("proxy.toml:3: [proxy] listen: cannot listen on"),
+            "{error}"
+        );
+        assert!(error.contains("`ss -ltnp` names it"), "{error}");
+    }
+    drop(listener);
+    let output = pleach(&["check", file], b"");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let error = one_line(&pleach(&["up", file], b""), 2);
+    assert!(error.contains("`pleach proxy FILE`"), "{error}");
+    let absent = files.write(
+        "absent.toml",
+        &text.replace("device = \"lo\"", "device = \"prx-none\""),
+    );
+    let error = one_line(&pleach(&["check", absent.to_str().expect("text")], b""), 2);
+    assert!(error.contains("no device \"prx-none\""), "{error}");
+}

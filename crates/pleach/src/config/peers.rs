@@ -65,7 +65,18 @@ pub(super) fn gateway(root: &Table<'_>, notes: &mut Vec<Note>) -> Result<Gateway
 /// # Errors
 /// The first mistake in them, a name or device given twice, or too many of them.
 pub(super) fn links(root: &Table<'_>) -> Result<Vec<(LinkConfig, Place)>, ConfigError> {
-    let tables = root.tables("link", LINK_KEYS)?;
+    links_with(root, LINK_KEYS)
+}
+
+/// The same for tables that may have the keys `known`.
+///
+/// # Errors
+/// As [`links`].
+pub(super) fn links_with(
+    root: &Table<'_>,
+    known: &[&str],
+) -> Result<Vec<(LinkConfig, Place)>, ConfigError> {
+    let tables = root.tables("link", known)?;
     if let Some(table) = tables.get(PathId::MAX) {
         return Err(ConfigError::new(
             table.place(),

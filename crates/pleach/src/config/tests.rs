@@ -113,11 +113,11 @@ const MISTAKES: &[Mistake] = mistakes! {
     "TOML key twice": CLIENT, "mtu = 1400" => "mtu = 1400\nmtu = 1400",
         "f.toml:8: TOML syntax: duplicate key; remedy: correct the line";
     "mode missing": CLIENT, "mode = \"client\"\n" => "",
-        "f.toml:1: mode: missing required key; remedy: add mode = \"client\" or mode = \"gateway\"";
+        "f.toml:1: mode: missing required key; remedy: add mode = \"client\", \"gateway\" or \"proxy\"";
     "mode unknown": CLIENT, "mode = \"client\"" => "mode = \"server\"",
-        "f.toml:1: mode: expected \"client\" or \"gateway\", found \"server\"; remedy: write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
+        "f.toml:1: mode: expected \"client\", \"gateway\" or \"proxy\", found \"server\"; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
     "mode of another type": CLIENT, "mode = \"client\"" => "mode = 7",
-        "f.toml:1: mode: expected \"client\" or \"gateway\", found 7; remedy: write mode = \"client\" (has the links) or mode = \"gateway\" (serves clients)";
+        "f.toml:1: mode: expected \"client\", \"gateway\" or \"proxy\", found 7; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
         "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
@@ -666,4 +666,188 @@ fn overlaps_are_found_as_a_slow_search_finds_them() {
             None => assert!(!exists, "{prefixes:?}"),
         }
     }
+}
+
+const PROXY: &str = r#"mode = "proxy"
+[proxy]
+listen = "127.0.0.1:1080"
+[[link]]
+name = "wifi"
+device = "wlan0"
+[[link]]
+name = "lte"
+device = "wwan0"
+cost = 1
+weight = 3
+source = ["192.0.2.7"]
+[[rule]]
+app = "skype"
+port = "5000-6000"
+destination = "*.example.com"
+link = "lte"
+strict = true
+"#;
+
+fn proxy_text(text: &str) -> Result<LoadedProxy, ConfigError> {
+    let source = Source::new(Path::new("p.toml"), text.to_owned());
+    let document = parse(&source)?;
+    match load_document(&Table::root(&source, document.get_ref()))? {
+        AnyLoaded::Proxy(loaded) => Ok(*loaded),
+        AnyLoaded::Tunnel(_) => panic!("a tunnel's file"),
+    }
+}
+
+#[test]
+fn a_proxy_comes_out_as_it_was_written() {
+    use pleach_proxy::{placer, sched, sticky::Stickiness};
+
+    let config = proxy_text(PROXY).expect("good file").config;
+    assert_eq!(config.placer.policy, sched::Policy::MaxThroughput);
+    assert_eq!(config.placer.stickiness, Stickiness::Tls);
+    assert!(!config.transparent && config.state.is_none() && !config.control_is_given);
+    assert_eq!(config.control, Path::new("/run/pleach/proxy.sock"));
+    assert!(config.allow.iter().all(|net| net.prefix_len() > 0));
+    let [wifi, lte] = &config.links[..] else {
+        panic!("{:?}", config.links);
+    };
+    assert_eq!(
+        (wifi.device.as_str(), wifi.settings.weight),
+        ("wlan0", None)
+    );
+    assert_eq!(
+        (lte.settings.cost, lte.settings.weight),
+        (placer::Cost::Rank(1), Some(3))
+    );
+    assert_eq!(lte.source.len(), 1);
+    let rule = &config.placer.rules[0];
+    assert_eq!(
+        (rule.link, rule.strict, rule.ports.clone()),
+        (sched::LinkId(1), true, Some(5000..=6000))
+    );
+
+    let packaged = include_str!("../../../../packaging/proxy.toml");
+    let packaged = proxy_text(packaged).expect("the example is good");
+    assert_eq!(
+        (
+            packaged.config.links.len(),
+            packaged.config.placer.rules.len()
+        ),
+        (2, 2)
+    );
+    assert!(proxy_text("mode = \"proxy\"\n[proxy]\nlisten = \"[::1]:1080\"\n").is_ok());
+}
+
+#[test]
+fn a_proxys_mistakes_name_line_key_and_remedy() {
+    let cases = [
+        (
+            "listen = \"127.0.0.1:1080\"",
+            "listen = \"1080\"",
+            "p.toml:3: [proxy] listen: expected ADDRESS:PORT",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nscheduler = \"fastest\"",
+            "p.toml:3: [proxy] scheduler: expected a scheduler's name",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\ntransparent = \"cgroup\"",
+            "the cgroup mode is not built in yet",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\npeer_port = 77010",
+            "[proxy] peer_port: expected a whole number from 0 to 65535",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nstriping = \"fast\"",
+            "[proxy] striping: expected a scheduler's name",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nsticky = true",
+            "p.toml:3: [proxy] sticky: expected",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nidle = \"0s\"",
+            "p.toml:3: [proxy] idle: expected a time",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nlistn = 1",
+            "the nearest known key is `listen`",
+        ),
+        (
+            "link = \"lte\"",
+            "link = \"dsl\"",
+            "p.toml:17: [[rule]] link: expected the name of a [[link]]",
+        ),
+        (
+            "\"5000-6000\"",
+            "\"6000-5000\"",
+            "[[rule]] port: expected a port from 1 to 65535",
+        ),
+        (
+            "\"*.example.com\"",
+            "\"a b\"",
+            "[[rule]] destination: expected a domain",
+        ),
+        (
+            "[\"192.0.2.7\"]",
+            "[\"192.0.2.7\", \"192.0.2.8\"]",
+            "two addresses of one family",
+        ),
+        (
+            "device = \"wwan0\"",
+            "device = \"wlan0\"",
+            "is already used on line 6",
+        ),
+        (
+            "mode = \"proxy\"",
+            "mode = \"prox\"",
+            "expected \"client\", \"gateway\" or \"proxy\"",
+        ),
+    ];
+    for (good, bad, expected) in cases {
+        let error = proxy_text(&PROXY.replace(good, bad))
+            .expect_err(bad)
+            .to_string();
+        assert!(error.contains(expected), "{bad}: {error}");
+        assert!(error.contains("; remedy: "), "{error}");
+    }
+}
+
+#[test]
+fn what_is_about_striping_is_taken_with_a_warning() {
+    let keys = "[proxy]\nstriping = \"osia\"\npeer_port = 7701";
+    let peer = "[peer]\nlisten = \"0.0.0.0:7701\"\n[[rule]]";
+    let text = PROXY.replace("[proxy]", keys).replace("[[rule]]", peer);
+    let notes = proxy_text(&text).expect("good file").notes;
+    let texts: Vec<&str> = notes.iter().map(|note| note.text.as_str()).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    assert!(
+        notes
+            .iter()
+            .all(|note| note.warning && note.text.contains("not built in yet"))
+    );
+}
+
+#[test]
+fn files_of_other_modes_name_their_command() {
+    let directory = TempDir::new().expect("temporary directory");
+    let path = directory.path().join("p.toml");
+    fs::write(&path, PROXY).expect("write");
+    let error = load(&path).expect_err("a proxy's").to_string();
+    assert!(error.contains("`pleach proxy FILE`"), "{error}");
+    let tunnel = GATEWAY
+        .replace("PRIVATE", PRIVATE)
+        .replace("OTHER", OTHER_PUBLIC)
+        .replace("THIRD", THIRD_PUBLIC);
+    fs::write(&path, tunnel).expect("write");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+    let error = load_proxy(&path).expect_err("a tunnel's").to_string();
+    assert!(error.contains("`pleach up FILE`"), "{error}");
 }

@@ -215,7 +215,10 @@ fn refuse_own_device<'a>(
 }
 
 /// A path that a UNIX socket address can hold.
-fn control(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
+///
+/// # Errors
+/// Anything else.
+pub(super) fn control(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
     let what = "an absolute path of at most 107 bytes";
     let remedy = "write for example \"/run/pleach/pleach0.sock\"";
     let text = value.text(what, remedy)?;

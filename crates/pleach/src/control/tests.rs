@@ -53,6 +53,7 @@ fn sample() -> StatusReport {
             hold_p95_ms: 3.5,
         },
         drops: BTreeMap::from([("replayed".to_owned(), 4)]),
+        ..StatusReport::default()
     }
 }
 

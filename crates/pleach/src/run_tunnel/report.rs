@@ -87,6 +87,7 @@ pub(crate) fn status(
                 .fold(0.0, f64::max),
         },
         drops,
+        ..StatusReport::default()
     }
 }
 

@@ -1,0 +1,234 @@
+//! Redirecting TCP connections of this host, and those it forwards, to a local port: an nftables table of its own.
+//!
+//! The table `inet pleach_proxy_PORT` has two chains: `output` for what local programs open, `prerouting` for what is
+//! forwarded. Both leave alone what carries the proxy's own mark (so that nothing loops), what goes to this host, to
+//! networks directly beside it (which other links do not reach), and to multicast. The original destination is found
+//! with [`original_destination`].
+//!
+//! What was changed is written down before ([`crate::state`]): [`Redirect::undo`], or dropping the value, removes the
+//! table; [`Redirect::begin`] first removes what a crashed process left.
+
+use std::{fmt::Write as _, io, net::SocketAddr, os::fd::AsFd, path::Path};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use socket2::SockRef;
+
+use crate::{
+    nft,
+    state::{Lock, StateDir},
+};
+
+/// A proxy's redirect, undone when dropped.
+#[derive(Debug)]
+pub struct Redirect {
+    name: String,
+    table: String,
+    dir: StateDir,
+    is_undone: bool,
+    _lock: Lock,
+}
+
+/// What a proxy has changed.
+#[derive(Debug, Serialize, Deserialize)]
+struct RedirectState {
+    table: String,
+}
+
+impl Redirect {
+    /// Reserves the redirect to `port`, and clears what a crashed process left of it.
+    ///
+    /// `base`: directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`].
+    ///
+    /// # Errors
+    /// A proxy on that port has one already; the state cannot be written; `nft` is missing.
+    pub fn begin(base: &Path, port: u16) -> io::Result<Self> {
+        let dir = StateDir::open(base)?;
+        let name = lock_name(port);
+        let Some(lock) = dir.try_lock(&name)? else {
+            let text = format!("another proxy redirects to port {port}: stop it first");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        };
+        let table = table_name(port);
+        if dir.read::<RedirectState>(&state_file(&name)).is_some() {
+            tracing::info!(table, "clearing what a crashed process left");
+        }
+        // Also if the file is lost: the name is ours.
+        remove(&table)?;
+        let state = RedirectState {
+            table: table.clone(),
+        };
+        dir.write(&state_file(&name), &state)?;
+        Ok(Self {
+            name,
+            table,
+            dir,
+            is_undone: false,
+            _lock: lock,
+        })
+    }
+
+    /// Redirects to `port` all but what carries `mark`, what goes to one of `direct`, and what comes in by one of the
+    /// devices `uplinks`: that is for hosts inside, and no business of the proxy. Replaces what was there in one step.
+    ///
+    /// # Errors
+    /// What `nft` says.
+    pub fn apply(
+        &self,
+        port: u16,
+        mark: u32,
+        direct: &[IpNet],
+        uplinks: &[String],
+    ) -> io::Result<()> {
+        nft::run(&ruleset(&self.table, port, mark, direct, uplinks))
+    }
+
+    /// Removes the redirect.
+    ///
+    /// # Errors
+    /// What `nft` says.
+    pub fn undo(mut self) -> io::Result<()> {
+        self.undo_once()
+    }
+
+    fn undo_once(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.is_undone, true) {
+            return Ok(());
+        }
+        remove(&self.table)?;
+        self.dir.remove(&state_file(&self.name))
+    }
+}
+
+impl Drop for Redirect {
+    fn drop(&mut self) {
+        if let Err(error) = self.undo_once() {
+            tracing::error!(%error, "cannot undo the redirect");
+        }
+    }
+}
+
+/// Clears what a crashed proxy on `port` left, if it left anything: connections to a port where nobody listens fail.
+///
+/// # Errors
+/// What is left cannot be removed.
+pub fn recover(base: &Path, port: u16) -> io::Result<()> {
+    // Who may not write there has left nothing there.
+    let Ok(dir) = StateDir::open(base) else {
+        return Ok(());
+    };
+    let file = state_file(&lock_name(port));
+    if dir.read::<RedirectState>(&file).is_none() {
+        return Ok(());
+    }
+    match Redirect::begin(base, port) {
+        Ok(redirect) => redirect.undo(),
+        // It runs.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a redirected connection wanted to go; `None` if it was not redirected.
+pub fn original_destination(stream: impl AsFd) -> Option<SocketAddr> {
+    let socket = SockRef::from(&stream);
+    let local = socket.local_addr().ok()?.as_socket()?;
+    let v4 = || socket.original_dst_v4().ok()?.as_socket();
+    let v6 = || socket.original_dst_v6().ok()?.as_socket();
+    let is_v4 = local.ip().to_canonical().is_ipv4();
+    let original = if is_v4 { v4() } else { v6() }?;
+    let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
+    (canonical(original) != canonical(local)).then_some(original)
+}
+
+fn ruleset(table: &str, port: u16, mark: u32, direct: &[IpNet], uplinks: &[String]) -> String {
+    let mut leave = format!(
+        "    meta mark {mark:#x} return\n    fib daddr type {{ local, broadcast, multicast, anycast }} return\n"
+    );
+    for net in direct {
+        let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(leave, "    {family} daddr {} return", net.trunc());
+    }
+    let mut inbound = String::new();
+    for device in uplinks {
+        let device = nft::quoted(device);
+        let _ = writeln!(inbound, "    iifname {device} return");
+    }
+    format!(
+        "table inet {table}
+delete table inet {table}
+table inet {table} {{
+  chain output {{
+    type nat hook output priority -100; policy accept;
+{leave}    meta l4proto tcp redirect to :{port}
+  }}
+  chain prerouting {{
+    type nat hook prerouting priority -100; policy accept;
+{inbound}{leave}    meta l4proto tcp redirect to :{port}
+  }}
+}}
+"
+    )
+}
+
+fn remove(table: &str) -> io::Result<()> {
+    // Adding first makes deleting safe when there is none.
+    nft::run(&format!("table inet {table}\ndelete table inet {table}\n"))
+}
+
+fn table_name(port: u16) -> String {
+    format!("pleach_proxy_{port}")
+}
+
+/// A colon keeps it apart from tunnels: no device has one in its name.
+fn lock_name(port: u16) -> String {
+    format!("proxy:{port}")
+}
+
+fn state_file(name: &str) -> String {
+    // Not `.state`, which is what tunnels look for.
+    format!("{name}.redirect")
+}
+
+/// The mark of a transparent proxy's own sockets: the letters "px", apart from the tunnels' marks.
+pub const MARK: u32 = 0x0070_7800;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_and_near_connections_are_left_alone() {
+        let direct = ["192.168.1.7/24", "fd00::/64"].map(|text| text.parse().expect("literal"));
+        let text = ruleset("t", 1081, MARK, &direct, &["lte".to_owned()]);
+        assert_eq!(text.matches("iifname \"lte\" return").count(), 1);
+        for chain in text.split("chain ").skip(1) {
+            let rules: Vec<&str> = chain.lines().map(str::trim).collect();
+            let at = |rule: &str| {
+                rules
+                    .iter()
+                    .position(|line| line.starts_with(rule))
+                    .expect(rule)
+            };
+            let redirect = at("meta l4proto tcp redirect to :1081");
+            for rule in [
+                "meta mark 0x707800 return",
+                "fib daddr type { local",
+                "ip daddr 192.168.1.0/24 return",
+                "ip6 daddr fd00::/64 return",
+            ] {
+                assert!(at(rule) < redirect, "{rule}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_plain_connection_has_no_other_destination() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = listener.local_addr().expect("bound");
+        let _client = std::net::TcpStream::connect(address).expect("connects");
+        let (server, _) = listener.accept().expect("accepts");
+        assert_eq!(original_destination(&server), None);
+    }
+}

@@ -1,0 +1,393 @@
+//! A file with `mode = "proxy"`.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use pleach_proxy::{
+    daemon::{LinkConfig, settings::private_networks},
+    placer::{self, LinkSettings, PlacerConfig},
+    rules::{Destination, Rule},
+    sched::{LinkId, Policy},
+    sticky::Stickiness,
+};
+
+use super::{
+    Cost, network, peers,
+    source::{ConfigError, Note, Place},
+    table::{Table, Value},
+    tunnel::{self, RUN_DIRECTORY},
+};
+
+/// A proxy.
+#[derive(Clone, Debug)]
+pub(crate) struct ProxyConfig {
+    /// Where clients come to.
+    pub(crate) listen: SocketAddr,
+    /// Whether connections of this host and of hosts behind it are redirected to the proxy.
+    pub(crate) transparent: bool,
+    /// Control socket.
+    pub(crate) control: PathBuf,
+    /// Whether the user named it.
+    pub(crate) control_is_given: bool,
+    /// Where what was learnt is kept; `None`: nowhere.
+    pub(crate) state: Option<PathBuf>,
+    /// Which clients are served.
+    pub(crate) allow: Vec<IpNet>,
+    /// Most clients at a time; `None`: as many as there are descriptors for.
+    pub(crate) max_connections: Option<u16>,
+    /// A connection that moved nothing for this long is closed.
+    pub(crate) idle: Duration,
+    /// Scheduler, rules, stickiness.
+    pub(crate) placer: PlacerConfig,
+    /// The links; empty: every interface with a default route.
+    pub(crate) links: Vec<LinkConfig>,
+}
+
+/// A proxy's configuration with what is needed to talk about it.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadedProxy {
+    /// The configuration.
+    pub(crate) config: ProxyConfig,
+    /// What to tell the user.
+    pub(crate) notes: Vec<Note>,
+    /// Where `listen` stands.
+    pub(crate) listen_place: Place,
+    /// Where the device of each link stands.
+    pub(crate) device_places: Vec<Place>,
+}
+
+/// Reads a file with `mode = "proxy"`.
+///
+/// # Errors
+/// The first mistake in it.
+pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
+    root.allow(&["mode", "proxy", "peer", "link", "rule"])?;
+    let table = root.table(
+        "proxy",
+        &[
+            "listen",
+            "transparent",
+            "scheduler",
+            "striping",
+            "peer_port",
+            "state",
+            "control",
+            "allow",
+            "max_connections",
+            "idle",
+            "sticky",
+            "sticky_time",
+        ],
+    )?;
+    let mut notes = Vec::new();
+    let listen_value = table.required("listen", "listen = \"127.0.0.1:1080\"")?;
+    let listen = network::listen(&listen_value)?;
+    striping(root, &table, &mut notes)?;
+    let transparent = table
+        .optional("transparent")
+        .as_ref()
+        .map_or(Ok(false), transparent)?;
+    let policy = table
+        .optional("scheduler")
+        .as_ref()
+        .map_or(Ok(Policy::MaxThroughput), policy)?;
+    let control = table.optional("control");
+    let control_is_given = control.is_some();
+    let control = match &control {
+        Some(value) => tunnel::control(value)?,
+        None => Path::new(RUN_DIRECTORY).join("proxy.sock"),
+    };
+    let state = table.optional("state").as_ref().map(state).transpose()?;
+    let allow = match table.optional("allow") {
+        Some(value) => allow(&value)?,
+        None => private_networks(),
+    };
+    if let Some(net) = allow.iter().find(|net| net.prefix_len() == 0)
+        && !listen.ip().is_loopback()
+    {
+        notes.push(Note {
+            place: table.place(),
+            text: format!("allow = \"{net}\": whoever reaches {listen} may use this host's links"),
+            warning: true,
+        });
+    }
+    let max_connections = table
+        .optional("max_connections")
+        .map(|value| value.integer(1..=50_000, "write the most clients at a time, or remove it"));
+    let idle = table.optional("idle").as_ref().map(duration).transpose()?;
+    let sticky_time = table
+        .optional("sticky_time")
+        .as_ref()
+        .map(duration)
+        .transpose()?;
+    let stickiness = table
+        .optional("sticky")
+        .as_ref()
+        .map_or(Ok(Stickiness::Tls), sticky)?;
+    let (links, device_places) = links(root)?;
+    let rules = rules(root, &links)?;
+    Ok(LoadedProxy {
+        config: ProxyConfig {
+            listen,
+            transparent,
+            control,
+            control_is_given,
+            state,
+            allow,
+            max_connections: max_connections.transpose()?,
+            idle: idle.unwrap_or(IDLE),
+            placer: PlacerConfig {
+                policy,
+                stickiness,
+                sticky_time: sticky_time.unwrap_or(STICKY_TIME),
+                rules,
+            },
+            links,
+        },
+        notes,
+        listen_place: listen_value.place(),
+        device_places,
+    })
+}
+
+/// Checks what is about striping, and says that it has no effect yet: connections take one link each, as they do with
+/// any server that is no pleach.
+fn striping(root: &Table<'_>, table: &Table<'_>, notes: &mut Vec<Note>) -> Result<(), ConfigError> {
+    let mut warn = |value: &Value<'_>, what: &str| {
+        notes.push(Note {
+            place: value.place(),
+            text: format!("{what} is not built in yet: each connection takes one link"),
+            warning: true,
+        });
+    };
+    if let Some(value) = table.optional("striping") {
+        const NAMES: [&str; 4] = [
+            "earliest-arrival",
+            "osia",
+            "round-robin",
+            "weighted-round-robin",
+        ];
+        if !value.as_text().is_some_and(|name| NAMES.contains(&name)) {
+            let remedy = format!("write one of: {}", NAMES.join(", "));
+            return Err(value.expected("a scheduler's name", &remedy));
+        }
+    }
+    if let Some(value) = table.optional("peer_port")
+        && value.integer(
+            0..=u16::MAX,
+            "write the port of other pleaches, or 0 to ask nobody",
+        )? > 0
+    {
+        warn(&value, "asking for another pleach (peer_port)");
+    }
+    if let Some(value) = root.optional("peer") {
+        let peer = value.table("[peer]".to_owned(), &["listen"])?;
+        network::listen(&peer.required("listen", "listen = \"0.0.0.0:7701\"")?)?;
+        warn(&value, "answering other pleaches ([peer])");
+    }
+    Ok(())
+}
+
+fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError> {
+    let keys: Vec<&str> = peers::LINK_KEYS.iter().copied().chain(["source"]).collect();
+    let tables = root.tables("link", &keys)?;
+    let mut links = Vec::new();
+    let mut places = Vec::new();
+    for ((link, place), table) in peers::links_with(root, &keys)?.into_iter().zip(&tables) {
+        let has_weight = table.optional("weight").is_some();
+        links.push(LinkConfig {
+            settings: LinkSettings {
+                name: link.name,
+                cost: match link.cost {
+                    Cost::Rank(rank) => placer::Cost::Rank(rank),
+                    Cost::Standby => placer::Cost::Standby,
+                    Cost::Never => placer::Cost::Never,
+                },
+                weight: has_weight.then_some(link.weight),
+                upload: link.upload,
+                download: link.download,
+            },
+            device: link.device,
+            source: table
+                .optional("source")
+                .as_ref()
+                .map_or(Ok(Vec::new()), source)?,
+        });
+        places.push(place);
+    }
+    Ok((links, places))
+}
+
+fn rules(root: &Table<'_>, links: &[LinkConfig]) -> Result<Vec<Rule>, ConfigError> {
+    let tables = root.tables("rule", &["app", "port", "destination", "link", "strict"])?;
+    if let Some(table) = tables.get(MAX_RULES) {
+        return Err(ConfigError::new(
+            table.place(),
+            "[[rule]]",
+            format!("one rule too many: at most {MAX_RULES} are used"),
+            "remove rules",
+        ));
+    }
+    tables.iter().map(|table| rule(table, links)).collect()
+}
+
+fn rule(table: &Table<'_>, links: &[LinkConfig]) -> Result<Rule, ConfigError> {
+    let link = table.required("link", "link = \"wifi\", the name of a [[link]]")?;
+    let names: Vec<&str> = links
+        .iter()
+        .map(|link| link.settings.name.as_str())
+        .collect();
+    let remedy = if names.is_empty() {
+        "add [[link]] tables: rules need named links".to_owned()
+    } else {
+        format!("write the name of a [[link]]: {}", names.join(", "))
+    };
+    let name = link.text("the name of a [[link]]", &remedy)?;
+    let Some(index) = names.iter().position(|known| *known == name) else {
+        return Err(link.expected("the name of a [[link]]", &remedy));
+    };
+    let app = table.optional("app").as_ref().map(app).transpose()?;
+    let ports = table.optional("port").as_ref().map(ports).transpose()?;
+    let destination = table
+        .optional("destination")
+        .as_ref()
+        .map(destination)
+        .transpose()?;
+    let strict = table
+        .optional("strict")
+        .as_ref()
+        .map_or(Ok(false), |value| {
+            value.as_bool().ok_or_else(|| {
+                value.expected("true or false", "write true to use no other link ever")
+            })
+        })?;
+    Ok(Rule {
+        app,
+        ports,
+        destination,
+        link: LinkId(index),
+        strict,
+    })
+}
+
+fn app(value: &Value<'_>) -> Result<String, ConfigError> {
+    let what = "the name of a program of 1 to 15 bytes";
+    let remedy = "write what `ps -e -o comm` shows; the kernel cuts names after 15 bytes";
+    let text = value.text(what, remedy)?;
+    if !(1..=15).contains(&text.len()) {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(text.to_owned())
+}
+
+fn ports(value: &Value<'_>) -> Result<core::ops::RangeInclusive<u16>, ConfigError> {
+    let port = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (first, last) = (
+            port(first.trim().parse().ok()?)?,
+            port(last.trim().parse().ok()?)?,
+        );
+        (first <= last).then_some(first..=last)
+    };
+    let single = value.as_integer().and_then(port).map(|port| port..=port);
+    single
+        .or_else(|| value.as_text().and_then(range))
+        .ok_or_else(|| {
+            value.expected(
+                "a port from 1 to 65535 or a range such as \"5000-6000\"",
+                "write the destination's port",
+            )
+        })
+}
+
+fn destination(value: &Value<'_>) -> Result<Destination, ConfigError> {
+    let what = "a domain, an address or a network";
+    let remedy = "write for example \"example.com\" (with all below it) or \"10.0.0.0/8\"";
+    let text = value.text(what, remedy)?;
+    Destination::parse(text).ok_or_else(|| value.expected(what, remedy))
+}
+
+fn source(value: &Value<'_>) -> Result<Vec<IpAddr>, ConfigError> {
+    let remedy = "write for example [\"192.0.2.7\"], an address of the device";
+    let mut found: Vec<IpAddr> = Vec::new();
+    for item in value.list(2, remedy)? {
+        let ip: IpAddr = item.parse("an address", remedy)?;
+        if found.iter().any(|other| other.is_ipv4() == ip.is_ipv4()) {
+            return Err(item.wrong("two addresses of one family", "remove one of the two"));
+        }
+        found.push(ip);
+    }
+    Ok(found)
+}
+
+fn allow(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
+    let remedy = "write for example [\"127.0.0.0/8\", \"192.168.1.0/24\"]";
+    let items = value.list(MAX_ALLOWED, remedy)?;
+    let net = |item: &Value<'_>| item.parse::<IpNet>("ADDRESS/PREFIX", remedy);
+    items.iter().map(net).collect()
+}
+
+fn transparent(value: &Value<'_>) -> Result<bool, ConfigError> {
+    if value.as_text() == Some("cgroup") {
+        return Err(value.wrong(
+            "the cgroup mode is not built in yet",
+            "write true to redirect connections, or false",
+        ));
+    }
+    value.as_bool().ok_or_else(|| {
+        value.expected(
+            "true or false",
+            "write true to redirect all TCP connections to the proxy",
+        )
+    })
+}
+
+fn policy(value: &Value<'_>) -> Result<Policy, ConfigError> {
+    let names = Policy::ALL.map(Policy::name).join(", ");
+    let remedy = format!("write one of: {names}");
+    let text = value.text("a scheduler's name", &remedy)?;
+    Policy::named(text).ok_or_else(|| value.expected("a scheduler's name", &remedy))
+}
+
+fn sticky(value: &Value<'_>) -> Result<Stickiness, ConfigError> {
+    match value.as_text() {
+        Some("always") => Ok(Stickiness::Always),
+        Some("off") => Ok(Stickiness::Off),
+        Some("tls") => Ok(Stickiness::Tls),
+        Some(_) | None => Err(value.expected(
+            "\"tls\", \"always\" or \"off\"",
+            "write which connections keep the link their site had",
+        )),
+    }
+}
+
+fn state(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
+    let remedy = "write for example \"/var/lib/pleach/apps.db\"";
+    let text = value.text("an absolute path", remedy)?;
+    if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {
+        return Err(value.expected("an absolute path", remedy));
+    }
+    Ok(PathBuf::from(text))
+}
+
+fn duration(value: &Value<'_>) -> Result<Duration, ConfigError> {
+    let what = "a time such as \"10m\", from 1 s to 30 days";
+    let remedy = "write number and unit as a string";
+    let text = value.text(what, remedy)?;
+    humantime::parse_duration(text)
+        .ok()
+        .filter(|time| (Duration::from_secs(1)..=Duration::from_secs(30 * 86_400)).contains(time))
+        .ok_or_else(|| value.expected(what, remedy))
+}
+
+/// As long as the oldest habit of firewalls (RFC 5382, REQ-5).
+const IDLE: Duration = Duration::from_secs(7440);
+/// Longer than the pauses of somebody who fills in a form.
+const STICKY_TIME: Duration = Duration::from_secs(1800);
+const MAX_RULES: usize = 1000;
+const MAX_ALLOWED: usize = 1000;

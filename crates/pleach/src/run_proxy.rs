@@ -1,0 +1,243 @@
+//! The proxy daemon: joins [`pleach_proxy`] to configuration, signals, and the control socket.
+//!
+//! One thread serves everything; see [`pleach_proxy::daemon`]. SIGTERM and SIGINT end it: connections are closed,
+//! redirects undone, and what was learnt is kept for the next start.
+
+mod store;
+
+use std::{io, time::Duration};
+
+use anyhow::Context as _;
+use pleach_linux::{
+    poll::{Signals, Waker},
+    readiness::Readiness,
+    state::DEFAULT_STATE_DIR,
+};
+use pleach_proxy::daemon::{Daemon, Settings, report};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use store::Store;
+use tokio::{task::LocalSet, time};
+
+use crate::{
+    config::ProxyConfig,
+    control::{
+        ConnectionStatus, ControlRequest, LinkState, LinkStatus, SchedulerStatus, StatusReport,
+        server::{ControlServer, StartError},
+    },
+};
+
+/// Runs the proxy that `config` describes until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Whatever keeps the daemon from starting or going on.
+pub(crate) fn run(config: ProxyConfig) -> anyhow::Result<()> {
+    // Before any thread starts, so that all of them leave signals to the poller.
+    let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build()
+        .context("runtime")?;
+    let tasks = LocalSet::new();
+    let result = runtime.block_on(tasks.run_until(serve(config, signals)));
+    // Connections end here; threads that still look up names are not waited for.
+    drop(tasks);
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> {
+    let signalled = Readiness::of(&signals).context("signals")?;
+    let settings = settings(&config);
+    let daemon = Daemon::start(settings).with_context(|| format!("proxy on {}", config.listen))?;
+    let waker = Waker::new().context("control socket")?;
+    let wake = waker.clone();
+    let control = match ControlServer::start(&config.control, move || wake.wake()) {
+        Ok(control) => Some(control),
+        Err(StartError::Io(path, error))
+            if !config.control_is_given && error.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            let path = path.display();
+            tracing::warn!(
+                "no control socket: {path} may not be made; `control` in [proxy] names another place"
+            );
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut store = open_store(&config, &daemon);
+    let asked = Readiness::of(&waker).context("control socket")?;
+    let name = daemon.local_addr().context("listen")?.to_string();
+    tracing::info!(
+        listen = name,
+        policy = config.placer.policy.name(),
+        "serving"
+    );
+    // Without a supervisor there is nobody to tell.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+
+    let mut running = std::pin::pin!(daemon.run());
+    let first = time::Instant::now() + KEEP_INTERVAL;
+    let mut keep = time::interval_at(first, KEEP_INTERVAL);
+    loop {
+        tokio::select! {
+            ended = &mut running => return ended.context("proxy"),
+            ready = signalled.changed() => {
+                ready.context("signals")?;
+                if signals.take().is_some() {
+                    break;
+                }
+            }
+            _ = keep.tick() => save(store.as_mut(), &daemon),
+            ready = asked.changed() => {
+                ready.context("control socket")?;
+                waker.clear();
+                let requests = control.iter().flat_map(|(_, requests)| requests.try_iter());
+                requests.for_each(|request| answer(&daemon, &name, request));
+            }
+        }
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    save(store.as_mut(), &daemon);
+    tracing::info!(listen = name, "stopped");
+    Ok(())
+}
+
+/// Opens the user's database and gives `daemon` what is in it. The proxy works without.
+fn open_store(config: &ProxyConfig, daemon: &Daemon) -> Option<Store> {
+    let path = config.state.as_ref()?;
+    let opened = Store::open(path).and_then(|store| {
+        daemon.restore(store.load()?);
+        Ok(store)
+    });
+    opened
+        .inspect_err(|error| tracing::warn!(path = %path.display(), "nothing is kept over a restart: {error:#}"))
+        .ok()
+}
+
+fn save(store: Option<&mut Store>, daemon: &Daemon) {
+    if let Some(Err(error)) = store.map(|store| store.save(&daemon.learnt())) {
+        tracing::warn!(%error, "what was learnt is not kept");
+    }
+}
+
+fn settings(config: &ProxyConfig) -> Settings {
+    let descriptors = raise_descriptor_limit();
+    // Two sockets each; pipes only while something waits in them.
+    let room = descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 3;
+    let room = usize::try_from(room)
+        .unwrap_or(usize::MAX)
+        .clamp(16, MAX_CLIENTS);
+    let max_connections = config
+        .max_connections
+        .map_or(room, |wanted| room.min(wanted.into()));
+    if config
+        .max_connections
+        .is_some_and(|wanted| max_connections < wanted.into())
+    {
+        tracing::warn!(
+            max_connections,
+            "descriptors are enough for fewer connections only; raise `ulimit -n`"
+        );
+    }
+    Settings {
+        listen: config.listen,
+        allow: config.allow.clone(),
+        max_connections,
+        idle: config.idle,
+        placer: config.placer.clone(),
+        links: config.links.clone(),
+        transparent: config.transparent,
+        state_dir: DEFAULT_STATE_DIR.into(),
+    }
+}
+
+/// Lets this process open as many descriptors as it may; returns how many.
+fn raise_descriptor_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum.unwrap_or(u64::MAX),
+        Err(_) => limit.current.unwrap_or(u64::MAX),
+    }
+}
+
+fn answer(daemon: &Daemon, name: &str, request: ControlRequest) {
+    match request {
+        ControlRequest::Status(reply) => reply.send(Ok(status(&daemon.report(), name))),
+        ControlRequest::Weights(_, reply) => {
+            reply.send(Err("a proxy's weights are those of its file".to_owned()));
+        }
+    }
+}
+
+fn status(report: &report::Report, name: &str) -> StatusReport {
+    let connections = report
+        .connections
+        .iter()
+        .map(|connection| ConnectionStatus {
+            client: connection.client.clone(),
+            app: connection.app.clone(),
+            target: connection.target.clone(),
+            protocol: connection.protocol.to_owned(),
+            link: connection.link.clone(),
+            why: connection.why.clone(),
+            rate_mbps: connection.rate.as_mbps(),
+            tx_bytes: connection.tx_bytes,
+            rx_bytes: connection.rx_bytes,
+        });
+    let drops = report.drops.iter();
+    StatusReport {
+        mode: "proxy".to_owned(),
+        name: name.to_owned(),
+        up: report.links.iter().any(|link| {
+            matches!(
+                link.state,
+                report::LinkState::Up | report::LinkState::Standby | report::LinkState::Suspect
+            )
+        }),
+        links: report.links.iter().map(link_status).collect(),
+        connections: connections.collect(),
+        connection_count: Some(report.connection_count as u64),
+        scheduler: SchedulerStatus {
+            policy: report.policy.to_owned(),
+        },
+        drops: drops
+            .map(|(reason, count)| ((*reason).to_owned(), *count))
+            .collect(),
+        ..StatusReport::default()
+    }
+}
+
+fn link_status(link: &report::LinkReport) -> LinkStatus {
+    LinkStatus {
+        name: link.name.clone(),
+        device: link.device.clone(),
+        state: match link.state {
+            report::LinkState::Down => LinkState::Down,
+            report::LinkState::Never => LinkState::Never,
+            report::LinkState::Standby => LinkState::Standby,
+            report::LinkState::Suspect => LinkState::Suspect,
+            report::LinkState::Up => LinkState::Up,
+        },
+        endpoint: None,
+        rtt_ms: link.rtt.map(|rtt| (rtt.as_secs_f64() * 1e6).round() / 1e3),
+        queue_delay_ms: None,
+        capacity_mbps: link.download.map(pleach_core::units::Bitrate::as_mbps),
+        loss: link.loss,
+        tx_bytes: link.tx_bytes,
+        rx_bytes: link.rx_bytes,
+        weight: link.weight.map_or(1, u32::from),
+    }
+}
+
+/// How often what was learnt is written.
+const KEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// Looking up names and processes; whoever finds them all busy waits.
+const BLOCKING_THREADS: usize = 16;
+/// For everything but clients.
+const RESERVED_DESCRIPTORS: u64 = 256;
+const MAX_CLIENTS: usize = 20_000;

@@ -1,0 +1,9 @@
+//! The proxy as a program, between emulated links: what comes through is what was sent, over both links; what is wrong
+//! is told clearly, and nothing stays behind.
+
+mod bad_input;
+mod client;
+mod links;
+mod relay;
+mod transparent;
+mod world;

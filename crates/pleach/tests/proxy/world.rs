@@ -1,0 +1,349 @@
+//! A host with two emulated links, a server behind them, and the proxy on the host.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::{linux::fs::MetadataExt as _, unix::fs::OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use pleach_lab::{
+    netns::Netns,
+    topology::{Reach, Topology},
+};
+use pleach_linux::clock;
+use pleach_sim::scenario::{Event, Files, Scenario};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The server, behind both links.
+pub(crate) const SERVER: &str = "10.99.0.2";
+pub(crate) const HTTP_PORT: u16 = 8000;
+/// Says everything back, over TCP and UDP.
+pub(crate) const ECHO_PORT: u16 = 7;
+/// Accepts, takes one byte, and resets.
+pub(crate) const RESET_PORT: u16 = 9;
+/// Answers requests and stays, whatever they say of `Connection`.
+pub(crate) const STUBBORN_PORT: u16 = 12;
+/// Accepts and closes.
+pub(crate) const MUTE_PORT: u16 = 11;
+pub(crate) const PROXY: &str = "127.0.0.1:1080";
+
+/// 20 and 10 Mbit/s.
+const LINKS: &str = r#"
+name = "proxy"
+duration = "60s"
+[[link]]
+name = "wifi"
+rate = "20Mbit"
+delay = "5ms"
+queue = "60kB"
+[[link]]
+name = "lte"
+rate = "10Mbit"
+delay = "15ms"
+queue = "60kB"
+[[traffic]]
+kind = "ping"
+"#;
+
+pub(crate) struct World {
+    pub(crate) topology: Topology,
+    pub(crate) dir: TempDir,
+}
+
+impl World {
+    /// `None`, said aloud, where namespaces are not allowed.
+    pub(crate) fn new() -> Option<Self> {
+        Self::with_events("").map(|(world, _)| world)
+    }
+
+    /// The same, and the events in `events` to be played.
+    pub(crate) fn with_events(events: &str) -> Option<(Self, Vec<Event>)> {
+        if let Err(error) = Netns::new("probe") {
+            eprintln!("SKIPPED, nothing was tested: {error:#}");
+            return None;
+        }
+        let mut files = Files {
+            scenario: Path::new("test.toml"),
+            traces: None,
+            read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
+        };
+        let text = format!("{LINKS}{events}");
+        let scenario = Scenario::parse(&text, &mut files).expect("valid scenario");
+        let topology = Topology::build(&scenario, Reach::Links, 1).expect("hosts and links");
+        let start = clock::now();
+        topology.emulator.begin(start, &scenario.events);
+        serve(&topology.server);
+        let dir = TempDir::new().expect("temporary directory");
+        Some((Self { topology, dir }, scenario.events))
+    }
+
+    pub(crate) fn client(&self) -> &Netns {
+        &self.topology.client
+    }
+
+    /// Starts the proxy; `more` is added to `[proxy]`, `rest` to the file.
+    pub(crate) fn proxy(&self, more: &str, rest: &str) -> Proxy {
+        let number = fs::read_dir(self.dir.path()).expect("directory").count();
+        let path = |extension: &str| self.dir.path().join(format!("{number}.{extension}"));
+        let (file, control, log) = (path("toml"), path("sock"), path("log"));
+        let text = format!(
+            "mode = \"proxy\"\n[proxy]\nlisten = \"{PROXY}\"\ncontrol = \"{}\"\n{more}\n\
+             [[link]]\nname = \"wifi\"\ndevice = \"wifi\"\n[[link]]\nname = \"lte\"\ndevice = \"lte\"\n{rest}",
+            control.display()
+        );
+        Proxy::start(self.client(), &text, file, control, log)
+    }
+}
+
+/// A running proxy; killed when dropped, and its log shown if the test fails.
+pub(crate) struct Proxy {
+    child: Child,
+    control: PathBuf,
+    log: PathBuf,
+}
+
+impl Proxy {
+    pub(crate) fn start(
+        host: &Netns,
+        text: &str,
+        file: PathBuf,
+        control: PathBuf,
+        log: PathBuf,
+    ) -> Self {
+        let private = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&file);
+        private
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .expect("configuration");
+        let child = host
+            .command(env!("CARGO_BIN_EXE_pleach"))
+            .arg("proxy")
+            .arg(&file)
+            .env("RUST_LOG", "debug,rtnetlink=info,netlink_proto=info")
+            .stderr(fs::File::create(&log).expect("log"))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("starts");
+        let this = Self {
+            child,
+            control,
+            log,
+        };
+        this.until("both links are up", |status| {
+            let links = status["links"].as_array().expect("links");
+            links.len() == 2 && links.iter().all(|link| link["state"] == "up")
+        });
+        this
+    }
+
+    /// What `pleach status --json` prints; `None` if it does not answer.
+    pub(crate) fn status(&self) -> Option<Value> {
+        let output = Command::new(env!("CARGO_BIN_EXE_pleach"))
+            .args(["status", "--json", "--control"])
+            .arg(&self.control)
+            .output()
+            .expect("starts");
+        let text = output.status.success().then_some(output.stdout)?;
+        Some(serde_json::from_slice(&text).expect("JSON"))
+    }
+
+    /// Waits until its status fulfils `holds`.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let mut last = None;
+        let found = within(PATIENCE, || {
+            last = self.status();
+            last.clone().filter(&holds)
+        });
+        found.unwrap_or_else(|| panic!("never happened: {what}; last status {last:?}"))
+    }
+
+    /// Bytes received over each link, by name.
+    pub(crate) fn received(status: &Value, link: &str) -> u64 {
+        let links = status["links"].as_array().expect("links");
+        let found = links.iter().find(|found| found["name"] == link);
+        found.expect("such a link")["rx_bytes"]
+            .as_u64()
+            .expect("a number")
+    }
+
+    /// Descriptors it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        let directory = format!("/proc/{}/fd", self.child.id());
+        fs::read_dir(directory).expect("it runs").count()
+    }
+
+    /// Waits until it has no connection and as many descriptors as at `before`, but for pipes kept for later.
+    #[track_caller]
+    pub(crate) fn until_clean(&self, before: usize) {
+        self.until("all connections are gone", |status| {
+            status["connection_count"] == 0
+        });
+        let pipes = || {
+            let directory = format!("/proc/{}/fd", self.child.id());
+            let entries = fs::read_dir(directory).expect("it runs");
+            let is_pipe = |path: &PathBuf| path.to_string_lossy().starts_with("pipe:");
+            entries
+                .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+                .filter(is_pipe)
+                .count()
+        };
+        let clean = within(PATIENCE, || {
+            (self.descriptors() - pipes() <= before).then_some(())
+        });
+        assert!(
+            clean.is_some(),
+            "{} descriptors, {before} before",
+            self.descriptors()
+        );
+    }
+
+    /// Asks it to end, and asserts that it does in time with success.
+    #[track_caller]
+    pub(crate) fn stop(&mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
+        let limit = Duration::from_secs(2);
+        let status = within(limit, || self.child.try_wait().expect("our child"));
+        let status = status.expect("ends within two seconds");
+        assert_eq!(status.code(), Some(0));
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let from = log.len().saturating_sub(6000);
+            eprintln!("log of the proxy:\n{}", log.get(from..).unwrap_or(&log));
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The numbers of namespaces are used again.
+        if let Ok(metadata) = fs::metadata(self.client().path()) {
+            let _ = fs::remove_dir_all(format!("/run/pleach/net-{}", metadata.st_ino()));
+        }
+    }
+}
+
+/// Starts the servers; they end with the process.
+fn serve(host: &Netns) {
+    let accept = |port: u16, handle: fn(TcpStream) -> std::io::Result<()>| {
+        let listener = host
+            .run(|| Ok(TcpListener::bind(("::", port))?))
+            .expect("server");
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || handle(stream));
+            }
+        });
+    };
+    accept(HTTP_PORT, http);
+    accept(ECHO_PORT, |mut stream| {
+        std::io::copy(&mut stream.try_clone()?, &mut stream)?;
+        stream.shutdown(std::net::Shutdown::Write)
+    });
+    accept(RESET_PORT, |mut stream| {
+        stream.read_exact(&mut [0])?;
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
+    });
+    accept(MUTE_PORT, |mut stream| {
+        stream.shutdown(std::net::Shutdown::Write)?;
+        std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
+    });
+    accept(STUBBORN_PORT, |mut stream| {
+        while http_once(&mut stream).is_ok() {}
+        Ok(())
+    });
+    let udp = host
+        .run(|| Ok(UdpSocket::bind((SERVER, ECHO_PORT))?))
+        .expect("server");
+    thread::spawn(move || {
+        let mut datagram = [0; 2000];
+        while let Ok((len, from)) = udp.recv_from(&mut datagram) {
+            let _ = udp.send_to(&datagram[..len], from);
+        }
+    });
+}
+
+/// `GET /N`: N bytes of [`content`]; `POST`: the body back; the request's own head with `GET /head`.
+fn http(mut stream: TcpStream) -> std::io::Result<()> {
+    http_once(&mut stream)?;
+    stream.shutdown(std::net::Shutdown::Write)
+}
+
+fn http_once(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.extend_from_slice(&byte);
+    }
+    let text = String::from_utf8_lossy(&head).into_owned();
+    let path = text.split(' ').nth(1).unwrap_or_default();
+    let body = if text.starts_with("POST") {
+        let field = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "));
+        let mut body = vec![0; field.and_then(|len| len.parse().ok()).unwrap_or(0)];
+        stream.read_exact(&mut body)?;
+        body
+    } else if path == "/head" {
+        head
+    } else {
+        content(path.trim_start_matches('/').parse().unwrap_or(0))
+    };
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(&body)
+}
+
+/// Bytes that tell their place: every shift or gap shows.
+pub(crate) fn content(len: usize) -> Vec<u8> {
+    let word = |number: usize| {
+        let number = u32::try_from(number).expect("a few megabytes");
+        number.wrapping_mul(2_654_435_761).to_le_bytes()
+    };
+    let mut bytes: Vec<u8> = (0..len.div_ceil(4)).flat_map(word).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// Asks every few milliseconds until `ask` has an answer or `patience` is over.
+pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = clock::now() + patience;
+    loop {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        if clock::now() >= deadline {
+            return None;
+        }
+        thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// The proxy's address.
+pub(crate) fn proxy_address() -> SocketAddr {
+    PROXY.parse().expect("literal")
+}
+
+/// For what must happen, however slow the machine is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);

@@ -1,0 +1,205 @@
+//! The running proxy: accepts clients, places and connects them, watches links, and counts.
+//!
+//! One thread runs everything ([`Daemon::run`] on a current-thread tokio runtime, inside a `LocalSet`): a task for each
+//! client, one that follows the links of the host, one that closes windows of the estimators. Bytes move in the kernel
+//! ([`crate::relay`]), so that one thread suffices for several Gbit/s. What may block, looking up names and processes,
+//! runs on a few threads beside it.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`settings`] | what the user says |
+//! | `hub` | what all tasks share; windows, idle limits |
+//! | `links` | devices of the host → where links lead |
+//! | `client` | one client, from its first byte on |
+//! | `connect` | racing connections over addresses and links |
+//! | `resolve` | names → addresses |
+//! | `apps` | connections → programs |
+//! | `transparent` | connections the kernel redirects here |
+//! | [`report`] | the state for `pleach status` |
+
+mod apps;
+pub(crate) mod client;
+pub(crate) mod connect;
+pub(crate) mod hub;
+mod links;
+pub mod report;
+mod resolve;
+pub mod settings;
+mod transparent;
+
+use std::{
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    rc::Rc,
+    time::Duration,
+};
+
+use pleach_linux::{clock, readiness::Readiness, redirect, watch::LinkWatch};
+use tokio::{net::TcpListener, task::spawn_local, time};
+
+use crate::placer::WINDOW;
+use hub::Hub;
+pub use report::Report;
+pub use settings::{LinkConfig, Settings};
+use transparent::Transparent;
+
+/// A proxy that listens.
+#[derive(Debug)]
+pub struct Daemon {
+    hub: Rc<Hub>,
+    listener: TcpListener,
+    transparent: Option<Transparent>,
+}
+
+impl Daemon {
+    /// Opens the listening socket and reads the links. Call it inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The port is taken, or the kernel tells nothing of its links.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let listener = listen(settings.listen, false)?;
+        let name = listener.local_addr()?.port();
+        let base = settings.state_dir.as_path();
+        let transparent = if settings.transparent {
+            Some(Transparent::start(base, name)?)
+        } else {
+            redirect::recover(base, name)?;
+            None
+        };
+        let hub = Rc::new(Hub::new(settings));
+        Ok(Self {
+            hub,
+            listener,
+            transparent,
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until dropped. Run it inside a `LocalSet`.
+    ///
+    /// # Errors
+    /// The links cannot be watched.
+    pub async fn run(&self) -> io::Result<()> {
+        tokio::try_join!(
+            self.accept(),
+            self.accept_redirected(),
+            self.follow_links(),
+            self.close_windows()
+        )
+        .map(drop)
+    }
+
+    /// The state now.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        report::report(&self.hub)
+    }
+
+    /// What was learnt, for keeping.
+    #[must_use]
+    pub fn learnt(&self) -> report::Learnt {
+        report::learnt(&self.hub)
+    }
+
+    /// Takes back what an earlier run had learnt.
+    pub fn restore(&self, learnt: report::Learnt) {
+        self.hub.restore(learnt);
+    }
+
+    async fn accept(&self) -> io::Result<()> {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, from)) => {
+                    if let Some(place) = self.hub.admit(from.ip()) {
+                        let hub = Rc::clone(&self.hub);
+                        spawn_local(async move {
+                            client::serve(&hub, stream, from).await;
+                            drop(place);
+                        });
+                    }
+                }
+                Err(error) => {
+                    // Out of descriptors or memory: give others time to return some.
+                    tracing::warn!(%error, "connection not accepted");
+                    time::sleep(BREATHER).await;
+                }
+            }
+        }
+    }
+
+    async fn accept_redirected(&self) -> io::Result<()> {
+        let Some(transparent) = &self.transparent else {
+            return Ok(());
+        };
+        loop {
+            match transparent.accept().await {
+                Ok((_, _, None)) => self.hub.count_drop("not-redirected"),
+                Ok((stream, from, Some(wanted))) => {
+                    if let Some(place) = self.hub.admit_redirected() {
+                        let hub = Rc::clone(&self.hub);
+                        spawn_local(async move {
+                            client::serve_redirected(&hub, stream, from, wanted).await;
+                            drop(place);
+                        });
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "connection not accepted");
+                    time::sleep(BREATHER).await;
+                }
+            }
+        }
+    }
+
+    async fn follow_links(&self) -> io::Result<()> {
+        let watch = LinkWatch::start()?;
+        let changes = Readiness::of(&watch)?;
+        loop {
+            changes.changed().await?;
+            if let Some(snapshot) = watch.take() {
+                links::apply(&self.hub, &snapshot);
+                if let Some(transparent) = &self.transparent {
+                    transparent.apply(links::beside(&snapshot), self.hub.device_names());
+                }
+            }
+        }
+    }
+
+    async fn close_windows(&self) -> io::Result<()> {
+        let mut ticks = time::interval(WINDOW);
+        ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.hub.handle_window(clock::now());
+        }
+    }
+}
+
+fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM.nonblocking().cloexec(),
+        Some(socket2::Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        // Both families, or IPv6 alone where IPv4 has a listener of its own on the port.
+        socket.set_only_v6(only_v6)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Pause after a failed accept.
+const BREATHER: Duration = Duration::from_millis(50);

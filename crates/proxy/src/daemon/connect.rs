@@ -1,0 +1,266 @@
+//! Connections to a server, raced over its addresses and over links (RFC 8305, with links as a second dimension).
+//!
+//! The first address is tried on the first link. If that has not worked after a while, the next address is tried
+//! beside it, and then the next link, until one connects; a failure starts the next attempt at once. The while is
+//! 250 ms between addresses of one link. A second link waits for three round trips of the first, since a slow link must
+//! not lose what it was chosen for only because it is slow, and one that carries something just now has 1.3 s, because
+//! a full link loses a first packet now and then.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use pleach_linux::{clock, redirect};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    time,
+};
+
+use super::hub::Hub;
+use crate::{handshake::Failure, sched::LinkId};
+
+/// A connection, the link it is over, and the links that failed before it.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) stream: TcpStream,
+    pub(crate) link: Option<LinkId>,
+    pub(crate) failed: Vec<LinkId>,
+}
+
+/// No connection.
+#[derive(Debug)]
+pub(crate) struct OpenError {
+    pub(crate) failure: Failure,
+    /// What went wrong on each link.
+    pub(crate) text: String,
+}
+
+/// One thing to try.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    link: Option<LinkId>,
+    ip: IpAddr,
+    /// How long the attempts before it have for themselves.
+    wait: Duration,
+}
+
+/// Connects to `port` at one of `addresses`, over one of `links`, best first; without links, as the kernel routes.
+pub(crate) async fn open(
+    hub: &Hub,
+    links: &[LinkId],
+    addresses: &[IpAddr],
+    port: u16,
+) -> Result<Opened, OpenError> {
+    let attempts = attempts(hub, links, addresses);
+    let mut failures: Vec<(Attempt, io::Error)> = Vec::new();
+    let mut started = 0;
+    let race = async {
+        let mut running = FuturesUnordered::new();
+        loop {
+            let next = attempts.get(started);
+            if let Some(attempt) = next
+                && running.is_empty()
+            {
+                running.push(try_one(hub, *attempt, port));
+                started += 1;
+                continue;
+            }
+            let wait = next.map_or(PATIENCE, |attempt| attempt.wait);
+            match time::timeout(wait, running.next()).await {
+                Ok(Some((attempt, Ok(stream)))) => return Some((attempt, stream)),
+                Ok(Some((attempt, Err(error)))) => {
+                    tracing::debug!(?attempt, port, %error, "cannot connect");
+                    failures.push((attempt, error));
+                    if let Some(attempt) = attempts.get(started) {
+                        running.push(try_one(hub, *attempt, port));
+                        started += 1;
+                    }
+                }
+                Ok(None) => return None,
+                Err(_) => {
+                    if let Some(attempt) = attempts.get(started) {
+                        running.push(try_one(hub, *attempt, port));
+                        started += 1;
+                    }
+                }
+            }
+        }
+    };
+    let outcome = time::timeout(PATIENCE, race).await;
+    match outcome {
+        Ok(Some((attempt, stream))) => {
+            // Links whose attempts had begun before the one that won.
+            let mut failed: Vec<LinkId> = attempts[..started]
+                .iter()
+                .filter_map(|tried| tried.link)
+                .collect();
+            failed.dedup();
+            let winner = failed.iter().position(|link| Some(*link) == attempt.link);
+            failed.truncate(winner.unwrap_or(0));
+            // A server that refuses is no fault of the link.
+            failed.retain(|link| {
+                let refused = |(tried, error): &(Attempt, io::Error)| {
+                    tried.link == Some(*link) && error.kind() == io::ErrorKind::ConnectionRefused
+                };
+                !failures.iter().any(refused)
+            });
+            Ok(Opened {
+                stream,
+                link: attempt.link,
+                failed,
+            })
+        }
+        Ok(None) | Err(_) => Err(explain(hub, &attempts[..started], &failures)),
+    }
+}
+
+/// What to try, in order: of each link two addresses, then the rest.
+fn attempts(hub: &Hub, links: &[LinkId], addresses: &[IpAddr]) -> Vec<Attempt> {
+    if links.is_empty() {
+        let direct = |ip: &IpAddr| Attempt {
+            link: None,
+            ip: *ip,
+            wait: BETWEEN_ADDRESSES,
+        };
+        return addresses.iter().take(MAX_ATTEMPTS).map(direct).collect();
+    }
+    let now = clock::now();
+    let placer = hub.placer.borrow();
+    let mut order = Vec::new();
+    let mut last: Option<LinkId> = None;
+    for round in 0..2 {
+        for id in links {
+            let Some(link) = placer.links().get(id.0) else {
+                continue;
+            };
+            let covered = addresses.iter().filter(|ip| link.reach.covers(**ip));
+            let (skip, take) = if round == 0 {
+                (0, FIRST_ROUND)
+            } else {
+                (FIRST_ROUND, MAX_ATTEMPTS)
+            };
+            for ip in covered.skip(skip).take(take) {
+                let wait = if last == Some(*id) {
+                    BETWEEN_ADDRESSES
+                } else {
+                    let before = last.and_then(|last| placer.links()[last.0].estimator.rtt());
+                    let is_alive = last.is_some_and(|last| placer.is_alive(now, last));
+                    let before = before.filter(|_| !is_alive);
+                    before.map_or(if is_alive { LIVE_LINK } else { UNKNOWN_LINK }, |rtt| {
+                        (rtt * 3).clamp(BETWEEN_ADDRESSES, SLOW_LINK)
+                    })
+                };
+                last = Some(*id);
+                order.push(Attempt {
+                    link: Some(*id),
+                    ip: *ip,
+                    wait,
+                });
+            }
+        }
+    }
+    order.truncate(MAX_ATTEMPTS);
+    order
+}
+
+async fn try_one(hub: &Hub, attempt: Attempt, port: u16) -> (Attempt, io::Result<TcpStream>) {
+    let connect = async {
+        let socket = outgoing(hub, attempt.link, attempt.ip, socket2::Type::STREAM)?;
+        let stream = std::net::TcpStream::from(socket);
+        let socket = TcpSocket::from_std_stream(stream);
+        socket.connect(SocketAddr::new(attempt.ip, port)).await
+    };
+    (attempt, connect.await)
+}
+
+/// A socket towards `ip`, bound to the device of `link`, and to its source address if it has one.
+pub(crate) fn outgoing(
+    hub: &Hub,
+    link: Option<LinkId>,
+    ip: IpAddr,
+    kind: socket2::Type,
+) -> io::Result<socket2::Socket> {
+    let domain = if ip.is_ipv4() {
+        socket2::Domain::IPV4
+    } else {
+        socket2::Domain::IPV6
+    };
+    let socket = socket2::Socket::new(domain, kind.nonblocking().cloexec(), None)?;
+    if hub.settings.transparent {
+        // So that it is not redirected in its turn.
+        socket.set_mark(redirect::MARK)?;
+    }
+    if let Some(link) = link {
+        let devices = hub.devices.borrow();
+        let device = devices.get(link.0).ok_or(io::ErrorKind::NotFound)?;
+        // Any user may do this since Linux 5.7.
+        socket.bind_device(Some(device.name.as_bytes()))?;
+        let source = device
+            .source
+            .iter()
+            .find(|source| source.is_ipv4() == ip.is_ipv4());
+        if let Some(source) = source {
+            socket.bind(&SocketAddr::new(*source, 0).into())?;
+        }
+    }
+    Ok(socket)
+}
+
+/// What to tell the client.
+fn explain(hub: &Hub, tried: &[Attempt], failures: &[(Attempt, io::Error)]) -> OpenError {
+    let placer = hub.placer.borrow();
+    let name = |link: Option<LinkId>| match link {
+        Some(link) => placer.links()[link.0].settings.name.clone(),
+        None => "directly".to_owned(),
+    };
+    let mut links: Vec<Option<LinkId>> = tried.iter().map(|attempt| attempt.link).collect();
+    links.dedup();
+    let reason = |link: &Option<LinkId>| {
+        let found = failures.iter().find(|(attempt, _)| attempt.link == *link);
+        let text = found.map_or("no answer".to_owned(), |(_, error)| plain(error));
+        format!("{}: {text}", name(*link))
+    };
+    let text: Vec<String> = links.iter().map(reason).collect();
+    let all = |kind: io::ErrorKind| {
+        failures.len() == tried.len() && failures.iter().all(|(_, error)| error.kind() == kind)
+    };
+    let failure = if all(io::ErrorKind::ConnectionRefused) {
+        Failure::Refused
+    } else if all(io::ErrorKind::NetworkUnreachable) {
+        Failure::NetworkUnreachable
+    } else if failures.len() < tried.len() || all(io::ErrorKind::TimedOut) {
+        Failure::TimedOut
+    } else {
+        Failure::HostUnreachable
+    };
+    OpenError {
+        failure,
+        text: text.join("; "),
+    }
+}
+
+/// An I/O error without Rust's "(os error N)".
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((message, _)) => message.to_lowercase(),
+        None => text,
+    }
+}
+
+/// RFC 8305, section 5: the connection attempt delay.
+const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
+/// A link of which no round trip is known has this long.
+const UNKNOWN_LINK: Duration = Duration::from_secs(1);
+/// A link over which something came just now has as long as TCP takes to send a lost first packet again (RFC 6298).
+const LIVE_LINK: Duration = Duration::from_millis(1300);
+/// However slow a link is, the next is tried after this.
+const SLOW_LINK: Duration = Duration::from_secs(2);
+/// Before a client is told that nobody answers.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Addresses of a link before the next link's turn.
+const FIRST_ROUND: usize = 2;
+const MAX_ATTEMPTS: usize = 12;

@@ -1,0 +1,400 @@
+//! What all tasks of a proxy share. One thread: no borrow is held across an await.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+use pleach_linux::{clock, tcp};
+use tokio::{net::TcpStream, sync::Notify};
+
+use super::{apps::Apps, report::Learnt, resolve::Resolver, settings::Settings};
+use crate::{
+    estimate::{application::Demand, link::TcpSample},
+    handshake::Protocol,
+    placer::{Ask, ConnectionId, NoLink, Placement, Placer, Why},
+    relay::pipe::PipePool,
+    sched::LinkId,
+    target::Target,
+};
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    pub(crate) settings: Settings,
+    pub(crate) placer: RefCell<Placer>,
+    /// Device and source addresses of each link, by id.
+    pub(crate) devices: RefCell<Vec<Device>>,
+    /// Networks directly on devices that are no links, the loopback device's among them.
+    pub(crate) locals: RefCell<Vec<IpNet>>,
+    pub(crate) resolver: Resolver,
+    pub(crate) apps: Apps,
+    pub(crate) pipes: PipePool,
+    /// Where small reads go; never borrowed across an await.
+    pub(crate) scratch: RefCell<Vec<u8>>,
+    pub(crate) live: RefCell<BTreeMap<u64, Rc<Live>>>,
+    pub(crate) drops: RefCell<BTreeMap<&'static str, u64>>,
+    clients: Cell<usize>,
+    next_number: Cell<u64>,
+    learnt: RefCell<Learnt>,
+}
+
+/// A link's side of the host.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) source: Vec<IpAddr>,
+    /// Since when it leads nowhere, though the device and its address are there.
+    pub(crate) silent_since: Option<Instant>,
+}
+
+/// Who a connection is for.
+#[derive(Clone, Debug)]
+pub(crate) struct Purpose {
+    pub(crate) client: SocketAddr,
+    pub(crate) app: Option<String>,
+    pub(crate) target: Target,
+    pub(crate) protocol: Protocol,
+}
+
+/// A connection to a server, or a UDP exchange with one.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) number: u64,
+    pub(crate) purpose: Purpose,
+    /// The placer's; `None` for a destination that needs no link.
+    pub(crate) id: Option<ConnectionId>,
+    pub(crate) why: Cell<Option<Why>>,
+    pub(crate) link: Cell<Option<LinkId>>,
+    /// To the server, from the server.
+    pub(crate) up: Cell<u64>,
+    pub(crate) down: Cell<u64>,
+    /// The client does not take what the server sends.
+    pub(crate) is_held_up: Cell<bool>,
+    /// Nothing has come back yet, so that another link may be tried.
+    pub(crate) is_opening: Cell<bool>,
+    pub(crate) is_half_closed: Cell<bool>,
+    /// The client of a plain request has sent more than that.
+    pub(crate) is_ahead: Cell<bool>,
+    pub(crate) stop: Notify,
+    pub(crate) stop_reason: Cell<Option<Stop>>,
+    pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
+    /// In both directions, smoothed.
+    pub(crate) rate: Cell<Bitrate>,
+    seen: Cell<Demand>,
+    progress_at: Cell<Instant>,
+    tcp_seen: Cell<(u32, u32)>,
+}
+
+/// Why a connection is told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It moved nothing for too long.
+    Idle,
+    /// Its link is gone.
+    LinkLost,
+    /// Nothing is acknowledged; only while it is opening.
+    Stalled,
+}
+
+impl Stop {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Idle => "idle for too long",
+            Self::LinkLost => "the link went down",
+            Self::Stalled => "nothing comes back",
+        }
+    }
+}
+
+/// A client's place; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Rc<Hub>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.clients.set(self.0.clients.get().saturating_sub(1));
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let mut placer = Placer::new(settings.placer.clone(), clock::now());
+        let mut devices = Vec::new();
+        for link in &settings.links {
+            placer.add_link(link.settings.clone());
+            devices.push(Device {
+                name: link.device.clone(),
+                source: link.source.clone(),
+                silent_since: None,
+            });
+        }
+        Self {
+            settings,
+            placer: RefCell::new(placer),
+            devices: RefCell::new(devices),
+            locals: RefCell::default(),
+            resolver: Resolver::default(),
+            apps: Apps::default(),
+            pipes: PipePool::default(),
+            scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
+            live: RefCell::default(),
+            drops: RefCell::default(),
+            clients: Cell::new(0),
+            next_number: Cell::new(0),
+            learnt: RefCell::default(),
+        }
+    }
+
+    /// A place for a client at `ip`, if it is allowed and there is room.
+    pub(crate) fn admit(self: &Rc<Self>, ip: IpAddr) -> Option<Place> {
+        let ip = ip.to_canonical();
+        if !self.settings.allow.iter().any(|net| net.contains(&ip)) {
+            self.count_drop("client-not-allowed");
+            return None;
+        }
+        self.admit_redirected()
+    }
+
+    /// A place for a client whose connection was redirected here, if there is room. Whoever it is: the connection would
+    /// have left through this host anyway.
+    pub(crate) fn admit_redirected(self: &Rc<Self>) -> Option<Place> {
+        if self.clients.get() >= self.settings.max_connections {
+            self.count_drop("too-many-clients");
+            return None;
+        }
+        self.clients.set(self.clients.get() + 1);
+        Some(Place(Rc::clone(self)))
+    }
+
+    pub(crate) fn count_drop(&self, reason: &'static str) {
+        *self.drops.borrow_mut().entry(reason).or_default() += 1;
+    }
+
+    /// Whether `ip` is reached without a link: on this host, or beside it on a device that is no link.
+    pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
+        let on_link = || {
+            let placer = self.placer.borrow();
+            placer
+                .links()
+                .iter()
+                .any(|link| link.reach.is_neighbour(ip))
+        };
+        self.locals.borrow().iter().any(|net| net.contains(&ip)) && !on_link()
+    }
+
+    /// Devices of all links.
+    pub(crate) fn device_names(&self) -> Vec<String> {
+        let devices = self.devices.borrow();
+        devices.iter().map(|device| device.name.clone()).collect()
+    }
+
+    /// Places a connection and enters it into the table.
+    pub(crate) fn begin(
+        &self,
+        purpose: Purpose,
+        addresses: &[IpAddr],
+    ) -> Result<(Rc<Live>, Vec<LinkId>), NoLink> {
+        let now = clock::now();
+        let placement = if addresses.iter().any(|ip| self.is_local(*ip)) {
+            None
+        } else {
+            let ask = Ask {
+                client: purpose.client.ip().to_canonical(),
+                app: purpose.app.as_deref(),
+                target: &purpose.target,
+                addresses,
+            };
+            Some(self.placer.borrow_mut().begin(now, ask)?)
+        };
+        let (id, links, why) = match placement {
+            Some(Placement { id, links, why }) => (Some(id), links, Some(why)),
+            None => (None, Vec::new(), None),
+        };
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
+        let live = Rc::new(Live {
+            number,
+            purpose,
+            id,
+            why: Cell::new(why),
+            link: Cell::new(links.first().copied()),
+            up: Cell::new(0),
+            down: Cell::new(0),
+            is_held_up: Cell::new(false),
+            is_opening: Cell::new(true),
+            is_half_closed: Cell::new(false),
+            is_ahead: Cell::new(false),
+            stop: Notify::new(),
+            stop_reason: Cell::new(None),
+            upstream: RefCell::default(),
+            rate: Cell::new(Bitrate::ZERO),
+            seen: Cell::new(Demand { up: 0, down: 0 }),
+            progress_at: Cell::new(now),
+            tcp_seen: Cell::new((0, 0)),
+        });
+        self.live.borrow_mut().insert(number, Rc::clone(&live));
+        Ok((live, links))
+    }
+
+    /// Takes a connection out of the table. `completed`: it was established.
+    pub(crate) fn end(&self, live: &Live, completed: bool) {
+        let now = clock::now();
+        self.live.borrow_mut().remove(&live.number);
+        let mut placer = self.placer.borrow_mut();
+        // Most connections are shorter than a window: this is when they tell of their link.
+        ask_tcp(live, &mut placer);
+        live.upstream.borrow_mut().take();
+        if let Some(id) = live.id {
+            placer.observe(now, id, live.moved(), live.is_held_up.get());
+            placer.end(now, id, completed);
+        }
+    }
+
+    /// Notes that a connection is over `link` now, after `failed` did not work.
+    pub(crate) fn moved(&self, live: &Live, link: LinkId, failed: &[LinkId]) {
+        live.link.set(Some(link));
+        live.why.set(Some(Why::Retry));
+        if let Some(id) = live.id {
+            self.placer
+                .borrow_mut()
+                .moved(clock::now(), id, link, failed);
+        }
+    }
+
+    /// Once a window: counters to the placer, rates, idle limits, dead links.
+    pub(crate) fn handle_window(&self, now: Instant) {
+        let mut placer = self.placer.borrow_mut();
+        let lost: Vec<bool> = self
+            .devices
+            .borrow()
+            .iter()
+            .map(|device| {
+                device
+                    .silent_since
+                    .is_some_and(|since| now.since(since) > LINK_GRACE)
+            })
+            .collect();
+        for live in self.live.borrow().values() {
+            let (moved, seen) = (live.moved(), live.seen.get());
+            if let Some(id) = live.id {
+                placer.observe(now, id, moved, live.is_held_up.get());
+            }
+            let bytes = moved.total().saturating_sub(seen.total());
+            let sample =
+                Bitrate::from_transfer(bytes, crate::placer::WINDOW).unwrap_or(Bitrate::ZERO);
+            let smoothed = (live.rate.get().as_bps() * 3 + sample.as_bps()) / 4;
+            live.rate.set(Bitrate::from_bps(smoothed));
+            live.seen.set(moved);
+            if bytes > Bytes::ZERO {
+                live.progress_at.set(now);
+            }
+            let limit = if live.is_half_closed.get() {
+                HALF_CLOSED_IDLE.min(self.settings.idle)
+            } else {
+                self.settings.idle
+            };
+            if now.since(live.progress_at.get()) > limit {
+                live.stop(Stop::Idle);
+            }
+            if live
+                .link
+                .get()
+                .is_some_and(|link| lost.get(link.0) == Some(&true))
+            {
+                live.stop(Stop::LinkLost);
+            }
+            if bytes > Bytes::ZERO || live.is_opening.get() {
+                ask_tcp(live, &mut placer);
+            }
+        }
+        placer.handle_window(now);
+    }
+
+    /// Takes back what an earlier run had learnt, for the links that are there and those that come.
+    pub(crate) fn restore(&self, learnt: Learnt) {
+        let now = clock::now();
+        let mut placer = self.placer.borrow_mut();
+        placer.demands.restore(now, learnt.demands.clone());
+        for index in 0..placer.links().len() {
+            restore_link(&mut placer, LinkId(index), &learnt, now);
+        }
+        *self.learnt.borrow_mut() = learnt;
+    }
+
+    /// Gives a link that was just added what an earlier run knew of it.
+    pub(crate) fn restore_link(&self, placer: &mut Placer, link: LinkId) {
+        restore_link(placer, link, &self.learnt.borrow(), clock::now());
+    }
+}
+
+impl Live {
+    pub(crate) fn moved(&self) -> Demand {
+        Demand {
+            up: self.up.get(),
+            down: self.down.get(),
+        }
+    }
+
+    /// Tells the connection's task to stop.
+    pub(crate) fn stop(&self, reason: Stop) {
+        self.stop_reason.set(Some(reason));
+        self.stop.notify_one();
+    }
+}
+
+fn restore_link(placer: &mut Placer, link: LinkId, learnt: &Learnt, now: Instant) {
+    let Some(link) = placer.link_mut(link) else {
+        return;
+    };
+    let known = learnt
+        .links
+        .iter()
+        .find(|(name, _, _)| *name == link.settings.name);
+    if let Some((_, up, down)) = known {
+        link.estimator.up.restore(now, *up);
+        link.estimator.down.restore(now, *down);
+    }
+}
+
+/// What TCP says of the connection: round trip and loss for its link, and whether anything is acknowledged.
+fn ask_tcp(live: &Live, placer: &mut Placer) {
+    let upstream = live.upstream.borrow();
+    let (Some(stream), Some(link)) = (upstream.as_ref(), live.link.get()) else {
+        return;
+    };
+    let Ok(info) = tcp::info(stream) else { return };
+    if live.is_opening.get() && info.timeouts >= STALL_TIMEOUTS && info.unacked > 0 {
+        live.stop(Stop::Stalled);
+    }
+    let (segments, retransmitted) = live.tcp_seen.get();
+    live.tcp_seen.set((info.segments, info.retransmitted));
+    if info.rtt > Duration::ZERO {
+        let sample = TcpSample {
+            rtt: info.rtt,
+            segments: info.segments.saturating_sub(segments),
+            retransmitted: info.retransmitted.saturating_sub(retransmitted),
+        };
+        placer.observe_tcp(link, sample);
+    }
+}
+
+/// Room for the largest head of a request at once.
+const SCRATCH_BYTES: usize = 32 << 10;
+
+/// A half of a connection may wait this long for the other half to end.
+const HALF_CLOSED_IDLE: Duration = Duration::from_secs(300);
+
+/// A link without carrier may come back: TCP bears that for a while.
+const LINK_GRACE: Duration = Duration::from_secs(10);
+
+/// As many timeouts in a row, of 0.2 s, 0.4 s, … and more on long paths, mean that nothing gets through.
+const STALL_TIMEOUTS: u8 = 3;

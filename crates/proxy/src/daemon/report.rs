@@ -1,0 +1,182 @@
+//! The state of a proxy, as plain data.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use pleach_core::units::Bitrate;
+use pleach_linux::clock;
+
+use super::hub::Hub;
+use crate::{estimate::application::Demand, placer::Cost, sched::LinkId};
+
+/// The state now.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Name of the scheduler.
+    pub policy: &'static str,
+    /// All links, by id.
+    pub links: Vec<LinkReport>,
+    /// The connections, oldest first, at most [`MAX_SHOWN`].
+    pub connections: Vec<ConnectionReport>,
+    /// How many there are.
+    pub connection_count: usize,
+    /// What was not served, by reason.
+    pub drops: BTreeMap<&'static str, u64>,
+}
+
+/// A link.
+#[derive(Clone, Debug)]
+pub struct LinkReport {
+    /// Its name.
+    pub name: String,
+    /// Its device.
+    pub device: String,
+    /// Whether it is used.
+    pub state: LinkState,
+    /// Round trip to the servers in use.
+    pub rtt: Option<Duration>,
+    /// What it carries from servers; `None` if nothing is known.
+    pub download: Option<Bitrate>,
+    /// What it carries to servers.
+    pub upload: Option<Bitrate>,
+    /// Part of the segments that TCP sent again.
+    pub loss: f64,
+    /// Payload to servers.
+    pub tx_bytes: u64,
+    /// Payload from servers.
+    pub rx_bytes: u64,
+    /// Connections on it.
+    pub connections: usize,
+    /// The user's weight.
+    pub weight: Option<u16>,
+}
+
+/// Whether a link is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// It leads nowhere now.
+    Down,
+    /// The user forbids it.
+    Never,
+    /// It is held back.
+    Standby,
+    /// Connecting over it failed lately.
+    Suspect,
+    /// It is.
+    Up,
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionReport {
+    /// Who asked.
+    pub client: String,
+    /// The program, if known.
+    pub app: Option<String>,
+    /// Where to.
+    pub target: String,
+    /// How it was asked for.
+    pub protocol: &'static str,
+    /// Name of its link; `None`: none was needed.
+    pub link: Option<String>,
+    /// Why it is there.
+    pub why: String,
+    /// Now, in both directions.
+    pub rate: Bitrate,
+    /// Bytes to the server.
+    pub tx_bytes: u64,
+    /// Bytes from the server.
+    pub rx_bytes: u64,
+}
+
+/// What is worth keeping over a restart.
+#[derive(Clone, Debug, Default)]
+pub struct Learnt {
+    /// What applications, and ports as `:PORT`, ask for.
+    pub demands: Vec<(String, Demand)>,
+    /// Of each link its name and what it carries up and down; zero if not known.
+    pub links: Vec<(String, Bitrate, Bitrate)>,
+}
+
+pub(super) fn report(hub: &Hub) -> Report {
+    let now = clock::now();
+    let placer = hub.placer.borrow();
+    let devices = hub.devices.borrow();
+    let counts = placer.connection_counts();
+    let link = |index: usize, link: &crate::placer::Link| {
+        let state = match link.settings.cost {
+            Cost::Never => LinkState::Never,
+            _ if link.reach.is_nothing() => LinkState::Down,
+            _ if placer.is_suspect(now, LinkId(index)) => LinkState::Suspect,
+            Cost::Standby => LinkState::Standby,
+            Cost::Rank(_) => LinkState::Up,
+        };
+        let rate = |given: Option<Bitrate>, found: Option<(Bitrate, _)>| {
+            given.or(found.map(|(rate, _)| rate))
+        };
+        LinkReport {
+            name: link.settings.name.clone(),
+            device: devices
+                .get(index)
+                .map(|device| device.name.clone())
+                .unwrap_or_default(),
+            state,
+            rtt: link.estimator.rtt(),
+            download: rate(link.settings.download, link.estimator.down.rate()),
+            upload: rate(link.settings.upload, link.estimator.up.rate()),
+            loss: link.estimator.loss(),
+            tx_bytes: link.tx_bytes,
+            rx_bytes: link.rx_bytes,
+            connections: counts.get(index).copied().unwrap_or(0),
+            weight: link.settings.weight,
+        }
+    };
+    let links = placer.links().iter().enumerate();
+    let live = hub.live.borrow();
+    let connections = live.values().take(MAX_SHOWN).map(|live| ConnectionReport {
+        client: live.purpose.client.to_string(),
+        app: live.purpose.app.clone(),
+        target: live.purpose.target.to_string(),
+        protocol: live.purpose.protocol.name(),
+        link: live
+            .link
+            .get()
+            .map(|link| placer.links()[link.0].settings.name.clone()),
+        why: live
+            .why
+            .get()
+            .map_or("local".to_owned(), |why| why.to_string()),
+        rate: live.rate.get(),
+        tx_bytes: live.up.get(),
+        rx_bytes: live.down.get(),
+    });
+    Report {
+        policy: hub.settings.placer.policy.name(),
+        links: links.map(|(index, found)| link(index, found)).collect(),
+        connections: connections.collect(),
+        connection_count: live.len(),
+        drops: hub.drops.borrow().clone(),
+    }
+}
+
+pub(super) fn learnt(hub: &Hub) -> Learnt {
+    let placer = hub.placer.borrow();
+    let rate = |found: Option<(Bitrate, _)>| found.map_or(Bitrate::ZERO, |(rate, _)| rate);
+    let links = placer.links().iter().map(|link| {
+        let estimator = &link.estimator;
+        (
+            link.settings.name.clone(),
+            rate(estimator.up.rate()),
+            rate(estimator.down.rate()),
+        )
+    });
+    let demands = placer.demands.known();
+    Learnt {
+        demands: demands
+            .map(|(key, demand)| (key.to_owned(), demand))
+            .collect(),
+        links: links.collect(),
+    }
+}
+
+/// More connections than anybody reads.
+pub const MAX_SHOWN: usize = 500;

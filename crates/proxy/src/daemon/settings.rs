@@ -1,0 +1,59 @@
+//! What the user says about a proxy, checked.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+
+use crate::placer::{LinkSettings, PlacerConfig};
+
+/// A proxy's settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where clients come to.
+    pub listen: SocketAddr,
+    /// Which clients are served.
+    pub allow: Vec<IpNet>,
+    /// Most clients at a time; the next is closed at once.
+    pub max_connections: usize,
+    /// A connection that moved nothing for this long is closed.
+    pub idle: Duration,
+    /// Scheduler, rules, stickiness.
+    pub placer: PlacerConfig,
+    /// The links; empty: every interface with a default route.
+    pub links: Vec<LinkConfig>,
+    /// Redirect this host's connections, and those it forwards, to the proxy.
+    pub transparent: bool,
+    /// For the record of what was changed in the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
+    pub state_dir: PathBuf,
+}
+
+/// A link and its device.
+#[derive(Clone, Debug)]
+pub struct LinkConfig {
+    /// What the placer knows of it.
+    pub settings: LinkSettings,
+    /// Network device; may be absent.
+    pub device: String,
+    /// Source addresses, at most one of a family; none: the kernel's choice.
+    pub source: Vec<IpAddr>,
+}
+
+/// Who is served unless the user says otherwise: this host, and networks that are private.
+#[must_use]
+pub fn private_networks() -> Vec<IpNet> {
+    let texts = [
+        "127.0.0.0/8",
+        "::1/128",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "169.254.0.0/16",
+        "fc00::/7",
+        "fe80::/10",
+    ];
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}

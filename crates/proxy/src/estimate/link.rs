@@ -1,0 +1,223 @@
+//! What a link carries, seen from the bytes of the connections on it, and how far and lossy it is.
+//!
+//! Bytes are counted in windows of a quarter of a second, per direction. A window says what the link carries only if
+//! something used it to the full: a *bulk* connection, which moved bytes through this window and the one before and
+//! was not held up by the client. What a window shows is a lower bound, so the estimate rises at once, to the lesser of
+//! two windows, against bursts. It falls slowly, because the server may be what is slow: with a time constant of 5 s
+//! if two or more bulk connections shared the window, of 60 s for a single one. A link without bulk keeps its estimate;
+//! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
+//! bad is tried again.
+//!
+//! Round trip and loss come from TCP's own account of the live connections (`TCP_INFO`). Differs from the paper, which
+//! probes remote servers all the time.
+
+use core::time::Duration;
+
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+/// One direction of one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Payload.
+    pub bytes: u64,
+    /// Bulk connections.
+    pub bulk: u32,
+}
+
+/// What TCP says of a connection since it was last asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpSample {
+    /// Its smoothed round trip.
+    pub rtt: Duration,
+    /// Segments sent.
+    pub segments: u32,
+    /// Segments sent again.
+    pub retransmitted: u32,
+}
+
+/// Estimates of one link.
+#[derive(Clone, Debug, Default)]
+pub struct LinkEstimator {
+    /// To servers.
+    pub up: RateEstimator,
+    /// From servers.
+    pub down: RateEstimator,
+    rtt: Option<Duration>,
+    segments: u64,
+    retransmitted: u64,
+}
+
+/// The rate of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct RateEstimator {
+    rate: Option<Bitrate>,
+    last: Bitrate,
+    proven_at: Instant,
+}
+
+impl LinkEstimator {
+    /// Notes what TCP said.
+    pub fn on_tcp(&mut self, sample: TcpSample) {
+        self.rtt = Some(match self.rtt {
+            None => sample.rtt,
+            Some(rtt) => (rtt * 7 + sample.rtt) / 8,
+        });
+        self.segments += u64::from(sample.segments);
+        self.retransmitted += u64::from(sample.retransmitted);
+        if self.segments > LOSS_MEMORY_SEGMENTS {
+            self.segments /= 2;
+            self.retransmitted /= 2;
+        }
+    }
+
+    /// Smoothed round trip to the servers in use; `None` before the first connection.
+    #[must_use]
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// Segments sent again of the last thousands sent, as a fraction.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "both are small")]
+    pub fn loss(&self) -> f64 {
+        if self.segments == 0 {
+            return 0.0;
+        }
+        (self.retransmitted as f64 / self.segments as f64).min(1.0)
+    }
+}
+
+impl RateEstimator {
+    /// Notes a window of `length` that ended `now`.
+    pub fn on_window(&mut self, now: Instant, traffic: Traffic, length: Duration) {
+        let Some(sample) = Bitrate::from_transfer(Bytes::new(traffic.bytes), length) else {
+            return;
+        };
+        let (low, high) = (sample.min(self.last), sample.max(self.last));
+        self.last = sample;
+        let Some(rate) = self.rate else {
+            if traffic.bulk > 0 && low > Bitrate::ZERO {
+                self.rate = Some(low);
+                self.proven_at = now;
+            }
+            return;
+        };
+        if low >= rate {
+            self.rate = Some(low);
+            self.proven_at = now;
+        } else if traffic.bulk > 0 {
+            self.proven_at = now;
+            let memory = if traffic.bulk > 1 {
+                SHARED_MEMORY
+            } else {
+                SINGLE_MEMORY
+            };
+            let above = rate.as_bps().saturating_sub(high.as_bps());
+            let step = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+            let memory = u64::try_from(memory.as_millis()).unwrap_or(u64::MAX);
+            let fall = Bitrate::from_bps(above).scale(step.min(memory), memory);
+            self.rate = Some(Bitrate::from_bps(
+                rate.as_bps() - fall.as_bps().min(rate.as_bps()),
+            ));
+        }
+    }
+
+    /// The rate and when a window last bore it out; `None` if no window ever said anything.
+    #[must_use]
+    pub fn rate(&self) -> Option<(Bitrate, Instant)> {
+        self.rate.map(|rate| (rate, self.proven_at))
+    }
+
+    /// Takes `rate` as known from an earlier run.
+    pub fn restore(&mut self, now: Instant, rate: Bitrate) {
+        if rate > Bitrate::ZERO {
+            self.rate = Some(rate);
+            self.proven_at = now;
+        }
+    }
+}
+
+/// Falls to a third of the way in this time while several connections fill the link.
+const SHARED_MEMORY: Duration = Duration::from_secs(5);
+/// The same while one does, which may be its server's doing.
+const SINGLE_MEMORY: Duration = Duration::from_secs(60);
+/// Loss is that of about this many segments.
+const LOSS_MEMORY_SEGMENTS: u64 = 20_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_millis(250);
+
+    /// Feeds windows of `mbps` with `bulk` connections; returns the time after.
+    fn feed(
+        estimator: &mut RateEstimator,
+        mut now: Instant,
+        mbps: u64,
+        bulk: u32,
+        windows: u32,
+    ) -> Instant {
+        for _ in 0..windows {
+            now += WINDOW;
+            let bytes = Bitrate::from_mbps(mbps).bytes_in(WINDOW).get();
+            estimator.on_window(now, Traffic { bytes, bulk }, WINDOW);
+        }
+        now
+    }
+
+    fn mbps(estimator: &RateEstimator) -> u64 {
+        let rate = estimator.rate().expect("known").0;
+        (rate.as_bps() + 500_000) / 1_000_000
+    }
+
+    #[test]
+    fn rises_at_once_but_not_for_one_burst() {
+        let mut estimator = RateEstimator::default();
+        let now = feed(&mut estimator, Instant::ZERO, 20, 0, 8);
+        assert_eq!(estimator.rate(), None, "little things prove nothing");
+        let now = feed(&mut estimator, now, 20, 1, 1);
+        assert_eq!(mbps(&estimator), 20);
+        let now = feed(&mut estimator, now, 90, 1, 1);
+        assert_eq!(mbps(&estimator), 20);
+        feed(&mut estimator, now, 60, 1, 1);
+        assert_eq!(mbps(&estimator), 60);
+    }
+
+    #[test]
+    fn falls_fast_only_if_several_share_the_link() {
+        let mut shared = RateEstimator::default();
+        let now = feed(&mut shared, Instant::ZERO, 100, 2, 4);
+        let mut single = shared.clone();
+        feed(&mut shared, now, 10, 2, 4 * 10);
+        assert!((20..26).contains(&mbps(&shared)), "{}", mbps(&shared));
+        feed(&mut single, now, 10, 1, 4 * 10);
+        assert!((84..88).contains(&mbps(&single)), "{}", mbps(&single));
+        let mut idle = single.clone();
+        feed(&mut idle, now, 0, 0, 4_000);
+        assert_eq!(mbps(&idle), mbps(&single));
+    }
+
+    #[test]
+    fn loss_and_round_trip_follow_tcp() {
+        let mut link = LinkEstimator::default();
+        assert_eq!((link.rtt(), link.loss()), (None, 0.0));
+        let sample = |rtt, retransmitted| TcpSample {
+            rtt: Duration::from_millis(rtt),
+            segments: 1000,
+            retransmitted,
+        };
+        link.on_tcp(sample(80, 0));
+        assert_eq!(link.rtt(), Some(Duration::from_millis(80)));
+        link.on_tcp(sample(0, 40));
+        assert_eq!(link.rtt(), Some(Duration::from_millis(70)));
+        assert!((link.loss() - 0.02).abs() < 1e-9);
+        for _ in 0..100 {
+            link.on_tcp(sample(10, 0));
+        }
+        assert!(link.loss() < 0.001);
+    }
+}

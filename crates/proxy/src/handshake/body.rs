@@ -1,0 +1,170 @@
+//! How much of what a client sends belongs to its one plain HTTP request.
+//!
+//! What comes after it would be another request, perhaps for another server, and must not reach this one. So the body
+//! is measured while it is passed on unchanged (RFC 9112, section 6): by its length, or chunk by chunk.
+
+/// The body of a request, as far as it has not passed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// `Transfer-Encoding: chunked`.
+    Chunked(Chunks),
+    /// This many bytes more.
+    Length(u64),
+    /// No request: everything belongs to the connection.
+    Tunnel,
+}
+
+/// Where in a chunked body we are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    state: State,
+    /// Bytes of the current chunk, or of the line that is being read.
+    left: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In the data of a chunk, with the line end behind it.
+    Data,
+    /// Behind the last line.
+    Done,
+    /// In a chunk's extension, up to the end of the line.
+    Extension,
+    /// In a chunk's length.
+    Size,
+    /// Before a chunk's length: a digit must come.
+    Start,
+    /// In a trailer line of so far `left` bytes.
+    Trailer,
+}
+
+impl Body {
+    /// What the fields of a request say of its body.
+    ///
+    /// # Errors
+    /// They contradict each other, or name another coding: the request must be refused, because others might read it
+    /// otherwise.
+    pub fn of_request(fields: &[httparse::Header<'_>]) -> Result<Self, &'static str> {
+        let mut length = None;
+        let mut is_chunked = false;
+        for field in fields {
+            if field.name.eq_ignore_ascii_case("content-length") {
+                let text = core::str::from_utf8(field.value).unwrap_or_default();
+                let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+                let number: Option<u64> = is_number.then(|| text.parse().ok()).flatten();
+                let number = number.ok_or("Content-Length is no number")?;
+                if length.is_some_and(|other| other != number) {
+                    return Err("two Content-Length that differ");
+                }
+                length = Some(number);
+            } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
+                if is_chunked || !field.value.eq_ignore_ascii_case(b"chunked") {
+                    return Err("a Transfer-Encoding other than chunked");
+                }
+                is_chunked = true;
+            }
+        }
+        match (is_chunked, length) {
+            (true, Some(_)) => Err("Transfer-Encoding and Content-Length together"),
+            (true, None) => Ok(Self::Chunked(Chunks {
+                state: State::Start,
+                left: 0,
+            })),
+            (false, length) => Ok(Self::Length(length.unwrap_or(0))),
+        }
+    }
+
+    /// How many of `bytes`, the next that came, belong to the body; counts them as passed.
+    ///
+    /// # Errors
+    /// The body is not chunked as it should be.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+        match self {
+            Self::Chunked(chunks) => chunks.take(bytes),
+            Self::Length(left) => {
+                let len = bytes.len() as u64;
+                let taken = len.min(*left);
+                *left -= taken;
+                Ok(usize::try_from(taken).unwrap_or(bytes.len()))
+            }
+            Self::Tunnel => Ok(bytes.len()),
+        }
+    }
+
+    /// Whether all of it has passed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        match self {
+            Self::Chunked(chunks) => chunks.state == State::Done,
+            Self::Length(left) => *left == 0,
+            Self::Tunnel => false,
+        }
+    }
+}
+
+/// A chunked body that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request's body is not chunked as it should be")]
+pub struct BadChunk;
+
+impl Chunks {
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+        let mut at = 0;
+        while at < bytes.len() && self.state != State::Done {
+            if self.state == State::Data {
+                let available = (bytes.len() - at) as u64;
+                let taken = available.min(self.left);
+                self.left -= taken;
+                at += usize::try_from(taken).unwrap_or(bytes.len() - at);
+                if self.left == 0 {
+                    self.state = State::Start;
+                }
+                continue;
+            }
+            self.take_byte(bytes[at])?;
+            at += 1;
+        }
+        Ok(at)
+    }
+
+    /// One byte of a line.
+    fn take_byte(&mut self, byte: u8) -> Result<(), BadChunk> {
+        match (self.state, byte) {
+            (State::Start, _) => {
+                self.left = char::from(byte).to_digit(16).ok_or(BadChunk)?.into();
+                self.state = State::Size;
+            }
+            (State::Size, b';' | b' ' | b'\t' | b'\r') => self.state = State::Extension,
+            (State::Size, b'\n') => self.end_size_line(),
+            (State::Size, _) => {
+                let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
+                let grown = self.left.checked_mul(16).ok_or(BadChunk)?;
+                self.left = grown.checked_add(digit.into()).ok_or(BadChunk)?;
+                if self.left > MAX_CHUNK {
+                    return Err(BadChunk);
+                }
+            }
+            (State::Extension, b'\n') => self.end_size_line(),
+            (State::Extension, _) => {}
+            (State::Trailer, b'\n') if self.left == 0 => self.state = State::Done,
+            (State::Trailer, b'\n') => self.left = 0,
+            (State::Trailer, b'\r') => {}
+            (State::Trailer, _) => self.left += 1,
+            (State::Data | State::Done, _) => {}
+        }
+        Ok(())
+    }
+
+    fn end_size_line(&mut self) {
+        if self.left == 0 {
+            self.state = State::Trailer;
+        } else {
+            // The line end behind the data is counted with it.
+            self.left += 2;
+            self.state = State::Data;
+        }
+    }
+}
+
+/// No honest client sends chunks of a tebibyte.
+const MAX_CHUNK: u64 = 1 << 40;

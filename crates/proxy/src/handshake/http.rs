@@ -1,0 +1,193 @@
+//! HTTP/1 proxying (RFC 9110, 9112): CONNECT, and requests with an absolute URL.
+//!
+//! A plain request is rewritten: origin form, the host of the URL in `Host`, no hop-by-hop fields, `Connection: close`.
+//! So each client connection carries one request to one server, and what comes back is relayed unread. `Via` is left
+//! out, against RFC 9110 section 7.6.3: this proxy is a part of the user's own host, and servers treat what comes with
+//! `Via` worse (no compression).
+
+use super::{Body, Command, Failure, MAX_HEAD_BYTES, Protocol, Refusal, Request, Step, refuse};
+use crate::target::{Host, Target};
+
+/// Reads a request head.
+pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut parsed = httparse::Request::new(&mut fields);
+    // A line that has not ended after this many bytes will not become a request line.
+    let len = match parsed.parse(buffer) {
+        Ok(httparse::Status::Complete(len)) if len <= MAX_HEAD_BYTES => len,
+        Ok(httparse::Status::Partial) if buffer.len() < MAX_HEAD_BYTES => return Step::More,
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => return Step::Refuse(too_long()),
+        Err(error) => return bad(&format!("this is no HTTP/1 request: {error}")),
+    };
+    let (Some(method), Some(path), Some(version)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return bad("this is no HTTP/1 request");
+    };
+    let outcome = if method == "CONNECT" {
+        connect(path)
+    } else {
+        plain(method, path, version, parsed.headers)
+    };
+    match outcome {
+        Ok((protocol, target, head, body)) => {
+            let rest = buffer.split_off(len);
+            Step::Request(Box::new(Request {
+                protocol,
+                command: Command::Connect,
+                target,
+                head,
+                body,
+                rest,
+            }))
+        }
+        Err(step) => step,
+    }
+}
+
+type Understood = (Protocol, Target, Vec<u8>, Body);
+
+fn connect(authority: &str) -> Result<Understood, Step> {
+    let target = split_authority(authority)
+        .and_then(|(host, port)| Target::new(Host::parse(host)?, port?))
+        .ok_or_else(|| bad("CONNECT needs HOST:PORT"))?;
+    Ok((Protocol::HttpConnect, target, Vec::new(), Body::Tunnel))
+}
+
+fn plain(
+    method: &str,
+    url: &str,
+    version: u8,
+    fields: &[httparse::Header<'_>],
+) -> Result<Understood, Step> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(bad(
+            "this is a proxy, not a web server: set it as HTTP or SOCKS proxy of a program",
+        ));
+    };
+    if !scheme.eq_ignore_ascii_case("http") {
+        let text = format!("{scheme}:// cannot be asked for in the clear: use CONNECT, or SOCKS5");
+        return Err(refuse(error_page("501 Not Implemented", &text), text));
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let path = path.split('#').next().unwrap_or_default();
+    let target = split_authority(authority)
+        .and_then(|(host, port)| Target::new(Host::parse(host)?, port.unwrap_or(80)))
+        .ok_or_else(|| bad("the URL's host or port cannot be"))?;
+    let body = Body::of_request(fields).map_err(bad)?;
+
+    let mut head = Vec::with_capacity(1024);
+    head.extend_from_slice(method.as_bytes());
+    head.push(b' ');
+    match (path.chars().next(), method) {
+        (Some('/'), _) => {}
+        (None, "OPTIONS") => head.push(b'*'),
+        (Some(_) | None, _) => head.push(b'/'),
+    }
+    head.extend_from_slice(path.as_bytes());
+    head.extend_from_slice(if version == 0 {
+        b" HTTP/1.0\r\nHost: "
+    } else {
+        b" HTTP/1.1\r\nHost: "
+    });
+    head.extend_from_slice(authority.as_bytes());
+    head.extend_from_slice(b"\r\n");
+    for field in fields {
+        if !is_hop_by_hop(field.name, fields) {
+            head.extend_from_slice(field.name.as_bytes());
+            head.extend_from_slice(b": ");
+            head.extend_from_slice(field.value);
+            head.extend_from_slice(b"\r\n");
+        }
+    }
+    head.extend_from_slice(b"Connection: close\r\n\r\n");
+    Ok((Protocol::HttpRequest, target, head, body))
+}
+
+/// Host and port of `HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT`; `None` if the port is no number.
+fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
+    let colon = match authority.rfind(']') {
+        Some(bracket) => authority[bracket..].find(':').map(|at| bracket + at),
+        None => authority.rfind(':'),
+    };
+    match colon {
+        // `HOST:` means the default port (RFC 3986, 3.2.3).
+        Some(at) if at + 1 == authority.len() => Some((&authority[..at], None)),
+        Some(at) => {
+            let port = &authority[at + 1..];
+            let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+            let port = is_number.then(|| port.parse().ok()).flatten()?;
+            Some((&authority[..at], Some(port)))
+        }
+        None => Some((authority, None)),
+    }
+}
+
+/// Whether a field ends at this proxy: the fixed ones, and those that `Connection` names.
+fn is_hop_by_hop(name: &str, fields: &[httparse::Header<'_>]) -> bool {
+    // `Host` is written anew; `Transfer-Encoding` and `Trailer` stay, because the body is passed on as it is.
+    const FIXED: [&str; 9] = [
+        "connection",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "upgrade",
+        "http2-settings",
+    ];
+    const KEPT: [&str; 3] = ["transfer-encoding", "content-length", "trailer"];
+    let is = |other: &&str| name.eq_ignore_ascii_case(other);
+    if FIXED.iter().any(is) {
+        return true;
+    }
+    !KEPT.iter().any(is)
+        && fields
+            .iter()
+            .filter(|field| field.name.eq_ignore_ascii_case("connection"))
+            .any(|field| body_tokens(field.value).any(|token| is(&token)))
+}
+
+/// The members of a list field.
+fn body_tokens(value: &[u8]) -> impl Iterator<Item = &str> {
+    core::str::from_utf8(value)
+        .unwrap_or_default()
+        .split(',')
+        .map(str::trim)
+}
+
+/// An answer of this proxy itself, which closes the connection after it.
+pub(super) fn error_page(status: &str, text: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\
+         Proxy-Status: pleach\r\n\r\npleach: {text}\n",
+        text.len() + "pleach: \n".len()
+    )
+    .into_bytes()
+}
+
+pub(super) fn too_long() -> Refusal {
+    Refusal {
+        reply: error_page(
+            "431 Request Header Fields Too Large",
+            "the head of a request may have 16 KiB and 128 fields",
+        ),
+        reason: "request head too long".to_owned(),
+    }
+}
+
+pub(super) fn status_of(failure: Failure) -> &'static str {
+    match failure {
+        Failure::General | Failure::HostUnreachable | Failure::Refused => "502 Bad Gateway",
+        Failure::NetworkUnreachable => "503 Service Unavailable",
+        Failure::NotAllowed => "403 Forbidden",
+        Failure::TimedOut => "504 Gateway Timeout",
+    }
+}
+
+fn bad(text: &str) -> Step {
+    refuse(error_page("400 Bad Request", text), text)
+}
+
+const MAX_FIELDS: usize = 128;

@@ -1,0 +1,34 @@
+//! `pleach proxy`: everyday traffic over several networks at once, with nothing at the far end (DBAS, 2012).
+//!
+//! ```text
+//!  application ──► handshake ──► placer: rules, sticky sites, scheduler ──► connect ──► relay ══ wifi ══► server
+//!                  SOCKS, HTTP          ▲ estimate: links, applications     races        splice ══ lte ══► server
+//! ```
+//!
+//! | module | what | does I/O |
+//! | --- | --- | --- |
+//! | [`handshake`] | what a client says first | no |
+//! | [`target`] | where it wants to go | no |
+//! | [`sched`] | which link a connection takes: the paper's schedulers | no |
+//! | [`rules`], [`sticky`] | what the user says; sites that tie a login to an address | no |
+//! | [`estimate`] | what links carry and what applications ask for | no |
+//! | [`placer`] | joins these: the one thing the daemon, and a simulator, talk to | no |
+//! | [`daemon`] | sockets, names, processes, the running proxy | yes |
+//! | [`relay`] | moving bytes, a module for each mode | yes |
+//!
+//! The modules without I/O have no clock, no sockets and no threads: inputs carry `now`. They are what is left with the
+//! feature `daemon` off. Sources, and how we differ from the paper: `docs/proxy.md`.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "daemon")]
+pub mod daemon;
+pub mod estimate;
+pub mod handshake;
+pub mod placer;
+#[cfg(feature = "daemon")]
+pub mod relay;
+pub mod rules;
+pub mod sched;
+pub mod sticky;
+pub mod target;

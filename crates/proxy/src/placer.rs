@@ -1,0 +1,546 @@
+//! Places connections on links: joins rules, sites, estimates and scheduler. The daemon's and a simulator's one partner.
+//!
+//! For each connection: [`Placer::begin`] ranks the links it may take and books it on the first; [`Placer::moved`] if
+//! another one won; [`Placer::observe`] with its counters once a window; [`Placer::end`]. [`Placer::handle_window`]
+//! closes a window of all links. Which links a connection may take, in this order:
+//!
+//! 1. links that are up, not `never`, and lead to one of its addresses; if an address is a neighbour on some link,
+//!    only such links;
+//! 2. the first rule that holds (a strict rule leaves no other);
+//! 3. the link its site had ([`crate::sticky`]);
+//! 4. the scheduler's choice among the links of the least cost. A dearer class joins when the cheaper ones would take
+//!    longer than [`PATIENCE`]; standby links when nothing else is up; a suspect link, on which connecting failed
+//!    while another link succeeded, when nothing else is left.
+//!
+//! What a connection will still move (`remaining`) is the application's demand less what it has moved. One that has
+//! moved more than that is taken to be in its middle: sizes are heavy-tailed, and what has lasted lasts on. One that
+//! moved nothing for [`QUIET`] is taken to be done.
+
+mod link;
+mod placement;
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+use std::{collections::BTreeMap, net::IpAddr};
+
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+use crate::{
+    estimate::{
+        application::{Demand, Demands},
+        link::{LinkEstimator, TcpSample, Traffic},
+    },
+    rules::Rule,
+    sched::{LinkId, LinkView, Policy, Scheduler},
+    sticky::{Sites, Stickiness},
+    target::Target,
+};
+
+pub use link::{Cost, LinkSettings, Reach};
+pub use placement::{Ask, ConnectionId, NoLink, Placement, Why};
+
+/// What does not change while the proxy runs.
+#[derive(Clone, Debug)]
+pub struct PlacerConfig {
+    /// The scheduler.
+    pub policy: Policy,
+    /// Which connections keep their site's link.
+    pub stickiness: Stickiness,
+    /// How long a site is remembered.
+    pub sticky_time: Duration,
+    /// The user's rules; their links must exist.
+    pub rules: Vec<Rule>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Placer {
+    config: PlacerConfig,
+    scheduler: Scheduler,
+    links: Vec<Link>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next_id: u64,
+    /// What applications ask for.
+    pub demands: Demands,
+    sites: Sites,
+    window_began_at: Instant,
+}
+
+/// One link.
+#[derive(Debug)]
+pub struct Link {
+    /// As the user describes it.
+    pub settings: LinkSettings,
+    /// Where it leads now.
+    pub reach: Reach,
+    /// What it carries.
+    pub estimator: LinkEstimator,
+    /// Payload sent to servers.
+    pub tx_bytes: u64,
+    /// Payload received from servers.
+    pub rx_bytes: u64,
+    suspect_until: Option<Instant>,
+    /// When something last came back over it.
+    heard_at: Option<Instant>,
+    /// What this window saw so far.
+    up: Traffic,
+    down: Traffic,
+}
+
+#[derive(Debug)]
+struct Connection {
+    link: LinkId,
+    client: IpAddr,
+    app: Option<String>,
+    target: Target,
+    expected: Demand,
+    moved: Demand,
+    progress_at: Instant,
+    /// Whether the last window moved something up, down.
+    was_active: (bool, bool),
+}
+
+impl Placer {
+    /// A placer without links and connections.
+    #[must_use]
+    pub fn new(config: PlacerConfig, now: Instant) -> Self {
+        Self {
+            scheduler: Scheduler::new(config.policy),
+            sites: Sites::new(config.sticky_time),
+            config,
+            links: Vec::new(),
+            connections: BTreeMap::new(),
+            next_id: 0,
+            demands: Demands::default(),
+            window_began_at: now,
+        }
+    }
+
+    /// Adds a link that leads nowhere yet.
+    pub fn add_link(&mut self, settings: LinkSettings) -> LinkId {
+        self.links.push(Link {
+            settings,
+            reach: Reach::default(),
+            estimator: LinkEstimator::default(),
+            tx_bytes: 0,
+            rx_bytes: 0,
+            suspect_until: None,
+            heard_at: None,
+            up: Traffic::default(),
+            down: Traffic::default(),
+        });
+        LinkId(self.links.len() - 1)
+    }
+
+    /// Sets where `link` leads from now on. A link that comes anew is trusted anew.
+    pub fn set_reach(&mut self, link: LinkId, reach: Reach) {
+        if let Some(link) = self.links.get_mut(link.0)
+            && link.reach != reach
+        {
+            link.reach = reach;
+            link.suspect_until = None;
+        }
+    }
+
+    /// All links, by id.
+    #[must_use]
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// One link, to restore what was known of it.
+    pub fn link_mut(&mut self, link: LinkId) -> Option<&mut Link> {
+        self.links.get_mut(link.0)
+    }
+
+    /// How many connections are on each link, by id. O(n).
+    #[must_use]
+    pub fn connection_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.links.len()];
+        for connection in self.connections.values() {
+            counts[connection.link.0] += 1;
+        }
+        counts
+    }
+
+    /// Ranks the links for a connection and books it on the first. O(links × connections).
+    ///
+    /// # Errors
+    /// No link leads there now; nothing is booked.
+    pub fn begin(&mut self, now: Instant, ask: Ask<'_>) -> Result<Placement, NoLink> {
+        let expected = self.demands.expected(ask.app, ask.target.port);
+        let (links, why) = self.rank(now, ask, expected)?;
+        let id = ConnectionId(self.next_id);
+        self.next_id += 1;
+        let connection = Connection {
+            link: links[0],
+            client: ask.client,
+            app: ask.app.map(str::to_owned),
+            target: ask.target.clone(),
+            expected,
+            moved: Demand { up: 0, down: 0 },
+            progress_at: now,
+            was_active: (false, false),
+        };
+        self.connections.insert(id, connection);
+        self.note_site(now, id);
+        Ok(Placement { id, links, why })
+    }
+
+    /// Books connection `id` on `link`, because the one before did not work; `failed`: it is to blame, since `link`
+    /// did.
+    pub fn moved(&mut self, now: Instant, id: ConnectionId, link: LinkId, failed: &[LinkId]) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.link = link;
+            connection.progress_at = now;
+        }
+        self.note_site(now, id);
+        for failed in failed {
+            // A full link loses a connection's first packet now and then, and is in the best of health.
+            let is_alive = self.is_alive(now, *failed);
+            if let Some(failed) = self.links.get_mut(failed.0)
+                && !is_alive
+            {
+                failed.suspect_until = Some(now + SUSPICION);
+            }
+        }
+    }
+
+    /// Notes that something came back over `link`: it works.
+    pub fn trust(&mut self, link: LinkId) {
+        if let Some(link) = self.links.get_mut(link.0) {
+            link.suspect_until = None;
+        }
+    }
+
+    /// Whether connections avoid `link` because it failed lately.
+    #[must_use]
+    pub fn is_suspect(&self, now: Instant, link: LinkId) -> bool {
+        let until = self.links.get(link.0).and_then(|link| link.suspect_until);
+        until.is_some_and(|until| now < until)
+    }
+
+    /// Whether something came back over `link` within the last second.
+    #[must_use]
+    pub fn is_alive(&self, now: Instant, link: LinkId) -> bool {
+        let heard_at = self.links.get(link.0).and_then(|link| link.heard_at);
+        heard_at.is_some_and(|heard_at| now.since(heard_at) <= ALIVE)
+    }
+
+    /// Notes what connection `id` has moved since it began, and whether its client, and not the network, held it up.
+    pub fn observe(&mut self, now: Instant, id: ConnectionId, moved: Demand, client_limited: bool) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let up = moved.up.saturating_sub(connection.moved.up);
+        let down = moved.down.saturating_sub(connection.moved.down);
+        connection.moved = moved;
+        if up + down > 0 {
+            connection.progress_at = now;
+        }
+        let (was_up, was_down) = connection.was_active;
+        connection.was_active = (up >= BULK_BYTES, down >= BULK_BYTES);
+        if let Some(link) = self.links.get_mut(connection.link.0) {
+            link.tx_bytes += up;
+            link.rx_bytes += down;
+            if down > 0 {
+                link.heard_at = Some(now);
+            }
+            link.up.bytes += up;
+            link.down.bytes += down;
+            link.up.bulk += u32::from(was_up && up >= BULK_BYTES);
+            link.down.bulk += u32::from(was_down && down >= BULK_BYTES && !client_limited);
+        }
+    }
+
+    /// Notes what TCP says of a connection on `link`.
+    pub fn observe_tcp(&mut self, link: LinkId, sample: TcpSample) {
+        if let Some(link) = self.links.get_mut(link.0) {
+            link.estimator.on_tcp(sample);
+        }
+    }
+
+    /// Closes the window: call it every [`WINDOW`], after all connections were observed.
+    pub fn handle_window(&mut self, now: Instant) {
+        let length = now.since(self.window_began_at);
+        self.window_began_at = now;
+        for link in &mut self.links {
+            let (up, down) = (
+                core::mem::take(&mut link.up),
+                core::mem::take(&mut link.down),
+            );
+            link.estimator.up.on_window(now, up, length);
+            link.estimator.down.on_window(now, down, length);
+        }
+    }
+
+    /// Notes the end of connection `id`. Call [`Self::observe`] before, for what it moved last. `completed`: it was
+    /// established, so that its bytes say something of the application.
+    pub fn end(&mut self, now: Instant, id: ConnectionId, completed: bool) {
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        if completed {
+            let app = connection.app.as_deref();
+            let port = connection.target.port;
+            self.demands.note(now, app, port, connection.moved);
+        }
+    }
+
+    /// The rates, up and down, that the scheduler takes for those of `link`.
+    #[must_use]
+    pub fn rates(&self, now: Instant, link: LinkId) -> (Bitrate, Bitrate) {
+        let of = |is_up: bool| {
+            let rate = |link: &Link| {
+                let given = if is_up {
+                    link.settings.upload
+                } else {
+                    link.settings.download
+                };
+                let estimator = if is_up {
+                    &link.estimator.up
+                } else {
+                    &link.estimator.down
+                };
+                (given, estimator.rate())
+            };
+            let highest = self.links.iter().filter_map(|link| match rate(link) {
+                (Some(given), _) => Some(given),
+                (None, found) => found.map(|(rate, _)| rate),
+            });
+            let highest = highest.max().unwrap_or(FIRST_RATE);
+            match self.links.get(link.0).map(rate) {
+                Some((Some(given), _)) => given,
+                // Hope doubles for each further time of age, up to the best link.
+                Some((None, Some((rate, proven_at)))) => {
+                    let ages = now.since(proven_at).as_secs() / MEMORY.as_secs();
+                    let hoped = rate.as_bps().saturating_mul(1 << ages.min(30));
+                    Bitrate::from_bps(hoped).min(highest).max(rate)
+                }
+                Some((None, None)) | None => highest,
+            }
+        };
+        (of(true), of(false))
+    }
+
+    fn rank(
+        &mut self,
+        now: Instant,
+        ask: Ask<'_>,
+        expected: Demand,
+    ) -> Result<(Vec<LinkId>, Why), NoLink> {
+        let leads = |link: &Link| ask.addresses.iter().any(|ip| link.reach.covers(*ip));
+        let is_neighbour =
+            |link: &Link| ask.addresses.iter().any(|ip| link.reach.is_neighbour(*ip));
+        let mut usable: Vec<LinkId> =
+            self.ids(|link| link.settings.cost != Cost::Never && leads(link));
+        let neighbours = self.ids(|link| link.settings.cost != Cost::Never && is_neighbour(link));
+        if !neighbours.is_empty() {
+            usable = neighbours.clone();
+        }
+
+        let mut rules = self.config.rules.iter().enumerate();
+        let rule = rules.find(|(_, rule)| rule.holds(ask.app, ask.target, ask.addresses));
+        let mut preferred = None;
+        if let Some((index, rule)) = rule {
+            let why = Why::Rule(index + 1);
+            // A rule may send over a link that is used for nothing else.
+            let is_there = self.links.get(rule.link.0).is_some_and(leads);
+            match (is_there, rule.strict) {
+                (true, true) => return Ok((vec![rule.link], why)),
+                (true, false) => preferred = Some((rule.link, why)),
+                (false, true) => {
+                    let name = &self.links[rule.link.0].settings.name;
+                    let text = format!(
+                        "rule {} allows link {name} only, which does not lead there now",
+                        index + 1
+                    );
+                    return Err(NoLink(text));
+                }
+                (false, false) => {}
+            }
+        }
+        if usable.is_empty() && preferred.is_none() {
+            return Err(NoLink(self.why_none(ask.addresses)));
+        }
+        if preferred.is_none() && self.config.stickiness.holds(ask.target.port) {
+            let link = self.sites.link(now, ask.client, ask.target);
+            let link = link.filter(|link| usable.contains(link) && !self.is_suspect(now, *link));
+            preferred = link.map(|link| (link, Why::Site));
+        }
+
+        let demand = expected.total();
+        let chosen = self.economical(now, &usable, expected);
+        let views = self.views(now, &chosen, expected);
+        let mut ranked = if preferred.is_some() {
+            // The turn of the round robins is for those that need it.
+            Scheduler::new(Policy::MaxThroughput).rank(&views, demand)
+        } else {
+            self.scheduler.rank(&views, demand)
+        };
+        let mut rest: Vec<LinkId> = usable
+            .iter()
+            .filter(|id| !ranked.contains(id))
+            .copied()
+            .collect();
+        rest.sort_by_key(|id| (self.is_suspect(now, *id), self.links[id.0].settings.cost));
+        ranked.extend(rest);
+        let why = if let Some((link, why)) = preferred {
+            ranked.retain(|id| *id != link);
+            ranked.insert(0, link);
+            why
+        } else if !neighbours.is_empty() {
+            Why::Neighbour
+        } else if usable.len() == 1 {
+            Why::OnlyLink
+        } else {
+            Why::Scheduler(self.config.policy)
+        };
+        Ok((ranked, why))
+    }
+
+    /// Of the `usable` links those the scheduler may choose from: trusted, and no dearer than need be.
+    fn economical(&self, now: Instant, usable: &[LinkId], expected: Demand) -> Vec<LinkId> {
+        let trusted: Vec<LinkId> = usable
+            .iter()
+            .filter(|id| !self.is_suspect(now, **id))
+            .copied()
+            .collect();
+        let pool = if trusted.is_empty() { usable } else { &trusted };
+        let cost = |id: &LinkId| self.links[id.0].settings.cost;
+        let mut costs: Vec<Cost> = pool.iter().map(cost).collect();
+        costs.sort_unstable();
+        costs.dedup();
+        let mut chosen: Vec<LinkId> = Vec::new();
+        for class in costs {
+            let is_needed = chosen.is_empty()
+                || class != Cost::Standby && {
+                    let views = self.views(now, &chosen, expected);
+                    let finish = views
+                        .iter()
+                        .map(|view| view.own_finish_us(expected.total()));
+                    finish
+                        .min()
+                        .is_none_or(|finish_us| finish_us > PATIENCE.as_micros())
+                };
+            if !is_needed {
+                break;
+            }
+            chosen.extend(pool.iter().filter(|id| cost(id) == class));
+        }
+        chosen.sort_unstable();
+        chosen
+    }
+
+    fn views(&self, now: Instant, ids: &[LinkId], expected: Demand) -> Vec<LinkView> {
+        let demand = expected.total().get();
+        let mut loads = vec![(0_u64, 0_u64); self.links.len()];
+        for connection in self.connections.values() {
+            let left = remaining(now, connection);
+            let (load, sharing) = &mut loads[connection.link.0];
+            *load = load.saturating_add(left);
+            *sharing = sharing.saturating_add(left.min(demand));
+        }
+        let view = |id: &LinkId| {
+            let (up, down) = self.rates(now, *id);
+            LinkView {
+                id: *id,
+                rate: if expected.up > expected.down {
+                    up
+                } else {
+                    down
+                },
+                load: Bytes::new(loads[id.0].0),
+                sharing: Bytes::new(loads[id.0].1),
+                weight: self.links[id.0].settings.weight,
+            }
+        };
+        ids.iter().map(view).collect()
+    }
+
+    fn ids(&self, holds: impl Fn(&Link) -> bool) -> Vec<LinkId> {
+        let links = self.links.iter().enumerate();
+        links
+            .filter(|(_, link)| holds(link))
+            .map(|(index, _)| LinkId(index))
+            .collect()
+    }
+
+    fn note_site(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(connection) = self.connections.get(&id)
+            && self.config.stickiness.holds(connection.target.port)
+        {
+            let Connection {
+                client,
+                target,
+                link,
+                ..
+            } = connection;
+            self.sites.note(now, *client, target, *link);
+        }
+    }
+
+    /// A line on why no link leads to any of `addresses`.
+    fn why_none(&self, addresses: &[IpAddr]) -> String {
+        if self.links.is_empty() {
+            return "no link: no interface has a default route".to_owned();
+        }
+        let reason = |link: &Link| {
+            let text = if link.settings.cost == Cost::Never {
+                "never used"
+            } else if link.reach.is_nothing() {
+                "down"
+            } else if addresses.iter().all(IpAddr::is_ipv6) {
+                "no IPv6"
+            } else {
+                "no IPv4"
+            };
+            format!("{}: {text}", link.settings.name)
+        };
+        self.links.iter().map(reason).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// What a connection will probably still move.
+fn remaining(now: Instant, connection: &Connection) -> u64 {
+    if now.since(connection.progress_at) > QUIET {
+        return 0;
+    }
+    let (expected, moved) = (
+        connection.expected.total().get(),
+        connection.moved.total().get(),
+    );
+    if moved < expected {
+        expected - moved
+    } else {
+        moved
+    }
+}
+
+/// How long a window of the estimators is.
+pub const WINDOW: Duration = Duration::from_millis(250);
+
+/// A connection that moved less in a window (three packets, 130 kbit/s) is waiting for something else than the link.
+const BULK_BYTES: u64 = 4 << 10;
+
+/// Rate of links of which nothing is known, all alike: what it is hardly matters then.
+const FIRST_RATE: Bitrate = Bitrate::from_mbps(10);
+
+/// How long an estimate is taken as it is.
+const MEMORY: Duration = Duration::from_secs(300);
+
+/// A connection that would take longer than this on the cheap links may take a dearer one.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A connection that has been silent for this long has probably said all: browsers keep idle connections for minutes.
+pub const QUIET: Duration = Duration::from_secs(5);
+
+/// Four windows: long enough to see what a busy link receives.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// How long a link is avoided after connecting over it failed and over another one did not.
+const SUSPICION: Duration = Duration::from_secs(10);

@@ -1,0 +1,69 @@
+//! What a link is to the placer: what the user says of it, and where it leads.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use pleach_core::units::Bitrate;
+
+/// A link as the user describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// Its name.
+    pub name: String,
+    /// When it is used.
+    pub cost: Cost,
+    /// Share under weighted round robin; `None`: its rate.
+    pub weight: Option<u16>,
+    /// Rate to servers, if the user knows it.
+    pub upload: Option<Bitrate>,
+    /// Rate from servers, if the user knows it.
+    pub download: Option<Bitrate>,
+}
+
+/// When a link is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cost {
+    /// Always; lower ranks are filled first.
+    Rank(u8),
+    /// Only while no ranked link is up.
+    Standby,
+    /// Not at all.
+    Never,
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self::Rank(0)
+    }
+}
+
+/// Where a link leads now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// To any IPv4 address.
+    pub v4: bool,
+    /// To any IPv6 address.
+    pub v6: bool,
+    /// Networks directly on it.
+    pub neighbours: Vec<IpNet>,
+}
+
+impl Reach {
+    /// Whether it leads to `ip`.
+    #[must_use]
+    pub fn covers(&self, ip: IpAddr) -> bool {
+        (if ip.is_ipv4() { self.v4 } else { self.v6 }) || self.is_neighbour(ip)
+    }
+
+    /// Whether `ip` is directly on it.
+    #[must_use]
+    pub fn is_neighbour(&self, ip: IpAddr) -> bool {
+        self.neighbours.iter().any(|net| net.contains(&ip))
+    }
+
+    /// Whether it leads nowhere.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        !self.v4 && !self.v6 && self.neighbours.is_empty()
+    }
+}

@@ -1,0 +1,327 @@
+use super::*;
+use crate::{rules::Destination, target::Host};
+
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn config(policy: Policy) -> PlacerConfig {
+    PlacerConfig {
+        policy,
+        stickiness: Stickiness::Tls,
+        sticky_time: Duration::from_secs(600),
+        rules: Vec::new(),
+    }
+}
+
+/// Links of 20 and 10 Mbit/s, both leading everywhere over IPv4.
+fn placer(config: PlacerConfig) -> Placer {
+    let mut placer = Placer::new(config, Instant::ZERO);
+    for (name, mbps) in [("wifi", 20), ("lte", 10)] {
+        let id = placer.add_link(LinkSettings {
+            name: name.to_owned(),
+            download: Some(Bitrate::from_mbps(mbps)),
+            ..LinkSettings::default()
+        });
+        placer.set_reach(id, everywhere());
+    }
+    placer
+}
+
+fn everywhere() -> Reach {
+    Reach {
+        v4: true,
+        ..Reach::default()
+    }
+}
+
+fn target(host: &str, port: u16) -> Target {
+    Target::new(Host::parse(host).expect("host"), port).expect("port")
+}
+
+fn begin(
+    placer: &mut Placer,
+    now: Instant,
+    app: Option<&str>,
+    to: &Target,
+) -> Result<Placement, NoLink> {
+    let addresses = [IpAddr::from([192, 0, 2, 1])];
+    let ask = Ask {
+        client: CLIENT,
+        app,
+        target: to,
+        addresses: &addresses,
+    };
+    placer.begin(now, ask)
+}
+
+#[test]
+fn connections_that_begin_together_see_each_other() {
+    let mut placer = placer(config(Policy::MaxThroughput));
+    let to = target("files.example", 80);
+    let mut counts = [0, 0];
+    for _ in 0..15 {
+        let placement = begin(&mut placer, at(0), None, &to).expect("links");
+        assert_eq!(placement.why, Why::Scheduler(Policy::MaxThroughput));
+        counts[placement.links[0].0] += 1;
+    }
+    assert_eq!(counts, [10, 5]);
+    assert_eq!(placer.connection_counts(), [10, 5]);
+}
+
+#[test]
+fn sites_with_logins_keep_their_link_and_plain_downloads_spread() {
+    let mut placer = placer(config(Policy::RoundRobin));
+    let links = |placer: &mut Placer, to: &Target| {
+        let mut placed = || begin(placer, at(1), None, to).expect("links");
+        [placed(), placed()].map(|placement| (placement.links[0].0, placement.why))
+    };
+    let plain = links(&mut placer, &target("files.example", 80));
+    assert_ne!(plain[0].0, plain[1].0);
+    let bank = links(&mut placer, &target("bank.example", 443));
+    assert_eq!(bank[0].0, bank[1].0);
+    assert_eq!(bank[1].1, Why::Site);
+    // Its link goes: another is taken and kept.
+    let kept = LinkId(bank[0].0);
+    placer.set_reach(kept, Reach::default());
+    let placement =
+        begin(&mut placer, at(2), None, &target("www.bank.example", 443)).expect("links");
+    assert_eq!(
+        (placement.links[0].0, placement.why),
+        (1 - kept.0, Why::OnlyLink)
+    );
+    placer.set_reach(kept, everywhere());
+    let placement = begin(&mut placer, at(3), None, &target("bank.example", 443)).expect("links");
+    assert_eq!(placement.links[0].0, 1 - kept.0);
+}
+
+#[test]
+fn the_first_rule_that_holds_wins_and_strict_ones_leave_no_other() {
+    let rules = vec![
+        Rule {
+            app: Some("skype".to_owned()),
+            link: LinkId(1),
+            ..Rule::default()
+        },
+        Rule {
+            destination: Destination::parse("work.example"),
+            link: LinkId(1),
+            strict: true,
+            ..Rule::default()
+        },
+    ];
+    let mut placer = placer(PlacerConfig {
+        rules,
+        ..config(Policy::MaxThroughput)
+    });
+    let to = target("work.example", 80);
+    let call = begin(&mut placer, at(0), Some("skype"), &to).expect("links");
+    assert_eq!(
+        (call.links, call.why),
+        (vec![LinkId(1), LinkId(0)], Why::Rule(1))
+    );
+    let work = begin(&mut placer, at(0), Some("curl"), &to).expect("links");
+    assert_eq!((work.links, work.why), (vec![LinkId(1)], Why::Rule(2)));
+
+    placer.set_reach(LinkId(1), Reach::default());
+    let call = begin(&mut placer, at(1), Some("skype"), &target("x.example", 80)).expect("links");
+    assert_eq!((call.links, call.why), (vec![LinkId(0)], Why::OnlyLink));
+    let refused = begin(&mut placer, at(1), None, &to).expect_err("strict");
+    assert!(
+        refused.to_string().contains("rule 2 allows link lte only"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn no_link_says_why_for_each() {
+    let mut placer = placer(config(Policy::MaxThroughput));
+    placer.set_reach(LinkId(1), Reach::default());
+    let to = target("2001:db8::1", 80);
+    let addresses = ["2001:db8::1".parse().expect("address")];
+    let ask = Ask {
+        client: CLIENT,
+        app: None,
+        target: &to,
+        addresses: &addresses,
+    };
+    let refused = placer.begin(at(0), ask).expect_err("IPv4 only");
+    assert_eq!(refused.to_string(), "wifi: no IPv6; lte: down");
+    assert_eq!(placer.connection_counts(), [0, 0]);
+}
+
+#[test]
+fn neighbours_are_reached_where_they_are() {
+    let mut placer = placer(config(Policy::MaxThroughput));
+    let reach = Reach {
+        neighbours: vec!["192.0.2.0/24".parse().expect("network")],
+        ..everywhere()
+    };
+    placer.set_reach(LinkId(1), reach);
+    let placement = begin(&mut placer, at(0), None, &target("192.0.2.1", 80)).expect("links");
+    assert_eq!(
+        (placement.links, placement.why),
+        (vec![LinkId(1)], Why::Neighbour)
+    );
+}
+
+#[test]
+fn a_link_that_failed_is_avoided_for_a_while() {
+    let mut placer = placer(config(Policy::OnlyOne));
+    let to = target("a.example", 80);
+    let first = begin(&mut placer, at(0), None, &to).expect("links");
+    assert_eq!(first.links, [LinkId(0), LinkId(1)]);
+    placer.moved(at(100), first.id, LinkId(1), &[LinkId(0)]);
+    assert_eq!(placer.connection_counts(), [0, 1]);
+    assert!(placer.is_suspect(at(200), LinkId(0)));
+    let second = begin(&mut placer, at(200), None, &to).expect("links");
+    assert_eq!(second.links, [LinkId(1), LinkId(0)]);
+    let later = begin(&mut placer, at(10_101), None, &to).expect("links");
+    assert_eq!(later.links[0], LinkId(0));
+    placer.moved(at(10_200), later.id, LinkId(1), &[LinkId(0)]);
+    placer.trust(LinkId(0));
+    assert!(!placer.is_suspect(at(10_201), LinkId(0)));
+}
+
+#[test]
+fn dear_links_wait_for_need_and_standby_for_failure() {
+    let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+    for cost in [Cost::Rank(0), Cost::Rank(1), Cost::Standby, Cost::Never] {
+        let id = placer.add_link(LinkSettings {
+            cost,
+            download: Some(Bitrate::from_mbps(1)),
+            ..LinkSettings::default()
+        });
+        placer.set_reach(id, everywhere());
+    }
+    let to = target("a.example", 80);
+    // 22.38 kB at 1 Mbit/s take 0.18 s: eleven of them fill two seconds.
+    let firsts: Vec<usize> = (0..13)
+        .map(|_| begin(&mut placer, at(0), None, &to).expect("links").links[0].0)
+        .collect();
+    assert_eq!(firsts[..11], [0; 11]);
+    assert_eq!(firsts[11..], [1, 1]);
+    placer.set_reach(LinkId(0), Reach::default());
+    placer.set_reach(LinkId(1), Reach::default());
+    assert_eq!(
+        begin(&mut placer, at(0), None, &to).expect("standby").links,
+        [LinkId(2)]
+    );
+    placer.set_reach(LinkId(2), Reach::default());
+    assert!(begin(&mut placer, at(0), None, &to).is_err());
+}
+
+#[test]
+fn rates_are_learnt_and_hope_comes_back() {
+    let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+    for name in ["wifi", "lte"] {
+        let id = placer.add_link(LinkSettings {
+            name: name.to_owned(),
+            ..LinkSettings::default()
+        });
+        placer.set_reach(id, everywhere());
+    }
+    let to = target("a.example", 80);
+    let ids = [0, 1].map(|link| {
+        let id = begin(&mut placer, at(0), None, &to).expect("links").id;
+        placer.moved(at(0), id, LinkId(link), &[]);
+        id
+    });
+    // 20 and 10 Mbit/s for three seconds.
+    let mut now = at(0);
+    for window in 1..=12 {
+        now += WINDOW;
+        for (id, mbps) in ids.into_iter().zip([20, 10]) {
+            let down = window * Bitrate::from_mbps(mbps).bytes_in(WINDOW).get();
+            placer.observe(now, id, Demand { up: 0, down }, false);
+        }
+        placer.handle_window(now);
+    }
+    let down = |placer: &Placer, now, link| placer.rates(now, LinkId(link)).1;
+    assert_eq!(down(&placer, now, 0), Bitrate::from_mbps(20));
+    assert_eq!(down(&placer, now, 1), Bitrate::from_mbps(10));
+    assert_eq!(placer.links()[1].rx_bytes, 3_750_000);
+
+    let later = now + Duration::from_secs(301);
+    assert_eq!(
+        down(&placer, later, 1),
+        Bitrate::from_mbps(20),
+        "tried again"
+    );
+    // The end teaches what a connection moves.
+    placer.end(now, ids[0], true);
+    assert!(placer.demands.expected(None, 80).down > 900_000);
+    assert_eq!(placer.connection_counts(), [0, 1]);
+}
+
+#[test]
+fn a_held_up_client_says_nothing_about_the_link() {
+    let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+    let link = placer.add_link(LinkSettings::default());
+    placer.set_reach(link, everywhere());
+    let id = begin(&mut placer, at(0), None, &target("a.example", 80))
+        .expect("link")
+        .id;
+    let mut now = at(0);
+    for window in 1..20 {
+        now += WINDOW;
+        placer.observe(
+            now,
+            id,
+            Demand {
+                up: 0,
+                down: window * 10_000,
+            },
+            true,
+        );
+        placer.handle_window(now);
+    }
+    assert_eq!(placer.links()[0].estimator.down.rate(), None);
+}
+
+#[test]
+fn idle_and_overdue_connections_count_for_what_they_may_still_move() {
+    let mut placer = placer(config(Policy::MaxThroughput));
+    let id = begin(&mut placer, at(0), None, &target("a.example", 80))
+        .expect("links")
+        .id;
+    let left = |placer: &Placer, now| remaining(now, &placer.connections[&id]);
+    assert_eq!(left(&placer, at(0)), 22_380);
+    placer.observe(
+        at(10),
+        id,
+        Demand {
+            up: 380,
+            down: 20_000,
+        },
+        false,
+    );
+    assert_eq!(left(&placer, at(10)), 2_000);
+    placer.observe(
+        at(20),
+        id,
+        Demand {
+            up: 380,
+            down: 99_620,
+        },
+        false,
+    );
+    assert_eq!(left(&placer, at(20)), 100_000, "in its middle");
+    assert_eq!(left(&placer, at(5_021)), 0, "done");
+}
+
+#[test]
+fn a_busy_link_is_not_suspected_for_one_lost_packet() {
+    let mut placer = placer(config(Policy::OnlyOne));
+    let to = target("a.example", 80);
+    let busy = begin(&mut placer, at(0), None, &to).expect("links").id;
+    placer.observe(at(900), busy, Demand { up: 0, down: 9_000 }, false);
+    let unlucky = begin(&mut placer, at(1000), None, &to).expect("links").id;
+    placer.moved(at(1500), unlucky, LinkId(1), &[LinkId(0)]);
+    assert!(!placer.is_suspect(at(1500), LinkId(0)));
+    // Silent since, it is.
+    placer.moved(at(2000), unlucky, LinkId(1), &[LinkId(0)]);
+    assert!(placer.is_suspect(at(2000), LinkId(0)));
+}

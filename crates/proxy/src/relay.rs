@@ -1,0 +1,11 @@
+//! Moving bytes between clients and servers, a module for each mode.
+//!
+//! | module | mode |
+//! | --- | --- |
+//! | `stream` | a TCP connection on one link: plain mode, DBAS's connection-oriented one |
+//! | `udp` | SOCKS5's UDP ASSOCIATE, one link for each destination |
+//! | `pipe` | `splice(2)` from socket to socket, which the others use |
+
+pub(crate) mod pipe;
+pub(crate) mod stream;
+pub(crate) mod udp;

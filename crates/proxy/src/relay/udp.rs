@@ -1,0 +1,271 @@
+//! SOCKS5's UDP ASSOCIATE (RFC 1928, section 7).
+//!
+//! A client sends datagrams with a header to a socket made for it; each destination is placed like a connection and
+//! keeps its link, since games, calls and QUIC do not like their address to change. (The paper would spread the
+//! datagrams of one exchange over links by weighted round robin.) The association ends with the TCP connection it was
+//! asked on. Bounds: [`MAX_FLOWS`] destinations, of which the one unused for longest makes room; a destination is
+//! forgotten after [`FLOW_IDLE`]. Only destinations that were spoken to are listened to.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    time::Duration,
+};
+
+use pleach_core::time::Instant;
+use pleach_linux::clock;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpStream, UdpSocket},
+    task::{JoinHandle, spawn_local},
+    time,
+};
+
+use crate::{
+    daemon::{
+        connect,
+        hub::{Hub, Live, Purpose},
+    },
+    handshake::{Protocol, socks5},
+    sched::LinkId,
+    target::{Host, Target},
+};
+
+/// Serves the association that `control` asked for.
+///
+/// # Errors
+/// No socket could be made.
+pub(crate) async fn associate(
+    hub: &Rc<Hub>,
+    mut control: TcpStream,
+    from: SocketAddr,
+) -> io::Result<()> {
+    let here = control.local_addr()?;
+    let inner = Rc::new(UdpSocket::bind(SocketAddr::new(here.ip(), 0)).await?);
+    control
+        .write_all(&socks5::associated(inner.local_addr()?))
+        .await?;
+    let mut association = Association {
+        hub: Rc::clone(hub),
+        inner: Rc::clone(&inner),
+        from,
+        client: Rc::new(Cell::new(None)),
+        flows: Rc::default(),
+        outer: BTreeMap::new(),
+    };
+    let mut datagram = vec![0; MAX_DATAGRAM];
+    let mut ignored = [0; 256];
+    let mut sweep = time::interval(FLOW_IDLE / 4);
+    loop {
+        tokio::select! {
+            read = control.read(&mut ignored) => match read {
+                Ok(0) | Err(_) => return Ok(()),
+                Ok(_) => {}
+            },
+            received = inner.recv_from(&mut datagram) => {
+                let (len, sender) = received?;
+                association.handle_datagram(&datagram[..len], sender).await;
+            }
+            _ = sweep.tick() => association.forget_idle(clock::now()),
+        }
+    }
+}
+
+struct Association {
+    hub: Rc<Hub>,
+    inner: Rc<UdpSocket>,
+    from: SocketAddr,
+    /// Where the client sends from, once it did.
+    client: Rc<Cell<Option<SocketAddr>>>,
+    flows: Rc<RefCell<BTreeMap<SocketAddr, Flow>>>,
+    /// A socket for each link and family (`true`: IPv4) in use.
+    outer: BTreeMap<(Option<LinkId>, bool), Outer>,
+}
+
+/// A socket towards destinations, and the task that reads it.
+struct Outer {
+    socket: Rc<UdpSocket>,
+    reader: JoinHandle<()>,
+}
+
+/// What is exchanged with one destination.
+struct Flow {
+    live: Rc<Live>,
+    used_at: Instant,
+}
+
+impl Association {
+    /// A datagram of the client, to be sent on. What cannot be is dropped and counted, as UDP does.
+    async fn handle_datagram(&mut self, datagram: &[u8], sender: SocketAddr) {
+        let is_client = sender.ip().to_canonical() == self.from.ip().to_canonical()
+            && self.client.get().is_none_or(|client| client == sender);
+        let Some((target, start)) = socks5::datagram(datagram).filter(|_| is_client) else {
+            return self.hub.count_drop("bad-datagram");
+        };
+        self.client.set(Some(sender));
+        let payload = &datagram[start..];
+        let addresses = match &target.host {
+            Host::Ip(ip) => vec![*ip],
+            // The association waits meanwhile: so much for names in datagrams, which hardly anybody uses.
+            Host::Name(_) => match self.hub.resolver.resolve(&target).await {
+                Ok(addresses) => addresses,
+                Err(_) => return self.hub.count_drop("name-not-resolved"),
+            },
+        };
+        let sent = self.send(&target, &addresses, payload).await;
+        if sent.is_none() {
+            self.hub.count_drop("datagram-not-sent");
+        }
+    }
+
+    async fn send(&mut self, target: &Target, addresses: &[IpAddr], payload: &[u8]) -> Option<()> {
+        let to = SocketAddr::new(*addresses.first()?, target.port);
+        let is_allowed = !to.ip().is_loopback() || self.from.ip().to_canonical().is_loopback();
+        if !is_allowed {
+            return None;
+        }
+        let link = self.link_of(target, to)?;
+        let outer = self.outer(link, to.ip()).ok()?;
+        outer.send_to(payload, to).await.ok()?;
+        if let Some(flow) = self.flows.borrow_mut().get_mut(&to) {
+            flow.live.up.set(flow.live.up.get() + payload.len() as u64);
+            flow.used_at = clock::now();
+        }
+        Some(())
+    }
+
+    /// The link of the exchange with `to`, which begins if there is none.
+    fn link_of(&mut self, target: &Target, to: SocketAddr) -> Option<Option<LinkId>> {
+        let known = self
+            .flows
+            .borrow()
+            .get(&to)
+            .map(|flow| Rc::clone(&flow.live));
+        if let Some(live) = known {
+            if live.stop_reason.get().is_none() {
+                return Some(live.link.get());
+            }
+            // Its link is gone: it is placed anew.
+            self.forget(to);
+        }
+        if self.flows.borrow().len() >= MAX_FLOWS {
+            let flows = self.flows.borrow();
+            let oldest = flows.iter().min_by_key(|(_, flow)| flow.used_at);
+            let oldest = oldest.map(|(to, _)| *to);
+            drop(flows);
+            oldest.into_iter().for_each(|oldest| self.forget(oldest));
+        }
+        let purpose = Purpose {
+            client: self.from,
+            app: None,
+            target: target.clone(),
+            protocol: Protocol::Socks5,
+        };
+        let (live, _) = self.hub.begin(purpose, &[to.ip()]).ok()?;
+        live.is_opening.set(false);
+        let link = live.link.get();
+        let flow = Flow {
+            live,
+            used_at: clock::now(),
+        };
+        self.flows.borrow_mut().insert(to, flow);
+        Some(link)
+    }
+
+    /// The socket for `link` and the family of `ip`.
+    fn outer(&mut self, link: Option<LinkId>, ip: IpAddr) -> io::Result<Rc<UdpSocket>> {
+        let key = (link, ip.is_ipv4());
+        if let Some(outer) = self.outer.get(&key) {
+            return Ok(Rc::clone(&outer.socket));
+        }
+        let socket = connect::outgoing(&self.hub, link, ip, socket2::Type::DGRAM)?;
+        let socket = Rc::new(UdpSocket::from_std(socket.into())?);
+        let reader = Reader {
+            outer: Rc::clone(&socket),
+            inner: Rc::clone(&self.inner),
+            client: Rc::clone(&self.client),
+            flows: Rc::clone(&self.flows),
+        };
+        let outer = Outer {
+            socket: Rc::clone(&socket),
+            reader: spawn_local(reader.run()),
+        };
+        self.outer.insert(key, outer);
+        Ok(socket)
+    }
+
+    fn forget(&mut self, to: SocketAddr) {
+        if let Some(flow) = self.flows.borrow_mut().remove(&to) {
+            self.hub.end(&flow.live, true);
+        }
+    }
+
+    fn forget_idle(&mut self, now: Instant) {
+        let flows = self.flows.borrow();
+        let idle: Vec<SocketAddr> = flows
+            .iter()
+            .filter(|(_, flow)| now.since(flow.used_at) > FLOW_IDLE)
+            .map(|(to, _)| *to)
+            .collect();
+        drop(flows);
+        idle.into_iter().for_each(|to| self.forget(to));
+    }
+}
+
+impl Drop for Association {
+    fn drop(&mut self) {
+        for outer in self.outer.values() {
+            outer.reader.abort();
+        }
+        for flow in self.flows.borrow().values() {
+            self.hub.end(&flow.live, true);
+        }
+    }
+}
+
+/// Brings answers back.
+struct Reader {
+    outer: Rc<UdpSocket>,
+    inner: Rc<UdpSocket>,
+    client: Rc<Cell<Option<SocketAddr>>>,
+    flows: Rc<RefCell<BTreeMap<SocketAddr, Flow>>>,
+}
+
+impl Reader {
+    async fn run(self) {
+        let mut payload = vec![0; MAX_DATAGRAM];
+        let mut answer = Vec::new();
+        loop {
+            let (len, source) = match self.outer.recv_from(&mut payload).await {
+                Ok(received) => received,
+                // An ICMP error about an earlier datagram: others may still get through.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                Err(_) => return,
+            };
+            let is_known = match self.flows.borrow_mut().get_mut(&source) {
+                Some(flow) => {
+                    flow.live.down.set(flow.live.down.get() + len as u64);
+                    flow.used_at = clock::now();
+                    true
+                }
+                None => false,
+            };
+            if let (true, Some(client)) = (is_known, self.client.get()) {
+                answer.clear();
+                socks5::push_datagram_header(&mut answer, source);
+                answer.extend_from_slice(&payload[..len]);
+                // What does not reach the client is lost, as datagrams are.
+                let _ = self.inner.send_to(&answer, client).await;
+            }
+        }
+    }
+}
+
+/// Most destinations of an association.
+const MAX_FLOWS: usize = 64;
+/// As long as NATs keep a mapping (RFC 4787, REQ-5).
+const FLOW_IDLE: Duration = Duration::from_secs(120);
+const MAX_DATAGRAM: usize = 65_535;

@@ -1,0 +1,34 @@
+//! DBAS's maximum throughput scheduler: the link that minimises the time to finish the present load and the new
+//! connection.
+//!
+//! The paper gives no equation. With load `L_i` and rate `b_i` of each link and a demand `D`, connections on a link
+//! sharing its rate, everything is done after `max_i L_i / b_i`, whatever the order; so the choice is
+//! `argmin_j max_i (L_i + [i = j] D) / b_i`. One long download makes this maximum the same for many choices; then the
+//! connection's own finish decides, `(D + sum_k min(r_k, D)) / b_j` where `r_k` is what is left of the others on
+//! link `j`: what processor sharing gives it.
+//!
+//! Ours beyond the paper: a link on which the connection would take more than [`MAX_STRETCH`] times as long as on its
+//! best one is no choice. The makespan alone would put a page on a slow link because a download on the fast one takes
+//! longer still.
+
+use pleach_core::units::Bytes;
+
+use super::{LinkId, LinkView};
+
+pub(super) fn pick(links: &[LinkView], demand: Bytes) -> Option<LinkId> {
+    let least_us = links.iter().map(|link| link.own_finish_us(demand)).min()?;
+    let bearable = |link: &&LinkView| link.own_finish_us(demand) <= least_us * MAX_STRETCH;
+    let all_done_us = |chosen: &LinkView| {
+        let others = links.iter().filter(|link| link.id != chosen.id);
+        let others_us = others.map(|link| link.all_done_us(Bytes::ZERO)).max();
+        chosen.all_done_us(demand).max(others_us.unwrap_or(0))
+    };
+    let best = links
+        .iter()
+        .filter(bearable)
+        .min_by_key(|link| (all_done_us(link), link.own_finish_us(demand)))?;
+    Some(best.id)
+}
+
+/// As long as links' rates differ by less than this, the paper's rule alone decides on an idle host.
+const MAX_STRETCH: u128 = 4;

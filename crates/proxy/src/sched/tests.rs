@@ -1,0 +1,137 @@
+use super::*;
+
+fn link(id: usize, mbps: u64, load: u64) -> LinkView {
+    LinkView {
+        id: LinkId(id),
+        rate: Bitrate::from_mbps(mbps),
+        load: Bytes::new(load),
+        sharing: Bytes::new(load),
+        weight: None,
+    }
+}
+
+/// How often each of `links` is chosen in `turns` turns with nothing of it staying.
+fn shares(policy: Policy, links: &[LinkView], turns: usize) -> Vec<usize> {
+    let mut scheduler = Scheduler::new(policy);
+    let mut counts = vec![0; links.len()];
+    for _ in 0..turns {
+        let ranked = scheduler.rank(links, Bytes::new(1000));
+        counts[ranked[0].0] += 1;
+    }
+    counts
+}
+
+#[test]
+fn every_scheduler_ranks_all_links_once_and_none_of_none() {
+    let links = [link(0, 20, 5_000), link(1, 10, 0), link(2, 1, 9)];
+    for policy in Policy::ALL {
+        let mut scheduler = Scheduler::new(policy);
+        assert_eq!(scheduler.rank(&[], Bytes::new(1)), []);
+        for _ in 0..10 {
+            let mut ranked = scheduler.rank(&links, Bytes::new(22_000));
+            ranked.sort();
+            assert_eq!(ranked, [LinkId(0), LinkId(1), LinkId(2)], "{policy:?}");
+        }
+        assert_eq!(Policy::named(policy.name()), Some(policy));
+    }
+    assert_eq!(Policy::named("fastest"), None);
+}
+
+#[test]
+fn round_robins_share_by_turn_by_rate_and_by_weight() {
+    let links = [link(0, 20, 0), link(1, 10, 0)];
+    assert_eq!(shares(Policy::OnlyOne, &links, 30), [30, 0]);
+    assert_eq!(shares(Policy::RoundRobin, &links, 30), [15, 15]);
+    assert_eq!(shares(Policy::WeightedRoundRobin, &links, 30), [20, 10]);
+    let by_user = links.map(|link| LinkView {
+        weight: Some(if link.id.0 == 0 { 1 } else { 4 }),
+        ..link
+    });
+    assert_eq!(shares(Policy::WeightedRoundRobin, &by_user, 30), [6, 24]);
+}
+
+#[test]
+fn round_robins_survive_links_that_come_and_go() {
+    let both = [link(0, 20, 0), link(1, 10, 0)];
+    for policy in [Policy::RoundRobin, Policy::WeightedRoundRobin] {
+        let mut scheduler = Scheduler::new(policy);
+        for _ in 0..100 {
+            assert_eq!(scheduler.rank(&both[1..], Bytes::ZERO), [LinkId(1)]);
+        }
+        // What was placed while the other was away is not made up for.
+        let first: Vec<_> = (0..6)
+            .map(|_| scheduler.rank(&both, Bytes::ZERO)[0])
+            .collect();
+        let fast = first.iter().filter(|id| id.0 == 0).count();
+        assert!((3..=5).contains(&fast), "{policy:?} {first:?}");
+    }
+}
+
+#[test]
+fn max_throughput_fills_links_in_proportion_to_their_rates() {
+    let mut scheduler = Scheduler::new(Policy::MaxThroughput);
+    let demand = Bytes::new(1_000_000);
+    let mut links = [link(0, 20, 0), link(1, 10, 0)];
+    for _ in 0..15 {
+        let chosen = scheduler.rank(&links, demand)[0];
+        links[chosen.0].load += demand;
+        links[chosen.0].sharing += demand;
+    }
+    let loads = links.map(|link| link.load.get() / demand.get());
+    assert_eq!(loads, [10, 5]);
+}
+
+#[test]
+fn max_throughput_leaves_a_long_download_alone_where_that_costs_little() {
+    let mut scheduler = Scheduler::new(Policy::MaxThroughput);
+    let small = Bytes::new(22_380);
+    let long = LinkView {
+        sharing: small,
+        ..link(0, 20, 1_000_000_000)
+    };
+    // Shared with the download it takes 18 ms, alone on the others 30 and 179.
+    let links = [long, link(1, 6, 0), link(2, 1, 0)];
+    let ranked = scheduler.rank(&links, small);
+    assert_eq!(ranked, [LinkId(1), LinkId(0), LinkId(2)]);
+    // 18 ms against 179: nobody would wait for the sake of the whole.
+    let ranked = scheduler.rank(&[long, link(2, 1, 0)], small);
+    assert_eq!(ranked, [LinkId(0), LinkId(2)]);
+}
+
+#[test]
+fn max_throughput_does_not_put_a_large_thing_on_a_slow_link() {
+    let mut scheduler = Scheduler::new(Policy::MaxThroughput);
+    // 2 s alone on the fast one after its load, 16 s on the slow one.
+    let links = [link(0, 8, 1_000_000), link(1, 1, 0)];
+    assert_eq!(scheduler.rank(&links, Bytes::new(2_000_000))[0], LinkId(0));
+}
+
+/// The obvious twin: try every assignment, compute when everything is done.
+#[test]
+fn max_throughput_agrees_with_trying_everything() {
+    let mut seed = 1_u64;
+    let mut next = |bound: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % bound
+    };
+    for _ in 0..500 {
+        // Rates within the bound on what a connection may lose.
+        let links: Vec<_> = (0..3)
+            .map(|id| LinkView {
+                sharing: Bytes::ZERO,
+                ..link(id, 10 + next(30), next(3_000_000))
+            })
+            .collect();
+        let demand = Bytes::new(next(2_000_000));
+        let done = |chosen: usize| {
+            let after = links.iter().enumerate().map(|(id, link)| {
+                let more = if id == chosen { demand } else { Bytes::ZERO };
+                link.all_done_us(more)
+            });
+            after.max()
+        };
+        let chosen = Scheduler::new(Policy::MaxThroughput).rank(&links, demand)[0];
+        let best = (0..3).map(done).min().flatten();
+        assert_eq!(done(chosen.0), best, "{links:?} {demand}");
+    }
+}
