@@ -43,6 +43,11 @@ pub const DEFINE_EVERY: core::time::Duration = core::time::Duration::from_millis
 /// What marks a compressed packet in the first byte.
 const MARK: u8 = 0b1100_0000;
 
+/// How many numbers `earlier` was before `next`.
+fn distance(next: u16, earlier: u16) -> u16 {
+    (next % NUMBERS + NUMBERS - earlier % NUMBERS) % NUMBERS
+}
+
 /// Whether these are the bytes of a compressed packet.
 #[must_use]
 pub fn is_compressed(bytes: &[u8]) -> bool {

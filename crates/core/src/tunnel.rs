@@ -78,10 +78,11 @@ pub struct Tunnel {
     /// Whether headers are made shorter.
     is_compressing: bool,
     expander: Expander,
+    /// Templates to acknowledge, and those that were used and are not known.
+    templates_owed: Vec<u16>,
+    templates_unknown: Vec<u16>,
     /// Where acknowledgements are wanted.
     detours: detours::Detours,
-    /// Templates to acknowledge.
-    templates_owed: Vec<u16>,
     resequencer: AnyResequencer,
     receptions: losses::Receptions,
     /// What the other end wants counted.
@@ -164,6 +165,7 @@ impl Tunnel {
             is_compressing: true,
             expander: Expander::default(),
             templates_owed: Vec::new(),
+            templates_unknown: Vec::new(),
             detours: detours::Detours::default(),
             resequencer: AnyResequencer::default(),
             loss_watch: None,
@@ -193,6 +195,12 @@ impl Tunnel {
     /// Whether headers of inner packets are compressed on the way out.
     pub fn set_compression(&mut self, is_wanted: bool) {
         self.is_compressing = is_wanted;
+    }
+
+    /// Whether the other end has a capability.
+    fn knows(&self, capability: u32) -> bool {
+        let session = self.sessions.current();
+        session.is_some_and(|session| session.remote_hello().capabilities & capability != 0)
     }
 
     /// The keys.
@@ -454,6 +462,7 @@ impl Tunnel {
         self.compressor.clear();
         self.expander.clear();
         self.templates_owed.clear();
+        self.templates_unknown.clear();
         self.detours = detours::Detours::default();
         self.wait_until = None;
         self.release_at = None;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{
-    DEFINE_EVERY, FLOWS, MARK, MAX_HEADERS_BYTES, NUMBERS, TEMPLATES,
+    DEFINE_EVERY, FLOWS, MARK, MAX_HEADERS_BYTES, NUMBERS, TEMPLATES, distance,
     template::{Headers, Template},
 };
 use crate::{packet::PacketBuf, time::Instant};
@@ -52,6 +52,15 @@ struct Pending {
 }
 
 impl Compressor {
+    /// One whose first template has this number.
+    #[cfg(test)]
+    pub(super) fn starting_at(number: u16) -> Self {
+        Self {
+            next_number: number,
+            ..Self::default()
+        }
+    }
+
     /// Leaves out of `packet`, a packet of the flow `hash`, what the other end knows.
     pub fn compress(&mut self, now: Instant, hash: u64, packet: &mut PacketBuf) {
         let Some(headers) = Headers::of(packet.as_slice()) else {
@@ -103,6 +112,7 @@ impl Compressor {
         let template = Template::new(flow.seen.clone(), travelling);
         let is_small = template.travelling_len() + 2 + LEAST_GAIN_BYTES > template.bytes().len();
         if is_small || travelling & 1 != 0 {
+            flow.count = 0;
             return;
         }
         flow.is_pending = true;
@@ -128,7 +138,8 @@ impl Compressor {
         loop {
             let index = self.pending.iter().position(|pending| pending.due <= now)?;
             let pending = &mut self.pending[index];
-            if pending.tries < TRIES {
+            let is_current = distance(self.next_number, pending.number) < TEMPLATES / 2;
+            if pending.tries < TRIES && is_current {
                 pending.tries += 1;
                 pending.due = now + again * pending.tries;
                 let Pending {
@@ -165,6 +176,13 @@ impl Compressor {
         }
     }
 
+    /// The other end does not know the template `number` any more.
+    pub fn on_unknown(&mut self, number: u16) {
+        for flow in self.flows.iter_mut().flatten() {
+            flow.known.take_if(|(known, _)| *known == number);
+        }
+    }
+
     /// Forgets all, and that the other end has acknowledged any.
     pub fn clear(&mut self) {
         *self = Self {
@@ -197,7 +215,7 @@ impl Flow {
     fn learn(&mut self, headers: &Headers) -> bool {
         if headers.as_slice().len() != self.seen.as_slice().len() {
             // A few packets with an option more are no reason to begin anew.
-            if self.known.is_some() && self.count > 0 {
+            if self.count > 0 {
                 self.count -= 1;
                 return false;
             }
@@ -217,11 +235,6 @@ impl Flow {
 fn flow_index(hash: u64) -> usize {
     // The remainder is below the number of flows.
     usize::try_from(hash % FLOWS as u64).unwrap_or(0)
-}
-
-/// How many numbers `earlier` was before `next`.
-fn distance(next: u16, earlier: u16) -> u16 {
-    (next + NUMBERS - earlier) % NUMBERS
 }
 
 /// A flow keeps its place for so long after its last packet.

@@ -1,6 +1,6 @@
 //! The receiving side: templates by number.
 
-use super::{MARK, TEMPLATES, Template};
+use super::{MARK, NUMBERS, TEMPLATES, Template, distance};
 use crate::packet::PacketBuf;
 
 /// The templates of one association's receiving direction. Takes memory with the first one.
@@ -13,20 +13,27 @@ pub struct Expander {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// Its template is not known, or no longer.
-    #[error("unknown template")]
-    UnknownTemplate,
+    #[error("unknown template {0}")]
+    UnknownTemplate(u16),
     /// The bytes end too early, or no packet can be as long.
     #[error("not a packet")]
     Malformed,
 }
 
 impl Expander {
-    /// Takes note of a template. One of the same number, or 512 before it, goes.
-    pub fn define(&mut self, number: u16, template: Template) {
+    /// Takes note of a template; whether it is known now. One of the same number, or 512 before it, goes; one that comes
+    /// so late that another has its place does not count.
+    pub fn define(&mut self, number: u16, template: Template) -> bool {
         if self.templates.is_empty() {
             self.templates.resize_with(TEMPLATES.into(), || None);
         }
-        self.templates[usize::from(number % TEMPLATES)] = Some(Box::new((number, template)));
+        let slot = &mut self.templates[usize::from(number % TEMPLATES)];
+        let is_older = |known: u16| known != number && distance(known, number) < NUMBERS / 2;
+        if slot.as_deref().is_some_and(|(known, _)| is_older(*known)) {
+            return false;
+        }
+        *slot = Some(Box::new((number, template)));
+        true
     }
 
     /// Puts the compressed packet `bytes` together in `out`.
@@ -41,7 +48,7 @@ impl Expander {
         let slot = self.templates.get(usize::from(number % TEMPLATES));
         let template = slot.and_then(Option::as_deref);
         let template = template.filter(|(known, _)| *known == number);
-        let (_, template) = template.ok_or(ExpandError::UnknownTemplate)?;
+        let (_, template) = template.ok_or(ExpandError::UnknownTemplate(number))?;
         let (travelled, rest) = rest
             .split_at_checked(template.travelling_len())
             .ok_or(ExpandError::Malformed)?;

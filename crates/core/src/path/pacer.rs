@@ -70,6 +70,12 @@ impl Pacer {
         }
     }
 
+    /// How long what was sent takes at the rate.
+    #[must_use]
+    pub fn debt(&self, now: Instant) -> Duration {
+        self.busy_until.since(now)
+    }
+
     /// Charges for a packet of `bytes` sent now, whether it was allowed or not.
     pub fn on_sent(&mut self, now: Instant, bytes: Bytes) {
         if let Some(rate) = self.rate {

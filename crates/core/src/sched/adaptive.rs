@@ -115,26 +115,18 @@ impl Adaptive {
     /// carry much more.
     fn group(paths: &[PathView], is_large: bool) -> Duration {
         let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
-        let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
-        if !is_large || paths.iter().all(is_near) {
-            return Duration::ZERO;
-        }
         // What is near is left only when it is known to carry too little.
-        let is_open = |path: &PathView| is_near(path) && path.is_searching;
-        let is_unknown = paths
-            .iter()
-            .any(|path| is_open(path) && path.rate.is_none());
-        if is_unknown {
+        let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
+        let is_open = paths.iter().any(|path| is_near(path) && path.is_searching);
+        if !is_large || is_open || paths.iter().all(is_near) {
             return Duration::ZERO;
         }
-        let open = carried_where(paths, is_open);
-        let near = carried(Duration::ZERO) + open * 2;
         let starts = paths.iter().filter(|path| path.usable);
         let starts = starts.map(|path| path.extra_delay);
         let best = starts.max_by_key(|start| (carried(*start), core::cmp::Reverse(*start)));
         best.filter(|best| {
             let percent = WORTH_PERCENT + best.as_millis();
-            carried(*best) * 100 > near * percent
+            carried(*best) * 100 > carried(Duration::ZERO) * percent
         })
         .unwrap_or(Duration::ZERO)
     }

@@ -44,7 +44,10 @@ impl Tunnel {
             }
         }
         // More than once if more is missing than fits.
-        while self.send_reports(now, out) {}
+        let mut is_first = true;
+        while self.send_reports(now, is_first, out) {
+            is_first = false;
+        }
         self.send_losses(now, out);
         self.send_templates(now, out);
     }
@@ -136,7 +139,8 @@ impl Tunnel {
     }
 
     /// Sends one datagram of the reports that are due; whether there was any.
-    fn send_reports(&mut self, now: Instant, out: &mut TxQueue) -> bool {
+    /// `is_first`: of those sent now; it tells what was recovered.
+    fn send_reports(&mut self, now: Instant, is_first: bool, out: &mut TxQueue) -> bool {
         if out.is_full() {
             return false;
         }
@@ -150,7 +154,9 @@ impl Tunnel {
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
         let mut recovered = MissingWriter::default();
-        self.fec_receiving.tell(&mut recovered);
+        if is_first {
+            self.fec_receiving.tell(&mut recovered);
+        }
         if let Some(ranges) = recovered.ranges() {
             let _ = writer.push(&Frame::Recovered { ranges });
         }
@@ -294,6 +300,7 @@ impl Tunnel {
                     headers,
                 } => self.on_template(number, travelling, headers),
                 Frame::TemplateAck { number } => self.compressor.on_acknowledged(number),
+                Frame::TemplateUnknown { number } => self.compressor.on_unknown(number),
                 Frame::Recovered { ranges } => self.on_recovered(ranges),
                 Frame::Missing { path, ranges } => {
                     self.on_missing(now, path, ranges, &mut missing_left, shared);

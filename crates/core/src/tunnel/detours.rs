@@ -15,7 +15,7 @@ use super::{Shared, Tunnel};
 use crate::{
     ids::PathId,
     packet::{PacketBuf, PacketView},
-    path::sender::Numbered,
+    path::{Path, sender::Numbered},
     time::Instant,
 };
 
@@ -103,11 +103,13 @@ impl Tunnel {
         }
     }
 
-    /// The place among the views of the path a packet is wanted on, if that works. Its pace is no obstacle: what goes this
-    /// way is short, and one that does not would show the shorter round trip.
-    pub(super) fn detour_of(&self, numbered: &Numbered) -> Option<usize> {
+    /// The place among the views of the path a packet is wanted on, if that works. Its pace is hardly an obstacle: what
+    /// goes this way is short, and one that does not would show the shorter round trip.
+    pub(super) fn detour_of(&self, now: Instant, numbered: &Numbered) -> Option<usize> {
         let wanted = numbered.detour?;
-        let works = |path: &crate::path::Path| !path.is_blocked && path.route.is_some();
+        let works = |path: &Path| {
+            !path.is_blocked && path.route.is_some() && path.pacer.debt(now) < MOST_DEBT
+        };
         self.path(wanted).filter(|path| works(path))?;
         let is_it = |view: &crate::sched::PathView| view.id == wanted && view.usable;
         self.views.iter().position(is_it)
@@ -117,5 +119,7 @@ impl Tunnel {
 /// Nothing came of a conversation for so long: acknowledgements go anywhere.
 const FORGOTTEN_AFTER: core::time::Duration = core::time::Duration::from_secs(2);
 const TCP: u8 = 6;
+/// How far beyond its pace a path may be used.
+const MOST_DEBT: core::time::Duration = core::time::Duration::from_millis(50);
 /// Most conversations.
 const MOST: usize = 64;

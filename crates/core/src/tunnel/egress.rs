@@ -27,6 +27,7 @@ use crate::{
     units::Bytes,
     wire::{
         Kind,
+        handshake::DETOURS,
         header::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Header, TAG_LEN},
     },
 };
@@ -91,7 +92,7 @@ impl Tunnel {
                 is_expendable: numbered.is_expendable,
                 backlog: self.queue.bytes(),
             };
-            if let Some(index) = self.detour_of(&numbered) {
+            if let Some(index) = self.detour_of(now, &numbered) {
                 self.send_once(now, index, numbered, is_reinjected, out, shared);
                 continue;
             }
@@ -155,7 +156,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let detour = match numbered.origin {
-            None if !numbered.is_expendable => {
+            None if !numbered.is_expendable && self.knows(DETOURS) => {
                 self.scheduler
                     .detour(now, &self.views, numbered.flow_hash, index)
             }

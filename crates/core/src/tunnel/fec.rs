@@ -51,12 +51,7 @@ pub(super) const IN_HEADER: usize = 4;
 impl Tunnel {
     /// Puts a packet that will be sent next under the protection of repair symbols, where paths lose.
     pub(super) fn protect(&mut self, numbered: &Numbered) {
-        let hello = self
-            .sessions
-            .current()
-            .map(|session| session.remote_hello());
-        let is_known = hello.is_some_and(|hello| hello.capabilities & REPAIR_SYMBOLS != 0);
-        if is_known && self.scheduler.repairs() {
+        if self.knows(REPAIR_SYMBOLS) && self.scheduler.repairs() {
             self.fec_sending.push(numbered);
         }
     }
@@ -93,6 +88,9 @@ impl Tunnel {
             path_seq: super::egress::wire_seq(counter),
             sent_us: now.wire_micros(),
         };
+        if !self.repairs.has(MAX_SYMBOL_BYTES + TAG_LEN) {
+            return false;
+        }
         let mut symbol = [0; MAX_SYMBOL_BYTES];
         let Some(made) = self.fec_sending.take(header.key(), &mut symbol) else {
             return false;

@@ -21,6 +21,11 @@ impl Budget {
         self.bytes = (self.bytes + len as u64 / SHARE).min(BURST);
     }
 
+    /// Whether a repair of `len` bytes can be paid.
+    pub(super) fn has(&self, len: usize) -> bool {
+        self.bytes >= len as u64
+    }
+
     /// Pays for a repair of `len` bytes; whether there was enough.
     pub(super) fn try_spend(&mut self, len: usize) -> bool {
         let rest = self.bytes.checked_sub(len as u64);

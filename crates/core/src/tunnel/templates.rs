@@ -17,7 +17,8 @@ impl Tunnel {
     /// Sends the templates that are due, and what acknowledges those of the other end.
     pub(super) fn send_templates(&mut self, now: Instant, out: &mut TxQueue) {
         let is_due = self.compressor.due().is_some_and(|due| due <= now);
-        if (!is_due && self.templates_owed.is_empty()) || out.is_full() {
+        let is_owed = !(self.templates_owed.is_empty() && self.templates_unknown.is_empty());
+        if !(is_due || is_owed) || out.is_full() {
             return;
         }
         let Some(best) = self.best_path(None).or_else(|| self.newest_path()) else {
@@ -30,6 +31,9 @@ impl Tunnel {
         for number in self.templates_owed.drain(..) {
             // There is room for as many as may be owed.
             let _ = writer.push(&Frame::TemplateAck { number });
+        }
+        for number in self.templates_unknown.drain(..) {
+            let _ = writer.push(&Frame::TemplateUnknown { number });
         }
         while writer.room() > LONGEST_FRAME
             && let Some(definition) = self.compressor.poll_definition(now, again)
@@ -51,8 +55,8 @@ impl Tunnel {
         let Some(template) = Template::from_wire(headers, travelling) else {
             return;
         };
-        if number < compression::NUMBERS && self.templates_owed.len() < MAX_OWED {
-            self.expander.define(number, template);
+        let may_be = number < compression::NUMBERS && self.templates_owed.len() < MAX_OWED;
+        if may_be && self.expander.define(number, template) {
             self.templates_owed.push(number);
         }
     }
@@ -62,7 +66,7 @@ impl Tunnel {
     /// # Errors
     /// Why it is none.
     pub(super) fn whole_packet(
-        &self,
+        &mut self,
         body: &[u8],
         pool: &mut Pool,
     ) -> Result<PacketBuf, DropReason> {
@@ -76,7 +80,13 @@ impl Tunnel {
                 pool.recycle(packet);
                 Err(match error {
                     ExpandError::Malformed => DropReason::NotIp,
-                    ExpandError::UnknownTemplate => DropReason::UnknownTemplate,
+                    ExpandError::UnknownTemplate(number) => {
+                        let unknown = &mut self.templates_unknown;
+                        if unknown.len() < MAX_OWED && !unknown.contains(&number) {
+                            unknown.push(number);
+                        }
+                        DropReason::UnknownTemplate
+                    }
                 })
             }
         }

@@ -16,6 +16,7 @@
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
 //! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
 //! | 14, 15 | [`Frame::Template`], [`Frame::TemplateAck`] | until acknowledged |
+//! | 17 | [`Frame::TemplateUnknown`] | when a packet used one that is not known |
 //! | 16 | [`Frame::Recovered`] | with reports, if repair symbols brought something back |
 
 use core::time::Duration;
@@ -216,6 +217,11 @@ pub enum Frame<'a> {
         travelling: u128,
         /// The header bytes, at most [`crate::compression::MAX_HEADERS_BYTES`].
         headers: &'a [u8],
+    },
+    /// Says that a packet came whose template is not known (any more).
+    TemplateUnknown {
+        /// Its number.
+        number: u16,
     },
     /// Says that a template has arrived.
     TemplateAck {
@@ -439,6 +445,10 @@ impl<'a> FrameWriter<'a> {
                 body.u16(*number);
                 TYPE_TEMPLATE_ACK
             }
+            Frame::TemplateUnknown { number } => {
+                body.u16(*number);
+                TYPE_TEMPLATE_UNKNOWN
+            }
             Frame::Tail {
                 path_seq,
                 global_seq,
@@ -561,6 +571,11 @@ impl<'a> Iterator for Frames<'a> {
                         },
                     });
                 }
+                TYPE_TEMPLATE_UNKNOWN => {
+                    return Some(Frame::TemplateUnknown {
+                        number: value.u16()?,
+                    });
+                }
                 TYPE_TEMPLATE_ACK => {
                     return Some(Frame::TemplateAck {
                         number: value.u16()?,
@@ -594,6 +609,7 @@ const TYPE_CAR: u8 = 12;
 const TYPE_TRAIN: u8 = 13;
 const TYPE_TEMPLATE: u8 = 14;
 const TYPE_TEMPLATE_ACK: u8 = 15;
+const TYPE_TEMPLATE_UNKNOWN: u8 = 17;
 const TYPE_RECOVERED: u8 = 16;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
@@ -734,6 +750,7 @@ mod tests {
                 headers: &[0x45, 0, 1],
             },
             Frame::TemplateAck { number: 16_383 },
+            Frame::TemplateUnknown { number: 12 },
             Frame::Ping { token: 1, size: 0 },
             Frame::Pong {
                 token: 2,
