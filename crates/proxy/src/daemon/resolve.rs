@@ -15,7 +15,7 @@ use std::{
 
 use futures_util::{
     FutureExt as _,
-    future::{LocalBoxFuture, WeakShared},
+    future::{LocalBoxFuture, Shared, WeakShared},
 };
 use pleach_core::time::Instant;
 use pleach_linux::clock;
@@ -66,18 +66,8 @@ impl Resolver {
             .borrow()
             .get(name)
             .and_then(WeakShared::upgrade);
-        let answer = match running {
-            Some(lookup) => lookup.await,
-            None => {
-                let lookup = look_up(Arc::clone(&self.places), name.clone());
-                let lookup = lookup.boxed_local().shared();
-                let mut running = self.running.borrow_mut();
-                running.retain(|_, lookup| lookup.upgrade().is_some());
-                running.extend(lookup.downgrade().map(|weak| (name.clone(), weak)));
-                drop(running);
-                lookup.await
-            }
-        };
+        let lookup = running.unwrap_or_else(|| self.begin(name));
+        let answer = lookup.await;
         let memory = if answer.is_ok() { MEMORY } else { BAD_MEMORY };
         let mut known = self.known.borrow_mut();
         known.retain(|_, (_, until)| now < *until);
@@ -85,6 +75,15 @@ impl Resolver {
             known.insert(name.clone(), (answer.clone(), clock::now() + memory));
         }
         answer
+    }
+
+    fn begin(&self, name: &str) -> Shared<Lookup> {
+        let lookup = look_up(Arc::clone(&self.places), name.to_owned());
+        let lookup = lookup.boxed_local().shared();
+        let mut running = self.running.borrow_mut();
+        running.retain(|_, lookup| lookup.upgrade().is_some());
+        running.extend(lookup.downgrade().map(|weak| (name.to_owned(), weak)));
+        lookup
     }
 }
 
