@@ -425,4 +425,4 @@ const LINK_GRACE: Duration = Duration::from_secs(10);
 const STALL_TIMEOUTS: u8 = 3;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

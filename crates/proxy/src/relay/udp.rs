@@ -336,3 +336,6 @@ const MAX_UNRESOLVED: usize = 16;
 /// As long as NATs keep a mapping (RFC 4787, REQ-5).
 const FLOW_IDLE: Duration = Duration::from_secs(120);
 const MAX_DATAGRAM: usize = 65_535;
+
+#[cfg(test)]
+mod tests;

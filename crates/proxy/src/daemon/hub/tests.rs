@@ -1,8 +1,9 @@
 use super::*;
 use crate::{placer::PlacerConfig, sched::Policy, sticky::Stickiness};
 
-fn hub() -> Hub {
-    Hub::new(Settings {
+/// A hub without links, on a host that knows its loopback network.
+pub(crate) fn hub() -> Hub {
+    let hub = Hub::new(Settings {
         listen: ([127, 0, 0, 1], 0).into(),
         allow: Vec::new(),
         max_connections: 8,
@@ -16,7 +17,11 @@ fn hub() -> Hub {
         links: Vec::new(),
         transparent: false,
         state_dir: "/nowhere".into(),
-    })
+    });
+    hub.locals
+        .borrow_mut()
+        .push("127.0.0.0/8".parse().expect("network"));
+    hub
 }
 
 #[test]
@@ -27,9 +32,6 @@ fn a_notification_for_an_earlier_link_is_ignored() {
         .expect("runtime");
     runtime.block_on(async {
         let hub = hub();
-        hub.locals
-            .borrow_mut()
-            .push("127.0.0.0/8".parse().expect("network"));
         let client = ([127, 0, 0, 1], 1).into();
         let purpose = Purpose {
             client,
