@@ -109,6 +109,8 @@ pub enum Failure {
 #[derive(Debug, Default)]
 pub struct Handshake {
     buffer: Vec<u8>,
+    /// HTTP: up to here there is no end of a head.
+    searched: usize,
     /// SOCKS5: the choice of method is done.
     is_greeted: bool,
 }
@@ -140,7 +142,7 @@ impl Handshake {
             5 if self.is_greeted => socks5::request(&mut self.buffer),
             5 => socks5::greeting(&mut self.buffer, &mut self.is_greeted),
             4 => socks4::request(&mut self.buffer),
-            b'A'..=b'Z' | b'a'..=b'z' => http::request(&mut self.buffer),
+            b'A'..=b'Z' | b'a'..=b'z' => http::request(&mut self.buffer, &mut self.searched),
             0x16 => Step::Refuse(Refusal {
                 reply: TLS_ALERT.to_vec(),
                 reason: "TLS to the proxy itself: use socks5:// or http:// as the proxy's scheme"

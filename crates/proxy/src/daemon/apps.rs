@@ -7,7 +7,7 @@ use std::{cell::Cell, net::SocketAddr, time::Duration};
 
 use pleach_core::time::Instant;
 use pleach_linux::{clock, owner};
-use tokio::task::spawn_blocking;
+use tokio::{task::spawn_blocking, time};
 
 /// Counts look-ups.
 #[derive(Debug, Default)]
@@ -27,7 +27,8 @@ impl Apps {
             return None;
         }
         let look = move || owner::process_name(socket.inode);
-        spawn_blocking(look).await.ok().flatten()
+        let found = time::timeout(PATIENCE, spawn_blocking(look)).await;
+        found.ok()?.ok().flatten()
     }
 
     fn may_look(&self, now: Instant) -> bool {
@@ -41,6 +42,8 @@ impl Apps {
     }
 }
 
+/// The program decides which link is best, no more: a client does not wait longer for that.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Five percent of a core at 4 ms each.
 const PER_WINDOW: u32 = 16;
 const LENGTH: Duration = Duration::from_millis(1250);

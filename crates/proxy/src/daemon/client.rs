@@ -173,9 +173,7 @@ async fn open(
         hub.count_drop("name-not-resolved");
         (Failure::HostUnreachable, text)
     })?;
-    // What listens on the loopback device trusts whoever reaches it: that is for this host only.
-    let is_inner = |ip: &IpAddr| ip.is_loopback() || ip.is_unspecified();
-    if addresses.iter().any(is_inner) && !from.ip().to_canonical().is_loopback() {
+    if !addresses.iter().all(|to| hub.may_reach(from.ip(), *to)) {
         hub.count_drop("not-allowed");
         let text = "services of the proxy's own host are not for others".to_owned();
         return Err((Failure::NotAllowed, text));

@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     rc::Rc,
     time::Duration,
@@ -35,6 +35,8 @@ pub(crate) struct Hub {
     pub(crate) devices: RefCell<Vec<Device>>,
     /// Networks directly on devices that are no links, the loopback device's among them.
     pub(crate) locals: RefCell<Vec<IpNet>>,
+    /// This host's own addresses on all its devices.
+    pub(crate) own: RefCell<BTreeSet<IpAddr>>,
     pub(crate) resolver: Resolver,
     pub(crate) apps: Apps,
     pub(crate) pipes: PipePool,
@@ -84,7 +86,7 @@ pub(crate) struct Live {
     pub(crate) is_half_closed: Cell<bool>,
     /// The client of a plain request has sent more than that.
     pub(crate) is_ahead: Cell<bool>,
-    pub(crate) stop: Notify,
+    stop: Notify,
     pub(crate) stop_reason: Cell<Option<Stop>>,
     pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
     /// In both directions, smoothed.
@@ -142,6 +144,7 @@ impl Hub {
             placer: RefCell::new(placer),
             devices: RefCell::new(devices),
             locals: RefCell::default(),
+            own: RefCell::default(),
             resolver: Resolver::default(),
             apps: Apps::default(),
             pipes: PipePool::default(),
@@ -189,6 +192,15 @@ impl Hub {
                 .any(|link| link.reach.is_neighbour(ip))
         };
         self.locals.borrow().iter().any(|net| net.contains(&ip)) && !on_link()
+    }
+
+    /// Whether a client at `from` may reach `to`. What listens on this host may trust whoever reaches it from here, and
+    /// a client elsewhere would come from here: that is for clients on this host only.
+    pub(crate) fn may_reach(&self, from: IpAddr, to: IpAddr) -> bool {
+        let (from, to) = (from.to_canonical(), to.to_canonical());
+        let own = self.own.borrow();
+        let is_here = |ip: IpAddr| ip.is_loopback() || own.contains(&ip);
+        !(is_here(to) || to.is_unspecified()) || is_here(from)
     }
 
     /// Devices of all links.
@@ -263,6 +275,9 @@ impl Hub {
     pub(crate) fn moved(&self, live: &Live, link: LinkId, failed: &[LinkId]) {
         live.link.set(Some(link));
         live.why.set(Some(Why::Retry));
+        // Why the old connection was to stop says nothing of the new one, nor do the old one's counters.
+        live.stop_reason.set(None);
+        live.tcp_seen.set((0, 0));
         if let Some(id) = live.id {
             self.placer
                 .borrow_mut()
@@ -349,6 +364,16 @@ impl Live {
         self.stop_reason.set(Some(reason));
         self.stop.notify_one();
     }
+
+    /// Waits until the connection is told to stop. A notification whose reason is gone was for an earlier link.
+    pub(crate) async fn stopped(&self) {
+        loop {
+            self.stop.notified().await;
+            if self.stop_reason.get().is_some() {
+                return;
+            }
+        }
+    }
 }
 
 fn restore_link(placer: &mut Placer, link: LinkId, learnt: &Learnt, now: Instant) {
@@ -398,3 +423,6 @@ const LINK_GRACE: Duration = Duration::from_secs(10);
 
 /// As many timeouts in a row, of 0.2 s, 0.4 s, … and more on long paths, mean that nothing gets through.
 const STALL_TIMEOUTS: u8 = 3;
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,5 +1,7 @@
 //! From the devices of the host to where links lead.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use pleach_linux::{clock, watch::LinkSnapshot};
 
@@ -60,6 +62,20 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
         .iter()
         .filter(|link| !devices.iter().any(|device| device.name == link.name));
     *hub.locals.borrow_mut() = others.flat_map(neighbours).collect();
+    *hub.own.borrow_mut() = snapshot.iter().flat_map(own_addresses).collect();
+}
+
+/// Where `link` makes this host answer. With IPv6 the first address of a network is every router's (RFC 4291, 2.6.1).
+fn own_addresses(link: &LinkSnapshot) -> impl Iterator<Item = IpAddr> {
+    let addresses = link.addresses.iter();
+    addresses
+        .flat_map(|net| {
+            [
+                Some(net.addr()),
+                net.addr().is_ipv6().then(|| net.network()),
+            ]
+        })
+        .flatten()
 }
 
 /// All networks directly on devices of this host.
@@ -120,6 +136,20 @@ mod tests {
             has_default_v4: true,
             has_default_v6: true,
         }
+    }
+
+    #[test]
+    fn all_addresses_of_all_devices_are_own() {
+        let bridge = LinkSnapshot {
+            addresses: vec!["2001:db8::7/64".parse().expect("network")],
+            ..device("br0")
+        };
+        let own: Vec<String> = [device("eth0"), bridge]
+            .iter()
+            .flat_map(own_addresses)
+            .map(|ip| ip.to_string())
+            .collect();
+        assert_eq!(own, ["192.0.2.7", "2001:db8::7", "2001:db8::"]);
     }
 
     #[test]

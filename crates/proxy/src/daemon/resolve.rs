@@ -1,23 +1,49 @@
 //! Names to addresses, by the host's own resolver.
 //!
 //! `getaddrinfo` blocks, so it runs on tokio's blocking threads. Answers, bad ones too, are kept for a short time,
-//! because browsers ask for one name many times at once; at most [`MAX_NAMES`] of them.
+//! because browsers ask for one name many times at once; at most [`MAX_NAMES`] of them. Who asks for a name that is
+//! being looked up waits for that answer, and at most [`MAX_LOOKUPS`] names are looked up at a time.
 
-use std::{cell::RefCell, collections::BTreeMap, io, net::IpAddr, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, ToSocketAddrs as _},
+    sync::Arc,
+    time::Duration,
+};
 
+use futures_util::{
+    FutureExt as _,
+    future::{LocalBoxFuture, Shared, WeakShared},
+};
 use pleach_core::time::Instant;
 use pleach_linux::clock;
-use tokio::{net::lookup_host, time};
+use tokio::{sync::Semaphore, task::spawn_blocking, time};
 
 use crate::target::{Host, Target};
 
 /// Remembers answers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Resolver {
     known: RefCell<BTreeMap<String, (Answer, Instant)>>,
+    /// Look-ups that somebody waits for. Weak: one nobody waits for any more must not keep its place.
+    running: RefCell<BTreeMap<String, WeakShared<Lookup>>>,
+    places: Arc<Semaphore>,
 }
 
 type Answer = Result<Vec<IpAddr>, String>;
+type Lookup = LocalBoxFuture<'static, Answer>;
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Self {
+            known: RefCell::default(),
+            running: RefCell::default(),
+            places: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+        }
+    }
+}
 
 impl Resolver {
     /// The addresses of `target`, at least one, in the order to try them: the resolver's, families alternating.
@@ -35,28 +61,13 @@ impl Resolver {
         {
             return answer.clone();
         }
-        let found = time::timeout(PATIENCE, lookup_host((name.as_str(), target.port))).await;
-        let answer = match found {
-            Err(_) => Err(format!(
-                "looking up {name} took longer than {} s",
-                PATIENCE.as_secs()
-            )),
-            Ok(Err(error)) => Err(format!("{name} does not resolve: {}", plain(&error))),
-            Ok(Ok(addresses)) => {
-                let mut ips: Vec<IpAddr> = Vec::new();
-                for address in addresses {
-                    let ip = address.ip().to_canonical();
-                    if !ips.contains(&ip) {
-                        ips.push(ip);
-                    }
-                }
-                if ips.is_empty() {
-                    Err(format!("{name} has no address"))
-                } else {
-                    Ok(alternate(ips))
-                }
-            }
-        };
+        let running = self
+            .running
+            .borrow()
+            .get(name)
+            .and_then(WeakShared::upgrade);
+        let lookup = running.unwrap_or_else(|| self.begin(name));
+        let answer = lookup.await;
         let memory = if answer.is_ok() { MEMORY } else { BAD_MEMORY };
         let mut known = self.known.borrow_mut();
         known.retain(|_, (_, until)| now < *until);
@@ -64,6 +75,50 @@ impl Resolver {
             known.insert(name.clone(), (answer.clone(), clock::now() + memory));
         }
         answer
+    }
+
+    fn begin(&self, name: &str) -> Shared<Lookup> {
+        let lookup = look_up(Arc::clone(&self.places), name.to_owned());
+        let lookup = lookup.boxed_local().shared();
+        let mut running = self.running.borrow_mut();
+        running.retain(|_, lookup| lookup.upgrade().is_some());
+        running.extend(lookup.downgrade().map(|weak| (name.to_owned(), weak)));
+        lookup
+    }
+}
+
+/// Asks the host's resolver.
+async fn look_up(places: Arc<Semaphore>, name: String) -> Answer {
+    let find = async {
+        let place = places.acquire_owned().await.map_err(io::Error::other)?;
+        let name = name.clone();
+        let find = move || {
+            let found = (name.as_str(), 0).to_socket_addrs();
+            // Not before: the thread stays in `getaddrinfo` though nobody waits for it any more.
+            drop(place);
+            found
+        };
+        spawn_blocking(find).await?
+    };
+    let addresses = match time::timeout(PATIENCE, find).await {
+        Err(_) => {
+            let limit = PATIENCE.as_secs();
+            return Err(format!("looking up {name} took longer than {limit} s"));
+        }
+        Ok(Err(error)) => return Err(format!("{name} does not resolve: {}", plain(&error))),
+        Ok(Ok(addresses)) => addresses,
+    };
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for address in addresses {
+        let ip = address.ip().to_canonical();
+        if !ips.contains(&ip) {
+            ips.push(ip);
+        }
+    }
+    if ips.is_empty() {
+        Err(format!("{name} has no address"))
+    } else {
+        Ok(alternate(ips))
     }
 }
 
@@ -98,10 +153,36 @@ const MEMORY: Duration = Duration::from_secs(30);
 /// Long enough for the many requests of one page, short enough for a network that has just come.
 const BAD_MEMORY: Duration = Duration::from_secs(2);
 const MAX_NAMES: usize = 1024;
+/// Fewer than the runtime has blocking threads, so that programs are still found when names are not.
+const MAX_LOOKUPS: usize = 12;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_asks_for_the_same_name_shares_one_look_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("runtime");
+        runtime.block_on(async {
+            let resolver = Resolver::default();
+            let target = Target::new(Host::Name("localhost".to_owned()), 80).expect("port");
+            // No place is free, so that nothing is answered until both have asked and one has gone.
+            let limit = u32::try_from(MAX_LOOKUPS).expect("few");
+            let all = resolver.places.acquire_many(limit).await.expect("open");
+            let mut first = Box::pin(resolver.resolve(&target));
+            let mut second = Box::pin(resolver.resolve(&target));
+            assert!((&mut first).now_or_never().is_none());
+            assert!((&mut second).now_or_never().is_none());
+            assert_eq!(resolver.running.borrow().len(), 1);
+            drop(first);
+            drop(all);
+            assert!(second.await.expect("found").iter().all(IpAddr::is_loopback));
+            assert_eq!(resolver.places.available_permits(), MAX_LOOKUPS);
+        });
+    }
 
     #[test]
     fn families_alternate() {

@@ -39,12 +39,12 @@ enum State {
 }
 
 impl Body {
-    /// What the fields of a request say of its body.
+    /// What the fields of a request of HTTP/1.`version` say of its body.
     ///
     /// # Errors
     /// They contradict each other, or name another coding: the request must be refused, because others might read it
     /// otherwise.
-    pub fn of_request(fields: &[httparse::Header<'_>]) -> Result<Self, &'static str> {
+    pub fn of_request(version: u8, fields: &[httparse::Header<'_>]) -> Result<Self, &'static str> {
         let mut length = None;
         let mut is_chunked = false;
         for field in fields {
@@ -58,6 +58,10 @@ impl Body {
                 }
                 length = Some(number);
             } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
+                // RFC 9112, 6.1: the framing is taken to be faulty.
+                if version == 0 {
+                    return Err("Transfer-Encoding in HTTP/1.0");
+                }
                 if is_chunked || !field.value.eq_ignore_ascii_case(b"chunked") {
                     return Err("a Transfer-Encoding other than chunked");
                 }

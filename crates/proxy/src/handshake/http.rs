@@ -5,11 +5,16 @@
 //! out, against RFC 9110 section 7.6.3: this proxy is a part of the user's own host, and servers treat what comes with
 //! `Via` worse (no compression).
 
+use std::collections::BTreeSet;
+
 use super::{Body, Command, Failure, MAX_HEAD_BYTES, Protocol, Refusal, Request, Step, refuse};
 use crate::target::{Host, Target};
 
-/// Reads a request head.
-pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
+/// Reads a request head, once all of it is there. `searched`: how much of `buffer` was looked at before.
+pub(super) fn request(buffer: &mut Vec<u8>, searched: &mut usize) -> Step {
+    if !has_end(buffer, searched) {
+        return Step::More;
+    }
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     // A line that has not ended after this many bytes will not become a request line.
@@ -44,11 +49,22 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
     }
 }
 
+/// Whether an empty line is in `buffer`. Each byte is looked at once, however small the pieces are that it comes in.
+fn has_end(buffer: &[u8], searched: &mut usize) -> bool {
+    // The end of the line before may have been seen already.
+    let from = searched.saturating_sub(2);
+    *searched = buffer.len();
+    let mut line_ends = buffer[from..].split(|byte| *byte == b'\n');
+    // What follows the last line end has not ended.
+    line_ends.next_back();
+    line_ends.skip(1).any(|line| matches!(line, b"" | b"\r"))
+}
+
 type Understood = (Protocol, Target, Vec<u8>, Body);
 
 fn connect(authority: &str) -> Result<Understood, Step> {
     let target = split_authority(authority)
-        .and_then(|(host, port)| Target::new(Host::parse(host)?, port?))
+        .and_then(|(host, port)| Target::new(host_of(host)?, port?))
         .ok_or_else(|| bad("CONNECT needs HOST:PORT"))?;
     Ok((Protocol::HttpConnect, target, Vec::new(), Body::Tunnel))
 }
@@ -72,9 +88,9 @@ fn plain(
     let (authority, path) = rest.split_at(end);
     let path = path.split('#').next().unwrap_or_default();
     let target = split_authority(authority)
-        .and_then(|(host, port)| Target::new(Host::parse(host)?, port.unwrap_or(80)))
+        .and_then(|(host, port)| Target::new(host_of(host)?, port.unwrap_or(80)))
         .ok_or_else(|| bad("the URL's host or port cannot be"))?;
-    let body = Body::of_request(fields).map_err(bad)?;
+    let body = Body::of_request(version, fields).map_err(bad)?;
 
     let mut head = Vec::with_capacity(1024);
     head.extend_from_slice(method.as_bytes());
@@ -92,8 +108,9 @@ fn plain(
     });
     head.extend_from_slice(authority.as_bytes());
     head.extend_from_slice(b"\r\n");
+    let named = connection_options(fields);
     for field in fields {
-        if !is_hop_by_hop(field.name, fields) {
+        if !is_hop_by_hop(field.name, &named) {
             head.extend_from_slice(field.name.as_bytes());
             head.extend_from_slice(b": ");
             head.extend_from_slice(field.value);
@@ -123,8 +140,27 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
+/// An address, or a name as hosts have them: it goes into a head, and to a resolver.
+fn host_of(text: &str) -> Option<Host> {
+    let is_host_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    Host::parse(text).filter(|host| match host {
+        Host::Ip(_) => true,
+        Host::Name(name) => name.bytes().all(is_host_byte),
+    })
+}
+
+/// What `Connection` names, in lower case.
+fn connection_options(fields: &[httparse::Header<'_>]) -> BTreeSet<String> {
+    fields
+        .iter()
+        .filter(|field| field.name.eq_ignore_ascii_case("connection"))
+        .flat_map(|field| list_members(field.value))
+        .map(str::to_ascii_lowercase)
+        .collect()
+}
+
 /// Whether a field ends at this proxy: the fixed ones, and those that `Connection` names.
-fn is_hop_by_hop(name: &str, fields: &[httparse::Header<'_>]) -> bool {
+fn is_hop_by_hop(name: &str, named: &BTreeSet<String>) -> bool {
     // `Host` is written anew; `Transfer-Encoding` and `Trailer` stay, because the body is passed on as it is.
     const FIXED: [&str; 9] = [
         "connection",
@@ -142,19 +178,16 @@ fn is_hop_by_hop(name: &str, fields: &[httparse::Header<'_>]) -> bool {
     if FIXED.iter().any(is) {
         return true;
     }
-    !KEPT.iter().any(is)
-        && fields
-            .iter()
-            .filter(|field| field.name.eq_ignore_ascii_case("connection"))
-            .any(|field| body_tokens(field.value).any(|token| is(&token)))
+    !KEPT.iter().any(is) && named.contains(&name.to_ascii_lowercase())
 }
 
 /// The members of a list field.
-fn body_tokens(value: &[u8]) -> impl Iterator<Item = &str> {
+fn list_members(value: &[u8]) -> impl Iterator<Item = &str> {
     core::str::from_utf8(value)
         .unwrap_or_default()
         .split(',')
         .map(str::trim)
+        .filter(|member| !member.is_empty())
 }
 
 /// An answer of this proxy itself, which closes the connection after it.

@@ -167,6 +167,9 @@ fn http_connect() {
         "example.com:99999",
         "example.com:0",
         "a:b:1",
+        "a,b:1",
+        "a'b:1",
+        "a%41:1",
     ] {
         let text = format!("CONNECT {bad} HTTP/1.1\r\n\r\n");
         assert!(
@@ -199,6 +202,24 @@ fn http_requests_become_origin_form_without_hop_by_hop_fields() {
 }
 
 #[test]
+fn http_heads_end_at_an_empty_line_of_either_kind() {
+    for end in ["\r\n\r\n", "\n\n", "\r\n\n", "\n\r\n"] {
+        let text = format!("GET http://a_b.example/ HTTP/1.1\r\nA: b{end}rest");
+        assert_eq!(
+            request(text.as_bytes()).target.to_string(),
+            "a_b.example:80"
+        );
+    }
+    let host = refusal(b"GET http://a;b/ HTTP/1.1\r\n\r\n");
+    assert!(host.reply.starts_with(b"HTTP/1.1 400 "));
+    assert_eq!(
+        talk(b"GET nonsense\r\n", 1).1,
+        Step::More,
+        "judged when whole"
+    );
+}
+
+#[test]
 fn http_bodies_end_where_the_request_ends() {
     let post = |field: &str| {
         let text = format!("POST http://a.example/ HTTP/1.1\r\n{field}\r\n\r\n");
@@ -228,6 +249,8 @@ fn http_bodies_end_where_the_request_ends() {
     ] {
         assert!(matches!(post(bad), Step::Refuse(_)), "{bad}");
     }
+    let old = refusal(b"POST http://a.example/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert!(old.reply.starts_with(b"HTTP/1.1 400 "));
     for bad in ["\r\n", "xyz\r\n", "fffffffffffffffff\r\n"] {
         let mut chunked = body(post("Transfer-Encoding: chunked"));
         assert_eq!(chunked.take(bad.as_bytes()), Err(body::BadChunk), "{bad}");

@@ -94,7 +94,7 @@ pub(crate) async fn relay(
             let both = async { tokio::try_join!(upward, downward).map(drop) };
             tokio::select! {
                 outcome = both => outcome,
-                () = live.stop.notified() => Err(stopped(&live)),
+                () = live.stopped() => Err(stopped(&live)),
                 () = another_request(&client, &live), if is_request => Ok(()),
             }
         }
@@ -148,7 +148,7 @@ impl Opening<'_> {
             let has_room = !self.is_closed && !self.body.is_done();
             let has_more = self.written < self.sent.len() || self.is_closed && !self.is_shut;
             let event = tokio::select! {
-                () = live.stop.notified() => Ok(Event::Stopped),
+                () = live.stopped() => Ok(Event::Stopped),
                 ready = self.upstream.readable() => ready.map(|()| Event::UpstreamReadable),
                 ready = self.upstream.writable(), if has_more => ready.map(|()| Event::UpstreamWritable),
                 ready = self.client.readable(), if has_room => ready.map(|()| Event::ClientReadable),
@@ -263,7 +263,9 @@ impl Opening<'_> {
             }
             return Err(error);
         }
-        self.session.failed.extend(live.link.get());
+        // Nothing that happens to the old link or its connection meanwhile is a matter of this one any more.
+        live.upstream.take();
+        self.session.failed.extend(live.link.take());
         let port = live.purpose.target.port;
         let links = std::mem::take(&mut self.session.links);
         let opened = connect::open(self.hub, &links, &self.session.addresses, port).await;
@@ -283,7 +285,6 @@ impl Opening<'_> {
         self.written = 0;
         self.is_shut = false;
         live.upstream.replace(Some(Rc::clone(&self.upstream)));
-        live.stop_reason.set(None);
         Ok(())
     }
 }

@@ -15,8 +15,11 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use pleach_core::time::Instant;
 use pleach_linux::clock;
+use rustix::io::Errno;
+use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UdpSocket},
@@ -27,7 +30,7 @@ use tokio::{
 use crate::{
     daemon::{
         connect,
-        hub::{Hub, Live, Purpose},
+        hub::{Hub, Live, Purpose, Stop},
     },
     handshake::{Protocol, socks5},
     sched::LinkId,
@@ -59,6 +62,8 @@ pub(crate) async fn associate(
     let mut datagram = vec![0; MAX_DATAGRAM];
     let mut ignored = [0; 256];
     let mut sweep = time::interval(FLOW_IDLE / 4);
+    // Datagrams whose names are looked up; the others do not wait for them.
+    let mut unresolved = FuturesUnordered::new();
     loop {
         tokio::select! {
             read = control.read(&mut ignored) => match read {
@@ -67,8 +72,22 @@ pub(crate) async fn associate(
             },
             received = inner.recv_from(&mut datagram) => {
                 let (len, sender) = received?;
-                association.handle_datagram(&datagram[..len], sender).await;
+                if let Some((target, payload)) = association.handle_datagram(&datagram[..len], sender) {
+                    if unresolved.len() < MAX_UNRESOLVED {
+                        let payload = payload.to_vec();
+                        unresolved.push(async move {
+                            let answer = hub.resolver.resolve(&target).await;
+                            (target, payload, answer)
+                        });
+                    } else {
+                        hub.count_drop("too-many-names");
+                    }
+                }
             }
+            Some((target, payload, answer)) = unresolved.next() => match answer {
+                Ok(addresses) => association.send(&target, &addresses, &payload),
+                Err(_) => hub.count_drop("name-not-resolved"),
+            },
             _ = sweep.tick() => association.forget_idle(clock::now()),
         }
     }
@@ -98,38 +117,52 @@ struct Flow {
 }
 
 impl Association {
-    /// A datagram of the client, to be sent on. What cannot be is dropped and counted, as UDP does.
-    async fn handle_datagram(&mut self, datagram: &[u8], sender: SocketAddr) {
+    /// A datagram of the client, to be sent on. What cannot be is dropped and counted, as UDP does. Returns what is
+    /// for a name.
+    fn handle_datagram<'a>(
+        &mut self,
+        datagram: &'a [u8],
+        sender: SocketAddr,
+    ) -> Option<(Target, &'a [u8])> {
         let is_client = sender.ip().to_canonical() == self.from.ip().to_canonical()
             && self.client.get().is_none_or(|client| client == sender);
         let Some((target, start)) = socks5::datagram(datagram).filter(|_| is_client) else {
-            return self.hub.count_drop("bad-datagram");
+            self.hub.count_drop("bad-datagram");
+            return None;
         };
         self.client.set(Some(sender));
         let payload = &datagram[start..];
-        let addresses = match &target.host {
-            Host::Ip(ip) => vec![*ip],
-            // The association waits meanwhile: so much for names in datagrams, which hardly anybody uses.
-            Host::Name(_) => match self.hub.resolver.resolve(&target).await {
-                Ok(addresses) => addresses,
-                Err(_) => return self.hub.count_drop("name-not-resolved"),
-            },
+        let Host::Ip(ip) = &target.host else {
+            return Some((target, payload));
         };
-        let sent = self.send(&target, &addresses, payload).await;
+        self.send(&target, &[*ip], payload);
+        None
+    }
+
+    /// Sends `payload`, or counts it as dropped.
+    fn send(&mut self, target: &Target, addresses: &[IpAddr], payload: &[u8]) {
+        let Some(ip) = addresses.first() else {
+            return self.hub.count_drop("datagram-not-sent");
+        };
+        if !self.hub.may_reach(self.from.ip(), *ip) {
+            return self.hub.count_drop("not-allowed");
+        }
+        let sent = self.try_send(target, SocketAddr::new(*ip, target.port), payload);
         if sent.is_none() {
             self.hub.count_drop("datagram-not-sent");
         }
     }
 
-    async fn send(&mut self, target: &Target, addresses: &[IpAddr], payload: &[u8]) -> Option<()> {
-        let to = SocketAddr::new(*addresses.first()?, target.port);
-        let is_allowed = !to.ip().is_loopback() || self.from.ip().to_canonical().is_loopback();
-        if !is_allowed {
-            return None;
-        }
+    fn try_send(&mut self, target: &Target, to: SocketAddr, payload: &[u8]) -> Option<()> {
         let link = self.link_of(target, to)?;
         let outer = self.outer(link, to.ip()).ok()?;
-        outer.send_to(payload, to).await.ok()?;
+        // Past tokio, to which a new socket is not writable before it has been waited for.
+        if let Err(error) = SockRef::from(&*outer).send_to(payload, &to.into()) {
+            if is_socket_broken(&error) {
+                self.outer.remove(&(link, to.is_ipv4()));
+            }
+            return None;
+        }
         if let Some(flow) = self.flows.borrow_mut().get_mut(&to) {
             flow.live.up.set(flow.live.up.get() + payload.len() as u64);
             flow.used_at = clock::now();
@@ -148,7 +181,10 @@ impl Association {
             if live.stop_reason.get().is_none() {
                 return Some(live.link.get());
             }
-            // Its link is gone: it is placed anew.
+            // It is placed anew.
+            if live.stop_reason.get() == Some(Stop::LinkLost) {
+                self.forget_link(live.link.get());
+            }
             self.forget(to);
         }
         if self.flows.borrow().len() >= MAX_FLOWS {
@@ -178,7 +214,9 @@ impl Association {
     /// The socket for `link` and the family of `ip`.
     fn outer(&mut self, link: Option<LinkId>, ip: IpAddr) -> io::Result<Rc<UdpSocket>> {
         let key = (link, ip.is_ipv4());
-        if let Some(outer) = self.outer.get(&key) {
+        if let Some(outer) = self.outer.get(&key)
+            && !outer.reader.is_finished()
+        {
             return Ok(Rc::clone(&outer.socket));
         }
         let socket = connect::outgoing(&self.hub, link, ip, socket2::Type::DGRAM)?;
@@ -203,6 +241,22 @@ impl Association {
         }
     }
 
+    /// Forgets the sockets of a link that was lost and all that was exchanged over them: should its device come back, it
+    /// is another one for the kernel, and sockets bound to the old one stay dead.
+    fn forget_link(&mut self, link: Option<LinkId>) {
+        self.outer.retain(|(other, _), _| *other != link);
+        let flows = self.flows.borrow();
+        let is_lost =
+            |live: &Live| live.link.get() == link && live.stop_reason.get() == Some(Stop::LinkLost);
+        let lost: Vec<SocketAddr> = flows
+            .iter()
+            .filter(|(_, flow)| is_lost(&flow.live))
+            .map(|(to, _)| *to)
+            .collect();
+        drop(flows);
+        lost.into_iter().for_each(|to| self.forget(to));
+    }
+
     fn forget_idle(&mut self, now: Instant) {
         let flows = self.flows.borrow();
         let idle: Vec<SocketAddr> = flows
@@ -217,13 +271,24 @@ impl Association {
 
 impl Drop for Association {
     fn drop(&mut self) {
-        for outer in self.outer.values() {
-            outer.reader.abort();
-        }
         for flow in self.flows.borrow().values() {
             self.hub.end(&flow.live, true);
         }
     }
+}
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// Whether a socket that failed to send will fail with other datagrams, too.
+fn is_socket_broken(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, Interrupted, PermissionDenied, WouldBlock};
+    let is_of_datagram = error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
+    let passing = [ConnectionRefused, Interrupted, PermissionDenied, WouldBlock];
+    !is_of_datagram && !passing.contains(&error.kind())
 }
 
 /// Brings answers back.
@@ -266,6 +331,11 @@ impl Reader {
 
 /// Most destinations of an association.
 const MAX_FLOWS: usize = 64;
+/// Most datagrams of an association that wait for names, which hardly any client uses here.
+const MAX_UNRESOLVED: usize = 16;
 /// As long as NATs keep a mapping (RFC 4787, REQ-5).
 const FLOW_IDLE: Duration = Duration::from_secs(120);
 const MAX_DATAGRAM: usize = 65_535;
+
+#[cfg(test)]
+mod tests;

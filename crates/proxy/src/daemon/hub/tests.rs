@@ -1,0 +1,78 @@
+use super::*;
+use crate::{placer::PlacerConfig, sched::Policy, sticky::Stickiness};
+
+/// A hub without links, on a host that knows its loopback network.
+pub(crate) fn hub() -> Hub {
+    let hub = Hub::new(Settings {
+        listen: ([127, 0, 0, 1], 0).into(),
+        allow: Vec::new(),
+        max_connections: 8,
+        idle: Duration::from_secs(60),
+        placer: PlacerConfig {
+            policy: Policy::RoundRobin,
+            stickiness: Stickiness::Off,
+            sticky_time: Duration::from_secs(60),
+            rules: Vec::new(),
+        },
+        links: Vec::new(),
+        transparent: false,
+        state_dir: "/nowhere".into(),
+    });
+    hub.locals
+        .borrow_mut()
+        .push("127.0.0.0/8".parse().expect("network"));
+    hub
+}
+
+#[test]
+fn a_notification_for_an_earlier_link_is_ignored() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("runtime");
+    runtime.block_on(async {
+        let hub = hub();
+        let client = ([127, 0, 0, 1], 1).into();
+        let purpose = Purpose {
+            client,
+            app: None,
+            target: client.into(),
+            protocol: Protocol::Socks5,
+        };
+        let (live, _) = hub.begin(purpose, &[client.ip()]).expect("local");
+        live.stop(Stop::LinkLost);
+        hub.moved(&live, LinkId(1), &[LinkId(0)]);
+        let moment = Duration::from_millis(20);
+        let stopped = tokio::time::timeout(moment, live.stopped()).await;
+        assert!(stopped.is_err(), "that was the old link");
+        live.stop(Stop::Idle);
+        let stopped = tokio::time::timeout(moment, live.stopped()).await;
+        assert!(stopped.is_ok());
+    });
+}
+
+#[test]
+fn own_services_are_for_clients_on_the_host_only() {
+    let hub = hub();
+    let ip = |text: &str| text.parse::<IpAddr>().expect("address");
+    hub.own
+        .borrow_mut()
+        .extend(["192.168.1.1", "172.17.0.1", "fd00::1"].map(ip));
+    let cases = [
+        "127.0.0.1",
+        "::1",
+        "0.0.0.0",
+        "192.168.1.1",
+        "::ffff:172.17.0.1",
+        "fd00::1",
+    ];
+    for to in cases.map(ip) {
+        assert!(!hub.may_reach(ip("192.168.1.9"), to), "{to}");
+        assert!(!hub.may_reach(ip("::ffff:192.168.1.9"), to), "{to}");
+        for own in ["127.0.0.1", "::ffff:127.0.0.1", "192.168.1.1", "fd00::1"] {
+            assert!(hub.may_reach(ip(own), to), "{own} to {to}");
+        }
+    }
+    assert!(hub.may_reach(ip("192.168.1.9"), ip("192.168.1.2")));
+    assert!(hub.may_reach(ip("192.168.1.9"), ip("192.0.2.1")));
+}

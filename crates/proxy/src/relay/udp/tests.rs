@@ -1,0 +1,82 @@
+use super::*;
+use crate::daemon::hub;
+
+/// An association of a client at `from`.
+async fn association(from: SocketAddr) -> Association {
+    let inner = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
+    Association {
+        hub: Rc::new(hub::tests::hub()),
+        inner: Rc::new(inner),
+        from,
+        client: Rc::default(),
+        flows: Rc::default(),
+        outer: BTreeMap::new(),
+    }
+}
+
+fn drops(association: &Association, reason: &str) -> u64 {
+    let drops = association.hub.drops.borrow();
+    drops.get(reason).copied().unwrap_or(0)
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("runtime");
+    let test = async { time::timeout(Duration::from_secs(10), test).await };
+    let outcome = tokio::task::LocalSet::new().block_on(&runtime, test);
+    outcome.expect("in time");
+}
+
+#[test]
+fn a_socket_is_renewed_when_its_link_was_lost_or_its_reader_ended() {
+    run(async {
+        let server = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
+        let to = server.local_addr().expect("bound");
+        let mut association = association(([127, 0, 0, 1], 9).into()).await;
+        let mut last = None;
+        for round in 0..4 {
+            association.send(&to.into(), &[to.ip()], b"hello");
+            let (_, source) = server.recv_from(&mut [0; 10]).await.expect("arrives");
+            match round {
+                0 => {}
+                1 => assert_eq!(last, Some(source), "the same socket"),
+                _ => assert_ne!(last, Some(source), "a new socket"),
+            }
+            last = Some(source);
+            assert_eq!(association.outer.len(), 1);
+            if round == 1 {
+                association.flows.borrow()[&to].live.stop(Stop::LinkLost);
+            }
+            if round == 2 {
+                let outer = association.outer.values().next().expect("a socket");
+                outer.reader.abort();
+                while !outer.reader.is_finished() {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        assert_eq!(drops(&association, "datagram-not-sent"), 0);
+    });
+}
+
+#[test]
+fn own_addresses_are_not_for_clients_elsewhere() {
+    run(async {
+        let mut association = association(([192, 0, 2, 1], 9).into()).await;
+        for to in ["127.0.0.1:7", "0.0.0.0:7", "[::ffff:127.0.0.1]:7"] {
+            let to: SocketAddr = to.parse().expect("address");
+            association.send(&to.into(), &[to.ip()], b"hello");
+        }
+        assert_eq!(drops(&association, "not-allowed"), 3);
+        assert!(association.flows.borrow().is_empty());
+    });
+}
+
+#[test]
+fn only_what_is_wrong_with_the_socket_breaks_it() {
+    let is_broken = |errno: Errno| is_socket_broken(&errno.into());
+    assert!(is_broken(Errno::NODEV) && is_broken(Errno::ADDRNOTAVAIL));
+    assert!(!is_broken(Errno::MSGSIZE) && !is_broken(Errno::AGAIN) && !is_broken(Errno::PERM));
+}
