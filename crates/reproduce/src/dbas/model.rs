@@ -3,10 +3,10 @@
 //! A fluid model. Each link serves what is on it by *processor sharing*: as long as it has work, all of its rate is used,
 //! and every connection gets the same part, which many TCP connections of one round trip over one bottleneck come close to.
 //! Of TCP there is one thing more: on a link that loses packets, a connection is no faster than its AIMD allows
-//! ([`link`]). Handshakes, slow start, timeouts of crowded links and headers are not modelled, nor is the server's link
+//! (`model/link.rs`). Handshakes, slow start, timeouts of crowded links and headers are not modelled, nor is the server's link
 //! of 6 Mbit/s, which all links together never fill.
 //!
-//! What chooses ([`chooser`]) is the proxy's own code. Per connection it is the whole
+//! What chooses (`model/chooser.rs`) is the proxy's own code. Per connection it is the whole
 //! [`Placer`](pleach_proxy::placer::Placer) with its estimators; per chunk the same
 //! [`Scheduler`](pleach_proxy::sched::Scheduler), asked once for each chunk of the connection. The other end has room for
 //! all that comes early, so a striped connection is done when the last of its parts is.
