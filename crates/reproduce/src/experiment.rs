@@ -11,7 +11,7 @@ use pleach_sim::{
     transfer::Transfer,
 };
 
-use crate::runs::Runs;
+use crate::{dbas::model::Workload, runs::Runs};
 
 /// How a number is read off the runs; `None` if they do not have it.
 pub type Measure = Box<dyn Fn(&Runs) -> Option<f64> + Send + Sync>;
@@ -53,6 +53,8 @@ pub enum Kind {
     Scenario,
     /// A [`Transfer`], for the simulator only; the experiment it belongs to.
     Transfer(&'static str),
+    /// A [`Workload`], for the simulator only; the experiment it belongs to.
+    Workload(&'static str),
 }
 
 /// A published statement.
@@ -182,6 +184,14 @@ impl Cell {
         Transfer::parse(&self.toml).with_context(|| format!("transfer `{}`", self.name))
     }
 
+    /// The workload.
+    ///
+    /// # Errors
+    /// The first mistake in its text.
+    pub fn workload(&self) -> anyhow::Result<Workload> {
+        Workload::parse(&self.toml).with_context(|| format!("workload `{}`", self.name))
+    }
+
     /// How long the scenario lasts; zero if it has a mistake, or is none.
     #[must_use]
     pub fn duration(&self) -> Duration {
@@ -189,7 +199,7 @@ impl Cell {
             Kind::Scenario => self
                 .scenario()
                 .map_or(Duration::ZERO, |scenario| scenario.duration),
-            Kind::Transfer(_) => Duration::ZERO,
+            Kind::Transfer(_) | Kind::Workload(_) => Duration::ZERO,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Published figures, measured again.
 //!
-//! A paper is a folder of experiments ([`l3`], [`os`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
-//! `pleach sim run` and `pleach lab run` take as it is, or a transfer ([`pleach_sim::transfer`]), which only the simulator
-//! has, and [`Target`]s, each with an id, what was published, the range
+//! A paper is a folder of experiments ([`l3`], [`os`], [`dbas`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
+//! `pleach sim run` and `pleach lab run` take as it is, or a transfer ([`pleach_sim::transfer`]) or workload ([`dbas::model`]), which only
+//! the simulator has, and [`Target`]s, each with an id, what was published, the range
 //! in which a measurement counts as the same with the reason for that range, and how it is read off the results.
 //!
 //! [`run()`] writes the scenarios, runs them in one world, keeps their results and judges. All of it lies below one
@@ -10,7 +10,7 @@
 //! stands beside what this one did:
 //!
 //! ```text
-//! DIR/scenarios/CELL.toml       what ran; transfers lie in DIR/transfers
+//! DIR/scenarios/CELL.toml       what ran; transfers lie in DIR/transfers, workloads in DIR/workloads
 //! DIR/runs/sim/CELL.json        what it gave, as `results.json` of a run; likewise lab
 //! DIR/results.json              one record a target
 //! DIR/report.html               the same as a table, and the figures, simulated and lab side by side
@@ -19,6 +19,7 @@
 //! Results of a scenario that has changed since are removed, so nothing is judged by what it was not made for.
 //! What runs a scenario is the caller's business ([`Runner`]).
 
+pub mod dbas;
 mod evaluate;
 mod experiment;
 pub mod l3;

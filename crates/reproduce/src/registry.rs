@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::{experiment::Experiment, l3, os, run::expected_seconds};
+use crate::{dbas, experiment::Experiment, l3, os, run::expected_seconds};
 
 /// All experiments, papers in order.
 #[must_use]
 pub fn all() -> Vec<Experiment> {
     let mut all = l3::experiments();
     all.extend(os::experiments());
+    all.extend(dbas::experiments());
     all
 }
 

@@ -76,7 +76,13 @@ impl Directory {
     /// If it cannot be made.
     pub fn new(path: &Path) -> anyhow::Result<Self> {
         let this = Self(path.to_owned());
-        for dir in ["scenarios", "transfers", "runs/sim", "runs/lab"] {
+        for dir in [
+            "scenarios",
+            "transfers",
+            "workloads",
+            "runs/sim",
+            "runs/lab",
+        ] {
             let dir = path.join(dir);
             fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         }
@@ -159,6 +165,7 @@ impl Directory {
         let folder = match cell.kind {
             Kind::Scenario => "scenarios",
             Kind::Transfer(_) => "transfers",
+            Kind::Workload(_) => "workloads",
         };
         self.0.join(folder).join(format!("{}.toml", cell.name))
     }

@@ -11,7 +11,8 @@ fn every_target_is_there_once() {
     let ids: Vec<&str> = ids.collect();
     let l3 = (1..=16).map(|n| format!("R-L3-{n}"));
     let os = (1..=5).map(|n| format!("R-OS-{n}"));
-    let wanted: BTreeSet<String> = l3.chain(os).collect();
+    let db = (1..=8).map(|n| format!("R-DB-{n}"));
+    let wanted: BTreeSet<String> = l3.chain(os).chain(db).collect();
     assert_eq!(ids.len(), wanted.len(), "once each: {ids:?}");
     let ids: BTreeSet<String> = ids.into_iter().map(str::to_owned).collect();
     assert_eq!(ids, wanted);
@@ -109,6 +110,12 @@ fn scenarios_are_valid() {
             assert!(transfer.name.starts_with(experiment) && !transfer.case.is_empty());
             continue;
         }
+        if let Kind::Workload(experiment) = cell.kind {
+            let workload = cell.workload().unwrap_or_else(|error| panic!("{error:#}"));
+            assert_eq!(workload.name, cell.name);
+            assert!(workload.name.starts_with(experiment) && !workload.case.is_empty());
+            continue;
+        }
         let scenario = cell.scenario().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(scenario.name, cell.name);
         assert!(scenario.tunnel.is_some() && !scenario.traffic.is_empty());
@@ -133,7 +140,8 @@ fn selects_by_id_paper_and_experiment() {
     assert_eq!(chosen(&["L3"]).len(), 4);
     assert_eq!(chosen(&["os"]).len(), 3);
     assert_eq!(chosen(&["R-OS-4"]), [("os-in-order".to_owned(), 1, 1)]);
-    assert_eq!(chosen(&[]).len(), 4 + 3);
+    assert_eq!(chosen(&["DB"]).len(), 3);
+    assert_eq!(chosen(&[]).len(), 4 + 3 + 3);
 }
 
 #[test]
@@ -162,5 +170,5 @@ fn the_list_names_all() {
         list.contains("R-L3-16") && list.contains("l3-tcp-shares"),
         "{list}"
     );
-    assert_eq!(list.lines().count(), 4 + 16 + 3 + 5);
+    assert_eq!(list.lines().count(), 4 + 16 + 3 + 5 + 3 + 8);
 }

@@ -1,0 +1,297 @@
+//! Which link a connection, or each of its chunks, takes: the proxy's own schedulers.
+
+use core::time::Duration;
+use std::net::{IpAddr, Ipv4Addr};
+
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+use pleach_proxy::{
+    estimate::application::Demand,
+    placer::{Ask, ConnectionId, LinkSettings as PlacerLink, Placer, PlacerConfig, Reach},
+    sched::{LinkId, LinkView, Policy, Scheduler},
+    sticky::Stickiness,
+    target::{Host, Target},
+};
+use serde::Deserialize;
+
+use super::{
+    arrivals::App,
+    link::carries_bps,
+    settings::{Case, Workload},
+};
+
+/// The paper's schedulers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choice {
+    /// All links are one.
+    Optimal,
+    /// The first link only.
+    OnlyFirst,
+    /// The last link only.
+    OnlyLast,
+    /// A connection's link by [`Policy::RoundRobin`].
+    RoundRobin,
+    /// A connection's link by [`Policy::WeightedRoundRobin`].
+    WeightedRoundRobin,
+    /// A connection's link by [`Policy::MaxThroughput`].
+    MaxThroughput,
+    /// A chunk's link by [`Policy::RoundRobin`].
+    ChunksRoundRobin,
+    /// A chunk's link by [`Policy::WeightedRoundRobin`].
+    ChunksWeightedRoundRobin,
+}
+
+impl Choice {
+    /// Its name in files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Optimal => "optimal",
+            Self::OnlyFirst => "only-first",
+            Self::OnlyLast => "only-last",
+            Self::RoundRobin => "round-robin",
+            Self::WeightedRoundRobin => "weighted-round-robin",
+            Self::MaxThroughput => "max-throughput",
+            Self::ChunksRoundRobin => "chunks-round-robin",
+            Self::ChunksWeightedRoundRobin => "chunks-weighted-round-robin",
+        }
+    }
+}
+
+/// A choice at work.
+#[derive(Debug)]
+pub(super) enum Chooser {
+    /// All is one link, the first.
+    One,
+    /// Whole connections.
+    Connections(Box<Connections>),
+    /// Chunk by chunk.
+    Chunks(Chunks),
+}
+
+impl Chooser {
+    pub(super) fn new(workload: &Workload, case: &Case) -> Self {
+        let connections = |policy, order: &[usize]| {
+            Self::Connections(Box::new(Connections::new(workload, case, policy, order)))
+        };
+        let all: Vec<usize> = (0..case.link.len()).collect();
+        let last = [case.link.len() - 1];
+        let chunks = |policy| Self::Chunks(Chunks::new(case, policy));
+        match workload.choice {
+            Choice::Optimal => Self::One,
+            Choice::OnlyFirst => connections(Policy::OnlyOne, &all),
+            Choice::OnlyLast => connections(Policy::OnlyOne, &last),
+            Choice::RoundRobin => connections(Policy::RoundRobin, &all),
+            Choice::WeightedRoundRobin => connections(Policy::WeightedRoundRobin, &all),
+            Choice::MaxThroughput => connections(Policy::MaxThroughput, &all),
+            Choice::ChunksRoundRobin => chunks(Policy::RoundRobin),
+            Choice::ChunksWeightedRoundRobin => chunks(Policy::WeightedRoundRobin),
+        }
+    }
+
+    /// What of a connection goes where: link and bytes.
+    pub(super) fn place(
+        &mut self,
+        at: Instant,
+        number: usize,
+        app: App,
+        bytes: f64,
+    ) -> Vec<(usize, f64)> {
+        match self {
+            Self::One => vec![(0, bytes)],
+            Self::Connections(connections) => {
+                let link = connections.begin(at, number, app);
+                vec![(link, bytes)]
+            }
+            Self::Chunks(chunks) => chunks.split(bytes),
+        }
+    }
+
+    /// Whole connections' placer, which wants to know how they get on.
+    pub(super) fn placer(&mut self) -> Option<&mut Connections> {
+        match self {
+            Self::Connections(connections) => Some(connections),
+            Self::One | Self::Chunks(_) => None,
+        }
+    }
+}
+
+/// The proxy's placer.
+#[derive(Debug)]
+pub(super) struct Connections {
+    placer: Placer,
+    /// The model's links, by the placer's.
+    links: Vec<usize>,
+    /// The placer's names, by the connections' numbers.
+    ids: Vec<Option<ConnectionId>>,
+    small: Target,
+    large: Target,
+    long: Target,
+}
+
+impl Connections {
+    fn new(workload: &Workload, case: &Case, policy: Policy, links: &[usize]) -> Self {
+        let config = PlacerConfig {
+            policy,
+            stickiness: Stickiness::Off,
+            sticky_time: Duration::ZERO,
+            rules: Vec::new(),
+        };
+        let mut placer = Placer::new(config, Instant::ZERO);
+        for &index in links {
+            let told = bitrate(carries_bps(&case.link[index]));
+            let id = placer.add_link(PlacerLink {
+                name: format!("if{}", index + 1),
+                download: (!workload.learns).then_some(told),
+                ..PlacerLink::default()
+            });
+            placer.set_reach(
+                id,
+                Reach {
+                    v4: true,
+                    ..Reach::default()
+                },
+            );
+        }
+        if !workload.learns {
+            let long = whole(workload.long_bytes(case));
+            let of = |app: App, down| (name(app).to_owned(), Demand { up: 0, down });
+            let known = [
+                of(App::Small, workload.small.get()),
+                of(App::Large, workload.large.get()),
+                of(App::Long, long),
+            ];
+            placer.demands.restore(Instant::ZERO, known);
+        }
+        let target = |port| Target {
+            host: Host::Ip(SERVER),
+            port,
+        };
+        Self {
+            placer,
+            links: links.to_vec(),
+            ids: Vec::new(),
+            small: target(80),
+            large: target(21),
+            long: target(22),
+        }
+    }
+
+    fn begin(&mut self, at: Instant, number: usize, app: App) -> usize {
+        let target = match app {
+            App::Small => &self.small,
+            App::Large => &self.large,
+            App::Long => &self.long,
+        };
+        let ask = Ask {
+            client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            app: Some(name(app)),
+            target,
+            addresses: &[SERVER],
+        };
+        // Links lead everywhere, so one is always found.
+        let placement = self.placer.begin(at, ask).ok();
+        if self.ids.len() <= number {
+            self.ids.resize(number + 1, None);
+        }
+        let chosen = placement.and_then(|placement| {
+            self.ids[number] = Some(placement.id);
+            placement.links.first().copied()
+        });
+        self.links[chosen.unwrap_or_default().0]
+    }
+
+    pub(super) fn observe(&mut self, at: Instant, number: usize, moved_bytes: f64) {
+        if let Some(id) = self.id(number) {
+            self.placer.observe(at, id, moved(moved_bytes), false);
+        }
+    }
+
+    pub(super) fn window(&mut self, at: Instant) {
+        self.placer.handle_window(at);
+    }
+
+    pub(super) fn end(&mut self, at: Instant, number: usize, bytes: f64) {
+        if let Some(id) = self.id(number) {
+            self.placer.observe(at, id, moved(bytes), false);
+            self.placer.end(at, id, true);
+        }
+    }
+
+    fn id(&self, number: usize) -> Option<ConnectionId> {
+        self.ids.get(number).copied().flatten()
+    }
+}
+
+/// One scheduler for the chunks of all connections: "a pool of packets (chunks)" (IV-C).
+#[derive(Debug)]
+pub(super) struct Chunks {
+    scheduler: Scheduler,
+    views: Vec<LinkView>,
+}
+
+impl Chunks {
+    fn new(case: &Case, policy: Policy) -> Self {
+        let views = case.link.iter().enumerate().map(|(index, link)| LinkView {
+            id: LinkId(index),
+            rate: bitrate(carries_bps(link)),
+            load: Bytes::ZERO,
+            sharing: Bytes::ZERO,
+            weight: None,
+        });
+        Self {
+            scheduler: Scheduler::new(policy),
+            views: views.collect(),
+        }
+    }
+
+    fn split(&mut self, bytes: f64) -> Vec<(usize, f64)> {
+        let mut parts = vec![0.0; self.views.len()];
+        let mut left = bytes;
+        while left > 0.0 {
+            let chunk = left.min(CHUNK_BYTES);
+            let ranked = self.scheduler.rank(&self.views, Bytes::new(whole(chunk)));
+            if let Some(link) = ranked.first() {
+                parts[link.0] += chunk;
+            }
+            left -= chunk;
+        }
+        let parts = parts.into_iter().enumerate();
+        parts.filter(|(_, bytes)| *bytes > 0.0).collect()
+    }
+}
+
+const fn name(app: App) -> &'static str {
+    match app {
+        App::Small => "browser",
+        App::Large => "fetch",
+        App::Long => "backup",
+    }
+}
+
+fn moved(bytes: f64) -> Demand {
+    Demand {
+        up: 0,
+        down: whole(bytes),
+    }
+}
+
+fn bitrate(bps: f64) -> Bitrate {
+    Bitrate::from_bps(whole(bps))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "not negative, and far below 2^63"
+)]
+fn whole(value: f64) -> u64 {
+    value.max(0.0).round() as u64
+}
+
+/// The paper's chunk is what fits a packet.
+const CHUNK_BYTES: f64 = 1_460.0;
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));

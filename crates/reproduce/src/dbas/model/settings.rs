@@ -1,0 +1,155 @@
+//! The file that describes a workload.
+
+use pleach_core::units::{Bitrate, Bytes};
+use serde::Deserialize;
+
+use super::Choice;
+
+/// Connections, over several sets of links.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Its name.
+    pub name: String,
+    /// Of all randomness.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// Runs of each case, with seeds that follow one another; what is reported is their mean.
+    pub repeat: u32,
+    /// How long connections arrive, in seconds.
+    pub seconds: f64,
+    /// What chooses the link.
+    pub choice: Choice,
+    /// Whether the proxy's own estimators find rates and demands out, which it is told otherwise.
+    #[serde(default)]
+    pub learns: bool,
+    /// How sizes are distributed.
+    pub sizes: Sizes,
+    /// Round trip, for what a connection gets out of a link that loses packets.
+    pub rtt_ms: u32,
+    /// Mean size of a small connection.
+    pub small: Bytes,
+    /// Mean size of a large one.
+    pub large: Bytes,
+    /// The sets of links.
+    pub case: Vec<Case>,
+}
+
+/// What differs from point to point.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Its name, unique in the file.
+    pub name: String,
+    /// Small connections a second.
+    pub small_per_s: f64,
+    /// Large ones.
+    pub large_per_s: f64,
+    /// Whether one connection is there from the beginning and has more to move than comes in all the time.
+    #[serde(default)]
+    pub long: bool,
+    /// The links.
+    pub link: Vec<LinkSettings>,
+}
+
+/// A link.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSettings {
+    /// What it carries.
+    pub rate: Bitrate,
+    /// Share of packets it loses.
+    #[serde(default)]
+    pub loss: f64,
+}
+
+/// How sizes are distributed about their mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sizes {
+    /// Not at all.
+    Fixed,
+    /// Exponentially.
+    Exponential,
+    /// By a Pareto law of shape 1.2, cut off at a thousand times the least.
+    Pareto,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkloadError {
+    /// It is not what a file of this kind looks like.
+    #[error("{0}")]
+    Form(String),
+    /// A number is out of its range.
+    #[error("{key}: expected {expected}")]
+    Range {
+        /// Which.
+        key: &'static str,
+        /// What it may be.
+        expected: &'static str,
+    },
+}
+
+impl Workload {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, WorkloadError> {
+        let this: Self =
+            toml::from_str(text).map_err(|error| WorkloadError::Form(error.to_string()))?;
+        let check = |holds: bool, key, expected| match holds {
+            true => Ok(()),
+            false => Err(WorkloadError::Range { key, expected }),
+        };
+        check((1..=1_000).contains(&this.repeat), "repeat", "1 to 1000")?;
+        check(
+            (0.1..=3_600.0).contains(&this.seconds),
+            "seconds",
+            "0.1 to 3600",
+        )?;
+        check((1..=10_000).contains(&this.rtt_ms), "rtt_ms", "1 to 10000")?;
+        for (key, size) in [("small", this.small), ("large", this.large)] {
+            let holds = (1_000..=1_000_000_000).contains(&size.get());
+            check(holds, key, "1kB to 1GB")?;
+        }
+        for case in &this.case {
+            for (key, rate) in [
+                ("small_per_s", case.small_per_s),
+                ("large_per_s", case.large_per_s),
+            ] {
+                check((0.0..=1_000.0).contains(&rate), key, "0 to 1000")?;
+            }
+            let comes = case.long || case.small_per_s + case.large_per_s > 0.0;
+            check(comes, "case", "at least one connection")?;
+            let count = case.link.len();
+            check((1..=16).contains(&count), "link", "1 to 16 links a case")?;
+            for link in &case.link {
+                let rate = link.rate.as_bps();
+                let holds = (10_000..=100_000_000_000).contains(&rate);
+                check(holds, "rate", "10 kbit to 100 gbit")?;
+                check((0.0..=0.5).contains(&link.loss), "loss", "0 to 0.5")?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// Bits of the long connection of `case`: what its links carry in twice the time.
+    pub(super) fn long_bytes(&self, case: &Case) -> f64 {
+        let bits: f64 = case.link.iter().map(|link| link.bps()).sum();
+        bits * self.seconds * 2.0 / 8.0
+    }
+}
+
+impl LinkSettings {
+    /// What it carries, in bit/s.
+    #[expect(clippy::cast_precision_loss, reason = "at most 10^11")]
+    pub(super) fn bps(&self) -> f64 {
+        self.rate.as_bps() as f64
+    }
+}
+
+const fn one() -> u64 {
+    1
+}
