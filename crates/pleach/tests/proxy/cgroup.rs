@@ -134,7 +134,8 @@ fn both_families_and_rules_and_dead_links() {
         })
     };
     // IPv6 takes a moment on new links.
-    let works = within(PATIENCE, || cgroup.reaches(host, SERVER_V6).then_some(()));
+    let server_v6 = format!("[{SERVER_V6}]");
+    let works = within(PATIENCE, || cgroup.reaches(host, &server_v6).then_some(()));
     works.expect("IPv6 works");
     let status = proxy.until("it is counted", |status| bound(status, "lte") > 0);
     assert_eq!(bound(&status, "wifi"), 0, "the rule says lte");
@@ -153,7 +154,7 @@ fn both_families_and_rules_and_dead_links() {
         assert!(cgroup.reaches(host, SERVER), "the other link is left");
     }
     counts("all on wifi", 6, lte + 2);
-    assert!(!cgroup.reaches(host, SERVER_V6), "a strict rule");
+    assert!(!cgroup.reaches(host, &server_v6), "a strict rule");
 
     host.ip("link set dev wifi down\n").expect("down");
     proxy.until("it is seen", |status| status["links"][0]["state"] == "down");
