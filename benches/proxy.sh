@@ -59,7 +59,8 @@ pids+=($!)
 # start NAME [TOML]: the proxy, its pid in $proxy.
 start() {
     printf 'mode = "proxy"\n[proxy]\nlisten = "127.0.0.1:1080"\ncontrol = "%s/proxy.sock"\n%b\n' "$work" "${1:-}" >"$work/proxy.toml"
-    ip netns exec "$client" "$bin" proxy "$work/proxy.toml" 2>>"$work/proxy.log" &
+    # Not by `ip netns exec`, which hides /sys/fs/cgroup.
+    nsenter --net="/run/netns/$client" "$bin" proxy "$work/proxy.toml" 2>>"$work/proxy.log" &
     proxy=$!
     pids+=("$proxy")
     for _ in $(seq 50); do
