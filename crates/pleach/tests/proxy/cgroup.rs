@@ -107,10 +107,14 @@ fn sixteen_downloads_use_both_links_and_nothing_stays_behind() {
     }
     // This host and what is beside a link are left alone: not counted.
     for near in ["10.100.0.1", "127.0.0.1"] {
-        let mut ping = cgroup.command(host, "curl");
+        let mut curl = cgroup.command(host, "curl");
         let url = format!("http://{near}:1/");
-        let _ = ping.args(["-s", "--max-time", "2", &url]).status();
+        let refused = curl.args(["-s", "--max-time", "2", &url]).status();
+        assert!(!refused.expect("curl runs").success());
     }
+    // Longer than a window, so that the count is of now.
+    std::thread::park_timeout(Duration::from_millis(600));
+    assert_eq!(total(&proxy.status().expect("it runs")), total(&status));
     proxy.stop();
     assert!(cgroup.reaches(host, SERVER), "after it ended");
 }
