@@ -9,12 +9,15 @@
 //!
 //! Kernel 5.11 or newer (`epoll_pwait2`); UDP segmentation on the TUN from 6.2.
 
+mod bpf;
+pub mod cgroup_connect;
 pub mod clock;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
 pub mod owner;
 pub mod poll;
+pub mod procnet;
 pub mod readiness;
 pub mod redirect;
 pub mod routes;

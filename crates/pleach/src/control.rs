@@ -66,6 +66,9 @@ pub(crate) struct StatusReport {
     /// How many connections a proxy has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) connection_count: Option<u64>,
+    /// Sockets of programs that a proxy in cgroup mode has bound, by link.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) bound_sockets: BTreeMap<String, u64>,
     /// A gateway's clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) clients: Vec<ClientStatus>,

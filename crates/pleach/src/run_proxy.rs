@@ -147,7 +147,7 @@ fn settings(config: &ProxyConfig) -> Settings {
         idle: config.idle,
         placer: config.placer.clone(),
         links: config.links.clone(),
-        transparent: config.transparent,
+        transparent: config.transparent.clone(),
         state_dir: DEFAULT_STATE_DIR.into(),
     }
 }
@@ -190,6 +190,7 @@ fn status(report: &report::Report, name: &str) -> StatusReport {
             rx_bytes: connection.rx_bytes,
         });
     let drops = report.drops.iter();
+    let bound = |link: &report::LinkReport| Some((link.name.clone(), link.bound?));
     StatusReport {
         mode: "proxy".to_owned(),
         name: name.to_owned(),
@@ -202,6 +203,7 @@ fn status(report: &report::Report, name: &str) -> StatusReport {
         links: report.links.iter().map(link_status).collect(),
         connections: connections.collect(),
         connection_count: Some(report.connection_count as u64),
+        bound_sockets: report.links.iter().filter_map(bound).collect(),
         scheduler: SchedulerStatus {
             policy: report.policy.to_owned(),
         },

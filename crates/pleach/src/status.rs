@@ -60,6 +60,13 @@ fn push_connections(text: &mut String, report: &StatusReport) {
     let count = report.connection_count.unwrap_or_default();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{count} connections");
+    for (link, count) in &report.bound_sockets {
+        let _ = writeln!(
+            text,
+            "{count} sockets of programs bound to {}",
+            printable(link)
+        );
+    }
     if report.connections.is_empty() {
         return;
     }

@@ -15,9 +15,11 @@
 //! | `resolve` | names → addresses |
 //! | `apps` | connections → programs |
 //! | `transparent` | connections the kernel redirects here |
+//! | [`cgroup`] | programs' own sockets, bound to links by the kernel |
 //! | [`report`] | the state for `pleach status` |
 
 mod apps;
+pub mod cgroup;
 pub(crate) mod client;
 pub(crate) mod connect;
 pub(crate) mod hub;
@@ -38,9 +40,10 @@ use pleach_linux::{clock, readiness::Readiness, redirect, watch::LinkWatch};
 use tokio::{net::TcpListener, task::spawn_local, time};
 
 use crate::placer::WINDOW;
+use cgroup::Cgroup;
 use hub::Hub;
 pub use report::Report;
-pub use settings::{LinkConfig, Settings};
+pub use settings::{LinkConfig, Settings, Transparency};
 use transparent::Transparent;
 
 /// A proxy that listens.
@@ -49,28 +52,34 @@ pub struct Daemon {
     hub: Rc<Hub>,
     listener: TcpListener,
     transparent: Option<Transparent>,
+    cgroup: Option<Cgroup>,
 }
 
 impl Daemon {
     /// Opens the listening socket and reads the links. Call it inside a tokio runtime.
     ///
     /// # Errors
-    /// The port is taken, or the kernel tells nothing of its links.
+    /// The port is taken, or connections cannot be redirected or bound as the settings say.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let listener = listen(settings.listen, false)?;
         let name = listener.local_addr()?.port();
         let base = settings.state_dir.as_path();
-        let transparent = if settings.transparent {
+        let transparent = if settings.transparent == Transparency::Redirect {
             Some(Transparent::start(base, name)?)
         } else {
             redirect::recover(base, name)?;
             None
+        };
+        let cgroup = match &settings.transparent {
+            Transparency::Cgroup(path) => Some(Cgroup::start(path.as_deref())?),
+            Transparency::Off | Transparency::Redirect => None,
         };
         let hub = Rc::new(Hub::new(settings));
         Ok(Self {
             hub,
             listener,
             transparent,
+            cgroup,
         })
     }
 
@@ -165,6 +174,9 @@ impl Daemon {
             changes.changed().await?;
             if let Some(snapshot) = watch.take() {
                 links::apply(&self.hub, &snapshot);
+                if let Some(cgroup) = &self.cgroup {
+                    cgroup.apply(&self.hub, &snapshot);
+                }
                 if let Some(transparent) = &self.transparent {
                     transparent.apply(links::beside(&snapshot), self.hub.device_names());
                 }
@@ -177,7 +189,11 @@ impl Daemon {
         ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.hub.handle_window(clock::now());
+            let now = clock::now();
+            self.hub.handle_window(now);
+            if let Some(cgroup) = &self.cgroup {
+                cgroup.handle_window(&self.hub, now);
+            }
         }
     }
 }

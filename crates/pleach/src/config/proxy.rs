@@ -8,7 +8,7 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_proxy::{
-    daemon::{LinkConfig, settings::private_networks},
+    daemon::{LinkConfig, Transparency, cgroup, settings::private_networks},
     placer::{self, LinkSettings, PlacerConfig},
     rules::{Destination, Rule},
     sched::{LinkId, Policy},
@@ -27,8 +27,8 @@ use super::{
 pub(crate) struct ProxyConfig {
     /// Where clients come to.
     pub(crate) listen: SocketAddr,
-    /// Whether connections of this host and of hosts behind it are redirected to the proxy.
-    pub(crate) transparent: bool,
+    /// What is done with connections of programs that know no proxy.
+    pub(crate) transparent: Transparency,
     /// Control socket.
     pub(crate) control: PathBuf,
     /// Whether the user named it.
@@ -71,6 +71,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         &[
             "listen",
             "transparent",
+            "cgroup",
             "scheduler",
             "striping",
             "peer_port",
@@ -87,10 +88,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     let listen_value = table.required("listen", "listen = \"127.0.0.1:1080\"")?;
     let listen = network::listen(&listen_value)?;
     striping(root, &table, &mut notes)?;
-    let transparent = table
-        .optional("transparent")
-        .as_ref()
-        .map_or(Ok(false), transparent)?;
+    let transparent = transparent(&table)?;
     let policy = table
         .optional("scheduler")
         .as_ref()
@@ -130,6 +128,9 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         .map_or(Ok(Stickiness::Tls), sticky)?;
     let (links, device_places) = links(root)?;
     let rules = rules(root, &links)?;
+    if let Transparency::Cgroup(_) = transparent {
+        unfit_rules(root, &rules, &mut notes)?;
+    }
     Ok(LoadedProxy {
         config: ProxyConfig {
             listen,
@@ -332,19 +333,49 @@ fn allow(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
     items.iter().map(net).collect()
 }
 
-fn transparent(value: &Value<'_>) -> Result<bool, ConfigError> {
-    if value.as_text() == Some("cgroup") {
-        return Err(value.wrong(
-            "the cgroup mode is not built in yet",
-            "write true to redirect connections, or false",
+fn transparent(table: &Table<'_>) -> Result<Transparency, ConfigError> {
+    let value = table.optional("transparent");
+    let transparent = match &value {
+        None => Transparency::Off,
+        Some(value) if value.as_text() == Some("cgroup") => Transparency::Cgroup(None),
+        Some(value) => match value.as_bool() {
+            Some(true) => Transparency::Redirect,
+            Some(false) => Transparency::Off,
+            None => {
+                return Err(value.expected(
+                    "true, false or \"cgroup\"",
+                    "write true to redirect all TCP connections to the proxy, \"cgroup\" to bind programs' own sockets",
+                ));
+            }
+        },
+    };
+    let Some(cgroup) = table.optional("cgroup") else {
+        return Ok(transparent);
+    };
+    if !matches!(transparent, Transparency::Cgroup(_)) {
+        return Err(cgroup.wrong(
+            "it is of use in cgroup mode only",
+            "write transparent = \"cgroup\", or remove it",
         ));
     }
-    value.as_bool().ok_or_else(|| {
-        value.expected(
-            "true or false",
-            "write true to redirect all TCP connections to the proxy",
-        )
-    })
+    let remedy = "write a cgroup's directory, for example \"/sys/fs/cgroup/user.slice\"";
+    let path = absolute(&cgroup, remedy)?;
+    Ok(Transparency::Cgroup(Some(path)))
+}
+
+/// Says which rules sockets bound by the kernel do not follow.
+fn unfit_rules(root: &Table<'_>, rules: &[Rule], notes: &mut Vec<Note>) -> Result<(), ConfigError> {
+    let keys = ["app", "port", "destination", "link", "strict"];
+    for (table, rule) in root.tables("rule", &keys)?.iter().zip(rules) {
+        if !cgroup::is_place(rule) {
+            notes.push(Note {
+                place: table.place(),
+                text: "sockets bound in cgroup mode follow rules for addresses and networks only: this one holds for clients of the port".to_owned(),
+                warning: true,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn policy(value: &Value<'_>) -> Result<Policy, ConfigError> {
@@ -367,7 +398,10 @@ fn sticky(value: &Value<'_>) -> Result<Stickiness, ConfigError> {
 }
 
 fn state(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
-    let remedy = "write for example \"/var/lib/pleach/apps.db\"";
+    absolute(value, "write for example \"/var/lib/pleach/apps.db\"")
+}
+
+fn absolute(value: &Value<'_>, remedy: &str) -> Result<PathBuf, ConfigError> {
     let text = value.text("an absolute path", remedy)?;
     if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {
         return Err(value.expected("an absolute path", remedy));

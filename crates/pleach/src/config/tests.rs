@@ -699,12 +699,13 @@ fn proxy_text(text: &str) -> Result<LoadedProxy, ConfigError> {
 
 #[test]
 fn a_proxy_comes_out_as_it_was_written() {
-    use pleach_proxy::{placer, sched, sticky::Stickiness};
+    use pleach_proxy::{daemon::Transparency, placer, sched, sticky::Stickiness};
 
     let config = proxy_text(PROXY).expect("good file").config;
     assert_eq!(config.placer.policy, sched::Policy::MaxThroughput);
     assert_eq!(config.placer.stickiness, Stickiness::Tls);
-    assert!(!config.transparent && config.state.is_none() && !config.control_is_given);
+    assert_eq!(config.transparent, Transparency::Off);
+    assert!(config.state.is_none() && !config.control_is_given);
     assert_eq!(config.control, Path::new("/run/pleach/proxy.sock"));
     assert!(config.allow.iter().all(|net| net.prefix_len() > 0));
     let [wifi, lte] = &config.links[..] else {
@@ -752,8 +753,18 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         ),
         (
             "[proxy]",
-            "[proxy]\ntransparent = \"cgroup\"",
-            "the cgroup mode is not built in yet",
+            "[proxy]\ntransparent = \"cgroups\"",
+            "p.toml:3: [proxy] transparent: expected true, false or \"cgroup\"",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\ncgroup = \"/sys/fs/cgroup\"",
+            "p.toml:3: [proxy] cgroup: it is of use in cgroup mode only",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\ntransparent = \"cgroup\"\ncgroup = \"user.slice\"",
+            "p.toml:4: [proxy] cgroup: expected an absolute path",
         ),
         (
             "[proxy]",
@@ -833,6 +844,27 @@ fn what_is_about_striping_is_taken_with_a_warning() {
             .iter()
             .all(|note| note.warning && note.text.contains("not built in yet"))
     );
+}
+
+#[test]
+fn cgroup_mode_says_which_rules_it_cannot_follow() {
+    use pleach_proxy::daemon::Transparency;
+
+    let with = |keys: &str| PROXY.replace("[proxy]", &format!("[proxy]\n{keys}"));
+    let loaded = proxy_text(&with("transparent = \"cgroup\"")).expect("good file");
+    assert_eq!(loaded.config.transparent, Transparency::Cgroup(None));
+    let [note] = &loaded.notes[..] else {
+        panic!("{:?}", loaded.notes);
+    };
+    assert!(note.warning && note.text.contains("clients of the port"));
+    let keys = "transparent = \"cgroup\"\ncgroup = \"/sys/fs/cgroup/user.slice\"";
+    let config = proxy_text(&with(keys)).expect("good file").config;
+    let path = Path::new("/sys/fs/cgroup/user.slice").to_owned();
+    assert_eq!(config.transparent, Transparency::Cgroup(Some(path)));
+    let config = proxy_text(&with("transparent = true"))
+        .expect("good file")
+        .config;
+    assert_eq!(config.transparent, Transparency::Redirect);
 }
 
 #[test]

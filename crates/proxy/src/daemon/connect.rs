@@ -19,7 +19,7 @@ use tokio::{
     time,
 };
 
-use super::hub::Hub;
+use super::{Transparency, hub::Hub};
 use crate::{handshake::Failure, sched::LinkId};
 
 /// A connection, the link it is over, and the links that failed before it.
@@ -189,7 +189,7 @@ pub(crate) fn outgoing(
         socket2::Domain::IPV6
     };
     let socket = socket2::Socket::new(domain, kind.nonblocking().cloexec(), None)?;
-    if hub.settings.transparent {
+    if hub.settings.transparent == Transparency::Redirect {
         // So that it is not redirected in its turn.
         socket.set_mark(redirect::MARK)?;
     }

@@ -16,7 +16,7 @@ use pleach_core::{
 use pleach_linux::{clock, tcp};
 use tokio::{net::TcpStream, sync::Notify};
 
-use super::{apps::Apps, report::Learnt, resolve::Resolver, settings::Settings};
+use super::{apps::Apps, cgroup::Bound, report::Learnt, resolve::Resolver, settings::Settings};
 use crate::{
     estimate::{application::Demand, link::TcpSample},
     handshake::Protocol,
@@ -44,6 +44,8 @@ pub(crate) struct Hub {
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) live: RefCell<BTreeMap<u64, Rc<Live>>>,
     pub(crate) drops: RefCell<BTreeMap<&'static str, u64>>,
+    /// What the kernel's hook did, by link; empty without it.
+    pub(crate) bound: RefCell<Vec<Bound>>,
     clients: Cell<usize>,
     next_number: Cell<u64>,
     learnt: RefCell<Learnt>,
@@ -151,6 +153,7 @@ impl Hub {
             scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
             live: RefCell::default(),
             drops: RefCell::default(),
+            bound: RefCell::default(),
             clients: Cell::new(0),
             next_number: Cell::new(0),
             learnt: RefCell::default(),

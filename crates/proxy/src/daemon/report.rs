@@ -40,12 +40,14 @@ pub struct LinkReport {
     pub upload: Option<Bitrate>,
     /// Part of the segments that TCP sent again.
     pub loss: f64,
-    /// Payload to servers.
+    /// Payload to servers; with the hook, all that its device sent since the start.
     pub tx_bytes: u64,
-    /// Payload from servers.
+    /// Payload from servers; with the hook, all that its device received.
     pub rx_bytes: u64,
     /// Connections on it.
     pub connections: usize,
+    /// Sockets of programs that the kernel's hook bound to it since the start; `None` without the hook.
+    pub bound: Option<u64>,
     /// The user's weight.
     pub weight: Option<u16>,
 }
@@ -102,6 +104,7 @@ pub(super) fn report(hub: &Hub) -> Report {
     let placer = hub.placer.borrow();
     let devices = hub.devices.borrow();
     let counts = placer.connection_counts();
+    let bound = hub.bound.borrow();
     let link = |index: usize, link: &crate::placer::Link| {
         let state = match link.settings.cost {
             Cost::Never => LinkState::Never,
@@ -113,6 +116,7 @@ pub(super) fn report(hub: &Hub) -> Report {
         let rate = |given: Option<Bitrate>, found: Option<(Bitrate, _)>| {
             given.or(found.map(|(rate, _)| rate))
         };
+        let bound = bound.get(index);
         LinkReport {
             name: link.settings.name.clone(),
             device: devices
@@ -124,9 +128,10 @@ pub(super) fn report(hub: &Hub) -> Report {
             download: rate(link.settings.download, link.estimator.down.rate()),
             upload: rate(link.settings.upload, link.estimator.up.rate()),
             loss: link.estimator.loss(),
-            tx_bytes: link.tx_bytes,
-            rx_bytes: link.rx_bytes,
+            tx_bytes: bound.map_or(link.tx_bytes, |bound| bound.tx_bytes),
+            rx_bytes: bound.map_or(link.rx_bytes, |bound| bound.rx_bytes),
             connections: counts.get(index).copied().unwrap_or(0),
+            bound: bound.map(|bound| bound.sockets),
             weight: link.settings.weight,
         }
     };

@@ -25,10 +25,22 @@ pub struct Settings {
     pub placer: PlacerConfig,
     /// The links; empty: every interface with a default route.
     pub links: Vec<LinkConfig>,
-    /// Redirect this host's connections, and those it forwards, to the proxy.
-    pub transparent: bool,
+    /// What is done with connections of programs that know no proxy.
+    pub transparent: Transparency,
     /// For the record of what was changed in the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
     pub state_dir: PathBuf,
+}
+
+/// How programs that know no proxy are served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Transparency {
+    /// Not at all.
+    #[default]
+    Off,
+    /// Connections of this host, and those it forwards, are redirected to the proxy.
+    Redirect,
+    /// Sockets of this host's programs in a cgroup are bound to links by the kernel; `None`: the root, all programs.
+    Cgroup(Option<PathBuf>),
 }
 
 /// A link and its device.

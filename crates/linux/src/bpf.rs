@@ -1,0 +1,253 @@
+//! The `bpf(2)` system call, as far as one hook needs it: maps, programs of [`asm`], links to cgroups.
+//!
+//! Without a loader library and without compiled objects: the programs are a few dozen instructions, and maps without
+//! type information, so there is nothing for a loader to do, and nothing but Rust is needed to build. Descriptors are
+//! closed on exec by the kernel's own choice; what is attached by a link goes when its last descriptor does.
+
+pub(crate) mod asm;
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+};
+
+use asm::Insn;
+
+/// Kinds of maps (`enum bpf_map_type`).
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(crate) enum MapKind {
+    /// From keys to values.
+    Hash = 1,
+    /// Indexed by `u32`; all elements are there from the beginning, zero.
+    Array = 2,
+    /// From prefixes to values: finds the longest.
+    Trie = 11,
+}
+
+/// A map of the kernel; gone with its last descriptor.
+#[derive(Debug)]
+pub(crate) struct Map {
+    fd: OwnedFd,
+    key_len: usize,
+    value_len: usize,
+}
+
+impl Map {
+    /// Makes a map of at most `entries`.
+    pub(crate) fn new(
+        kind: MapKind,
+        key_len: u32,
+        value_len: u32,
+        entries: u32,
+    ) -> io::Result<Self> {
+        #[repr(C)]
+        struct Attr {
+            kind: u32,
+            key_len: u32,
+            value_len: u32,
+            entries: u32,
+            flags: u32,
+        }
+        // The kernel insists on it for tries, which grow.
+        const NO_PREALLOC: u32 = 1;
+        let flags = if matches!(kind, MapKind::Trie) {
+            NO_PREALLOC
+        } else {
+            0
+        };
+        let mut attr = Attr {
+            kind: kind as u32,
+            key_len,
+            value_len,
+            entries,
+            flags,
+        };
+        // SAFETY: `Attr` is the beginning of the kernel's attributes for this command; it has no pointers.
+        let fd = unsafe { call_for_fd(Command::MapCreate, &mut attr)? };
+        Ok(Self {
+            fd,
+            key_len: key_len as usize,
+            value_len: value_len as usize,
+        })
+    }
+
+    /// Sets the value of `key`.
+    pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert!(key.len() == self.key_len && value.len() == self.value_len);
+        let mut attr = self.element(key, value.as_ptr());
+        // SAFETY: key and value have the lengths the map was made with, and live through the call, which only reads.
+        unsafe { call(Command::MapUpdate, &mut attr) }.map(drop)
+    }
+
+    /// The value of `key`, a number; `None` if there is none.
+    pub(crate) fn get_u64(&self, key: &[u8]) -> Option<u64> {
+        assert!(key.len() == self.key_len && self.value_len == 8);
+        let mut value = 0_u64;
+        let mut attr = self.element(key, (&raw mut value).cast_const().cast());
+        // SAFETY: the key has the map's length; the kernel writes the 8 bytes of a value into `value`.
+        unsafe { call(Command::MapLookup, &mut attr) }.ok()?;
+        Some(value)
+    }
+
+    /// Takes `key` out, if it is there.
+    pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
+        assert!(key.len() == self.key_len);
+        let mut attr = self.element(key, std::ptr::null());
+        // SAFETY: the key has the map's length and lives through the call, which only reads it.
+        match unsafe { call(Command::MapDelete, &mut attr) } {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn element(&self, key: &[u8], value: *const u8) -> Element {
+        Element {
+            map: raw(&self.fd),
+            _gap: 0,
+            key: key.as_ptr() as u64,
+            value: value as u64,
+            flags: 0,
+        }
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Where a program is called (`enum bpf_attach_type`).
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(crate) enum Attach {
+    /// `connect(2)` of an IPv4 socket.
+    Connect4 = 10,
+    /// `connect(2)` of an IPv6 socket.
+    Connect6 = 11,
+}
+
+/// Loads a program for `attach`, after the kernel has verified it.
+pub(crate) fn load(insns: &[Insn], attach: Attach) -> io::Result<OwnedFd> {
+    let mut log = vec![0_u8; 64 << 10];
+    match load_with(insns, attach, &mut []) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EINVAL)) => {
+            // Asked again for the reason, which is of use to whoever changes the program.
+            let _ = load_with(insns, attach, &mut log);
+            let text = String::from_utf8_lossy(&log);
+            let text = text.trim_end_matches(['\0', '\n']);
+            tracing::debug!("the verifier's words:\n{text}");
+            Err(error)
+        }
+        loaded => loaded,
+    }
+}
+
+fn load_with(insns: &[Insn], attach: Attach, log: &mut [u8]) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        kind: u32,
+        insn_count: u32,
+        insns: u64,
+        license: u64,
+        log_level: u32,
+        log_len: u32,
+        log: u64,
+        kernel_version: u32,
+        flags: u32,
+        name: [u8; 16],
+        ifindex: u32,
+        attach: u32,
+    }
+    /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`
+    const CGROUP_SOCK_ADDR: u32 = 18;
+    let log_len = u32::try_from(log.len()).unwrap_or(0);
+    let mut attr = Attr {
+        kind: CGROUP_SOCK_ADDR,
+        insn_count: u32::try_from(insns.len()).unwrap_or(u32::MAX),
+        insns: insns.as_ptr() as u64,
+        license: c"Dual MIT/GPL".as_ptr() as u64,
+        log_level: u32::from(log_len > 0),
+        log_len,
+        log: if log_len > 0 {
+            log.as_mut_ptr() as u64
+        } else {
+            0
+        },
+        kernel_version: 0,
+        flags: 0,
+        name: *b"pleach_connect\0\0",
+        ifindex: 0,
+        attach: attach as u32,
+    };
+    // SAFETY: instructions, licence and log live through the call; the kernel writes at most `log_len` bytes to the log.
+    unsafe { call_for_fd(Command::ProgLoad, &mut attr) }
+}
+
+/// Attaches `program` to the cgroup whose directory is `cgroup`, until the returned descriptor is closed.
+pub(crate) fn link(program: impl AsFd, cgroup: impl AsFd, attach: Attach) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        program: u32,
+        target: u32,
+        attach: u32,
+        flags: u32,
+    }
+    let mut attr = Attr {
+        program: raw(&program),
+        target: raw(&cgroup),
+        attach: attach as u32,
+        flags: 0,
+    };
+    // SAFETY: no pointers.
+    unsafe { call_for_fd(Command::LinkCreate, &mut attr) }
+}
+
+/// Attributes of the commands on elements of maps.
+#[repr(C)]
+struct Element {
+    map: u32,
+    _gap: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Command {
+    MapCreate = 0,
+    MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
+    ProgLoad = 5,
+    LinkCreate = 28,
+}
+
+/// # Safety
+/// `attr` is the beginning of what the kernel expects for `command`, and its pointers are good through the call.
+unsafe fn call<T>(command: Command, attr: &mut T) -> io::Result<libc::c_long> {
+    let attr: *mut T = attr;
+    // SAFETY: the caller's promise; the kernel is told how long `attr` is.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command as libc::c_int, attr, size_of::<T>()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result)
+}
+
+/// # Safety
+/// As [`call`]; `command` returns a new descriptor.
+unsafe fn call_for_fd<T>(command: Command, attr: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { call(command, attr)? };
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor as the kernel's attributes have it.
+fn raw(fd: &impl AsFd) -> u32 {
+    fd.as_fd().as_raw_fd().cast_unsigned()
+}
