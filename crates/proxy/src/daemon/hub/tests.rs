@@ -15,7 +15,7 @@ pub(crate) fn hub() -> Hub {
             rules: Vec::new(),
         },
         links: Vec::new(),
-        transparent: false,
+        transparent: crate::daemon::settings::Transparency::Off,
         state_dir: "/nowhere".into(),
     });
     hub.locals
