@@ -118,7 +118,7 @@ impl CgroupConnect {
         })
     }
 
-    /// From now on connections take turns over the devices of [`turns`] of `v4` and `v6`: pairs of index and weight.
+    /// From now on connections take turns over the devices of `turns` of `v4` and `v6`: pairs of index and weight.
     ///
     /// # Errors
     /// The kernel's.
