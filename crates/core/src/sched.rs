@@ -295,18 +295,10 @@ impl Scheduler for AnyScheduler {
         flow_hash: u64,
         index: usize,
     ) -> Option<PathId> {
-        match self {
-            Self::Adaptive(policy) => policy.detour(now, paths, flow_hash, index),
-            Self::Awi(_)
-            | Self::Osia(_)
-            | Self::EarliestArrival(_)
-            | Self::Flow(_)
-            | Self::MinRtt(_)
-            | Self::Redundant(_)
-            | Self::RoundRobin(_)
-            | Self::Single(_)
-            | Self::Weighted(_) => None,
+        if let Self::Adaptive(policy) = self {
+            return policy.detour(now, paths, flow_hash, index);
         }
+        None
     }
 
     fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {

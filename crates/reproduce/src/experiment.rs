@@ -89,6 +89,27 @@ pub struct Check {
     pub measure: Measure,
 }
 
+impl Check {
+    /// One of a statement without a number.
+    #[must_use]
+    pub fn statement(
+        what: String,
+        unit: &'static str,
+        accepted: Range,
+        reason: &'static str,
+        measure: Measure,
+    ) -> Self {
+        Self {
+            what,
+            unit,
+            published: None,
+            accepted,
+            reason,
+            measure,
+        }
+    }
+}
+
 /// A closed range; a side that is missing is open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {

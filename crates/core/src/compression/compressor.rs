@@ -105,7 +105,8 @@ impl Compressor {
         if now < self.next_definition_at || self.pending.len() >= MAX_PENDING {
             return;
         }
-        let Some(flow) = self.flows[flow_index(hash)].as_deref_mut() else {
+        let number = self.next_number;
+        let Some(flow) = self.flow_mut(hash) else {
             return;
         };
         let travelling = flow.changed;
@@ -118,12 +119,12 @@ impl Compressor {
         flow.is_pending = true;
         self.pending.push(Pending {
             hash,
-            number: self.next_number,
+            number,
             template,
             due: now,
             tries: 0,
         });
-        self.next_number = (self.next_number + 1) % NUMBERS;
+        self.next_number = (number + 1) % NUMBERS;
         self.next_definition_at = now + DEFINE_EVERY;
     }
 

@@ -15,13 +15,12 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use super::{Shared, Tunnel, ingress::check};
+use super::{Shared, Tunnel};
 use crate::{
     counters::DropReason,
     fec::MAX_SYMBOL_BYTES,
     ids::PathId,
     path::{delay::RelativeDelay, sender::Numbered},
-    resequencer::{Arrival, Verdict},
     sched::PathView,
     time::Instant,
     transmit::TxQueue,
@@ -185,42 +184,15 @@ impl Tunnel {
     ) {
         while let Some((seq, flow_step, recovered)) = self.fec_receiving.pop() {
             self.counts.recovered += 1;
-            let whole = self.whole_packet(recovered.as_slice(), shared.pool);
+            let whole = self.peers_packet(recovered.as_slice(), false, is_source_allowed, shared);
             shared.pool.recycle(recovered);
-            let mut packet = match whole {
-                Ok(packet) => packet,
-                Err(reason) => {
-                    shared.drops.add(reason, 1);
-                    continue;
-                }
-            };
-            if let Err(reason) = check(&mut packet, is_source_allowed) {
+            let result = whole.and_then(|mut packet| {
+                // What it asked for is not known: most likely what those before it did.
+                packet.set_detour(self.detours.of_packet(now, &packet));
+                self.resequence(now, (seq, flow_step), None, delay, packet, shared)
+            });
+            if let Err(reason) = result {
                 shared.drops.add(reason, 1);
-                shared.pool.recycle(packet);
-                continue;
-            }
-            // What it asked for is not known: most likely what those before it did.
-            packet.set_detour(self.detours.of_packet(now, &packet));
-            let arrival = Arrival {
-                seq,
-                flow_step,
-                way: None,
-                deadline: now + self.longest_wait(now, delay),
-                repair: self.has_repairs.then(|| self.repair_time(now)),
-                packet,
-            };
-            let before = shared.delivered.len();
-            let verdict =
-                self.resequencer
-                    .on_packet(now, arrival, shared.delivered, &mut self.dropped);
-            self.dropped
-                .drain(..)
-                .for_each(|packet| shared.pool.recycle(packet));
-            self.on_delivered(now, before, shared);
-            match verdict {
-                Verdict::Duplicate => shared.drops.add(DropReason::Duplicate, 1),
-                Verdict::TooOld => shared.drops.add(DropReason::TooOld, 1),
-                Verdict::Held | Verdict::Late | Verdict::Released => {}
             }
         }
     }

@@ -11,6 +11,7 @@ use core::{net::IpAddr, time::Duration};
 use super::{Shared, Tunnel, fec::IN_HEADER};
 use crate::{
     counters::DropReason,
+    ids::Seq,
     packet::{self, PacketBuf, PacketView},
     path::{Path, delay::RelativeDelay, health::LinkEvent, link::Link, receiver::DataArrival},
     resequencer::{Arrival, LONGEST_HOLD, Verdict, Way},
@@ -139,24 +140,68 @@ impl Tunnel {
         is_source_allowed: &impl Fn(IpAddr) -> bool,
         shared: &mut Shared<'_>,
     ) -> Result<(), DropReason> {
+        let mut packet = self.peers_packet(body, is_congested, is_source_allowed, shared)?;
+        packet.set_detour(data.detour);
+        self.has_repairs |= header.is_kept;
+        let way = Way {
+            path: header.path,
+            path_seq: header.path_seq,
+            path_previous: previous_on_path(data),
+        };
+        let place = (data.global_seq, data.flow_step);
+        self.resequence(now, place, Some(way), delay, packet, shared)
+    }
+
+    /// The packet in `body`, whole and nothing but it, if it is the peer's; marked if it met congestion.
+    ///
+    /// # Errors
+    /// Why it is none, or none of the peer's.
+    pub(super) fn peers_packet(
+        &mut self,
+        body: &[u8],
+        is_congested: bool,
+        is_source_allowed: &impl Fn(IpAddr) -> bool,
+        shared: &mut Shared<'_>,
+    ) -> Result<PacketBuf, DropReason> {
         let mut packet = self.whole_packet(body, shared.pool)?;
         if is_congested {
             packet::mark_congested(packet.as_mut_slice());
         }
-        if let Err(reason) = check(&mut packet, is_source_allowed) {
-            shared.pool.recycle(packet);
-            return Err(reason);
+        let checked = match PacketView::parse(packet.as_slice()) {
+            Err(_) => Err(DropReason::NotIp),
+            Ok(view) if !is_source_allowed(view.source()) => Err(DropReason::SourceNotAllowed),
+            Ok(view) => Ok(view.bytes().len()),
+        };
+        match checked {
+            Ok(len) => {
+                packet.truncate(len);
+                Ok(packet)
+            }
+            Err(reason) => {
+                shared.pool.recycle(packet);
+                Err(reason)
+            }
         }
-        packet.set_detour(data.detour);
-        self.has_repairs |= header.is_kept;
+    }
+
+    /// Hands a packet to the resequencer: its number and flow step, the way it came, and the delay of the datagram that
+    /// brought it.
+    ///
+    /// # Errors
+    /// Why it is dropped.
+    pub(super) fn resequence(
+        &mut self,
+        now: Instant,
+        (seq, flow_step): (Seq, u16),
+        way: Option<Way>,
+        delay: RelativeDelay,
+        packet: PacketBuf,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
         let arrival = Arrival {
-            seq: data.global_seq,
-            flow_step: data.flow_step,
-            way: Some(Way {
-                path: header.path,
-                path_seq: header.path_seq,
-                path_previous: previous_on_path(data),
-            }),
+            seq,
+            flow_step,
+            way,
             deadline: now + self.longest_wait(now, delay),
             repair: self.has_repairs.then(|| self.repair_time(now)),
             packet,
@@ -218,26 +263,9 @@ impl Tunnel {
     }
 }
 
-/// Cuts what is behind the packet in `packet`.
-///
-/// # Errors
-/// Why it is none, or none of the peer's.
-pub(super) fn check(
-    packet: &mut PacketBuf,
-    is_source_allowed: &impl Fn(IpAddr) -> bool,
-) -> Result<(), DropReason> {
-    let view = PacketView::parse(packet.as_slice()).map_err(|_| DropReason::NotIp)?;
-    if !is_source_allowed(view.source()) {
-        return Err(DropReason::SourceNotAllowed);
-    }
-    let len = view.bytes().len();
-    packet.truncate(len);
-    Ok(())
-}
-
-fn previous_on_path(data: &DataHeader) -> Option<crate::ids::Seq> {
+fn previous_on_path(data: &DataHeader) -> Option<Seq> {
     let step = i32::from(data.path_step);
-    (step != 0).then(|| crate::ids::Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
+    (step != 0).then(|| Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
 }
 
 /// Bytes of the flow step, which ends the header: a symbol covers it with the packet.

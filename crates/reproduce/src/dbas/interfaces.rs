@@ -3,8 +3,7 @@
 use super::{
     model::{Choice, Reading},
     testbed::{
-        CHUNKS, CONDITIONS, CONNECTIONS, Conditions, Point, Sweep, both, check, largest, least,
-        title,
+        CHUNKS, CONDITIONS, CONNECTIONS, Conditions, Point, Sweep, both, largest, least, title,
     },
 };
 use crate::{
@@ -235,7 +234,7 @@ fn blind() -> Target {
     let mut checks = Vec::new();
     for conditions in CONDITIONS {
         for choice in [Choice::RoundRobin, Choice::ChunksRoundRobin] {
-            checks.push(check(
+            checks.push(Check::statement(
                 format!(
                     "{}: {} over only IF1 with rates a factor of four and more apart, at most",
                     conditions.name(),
@@ -266,7 +265,7 @@ fn over_one() -> Target {
     let mut checks = Vec::new();
     for one in [Choice::OnlyFirst, Choice::OnlyLast] {
         for conditions in CONDITIONS {
-            checks.push(check(
+            checks.push(Check::statement(
                 format!(
                     "{}: weighted chunks over {}, at most",
                     conditions.name(),

@@ -20,7 +20,7 @@ use pleach_sim::{report::Chart, report::ChartLine, results::FlowResult};
 
 use super::model::{Choice, Reading};
 use crate::{
-    experiment::{Cell, Check, Draw, Kind, Measure, Panel, Range},
+    experiment::{Cell, Check, Draw, Kind, Panel, Range},
     runs::Runs,
 };
 
@@ -323,25 +323,6 @@ pub fn largest(values: &[f64]) -> Option<f64> {
     values.iter().copied().max_by(f64::total_cmp)
 }
 
-/// A check of a statement without a number.
-#[must_use]
-pub fn check(
-    what: String,
-    unit: &'static str,
-    accepted: Range,
-    reason: &'static str,
-    measure: Measure,
-) -> Check {
-    Check {
-        what,
-        unit,
-        published: None,
-        accepted,
-        reason,
-        measure,
-    }
-}
-
 /// Adds a check in both conditions.
 pub fn both(
     checks: &mut Vec<Check>,
@@ -351,7 +332,7 @@ pub fn both(
     measure: fn(&Runs, Conditions) -> Option<f64>,
 ) {
     for conditions in CONDITIONS {
-        checks.push(check(
+        checks.push(Check::statement(
             format!("{}: {what}", conditions.name()),
             unit,
             accepted,

@@ -11,7 +11,7 @@ use pleach_sim::{
     transfer::{Order, Transfer},
 };
 
-use super::testbed::{self, Conditions, check, events, goodput};
+use super::testbed::{self, Conditions, events, goodput};
 use crate::{
     experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
     runs::Runs,
@@ -67,7 +67,7 @@ fn chunks() -> Target {
     let mut checks = Vec::new();
     for (case, sizes) in CHUNKS.iter().enumerate() {
         for (chunk, kbit) in sizes.iter().enumerate() {
-            checks.push(check(
+            checks.push(Check::statement(
                 format!("{} paths: chunk {}", case + 2, chunk + 1),
                 "kbit",
                 Range::new(kbit - 0.01, kbit + 0.01),
@@ -108,7 +108,7 @@ fn order() -> Target {
         move |runs: &Runs| testbed::value(runs, &cell_name(order), &case, events)
     };
     for (index, most) in OSIA_MAX.into_iter().enumerate() {
-        checks.push(check(
+        checks.push(Check::statement(
             format!("OSIA, {}: events", paths(index)),
             "",
             Range::at_most(most),
@@ -117,7 +117,7 @@ fn order() -> Target {
         ));
     }
     for index in 0..3 {
-        checks.push(check(
+        checks.push(Check::statement(
             format!("earliest arrival, {}: events", paths(index)),
             "",
             Range::at_most(0.0),
@@ -126,7 +126,7 @@ fn order() -> Target {
         ));
     }
     for (index, known) in ROUND_ROBIN.into_iter().enumerate() {
-        checks.push(check(
+        checks.push(Check::statement(
             format!("round robin, {}: events", paths(index)),
             "",
             Range::new(known * 0.95, known * 1.05),
@@ -136,7 +136,7 @@ fn order() -> Target {
     }
     for index in 0..3 {
         let case = (index + 2).to_string();
-        checks.push(check(
+        checks.push(Check::statement(
             format!("OSIA, {}: goodput", paths(index)),
             "Mbit/s",
             Range::at_least(3.9),

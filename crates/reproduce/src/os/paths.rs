@@ -2,9 +2,9 @@
 
 use pleach_sim::{report::Chart, transfer::Order};
 
-use super::testbed::{self, Conditions, ORDERS, check, goodput};
+use super::testbed::{self, Conditions, ORDERS, goodput};
 use crate::{
-    experiment::{Experiment, Figure, Panel, Range, Target},
+    experiment::{Check, Experiment, Figure, Panel, Range, Target},
     runs::Runs,
 };
 
@@ -69,7 +69,7 @@ fn target(cells: Vec<String>) -> Target {
     let mut checks = Vec::new();
     for conditions in CONDITIONS {
         let name = conditions.name();
-        checks.push(check(
+        checks.push(Check::statement(
             format!("{name}: round robin over the least of the others, at most"),
             "times",
             Range::at_most(1.0),
@@ -80,7 +80,7 @@ fn target(cells: Vec<String>) -> Target {
             }),
         ));
         for other in [Order::Window, Order::Flow] {
-            checks.push(check(
+            checks.push(Check::statement(
                 format!("{name}: {} over OSIA, at most", testbed::title(other)),
                 "times",
                 Range::at_most(1.0),
@@ -90,7 +90,7 @@ fn target(cells: Vec<String>) -> Target {
         }
     }
     for order in [Order::Window, Order::Flow] {
-        checks.push(check(
+        checks.push(Check::statement(
             format!("exact: {}, four paths over one", testbed::title(order)),
             "times",
             Range::at_most(0.95),
@@ -99,7 +99,7 @@ fn target(cells: Vec<String>) -> Target {
             Box::new(move |runs| kept(runs, Conditions::Exact, order)),
         ));
     }
-    checks.push(check(
+    checks.push(Check::statement(
         "exact: OSIA, four paths over one".to_owned(),
         "times",
         Range::at_least(0.9),

@@ -2,7 +2,7 @@
 
 use pleach_sim::{report::Chart, results::FlowResult, transfer::Order};
 
-use super::testbed::{self, Conditions, ORDERS, check, events, goodput};
+use super::testbed::{self, Conditions, ORDERS, events, goodput};
 use crate::{
     experiment::{Check, Experiment, Figure, Panel, Range, Target},
     runs::Runs,
@@ -83,7 +83,7 @@ fn disorder(cells: Vec<String>) -> Target {
     for conditions in CONDITIONS {
         let of = move |runs: &Runs, order| all(runs, conditions, order, events);
         let name = conditions.name();
-        checks.push(check(
+        checks.push(Check::statement(
             format!("{name}: round robin over OSIA"),
             "times",
             Range::at_least(1.5),
@@ -93,14 +93,14 @@ fn disorder(cells: Vec<String>) -> Target {
                 Some((of(runs, Order::RoundRobin)? + 1.0) / (of(runs, Order::Osia)? + 1.0))
             }),
         ));
-        checks.push(check(
+        checks.push(Check::statement(
             format!("{name}: CWND-aware over round robin"),
             "times",
             Range::at_most(1.0),
             "\"CWND-aware scheduling can lessen the occurring of 3 dupACKs\"",
             Box::new(move |runs| Some(of(runs, Order::Window)? / of(runs, Order::RoundRobin)?)),
         ));
-        checks.push(check(
+        checks.push(Check::statement(
             format!("{name}: OSIA over flow-level"),
             "times",
             Range::at_most(2.0),
@@ -109,7 +109,7 @@ fn disorder(cells: Vec<String>) -> Target {
                 Some((of(runs, Order::Osia)? + 1.0) / (of(runs, Order::Flow)? + 1.0))
             }),
         ));
-        checks.push(check(
+        checks.push(Check::statement(
             format!("{name}: round robin, the most over the least by ratio of delays"),
             "times",
             Range::at_most(2.0),
@@ -141,7 +141,7 @@ fn goodputs(cells: Vec<String>) -> Target {
     for conditions in CONDITIONS {
         let name = conditions.name();
         for other in [Order::RoundRobin, Order::Window, Order::Flow] {
-            checks.push(check(
+            checks.push(Check::statement(
                 format!("{name}: OSIA over {}", testbed::title(other)),
                 "times",
                 Range::at_least(1.0),
@@ -152,7 +152,7 @@ fn goodputs(cells: Vec<String>) -> Target {
                 }),
             ));
         }
-        checks.push(check(
+        checks.push(Check::statement(
             format!("{name}: round robin's growth with the rate over the least of the others'"),
             "times",
             Range::at_most(1.0),
@@ -165,7 +165,7 @@ fn goodputs(cells: Vec<String>) -> Target {
                 Some(growth(runs, conditions, Order::RoundRobin)? / least)
             }),
         ));
-        checks.push(check(
+        checks.push(Check::statement(
             format!("{name}: what CWND-aware keeps at five-fold delay over what OSIA keeps"),
             "times",
             Range::at_most(1.0),

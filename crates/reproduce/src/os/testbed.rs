@@ -11,7 +11,7 @@
 use pleach_sim::{report::ChartLine, results::FlowResult, transfer::Order};
 
 use crate::{
-    experiment::{Cell, Check, Kind, Measure, Range},
+    experiment::{Cell, Kind},
     runs::Runs,
 };
 
@@ -154,25 +154,6 @@ pub const fn events(flow: &FlowResult) -> Option<f64> {
 #[must_use]
 pub const fn goodput(flow: &FlowResult) -> Option<f64> {
     Some(flow.goodput_mbps)
-}
-
-/// A check of a statement without a number.
-#[must_use]
-pub fn check(
-    what: String,
-    unit: &'static str,
-    accepted: Range,
-    reason: &'static str,
-    measure: Measure,
-) -> Check {
-    Check {
-        what,
-        unit,
-        published: None,
-        accepted,
-        reason,
-        measure,
-    }
 }
 
 /// A line of a chart.
