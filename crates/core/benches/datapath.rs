@@ -62,6 +62,7 @@ impl Pair {
                 suites: vec![suite],
                 queue: QueueConfig::default(),
                 compression: true,
+                classes: Vec::new(),
                 mtu: LEN,
                 side,
             };
@@ -312,6 +313,7 @@ fn policies(criterion: &mut Criterion) {
             jitter: Duration::ZERO,
             is_searching: false,
             loss_ppm: 0,
+            is_silent: false,
             in_flight: Bytes::new(10_000),
             staged: Bytes::ZERO,
         })
@@ -338,6 +340,7 @@ fn policies(criterion: &mut Criterion) {
                     flow_hash: turn.wrapping_mul(0x9e37_79b9_7f4a_7c15),
                     is_expendable: false,
                     backlog: Bytes::new(0),
+                    urgency: None,
                 };
                 let now = Instant::ZERO + Duration::from_micros(turn * 60);
                 let pick: Pick = scheduler.pick(now, black_box(&paths), &packet);

@@ -15,9 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ipnet::IpNet;
 
 use crate::{
+    class::Class,
     counters::{DropReason, Drops},
     ids::PathId,
-    packet::{PacketBuf, PacketView, Pool},
+    packet::{PacketBuf, Pool},
     path::{health::State, link::Link},
     queue::QueueConfig,
     rng::Rng,
@@ -60,6 +61,8 @@ pub struct EndpointConfig {
     pub queue: QueueConfig,
     /// Whether the headers of inner packets are compressed on the way out.
     pub compression: bool,
+    /// Classes of traffic, the same for all peers.
+    pub classes: Vec<Class>,
     /// Longest inner packet in bytes; at most [`MAX_MTU`] is heeded.
     pub mtu: usize,
     /// Which end we are.
@@ -191,6 +194,7 @@ impl Endpoint {
         let tunnel_to = |policy: Policy<String>| {
             let mut tunnel = Tunnel::new(role, policy, config.queue);
             tunnel.set_compression(config.compression);
+            tunnel.set_classes(config.classes.clone());
             tunnel
         };
         let peers = peers.into_iter().map(|config_of_peer| Peer {
@@ -232,10 +236,11 @@ impl Endpoint {
     }
 
     /// Takes an inner packet from the host.
-    pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf) {
-        let found = match PacketView::parse(packet.as_slice()) {
+    pub fn handle_packet(&mut self, now: Instant, mut packet: PacketBuf) {
+        let len = packet.len();
+        let found = match packet.parse() {
             Err(_) => Err(DropReason::NotIp),
-            Ok(_) if packet.len() > self.mtu => Err(DropReason::TooLong),
+            Ok(_) if len > self.mtu => Err(DropReason::TooLong),
             Ok(view) => {
                 let peer = self
                     .allowed
@@ -557,6 +562,7 @@ mod tests {
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
             compression: true,
+            classes: Vec::new(),
             mtu: 70_000,
             side: Side::Client {
                 gateway,

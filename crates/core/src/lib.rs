@@ -18,6 +18,7 @@
 //! | --- | --- |
 //! | [`time`], [`units`], [`ids`], [`role`], [`rng`], [`counters`] | the vocabulary |
 //! | [`packet`] | inner packets, their five-tuple, pooled buffers |
+//! | [`class`] | what a packet is and needs: voice, video, or as the user says |
 //! | [`compression`] | of the headers of inner packets, only what changes travels |
 //! | [`wire`] | what travels in a datagram |
 //! | [`session`] | handshake, keys, replay windows, cookies |
@@ -32,6 +33,7 @@
 //! | [`endpoint`] | all associations of a host: whose packet is this |
 #![forbid(unsafe_code)]
 
+pub mod class;
 pub mod compression;
 pub mod counters;
 pub mod endpoint;

@@ -7,7 +7,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::ids::PathId;
+use crate::{class::Found, ids::PathId, time::Instant};
 
 /// An inner packet in a buffer of its own.
 #[derive(Debug, Default)]
@@ -17,6 +17,19 @@ pub struct PacketBuf {
     start: usize,
     /// See [`PacketBuf::detour`].
     detour: Option<PathId>,
+    /// See [`PacketBuf::mark`].
+    mark: Option<Mark>,
+    /// What [`PacketBuf::parse`] found; `None` if the bytes may have changed since.
+    layout: Option<Layout>,
+}
+
+/// What the sending end knows of a packet beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its class.
+    pub found: Found,
+    /// Until when it is of use at the other end.
+    pub due: Option<Instant>,
 }
 
 impl PacketBuf {
@@ -29,7 +42,32 @@ impl PacketBuf {
     /// The packet, to change.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.layout = None;
         &mut self.bytes[self.start..]
+    }
+
+    /// The IP packet in it; keeps what it found for the next time.
+    ///
+    /// # Errors
+    /// As [`PacketView::parse`].
+    pub fn parse(&mut self) -> Result<PacketView<'_>, PacketError> {
+        let view = match self.layout {
+            Some(layout) => layout.view(&self.bytes[self.start..]),
+            None => PacketView::parse(&self.bytes[self.start..])?,
+        };
+        self.layout = Some(view.layout);
+        Ok(view)
+    }
+
+    /// The IP packet in it.
+    ///
+    /// # Errors
+    /// As [`PacketView::parse`].
+    pub fn view(&self) -> Result<PacketView<'_>, PacketError> {
+        match self.layout {
+            Some(layout) => Ok(layout.view(self.as_slice())),
+            None => PacketView::parse(self.as_slice()),
+        }
     }
 
     /// Length of the packet in bytes.
@@ -46,11 +84,14 @@ impl PacketBuf {
 
     /// Makes the length `len`: cuts, or fills with zeros (which costs, so grow rarely on the packet path).
     pub fn resize(&mut self, len: usize) {
+        self.layout = None;
         self.bytes.resize(self.start + len, 0);
     }
 
     /// Cuts to `len` bytes; no effect if shorter already.
     pub fn truncate(&mut self, len: usize) {
+        self.layout
+            .take_if(|layout| len < usize::from(layout.total_len));
         self.bytes.truncate(self.start + len);
     }
 
@@ -59,6 +100,8 @@ impl PacketBuf {
         self.bytes.clear();
         self.start = 0;
         self.detour = None;
+        self.mark = None;
+        self.layout = None;
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -73,8 +116,20 @@ impl PacketBuf {
         self.detour = path;
     }
 
+    /// Its class, if it is of one.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        self.mark
+    }
+
+    /// See [`Self::mark`].
+    pub fn set_mark(&mut self, mark: Option<Mark>) {
+        self.mark = mark;
+    }
+
     /// Appends `bytes`.
     pub fn extend(&mut self, bytes: &[u8]) {
+        self.layout = None;
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -83,6 +138,7 @@ impl PacketBuf {
     /// # Panics
     /// If it is, or they are more.
     pub fn replace_front(&mut self, len: usize, front: &[u8]) {
+        self.layout = None;
         let end = self.start + len;
         self.start = end - front.len();
         self.bytes[self.start..end].copy_from_slice(front);
@@ -138,6 +194,8 @@ impl Pool {
     pub fn recycle(&mut self, mut packet: PacketBuf) {
         packet.start = 0;
         packet.detour = None;
+        packet.mark = None;
+        packet.layout = None;
         if self.free.len() < self.limit && packet.bytes.capacity() >= self.capacity_bytes {
             self.free.push(packet);
         }
@@ -176,11 +234,28 @@ pub enum Ecn {
 #[derive(Clone, Copy, Debug)]
 pub struct PacketView<'a> {
     bytes: &'a [u8],
+    layout: Layout,
+}
+
+/// Where things are in an IP packet whose lengths were checked.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
     is_v6: bool,
-    /// Offset of the transport header, behind IPv4 options and IPv6 extension headers.
-    transport_offset: usize,
     /// IP protocol number of the transport header; `None` in a fragment other than the first.
     protocol: Option<u8>,
+    /// Offset of the transport header, behind IPv4 options and IPv6 extension headers.
+    transport_offset: u16,
+    total_len: u16,
+}
+
+impl Layout {
+    /// Of the bytes it was made of.
+    fn view(self, bytes: &[u8]) -> PacketView<'_> {
+        PacketView {
+            bytes: &bytes[..usize::from(self.total_len)],
+            layout: self,
+        }
+    }
 }
 
 impl<'a> PacketView<'a> {
@@ -200,18 +275,19 @@ impl<'a> PacketView<'a> {
         if bytes.len() < 20 {
             return Err(PacketError::Truncated);
         }
-        let header_len = usize::from(bytes[0] & 0x0f) * 4;
-        let total_len = usize::from(u16_at(bytes, 2));
-        if header_len < 20 || total_len < header_len || bytes.len() < total_len {
+        let header_len = u16::from(bytes[0] & 0x0f) * 4;
+        let total_len = u16_at(bytes, 2);
+        if header_len < 20 || total_len < header_len || bytes.len() < usize::from(total_len) {
             return Err(PacketError::Truncated);
         }
         let later_fragment = u16_at(bytes, 6) & 0x1fff != 0;
-        Ok(Self {
-            bytes: &bytes[..total_len],
+        let layout = Layout {
             is_v6: false,
-            transport_offset: header_len,
             protocol: (!later_fragment).then_some(bytes[9]),
-        })
+            transport_offset: header_len,
+            total_len,
+        };
+        Ok(layout.view(bytes))
     }
 
     fn parse_v6(bytes: &'a [u8]) -> Result<Self, PacketError> {
@@ -249,12 +325,15 @@ impl<'a> PacketView<'a> {
         if offset > total_len {
             return Err(PacketError::Truncated);
         }
-        Ok(Self {
-            bytes,
+        // A packet longer than 65 535 bytes would be a jumbogram (RFC 2675), which is not carried.
+        let of_len = |len: usize| u16::try_from(len).map_err(|_| PacketError::Truncated);
+        let layout = Layout {
             is_v6: true,
-            transport_offset: offset,
             protocol,
-        })
+            transport_offset: of_len(offset)?,
+            total_len: of_len(total_len)?,
+        };
+        Ok(layout.view(bytes))
     }
 
     /// The packet's bytes, without anything behind its stated length.
@@ -266,13 +345,13 @@ impl<'a> PacketView<'a> {
     /// Whether this is IPv6.
     #[must_use]
     pub fn is_v6(&self) -> bool {
-        self.is_v6
+        self.layout.is_v6
     }
 
     /// Where it comes from.
     #[must_use]
     pub fn source(&self) -> IpAddr {
-        if self.is_v6 {
+        if self.layout.is_v6 {
             v6_at(self.bytes, 8)
         } else {
             v4_at(self.bytes, 12)
@@ -282,7 +361,7 @@ impl<'a> PacketView<'a> {
     /// Where it goes.
     #[must_use]
     pub fn destination(&self) -> IpAddr {
-        if self.is_v6 {
+        if self.layout.is_v6 {
             v6_at(self.bytes, 24)
         } else {
             v4_at(self.bytes, 16)
@@ -292,13 +371,22 @@ impl<'a> PacketView<'a> {
     /// The transport protocol (6 TCP, 17 UDP, …); `None` in later fragments and behind unknown header chains.
     #[must_use]
     pub fn protocol(&self) -> Option<u8> {
-        self.protocol
+        self.layout.protocol
+    }
+
+    /// Source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP; `None` in fragments, where only the first has them.
+    #[must_use]
+    pub fn ports(&self) -> Option<[u16; 2]> {
+        let has_ports = matches!(self.layout.protocol, Some(6 | 17 | 132 | 136 | 33));
+        let [a, b, c, d] = *self.transport().first_chunk::<4>()?;
+        let ports = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
+        (has_ports && !self.is_fragment()).then_some(ports)
     }
 
     /// The transport header and what follows it.
     #[must_use]
     pub fn transport(&self) -> &'a [u8] {
-        &self.bytes[self.transport_offset..]
+        &self.bytes[usize::from(self.layout.transport_offset)..]
     }
 
     /// Differentiated services code point, 6 bits (RFC 2474).
@@ -322,7 +410,7 @@ impl<'a> PacketView<'a> {
     /// The key keeps strangers from choosing flows that collide.
     #[must_use]
     pub fn flow_hash(&self, key: u64) -> u64 {
-        let addresses = if self.is_v6 {
+        let addresses = if self.layout.is_v6 {
             &self.bytes[8..40]
         } else {
             &self.bytes[12..20]
@@ -331,24 +419,21 @@ impl<'a> PacketView<'a> {
         for word in addresses.chunks_exact(8) {
             hash = mix(hash, u64_of(word));
         }
-        let has_ports = matches!(self.protocol, Some(6 | 17 | 132 | 136 | 33));
-        let ports = match self.transport().first_chunk::<4>() {
-            Some(ports) if has_ports => u32::from_be_bytes(*ports),
-            _ => 0,
-        };
+        let ports = self
+            .ports()
+            .map_or(0, |[from, to]| u32::from(from) << 16 | u32::from(to));
         let protocol = if self.is_fragment() {
             0
         } else {
-            self.protocol.unwrap_or(0)
+            self.layout.protocol.unwrap_or(0)
         };
-        let ports = if self.is_fragment() { 0 } else { ports };
         mix(hash, u64::from(ports) << 8 | u64::from(protocol))
     }
 
     /// A hash that the packets of both directions of a TCP connection share, without a key.
     #[must_use]
     pub fn conversation_hash(&self) -> u64 {
-        let addresses = if self.is_v6 {
+        let addresses = if self.layout.is_v6 {
             &self.bytes[8..40]
         } else {
             &self.bytes[12..20]
@@ -377,7 +462,7 @@ impl<'a> PacketView<'a> {
     pub fn is_pure_ack(&self) -> bool {
         const ACK: u8 = 0x10;
         const ECE_CWR: u8 = 0xc0;
-        if self.protocol != Some(6) || self.is_fragment() {
+        if self.layout.protocol != Some(6) || self.is_fragment() {
             return false;
         }
         let Some(header) = self.transport().first_chunk::<20>() else {
@@ -389,7 +474,7 @@ impl<'a> PacketView<'a> {
     /// Whether it is a part of a larger packet.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
-        if self.is_v6 {
+        if self.layout.is_v6 {
             self.bytes[6] == 44
         } else {
             u16_at(self.bytes, 6) & 0x3fff != 0
@@ -397,7 +482,7 @@ impl<'a> PacketView<'a> {
     }
 
     fn traffic_class(&self) -> u8 {
-        if self.is_v6 {
+        if self.layout.is_v6 {
             self.bytes[0] << 4 | self.bytes[1] >> 4
         } else {
             self.bytes[1]

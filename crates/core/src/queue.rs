@@ -14,7 +14,7 @@
 //! Every packet that goes in comes out once: from [`Queue::dequeue`], or through the `dropped` callback with the
 //! reason.
 //!
-//! Bounds: packets and bytes by the cap; memory 48 bytes per packet slot plus a flow table of 56 KiB, both made when
+//! Bounds: packets and bytes by the cap; memory 96 bytes per packet slot plus a flow table of 56 KiB, both made when
 //! first needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per
 //! packet but for CoDel's drops and the cap.
 //!
@@ -194,11 +194,30 @@ impl Queue {
     pub fn dequeue(
         &mut self,
         now: Instant,
+        dropped: impl FnMut(PacketBuf, QueueDrop),
+    ) -> Option<Queued> {
+        self.next(now, false, dropped)
+    }
+
+    /// The same of the flows that came with nothing queued, as far as that lets them go first.
+    pub fn dequeue_sparse(
+        &mut self,
+        now: Instant,
+        dropped: impl FnMut(PacketBuf, QueueDrop),
+    ) -> Option<Queued> {
+        self.next(now, true, dropped)
+    }
+
+    fn next(
+        &mut self,
+        now: Instant,
+        sparse_only: bool,
         mut dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Queued> {
         loop {
             let from_new = self.new_flows.first();
-            let index = from_new.or(self.old_flows.first())?;
+            let from_old = self.old_flows.first().filter(|_| !sparse_only);
+            let index = from_new.or(from_old)?;
             let flow = &mut self.flows[usize::from(index)];
             if flow.deficit <= 0 {
                 flow.deficit += QUANTUM;

@@ -10,6 +10,7 @@
 use core::time::Duration;
 
 use crate::{
+    class::Duplicate,
     ids::PathId,
     time::Instant,
     units::{Bitrate, Bytes},
@@ -73,6 +74,8 @@ pub struct PathView {
     pub is_searching: bool,
     /// What the path loses by itself, in parts per million.
     pub loss_ppm: u32,
+    /// Whether nothing has come back for half as long as makes the path suspect.
+    pub is_silent: bool,
     /// Bytes sent and not yet reported received or lost.
     pub in_flight: Bytes,
     /// Bytes that wait at this end for this path: see [`Pick::One`].
@@ -90,6 +93,19 @@ pub struct PacketInfo {
     pub is_expendable: bool,
     /// Bytes that wait in the tunnel queue behind this packet.
     pub backlog: Bytes,
+    /// That it has to be in time; `None` if it has no deadline.
+    pub urgency: Option<Urgency>,
+}
+
+/// What a policy may know of the deadline of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Urgency {
+    /// In how much time it must have come, beyond what the quickest path takes.
+    pub left: Duration,
+    /// When to send it twice, as far as that may be paid now.
+    pub duplicate: Duplicate,
+    /// Whether its flow sends little.
+    pub is_small: bool,
 }
 
 /// A policy's decision for one packet.

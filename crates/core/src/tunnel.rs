@@ -11,6 +11,7 @@ use core::{mem, time::Duration};
 use std::collections::VecDeque;
 
 use crate::{
+    class::{Class, Classifier},
     compression::{Compressor, Expander},
     counters::{DropReason, Drops},
     ids::{PathId, Seq},
@@ -38,11 +39,13 @@ mod detours;
 mod egress;
 mod fec;
 mod ingress;
+mod lanes;
 mod losses;
 mod repairs;
 mod staged;
 mod status;
 mod templates;
+mod urgent;
 
 pub use ingress::Incoming;
 pub use status::{PathStatus, TunnelStatus};
@@ -103,8 +106,12 @@ pub struct Tunnel {
     fec_receiving: fec::Receiving,
     /// Placed on paths that were not ready.
     staged: staged::Staged,
-    /// Dequeued, but the policy chose to wait.
-    waiting: Option<Numbered>,
+    /// What waits, beside the tunnel queue.
+    lanes: lanes::Lanes,
+    /// What the quickest path takes one way, as far as known: half of its round trip.
+    least_delay: Duration,
+    /// The same with what waits on the paths now; `None` while none works.
+    soonest: Option<Duration>,
     /// The policy waits until then.
     wait_until: Option<Instant>,
     /// When a path that has no tokens gets some, as of the last poll.
@@ -149,6 +156,7 @@ impl Tunnel {
     pub fn new(role: Role, policy: Policy<String>, queue: QueueConfig) -> Self {
         let resolved = policy.clone().map_links(|_| None);
         let scheduler = resolved.build();
+        let recognises_voice = scheduler.repairs();
         let mut tunnel = Self {
             role,
             sessions: SessionSet::new(),
@@ -177,7 +185,9 @@ impl Tunnel {
             fec_sending: fec::Sending::default(),
             fec_receiving: fec::Receiving::default(),
             staged: staged::Staged::default(),
-            waiting: None,
+            lanes: lanes::Lanes::new(Classifier::new(Vec::new(), recognises_voice), queue),
+            least_delay: Duration::ZERO,
+            soonest: None,
             wait_until: None,
             release_at: None,
             views: Vec::with_capacity(PathId::MAX),
@@ -195,6 +205,11 @@ impl Tunnel {
     /// Whether headers of inner packets are compressed on the way out.
     pub fn set_compression(&mut self, is_wanted: bool) {
         self.is_compressing = is_wanted;
+    }
+
+    /// The user's classes of traffic. What they have counted begins anew.
+    pub fn set_classes(&mut self, classes: Vec<Class>) {
+        self.lanes.classifier = Classifier::new(classes, self.scheduler.repairs());
     }
 
     /// Whether the other end has a capability.
@@ -362,11 +377,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         self.counts.packets_in += 1;
-        self.queue
-            .enqueue(now, packet, flow_hash, |packet, reason| {
-                shared.drops.add(DropReason::from(reason), 1);
-                shared.pool.recycle(packet);
-            });
+        self.enqueue(now, packet, flow_hash, shared);
     }
 
     /// Lets time pass: deadlines of held packets, health of paths, ages of keys.
@@ -450,7 +461,7 @@ impl Tunnel {
         self.dropped
             .extend(self.staged.drain().map(|numbered| numbered.packet));
         self.dropped
-            .extend(self.waiting.take().map(|numbered| numbered.packet));
+            .extend(self.lanes.drain_waiting().map(|numbered| numbered.packet));
         shared
             .drops
             .add(DropReason::Reset, self.dropped.len() as u64);
@@ -547,7 +558,7 @@ impl Tunnel {
         !(self.queue.is_empty()
             && self.reinject.is_empty()
             && self.staged.is_empty()
-            && self.waiting.is_none())
+            && self.lanes.is_empty())
     }
 
     /// When a path that cannot send at `now` for its pacer may, if a packet waits.

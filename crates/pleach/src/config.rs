@@ -5,6 +5,7 @@
 //! ones before anything else of their table, so that a typing mistake is reported as such. What depends on the host
 //! (devices, ports) is not looked at here but in [`crate::check`].
 
+mod classes;
 mod network;
 mod peers;
 mod proxy;
@@ -22,7 +23,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use pleach_core::units::Bitrate;
+use pleach_core::{class::Class, units::Bitrate};
 use toml::{Spanned, de::DeTable};
 
 pub(crate) use proxy::{LoadedProxy, ProxyConfig};
@@ -51,6 +52,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) compression: bool,
     /// What rules the packets this end sends.
     pub(crate) scheduler: SchedulerConfig,
+    /// Traffic that is served in its own way.
+    pub(crate) classes: Vec<Class>,
     /// Which end.
     pub(crate) role: Role,
 }
@@ -245,6 +248,17 @@ pub(crate) fn read_scheduler(text: String) -> Result<SchedulerConfig, ConfigErro
     let source = Source::new(Path::new("[scheduler]"), text);
     let document = parse(&source)?;
     scheduler::read(&Table::root(&source, document.get_ref()), &mut Vec::new())
+}
+
+/// Reads the tables `[[class]]` from `text`, which has nothing else.
+///
+/// # Errors
+/// The first mistake in them.
+#[cfg(feature = "sim")]
+pub(crate) fn read_classes(text: String) -> Result<Vec<Class>, ConfigError> {
+    let source = Source::new(Path::new("[[class]]"), text);
+    let document = parse(&source)?;
+    classes::read(&Table::root(&source, document.get_ref()), None)
 }
 
 fn parse(source: &Source) -> Result<Spanned<DeTable<'_>>, ConfigError> {

@@ -76,6 +76,9 @@ pub(crate) struct StatusReport {
     pub(crate) scheduler: SchedulerStatus,
     /// The reorder buffer of this end; of a gateway, of all clients together.
     pub(crate) resequencer: ResequencerStatus,
+    /// Traffic that is served in its own way, by class, as sent by this end; of a gateway, to all clients together.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) classes: BTreeMap<String, ClassStatus>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
 }
@@ -157,6 +160,21 @@ pub(crate) struct ClientStatus {
     pub(crate) up: bool,
     /// Its links as the gateway sees them.
     pub(crate) links: Vec<LinkStatus>,
+}
+
+/// What an end has sent of a class of traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClassStatus {
+    /// Packets that came to this end.
+    pub(crate) packets: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Packets sent a second time beside.
+    pub(crate) copies: u64,
+    /// Their bytes.
+    pub(crate) copied_bytes: u64,
+    /// Packets dropped because they could not have come in time.
+    pub(crate) expired: u64,
 }
 
 /// The scheduler's part of the status.

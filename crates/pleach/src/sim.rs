@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pleach_core::{endpoint::Endpoint, sched::Policy};
+use pleach_core::{class::Class, endpoint::Endpoint, sched::Policy};
 use pleach_sim::{
     results::Results,
     run::{self, Options, Program},
@@ -68,6 +68,15 @@ impl Program for Daemon {
         Ok(run_tunnel::policy(
             &scheduler.map_err(|error| error.problem())?,
         ))
+    }
+
+    fn classes(&self, classes: &[toml::Table]) -> Result<Vec<Class>, String> {
+        let text = |table| toml::to_string(table).map_err(|error| error.to_string());
+        let sections = classes
+            .iter()
+            .map(|table| Ok(format!("[[class]]\n{}", text(table)?)));
+        let sections: String = sections.collect::<Result<_, String>>()?;
+        config::read_classes(sections).map_err(|error| error.problem())
     }
 
     fn status(&self, end: End, policy: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value {

@@ -49,10 +49,31 @@ pub(crate) fn render(report: &StatusReport) -> String {
         return text;
     }
     push_table(&mut text, &rows);
+    push_classes(&mut text, report);
     if report.mode == "proxy" {
         push_connections(&mut text, report);
     }
     text
+}
+
+/// Classes of traffic that have sent something.
+fn push_classes(text: &mut String, report: &StatusReport) {
+    if report.classes.is_empty() {
+        return;
+    }
+    let header = ["CLASS", "PACKETS", "BYTES", "COPIES", "COPIED", "TOO LATE"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(report.classes.iter().map(|(name, class)| {
+        vec![
+            printable(name),
+            class.packets.to_string(),
+            bytes(class.bytes),
+            class.copies.to_string(),
+            bytes(class.copied_bytes),
+            class.expired.to_string(),
+        ]
+    }));
+    push_table(text, &rows);
 }
 
 /// A proxy's connections, the ones that move most first.

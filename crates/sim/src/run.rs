@@ -9,7 +9,7 @@
 mod graph;
 mod phase;
 
-use pleach_core::{endpoint::Endpoint, sched::Policy};
+use pleach_core::{class::Class, endpoint::Endpoint, sched::Policy};
 use rayon::prelude::*;
 use serde::Deserialize as _;
 
@@ -30,6 +30,17 @@ pub trait Program: Sync {
     /// # Errors
     /// What is wrong with it, in one line.
     fn policy(&self, scheduler: &toml::Table) -> Result<Policy<String>, String>;
+
+    /// The classes of traffic that sections `[[class]]` describe.
+    ///
+    /// # Errors
+    /// What is wrong with them, in one line.
+    fn classes(&self, classes: &[toml::Table]) -> Result<Vec<Class>, String> {
+        match classes {
+            [] => Ok(Vec::new()),
+            [_, ..] => Err("no [[tunnel.class]] can be read here".to_owned()),
+        }
+    }
 
     /// The answer to `status --json` of the daemon at `end`.
     fn status(&self, end: End, policy: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value;
@@ -60,7 +71,7 @@ pub enum RunError {
         /// What the scenario says, and what there is.
         error: UnknownCongestionControl,
     },
-    /// `[tunnel]` has no such policy, or the policy no such keys.
+    /// `[tunnel]` has no such policy, or the policy no such keys; or a class is wrong.
     #[error("[tunnel]: {0}")]
     Policy(String),
     /// A datagram of some traffic does not fit a packet; the simulator does not fragment.

@@ -43,6 +43,10 @@
 //! outer = "v4"                   # or "v6"
 //! mtu = 1400
 //! compression = true             # of inner headers
+//! [[tunnel.class]]               # as [[class]] of the daemons' configuration
+//! name = "video"
+//! ports = 5004
+//! deadline = "200ms"
 //!
 //! [tcp]
 //! recovery = "rack"              # or "dupack": three duplicate acknowledgements (RFC 6675), as before RACK
@@ -303,6 +307,8 @@ pub struct TunnelSpec {
     pub outer: Family,
     /// Whether headers of inner packets are compressed.
     pub compression: bool,
+    /// Classes of traffic, each with its keys as they stand in the file: `[[class]]` of both daemons.
+    pub classes: Vec<toml::Table>,
 }
 
 /// One kind of traffic.

@@ -6,6 +6,8 @@
 
 #[path = "engine/awi.rs"]
 mod awi;
+#[path = "engine/classes.rs"]
+mod classes;
 #[path = "engine/clients.rs"]
 mod clients;
 #[path = "engine/faults.rs"]

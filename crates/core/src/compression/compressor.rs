@@ -63,7 +63,7 @@ impl Compressor {
 
     /// Leaves out of `packet`, a packet of the flow `hash`, what the other end knows.
     pub fn compress(&mut self, now: Instant, hash: u64, packet: &mut PacketBuf) {
-        let Some(headers) = Headers::of(packet.as_slice()) else {
+        let Some(headers) = Headers::of(packet) else {
             return;
         };
         if self.flows.is_empty() {

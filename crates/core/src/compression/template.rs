@@ -1,6 +1,6 @@
 //! The headers of a packet: which bytes they are, which of them follow from others, and a template of them.
 
-use crate::packet::PacketView;
+use crate::packet::PacketBuf;
 
 /// Longest headers that are compressed: IPv6 and TCP with all options.
 pub const MAX_HEADERS_BYTES: usize = 100;
@@ -24,8 +24,9 @@ pub(super) struct Headers {
 
 impl Headers {
     /// Those of `packet`, a whole IP packet; `None` if they cannot be put together again from what would travel.
-    pub(super) fn of(packet: &[u8]) -> Option<Self> {
-        let view = PacketView::parse(packet).ok()?;
+    pub(super) fn of(packet: &PacketBuf) -> Option<Self> {
+        let view = packet.view().ok()?;
+        let packet = packet.as_slice();
         if view.bytes().len() != packet.len() || view.is_fragment() {
             return None;
         }
@@ -167,9 +168,12 @@ impl Template {
 
     /// Whether packets with these headers need nothing beside the bytes that travel.
     pub(super) fn agrees_with(&self, headers: &Headers) -> bool {
-        self.headers.len == headers.len
-            && (0..headers.len)
-                .all(|i| (headers.bytes[i] ^ self.headers.bytes[i]) & self.fixed[i] == 0)
+        // Behind the headers all bytes are zero. Over all of them and without a branch: this is done for every packet.
+        let pairs = self.headers.bytes.iter().zip(&headers.bytes);
+        let differences = pairs
+            .zip(&self.fixed)
+            .fold(0, |all, ((a, b), fixed)| all | ((a ^ b) & fixed));
+        self.headers.len == headers.len && differences == 0
     }
 
     /// Writes the bytes of `headers` that travel to `out`; how many.

@@ -195,6 +195,13 @@ impl Health {
         self.response_time.max(silence).max(MIN_SUSPECT)
     }
 
+    /// Whether silence has lasted half as long with something outstanding.
+    #[must_use]
+    pub fn is_silent(&self, now: Instant) -> bool {
+        self.outstanding_since
+            .is_some_and(|since| now.since(since) * 2 > self.suspect_timeout())
+    }
+
     /// The transition that time alone will bring, and when.
     fn transition(&self) -> Option<(Instant, State)> {
         let down_timeout = DOWN_AFTER.max(self.suspect_timeout().saturating_mul(2));

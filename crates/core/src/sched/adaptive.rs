@@ -12,6 +12,7 @@
 //!   would hold flows up in its queue. So the paths beside the quickest are searched with copies of a large flow's
 //!   packets, which the receiver drops, and carry packets of their own up to what they have shown. What a path may spend
 //!   on copies is limited (`COPIES`).
+//! - **Deadlines.** What has to be in time is placed by that (`urgent`).
 //! - **Repair.** Lost packets are sent again ([`super::AnyScheduler::repairs`]).
 
 use core::time::Duration;
@@ -22,6 +23,8 @@ use crate::{
     time::Instant,
     units::{Bitrate, Bytes},
 };
+
+mod urgent;
 
 /// The default policy. Waits if only paths that would hurt are ready, or a better one will be soon.
 #[derive(Clone, Debug)]
@@ -136,6 +139,9 @@ impl Scheduler for Adaptive {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         for path in paths {
             self.lines[slot(path)].update(now, path, likely_rate(path));
+        }
+        if let Some(urgency) = packet.urgency {
+            return self.pick_urgent(now, paths, packet, urgency);
         }
         let is_large = !packet.is_expendable && self.count(now, packet);
         let last = self.flow_of(packet).and_then(|flow| flow.path);
@@ -339,7 +345,7 @@ mod tests {
     use super::*;
 
     /// Paths of (Mbit/s, milliseconds beyond the quickest).
-    fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
+    pub(super) fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
         let mut paths = ready_paths(lines.len());
         for (path, (mbps, ms)) in paths.iter_mut().zip(lines) {
             path.rate = Some(Bitrate::from_mbps(*mbps));

@@ -55,6 +55,7 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
         jitter: Duration::ZERO,
         is_searching: false,
         loss_ppm: 0,
+        is_silent: false,
         in_flight: Bytes::ZERO,
         staged: Bytes::ZERO,
     })
@@ -68,6 +69,7 @@ pub(super) fn packet() -> PacketInfo {
         flow_hash: 7,
         is_expendable: false,
         backlog: Bytes::ZERO,
+        urgency: None,
     }
 }
 
@@ -112,6 +114,7 @@ impl World {
                 path.queue_delay = Duration::from_micros(rng.below(50_000));
                 path.is_searching = rng.chance(0.5);
                 path.loss_ppm = u32::try_from(rng.below(50_000)).expect("small");
+                path.is_silent = rng.chance(0.1);
             }
         }
         if !self.paths.iter().any(|path| path.ready) {
@@ -126,6 +129,12 @@ impl World {
             flow_hash: rng.below(20) << 50,
             is_expendable: rng.chance(0.1),
             backlog: Bytes::new(rng.below(3) * rng.below(50_000)),
+            urgency: rng.chance(0.2).then(|| Urgency {
+                left: Duration::from_micros(rng.below(400_000)),
+                duplicate: [Duplicate::Never, Duplicate::Auto, Duplicate::Always]
+                    [usize::try_from(rng.below(3)).expect("small")],
+                is_small: rng.chance(0.5),
+            }),
         }
     }
 }

@@ -14,7 +14,7 @@
 use super::{Shared, Tunnel};
 use crate::{
     ids::PathId,
-    packet::{PacketBuf, PacketView},
+    packet::PacketBuf,
     path::{Path, sender::Numbered},
     time::Instant,
 };
@@ -46,7 +46,7 @@ impl Detours {
         if path.is_none() && self.wanted.is_empty() {
             return;
         }
-        let Ok(view) = PacketView::parse(packet.as_slice()) else {
+        let Ok(view) = packet.view() else {
             return;
         };
         if view.protocol() != Some(TCP) || view.is_pure_ack() {
@@ -90,7 +90,7 @@ impl Detours {
         if self.wanted.is_empty() {
             return None;
         }
-        let view = PacketView::parse(packet.as_slice()).ok()?;
+        let view = packet.view().ok()?;
         self.of(now, view.conversation_hash())
     }
 }

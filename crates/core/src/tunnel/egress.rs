@@ -11,17 +11,16 @@
 
 use core::time::Duration;
 
-use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT};
+use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT, lanes::Lane};
 use crate::{
     counters::DropReason,
     ids::{PathId, Seq},
-    packet::PacketView,
     path::{
         Path,
         sender::{Numbered, Origin},
     },
     queue::Queued,
-    sched::{PacketInfo, PathView, Pick, Scheduler},
+    sched::{PathView, Pick, Scheduler},
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
@@ -61,6 +60,7 @@ impl Tunnel {
 
     fn send_packets(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
         let mut is_held_back = self.view_paths(now);
+        let mut blocked = [false; Lane::ALL.len()];
         self.send_staged(now, out, shared);
         while !out.is_full() && !self.staged.is_full() {
             if !self.views.iter().any(|view| view.ready) {
@@ -74,39 +74,29 @@ impl Tunnel {
             if self.send_symbol(now, out, shared) {
                 continue;
             }
-            let (numbered, is_reinjected) =
-                if let Some(numbered) = self.next_reinjected(now, shared) {
-                    (numbered, true)
-                } else if let Some(numbered) = self.waiting.take() {
-                    (numbered, false)
-                } else if let Some(queued) = self.dequeue(now, shared) {
-                    let numbered = self.number(now, queued);
-                    self.protect(&numbered);
-                    (numbered, false)
-                } else {
-                    return;
-                };
-            let info = PacketInfo {
-                len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD),
-                flow_hash: numbered.flow_hash,
-                is_expendable: numbered.is_expendable,
-                backlog: self.queue.bytes(),
+            let (lane, numbered) = if let Some(numbered) = self.next_reinjected(now, shared) {
+                (None, numbered)
+            } else if let Some((lane, numbered)) = self.next_of_lanes(now, blocked, shared) {
+                (Some(lane), numbered)
+            } else {
+                return;
             };
+            let is_reinjected = lane.is_none();
             if let Some(index) = self.detour_of(now, &numbered) {
                 self.send_once(now, index, numbered, is_reinjected, out, shared);
                 continue;
             }
-            match self.scheduler.pick(now, &self.views, &info) {
+            match self.pick(now, lane, &numbered) {
                 Pick::Wait => {
                     self.wait_until = Some(now + WAIT);
-                    if is_reinjected {
+                    let Some(lane) = lane else {
                         self.reinject.push_front(numbered);
-                    } else {
-                        self.waiting = Some(numbered);
-                    }
-                    return;
+                        return;
+                    };
+                    self.lanes.put_back(lane, numbered);
+                    blocked[lane as usize] = true;
                 }
-                Pick::One(index) if !self.views[index].ready => {
+                Pick::One(index) if self.scheduler.looks_ahead() && !self.views[index].ready => {
                     self.stage(index, numbered, is_reinjected)
                 }
                 Pick::One(index) => {
@@ -123,6 +113,7 @@ impl Tunnel {
                     times,
                 } => {
                     self.send_shadows(now, copies, times, &numbered, out, shared);
+                    self.charge_copies(copies, &numbered);
                     self.send_once(now, index, numbered, is_reinjected, out, shared);
                 }
                 Pick::Copies(set) => {
@@ -137,6 +128,10 @@ impl Tunnel {
         loop {
             let numbered = self.reinject.pop_front()?;
             let is_old = |origin: Origin| now.since(origin.sent_at) > REINJECT_WITHIN;
+            if self.is_too_late(now, numbered.packet.mark()) {
+                self.give_up(numbered.packet, shared);
+                continue;
+            }
             if !numbered.origin.is_some_and(is_old) {
                 return Some(numbered);
             }
@@ -223,8 +218,8 @@ impl Tunnel {
             is_kept: true,
         };
         for index in (0..self.views.len()).filter(|index| set & (1 << index) != 0) {
-            for _ in 0..times {
-                if !self.views[index].ready {
+            for time in 0..times {
+                if time > 0 && !self.views[index].ready {
                     break;
                 }
                 let Some(len) = self.seal(now, index, numbered, flags, out) else {
@@ -321,21 +316,15 @@ impl Tunnel {
         view.ready = path.pacer.can_send(now);
     }
 
-    fn dequeue(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Queued> {
-        self.queue.dequeue(now, |packet, reason| {
-            shared.drops.add(DropReason::from(reason), 1);
-            shared.pool.recycle(packet);
-        })
-    }
-
-    /// Gives a packet its place in the association's order and in its flow's, in which acknowledgements have none.
-    fn number(&mut self, now: Instant, mut queued: Queued) -> Numbered {
+    /// Gives a packet its place in the association's order and in its flow's, in which acknowledgements have none, nor has
+    /// what its class says needs no order.
+    pub(super) fn number(&mut self, now: Instant, mut queued: Queued) -> Numbered {
         if self.flows.is_empty() {
             self.flows.resize(FLOW_BUCKETS, 0);
         }
         let global_seq = self.next_global;
         self.next_global = global_seq.plus(1);
-        let view = PacketView::parse(queued.packet.as_slice());
+        let view = queued.packet.view();
         let is_pure_ack = view.is_ok_and(|view| view.is_pure_ack());
         let conversation = match view {
             Ok(view) if is_pure_ack && !self.detours.is_empty() => Some(view.conversation_hash()),
@@ -356,18 +345,10 @@ impl Tunnel {
                 packet: queued.packet,
             };
         }
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "reduced to a bucket number"
-        )]
-        let bucket = queued.flow_hash as usize % FLOW_BUCKETS;
-        let previous = core::mem::replace(&mut self.flows[bucket], u64::from(global_seq.0) + 1);
-        let flow_step = match previous
-            .checked_sub(1)
-            .and_then(|seq| u32::try_from(seq).ok())
-        {
-            Some(previous) => u16::try_from(global_seq.distance_from(Seq(previous))).unwrap_or(0),
-            None => 0,
+        let flow_step = if self.is_ordered(&queued.packet) {
+            self.flow_step(queued.flow_hash, global_seq)
+        } else {
+            0
         };
         Numbered {
             global_seq,
@@ -377,6 +358,21 @@ impl Tunnel {
             detour: None,
             origin: None,
             packet: queued.packet,
+        }
+    }
+
+    /// How far before `global_seq` the flow's last packet was; 0 if that is too far or there was none.
+    fn flow_step(&mut self, flow_hash: u64, global_seq: Seq) -> u16 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "reduced to a bucket number"
+        )]
+        let bucket = flow_hash as usize % FLOW_BUCKETS;
+        let previous = core::mem::replace(&mut self.flows[bucket], u64::from(global_seq.0) + 1);
+        let previous = previous.checked_sub(1);
+        match previous.and_then(|seq| u32::try_from(seq).ok()) {
+            Some(previous) => u16::try_from(global_seq.distance_from(Seq(previous))).unwrap_or(0),
+            None => 0,
         }
     }
 
@@ -406,6 +402,12 @@ impl Tunnel {
             .filter(in_use)
             .filter_map(|path| path.rtt.min())
             .min();
+        self.least_delay = least_rtt.unwrap_or_default() / 2;
+        let soonest = |path: &Path| {
+            let rtt = path.rtt.min()?;
+            Some(rtt / 2 + path.rate_control.queue(now) + path.rate_control.jitter())
+        };
+        self.soonest = self.paths().filter(in_use).filter_map(soonest).min();
         views.extend(self.paths().map(|path| {
             let usable = path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
             PathView {
@@ -431,6 +433,7 @@ impl Tunnel {
                 jitter: path.rate_control.jitter(),
                 is_searching: path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(0),
+                is_silent: path.health.is_silent(now),
                 in_flight: path.sender.in_flight(),
                 staged: self.staged.bytes(path.id),
             }

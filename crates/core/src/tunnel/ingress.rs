@@ -12,7 +12,7 @@ use super::{Shared, Tunnel, fec::IN_HEADER};
 use crate::{
     counters::DropReason,
     ids::Seq,
-    packet::{self, PacketBuf, PacketView},
+    packet::{self, PacketBuf},
     path::{Path, delay::RelativeDelay, health::LinkEvent, link::Link, receiver::DataArrival},
     resequencer::{Arrival, LONGEST_HOLD, Verdict, Way},
     role::Role,
@@ -167,7 +167,7 @@ impl Tunnel {
         if is_congested {
             packet::mark_congested(packet.as_mut_slice());
         }
-        let checked = match PacketView::parse(packet.as_slice()) {
+        let checked = match packet.parse() {
             Err(_) => Err(DropReason::NotIp),
             Ok(view) if !is_source_allowed(view.source()) => Err(DropReason::SourceNotAllowed),
             Ok(view) => Ok(view.bytes().len()),

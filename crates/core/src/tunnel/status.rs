@@ -4,6 +4,7 @@ use core::{net::SocketAddr, time::Duration};
 
 use super::Tunnel;
 use crate::{
+    class::ClassCounts,
     ids::PathId,
     path::health::State,
     resequencer,
@@ -70,6 +71,8 @@ pub struct TunnelStatus {
     pub symbols: [u64; 2],
     /// Lost packets that were computed from repair symbols.
     pub recovered: u64,
+    /// Classes of traffic by name, with what was sent of each.
+    pub classes: Vec<(String, ClassCounts)>,
 }
 
 impl Tunnel {
@@ -100,12 +103,18 @@ impl Tunnel {
             held: self.resequencer.held_len(),
             hold_p95: self.resequencer.hold_p95(),
             resequencer: *self.resequencer.stats(),
-            queued: self.queue.len(),
+            queued: self.queue.len() + self.lanes.len(),
             packets_in: self.counts.packets_in,
             packets_out: self.counts.packets_out,
             reinjected: self.counts.reinjected,
             symbols: [self.counts.symbols_out, self.counts.symbols_in],
             recovered: self.counts.recovered,
+            classes: {
+                let counts = self.lanes.classifier.counts();
+                counts
+                    .map(|(name, counts)| (name.to_owned(), counts))
+                    .collect()
+            },
         }
     }
 }

@@ -288,7 +288,11 @@ fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
 fn scheduler_section(tunnel: &TunnelSpec) -> anyhow::Result<String> {
     let mut table = tunnel.policy_keys.clone();
     table.insert("policy".to_owned(), tunnel.policy.clone().into());
-    Ok(format!("[scheduler]\n{}", toml::to_string(&table)?))
+    let mut text = format!("[scheduler]\n{}", toml::to_string(&table)?);
+    for class in &tunnel.classes {
+        write!(text, "\n[[class]]\n{}", toml::to_string(class)?)?;
+    }
+    Ok(text)
 }
 
 fn link_sections(tunnel: &TunnelSpec, links: &[&LinkSpec]) -> String {

@@ -283,6 +283,11 @@ impl<'a> Value<'a> {
         text.parse().map_err(|_| self.expected(what, remedy))
     }
 
+    /// Whether this value is an array.
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.value, DeValue::Array(_))
+    }
+
     /// The elements of this array of 1 to `max` values.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! A table of mistakes, each with the line it yields; and what good files come out as.
 
+use core::time::Duration;
 use std::{fs, os::unix::fs::PermissionsExt};
 
+use pleach_core::class::{Duplicate, Service};
 use tempfile::TempDir;
 
 use super::*;
@@ -121,7 +123,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
         "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
-        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link)";
+        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, class)";
     "unknown key with odd characters": CLIENT, "weight = 64" => "\"we\\night\" = 64",
         "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
     "table of the other mode": GATEWAY, "[scheduler]" => "[gateway]\n[scheduler]",
@@ -290,6 +292,24 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:7: [tunnel] compression: expected true or false, found 1; remedy: write true, or remove it";
     "mtu too large": CLIENT, "mtu = 1400" => "mtu = 9001",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 9001; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
+    "class without a match": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\ndeadline = \"1s\"",
+        "f.toml:24: [[class]] name: says nothing of which packets it is of; remedy: add one or more of: dscp, protocol, ports, from, to, max_size, max_rate";
+    "class with an unknown key": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nport = 5004",
+        "f.toml:25: [[class]] port: unknown key; remedy: the nearest known key is `ports` (others here: name, dscp, protocol, from, to, max_size, max_rate, deadline, ordered, duplicate, share, links)";
+    "class with a bad code point": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\ndscp = [46, \"af51\"]",
+        "f.toml:25: [[class]] dscp: expected a code point: 0 to 63, \"ef\", \"va\", \"cs0\" to \"cs7\", or \"af11\" to \"af43\", found \"af51\"; remedy: write for example \"ef\"";
+    "class with ports the wrong way round": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = \"9-3\"",
+        "f.toml:25: [[class]] ports: expected a port, or two with a hyphen, the lower first, found \"9-3\"; remedy: write for example 5060, or \"16384-32767\"";
+    "class with a deadline of no use": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\ndeadline = \"1ms\"",
+        "f.toml:26: [[class]] deadline: expected a duration from \"10ms\" to \"10s\", found \"1ms\"; remedy: write for example \"200ms\"";
+    "copies without a deadline": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\nduplicate = \"auto\"",
+        "f.toml:26: [[class]] duplicate: only packets with a deadline are sent twice; remedy: add for example deadline = \"200ms\"";
+    "share without copies": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\nshare = 10",
+        "f.toml:26: [[class]] share: says what copies may cost, and there are none; remedy: add duplicate = \"auto\", or remove it";
+    "class on a link there is not": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\nlinks = [\"dsl\", \"sat\"]",
+        "f.toml:26: [[class]] links: no link is called \"sat\"; remedy: write the name of a [[link]]: dsl, lte";
+    "two classes of one name": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\n[[class]]\nname = \"v\"\nports = 8",
+        "f.toml:27: [[class]] name: there are two classes called \"v\"; remedy: give one of them another name";
     "control relative": CLIENT, "\"/run/pleach/pleach0.sock\"" => "\"pleach0.sock\"",
         "f.toml:6: [tunnel] control: expected an absolute path of at most 107 bytes, found \"pleach0.sock\"; remedy: write for example \"/run/pleach/pleach0.sock\"";
 };
@@ -350,6 +370,36 @@ fn a_client_file_comes_out_typed() {
     assert_eq!((lte.cost, lte.weight), (Cost::Standby, 1));
     assert_eq!(lte.upload, Some(Bitrate::from_mbps(20)));
     assert_eq!(loaded.device_places[1].line, Some(21));
+}
+
+#[test]
+fn classes_come_out_typed() {
+    let text = format!(
+        "{GATEWAY}[[class]]\nname = \"video\"\nprotocol = \"udp\"\nports = [5004, \"6000-6003\"]\n\
+         dscp = [\"af41\", 0]\nto = [\"10.0.0.0/8\"]\nmax_rate = \"20Mbit\"\ndeadline = \"200ms\"\n\
+         ordered = false\nduplicate = \"auto\"\nshare = 15\n[[class]]\nname = \"backup\"\nports = 22\n\
+         links = \"dsl\"\n"
+    );
+    let loaded = Files::new().load(&text).expect("good file");
+    let [video, backup] = loaded.config.classes.as_slice() else {
+        panic!("two classes")
+    };
+    assert_eq!(video.name, "video");
+    assert_eq!(video.matches.protocol, Some(17));
+    assert_eq!(video.matches.ports, [5_004..=5_004, 6_000..=6_003]);
+    assert_eq!(video.matches.dscp, [34, 0]);
+    assert_eq!(video.matches.max_rate, Some(Bitrate::from_mbps(20)));
+    let service = Service {
+        deadline: Some(Duration::from_millis(200)),
+        is_ordered: false,
+        duplicate: Duplicate::Auto,
+        share_percent: 15,
+        links: Vec::new(),
+    };
+    assert_eq!(video.service, service);
+    assert_eq!(backup.service.links, ["dsl"]);
+    assert_eq!(backup.service.deadline, None);
+    assert!(backup.service.is_ordered);
 }
 
 #[test]

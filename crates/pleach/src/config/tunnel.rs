@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use pleach_core::class::Class;
+
 use super::{
-    ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, network, peers,
-    scheduler, secret,
+    ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, classes,
+    network, peers, scheduler, secret,
     source::{ConfigError, Note},
     table::{Table, Value},
 };
@@ -16,7 +18,7 @@ use crate::keys;
 /// The first mistake in it.
 pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     refuse_other_mode(root, "client", &["client"])?;
-    root.allow(&["mode", "tunnel", "scheduler", "gateway", "link"])?;
+    root.allow(&["mode", "tunnel", "scheduler", "gateway", "link", "class"])?;
     let tunnel = root.table(
         "tunnel",
         &[
@@ -48,10 +50,12 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         let remedy = format!("write the name of a [[link]]: {}", names.join(", "));
         return Err(table.wrong(key, format!("no link is called \"{link}\""), &remedy));
     }
+    let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
+    let classes = classes::read(root, (!names.is_empty()).then_some(&names))?;
     let (links, device_places) = links.into_iter().unzip();
     let role = Role::Client(ClientConfig { gateway, links });
     Ok(Loaded {
-        config: common.with_role(role),
+        config: common.with_role(role, classes),
         notes,
         listen_place: None,
         device_places,
@@ -64,7 +68,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
 /// The first mistake in it.
 pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     refuse_other_mode(root, "gateway", &["gateway", "link"])?;
-    root.allow(&["mode", "tunnel", "scheduler", "client"])?;
+    root.allow(&["mode", "tunnel", "scheduler", "client", "class"])?;
     let tunnel = root.table(
         "tunnel",
         &[
@@ -98,8 +102,9 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         nat,
         clients,
     });
+    let classes = classes::read(root, None)?;
     Ok(Loaded {
-        config: common.with_role(role),
+        config: common.with_role(role, classes),
         notes,
         listen_place: Some(listen.place()),
         device_places: Vec::new(),
@@ -127,7 +132,7 @@ struct Common {
 }
 
 impl Common {
-    fn with_role(self, role: Role) -> TunnelConfig {
+    fn with_role(self, role: Role, classes: Vec<Class>) -> TunnelConfig {
         let Self {
             name,
             addresses,
@@ -145,6 +150,7 @@ impl Common {
             mtu,
             compression,
             scheduler,
+            classes,
             role,
         }
     }

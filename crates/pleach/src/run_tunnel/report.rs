@@ -1,6 +1,6 @@
 //! What `pleach status` shows.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use pleach_core::{
     endpoint::Endpoint,
@@ -11,7 +11,8 @@ use pleach_core::{
 };
 
 use crate::control::{
-    ClientStatus, LinkState, LinkStatus, ResequencerStatus, SchedulerStatus, StatusReport,
+    ClassStatus, ClientStatus, LinkState, LinkStatus, ResequencerStatus, SchedulerStatus,
+    StatusReport,
 };
 
 /// What the engine does not know of its daemon.
@@ -41,7 +42,7 @@ pub(crate) fn status(
             .map(|path| link_status(path, device_of(path)))
             .collect()
     };
-    let mut drops: std::collections::BTreeMap<String, u64> = endpoint
+    let mut drops: BTreeMap<String, u64> = endpoint
         .drops()
         .iter()
         .map(|(reason, count)| (reason.name().to_owned(), count))
@@ -86,9 +87,25 @@ pub(crate) fn status(
                 .map(|(_, status)| millis(status.hold_p95))
                 .fold(0.0, f64::max),
         },
+        classes: classes(peers.iter().map(|(_, status)| status)),
         drops,
         ..StatusReport::default()
     }
+}
+
+/// Classes that have sent something, over all peers.
+fn classes<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> BTreeMap<String, ClassStatus> {
+    let mut classes: BTreeMap<String, ClassStatus> = BTreeMap::new();
+    let counted = peers.flat_map(|status| &status.classes);
+    for (name, counts) in counted.filter(|(_, counts)| counts.packets > 0) {
+        let class = classes.entry(name.clone()).or_default();
+        class.packets += counts.packets;
+        class.bytes += counts.bytes.get();
+        class.copies += counts.copies;
+        class.copied_bytes += counts.copied_bytes.get();
+        class.expired += counts.expired;
+    }
+    classes
 }
 
 fn link_status(path: &PathStatus, device: String) -> LinkStatus {

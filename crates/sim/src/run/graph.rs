@@ -14,8 +14,8 @@ use core::{net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use pleach_core::{
-    path::link::Link, rng::Rng, sched::Policy, session::handshake::StaticKeys, time::Instant,
-    wire::control::LinkRole,
+    class::Class, path::link::Link, rng::Rng, sched::Policy, session::handshake::StaticKeys,
+    time::Instant, wire::control::LinkRole,
 };
 
 use crate::{
@@ -50,7 +50,7 @@ impl Graph {
         world: &mut World,
         scenario: &Scenario,
         setup: &Setup,
-        policy: Option<&Policy<String>>,
+        rules: Option<(&Policy<String>, &[Class])>,
         seed: u64,
     ) -> Self {
         let now = world.now();
@@ -59,8 +59,8 @@ impl Graph {
         let distances: Vec<Duration> = places.iter().map(|place| place.distance).collect();
         let (mut client, mut gateway) = (client(scenario, setup), gateway(count, places.len()));
         let common = server(&[SERVER_V4.into(), SERVER_V6.into()]);
-        if let (Some(tunnel), Some(policy)) = (&scenario.tunnel, policy) {
-            let (near, far) = daemons(scenario, setup, tunnel, policy, seed, now);
+        if let (Some(tunnel), Some(rules)) = (&scenario.tunnel, rules) {
+            let (near, far) = daemons(scenario, setup, tunnel, rules, seed, now);
             client.set_daemon(near);
             gateway.set_daemon(far);
         }
@@ -177,7 +177,7 @@ fn daemons(
     scenario: &Scenario,
     setup: &Setup,
     tunnel: &TunnelSpec,
-    policy: &Policy<String>,
+    (policy, classes): (&Policy<String>, &[Class]),
     seed: u64,
     now: Instant,
 ) -> (Daemon, Daemon) {
@@ -196,6 +196,7 @@ fn daemons(
         allowed_ips: vec![everything(Family::V4), everything(Family::V6)],
         mtu: tunnel.mtu,
         compression: tunnel.compression,
+        classes: classes.to_vec(),
         gateway: of_family(tunnel.outer, GATEWAY_V4, GATEWAY_V6),
         uplinks: setup
             .links

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pleach_core::{endpoint::Endpoint, sched::Policy, time::Instant};
+use pleach_core::{class::Class, endpoint::Endpoint, sched::Policy, time::Instant};
 
 use super::{
     PhaseOutcome, Program, RunError,
@@ -35,6 +35,7 @@ pub(super) struct Phase<'a> {
     program: &'a dyn Program,
     /// Of the tunnel, if one runs.
     policy: Option<Policy<String>>,
+    classes: Vec<Class>,
     seed: u64,
 }
 
@@ -51,11 +52,14 @@ impl<'a> Phase<'a> {
             .map(|tunnel| program.policy(&scheduler(tunnel)))
             .transpose()
             .map_err(RunError::Policy)?;
+        let classes = tunnel.map(|tunnel| program.classes(&tunnel.classes));
+        let classes = classes.transpose().map_err(RunError::Policy)?;
         Ok(Self {
             scenario,
             setup,
             program,
             policy,
+            classes: classes.unwrap_or_default(),
             seed: scenario.seed.wrapping_add(u64::from(setup.repeat)),
         })
     }
@@ -67,7 +71,8 @@ impl<'a> Phase<'a> {
         let seconds = scenario.duration.as_secs() + 60;
         let mut world = World::new(START, seconds.saturating_mul(EVENTS_PER_SECOND));
         let (scenario, setup) = (self.scenario, self.setup);
-        let graph = Graph::build(&mut world, scenario, setup, self.policy.as_ref(), self.seed);
+        let rules = self.policy.as_ref().map(|policy| (policy, &*self.classes));
+        let graph = Graph::build(&mut world, scenario, setup, rules, self.seed);
         let mut lead = LEAD;
         if self.policy.is_some() {
             self.wait_for_tunnel(&mut world, &graph)?;

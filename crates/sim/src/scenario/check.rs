@@ -186,7 +186,7 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
     let (policy_keys, own): (toml::Table, toml::Table) = table
         .into_iter()
         .partition(|(key, _)| POLICY_KEYS.contains(&key.as_str()));
-    let known = ["policy", "mtu", "outer", "compression"];
+    let known = ["policy", "mtu", "outer", "compression", "class"];
     if let Some(key) = own.keys().find(|key| !known.contains(&key.as_str())) {
         let remedy = format!(
             "expected {}, or a policy's: {}",
@@ -222,6 +222,7 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         mtu: raw.mtu,
         outer: raw.outer.unwrap_or_default(),
         compression: raw.compression.unwrap_or(true),
+        classes: raw.class,
     })
 }
 

@@ -128,6 +128,8 @@ pub(super) struct Tunnel {
     pub(super) mtu: Option<u16>,
     pub(super) outer: Option<Family>,
     pub(super) compression: Option<bool>,
+    #[serde(default)]
+    pub(super) class: Vec<toml::Table>,
 }
 
 #[derive(Deserialize)]

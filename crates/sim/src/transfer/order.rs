@@ -118,6 +118,7 @@ impl Scheduling {
                     flow_hash: 0,
                     is_expendable: false,
                     backlog: Bytes::ZERO,
+                    urgency: None,
                 };
                 match scheduler.pick(now, &views(lines), &info) {
                     Pick::One(index) => index,
@@ -177,6 +178,7 @@ fn views(lines: &[Line]) -> Vec<PathView> {
         queue_delay: Duration::ZERO,
         jitter: Duration::ZERO,
         is_searching: false,
+        is_silent: false,
         loss_ppm: 0,
         in_flight: Bytes::ZERO,
         staged: Bytes::ZERO,

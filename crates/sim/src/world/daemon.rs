@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use ipnet::IpNet;
 use pleach_core::{
+    class::Class,
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Reach, Side},
     ids::PathId,
     path::link::Link,
@@ -64,6 +65,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) mtu: Option<u16>,
     /// Whether inner headers are compressed.
     pub(crate) compression: bool,
+    /// Classes of traffic.
+    pub(crate) classes: Vec<Class>,
     /// The gateway's address.
     pub(crate) gateway: IpAddr,
     /// A client's links.
@@ -265,6 +268,7 @@ impl Daemon {
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
             compression: config.compression,
+            classes: config.classes.clone(),
             mtu: usize::from(mtu),
             side,
         };

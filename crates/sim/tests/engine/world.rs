@@ -7,6 +7,7 @@ use std::{
 };
 
 use pleach_core::{
+    class::Class,
     counters::{DropReason, Drops},
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Reach, Side},
     ids::PathId,
@@ -92,6 +93,7 @@ pub(crate) struct World {
     busy_until: Vec<[Instant; 2]>,
     pub(crate) rng: Rng,
     policy: Policy<String>,
+    classes: Vec<Class>,
     wire: BTreeMap<(Instant, u64), Flight>,
     sequence: u64,
     timers: BTreeSet<(Instant, usize)>,
@@ -175,6 +177,7 @@ impl World {
             busy_until: vec![[Instant::ZERO; 2]; paths.len()],
             rng: Rng::new(seed),
             policy: policy(policy_name),
+            classes: Vec::new(),
             wire: BTreeMap::new(),
             sequence: 0,
             timers: BTreeSet::new(),
@@ -200,6 +203,15 @@ impl World {
                 timer: None,
             });
         }
+        world
+    }
+
+    /// One client under `adaptive`, with classes of traffic at both ends.
+    pub(crate) fn with_classes(paths: &[PathModel], classes: Vec<Class>, seed: u64) -> Self {
+        let mut world = Self::new(1, paths, "adaptive", seed);
+        world.classes = classes;
+        world.restart(0);
+        world.restart(1);
         world
     }
 
@@ -252,6 +264,7 @@ impl World {
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
             compression: true,
+            classes: self.classes.clone(),
             mtu: 1400,
             side,
         };

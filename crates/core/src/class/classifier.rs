@@ -1,0 +1,192 @@
+//! Finds a packet's class.
+
+use core::time::Duration;
+
+use super::{
+    Class, ClassId, Duplicate, MAX_CLASSES, Match, Service,
+    flows::{Flows, Known},
+};
+use crate::{
+    packet::PacketView,
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+/// The classes of one end, what they have sent, and what they may spend on copies.
+#[derive(Debug, Default)]
+pub struct Classifier {
+    classes: Vec<Served>,
+    /// The place of the class of what is voice.
+    voice: Option<usize>,
+    flows: Flows,
+}
+
+#[derive(Debug)]
+struct Served {
+    class: Class,
+    counts: ClassCounts,
+    /// What copies may cost now, in hundredths of a byte.
+    credit: u64,
+}
+
+/// What has become of a class's packets at the sending end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounts {
+    /// Packets, copies not among them.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: Bytes,
+    /// Copies.
+    pub copies: u64,
+    /// Their bytes.
+    pub copied_bytes: Bytes,
+    /// Packets dropped because they could not have come in time.
+    pub expired: u64,
+}
+
+/// What a packet's class is, and whether its flow is small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Which class.
+    pub id: ClassId,
+    /// Whether its flow sends less than 2 Mbit/s.
+    pub is_small: bool,
+}
+
+impl Classifier {
+    /// Of these classes, in this order, at most [`MAX_CLASSES`] less one; what comes after those is left out. With
+    /// `recognises_voice`, voice that fits none of them has a class of its own.
+    #[must_use]
+    pub fn new(classes: Vec<Class>, recognises_voice: bool) -> Self {
+        let mut classes = classes;
+        classes.truncate(MAX_CLASSES - 1);
+        let voice = recognises_voice.then_some(classes.len());
+        classes.extend(voice.map(|_| voice_class()));
+        let served = |class| Served {
+            class,
+            counts: ClassCounts::default(),
+            credit: 0,
+        };
+        Self {
+            classes: classes.into_iter().map(served).collect(),
+            voice,
+            flows: Flows::default(),
+        }
+    }
+
+    /// The class of a packet of the flow `flow_hash`; `None` if it is of none. To be called once for each packet.
+    pub fn find(&mut self, now: Instant, packet: &PacketView<'_>, flow_hash: u64) -> Option<Found> {
+        if self.classes.is_empty() {
+            return None;
+        }
+        let len = packet.bytes().len();
+        let flow = self.flows.count(now, flow_hash, len);
+        let voice = self.voice.filter(|_| is_voice(packet, flow));
+        let configured = &self.classes[..self.voice.unwrap_or(self.classes.len())];
+        let mut classes = configured.iter();
+        let fits = classes.position(|served| served.class.matches.fits(packet, flow));
+        let fits = fits.or(voice)?;
+        let served = &mut self.classes[fits];
+        served.counts.packets += 1;
+        served.counts.bytes += Bytes::of_len(len);
+        let earned = len as u64 * u64::from(served.class.service.share_percent);
+        served.credit = (served.credit + earned).min(BURST_CENTIBYTES.max(earned));
+        Some(Found {
+            id: ClassId(u8::try_from(fits).ok()?),
+            is_small: flow.rate() < SMALL,
+        })
+    }
+
+    /// How packets of a class are served.
+    #[must_use]
+    pub fn service(&self, id: ClassId) -> Option<&Service> {
+        let served = self.classes.get(usize::from(id.0))?;
+        Some(&served.class.service)
+    }
+
+    /// Whether packets of a class are to take certain links.
+    #[must_use]
+    pub fn is_pinned(&self, id: ClassId) -> bool {
+        self.service(id)
+            .is_some_and(|service| !service.links.is_empty())
+    }
+
+    /// Whether a copy of `len` bytes may be sent.
+    #[must_use]
+    pub fn may_copy(&self, id: ClassId, len: usize) -> bool {
+        let served = self.classes.get(usize::from(id.0));
+        served.is_some_and(|served| served.credit >= len as u64 * 100)
+    }
+
+    /// A copy of `len` bytes was sent.
+    pub fn on_copied(&mut self, id: ClassId, len: usize) {
+        if let Some(served) = self.classes.get_mut(usize::from(id.0)) {
+            served.credit = served.credit.saturating_sub(len as u64 * 100);
+            served.counts.copies += 1;
+            served.counts.copied_bytes += Bytes::of_len(len);
+        }
+    }
+
+    /// A packet was dropped because it could not have come in time.
+    pub fn on_expired(&mut self, id: ClassId) {
+        if let Some(served) = self.classes.get_mut(usize::from(id.0)) {
+            served.counts.expired += 1;
+        }
+    }
+
+    /// Every class by name, with what it has sent.
+    pub fn counts(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
+        let classes = self.classes.iter();
+        classes.map(|served| (served.class.name.as_str(), served.counts))
+    }
+}
+
+impl Match {
+    fn fits(&self, packet: &PacketView<'_>, flow: Known) -> bool {
+        let is_of = |nets: &[ipnet::IpNet], address: core::net::IpAddr| {
+            nets.is_empty() || nets.iter().any(|net| net.contains(&address))
+        };
+        let has_port = |ports: [u16; 2]| {
+            let mut ranges = self.ports.iter();
+            ranges.any(|range| ports.iter().any(|port| range.contains(port)))
+        };
+        (self.dscp.is_empty() || self.dscp.contains(&packet.dscp()))
+            && (self.protocol.is_none() || self.protocol == packet.protocol())
+            && (self.ports.is_empty() || packet.ports().is_some_and(has_port))
+            && is_of(&self.from, packet.source())
+            && is_of(&self.to, packet.destination())
+            && self.max_size.is_none_or(|max| packet.bytes().len() <= max)
+            && self.max_rate.is_none_or(|max| flow.rate() <= max)
+    }
+}
+
+/// Whether a packet is voice by its code point, or its flow by its shape.
+fn is_voice(packet: &PacketView<'_>, flow: Known) -> bool {
+    let is_marked = VOICE_DSCP.contains(&packet.dscp());
+    is_marked || packet.protocol() == Some(UDP) && flow.is_like_voice()
+}
+
+/// The class of voice that the user has not described.
+fn voice_class() -> Class {
+    Class {
+        name: "voice".to_owned(),
+        matches: Match::default(),
+        service: Service {
+            deadline: Some(VOICE_DEADLINE),
+            is_ordered: false,
+            duplicate: Duplicate::Auto,
+            share_percent: 100,
+            links: Vec::new(),
+        },
+    }
+}
+
+/// Below this a flow is small: sending it twice costs little.
+const SMALL: Bitrate = Bitrate::from_mbps(2);
+/// What a class may save for copies: 64 KiB.
+const BURST_CENTIBYTES: u64 = 64 * 1024 * 100;
+/// EF (RFC 3246) and VOICE-ADMIT (RFC 5865).
+const VOICE_DSCP: [u8; 2] = [46, 44];
+/// What is later is of no use to a conversation (ITU-T G.114).
+const VOICE_DEADLINE: Duration = Duration::from_millis(400);
+const UDP: u8 = 17;

@@ -1,0 +1,239 @@
+//! Packets with a deadline: in time, and not as early as can be.
+//!
+//! *Algorithm.* Of the paths that bring a packet in time even if they are as late as they sometimes are (twice the jitter,
+//! and a repair where they lose), the earliest. If the quickest are not ready, the packet waits for them as long as what
+//! waits behind it does not use up a quarter of the time left; then it takes the later ones, which is what they are good
+//! for: a packet that is in time gains nothing by being earlier, and the one behind it needs the place. What no path brings
+//! in time for sure goes where it probably is in time, once the others have no room for it.
+//!
+//! A second path gets a copy as the packet's class asks ([`crate::class::Duplicate`]), if it would be in time there.
+//!
+//! Source: `docs/algorithms.md` section 3.4, with PDC (2013): the later packets go where the delay is.
+
+use core::time::Duration;
+
+use super::{Adaptive, MAX_WAIT, SHORT_QUEUE, arrival, penalty};
+use crate::{
+    class::Duplicate,
+    sched::{PacketInfo, PathView, Pick, Urgency, slot},
+    time::Instant,
+};
+
+/// A path that is ready.
+#[derive(Clone, Copy)]
+struct Candidate {
+    index: usize,
+    /// When the packet would probably be there, and when it would be for sure.
+    probably: Instant,
+    surely: Instant,
+}
+
+impl Adaptive {
+    /// Places a packet that has to be in time. The lines know the paths as they are now.
+    pub(super) fn pick_urgent(
+        &mut self,
+        now: Instant,
+        paths: &[PathView],
+        packet: &PacketInfo,
+        urgency: Urgency,
+    ) -> Pick {
+        let limit = now + urgency.left;
+        let usable = |path: &&PathView| path.usable;
+        let quickest = paths.iter().filter(usable);
+        let quickest = quickest
+            .min_by_key(|path| path.extra_delay)
+            .map(|path| path.id);
+        // What is being searched carries what it has shown, while that makes no queue.
+        let is_open = |path: &PathView| {
+            let is_shown = path.rate.is_some() && path.queue_delay < SHORT_QUEUE;
+            !path.is_searching || is_shown || quickest == Some(path.id)
+        };
+        let mut best: Option<Candidate> = None;
+        let mut awaited: Option<Instant> = None;
+        let mut has_room = false;
+        for (index, path) in paths.iter().enumerate() {
+            if !path.usable || !is_open(path) {
+                continue;
+            }
+            let line = &self.lines[slot(path)];
+            let risk = penalty(path) + path.jitter * 2;
+            if path.ready {
+                let probably = arrival(line, now, path, packet.len);
+                let candidate = Candidate {
+                    index,
+                    probably,
+                    surely: probably + risk,
+                };
+                if best.is_none_or(|best| candidate.rank(limit) < best.rank(limit)) {
+                    best = Some(candidate);
+                }
+                continue;
+            }
+            let surely = line.drained_at(now, packet.len) + path.extra_delay + risk;
+            if surely > limit {
+                continue;
+            }
+            // As long as the rest of what waits is through in good time as well.
+            let patience = MAX_WAIT.max(urgency.left / 4);
+            if line.drained_at(now, packet.len + packet.backlog) <= now + patience {
+                awaited = Some(awaited.map_or(surely, |earliest: Instant| earliest.min(surely)));
+            }
+            has_room |= line.drained_at(now, packet.len + packet.backlog) <= now + urgency.left / 2;
+        }
+        let Some(best) = best else {
+            return Pick::Wait;
+        };
+        let is_better_awaited = awaited.is_some_and(|awaited| awaited < best.surely);
+        // Nothing is lost by waiting if that is late for sure; if it is so perhaps, while there is room elsewhere.
+        if is_better_awaited || best.surely > limit && has_room {
+            return Pick::Wait;
+        }
+        self.lines[slot(&paths[best.index])].on_sent(now, packet.len);
+        match self.copy_of(now, paths, packet, urgency, best.index) {
+            Some(second) => Pick::Shadowed {
+                index: best.index,
+                copies: 1 << second,
+                times: 1,
+            },
+            None => Pick::One(best.index),
+        }
+    }
+
+    /// The path of a second copy of a packet on `paths[index]`, if there is to be one.
+    fn copy_of(
+        &mut self,
+        now: Instant,
+        paths: &[PathView],
+        packet: &PacketInfo,
+        urgency: Urgency,
+        index: usize,
+    ) -> Option<usize> {
+        let first = &paths[index];
+        let repaired = first.smoothed_rtt.unwrap_or_default() * 3 / 2 + REPORTED_WITHIN;
+        let is_wanted = match urgency.duplicate {
+            Duplicate::Never => false,
+            Duplicate::Always => true,
+            Duplicate::Auto => {
+                let is_lossy = first.loss_ppm > LOSSY_PPM && repaired > urgency.left;
+                urgency.is_small || first.is_silent || is_lossy
+            }
+        };
+        if !is_wanted {
+            return None;
+        }
+        let limit = now + urgency.left;
+        let others = paths.iter().enumerate().take(16);
+        let others = others.filter(|(other, path)| *other != index && path.ready);
+        let when = |path: &PathView| arrival(&self.lines[slot(path)], now, path, packet.len);
+        let others = others.map(|(other, path)| (when(path), other));
+        let (_, second) = others.filter(|(at, _)| *at <= limit).min()?;
+        self.lines[slot(&paths[second])].on_sent(now, packet.len);
+        Some(second)
+    }
+}
+
+impl Candidate {
+    /// Less is better: surely in time, probably in time, earlier.
+    fn rank(&self, limit: Instant) -> (bool, bool, Instant) {
+        (self.surely > limit, self.probably > limit, self.surely)
+    }
+}
+
+/// A path that loses more is worth copies.
+const LOSSY_PPM: u32 = 3_000;
+/// A loss is told after so long.
+const REPORTED_WITHIN: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::paths_of, *};
+    use crate::{
+        sched::{Scheduler as _, tests::packet},
+        units::Bytes,
+    };
+
+    /// A packet with `left_ms` until it is of no use and `backlog` bytes behind it.
+    fn urgent(left_ms: u64, backlog: u64, duplicate: Duplicate) -> PacketInfo {
+        PacketInfo {
+            backlog: Bytes::new(backlog),
+            urgency: Some(Urgency {
+                left: Duration::from_millis(left_ms),
+                duplicate,
+                is_small: false,
+            }),
+            ..packet()
+        }
+    }
+
+    fn pick(paths: &[PathView], packet: &PacketInfo) -> Pick {
+        Adaptive::new().pick(Instant::from_millis(1), paths, packet)
+    }
+
+    #[test]
+    fn what_waits_little_waits_for_the_quick_path_and_the_rest_takes_the_late_one() {
+        let mut paths = paths_of(&[(6, 0), (4, 130)]);
+        paths[0].ready = false;
+        assert_eq!(
+            pick(&paths, &urgent(180, 5_000, Duplicate::Never)),
+            Pick::Wait
+        );
+        assert_eq!(
+            pick(&paths, &urgent(180, 60_000, Duplicate::Never)),
+            Pick::One(1)
+        );
+    }
+
+    #[test]
+    fn a_path_that_is_too_late_is_waited_past() {
+        let mut paths = paths_of(&[(6, 0), (4, 250)]);
+        paths[0].ready = false;
+        assert_eq!(
+            pick(&paths, &urgent(180, 60_000, Duplicate::Never)),
+            Pick::Wait
+        );
+    }
+
+    #[test]
+    fn jitter_counts_as_delay() {
+        let mut paths = paths_of(&[(20, 0), (20, 10)]);
+        paths[0].jitter = Duration::from_millis(60);
+        assert_eq!(
+            pick(&paths, &urgent(100, 0, Duplicate::Never)),
+            Pick::One(1)
+        );
+    }
+
+    #[test]
+    fn copies_go_where_they_are_in_time() {
+        let twice = |second: u32| Pick::Shadowed {
+            index: 0,
+            copies: 1_u16 << second,
+            times: 1,
+        };
+        let paths = paths_of(&[(20, 0), (20, 250), (20, 40)]);
+        assert_eq!(pick(&paths, &urgent(180, 0, Duplicate::Always)), twice(2));
+        assert_eq!(
+            pick(&paths[..2], &urgent(180, 0, Duplicate::Always)),
+            Pick::One(0)
+        );
+        assert_eq!(pick(&paths, &urgent(180, 0, Duplicate::Auto)), Pick::One(0));
+    }
+
+    #[test]
+    fn a_silent_path_or_one_that_cannot_repair_in_time_is_doubled() {
+        let twice = Pick::Shadowed {
+            index: 0,
+            copies: 2,
+            times: 1,
+        };
+        let mut paths = paths_of(&[(20, 0), (20, 30)]);
+        paths[0].is_silent = true;
+        assert_eq!(pick(&paths, &urgent(180, 0, Duplicate::Auto)), twice);
+        paths[0].is_silent = false;
+        paths[0].loss_ppm = 10_000;
+        assert_eq!(pick(&paths, &urgent(180, 0, Duplicate::Auto)), Pick::One(0));
+        paths[0].smoothed_rtt = Some(Duration::from_millis(25));
+        paths[0].loss_ppm = 4_000;
+        assert_eq!(pick(&paths, &urgent(40, 0, Duplicate::Auto)), twice);
+    }
+}

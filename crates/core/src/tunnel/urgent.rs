@@ -1,0 +1,116 @@
+//! What a class asks for beside a place in the queue: its links, its order, its copies.
+
+use super::{Tunnel, lanes::Lane};
+use crate::{
+    class::{Duplicate, Service},
+    ids::PathId,
+    packet::PacketBuf,
+    path::sender::Numbered,
+    sched::{PacketInfo, Pick, Scheduler, Urgency},
+    time::Instant,
+    units::Bytes,
+    wire::header::DATA_OVERHEAD,
+};
+
+impl Tunnel {
+    /// Asks the policy for the path of a packet; `lane`: where it comes from, `None` if it was sent before.
+    pub(super) fn pick(&mut self, now: Instant, lane: Option<Lane>, numbered: &Numbered) -> Pick {
+        let len = numbered.packet.len();
+        let info = PacketInfo {
+            len: Bytes::of_len(len + DATA_OVERHEAD),
+            flow_hash: numbered.flow_hash,
+            is_expendable: numbered.is_expendable,
+            backlog: self.backlog(lane.unwrap_or(Lane::Bulk)),
+            urgency: self.urgency(now, &numbered.packet),
+        };
+        let wanted = self.wanted_links(&numbered.packet).unwrap_or(u16::MAX);
+        let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
+        if wanted == u16::MAX && !is_small {
+            return self.scheduler.pick(now, &self.views, &info);
+        }
+        let mut views = core::mem::take(&mut self.views);
+        let (mut ready, mut usable) = (0, 0);
+        for view in &mut views {
+            let bit = bit(view.id);
+            ready |= if view.ready { bit } else { 0 };
+            usable |= if view.usable { bit } else { 0 };
+            view.usable &= wanted & bit != 0;
+            view.ready = view.usable && (view.ready || is_small && self.may_overdraw(now, view.id));
+        }
+        let pick = if views.iter().any(|view| view.ready) {
+            self.scheduler.pick(now, &views, &info)
+        } else {
+            Pick::Wait
+        };
+        for view in &mut views {
+            view.ready = ready & bit(view.id) != 0;
+            view.usable = usable & bit(view.id) != 0;
+        }
+        self.views = views;
+        pick
+    }
+
+    /// Whether a short packet may go on a path before its turn: its pace is hardly an obstacle, for what goes this way is
+    /// little.
+    fn may_overdraw(&self, now: Instant, id: PathId) -> bool {
+        let path = self.path(id);
+        path.is_some_and(|path| !path.is_blocked && path.pacer.debt(now) < MOST_DEBT)
+    }
+
+    fn urgency(&self, now: Instant, packet: &PacketBuf) -> Option<Urgency> {
+        let mark = packet.mark()?;
+        let classifier = &self.lanes.classifier;
+        let is_paid = classifier.may_copy(mark.found.id, packet.len());
+        let duplicate = classifier.service(mark.found.id)?.duplicate;
+        Some(Urgency {
+            left: mark.due?.since(now + self.least_delay),
+            duplicate: if is_paid { duplicate } else { Duplicate::Never },
+            is_small: mark.found.is_small,
+        })
+    }
+
+    /// Bit *i*: path *i* is one that the packet's class wants, and works; `None` if any will do.
+    fn wanted_links(&self, packet: &PacketBuf) -> Option<u16> {
+        let links = &self.service_of(packet)?.links;
+        if links.is_empty() {
+            return None;
+        }
+        let usable = self.views.iter().filter(|view| view.usable);
+        let wanted = usable.filter(|view| {
+            let path = self.path(view.id);
+            path.is_some_and(|path| links.contains(&path.link.name))
+        });
+        let wanted = wanted.fold(0, |set, view| set | bit(view.id));
+        (wanted != 0).then_some(wanted)
+    }
+
+    /// Whether the other end is to let a packet go in the order of its flow.
+    pub(super) fn is_ordered(&self, packet: &PacketBuf) -> bool {
+        self.service_of(packet)
+            .is_none_or(|service| service.is_ordered)
+    }
+
+    fn service_of(&self, packet: &PacketBuf) -> Option<&Service> {
+        self.lanes.classifier.service(packet.mark()?.found.id)
+    }
+
+    /// Copies of a packet were sent on the paths whose bits are set.
+    pub(super) fn charge_copies(&mut self, copies: u16, numbered: &Numbered) {
+        let Some(mark) = numbered.packet.mark().filter(|mark| mark.due.is_some()) else {
+            return;
+        };
+        for _ in 0..copies.count_ones() {
+            self.lanes
+                .classifier
+                .on_copied(mark.found.id, numbered.packet.len());
+        }
+    }
+}
+
+/// A path in a set; ids are below [`PathId::MAX`].
+fn bit(id: PathId) -> u16 {
+    1_u16.checked_shl(id.0.into()).unwrap_or(0)
+}
+
+/// How far beyond its pace a path may be used.
+const MOST_DEBT: core::time::Duration = core::time::Duration::from_millis(5);
