@@ -107,7 +107,7 @@ pub struct Tunnel {
     /// Placed on paths that were not ready.
     staged: staged::Staged,
     /// What waits, beside the tunnel queue.
-    lanes: lanes::Lanes,
+    lanes: Box<lanes::Lanes>,
     /// What the quickest path takes one way, as far as known: half of its round trip.
     least_delay: Duration,
     /// The same with what waits on the paths now; `None` while none works.
@@ -185,7 +185,10 @@ impl Tunnel {
             fec_sending: fec::Sending::default(),
             fec_receiving: fec::Receiving::default(),
             staged: staged::Staged::default(),
-            lanes: lanes::Lanes::new(Classifier::new(Vec::new(), recognises_voice), queue),
+            lanes: Box::new(lanes::Lanes::new(
+                Classifier::new(Vec::new(), recognises_voice),
+                queue,
+            )),
             least_delay: Duration::ZERO,
             soonest: None,
             wait_until: None,

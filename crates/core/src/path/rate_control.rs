@@ -15,7 +15,7 @@
 //! less than three quarters of it, so that a path that is taken for full and is not loses little.
 //!
 //! That happens when the path's own delay has grown, or varies with the load as a radio link's does. Hence each drain is a
-//! test. If after four round trips the delay is not half as long, though a queue would be, there is none: the least delay
+//! test. If four round trips after the delay was longest it has not fallen half as far as a queue would have, there is none: the least delay
 //! is measured anew, and only while the path is loaded. If the path delivered less than was sent, it has become slower,
 //! and the next drain goes by the rate it delivers. And a queue that never empties would in time be taken for the path's own delay: every 5 s it is
 //! drained to below 1 ms.
@@ -108,8 +108,9 @@ pub struct Signals {
 #[derive(Clone, Copy, Debug)]
 struct Drain {
     since: Instant,
-    /// The queue when it began.
+    /// The longest queue since, and when: what was sent before goes on arriving for a round trip.
     from: Duration,
+    from_at: Instant,
     /// The largest rate delivered since a round trip later.
     most: Bitrate,
     /// The pace meanwhile, and by how much it is below what the path is taken to carry.
@@ -377,18 +378,23 @@ impl RateControl {
         let goal = if is_stale { EMPTY } else { low };
         let rtt = signals.rtt;
         let gross = self.gross(latest);
-        if let Some(drain) = &mut self.drain
-            && now.since(drain.since) > rtt
-        {
-            drain.most = drain.most.max(gross);
+        if let Some(drain) = &mut self.drain {
+            let age = now.since(drain.since);
+            if age > rtt {
+                drain.most = drain.most.max(gross);
+            }
+            if queue > drain.from && age < rtt * 2 + LEAST_TEST {
+                (drain.from, drain.from_at) = (queue, now);
+            }
         }
         match self.drain {
             Some(_) if queue < goal => self.drain = None,
-            Some(drain) if now.since(drain.since) > (rtt * 4).max(LEAST_TEST) => {
+            Some(drain) if now.since(drain.from_at) > (rtt * 4).max(LEAST_TEST) => {
                 let is_slower = drain.most < drain.pace.scale(90, 100);
                 // As much of a queue as was sent less than is carried would be gone.
-                let gone = now.since(drain.since) * drain.cut_percent / 100;
-                if queue > drain.from / 2 && gone > drain.from / 2 && !is_slower {
+                let gone = now.since(drain.from_at) * drain.cut_percent / 100;
+                let fell = drain.from.saturating_sub(queue);
+                if fell < gone.min(drain.from) / 2 && gone > drain.from / 2 && !is_slower {
                     self.drain = None;
                     self.base = WindowedMin::new(BASE_WINDOW);
                     self.base.insert(now, standing);
@@ -534,6 +540,7 @@ impl Drain {
         Self {
             since: now,
             from: queue,
+            from_at: now,
             most: Bitrate::ZERO,
             pace: carried
                 .scale(u64::from(100 - cut), 100)

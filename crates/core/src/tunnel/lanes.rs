@@ -2,13 +2,16 @@
 //!
 //! | lane | what is in it | comes out |
 //! | --- | --- | --- |
-//! | urgent | what has a deadline ([`crate::class`]) | first, fair between flows; dropped once it could not come in time |
+//! | urgent | what has a deadline ([`crate::class`]) | first, small flows before the others; dropped once it could not come in time |
+//! | newest | its end, if no order is needed | while its head waits for a quick path: what came last has the time to take a slow one |
 //! | sparse | of the tunnel queue, the flows that had nothing in it | then, one quantum each |
 //! | pinned | what is to take certain links and has no deadline | in turn with the last |
 //! | bulk | the rest of the tunnel queue | last |
 //!
 //! A packet that the policy lets wait for a path holds up its own lane only: a download that waits for its line must not
 //! hold up a voice, or a name look-up.
+
+use std::collections::VecDeque;
 
 use super::{Shared, Tunnel};
 use crate::{
@@ -25,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Lanes {
     pub(super) classifier: Classifier,
-    urgent: Queue,
+    urgent: Urgent,
     pinned: Queue,
     /// Whose turn it is: the pinned packets', not the bulk's.
     is_pinned_next: bool,
@@ -37,26 +40,28 @@ pub(super) struct Lanes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Urgent,
+    Newest,
     Sparse,
     Pinned,
     Bulk,
 }
 
 impl Lane {
-    pub(super) const ALL: [Self; 4] = [Self::Urgent, Self::Sparse, Self::Pinned, Self::Bulk];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Urgent,
+        Self::Newest,
+        Self::Sparse,
+        Self::Pinned,
+        Self::Bulk,
+    ];
 }
 
 impl Lanes {
     /// Nothing waits; packets are told apart by `classifier`, and what is pinned waits as `config` says.
     pub(super) fn new(classifier: Classifier, config: QueueConfig) -> Self {
-        // What waits for too long is dropped by its deadline.
-        let patient = QueueConfig {
-            target: core::time::Duration::MAX,
-            ..QueueConfig::default()
-        };
         Self {
             classifier,
-            urgent: Queue::new(patient),
+            urgent: Urgent::default(),
             pinned: Queue::new(config),
             is_pinned_next: false,
             waiting: [const { None }; Lane::ALL.len()],
@@ -99,7 +104,20 @@ impl Tunnel {
         let mark = found.map(|found| self.mark_of(now, found));
         packet.set_mark(mark);
         let queue = match mark {
-            Some(Mark { due: Some(_), .. }) => &mut self.lanes.urgent,
+            Some(mark) if mark.due.is_some() => {
+                let queued = Queued {
+                    packet,
+                    flow_hash,
+                    enqueued_at: now,
+                };
+                let is_ordered = self.is_ordered(&queued.packet);
+                let urgent = &mut self.lanes.urgent;
+                if let Some(oldest) = urgent.push(mark.found.is_small, is_ordered, queued) {
+                    shared.drops.add(DropReason::QueueFull, 1);
+                    shared.pool.recycle(oldest.packet);
+                }
+                return;
+            }
             Some(mark) if self.lanes.classifier.is_pinned(mark.found.id) => &mut self.lanes.pinned,
             Some(_) | None => &mut self.queue,
         };
@@ -132,7 +150,8 @@ impl Tunnel {
             lanes.swap(Lane::Pinned as usize, Lane::Bulk as usize);
         }
         lanes.into_iter().find_map(|lane| {
-            if blocked[lane as usize] {
+            let is_open = lane != Lane::Newest || blocked[Lane::Urgent as usize];
+            if blocked[lane as usize] || !is_open {
                 return None;
             }
             if let Some(numbered) = self.lanes.waiting[lane as usize].take() {
@@ -141,7 +160,12 @@ impl Tunnel {
                 }
                 self.give_up(numbered.packet, shared);
             }
-            let queued = self.dequeue(now, lane, shared)?;
+            let Some(queued) = self.dequeue(now, lane, shared) else {
+                // The one that could have been sent later is all that is left.
+                let newest = &mut self.lanes.waiting[Lane::Newest as usize];
+                let rest = newest.take_if(|_| lane == Lane::Urgent);
+                return rest.map(|numbered| (lane, numbered));
+            };
             self.lanes.is_pinned_next = lane == Lane::Bulk;
             let numbered = self.number(now, queued);
             self.protect(&numbered);
@@ -156,7 +180,8 @@ impl Tunnel {
                 shared.pool.recycle(packet);
             };
             let queued = match lane {
-                Lane::Urgent => self.lanes.urgent.dequeue(now, dropped),
+                Lane::Urgent => self.lanes.urgent.oldest(),
+                Lane::Newest => self.lanes.urgent.newest(),
                 Lane::Sparse => self.queue.dequeue_sparse(now, dropped),
                 Lane::Pinned => self.lanes.pinned.dequeue(now, dropped),
                 Lane::Bulk => self.queue.dequeue(now, dropped),
@@ -183,12 +208,78 @@ impl Tunnel {
         shared.pool.recycle(packet);
     }
 
-    /// Bytes that wait behind a packet of a lane.
-    pub(super) fn backlog(&self, lane: Lane) -> Bytes {
+    /// Bytes that have to go as soon as a packet of a lane, or before it.
+    pub(super) fn backlog(&self, lane: Lane, packet: &PacketBuf) -> Bytes {
+        let urgent = self.lanes.urgent.bytes;
         match lane {
-            Lane::Urgent => self.lanes.urgent.bytes(),
-            Lane::Pinned => self.lanes.pinned.bytes() + self.lanes.urgent.bytes(),
-            Lane::Sparse | Lane::Bulk => self.queue.bytes() + self.lanes.urgent.bytes(),
+            // The newest look after themselves.
+            Lane::Urgent if !self.is_ordered(packet) => Bytes::ZERO,
+            Lane::Urgent | Lane::Newest => urgent,
+            Lane::Pinned => self.lanes.pinned.bytes() + urgent,
+            Lane::Sparse | Lane::Bulk => self.queue.bytes() + urgent,
         }
     }
 }
+
+/// What has a deadline, in the order it came; at most [`MOST_URGENT`] packets each.
+#[derive(Debug, Default)]
+struct Urgent {
+    /// Of flows that send little.
+    small: VecDeque<Queued>,
+    ordered: VecDeque<Queued>,
+    unordered: VecDeque<Queued>,
+    bytes: Bytes,
+}
+
+impl Urgent {
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        self.small.len() + self.ordered.len() + self.unordered.len()
+    }
+
+    /// Takes a packet; the oldest of its kind comes out if there are too many.
+    fn push(&mut self, is_small: bool, is_ordered: bool, queued: Queued) -> Option<Queued> {
+        self.bytes += Bytes::of_len(queued.packet.len());
+        let kind = match (is_small, is_ordered) {
+            (true, _) => &mut self.small,
+            (false, true) => &mut self.ordered,
+            (false, false) => &mut self.unordered,
+        };
+        kind.push_back(queued);
+        let too_many = kind.len() > MOST_URGENT;
+        let oldest = if too_many { kind.pop_front() } else { None };
+        self.counted(oldest)
+    }
+
+    fn oldest(&mut self) -> Option<Queued> {
+        let at = |kind: &VecDeque<Queued>| kind.front().map(|queued| queued.enqueued_at);
+        let is_ordered_first = match (at(&self.ordered), at(&self.unordered)) {
+            (Some(ordered), Some(unordered)) => ordered <= unordered,
+            (ordered, _) => ordered.is_some(),
+        };
+        let next = match self.small.pop_front() {
+            None if is_ordered_first => self.ordered.pop_front(),
+            None => self.unordered.pop_front(),
+            small => small,
+        };
+        self.counted(next)
+    }
+
+    fn newest(&mut self) -> Option<Queued> {
+        let newest = self.unordered.pop_back();
+        self.counted(newest)
+    }
+
+    /// `queued`, which is no longer here.
+    fn counted(&mut self, queued: Option<Queued>) -> Option<Queued> {
+        let len = queued.as_ref().map_or(0, |queued| queued.packet.len());
+        self.bytes = self.bytes - Bytes::of_len(len);
+        queued
+    }
+}
+
+/// A second of 30 Mbit/s.
+const MOST_URGENT: usize = 2_560;

@@ -20,7 +20,7 @@ impl Tunnel {
             len: Bytes::of_len(len + DATA_OVERHEAD),
             flow_hash: numbered.flow_hash,
             is_expendable: numbered.is_expendable,
-            backlog: self.backlog(lane.unwrap_or(Lane::Bulk)),
+            backlog: self.backlog(lane.unwrap_or(Lane::Bulk), &numbered.packet),
             urgency: self.urgency(now, &numbered.packet),
         };
         let wanted = self.wanted_links(&numbered.packet).unwrap_or(u16::MAX);
