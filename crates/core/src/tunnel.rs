@@ -33,6 +33,7 @@ use crate::{
     wire::control::LinkRole,
 };
 
+mod blocks;
 mod control;
 mod detours;
 mod egress;
@@ -103,6 +104,8 @@ pub struct Tunnel {
     fec_receiving: fec::Receiving,
     /// Placed on paths that were not ready.
     staged: staged::Staged,
+    /// Of a policy that wants them.
+    blocks: blocks::Blocks,
     /// Dequeued, but the policy chose to wait.
     waiting: Option<Numbered>,
     /// The policy waits until then.
@@ -177,6 +180,7 @@ impl Tunnel {
             fec_sending: fec::Sending::default(),
             fec_receiving: fec::Receiving::default(),
             staged: staged::Staged::default(),
+            blocks: blocks::Blocks::default(),
             waiting: None,
             wait_until: None,
             release_at: None,
@@ -457,6 +461,7 @@ impl Tunnel {
         self.dropped
             .drain(..)
             .for_each(|packet| shared.pool.recycle(packet));
+        self.blocks.clear();
         self.next_global = Seq(0);
         self.flows.clear();
         self.compressor.clear();
@@ -552,7 +557,7 @@ impl Tunnel {
 
     /// When a path that cannot send at `now` for its pacer may, if a packet waits.
     fn next_release(&self, now: Instant) -> Option<Instant> {
-        if !self.has_packets() {
+        if !self.has_packets() && !self.blocks.has_copies() {
             return None;
         }
         self.paths()

@@ -101,6 +101,7 @@ pub const POLICY_KEYS: &[&str] = &[
     "dwd",
     "fixed",
     "hold",
+    "in_order",
     "interval",
     "k",
     "link",
@@ -117,6 +118,7 @@ pub const POLICY_KEYS: &[&str] = &[
     "variant",
     "w_fixed",
     "w_mobile_max",
+    "weights",
     "wrr",
     "yield",
 ];

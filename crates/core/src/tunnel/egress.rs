@@ -41,11 +41,16 @@ impl Tunnel {
         self.wait_until = None;
         self.release_at = None;
         self.send_control(now, out);
-        let is_idle = !self.has_packets();
+        let is_idle = !self.has_packets() && !self.blocks.has_copies();
         if self.is_closing || is_idle && !self.fec_sending.is_due(now, true) {
             return;
         }
-        self.send_packets(now, out, shared);
+        self.sample_paths(now);
+        if self.scheduler.blocks().is_some() {
+            self.send_blocks(now, out, shared);
+        } else {
+            self.send_packets(now, out, shared);
+        }
         if !out.is_full() {
             self.fec_sending.give_up_tail(now);
         }
@@ -133,7 +138,11 @@ impl Tunnel {
     }
 
     /// The next packet that was lost or taken back from a silent path, and is still worth sending.
-    fn next_reinjected(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Numbered> {
+    pub(super) fn next_reinjected(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared<'_>,
+    ) -> Option<Numbered> {
         loop {
             let numbered = self.reinject.pop_front()?;
             let is_old = |origin: Origin| now.since(origin.sent_at) > REINJECT_WITHIN;
@@ -202,6 +211,26 @@ impl Tunnel {
             shared.pool.recycle(numbered.packet);
         } else {
             self.reinject.push_front(numbered);
+        }
+    }
+
+    /// Sends a copy beside what other paths carry of it, and may have to repeat.
+    pub(super) fn send_one_copy(
+        &mut self,
+        now: Instant,
+        index: usize,
+        numbered: &Numbered,
+        out: &mut TxQueue,
+        shared: &mut Shared<'_>,
+    ) {
+        let flags = Flags {
+            detour: None,
+            is_reinjected: false,
+            is_copy: true,
+            is_kept: false,
+        };
+        if let Some(len) = self.seal(now, index, numbered, flags, out) {
+            self.on_sent(now, index, len, numbered.global_seq, None, shared);
         }
     }
 
@@ -321,7 +350,7 @@ impl Tunnel {
         view.ready = path.pacer.can_send(now);
     }
 
-    fn dequeue(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Queued> {
+    pub(super) fn dequeue(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Queued> {
         self.queue.dequeue(now, |packet, reason| {
             shared.drops.add(DropReason::from(reason), 1);
             shared.pool.recycle(packet);
@@ -329,7 +358,7 @@ impl Tunnel {
     }
 
     /// Gives a packet its place in the association's order and in its flow's, in which acknowledgements have none.
-    fn number(&mut self, now: Instant, mut queued: Queued) -> Numbered {
+    pub(super) fn number(&mut self, now: Instant, mut queued: Queued) -> Numbered {
         if self.flows.is_empty() {
             self.flows.resize(FLOW_BUCKETS, 0);
         }
@@ -362,9 +391,11 @@ impl Tunnel {
         )]
         let bucket = queued.flow_hash as usize % FLOW_BUCKETS;
         let previous = core::mem::replace(&mut self.flows[bucket], u64::from(global_seq.0) + 1);
+        // A packet that follows none waits for none.
         let flow_step = match previous
             .checked_sub(1)
             .and_then(|seq| u32::try_from(seq).ok())
+            .filter(|_| self.scheduler.is_in_order())
         {
             Some(previous) => u16::try_from(global_seq.distance_from(Seq(previous))).unwrap_or(0),
             None => 0,
