@@ -9,7 +9,8 @@
 //!
 //! With `redundancy`, each path goes on into the runs of the others, ascending or descending as it went: copies, sent only
 //! while nothing new waits and the path has room, of packets that are not known to have come (`tunnel/blocks.rs`). That needs to
-//! know what a path carries, so paths are then paced; without it only by the user's limits, as published.
+//! know what a path carries, so paths are then paced; without it only by the user's limits, as published. What waits at this end
+//! for a paced path counts as part of its round trip, as what waits in the modem of one that is not.
 //!
 //! What a share lacks or exceeds for whole packets is carried over to the next block, so that short blocks do not starve
 //! the slower paths, up to two packets. With `pdc`, packets that may not take the path of their turn take the next before it.
@@ -24,7 +25,7 @@ use super::{
     PacketInfo, PathView, Pick, Scheduler,
     pdc::Pdc,
     slot,
-    srtt_weighted::{Alpha, DEADLINE, Weights, shares, srtt, weight},
+    srtt_weighted::{Alpha, DEADLINE, Weights, round_trip, shares, weight},
 };
 use crate::{ids::PathId, time::Instant, units::Bytes};
 
@@ -136,14 +137,25 @@ impl Consn {
         &self.settings
     }
 
-    /// Places the packets of `block`, at most [`BLOCK`], on the ready ones of `paths`, which are as in
-    /// [`Scheduler::pick`]; nothing if none is ready. `placement` is overwritten.
+    /// Places the packets of `block`, at most [`BLOCK`], on `paths`, which are as in [`Scheduler::pick`]: on those that are
+    /// ready, or for which less than a block is kept. Nothing if there is none. `placement` is overwritten.
     pub fn place(&mut self, paths: &[PathView], block: &[PacketInfo], placement: &mut Placement) {
+        let has_room = |path: &PathView| path.ready || path.usable && path.staged < ROOM;
+        self.split(paths, has_room, block, placement);
+    }
+
+    fn split(
+        &mut self,
+        paths: &[PathView],
+        has_room: impl Fn(&PathView) -> bool + Copy,
+        block: &[PacketInfo],
+        placement: &mut Placement,
+    ) {
         placement.packets.clear();
         placement.copies.clear();
         let mut order = [0_u8; PathId::MAX];
         let mut lanes = 0;
-        for (index, _) in (0_u8..).zip(paths).filter(|(_, path)| path.ready) {
+        for (index, _) in (0_u8..).zip(paths).filter(|(_, path)| has_room(path)) {
             if lanes < order.len() {
                 order[lanes] = index;
                 lanes += 1;
@@ -154,10 +166,10 @@ impl Consn {
             return;
         }
         let path = |lane: u8| &paths[usize::from(lane)];
-        order.sort_by_key(|lane| (srtt(path(*lane)), path(*lane).id));
+        order.sort_by_key(|lane| (round_trip(path(*lane)), path(*lane).id));
         let mut lane_of = [0_usize; BLOCK];
         let lane_of = &mut lane_of[..block.len().min(BLOCK)];
-        self.assign(paths, order, block, lane_of);
+        self.assign(paths, has_room, order, block, lane_of);
         for (lane, &index) in order.iter().enumerate() {
             let own = (0_u8..).zip(lane_of.iter()).filter(|(_, of)| **of == lane);
             let own = own.map(|(packet, _)| (index, packet));
@@ -194,12 +206,13 @@ impl Consn {
     fn assign(
         &mut self,
         paths: &[PathView],
+        has_room: impl Fn(&PathView) -> bool,
         order: &[u8],
         block: &[PacketInfo],
         lane_of: &mut [usize],
     ) {
         let path = |lane: usize| &paths[usize::from(order[lane])];
-        let shares = shares(Weights::Srtt, paths, |path| path.ready);
+        let shares = shares(Weights::Srtt, paths, has_room);
         let weights: u64 = (0..order.len())
             .map(|lane| u64::from(weight(shares, path(lane))))
             .sum();
@@ -249,7 +262,8 @@ impl Scheduler for Consn {
     /// A block of one packet; the tunnel asks for [whole ones](Self::place).
     fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         let mut placement = core::mem::take(&mut self.single);
-        self.place(paths, core::slice::from_ref(packet), &mut placement);
+        let packet = core::slice::from_ref(packet);
+        self.split(paths, |path| path.ready, packet, &mut placement);
         let path = placement
             .packets
             .first()
@@ -259,6 +273,8 @@ impl Scheduler for Consn {
     }
 }
 
+/// Less than so much is kept for a path that gets more: a block.
+const ROOM: Bytes = Bytes::new(1_500 * BLOCK as u64);
 /// No packet is longer.
 const MAX_LEN: u64 = 1 << 16;
 /// Two packets.

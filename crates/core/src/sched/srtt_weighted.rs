@@ -132,7 +132,7 @@ impl SrttWeighted {
 impl Scheduler for SrttWeighted {
     fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         let ready = paths.iter().enumerate().filter(|(_, path)| path.ready);
-        let quickest = ready.min_by_key(|(_, path)| (srtt(path), path.id));
+        let quickest = ready.min_by_key(|(_, path)| (round_trip(path), path.id));
         let Some((quickest, _)) = quickest else {
             return Pick::Wait;
         };
@@ -159,9 +159,14 @@ impl Scheduler for SrttWeighted {
     }
 }
 
-/// The smoothed round trip of a path.
-pub(super) fn srtt(path: &PathView) -> Duration {
-    path.smoothed_rtt.unwrap_or(INITIAL_RTT)
+/// The smoothed round trip of a path, with what waits for it at this end.
+pub(super) fn round_trip(path: &PathView) -> Duration {
+    let srtt = path.smoothed_rtt.unwrap_or(INITIAL_RTT);
+    let waiting = match path.rate {
+        Some(rate) if path.staged > Bytes::ZERO => path.staged / rate,
+        Some(_) | None => Duration::ZERO,
+    };
+    srtt.saturating_add(waiting)
 }
 
 /// What weights are taken of: the sum of the round trips in microseconds; `None` if all weigh the same.
@@ -177,7 +182,9 @@ pub(super) fn shares(
         return None;
     }
     let taking = paths.iter().filter(|path| take_part(path));
-    Some(taking.fold(0, |sum, path| sum + micros(srtt(path)).min(MAX_MICROS)))
+    Some(taking.fold(0, |sum, path| {
+        sum + micros(round_trip(path)).min(MAX_MICROS)
+    }))
 }
 
 /// The weight of `path`, at least 1: (n - 1) w_P in units of the sum, so that all add up to n - 1 times that.
@@ -185,7 +192,8 @@ pub(super) fn weight(shares: Shares, path: &PathView) -> u32 {
     let Some(sum) = shares else {
         return 1;
     };
-    u32::try_from(sum.saturating_sub(micros(srtt(path)))).map_or(u32::MAX, |weight| weight.max(1))
+    u32::try_from(sum.saturating_sub(micros(round_trip(path))))
+        .map_or(u32::MAX, |weight| weight.max(1))
 }
 
 fn micros(time: Duration) -> u64 {

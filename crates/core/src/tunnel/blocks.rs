@@ -3,11 +3,12 @@
 //! What waits, up to a block, leaves the tunnel queue at once, so that it can be split over the paths as a whole. Numbers
 //! are given in the order of the data. Each path's part is kept for it ([`staged`](super::staged)) in the order in which it is to
 //! leave, which may be backwards, and goes as soon as the path is ready. The next block is taken once something waits and some
-//! path is ready with nothing kept for it; paths that are not get none of it.
+//! path is ready with nothing kept for it.
 //!
 //! Copies of what other paths have go last: while nothing waits, on paths that are ready. A packet that still waits for its
 //! path is copied from there, one that is under way from what its path keeps; one that neither has is known to have come, or is
-//! lost and past help, and is passed over. Copies of a block are forgotten with the next block, or once its deadline is over.
+//! lost and past help, and is passed over. Where a block comes before the last has left, copies rest for [`REST`]: they must not
+//! take from what is new. Copies of a block are forgotten with the next block, or once its deadline is over.
 //!
 //! Bounds: one block of packets to place, and as many copies for each path.
 
@@ -33,6 +34,8 @@ pub(super) struct Blocks {
     /// The next last.
     copies: Vec<Copy>,
     copies_until: Option<Instant>,
+    /// No copies before: there was more to send than paths carried.
+    rests_until: Option<Instant>,
 }
 
 /// A packet that a path may send though it is another's.
@@ -116,13 +119,18 @@ impl Tunnel {
             placement,
             copies,
             copies_until,
+            rests_until,
         } = &mut blocks;
+        if self.views.iter().any(|view| view.staged > Bytes::ZERO) {
+            *rests_until = Some(now + REST);
+        }
+        let rests = rests_until.is_some_and(|until| now < until);
         if let Some(policy) = self.scheduler.blocks() {
             policy.place(&self.views, infos, placement);
             *copies_until = Some(now + policy.settings().deadline);
         }
         copies.clear();
-        for (on, index) in placement.copies.iter().rev() {
+        for (on, index) in placement.copies.iter().rev().filter(|_| !rests) {
             let of = placement.packets.iter().find(|(_, packet)| packet == index);
             if let (Some((of, _)), Some(Some((numbered, _)))) =
                 (of, packets.get(usize::from(*index)))
@@ -206,5 +214,7 @@ impl Tunnel {
     }
 }
 
+/// How long no copies are sent after a block came before the last had left.
+const REST: core::time::Duration = core::time::Duration::from_millis(500);
 /// How long after the last packet round trips are still sampled.
 const SAMPLED_FOR: core::time::Duration = core::time::Duration::from_secs(1);

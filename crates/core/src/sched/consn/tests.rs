@@ -90,6 +90,7 @@ fn every_packet_is_placed_once_on_a_ready_path_whatever_comes() {
         let mut views = ready_paths(PathId::MAX);
         for path in &mut views {
             path.ready = rng.chance(0.4);
+            path.usable = path.ready || rng.chance(0.5);
             path.smoothed_rtt = rng
                 .chance(0.8)
                 .then(|| Duration::from_micros(rng.below(1 << 40)));
@@ -121,14 +122,11 @@ fn every_packet_is_placed_once_on_a_ready_path_whatever_comes() {
             .map(|(_, packet)| *packet)
             .collect();
         packets.sort_unstable();
-        let expected = if views.iter().any(|path| path.ready) {
-            count
-        } else {
-            0
-        };
+        let has_room = |path: &PathView| path.ready || path.usable && path.staged < ROOM;
+        let expected = if views.iter().any(has_room) { count } else { 0 };
         assert!(packets.into_iter().map(usize::from).eq(0..expected));
         for (path, packet) in placement.packets.iter().chain(&placement.copies) {
-            assert!(views[usize::from(*path)].ready);
+            assert!(has_room(&views[usize::from(*path)]));
             assert!(usize::from(*packet) < count);
         }
         for copy in &placement.copies {
