@@ -19,7 +19,10 @@ use pleach_core::{
     path::link::Link,
     queue::{Queue, QueueConfig},
     resequencer::{Arrival, Resequencer, Way},
-    sched::{AwiSettings, OsiaSettings, PacketInfo, PathView, Pick, Policy, Scheduler},
+    sched::{
+        AwiSettings, ConsnSettings, OsiaSettings, PacketInfo, PathView, Pick, Policy, Scheduler,
+        SrttWeightedSettings,
+    },
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -318,8 +321,9 @@ fn policies(criterion: &mut Criterion) {
             staged: Bytes::ZERO,
         })
         .collect();
-    let all: [Policy; 9] = [
+    let all: [Policy; 11] = [
         Policy::Awi(AwiSettings::default()),
+        Policy::Consn(ConsnSettings::default()),
         Policy::EarliestArrival {},
         Policy::Flow {},
         Policy::MinRtt {},
@@ -327,6 +331,7 @@ fn policies(criterion: &mut Criterion) {
         Policy::Redundant {},
         Policy::RoundRobin {},
         Policy::Single { link: None },
+        Policy::SrttWeighted(SrttWeightedSettings::default()),
         Policy::Weighted {},
     ];
     for policy in all {

@@ -6,6 +6,7 @@
 //! carried.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
 
 use crate::{class::Found, ids::PathId, time::Instant};
 
@@ -30,6 +31,8 @@ pub struct Mark {
     pub found: Found,
     /// Until when it is of use at the other end.
     pub due: Option<Instant>,
+    /// How much earlier it should be there: predictions err.
+    pub margin: Duration,
 }
 
 impl PacketBuf {

@@ -20,6 +20,7 @@ use crate::{
 pub use self::{
     adaptive::Adaptive,
     awi::{Awi, AwiSettings, Count, Dwd, Gain, LossSource, Wrr},
+    consn::{Consn, ConsnSettings, Placement, Variant},
     earliest_arrival::EarliestArrival,
     flow::FlowSticky,
     min_rtt::MinRtt,
@@ -28,20 +29,24 @@ pub use self::{
     redundant::Redundant,
     round_robin::RoundRobin,
     single::Single,
+    srtt_weighted::{Alpha, SrttWeighted, SrttWeightedSettings, Weights},
     weighted::Weighted,
 };
 
 mod adaptive;
 mod awi;
+pub mod consn;
 mod earliest_arrival;
 mod flow;
 mod line;
 mod min_rtt;
 pub mod osia;
+mod pdc;
 mod policy;
 mod redundant;
 mod round_robin;
 mod single;
+pub mod srtt_weighted;
 #[cfg(test)]
 mod tests;
 mod weighted;
@@ -205,6 +210,8 @@ pub enum AnyScheduler {
     Adaptive(Adaptive),
     /// See [`Awi`].
     Awi(Awi),
+    /// See [`Consn`].
+    Consn(Box<Consn>),
     /// See [`EarliestArrival`].
     EarliestArrival(EarliestArrival),
     /// See [`FlowSticky`].
@@ -219,6 +226,8 @@ pub enum AnyScheduler {
     RoundRobin(RoundRobin),
     /// See [`Single`].
     Single(Single),
+    /// See [`SrttWeighted`].
+    SrttWeighted(SrttWeighted),
     /// See [`Weighted`].
     Weighted(Weighted),
 }
@@ -232,10 +241,12 @@ impl AnyScheduler {
     pub const fn spills(&self) -> bool {
         match self {
             Self::Adaptive(_)
+            | Self::Consn(_)
             | Self::EarliestArrival(_)
             | Self::MinRtt(_)
             | Self::Redundant(_)
             | Self::RoundRobin(_)
+            | Self::SrttWeighted(_)
             | Self::Weighted(_) => true,
             Self::Awi(_) | Self::Flow(_) | Self::Osia(_) | Self::Single(_) => false,
         }
@@ -246,7 +257,8 @@ impl AnyScheduler {
     pub const fn pacing(&self) -> Pacing {
         match self {
             Self::Adaptive(_) => Pacing::Search,
-            Self::Awi(_) => Pacing::Limits,
+            Self::Consn(policy) if policy.settings().redundancy => Pacing::Full,
+            Self::Awi(_) | Self::Consn(_) | Self::SrttWeighted(_) => Pacing::Limits,
             Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
@@ -270,12 +282,47 @@ impl AnyScheduler {
         matches!(self, Self::Adaptive(_))
     }
 
+    /// The policy that wants blocks of packets instead of one after the other.
+    pub fn blocks(&mut self) -> Option<&mut Consn> {
+        if let Self::Consn(policy) = self {
+            return Some(policy);
+        }
+        None
+    }
+
+    /// How often round trips of all paths are to be sampled while there is traffic, beyond what health needs, and the weight
+    /// of a sample.
+    #[must_use]
+    pub fn rtt_sampling(&self) -> Option<(Duration, Alpha)> {
+        let alpha = if let Self::Consn(policy) = self {
+            policy.settings().alpha
+        } else if let Self::SrttWeighted(policy) = self {
+            policy.settings().alpha
+        } else {
+            return None;
+        };
+        Some((srtt_weighted::PROBE_EVERY, alpha))
+    }
+
+    /// Whether the other end keeps flows in order.
+    #[must_use]
+    pub fn is_in_order(&self) -> bool {
+        if let Self::Consn(policy) = self {
+            return policy.settings().in_order;
+        }
+        if let Self::SrttWeighted(policy) = self {
+            return policy.settings().in_order;
+        }
+        true
+    }
+
     /// What the other end must do with what this one sends.
     #[must_use]
     pub fn reception(&self) -> Reception {
         match self {
             Self::Awi(policy) => policy.reception(),
             Self::Adaptive(_)
+            | Self::Consn(_)
             | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
@@ -283,6 +330,7 @@ impl AnyScheduler {
             | Self::Redundant(_)
             | Self::RoundRobin(_)
             | Self::Single(_)
+            | Self::SrttWeighted(_)
             | Self::Weighted(_) => Reception::default(),
         }
     }
@@ -293,6 +341,7 @@ impl Scheduler for AnyScheduler {
         match self {
             Self::Adaptive(policy) => policy.pick(now, paths, packet),
             Self::Awi(policy) => policy.pick(now, paths, packet),
+            Self::Consn(policy) => policy.pick(now, paths, packet),
             Self::EarliestArrival(policy) => policy.pick(now, paths, packet),
             Self::Flow(policy) => policy.pick(now, paths, packet),
             Self::MinRtt(policy) => policy.pick(now, paths, packet),
@@ -300,6 +349,7 @@ impl Scheduler for AnyScheduler {
             Self::Redundant(policy) => policy.pick(now, paths, packet),
             Self::RoundRobin(policy) => policy.pick(now, paths, packet),
             Self::Single(policy) => policy.pick(now, paths, packet),
+            Self::SrttWeighted(policy) => policy.pick(now, paths, packet),
             Self::Weighted(policy) => policy.pick(now, paths, packet),
         }
     }
@@ -333,6 +383,7 @@ impl Scheduler for AnyScheduler {
         match self {
             Self::Awi(policy) => policy.weight(id),
             Self::Adaptive(_)
+            | Self::Consn(_)
             | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
@@ -340,6 +391,7 @@ impl Scheduler for AnyScheduler {
             | Self::Redundant(_)
             | Self::RoundRobin(_)
             | Self::Single(_)
+            | Self::SrttWeighted(_)
             | Self::Weighted(_) => None,
         }
     }

@@ -34,6 +34,7 @@ use crate::{
     wire::control::LinkRole,
 };
 
+mod blocks;
 mod control;
 mod detours;
 mod egress;
@@ -112,6 +113,8 @@ pub struct Tunnel {
     least_delay: Duration,
     /// The same with what waits on the paths now; `None` while none works.
     soonest: Option<Duration>,
+    /// Of a policy that wants them.
+    blocks: blocks::Blocks,
     /// The policy waits until then.
     wait_until: Option<Instant>,
     /// When a path that has no tokens gets some, as of the last poll.
@@ -191,6 +194,7 @@ impl Tunnel {
             )),
             least_delay: Duration::ZERO,
             soonest: None,
+            blocks: blocks::Blocks::default(),
             wait_until: None,
             release_at: None,
             views: Vec::with_capacity(PathId::MAX),
@@ -471,6 +475,7 @@ impl Tunnel {
         self.dropped
             .drain(..)
             .for_each(|packet| shared.pool.recycle(packet));
+        self.blocks.clear();
         self.next_global = Seq(0);
         self.flows.clear();
         self.compressor.clear();
@@ -566,7 +571,7 @@ impl Tunnel {
 
     /// When a path that cannot send at `now` for its pacer may, if a packet waits.
     fn next_release(&self, now: Instant) -> Option<Instant> {
-        if !self.has_packets() {
+        if !self.has_packets() && !self.blocks.has_copies() {
             return None;
         }
         self.paths()

@@ -109,10 +109,18 @@ pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> an
             size,
             profile,
             jitter,
+            deadline,
         } => {
             let rng = Rng::new(u64::from(port));
             let pattern = Pattern::new(rates.clone(), *size, *profile).with_jitter(*jitter, rng);
-            udp::start(ends, server, schedule, traffic.direction, pattern)
+            udp::start(
+                ends,
+                server,
+                schedule,
+                traffic.direction,
+                pattern,
+                *deadline,
+            )
         }
     }
     .with_context(|| format!("cannot start traffic `{}`", traffic.name))?;

@@ -153,6 +153,7 @@ pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
     match scheduler {
         SchedulerConfig::Awi(settings) => Policy::Awi(settings.clone()),
         SchedulerConfig::Adaptive => Policy::Adaptive {},
+        SchedulerConfig::Consn(settings) => Policy::Consn(*settings),
         SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},
         SchedulerConfig::Flow => Policy::Flow {},
         SchedulerConfig::MinRtt => Policy::MinRtt {},
@@ -162,6 +163,7 @@ pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
         SchedulerConfig::Single { link } => Policy::Single {
             link: Some(link.clone()),
         },
+        SchedulerConfig::SrttWeighted(settings) => Policy::SrttWeighted(*settings),
         SchedulerConfig::Weighted => Policy::Weighted {},
     }
 }

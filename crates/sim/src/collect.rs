@@ -195,6 +195,7 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
             "longest_gap_ms" => flow.longest_gap_ms,
             "loss" => Some(flow.loss),
             "reorder_depth_max" => Some(count(flow.reorder_depth_max)),
+            "unusable" => flow.unusable,
             _ => None,
         });
         match value {
@@ -247,6 +248,7 @@ fn flow_result(
         sent_pkts: counts.then_some(flow.sent),
         received_pkts: counts.then_some(flow.received),
         in_order_pkts: (kind == FlowKind::Udp).then_some(flow.received_in_order),
+        unusable: deadline(traffic).map(|_| flow.unusable()),
         reorder_depth_max: flow.reorder_depth_max,
         longest_gap_ms: gap.map(millis),
         retransmits: flow.retransmits,
@@ -356,6 +358,20 @@ fn flow_series(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> Flo
         goodput_mbps: rate_series(scenario, &flow.bins),
         in_order_mbps: udp_only(&flow.in_order_bins),
         sent_mbps: udp_only(&flow.sent_bins),
+        in_time_mbps: match deadline(traffic) {
+            Some(_) => rate_series(scenario, &flow.in_time_bins),
+            None => Vec::new(),
+        },
+    }
+}
+
+fn deadline(traffic: &Traffic) -> Option<Duration> {
+    match traffic.kind {
+        TrafficKind::Udp { deadline, .. } => deadline,
+        TrafficKind::Ping { .. }
+        | TrafficKind::Quic
+        | TrafficKind::Requests { .. }
+        | TrafficKind::Tcp { .. } => None,
     }
 }
 

@@ -62,6 +62,10 @@ pub struct FlowReport {
     pub received: u64,
     /// Datagrams that arrived in order (UDP).
     pub received_in_order: u64,
+    /// Datagrams that arrived within their deadline (UDP); all that arrived, if they have none.
+    pub received_in_time: u64,
+    /// Payload bytes of those, per [`BIN`] of when they were sent.
+    pub in_time_bins: Vec<u64>,
     /// How many later datagrams arrived before a late one, at most.
     pub reorder_depth_max: u64,
     /// Segments sent again (TCP), packets taken for lost (QUIC).
@@ -151,6 +155,7 @@ impl FlowReport {
             (&mut self.bins, other.bins),
             (&mut self.in_order_bins, other.in_order_bins),
             (&mut self.sent_bins, other.sent_bins),
+            (&mut self.in_time_bins, other.in_time_bins),
         ] {
             if sum.len() < other.len() {
                 sum.resize(other.len(), 0);
@@ -165,6 +170,7 @@ impl FlowReport {
         self.sent += other.sent;
         self.received += other.received;
         self.received_in_order += other.received_in_order;
+        self.received_in_time += other.received_in_time;
         self.reorder_depth_max = self.reorder_depth_max.max(other.reorder_depth_max);
         self.retransmits = match (self.retransmits, other.retransmits) {
             (Some(a), Some(b)) => Some(a + b),
@@ -186,6 +192,34 @@ impl FlowReport {
     /// Counts `bytes` of payload that leave `at` this time after the run's beginning.
     pub fn record_sent(&mut self, at: Duration, bytes: usize) {
         count(&mut self.sent_bins, at, bytes);
+    }
+
+    /// Counts the delay of a datagram with `bytes` of payload that was sent at `sent_at` after the run's beginning, and is of
+    /// use for `deadline`, if that is limited.
+    pub fn record_delay(
+        &mut self,
+        sent_at: Option<Duration>,
+        delay: Duration,
+        deadline: Option<Duration>,
+        bytes: usize,
+    ) {
+        self.delay(delay);
+        if deadline.is_none_or(|deadline| delay <= deadline) {
+            self.received_in_time += 1;
+            if let Some(at) = sent_at {
+                count(&mut self.in_time_bins, at, bytes);
+            }
+        }
+    }
+
+    /// Share of what was sent that never arrived in time; zero if nothing was sent.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    pub fn unusable(&self) -> f64 {
+        if self.sent == 0 {
+            return 0.0;
+        }
+        self.sent.saturating_sub(self.received_in_time) as f64 / self.sent as f64
     }
 
     /// Counts one delay.

@@ -56,6 +56,11 @@ pub enum Profile {
         /// How long none do.
         off: Duration,
     },
+    /// A frame every `interval`, the datagrams of a frame back to back.
+    Frames {
+        /// Time between two frames.
+        interval: Duration,
+    },
     /// Thirty frames a second, the datagrams of a frame back to back.
     Video,
 }
@@ -235,6 +240,10 @@ impl Pattern {
     fn bundled(&self) -> u64 {
         match self.profile {
             Profile::Constant | Profile::OnOff { .. } => 1,
+            Profile::Frames { interval } => {
+                let per_frame = Bitrate::from_bps(self.bps).bytes_in(interval);
+                per_frame.get().div_ceil(self.size.get().max(1)).max(1)
+            }
             Profile::Video => {
                 let per_frame = self.bps / 8 / FRAMES_PER_SECOND;
                 per_frame.div_ceil(self.size.get().max(1)).max(1)
@@ -396,6 +405,19 @@ mod tests {
         let second = pattern.next_departure().expect("for ever");
         assert_eq!((first.datagrams, second.datagrams), (10, 10));
         assert_eq!(second.at.as_micros(), 33_333);
+    }
+
+    #[test]
+    fn frames_leave_at_their_interval() {
+        let profile = Profile::Frames {
+            interval: Duration::from_millis(25),
+        };
+        let mut pattern = Pattern::new(Rates::constant(Bitrate::from_mbps(8)), SIZE, profile);
+        for frame in 0..1_000 {
+            let departure = pattern.next_departure().expect("for ever");
+            assert_eq!(departure.datagrams, 20);
+            assert_eq!(departure.at, Duration::from_millis(25) * frame);
+        }
     }
 
     #[test]

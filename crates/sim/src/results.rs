@@ -107,6 +107,9 @@ pub struct FlowResult {
     pub received_pkts: Option<u64>,
     /// Those of them that arrived in order: after none that was sent later (UDP).
     pub in_order_pkts: Option<u64>,
+    /// Share of them that never arrived or came after their deadline, 0..=1, if they have one (UDP).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<f64>,
     /// How many later packets arrived before a late one, at most.
     pub reorder_depth_max: u64,
     /// Longest time without any payload arriving, in milliseconds.
@@ -369,6 +372,12 @@ pub struct FlowSeries {
     /// Payload sent, in Mbit/s (UDP).
     #[serde(deserialize_with = "nulls_as_nan")]
     pub sent_mbps: Vec<f64>,
+    /// Payload that arrived within its deadline, by when it was sent, in Mbit/s (UDP with a deadline).
+    #[serde(
+        deserialize_with = "nulls_as_nan",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub in_time_mbps: Vec<f64>,
 }
 
 /// One ping: `[seconds, milliseconds]` in JSON, `null` milliseconds for no reply.

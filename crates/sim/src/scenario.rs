@@ -68,8 +68,9 @@
 //! # rates = [{ at = "0s", rate = "63Mbit" }, { at = "15s", rate = "105Mbit" }]
 //! # curve = "exponential"        # between them; or "linear", or "steps" (none of both, the default)
 //! # step = "200ms"               # the curve's steps, each with the rate at its begin; 100ms if not said
-//! profile = "constant"           # or "video"; or "on-off", with on = "1s" and off = "500ms"
+//! profile = "constant"           # or "video", or "frames" with interval = "25ms"; or "on-off", with on = "1s" and off = "500ms"
 //! jitter = "1ms"                 # each datagram leaves up to so much late, in order; 0 if not said
+//! deadline = "200ms"             # what comes later than so long after it was sent is of no use; for ever if not said
 //!
 //! [expect]
 //! "download.goodput_mbps" = { min = 100.0 }
@@ -105,6 +106,7 @@ pub const POLICY_KEYS: &[&str] = &[
     "dwd",
     "fixed",
     "hold",
+    "in_order",
     "interval",
     "k",
     "link",
@@ -121,6 +123,7 @@ pub const POLICY_KEYS: &[&str] = &[
     "variant",
     "w_fixed",
     "w_mobile_max",
+    "weights",
     "wrr",
     "yield",
 ];
@@ -388,6 +391,8 @@ pub enum TrafficKind {
         profile: Profile,
         /// How late each leaves at most, as a sending program does.
         jitter: Duration,
+        /// How long after it was sent each is of use; `None`: for ever.
+        deadline: Option<Duration>,
     },
 }
 

@@ -309,12 +309,14 @@ pub(crate) fn start(
             size,
             profile,
             jitter,
+            deadline,
         } => {
             let rng = stream(seed, &format!("jitter of {}", traffic.name));
             let pattern = Pattern::new(rates.clone(), *size, *profile).with_jitter(*jitter, rng);
             let source =
                 |local, peer| Program::UdpSource(udp::Source::new(local, peer, schedule, pattern));
-            let sink = |local, peer| Program::UdpSink(udp::Sink::new(local, peer, schedule));
+            let sink =
+                |local, peer| Program::UdpSink(udp::Sink::new(local, peer, schedule, *deadline));
             if is_down {
                 add(sink(client, Some(server)), source(server, None));
             } else {

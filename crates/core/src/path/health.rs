@@ -19,7 +19,7 @@
 //! Sandler, "Frugal streaming"). Where twice that timeout exceeds 1 s, it takes the place of the second.
 //!
 //! Probes: every 20 ms in the first second of Probing and Suspect, every 250 ms afterwards and when Down, and 500 ms
-//! after the last evidence when Up, so that idle paths are measured and their failure is noticed. A path in reserve is
+//! after the last evidence when Up (more often where a policy [samples](Health::sample) round trips), so that idle paths are measured and their failure is noticed. A path in reserve is
 //! probed once a minute while Up, which costs 14 MB a month, both ends together.
 
 use core::time::Duration;
@@ -65,6 +65,8 @@ pub struct Health {
     usual_silence: Duration,
     /// How long after the last evidence a path that works is probed.
     idle_interval: Duration,
+    /// Whoever wants to know its round trip all the time: how often, and until when.
+    sampled: Option<(Duration, Instant)>,
 }
 
 impl Health {
@@ -82,7 +84,14 @@ impl Health {
             response_time: INITIAL_RTT,
             usual_silence: Duration::ZERO,
             idle_interval: PROBE_IDLE,
+            sampled: None,
         }
+    }
+
+    /// Probes a path that works every `interval` from now on until `until`, whatever else shows that it does; but not one
+    /// in reserve.
+    pub fn sample(&mut self, interval: Duration, until: Instant) {
+        self.sampled = Some((interval, until));
     }
 
     /// What the path is good for.
@@ -222,7 +231,11 @@ impl Health {
         }
         if self.state == State::Up {
             let last = self.last_probe_at.unwrap_or(Instant::ZERO);
-            return Some(last.max(self.last_evidence_at) + self.idle_interval);
+            let idle_at = last.max(self.last_evidence_at) + self.idle_interval;
+            let sampled = self.sampled.filter(|_| self.idle_interval == PROBE_IDLE);
+            let sampled = sampled.map(|(interval, until)| (last + interval, until));
+            let sampled_at = sampled.filter(|(at, until)| at < until).map(|(at, _)| at);
+            return Some(sampled_at.map_or(idle_at, |at| at.min(idle_at)));
         }
         let Some(last) = self.last_probe_at else {
             return Some(self.entered_at);

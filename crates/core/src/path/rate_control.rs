@@ -15,7 +15,7 @@
 //! less than three quarters of it, so that a path that is taken for full and is not loses little.
 //!
 //! That happens when the path's own delay has grown, or varies with the load as a radio link's does. Hence each drain is a
-//! test. If four round trips after the delay was longest it has not fallen half as far as a queue would have, there is none: the least delay
+//! test. If after four round trips the delay is as long, though half of a queue would be gone, there is none: the least delay
 //! is measured anew, and only while the path is loaded. If the path delivered less than was sent, it has become slower,
 //! and the next drain goes by the rate it delivers. And a queue that never empties would in time be taken for the path's own delay: every 5 s it is
 //! drained to below 1 ms.
@@ -108,9 +108,9 @@ pub struct Signals {
 #[derive(Clone, Copy, Debug)]
 struct Drain {
     since: Instant,
-    /// The longest queue since, and when: what was sent before goes on arriving for a round trip.
+    /// The queue when it began, and the longest since.
     from: Duration,
-    from_at: Instant,
+    peak: Duration,
     /// The largest rate delivered since a round trip later.
     most: Bitrate,
     /// The pace meanwhile, and by how much it is below what the path is taken to carry.
@@ -379,22 +379,21 @@ impl RateControl {
         let rtt = signals.rtt;
         let gross = self.gross(latest);
         if let Some(drain) = &mut self.drain {
-            let age = now.since(drain.since);
-            if age > rtt {
+            drain.peak = drain.peak.max(queue);
+            if now.since(drain.since) > rtt {
                 drain.most = drain.most.max(gross);
-            }
-            if queue > drain.from && age < rtt * 2 + LEAST_TEST {
-                (drain.from, drain.from_at) = (queue, now);
             }
         }
         match self.drain {
             Some(_) if queue < goal => self.drain = None,
-            Some(drain) if now.since(drain.from_at) > (rtt * 4).max(LEAST_TEST) => {
+            Some(drain) if now.since(drain.since) > (rtt * 4).max(LEAST_TEST) => {
                 let is_slower = drain.most < drain.pace.scale(90, 100);
-                // As much of a queue as was sent less than is carried would be gone.
-                let gone = now.since(drain.from_at) * drain.cut_percent / 100;
-                let fell = drain.from.saturating_sub(queue);
-                if fell < gone.min(drain.from) / 2 && gone > drain.from / 2 && !is_slower {
+                // As much of a queue as was sent less than is carried would be gone. But one that has grown is one: what was
+                // sent before the drain went on arriving for a round trip.
+                let gone = now.since(drain.since) * drain.cut_percent / 100;
+                let has_grown = drain.peak > (drain.from * 3 / 2).max(NOT_JITTER) + self.jitter * 2;
+                let is_as_long = queue > drain.from / 2 && !has_grown;
+                if is_as_long && gone > drain.from / 2 && !is_slower {
                     self.drain = None;
                     self.base = WindowedMin::new(BASE_WINDOW);
                     self.base.insert(now, standing);
@@ -540,7 +539,7 @@ impl Drain {
         Self {
             since: now,
             from: queue,
-            from_at: now,
+            peak: queue,
             most: Bitrate::ZERO,
             pace: carried
                 .scale(u64::from(100 - cut), 100)
@@ -567,6 +566,8 @@ const EMPTY: Duration = Duration::from_millis(1);
 /// Nor is a queue of one and a half full packets long, or one of four in need of a drain.
 const LOW_BYTES: Bytes = Bytes::new(2_250);
 const HIGH_BYTES: Bytes = Bytes::new(6_000);
+/// A shorter one may be jitter that is not recognised as such.
+const NOT_JITTER: Duration = Duration::from_millis(25);
 /// How often a queue is emptied: twice within the window of the least delay.
 const EMPTY_EVERY: Duration = Duration::from_secs(5);
 /// Shortest drain that tells whether there is a queue.

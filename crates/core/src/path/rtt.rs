@@ -16,6 +16,8 @@ pub struct Rtt {
     smoothed: Option<Duration>,
     rttvar: Duration,
     min: WindowedMin<Duration>,
+    /// Weight of a sample in the mean, in thousandths.
+    gain: u16,
 }
 
 impl Default for Rtt {
@@ -33,7 +35,13 @@ impl Rtt {
             smoothed: None,
             rttvar: Duration::ZERO,
             min: WindowedMin::new(MIN_WINDOW),
+            gain: 125,
         }
+    }
+
+    /// Sets the weight of a sample in the mean, in thousandths up to 1000; 125 unless set.
+    pub fn set_gain(&mut self, gain: u16) {
+        self.gain = gain.min(1_000);
     }
 
     /// Takes one sample: `rtt` from sending a packet to hearing of its arrival, of which the peer says it held the
@@ -50,7 +58,8 @@ impl Rtt {
         };
         if let Some(smoothed) = self.smoothed {
             self.rttvar = (self.rttvar * 3 + smoothed.abs_diff(adjusted)) / 4;
-            self.smoothed = Some((smoothed * 7 + adjusted) / 8);
+            let (old, new) = (1_000 - u32::from(self.gain), u32::from(self.gain));
+            self.smoothed = Some((smoothed * old + adjusted * new) / 1_000);
         } else {
             self.smoothed = Some(rtt);
             self.rttvar = rtt / 2;

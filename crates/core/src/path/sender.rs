@@ -219,6 +219,14 @@ impl Sender {
         usize::try_from(at).map_or(self.outstanding.len(), |at| at.min(self.outstanding.len()))
     }
 
+    /// The packet of this number, if it is kept and nothing after it on this path was reported. O(packets in flight).
+    #[must_use]
+    pub fn unreported(&self, global_seq: Seq) -> Option<&Numbered> {
+        let unreported = self.outstanding.range(self.place(self.reported)..);
+        let mut kept = unreported.filter_map(|outstanding| outstanding.numbered.as_ref());
+        kept.find(|numbered| numbered.global_seq == global_seq)
+    }
+
     /// How many data datagrams lie at or before the highest reported.
     #[must_use]
     pub fn reported(&self) -> u64 {

@@ -3,8 +3,9 @@
 use serde::Deserialize;
 
 use super::{
-    Adaptive, AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Osia,
-    OsiaSettings, Redundant, RoundRobin, Single, Weighted,
+    Adaptive, AnyScheduler, Awi, AwiSettings, Consn, ConsnSettings, EarliestArrival, FlowSticky,
+    MinRtt, Osia, OsiaSettings, Redundant, RoundRobin, Single, SrttWeighted, SrttWeightedSettings,
+    Weighted,
 };
 use crate::ids::PathId;
 
@@ -19,6 +20,8 @@ pub enum Policy<L = PathId> {
     Adaptive {},
     /// See [`Awi`].
     Awi(AwiSettings<L>),
+    /// See [`Consn`].
+    Consn(ConsnSettings),
     /// See [`EarliestArrival`].
     EarliestArrival {},
     /// See [`FlowSticky`].
@@ -36,6 +39,8 @@ pub enum Policy<L = PathId> {
         /// The link to use; the first if not given.
         link: Option<L>,
     },
+    /// See [`SrttWeighted`].
+    SrttWeighted(SrttWeightedSettings),
     /// See [`Weighted`].
     Weighted {},
 }
@@ -45,6 +50,7 @@ impl<L> Policy<L> {
     pub const NAMES: &[&str] = &[
         "adaptive",
         "awi",
+        "consn",
         "earliest-arrival",
         "flow",
         "min-rtt",
@@ -52,6 +58,7 @@ impl<L> Policy<L> {
         "redundant",
         "round-robin",
         "single",
+        "srtt-weighted",
         "weighted",
     ];
 
@@ -61,6 +68,7 @@ impl<L> Policy<L> {
         match self {
             Self::Adaptive {} => "adaptive",
             Self::Awi(_) => "awi",
+            Self::Consn(_) => "consn",
             Self::EarliestArrival {} => "earliest-arrival",
             Self::Flow {} => "flow",
             Self::MinRtt {} => "min-rtt",
@@ -68,6 +76,7 @@ impl<L> Policy<L> {
             Self::Redundant {} => "redundant",
             Self::RoundRobin {} => "round-robin",
             Self::Single { .. } => "single",
+            Self::SrttWeighted(_) => "srtt-weighted",
             Self::Weighted {} => "weighted",
         }
     }
@@ -78,6 +87,7 @@ impl<L> Policy<L> {
         match self {
             Self::Adaptive {} => Policy::Adaptive {},
             Self::Awi(settings) => Policy::Awi(settings.map_link(map)),
+            Self::Consn(settings) => Policy::Consn(settings),
             Self::EarliestArrival {} => Policy::EarliestArrival {},
             Self::Flow {} => Policy::Flow {},
             Self::MinRtt {} => Policy::MinRtt {},
@@ -87,6 +97,7 @@ impl<L> Policy<L> {
             Self::Single { link } => Policy::Single {
                 link: link.and_then(map),
             },
+            Self::SrttWeighted(settings) => Policy::SrttWeighted(settings),
             Self::Weighted {} => Policy::Weighted {},
         }
     }
@@ -99,6 +110,7 @@ impl Policy {
         match self {
             Self::Adaptive {} => AnyScheduler::Adaptive(Adaptive::new()),
             Self::Awi(settings) => AnyScheduler::Awi(Awi::new(settings.clone())),
+            Self::Consn(settings) => AnyScheduler::Consn(Box::new(Consn::new(*settings))),
             Self::EarliestArrival {} => AnyScheduler::EarliestArrival(EarliestArrival::new()),
             Self::Flow {} => AnyScheduler::Flow(FlowSticky),
             Self::MinRtt {} => AnyScheduler::MinRtt(MinRtt),
@@ -106,6 +118,9 @@ impl Policy {
             Self::Redundant {} => AnyScheduler::Redundant(Redundant),
             Self::RoundRobin {} => AnyScheduler::RoundRobin(RoundRobin::new()),
             Self::Single { link } => AnyScheduler::Single(Single::new(*link)),
+            Self::SrttWeighted(settings) => {
+                AnyScheduler::SrttWeighted(SrttWeighted::new(*settings))
+            }
             Self::Weighted {} => AnyScheduler::Weighted(Weighted::new()),
         }
     }

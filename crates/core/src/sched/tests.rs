@@ -11,6 +11,8 @@ fn policies() -> Vec<(Policy, bool)> {
         (awi(3, Count::Bytes, Wrr::Block), false),
         (awi(3, Count::Packets, Wrr::Smooth), false),
         (awi(15, Count::Bytes, Wrr::Smooth), false),
+        (Policy::Consn(ConsnSettings::default()), false),
+        (consn(Variant::LastDescends), false),
         (Policy::EarliestArrival {}, true),
         (Policy::Flow {}, true),
         (Policy::MinRtt {}, false),
@@ -19,6 +21,8 @@ fn policies() -> Vec<(Policy, bool)> {
         (Policy::RoundRobin {}, false),
         (Policy::Single { link: None }, true),
         (single(2), true),
+        (Policy::SrttWeighted(SrttWeightedSettings::default()), false),
+        (srtt_weighted(Weights::Equal), false),
         (Policy::Weighted {}, false),
     ]
 }
@@ -30,6 +34,23 @@ fn awi(fixed: u8, count: Count, wrr: Wrr) -> Policy {
         wrr,
         loss: LossSource::Both,
         ..AwiSettings::default()
+    })
+}
+
+fn consn(variant: Variant) -> Policy {
+    Policy::Consn(ConsnSettings {
+        variant,
+        redundancy: true,
+        pdc: true,
+        ..ConsnSettings::default()
+    })
+}
+
+fn srtt_weighted(weights: Weights) -> Policy {
+    Policy::SrttWeighted(SrttWeightedSettings {
+        weights,
+        pdc: true,
+        ..SrttWeightedSettings::default()
     })
 }
 

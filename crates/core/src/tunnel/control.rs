@@ -311,12 +311,16 @@ impl Tunnel {
 
     fn on_pong(&mut self, now: Instant, id: PathId, token: u32) {
         let (role, pacing) = (self.role, self.scheduler.pacing());
+        let sampling = self.scheduler.rtt_sampling();
         let Some(path) = self.path_mut(id) else {
             return;
         };
         let Some(rtt) = path.probes.finish(now, token) else {
             return;
         };
+        if let Some((_, alpha)) = sampling {
+            path.rtt.set_gain(alpha.thousandths());
+        }
         path.rtt.on_sample(now, rtt, Duration::ZERO);
         path.pace(now, role, pacing);
         let interval = path.feedback_interval();

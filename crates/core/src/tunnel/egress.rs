@@ -39,12 +39,19 @@ impl Tunnel {
         }
         self.wait_until = None;
         self.release_at = None;
+        let is_idle = !self.has_packets() && !self.blocks.has_copies();
+        if !is_idle {
+            self.sample_paths(now);
+        }
         self.send_control(now, out);
-        let is_idle = !self.has_packets();
         if self.is_closing || is_idle && !self.fec_sending.is_due(now, true) {
             return;
         }
-        self.send_packets(now, out, shared);
+        if self.scheduler.blocks().is_some() {
+            self.send_blocks(now, out, shared);
+        } else {
+            self.send_packets(now, out, shared);
+        }
         if !out.is_full() {
             self.fec_sending.give_up_tail(now);
         }
@@ -86,7 +93,9 @@ impl Tunnel {
                 self.send_once(now, index, numbered, is_reinjected, out, shared);
                 continue;
             }
-            match self.pick(now, lane, &numbered) {
+            let backlog = self.backlog(lane.unwrap_or(Lane::Bulk), &numbered.packet);
+            let flow = (numbered.flow_hash, numbered.is_expendable);
+            match self.pick(now, &numbered.packet, flow, backlog) {
                 Pick::Wait => {
                     self.wait_until = Some(now + WAIT);
                     let Some(lane) = lane else {
@@ -95,36 +104,53 @@ impl Tunnel {
                     };
                     self.lanes.put_back(lane, numbered);
                     blocked[lane as usize] = true;
+                    while lane == Lane::Urgent && self.send_newest(now, out, shared) {}
                 }
-                Pick::One(index) if self.scheduler.looks_ahead() && !self.views[index].ready => {
-                    self.stage(index, numbered, is_reinjected)
-                }
-                Pick::One(index) => {
-                    self.send_once(now, index, numbered, is_reinjected, out, shared)
-                }
-                // A lone copy is kept as any packet is: there is no other that may arrive.
-                Pick::Copies(set) if set.count_ones() == 1 => {
-                    let index = set.trailing_zeros() as usize;
-                    self.send_once(now, index, numbered, is_reinjected, out, shared);
-                }
-                Pick::Shadowed {
-                    index,
-                    copies,
-                    times,
-                } => {
-                    self.send_shadows(now, copies, times, &numbered, out, shared);
-                    self.charge_copies(copies, &numbered);
-                    self.send_once(now, index, numbered, is_reinjected, out, shared);
-                }
-                Pick::Copies(set) => {
-                    self.send_copies(now, set, numbered, is_reinjected, out, shared)
-                }
+                pick => self.act(now, pick, numbered, is_reinjected, out, shared),
             }
         }
     }
 
+    /// Sends a packet as the policy said, which was not to wait.
+    pub(super) fn act(
+        &mut self,
+        now: Instant,
+        pick: Pick,
+        numbered: Numbered,
+        is_reinjected: bool,
+        out: &mut TxQueue,
+        shared: &mut Shared<'_>,
+    ) {
+        match pick {
+            Pick::Wait => self.reinject.push_front(numbered),
+            Pick::One(index) if self.scheduler.looks_ahead() && !self.views[index].ready => {
+                self.stage(index, numbered, is_reinjected);
+            }
+            Pick::One(index) => self.send_once(now, index, numbered, is_reinjected, out, shared),
+            // A lone copy is kept as any packet is: there is no other that may arrive.
+            Pick::Copies(set) if set.count_ones() == 1 => {
+                let index = set.trailing_zeros() as usize;
+                self.send_once(now, index, numbered, is_reinjected, out, shared);
+            }
+            Pick::Shadowed {
+                index,
+                copies,
+                times,
+            } => {
+                self.send_shadows(now, copies, times, &numbered, out, shared);
+                self.charge_copies(copies, &numbered);
+                self.send_once(now, index, numbered, is_reinjected, out, shared);
+            }
+            Pick::Copies(set) => self.send_copies(now, set, numbered, is_reinjected, out, shared),
+        }
+    }
+
     /// The next packet that was lost or taken back from a silent path, and is still worth sending.
-    fn next_reinjected(&mut self, now: Instant, shared: &mut Shared<'_>) -> Option<Numbered> {
+    pub(super) fn next_reinjected(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared<'_>,
+    ) -> Option<Numbered> {
         loop {
             let numbered = self.reinject.pop_front()?;
             let is_old = |origin: Origin| now.since(origin.sent_at) > REINJECT_WITHIN;
@@ -197,6 +223,26 @@ impl Tunnel {
             shared.pool.recycle(numbered.packet);
         } else {
             self.reinject.push_front(numbered);
+        }
+    }
+
+    /// Sends a copy beside what other paths carry of it, and may have to repeat.
+    pub(super) fn send_one_copy(
+        &mut self,
+        now: Instant,
+        index: usize,
+        numbered: &Numbered,
+        out: &mut TxQueue,
+        shared: &mut Shared<'_>,
+    ) {
+        let flags = Flags {
+            detour: None,
+            is_reinjected: false,
+            is_copy: true,
+            is_kept: false,
+        };
+        if let Some(len) = self.seal(now, index, numbered, flags, out) {
+            self.on_sent(now, index, len, numbered.global_seq, None, shared);
         }
     }
 
@@ -405,7 +451,8 @@ impl Tunnel {
         self.least_delay = least_rtt.unwrap_or_default() / 2;
         let soonest = |path: &Path| {
             let rtt = path.rtt.min()?;
-            Some(rtt / 2 + path.rate_control.queue(now) + path.rate_control.jitter())
+            let wait = path.rate_control.queue(now) + path.rate_control.jitter() * 2;
+            Some(rtt / 2 + wait)
         };
         self.soonest = self.paths().filter(in_use).filter_map(soonest).min();
         views.extend(self.paths().map(|path| {

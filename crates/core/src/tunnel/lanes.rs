@@ -3,14 +3,17 @@
 //! | lane | what is in it | comes out |
 //! | --- | --- | --- |
 //! | urgent | what has a deadline ([`crate::class`]) | first, small flows before the others; dropped once it could not come in time |
-//! | newest | its end, if no order is needed | while its head waits for a quick path: what came last has the time to take a slow one |
 //! | sparse | of the tunnel queue, the flows that had nothing in it | then, one quantum each |
 //! | pinned | what is to take certain links and has no deadline | in turn with the last |
 //! | bulk | the rest of the tunnel queue | last |
 //!
+//! While the first urgent packet waits for a quick path, the last, which has more time, may take a slow one if no order is
+//! needed (`send_newest`): the media paper's two ends of a block (ConSN, PDC, 2013).
+//!
 //! A packet that the policy lets wait for a path holds up its own lane only: a download that waits for its line must not
 //! hold up a voice, or a name look-up.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{Shared, Tunnel};
@@ -20,7 +23,9 @@ use crate::{
     packet::{Mark, PacketBuf},
     path::sender::Numbered,
     queue::{Queue, QueueConfig, Queued},
+    sched::Pick,
     time::Instant,
+    transmit::TxQueue,
     units::Bytes,
 };
 
@@ -40,20 +45,13 @@ pub(super) struct Lanes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Urgent,
-    Newest,
     Sparse,
     Pinned,
     Bulk,
 }
 
 impl Lane {
-    pub(super) const ALL: [Self; 5] = [
-        Self::Urgent,
-        Self::Newest,
-        Self::Sparse,
-        Self::Pinned,
-        Self::Bulk,
-    ];
+    pub(super) const ALL: [Self; 4] = [Self::Urgent, Self::Sparse, Self::Pinned, Self::Bulk];
 }
 
 impl Lanes {
@@ -132,9 +130,11 @@ impl Tunnel {
         let service = self.lanes.classifier.service(found.id);
         let deadline = service.and_then(|service| service.deadline);
         let due = deadline.filter(|deadline| *deadline > self.least_delay);
+        let slack = due.map_or(Duration::ZERO, |deadline| deadline - self.least_delay);
         Mark {
             found,
             due: due.map(|deadline| now + deadline),
+            margin: slack / MARGIN_PARTS,
         }
     }
 
@@ -150,8 +150,7 @@ impl Tunnel {
             lanes.swap(Lane::Pinned as usize, Lane::Bulk as usize);
         }
         lanes.into_iter().find_map(|lane| {
-            let is_open = lane != Lane::Newest || blocked[Lane::Urgent as usize];
-            if blocked[lane as usize] || !is_open {
+            if blocked[lane as usize] {
                 return None;
             }
             if let Some(numbered) = self.lanes.waiting[lane as usize].take() {
@@ -160,12 +159,7 @@ impl Tunnel {
                 }
                 self.give_up(numbered.packet, shared);
             }
-            let Some(queued) = self.dequeue(now, lane, shared) else {
-                // The one that could have been sent later is all that is left.
-                let newest = &mut self.lanes.waiting[Lane::Newest as usize];
-                let rest = newest.take_if(|_| lane == Lane::Urgent);
-                return rest.map(|numbered| (lane, numbered));
-            };
+            let queued = self.dequeue(now, lane, shared)?;
             self.lanes.is_pinned_next = lane == Lane::Bulk;
             let numbered = self.number(now, queued);
             self.protect(&numbered);
@@ -181,7 +175,6 @@ impl Tunnel {
             };
             let queued = match lane {
                 Lane::Urgent => self.lanes.urgent.oldest(),
-                Lane::Newest => self.lanes.urgent.newest(),
                 Lane::Sparse => self.queue.dequeue_sparse(now, dropped),
                 Lane::Pinned => self.lanes.pinned.dequeue(now, dropped),
                 Lane::Bulk => self.queue.dequeue(now, dropped),
@@ -195,8 +188,10 @@ impl Tunnel {
 
     /// Whether a packet sent now would be of no use when it comes.
     pub(super) fn is_too_late(&self, now: Instant, mark: Option<Mark>) -> bool {
-        let due = mark.and_then(|mark| mark.due);
-        due.is_some_and(|due| now + self.soonest.unwrap_or_default() > due)
+        mark.is_some_and(|mark| {
+            let arrives_at = now + self.soonest.unwrap_or_default() + mark.margin;
+            mark.due.is_some_and(|due| arrives_at > due)
+        })
     }
 
     /// Drops a packet that is too late.
@@ -208,13 +203,38 @@ impl Tunnel {
         shared.pool.recycle(packet);
     }
 
+    /// Sends the newest urgent packet that needs no order, if a path is ready on which it would be in time; whether it did.
+    pub(super) fn send_newest(
+        &mut self,
+        now: Instant,
+        out: &mut TxQueue,
+        shared: &mut Shared<'_>,
+    ) -> bool {
+        if out.is_full() || !self.views.iter().any(|view| view.ready) {
+            return false;
+        }
+        let ahead = self.lanes.urgent.bytes;
+        let Some(queued) = self.lanes.urgent.newest() else {
+            return false;
+        };
+        let pick = self.pick(now, &queued.packet, (queued.flow_hash, false), ahead);
+        if pick == Pick::Wait {
+            self.lanes.urgent.put_back(queued);
+            return false;
+        }
+        let numbered = self.number(now, queued);
+        self.protect(&numbered);
+        self.act(now, pick, numbered, false, out, shared);
+        true
+    }
+
     /// Bytes that have to go as soon as a packet of a lane, or before it.
     pub(super) fn backlog(&self, lane: Lane, packet: &PacketBuf) -> Bytes {
         let urgent = self.lanes.urgent.bytes;
         match lane {
             // The newest look after themselves.
             Lane::Urgent if !self.is_ordered(packet) => Bytes::ZERO,
-            Lane::Urgent | Lane::Newest => urgent,
+            Lane::Urgent => urgent,
             Lane::Pinned => self.lanes.pinned.bytes() + urgent,
             Lane::Sparse | Lane::Bulk => self.queue.bytes() + urgent,
         }
@@ -273,6 +293,12 @@ impl Urgent {
         self.counted(newest)
     }
 
+    /// Puts the newest back.
+    fn put_back(&mut self, queued: Queued) {
+        self.bytes += Bytes::of_len(queued.packet.len());
+        self.unordered.push_back(queued);
+    }
+
     /// `queued`, which is no longer here.
     fn counted(&mut self, queued: Option<Queued>) -> Option<Queued> {
         let len = queued.as_ref().map_or(0, |queued| queued.packet.len());
@@ -281,5 +307,8 @@ impl Urgent {
     }
 }
 
+/// What part of the time a packet has is kept for errors of prediction. While more comes than paths carry, something has to
+/// be dropped, and what is dropped earlier makes what is sent the surer to be in time.
+const MARGIN_PARTS: u32 = 4;
 /// A second of 30 Mbit/s.
 const MOST_URGENT: usize = 2_560;

@@ -1,5 +1,5 @@
 //! Packets that have their path and wait until it is ready: [`Pick::One`](crate::sched::Pick::One) under a policy that
-//! looks ahead.
+//! looks ahead, or what [`blocks`](super::blocks) were split into.
 //!
 //! They have left the tunnel queue and have their numbers, so nothing is dropped here. If their path stops being usable,
 //! they are placed anew, in their order, before anything else.
@@ -10,8 +10,13 @@ use std::collections::VecDeque;
 
 use super::{Shared, Tunnel};
 use crate::{
-    ids::PathId, path::sender::Numbered, sched::PathView, time::Instant, transmit::TxQueue,
-    units::Bytes, wire::header::DATA_OVERHEAD,
+    ids::{PathId, Seq},
+    path::sender::Numbered,
+    sched::PathView,
+    time::Instant,
+    transmit::TxQueue,
+    units::Bytes,
+    wire::header::DATA_OVERHEAD,
 };
 
 /// What waits for each path.
@@ -52,6 +57,13 @@ impl Staged {
         lane.bytes += wire_len(&numbered);
         lane.packets.push_back((numbered, is_reinjected));
         self.packets += 1;
+    }
+
+    /// The packet of this number that waits for a path. O(what waits for it).
+    pub(super) fn find(&self, id: PathId, global_seq: Seq) -> Option<&Numbered> {
+        let packets = &self.lanes.get(id.index())?.packets;
+        let mut packets = packets.iter().map(|(numbered, _)| numbered);
+        packets.find(|numbered| numbered.global_seq == global_seq)
     }
 
     fn pop(&mut self, id: PathId) -> Option<(Numbered, bool)> {

@@ -1,6 +1,6 @@
 //! What a class asks for beside a place in the queue: its links, its order, its copies.
 
-use super::{Tunnel, lanes::Lane};
+use super::Tunnel;
 use crate::{
     class::{Duplicate, Service},
     ids::PathId,
@@ -13,17 +13,23 @@ use crate::{
 };
 
 impl Tunnel {
-    /// Asks the policy for the path of a packet; `lane`: where it comes from, `None` if it was sent before.
-    pub(super) fn pick(&mut self, now: Instant, lane: Option<Lane>, numbered: &Numbered) -> Pick {
-        let len = numbered.packet.len();
+    /// Asks the policy for the path of a packet: its flow, whether its loss does no harm, and what has to go as soon or
+    /// before it.
+    pub(super) fn pick(
+        &mut self,
+        now: Instant,
+        packet: &PacketBuf,
+        (flow_hash, is_expendable): (u64, bool),
+        backlog: Bytes,
+    ) -> Pick {
         let info = PacketInfo {
-            len: Bytes::of_len(len + DATA_OVERHEAD),
-            flow_hash: numbered.flow_hash,
-            is_expendable: numbered.is_expendable,
-            backlog: self.backlog(lane.unwrap_or(Lane::Bulk), &numbered.packet),
-            urgency: self.urgency(now, &numbered.packet),
+            len: Bytes::of_len(packet.len() + DATA_OVERHEAD),
+            flow_hash,
+            is_expendable,
+            backlog,
+            urgency: self.urgency(now, packet),
         };
-        let wanted = self.wanted_links(&numbered.packet).unwrap_or(u16::MAX);
+        let wanted = self.wanted_links(packet).unwrap_or(u16::MAX);
         let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
         if wanted == u16::MAX && !is_small {
             return self.scheduler.pick(now, &self.views, &info);
@@ -86,8 +92,8 @@ impl Tunnel {
 
     /// Whether the other end is to let a packet go in the order of its flow.
     pub(super) fn is_ordered(&self, packet: &PacketBuf) -> bool {
-        self.service_of(packet)
-            .is_none_or(|service| service.is_ordered)
+        let service = self.service_of(packet);
+        self.scheduler.is_in_order() && service.is_none_or(|service| service.is_ordered)
     }
 
     fn service_of(&self, packet: &PacketBuf) -> Option<&Service> {

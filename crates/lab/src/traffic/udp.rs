@@ -3,7 +3,7 @@
 //! For traffic towards the client, the client says hello until the first datagram arrives, which also opens a way
 //! through address translation.
 
-use core::net::SocketAddr;
+use core::{net::SocketAddr, time::Duration};
 use std::{io::Read as _, thread::JoinHandle};
 
 use pleach_core::time::Instant;
@@ -30,6 +30,7 @@ pub(super) fn start(
     schedule: Schedule,
     direction: Direction,
     pattern: Pattern,
+    deadline: Option<Duration>,
 ) -> anyhow::Result<Threads> {
     let far_socket = ends.server.run(|| {
         let any = unspecified(server);
@@ -48,7 +49,7 @@ pub(super) fn start(
     let far_pattern = pattern.clone();
     let far = ends.server.spawn("udp-server", move || {
         if !is_down(direction) {
-            return receive(&far_socket, &schedule);
+            return receive(&far_socket, &schedule, deadline);
         }
         match wait_for_hello(&far_socket, &schedule)? {
             Some(peer) => send(&far_socket, Some(&peer), &schedule, far_pattern),
@@ -57,7 +58,7 @@ pub(super) fn start(
     })?;
     let near = ends.client.spawn("udp-client", move || {
         if is_down(direction) {
-            receive(&near_socket, &schedule)
+            receive(&near_socket, &schedule, deadline)
         } else {
             send(&near_socket, None, &schedule, pattern)
         }
@@ -109,7 +110,11 @@ fn send(
     Ok(report)
 }
 
-fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowReport> {
+fn receive(
+    mut socket: &Socket,
+    schedule: &Schedule,
+    deadline: Option<Duration>,
+) -> anyhow::Result<FlowReport> {
     let mut report = FlowReport::default();
     let mut arrivals = Arrivals::default();
     let mut buffer = vec![0_u8; 65_536];
@@ -127,7 +132,8 @@ fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowRepor
                     continue;
                 }
                 let sent_at = Instant::from_nanos(number_at(&buffer[..count], 8));
-                report.delay(clock::now().since(sent_at));
+                let at = (sent_at >= schedule.begin).then(|| sent_at.since(schedule.begin));
+                report.record_delay(at, clock::now().since(sent_at), deadline, count);
                 schedule.record(&mut report, count);
                 if let (Arrival::InOrder, Some(at)) = (arrival, schedule.elapsed()) {
                     report.record_in_order(at, count);

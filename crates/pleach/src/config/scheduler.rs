@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pleach_core::sched::{AwiSettings, osia::OsiaSettings};
+use pleach_core::sched::{AwiSettings, ConsnSettings, SrttWeightedSettings, osia::OsiaSettings};
 
 use super::{
     source::{ConfigError, Note},
@@ -10,6 +10,7 @@ use super::{
 };
 
 mod awi;
+mod consn;
 mod osia;
 mod values;
 
@@ -21,6 +22,8 @@ pub(crate) enum SchedulerConfig {
     Adaptive,
     /// The fixed line first, the others what it loses.
     Awi(AwiSettings<String>),
+    /// Blocks of packets, split so that the paths' sequences run towards each other.
+    Consn(ConsnSettings),
     /// The path on which the packet arrives first.
     EarliestArrival,
     /// A flow stays on a link.
@@ -38,6 +41,8 @@ pub(crate) enum SchedulerConfig {
         /// The link's name.
         link: String,
     },
+    /// By the links' round trips.
+    SrttWeighted(SrttWeightedSettings),
     /// Smooth weighted round robin by the links' weights.
     Weighted,
 }
@@ -48,6 +53,7 @@ impl SchedulerConfig {
         match self {
             Self::Adaptive => "adaptive",
             Self::Awi(_) => "awi",
+            Self::Consn(_) => "consn",
             Self::EarliestArrival => "earliest-arrival",
             Self::Flow => "flow",
             Self::MinRtt => "min-rtt",
@@ -55,6 +61,7 @@ impl SchedulerConfig {
             Self::Redundant => "redundant",
             Self::RoundRobin => "round-robin",
             Self::Single { .. } => "single",
+            Self::SrttWeighted(_) => "srtt-weighted",
             Self::Weighted => "weighted",
         }
     }
@@ -65,12 +72,14 @@ impl SchedulerConfig {
             Self::Awi(settings) => settings.fixed.as_deref().map(|name| ("fixed", name)),
             Self::Single { link } => Some(("link", link)),
             Self::Adaptive
+            | Self::Consn(_)
             | Self::EarliestArrival
             | Self::Flow
             | Self::MinRtt
             | Self::Osia(_)
             | Self::Redundant
             | Self::RoundRobin
+            | Self::SrttWeighted(_)
             | Self::Weighted => None,
         }
     }
@@ -121,6 +130,7 @@ pub(super) fn read_table(
             SchedulerConfig::Adaptive
         }
         "awi" => SchedulerConfig::Awi(awi::read(&table)?),
+        "consn" => SchedulerConfig::Consn(consn::read(&table)?),
         "flow" => SchedulerConfig::Flow,
         "min-rtt" => SchedulerConfig::MinRtt,
         "osia" => SchedulerConfig::Osia(osia::read(&table)?),
@@ -131,6 +141,7 @@ pub(super) fn read_table(
             let name = super::network::name(&link)?;
             SchedulerConfig::Single { link: name }
         }
+        "srtt-weighted" => SchedulerConfig::SrttWeighted(consn::read_srtt_weighted(&table)?),
         "weighted" => SchedulerConfig::Weighted,
         _ => SchedulerConfig::EarliestArrival,
     })
@@ -138,8 +149,14 @@ pub(super) fn read_table(
 
 /// Every key the table may have.
 pub(super) fn keys() -> Vec<&'static str> {
-    let own = POLICIES.iter().flat_map(|policy| policy.keys);
-    core::iter::once("policy").chain(own.copied()).collect()
+    let mut keys = vec!["policy"];
+    for key in POLICIES.iter().flat_map(|policy| policy.keys) {
+        // Some belong to several.
+        if !keys.contains(key) {
+            keys.push(key);
+        }
+    }
+    keys
 }
 
 /// A policy as configuration files know it.
@@ -150,7 +167,7 @@ struct PolicySpec {
 }
 
 /// Every accepted policy.
-const POLICIES: [PolicySpec; 10] = [
+const POLICIES: [PolicySpec; 12] = [
     PolicySpec {
         name: "adaptive",
         keys: &["target_delay"],
@@ -158,6 +175,10 @@ const POLICIES: [PolicySpec; 10] = [
     PolicySpec {
         name: "awi",
         keys: awi::KEYS,
+    },
+    PolicySpec {
+        name: "consn",
+        keys: consn::KEYS,
     },
     PolicySpec {
         name: "earliest-arrival",
@@ -186,6 +207,10 @@ const POLICIES: [PolicySpec; 10] = [
     PolicySpec {
         name: "single",
         keys: &["link"],
+    },
+    PolicySpec {
+        name: "srtt-weighted",
+        keys: consn::SRTT_WEIGHTED_KEYS,
     },
     PolicySpec {
         name: "weighted",

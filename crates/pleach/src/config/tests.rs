@@ -241,13 +241,13 @@ const MISTAKES: &[Mistake] = mistakes! {
     "cost too high": CLIENT, "cost = 0" => "cost = 256",
         "f.toml:17: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found 256; remedy: write 0 for the link to fill first, a higher number for a dearer one";
     "policy unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"fastest\"",
-        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, awi, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, weighted";
+        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "policy missing": CLIENT, "policy = \"adaptive\"" => "",
         "f.toml:8: [scheduler] policy: missing required key; remedy: add policy = \"adaptive\"";
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
         "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
     "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
-        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, period, merge, faucets)";
+        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights)";
     "single without link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"",
         "f.toml:8: [scheduler] link: missing required key; remedy: add link = \"NAME\", the name of the link to use";
     "single with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlink = \"cable\"",
@@ -285,7 +285,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "osia word unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"osia\"\nfaucets = \"dripping\"",
         "f.toml:10: [scheduler] faucets: expected \"smooth\" or \"random\", found \"dripping\"; remedy: write \"smooth\", or remove it";
     "policy of a client unknown": GATEWAY, "policy = \"flow\"" => "policy = \"flw\"",
-        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, awi, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, weighted";
+        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
     "compression by number": CLIENT, "mtu = 1400" => "compression = 1",
@@ -451,6 +451,7 @@ fn every_policy_is_accepted_under_its_name() {
     for policy in [
         "adaptive",
         "awi",
+        "consn",
         "earliest-arrival",
         "flow",
         "min-rtt",
@@ -458,6 +459,7 @@ fn every_policy_is_accepted_under_its_name() {
         "redundant",
         "round-robin",
         "single",
+        "srtt-weighted",
         "weighted",
     ] {
         let keys = if policy == "single" {
@@ -473,6 +475,41 @@ fn every_policy_is_accepted_under_its_name() {
         assert_eq!(loaded.config.scheduler.name(), policy);
         assert_eq!(loaded.notes, []);
     }
+}
+
+#[test]
+fn all_keys_of_the_media_policies_reach_them() {
+    use core::time::Duration;
+
+    use pleach_core::sched::{Alpha, ConsnSettings, SrttWeightedSettings, Variant, Weights};
+
+    let files = Files::new();
+    let shared = "pdc = true\nalpha = 0.25\ndeadline = \"150ms\"\nin_order = false";
+    let scheduler = |keys: &str| {
+        let text = CLIENT.replace("policy = \"adaptive\"", &format!("{keys}\n{shared}"));
+        files.load(&text).expect("good file").config.scheduler
+    };
+    let alpha = Alpha::new(0.25).expect("in range");
+    let deadline = Duration::from_millis(150);
+    let expected = ConsnSettings {
+        variant: Variant::LastDescends,
+        redundancy: true,
+        alpha,
+        pdc: true,
+        deadline,
+        in_order: false,
+    };
+    let keys = "policy = \"consn\"\nvariant = 2\nredundancy = true";
+    assert_eq!(scheduler(keys), SchedulerConfig::Consn(expected));
+    let expected = SrttWeightedSettings {
+        weights: Weights::Equal,
+        alpha,
+        pdc: true,
+        deadline,
+        in_order: false,
+    };
+    let keys = "policy = \"srtt-weighted\"\nweights = \"equal\"";
+    assert_eq!(scheduler(keys), SchedulerConfig::SrttWeighted(expected));
 }
 
 #[test]

@@ -116,6 +116,7 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 fn flows(results: &Results) -> Table {
+    let has_deadline = results.flows.iter().any(|f| f.unusable.is_some());
     let rows = results.flows.iter().map(|f| {
         let kind = match f.kind {
             FlowKind::Ping => "ping",
@@ -128,7 +129,7 @@ fn flows(results: &Results) -> Table {
             Direction::Down => "down",
             Direction::Up => "up",
         };
-        vec![
+        let mut row = vec![
             f.name.clone(),
             f.cc.as_ref()
                 .map_or_else(|| kind.to_owned(), |cc| format!("{kind} {cc}")),
@@ -144,9 +145,13 @@ fn flows(results: &Results) -> Table {
                 .map_or_else(|| NOTHING.to_owned(), duration),
             f.retransmits
                 .map_or_else(|| NOTHING.to_owned(), |n| n.to_string()),
-        ]
+        ];
+        if has_deadline {
+            row.push(f.unusable.map_or_else(|| NOTHING.to_owned(), percent));
+        }
+        row
     });
-    Table {
+    let mut table = Table {
         title: "Flows",
         left: 4,
         head: vec![
@@ -164,7 +169,11 @@ fn flows(results: &Results) -> Table {
             "resent",
         ],
         rows: rows.collect(),
+    };
+    if has_deadline {
+        table.head.push("lost or late");
     }
+    table
 }
 
 fn links(results: &Results) -> Table {

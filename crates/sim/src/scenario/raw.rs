@@ -154,6 +154,7 @@ pub(super) struct Traffic {
     pub(super) on: Option<Span>,
     pub(super) off: Option<Span>,
     pub(super) jitter: Option<Span>,
+    pub(super) deadline: Option<Span>,
     pub(super) interval: Option<Span>,
     pub(super) link: Option<String>,
     pub(super) distance: Option<Span>,
@@ -177,6 +178,7 @@ pub(super) struct RatePoint {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Profile {
     Constant,
+    Frames,
     OnOff,
     Video,
 }

@@ -3,7 +3,7 @@
 //! For traffic towards the client, the client says hello until the first datagram arrives, which also opens a way
 //! through address translation.
 
-use core::net::SocketAddr;
+use core::{net::SocketAddr, time::Duration};
 
 use pleach_core::time::Instant;
 
@@ -96,16 +96,24 @@ pub(super) struct Sink {
     /// Whom to say hello to.
     server: Option<SocketAddr>,
     schedule: Schedule,
+    /// How long a datagram is of use.
+    deadline: Option<Duration>,
     hello_at: Option<Instant>,
     arrivals: Arrivals,
     report: FlowReport,
 }
 
 impl Sink {
-    pub(super) fn new(local: SocketAddr, server: Option<SocketAddr>, schedule: Schedule) -> Self {
+    pub(super) fn new(
+        local: SocketAddr,
+        server: Option<SocketAddr>,
+        schedule: Schedule,
+        deadline: Option<Duration>,
+    ) -> Self {
         Self {
             local,
             server,
+            deadline,
             hello_at: server.map(|_| schedule.begin - TICK),
             schedule,
             arrivals: Arrivals::default(),
@@ -128,7 +136,9 @@ impl Sink {
             return;
         }
         let sent_at = Instant::from_nanos(number_at(payload, 8));
-        self.report.delay(io.now.since(sent_at));
+        let (delay, deadline) = (io.now.since(sent_at), self.deadline);
+        let at = self.schedule.elapsed(sent_at);
+        self.report.record_delay(at, delay, deadline, payload.len());
         self.schedule
             .record(&mut self.report, io.now, payload.len());
         if let (Arrival::InOrder, Some(at)) = (arrival, self.schedule.elapsed(io.now)) {

@@ -50,6 +50,9 @@ fn a_silent_path_costs_no_packet_and_little_time_and_is_used_again() {
         "min-rtt",
         "earliest-arrival",
         "osia",
+        "consn",
+        "consn+redundancy",
+        "srtt-weighted",
         "flow",
         "redundant",
     ] {

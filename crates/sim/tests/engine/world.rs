@@ -15,7 +15,7 @@ use pleach_core::{
     path::link::Link,
     queue::QueueConfig,
     rng::Rng,
-    sched::{AwiSettings, OsiaSettings, Policy},
+    sched::{AwiSettings, ConsnSettings, OsiaSettings, Policy, SrttWeightedSettings},
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -126,6 +126,11 @@ pub(crate) fn policy(name: &str) -> Policy<String> {
     match name {
         "adaptive" => Policy::Adaptive {},
         "awi" => Policy::Awi(AwiSettings::default()),
+        "consn" => Policy::Consn(ConsnSettings::default()),
+        "consn+redundancy" => Policy::Consn(ConsnSettings {
+            redundancy: true,
+            ..ConsnSettings::default()
+        }),
         "earliest-arrival" => Policy::EarliestArrival {},
         "flow" => Policy::Flow {},
         "min-rtt" => Policy::MinRtt {},
@@ -136,6 +141,7 @@ pub(crate) fn policy(name: &str) -> Policy<String> {
         "single:link1" => Policy::Single {
             link: Some("link1".into()),
         },
+        "srtt-weighted" => Policy::SrttWeighted(SrttWeightedSettings::default()),
         "weighted" => Policy::Weighted {},
         other => panic!("no policy {other}"),
     }

@@ -84,8 +84,9 @@ impl Adaptive {
             return Pick::Wait;
         };
         let is_better_awaited = awaited.is_some_and(|awaited| awaited < best.surely);
-        // Nothing is lost by waiting if that is late for sure; if it is so perhaps, while there is room elsewhere.
-        if is_better_awaited || best.surely > limit && has_room {
+        // Nothing is lost by waiting if that is late; nor if it is perhaps, while there is room elsewhere.
+        let may_be_late = best.surely > limit && has_room;
+        if is_better_awaited || best.probably > limit || may_be_late {
             return Pick::Wait;
         }
         self.lines[slot(&paths[best.index])].on_sent(now, packet.len);

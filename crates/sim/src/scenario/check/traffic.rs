@@ -101,6 +101,7 @@ pub(super) fn traffic(
                 size,
                 profile: profile(raw)?,
                 jitter: jitter(raw)?,
+                deadline: deadline(raw)?,
             }
         }
     };
@@ -204,6 +205,30 @@ fn profile(raw: &raw::Traffic) -> Result<Profile, Problem> {
             Some(_) | None => {}
         }
     }
+    let is_frames = raw.profile == Some(raw::Profile::Frames);
+    let interval = match raw.interval {
+        None if is_frames => {
+            let remedy = "\"frames\" needs `interval`, such as interval = \"25ms\"";
+            return Err(problem("interval", "missing", remedy));
+        }
+        Some(_) if !is_frames => {
+            let remedy = "remove it, or set profile = \"frames\"";
+            return Err(problem(
+                "interval",
+                "it means nothing for this profile",
+                remedy,
+            ));
+        }
+        Some(span) if !(FRAMES.0..=FRAMES.1).contains(&span.0) => {
+            return Err(problem("interval", "out of range", "use 1ms to 10s"));
+        }
+        interval => interval,
+    };
+    if let Some(interval) = interval {
+        return Ok(Profile::Frames {
+            interval: interval.0,
+        });
+    }
     Ok(match (raw.profile, raw.on, raw.off) {
         (Some(raw::Profile::OnOff), Some(on), Some(off)) => Profile::OnOff {
             on: on.0,
@@ -222,13 +247,25 @@ fn jitter(raw: &raw::Traffic) -> Result<Duration, Problem> {
     Ok(jitter)
 }
 
+fn deadline(raw: &raw::Traffic) -> Result<Option<Duration>, Problem> {
+    match raw.deadline {
+        Some(span) if !(FRAMES.0..=FRAMES.1).contains(&span.0) => {
+            Err(problem("deadline", "out of range", "use 1ms to 10s"))
+        }
+        deadline => Ok(deadline.map(|span| span.0)),
+    }
+}
+
+/// Shortest and longest time between frames, and until they are of no use.
+const FRAMES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
+
 /// A sender that is later than this is not one that sends at a rate.
 const LONGEST_JITTER: Duration = Duration::from_secs(1);
 
 /// Refuses keys that mean nothing for the kind of traffic.
 fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
     use raw::Kind::{Ping, Requests, Tcp, Udp};
-    let rules: [(&'static str, bool, &[raw::Kind]); 12] = [
+    let rules: [(&'static str, bool, &[raw::Kind]); 13] = [
         ("cc", raw.cc.is_some(), &[Tcp]),
         ("flows", raw.flows.is_some(), &[Tcp]),
         ("rate", raw.rate.is_some(), &[Udp]),
@@ -240,7 +277,8 @@ fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
         ("jitter", raw.jitter.is_some(), &[Udp]),
         ("size", raw.size.is_some(), &[Udp, Requests]),
         ("profile", raw.profile.is_some(), &[Udp]),
-        ("interval", raw.interval.is_some(), &[Ping, Requests]),
+        ("deadline", raw.deadline.is_some(), &[Udp]),
+        ("interval", raw.interval.is_some(), &[Ping, Requests, Udp]),
     ];
     if raw.kind == Requests && raw.direction == Direction::Up {
         let problem_text = "requests are answered towards the client";

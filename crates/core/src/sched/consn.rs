@@ -1,0 +1,281 @@
+//! `consn`: confluent sequence numbers. A block of packets is split over the paths so that the sequences run towards each
+//! other.
+//!
+//! Becke et al. 2013 (see [`pdc`](super::pdc)), section III-A. What leaves the tunnel queue in one burst is a block, up to [`BLOCK`] packets. Each
+//! path gets a run of consecutive packets of it: the quickest the first, the others the next in the order of their round
+//! trips, as long as its weight says ([`SrttWeighted`](super::SrttWeighted)). *Variant 1*: the first path sends its run
+//! ascending, the others descending, from the end of theirs. *Variant 2*: only the last path descends. What a path loses or delays is then one gap, and the packets sent
+//! last on either side of it are neighbours.
+//!
+//! With `redundancy`, each path goes on into the runs of the others, ascending or descending as it went: copies, sent only
+//! while nothing new waits and the path has room, of packets that are not known to have come (`tunnel/blocks.rs`). That needs to
+//! know what a path carries, so paths are then paced; without it only by the user's limits, as published. What waits at this end
+//! for a paced path counts as part of its round trip, as what waits in the modem of one that is not.
+//!
+//! What a share lacks or exceeds for whole packets is carried over to the next block, so that short blocks do not starve
+//! the slower paths, up to two packets. With `pdc`, packets that may not take the path of their turn take the next before it.
+//!
+//! Pure acknowledgements take the path with the least round trip.
+
+use core::{cmp::Reverse, time::Duration};
+
+use serde::{Deserialize, de};
+
+use super::{
+    PacketInfo, PathView, Pick, Scheduler,
+    pdc::Pdc,
+    slot,
+    srtt_weighted::{Alpha, DEADLINE, Weights, round_trip, shares, weight},
+};
+use crate::{ids::PathId, time::Instant, units::Bytes};
+
+#[cfg(test)]
+mod tests;
+
+/// Most packets of a block.
+pub const BLOCK: usize = 64;
+
+/// Settings of [`Consn`], with the keys of a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConsnSettings {
+    /// Which paths descend.
+    pub variant: Variant,
+    /// Whether paths go on into each other's runs.
+    pub redundancy: bool,
+    /// Weight of a new sample in the smoothed round trip.
+    pub alpha: Alpha,
+    /// Whether packets avoid paths on which they would be late.
+    pub pdc: bool,
+    /// How late a packet is still of use, for `pdc` and copies.
+    #[serde(with = "humantime_serde")]
+    pub deadline: Duration,
+    /// Whether the other end puts packets in order before it hands them on.
+    pub in_order: bool,
+}
+
+impl Default for ConsnSettings {
+    /// Sections IV and V-A.
+    fn default() -> Self {
+        Self {
+            variant: Variant::FirstAscends,
+            redundancy: false,
+            alpha: Alpha::DEFAULT,
+            pdc: false,
+            deadline: DEADLINE,
+            in_order: true,
+        }
+    }
+}
+
+/// Which paths send their runs from the end. In a configuration 1 and 2, as the paper counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// All but the first.
+    FirstAscends,
+    /// Only the last.
+    LastDescends,
+}
+
+impl Variant {
+    /// The variant the paper calls `number`.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        match number {
+            1 => Some(Self::FirstAscends),
+            2 => Some(Self::LastDescends),
+            _ => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Variant {
+    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u64::deserialize(deserializer)?;
+        Self::new(number).ok_or_else(|| de::Error::custom("variant must be 1 or 2"))
+    }
+}
+
+/// What of a block goes where. Kept by the caller, so that nothing is allocated for each block.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// Each packet of the block once: index of its path among the views, index in the block. The packets of a path stand in
+    /// the order they are to leave.
+    pub packets: Vec<(u8, u8)>,
+    /// What a path may send again once it is through, in this order: index of the path, index in the block.
+    pub copies: Vec<(u8, u8)>,
+}
+
+/// Splits blocks over the ready paths. Never waits. Ignores weight.
+#[derive(Clone, Debug)]
+pub struct Consn {
+    settings: ConsnSettings,
+    pdc: Pdc,
+    /// Bytes each path is owed, or has had too many.
+    owed: [i64; PathId::MAX],
+    single: Placement,
+}
+
+impl Consn {
+    /// Begins without debts.
+    #[must_use]
+    pub const fn new(settings: ConsnSettings) -> Self {
+        Self {
+            pdc: Pdc::new(settings.pdc, settings.deadline),
+            owed: [0; PathId::MAX],
+            single: Placement {
+                packets: Vec::new(),
+                copies: Vec::new(),
+            },
+            settings,
+        }
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub const fn settings(&self) -> &ConsnSettings {
+        &self.settings
+    }
+
+    /// Places the packets of `block`, at most [`BLOCK`], on `paths`, which are as in [`Scheduler::pick`]: on those that are
+    /// ready, or for which less than a block is kept. Nothing if there is none. `placement` is overwritten.
+    pub fn place(&mut self, paths: &[PathView], block: &[PacketInfo], placement: &mut Placement) {
+        let has_room = |path: &PathView| path.ready || path.usable && path.staged < ROOM;
+        self.split(paths, has_room, block, placement);
+    }
+
+    fn split(
+        &mut self,
+        paths: &[PathView],
+        has_room: impl Fn(&PathView) -> bool + Copy,
+        block: &[PacketInfo],
+        placement: &mut Placement,
+    ) {
+        placement.packets.clear();
+        placement.copies.clear();
+        let mut order = [0_u8; PathId::MAX];
+        let mut lanes = 0;
+        for (index, _) in (0_u8..).zip(paths).filter(|(_, path)| has_room(path)) {
+            if lanes < order.len() {
+                order[lanes] = index;
+                lanes += 1;
+            }
+        }
+        let order = &mut order[..lanes];
+        if order.is_empty() {
+            return;
+        }
+        let path = |lane: u8| &paths[usize::from(lane)];
+        order.sort_by_key(|lane| (round_trip(path(*lane)), path(*lane).id));
+        let mut lane_of = [0_usize; BLOCK];
+        let lane_of = &mut lane_of[..block.len().min(BLOCK)];
+        self.assign(paths, has_room, order, block, lane_of);
+        for (lane, &index) in order.iter().enumerate() {
+            let own = (0_u8..).zip(lane_of.iter()).filter(|(_, of)| **of == lane);
+            let own = own.map(|(packet, _)| (index, packet));
+            let start = placement.packets.len();
+            placement.packets.extend(own);
+            let descends = self.descends(lane, lanes);
+            let run = &mut placement.packets[start..];
+            if descends {
+                run.sort_by_key(|(_, packet)| Reverse(*packet));
+            }
+            let Some((_, last)) = run.last().copied().filter(|_| self.settings.redundancy) else {
+                continue;
+            };
+            let others = (0_u8..).zip(lane_of.iter()).filter(|(packet, of)| {
+                let is_ahead = if descends {
+                    *packet < last
+                } else {
+                    *packet > last
+                };
+                let is_expendable = block[usize::from(*packet)].is_expendable;
+                is_ahead && **of != lane && !is_expendable
+            });
+            let start = placement.copies.len();
+            placement
+                .copies
+                .extend(others.map(|(packet, _)| (index, packet)));
+            if descends {
+                placement.copies[start..].reverse();
+            }
+        }
+    }
+
+    /// The place in `order` of each packet's path.
+    fn assign(
+        &mut self,
+        paths: &[PathView],
+        has_room: impl Fn(&PathView) -> bool,
+        order: &[u8],
+        block: &[PacketInfo],
+        lane_of: &mut [usize],
+    ) {
+        let path = |lane: usize| &paths[usize::from(order[lane])];
+        let shares = shares(Weights::Srtt, paths, has_room);
+        let weights: u64 = (0..order.len())
+            .map(|lane| u64::from(weight(shares, path(lane))))
+            .sum();
+        let len = |packet: &PacketInfo| packet.len.get().min(MAX_LEN);
+        let counted = || block.iter().filter(|packet| !packet.is_expendable);
+        let total: u64 = counted().map(len).sum();
+        for lane in 0..order.len() {
+            let share = u128::from(total) * u128::from(weight(shares, path(lane)));
+            let share = share / u128::from(weights.max(1));
+            self.owed[slot(path(lane))] += i64::try_from(share).unwrap_or(0);
+        }
+        let mut placed = [Bytes::ZERO; PathId::MAX];
+        let (mut turn, mut before) = (0, Bytes::ZERO);
+        for (packet, lane_of) in block.iter().zip(lane_of) {
+            *lane_of = 0;
+            if packet.is_expendable {
+                continue;
+            }
+            let cost = i64::try_from(len(packet)).unwrap_or(0);
+            while turn + 1 < order.len() && self.owed[slot(path(turn))] < cost - cost / 2 {
+                turn += 1;
+            }
+            let may = |lane: &usize| {
+                let path = path(*lane);
+                self.pdc.allows(paths, path, before, placed[slot(path)])
+            };
+            let lane = (0..=turn).rev().find(may).unwrap_or(0);
+            *lane_of = lane;
+            self.owed[slot(path(lane))] -= cost;
+            placed[slot(path(lane))] += packet.len;
+            before += packet.len;
+        }
+        for owed in &mut self.owed {
+            *owed = (*owed).clamp(-MAX_OWED, MAX_OWED);
+        }
+    }
+
+    fn descends(&self, lane: usize, lanes: usize) -> bool {
+        match self.settings.variant {
+            Variant::FirstAscends => lane > 0,
+            Variant::LastDescends => lanes > 1 && lane + 1 == lanes,
+        }
+    }
+}
+
+impl Scheduler for Consn {
+    /// A block of one packet; the tunnel asks for [whole ones](Self::place).
+    fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
+        let mut placement = core::mem::take(&mut self.single);
+        let packet = core::slice::from_ref(packet);
+        self.split(paths, |path| path.ready, packet, &mut placement);
+        let path = placement
+            .packets
+            .first()
+            .map(|(path, _)| usize::from(*path));
+        self.single = placement;
+        path.map_or(Pick::Wait, Pick::One)
+    }
+}
+
+/// Less than so much is kept for a path that gets more: a block.
+const ROOM: Bytes = Bytes::new(1_500 * BLOCK as u64);
+/// No packet is longer.
+const MAX_LEN: u64 = 1 << 16;
+/// Two packets.
+const MAX_OWED: i64 = 3_000;

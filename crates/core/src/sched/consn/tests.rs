@@ -1,0 +1,139 @@
+//! Runs, directions, copies.
+
+use super::super::tests::{packet, ready_paths};
+use super::*;
+use crate::rng::Rng;
+
+fn paths(rtts: &[u64]) -> Vec<PathView> {
+    let mut paths = ready_paths(rtts.len());
+    for (path, rtt) in paths.iter_mut().zip(rtts) {
+        path.smoothed_rtt = Some(Duration::from_millis(*rtt));
+    }
+    paths
+}
+
+fn place(settings: ConsnSettings, paths: &[PathView], count: usize) -> Placement {
+    let mut placement = Placement::default();
+    Consn::new(settings).place(paths, &vec![packet(); count], &mut placement);
+    placement
+}
+
+fn of(list: &[(u8, u8)], path: u8) -> Vec<u8> {
+    let own = list.iter().filter(|(of, _)| *of == path);
+    own.map(|(_, packet)| *packet).collect()
+}
+
+/// Figure 3: ten packets, of which the first path has four.
+#[test]
+fn sequences_run_towards_each_other() {
+    let placement = place(ConsnSettings::default(), &paths(&[60, 40]), 10);
+    assert_eq!(of(&placement.packets, 1), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(of(&placement.packets, 0), [9, 8, 7, 6]);
+    assert!(placement.copies.is_empty());
+}
+
+#[test]
+fn variants_differ_from_three_paths_on() {
+    let paths = paths(&[20, 20, 20]);
+    let with = |variant| {
+        let settings = ConsnSettings {
+            variant,
+            ..ConsnSettings::default()
+        };
+        let placement = place(settings, &paths, 9);
+        [0, 1, 2].map(|path| of(&placement.packets, path))
+    };
+    let first = [vec![0, 1, 2], vec![5, 4, 3], vec![8, 7, 6]];
+    assert_eq!(with(Variant::FirstAscends), first);
+    let last = [vec![0, 1, 2], vec![3, 4, 5], vec![8, 7, 6]];
+    assert_eq!(with(Variant::LastDescends), last);
+}
+
+#[test]
+fn copies_go_on_where_a_path_is_through() {
+    let settings = ConsnSettings {
+        redundancy: true,
+        ..ConsnSettings::default()
+    };
+    let placement = place(settings, &paths(&[40, 60]), 10);
+    assert_eq!(of(&placement.copies, 0), [6, 7, 8, 9]);
+    assert_eq!(of(&placement.copies, 1), [5, 4, 3, 2, 1, 0]);
+}
+
+#[test]
+fn short_blocks_give_every_path_its_share() {
+    let mut policy = Consn::new(ConsnSettings::default());
+    let paths = paths(&[62, 320]);
+    let mut counts = [0_u32; 2];
+    for _ in 0..10_000 {
+        if let Pick::One(index) = policy.pick(Instant::ZERO, &paths, &packet()) {
+            counts[index] += 1;
+        }
+    }
+    assert!(counts[0].abs_diff(8_377) <= 1, "{counts:?}");
+}
+
+#[test]
+fn compensation_keeps_late_packets_off() {
+    let settings = ConsnSettings {
+        pdc: true,
+        ..ConsnSettings::default()
+    };
+    let placement = place(settings, &paths(&[62, 560]), 20);
+    assert_eq!(of(&placement.packets, 0).len(), 20);
+}
+
+#[test]
+fn every_packet_is_placed_once_on_a_ready_path_whatever_comes() {
+    let mut rng = Rng::new(5);
+    for seed in 0..3_000 {
+        let mut views = ready_paths(PathId::MAX);
+        for path in &mut views {
+            path.ready = rng.chance(0.4);
+            path.usable = path.ready || rng.chance(0.5);
+            path.smoothed_rtt = rng
+                .chance(0.8)
+                .then(|| Duration::from_micros(rng.below(1 << 40)));
+            path.staged = Bytes::new(rng.next_u64() >> rng.below(64));
+        }
+        let settings = ConsnSettings {
+            pdc: seed % 2 == 0,
+            redundancy: seed % 3 == 0,
+            variant: if seed % 5 < 2 {
+                Variant::LastDescends
+            } else {
+                Variant::FirstAscends
+            },
+            ..ConsnSettings::default()
+        };
+        let count = usize::try_from(rng.below(BLOCK as u64 + 1)).expect("small");
+        let block: Vec<PacketInfo> = (0..count)
+            .map(|_| PacketInfo {
+                len: Bytes::new(rng.below(1_500)),
+                is_expendable: rng.chance(0.2),
+                ..packet()
+            })
+            .collect();
+        let mut placement = Placement::default();
+        Consn::new(settings).place(&views, &block, &mut placement);
+        let mut packets: Vec<u8> = placement
+            .packets
+            .iter()
+            .map(|(_, packet)| *packet)
+            .collect();
+        packets.sort_unstable();
+        let has_room = |path: &PathView| path.ready || path.usable && path.staged < ROOM;
+        let expected = if views.iter().any(has_room) { count } else { 0 };
+        assert!(packets.into_iter().map(usize::from).eq(0..expected));
+        for (path, packet) in placement.packets.iter().chain(&placement.copies) {
+            assert!(has_room(&views[usize::from(*path)]));
+            assert!(usize::from(*packet) < count);
+        }
+        for copy in &placement.copies {
+            assert!(
+                !placement.packets.contains(copy),
+                "no copy where it went itself"
+            );
+        }
+    }
+}

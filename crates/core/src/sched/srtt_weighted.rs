@@ -1,0 +1,280 @@
+//! `srtt-weighted`: packets in proportion to weights that follow from the paths' smoothed round trips.
+//!
+//! Becke et al. 2013 (see [`pdc`](super::pdc)), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i), which sums up to n - 1, so that shares
+//! are w_P = w'_P / (n - 1). Bytes are mixed as [`Weighted`](super::Weighted) does it. With `weights = "equal"` all weights are the
+//! same: the round robin that the paper calls default.
+//!
+//! As published, nothing is paced but by the user's limits: a path that is given more than it carries builds a queue, its
+//! round trip grows, and it is given less. So round trips are sampled all the time on all paths, also those not in use
+//! ([`PROBE_EVERY`]). With `pdc = true`, packets that would come late over a path take another ([`pdc`](super::pdc)).
+//!
+//! Pure acknowledgements take the ready path with the least round trip.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use super::{
+    PacketInfo, PathView, Pick, Scheduler,
+    pdc::{Pdc, Window},
+    slot,
+    weighted::Credit,
+};
+use crate::{ids::PathId, path::rtt::INITIAL_RTT, time::Instant, units::Bytes};
+
+/// Settings of [`SrttWeighted`], with the keys of a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SrttWeightedSettings {
+    /// Weight of a new sample in the smoothed round trip.
+    pub alpha: Alpha,
+    /// Where weights come from.
+    pub weights: Weights,
+    /// Whether packets avoid paths on which they would be late.
+    pub pdc: bool,
+    /// How late a packet is still of use, for `pdc`.
+    #[serde(with = "humantime_serde")]
+    pub deadline: Duration,
+    /// Whether the other end puts packets in order before it hands them on.
+    pub in_order: bool,
+}
+
+impl Default for SrttWeightedSettings {
+    /// Sections IV and V-A.
+    fn default() -> Self {
+        Self {
+            alpha: Alpha::DEFAULT,
+            weights: Weights::Srtt,
+            pdc: false,
+            deadline: DEADLINE,
+            in_order: true,
+        }
+    }
+}
+
+/// Weight of a new sample in the smoothed round trip, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alpha(u16);
+
+impl Alpha {
+    /// 0.125, as published and in TCP.
+    pub const DEFAULT: Self = Self(125);
+
+    /// The weight `alpha`, rounded to a thousandth; `None` unless it is from 0.001 to 1.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range is checked"
+    )]
+    pub fn new(alpha: f64) -> Option<Self> {
+        let thousandths = (alpha * 1e3).round();
+        (1.0..=1e3)
+            .contains(&thousandths)
+            .then_some(Self(thousandths as u16))
+    }
+
+    /// Its thousandths.
+    #[must_use]
+    pub const fn thousandths(self) -> u16 {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Alpha {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let alpha = f64::deserialize(deserializer)?;
+        Self::new(alpha).ok_or_else(|| D::Error::custom("alpha must be from 0.001 to 1"))
+    }
+}
+
+/// Where weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weights {
+    /// All are the same.
+    Equal,
+    /// The round trips.
+    Srtt,
+}
+
+/// Shares bytes among the ready paths. Never waits.
+#[derive(Clone, Debug)]
+pub struct SrttWeighted {
+    settings: SrttWeightedSettings,
+    credit: Credit,
+    pdc: Pdc,
+    window: Window,
+    /// What the block has placed on each path.
+    placed: [Bytes; PathId::MAX],
+}
+
+impl SrttWeighted {
+    /// Begins without credit.
+    #[must_use]
+    pub const fn new(settings: SrttWeightedSettings) -> Self {
+        Self {
+            credit: Credit::new(),
+            pdc: Pdc::new(settings.pdc, settings.deadline),
+            window: Window::new(),
+            placed: [Bytes::ZERO; PathId::MAX],
+            settings,
+        }
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub const fn settings(&self) -> &SrttWeightedSettings {
+        &self.settings
+    }
+}
+
+impl Scheduler for SrttWeighted {
+    fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
+        let ready = paths.iter().enumerate().filter(|(_, path)| path.ready);
+        let quickest = ready.min_by_key(|(_, path)| (round_trip(path), path.id));
+        let Some((quickest, _)) = quickest else {
+            return Pick::Wait;
+        };
+        if packet.is_expendable {
+            return Pick::One(quickest);
+        }
+        let before = self.window.next(packet);
+        if before == Bytes::ZERO {
+            self.placed.fill(Bytes::ZERO);
+        }
+        let shares = shares(self.settings.weights, paths, |path| path.ready);
+        let may = |path: &PathView| {
+            let placed = self.placed[slot(path)];
+            path.ready && self.pdc.allows(paths, path, before, placed)
+        };
+        let lines = paths.iter().map(|path| {
+            let weight = if may(path) { weight(shares, path) } else { 0 };
+            (slot(path), weight)
+        });
+        let cost = u32::try_from(packet.len.get()).unwrap_or(u32::MAX);
+        let chosen = self.credit.next(lines, cost).unwrap_or(quickest);
+        self.placed[slot(&paths[chosen])] += packet.len;
+        Pick::One(chosen)
+    }
+}
+
+/// The smoothed round trip of a path, with what waits for it at this end.
+pub(super) fn round_trip(path: &PathView) -> Duration {
+    let srtt = path.smoothed_rtt.unwrap_or(INITIAL_RTT);
+    let waiting = match path.rate {
+        Some(rate) if path.staged > Bytes::ZERO => path.staged / rate,
+        Some(_) | None => Duration::ZERO,
+    };
+    srtt.saturating_add(waiting)
+}
+
+/// What weights are taken of: the sum of the round trips in microseconds; `None` if all weigh the same.
+pub(super) type Shares = Option<u64>;
+
+/// [`Shares`] of the paths that `take_part`.
+pub(super) fn shares(
+    weights: Weights,
+    paths: &[PathView],
+    take_part: impl Fn(&PathView) -> bool,
+) -> Shares {
+    if weights == Weights::Equal {
+        return None;
+    }
+    let taking = paths.iter().filter(|path| take_part(path));
+    Some(taking.fold(0, |sum, path| {
+        sum + micros(round_trip(path)).min(MAX_MICROS)
+    }))
+}
+
+/// The weight of `path`, at least 1: (n - 1) w_P in units of the sum, so that all add up to n - 1 times that.
+pub(super) fn weight(shares: Shares, path: &PathView) -> u32 {
+    let Some(sum) = shares else {
+        return 1;
+    };
+    u32::try_from(sum.saturating_sub(micros(round_trip(path))))
+        .map_or(u32::MAX, |weight| weight.max(1))
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(MAX_MICROS)
+}
+
+/// A minute, as of all round trips: so that sixteen of them fit a weight.
+const MAX_MICROS: u64 = 60_000_000;
+
+/// How often the round trip of each path is sampled while there is traffic: the weights follow within some 0.4 s.
+pub const PROBE_EVERY: Duration = Duration::from_millis(50);
+/// Section V-A: what comes later is of no use.
+pub(super) const DEADLINE: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{packet, ready_paths};
+    use super::*;
+
+    fn paths(rtts: &[u64]) -> Vec<PathView> {
+        let mut paths = ready_paths(rtts.len());
+        for (path, rtt) in paths.iter_mut().zip(rtts) {
+            path.smoothed_rtt = Some(Duration::from_millis(*rtt));
+        }
+        paths
+    }
+
+    fn counts(settings: SrttWeightedSettings, paths: &[PathView]) -> Vec<u32> {
+        let mut policy = SrttWeighted::new(settings);
+        let mut counts = vec![0; paths.len()];
+        for _ in 0..10_000 {
+            match policy.pick(Instant::ZERO, paths, &packet()) {
+                Pick::One(index) => counts[index] += 1,
+                other @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. }) => {
+                    panic!("{other:?}")
+                }
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn shares_are_those_of_the_paper_and_add_up() {
+        let settings = SrttWeightedSettings::default();
+        // 1 - 62/382 and 1 - 320/382.
+        assert_eq!(counts(settings, &paths(&[62, 320])), [8_377, 1_623]);
+        // (1 - 1/6) / 2, (1 - 2/6) / 2, (1 - 3/6) / 2.
+        let three = counts(settings, &paths(&[10, 20, 30]));
+        for (count, expected) in three.iter().zip([4_167_u32, 3_333, 2_500]) {
+            assert!(count.abs_diff(expected) <= 1, "{three:?}");
+        }
+        assert_eq!(counts(settings, &paths(&[50])), [10_000]);
+    }
+
+    #[test]
+    fn equal_weights_are_round_robin() {
+        let settings = SrttWeightedSettings {
+            weights: Weights::Equal,
+            ..SrttWeightedSettings::default()
+        };
+        assert_eq!(counts(settings, &paths(&[62, 320])), [5_000, 5_000]);
+    }
+
+    #[test]
+    fn compensation_takes_what_would_be_late_off_a_path() {
+        let settings = SrttWeightedSettings {
+            pdc: true,
+            ..SrttWeightedSettings::default()
+        };
+        assert_eq!(counts(settings, &paths(&[62, 560])), [10_000, 0]);
+        assert_eq!(counts(settings, &paths(&[200, 320]))[1], 3_846);
+    }
+
+    #[test]
+    fn acknowledgements_take_the_quickest() {
+        let mut policy = SrttWeighted::new(SrttWeightedSettings::default());
+        let mut ack = packet();
+        ack.is_expendable = true;
+        for _ in 0..100 {
+            let pick = policy.pick(Instant::ZERO, &paths(&[62, 20]), &ack);
+            assert_eq!(pick, Pick::One(1));
+        }
+    }
+}

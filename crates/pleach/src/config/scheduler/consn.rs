@@ -1,0 +1,100 @@
+//! The keys of the media policies `consn` and `srtt-weighted`.
+
+use core::{ops::RangeInclusive, time::Duration};
+
+use pleach_core::sched::{Alpha, ConsnSettings, SrttWeightedSettings, Variant, Weights};
+
+use super::values::{time, word};
+use crate::config::{source::ConfigError, table::Table};
+
+/// All of `consn`, in the order they are listed to the user.
+pub(super) const KEYS: &[&str] = &[
+    "variant",
+    "redundancy",
+    "pdc",
+    "alpha",
+    "deadline",
+    "in_order",
+];
+
+/// All of `srtt-weighted`.
+pub(super) const SRTT_WEIGHTED_KEYS: &[&str] = &["weights", "pdc", "alpha", "deadline", "in_order"];
+
+/// Reads those of `consn` out of `table`; those not there have the paper's values.
+///
+/// # Errors
+/// A value of another type or out of its range.
+pub(super) fn read(table: &Table<'_>) -> Result<ConsnSettings, ConfigError> {
+    let mut settings = ConsnSettings::default();
+    if let Some(value) = table.optional("variant") {
+        let number = value.integer(1..=2, "write 1 (the default) or 2")?;
+        settings.variant = Variant::new(u64::from(number)).unwrap_or(settings.variant);
+    }
+    flag(table, "redundancy", &mut settings.redundancy)?;
+    let shared = Shared {
+        alpha: &mut settings.alpha,
+        pdc: &mut settings.pdc,
+        deadline: &mut settings.deadline,
+        in_order: &mut settings.in_order,
+    };
+    shared.read(table)?;
+    Ok(settings)
+}
+
+/// Reads those of `srtt-weighted`.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_srtt_weighted(table: &Table<'_>) -> Result<SrttWeightedSettings, ConfigError> {
+    let mut settings = SrttWeightedSettings::default();
+    word(
+        table,
+        "weights",
+        &mut settings.weights,
+        [("srtt", Weights::Srtt), ("equal", Weights::Equal)],
+    )?;
+    let shared = Shared {
+        alpha: &mut settings.alpha,
+        pdc: &mut settings.pdc,
+        deadline: &mut settings.deadline,
+        in_order: &mut settings.in_order,
+    };
+    shared.read(table)?;
+    Ok(settings)
+}
+
+/// The keys both have.
+struct Shared<'a> {
+    alpha: &'a mut Alpha,
+    pdc: &'a mut bool,
+    deadline: &'a mut Duration,
+    in_order: &'a mut bool,
+}
+
+impl Shared<'_> {
+    fn read(self, table: &Table<'_>) -> Result<(), ConfigError> {
+        if let Some(value) = table.optional("alpha") {
+            let alpha = value.as_number().and_then(Alpha::new);
+            *self.alpha = alpha.ok_or_else(|| {
+                value.expected("a number from 0.001 to 1", "write for example 0.125")
+            })?;
+        }
+        flag(table, "pdc", self.pdc)?;
+        if let Some(value) = table.optional("deadline") {
+            *self.deadline = time(&value, &DEADLINE, "200ms")?;
+        }
+        flag(table, "in_order", self.in_order)
+    }
+}
+
+fn flag(table: &Table<'_>, key: &str, field: &mut bool) -> Result<(), ConfigError> {
+    if let Some(value) = table.optional(key) {
+        let remedy = format!("write {}, or remove it", !*field);
+        *field = value
+            .as_bool()
+            .ok_or_else(|| value.expected("true or false", &remedy))?;
+    }
+    Ok(())
+}
+
+const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
