@@ -109,6 +109,8 @@ pub struct Daemon {
     kernel: Equalizer,
     backend_why: String,
     passive: Passive,
+    /// What there is of each link, whether or not its next hops answer.
+    found: Vec<Option<Hop>>,
     /// What packets go by, `None` where a link is down.
     hops: Vec<Option<Hop>>,
     /// Addresses of each link's device.
@@ -121,6 +123,9 @@ pub struct Daemon {
     rx_at_start: BTreeMap<String, u64>,
     /// The kernel does not have what it should: tried again then.
     retry_at: Option<Instant>,
+    /// When next hops are asked again, and how long after that.
+    ask_at: Instant,
+    ask_interval: Duration,
     look_at: Instant,
     check_at: Instant,
 }
@@ -165,6 +170,7 @@ impl Daemon {
             kernel,
             backend_why,
             passive: Passive::default(),
+            found: vec![None; count],
             hops: vec![None; count],
             addresses: vec![Vec::new(); count],
             weights: vec![0; count],
@@ -176,6 +182,8 @@ impl Daemon {
                 .map(|(name, (rx, _))| (name, rx))
                 .collect(),
             retry_at: None,
+            ask_at: now,
+            ask_interval: FIRST_ASK_INTERVAL,
             look_at: now + LOOK_INTERVAL,
             check_at: now + CHECK_INTERVAL,
         })
@@ -189,28 +197,50 @@ impl Daemon {
 
     /// The links of the host are as in `snapshots`.
     pub fn handle_links(&mut self, now: Instant, snapshots: &[LinkSnapshot]) {
-        let mut moved = false;
         for (index, link) in self.settings.links.iter().enumerate() {
             let found = snapshots
                 .iter()
                 .find(|snapshot| snapshot.name == link.device);
             let usable = found.filter(|snapshot| snapshot.is_up && snapshot.has_carrier);
-            let hop = usable.map(|snapshot| Hop {
+            self.addresses[index] =
+                usable.map_or(Vec::new(), |snapshot| snapshot.addresses.clone());
+            self.found[index] = usable.map(|snapshot| Hop {
                 device: link.device.clone(),
                 ifindex: snapshot.ifindex,
                 mtu: snapshot.mtu,
                 v4: link.v4,
                 v6: link.v6,
             });
-            self.addresses[index] =
-                usable.map_or(Vec::new(), |snapshot| snapshot.addresses.clone());
+        }
+        self.ask_interval = FIRST_ASK_INTERVAL;
+        self.ask(now);
+    }
+
+    /// Has next hops asked, and goes by those that answer.
+    fn ask(&mut self, now: Instant) {
+        let (hops, all_known) = self
+            .kernel
+            .answering(&self.found, &self.hops)
+            .unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot tell which next hops answer; taking all");
+                (self.found.clone(), true)
+            });
+        if all_known {
+            self.ask_interval = ASK_INTERVAL;
+        }
+        self.ask_at = now + self.ask_interval;
+        self.ask_interval = (self.ask_interval * 2).min(ASK_INTERVAL);
+        let mut moved = false;
+        for (index, hop) in hops.into_iter().enumerate() {
             if hop == self.hops[index] {
                 continue;
             }
             moved = true;
+            let link = &self.settings.links[index];
             let is_up = hop.is_some();
             if is_up != self.hops[index].is_some() {
-                tracing::info!(link = link.name, device = link.device, is_up, "link");
+                let there = self.found[index].is_some();
+                tracing::info!(link = link.name, device = link.device, there, is_up, "link");
             }
             self.hops[index] = hop;
             if is_up && link.rate.is_none() {
@@ -261,6 +291,9 @@ impl Daemon {
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.control.poll_timeout() {
             self.read_counters(now);
+        }
+        if now >= self.ask_at {
+            self.ask(now);
         }
         if now >= self.look_at {
             self.look_at = now + LOOK_INTERVAL;
@@ -463,6 +496,10 @@ impl Daemon {
     }
 }
 
+/// Between two looks whether next hops answer, once all are known.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// The first time to wait for an answer; doubled each time.
+const FIRST_ASK_INTERVAL: Duration = Duration::from_millis(5);
 /// Between two looks at TCP connections.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks whether the routes are still there.

@@ -37,7 +37,10 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    netlink::{Netlink, hops::HopRoute},
+    netlink::{
+        Netlink,
+        hops::{Answer, HopRoute},
+    },
     routes,
     state::{Lock, StateDir},
     sysctl,
@@ -242,6 +245,65 @@ impl Equalizer {
         };
         let routed = self.route(hops);
         split.and(routed).and(prepared)
+    }
+
+    /// Those of `hops` whose next hops answer, without those that do not; an unknown next hop is as in `before`. Whoever has
+    /// not answered lately is asked. The second result: whether all are known.
+    ///
+    /// A packet that is redirected while the kernel still waits for the next hop's link-layer address is lost, so that a
+    /// link must not be given packets earlier.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn answering(
+        &self,
+        hops: &[Option<Hop>],
+        before: &[Option<Hop>],
+    ) -> io::Result<(Vec<Option<Hop>>, bool)> {
+        let gateways = |hop: &Hop| [hop.gateway(false), hop.gateway(true)];
+        let asked: Vec<(u32, IpAddr)> = hops
+            .iter()
+            .flatten()
+            .flat_map(|hop| {
+                let ifindex = hop.ifindex;
+                gateways(hop)
+                    .into_iter()
+                    .flatten()
+                    .map(move |gateway| (ifindex, gateway))
+            })
+            .collect();
+        let mut answers = self.netlink.ask_next_hops(&asked)?.into_iter();
+        let mut all_known = true;
+        let mut usable = Vec::new();
+        for (hop, before) in hops.iter().zip(before) {
+            let Some(hop) = hop else {
+                usable.push(None);
+                continue;
+            };
+            let before = before
+                .as_ref()
+                .filter(|before| before.ifindex == hop.ifindex);
+            let mut holds = |is_v6: bool| {
+                let gateway = hop.gateway(is_v6);
+                gateway.is_some()
+                    && match answers.next() {
+                        Some(Answer::Yes) => true,
+                        Some(Answer::No) | None => false,
+                        Some(Answer::Unknown) => {
+                            let held = before.and_then(|before| before.gateway(is_v6)) == gateway;
+                            all_known &= held;
+                            held
+                        }
+                    }
+            };
+            let (v4, v6) = (holds(false), holds(true));
+            usable.push((v4 || v6).then(|| Hop {
+                v4: hop.v4.filter(|_| v4),
+                v6: hop.v6.filter(|_| v6),
+                ..hop.clone()
+            }));
+        }
+        Ok((usable, all_known))
     }
 
     /// What was sent over each link so far.

@@ -6,6 +6,9 @@ use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::{
     link::LinkAttribute,
+    neighbour::{
+        NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+    },
     route::{RouteAttribute, RouteMessage, RouteMetric},
     rule::{RuleAction, RuleAttribute},
 };
@@ -30,7 +33,61 @@ pub(crate) struct HopRoute {
     pub(crate) mtu: Option<u32>,
 }
 
+/// Whether a next hop answers on its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It was asked and did not.
+    No,
+    /// It is being asked.
+    Unknown,
+    /// It did, maybe some time ago.
+    Yes,
+}
+
 impl Netlink {
+    /// Whether each of `hops`, pairs of ifindex and address, answers; those that have not lately are asked, and their answers
+    /// are seen by a later call.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub(crate) fn ask_next_hops(&self, hops: &[(u32, IpAddr)]) -> io::Result<Vec<Answer>> {
+        let request = self.handle.neighbours().get();
+        let known: Vec<NeighbourMessage> = self
+            .runtime
+            .block_on(request.execute().try_collect())
+            .map_err(to_io)?;
+        hops.iter()
+            .map(|(ifindex, ip)| {
+                let entry = known.iter().find(|entry| is_about(entry, *ifindex, *ip));
+                let (answer, ask) = match entry.map(|entry| entry.header.state) {
+                    Some(
+                        NeighbourState::Reachable
+                        | NeighbourState::Permanent
+                        | NeighbourState::Noarp,
+                    ) => (Answer::Yes, false),
+                    Some(NeighbourState::Delay | NeighbourState::Probe) => (Answer::Yes, false),
+                    Some(NeighbourState::Stale) => (Answer::Yes, true),
+                    Some(NeighbourState::Failed) => (Answer::No, true),
+                    Some(NeighbourState::Incomplete) => (Answer::Unknown, false),
+                    Some(_) | None => (Answer::Unknown, true),
+                };
+                if ask {
+                    self.ask(*ifindex, *ip)?;
+                }
+                Ok(answer)
+            })
+            .collect()
+    }
+
+    /// Has the kernel ask for the link-layer address of `ip`, unless it has just been told.
+    fn ask(&self, ifindex: u32, ip: IpAddr) -> io::Result<()> {
+        let request = self.handle.neighbours().add(ifindex, ip).replace();
+        let request = request
+            .state(NeighbourState::None)
+            .flags(NeighbourFlags::Use);
+        absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
+    }
+
     /// Adds `route`, in place of one to the same destination with the same metric.
     ///
     /// # Errors
@@ -113,6 +170,15 @@ impl Netlink {
         let request = self.handle.link().set(message);
         absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
     }
+}
+
+fn is_about(entry: &NeighbourMessage, ifindex: u32, ip: IpAddr) -> bool {
+    let address = match ip {
+        IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
+        IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
+    };
+    let address = NeighbourAttribute::Destination(address);
+    entry.header.ifindex == ifindex && entry.attributes.contains(&address)
 }
 
 fn hop_message(route: &HopRoute) -> io::Result<RouteMessage> {
