@@ -435,12 +435,12 @@ impl Daemon {
     /// Gives the kernel what has changed, or everything again.
     fn apply(&mut self, now: Instant, again: bool) {
         let change = self.control.poll_change();
+        let mut is_change = false;
         if change.is_none() && !again {
             return;
         }
         if let Some(change) = change {
-            self.read_sent();
-            self.sent_at_change.clone_from(&self.sent);
+            is_change = true;
             self.weights.clone_from(&change.weights);
             let why = self.why(change.why);
             tracing::debug!(weights = ?change.weights, why, "weights");
@@ -469,6 +469,10 @@ impl Daemon {
         if let Err(error) = self.kernel.set(&self.hops, &shares, slots) {
             tracing::warn!(%error, "not all of the weights are in force; trying again");
             self.retry_at = Some(now + RETRY_INTERVAL);
+        }
+        if is_change {
+            self.read_sent();
+            self.sent_at_change.clone_from(&self.sent);
         }
     }
 

@@ -26,7 +26,7 @@ mod program;
 mod tc;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::Path,
@@ -129,6 +129,8 @@ pub struct Equalizer {
     splitter: Splitter,
     /// Ifindex and MTU of the routes that are set: family, destination, place of the link.
     routes: BTreeMap<(bool, IpNet, usize), (u32, u32)>,
+    /// Devices whose settings are as they must be, by index.
+    prepared: BTreeSet<u32>,
     is_undone: bool,
     _lock: Lock,
 }
@@ -205,6 +207,7 @@ impl Equalizer {
             destinations,
             splitter,
             routes: BTreeMap::new(),
+            prepared: BTreeSet::new(),
             is_undone: false,
             _lock: lock,
         };
@@ -235,15 +238,12 @@ impl Equalizer {
         shares: &[[u32; MAX_LINKS]; 2],
         slots: [&[u8]; 2],
     ) -> io::Result<()> {
-        let prepared = hops
-            .iter()
-            .flatten()
-            .try_for_each(|hop| self.prepare_device(&hop.device));
         let split = match &mut self.splitter {
             Splitter::Bpf(splitter) => splitter.set(hops, shares),
             Splitter::Nft(splitter) => splitter.set(&self.netlink, hops, slots),
         };
         let routed = self.route(hops);
+        let prepared = self.prepare_devices(hops);
         split.and(routed).and(prepared)
     }
 
@@ -338,6 +338,19 @@ impl Equalizer {
         }
         if let Splitter::Nft(splitter) = &self.splitter {
             splitter.prepare(&self.netlink, links, &self.destinations)?;
+        }
+        Ok(())
+    }
+
+    /// Prepares devices that are new.
+    fn prepare_devices(&mut self, hops: &[Option<Hop>]) -> io::Result<()> {
+        let there: BTreeSet<u32> = hops.iter().flatten().map(|hop| hop.ifindex).collect();
+        self.prepared.retain(|ifindex| there.contains(ifindex));
+        for hop in hops.iter().flatten() {
+            if !self.prepared.contains(&hop.ifindex) {
+                self.prepare_device(&hop.device)?;
+                self.prepared.insert(hop.ifindex);
+            }
         }
         Ok(())
     }

@@ -165,6 +165,11 @@ impl Asm {
         self.jump_if(0x1d, a, b, 0, label);
     }
 
+    /// Jumps if `a > b`, without signs.
+    pub(crate) fn jump_if_above(&mut self, a: Reg, b: Reg, label: Label) {
+        self.jump_if(0x2d, a, b, 0, label);
+    }
+
     /// Jumps if `a <= b`, with signs.
     pub(crate) fn jump_if_at_most(&mut self, a: Reg, b: Reg, label: Label) {
         self.jump_if(0xdd, a, b, 0, label);

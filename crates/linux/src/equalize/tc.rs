@@ -37,22 +37,20 @@ impl Splitter {
     pub(super) fn load(mode: &Mode, destinations: &[IpNet], links: usize) -> io::Result<Self> {
         let state_len = u32::try_from(3 * MAX_LINKS * 8).unwrap_or(u32::MAX);
         let links_len = u32::try_from(MAX_LINKS * LINK_LEN).unwrap_or(u32::MAX);
-        let places = u32::try_from(destinations.len() + NEVER.len()).unwrap_or(u32::MAX);
+        let places = places(destinations);
+        let entries = u32::try_from(places.len().max(1)).unwrap_or(u32::MAX);
         let flows = if mode.gap.is_some() { MAX_FLOWS } else { 1 };
         let map = |kind, key_len, value_len, entries| {
             Map::new(kind, key_len, value_len, entries).map_err(|error| told("BPF maps", &error))
         };
         let maps = Maps {
-            places: map(MapKind::Trie, 20, 4, places)?,
+            places: map(MapKind::Trie, 20, 4, entries)?,
             active: map(MapKind::Array, 4, 4, 1)?,
             links: map(MapKind::Array, 4, links_len, 4)?,
             states: map(MapKind::ArrayPerCpu, 4, state_len, 2)?,
             flows: map(MapKind::LruHash, 4, 16, flows)?,
         };
-        for (net, verdict) in never()
-            .map(|net| (net, 0_u32))
-            .chain(destinations.iter().map(|net| (*net, 1)))
-        {
+        for (net, verdict) in places {
             maps.places.set(&place_key(net), &verdict.to_ne_bytes())?;
         }
         let entropy = clock::entropy()?;
@@ -172,8 +170,20 @@ fn told(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {why}"))
 }
 
-fn never() -> impl Iterator<Item = IpNet> {
-    NEVER.iter().filter_map(|text| text.parse().ok())
+/// What the trie holds: destinations, and what lies within them and is left alone. Every node costs some nanoseconds a packet.
+fn places(destinations: &[IpNet]) -> Vec<(IpNet, u32)> {
+    let never = NEVER.iter().filter_map(|text| text.parse().ok());
+    let within = |net: &IpNet| {
+        destinations
+            .iter()
+            .any(|destination| destination.contains(net))
+    };
+    let spread = destinations.iter().map(|net| (*net, 1));
+    never
+        .filter(within)
+        .map(|net| (net, 0))
+        .chain(spread)
+        .collect()
 }
 
 /// What belongs to one device whatever the destinations are: link-local, multicast, broadcast.
@@ -187,3 +197,24 @@ const NEVER: [&str; 5] = [
 
 /// Flows that are remembered in the modes that keep them together.
 const MAX_FLOWS: u32 = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_a_device_is_left_alone_though_all_is_spread() {
+        let nets = |texts: &[&str]| -> Vec<IpNet> {
+            texts
+                .iter()
+                .map(|text| text.parse().expect("literal"))
+                .collect()
+        };
+        assert_eq!(places(&nets(&["10.0.0.0/8"])).len(), 1);
+        let all = places(&nets(&["0.0.0.0/0", "::/0"]));
+        assert_eq!(
+            all.iter().filter(|(_, verdict)| *verdict == 0).count(),
+            NEVER.len()
+        );
+    }
+}
