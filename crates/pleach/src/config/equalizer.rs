@@ -302,3 +302,144 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// Shorter pauses are within a burst.
 const MIN_PAUSE: Duration = Duration::from_micros(100);
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{AnyLoaded, load_document, parse, source::Source},
+        *,
+    };
+
+    const FILE: &str = include_str!("../../../../packaging/equalizer.toml");
+
+    fn load(text: &str) -> Result<LoadedEqualizer, ConfigError> {
+        let source = Source::new(Path::new("f.toml"), text.to_owned());
+        let document = parse(&source)?;
+        match load_document(&Table::root(&source, document.get_ref()))? {
+            AnyLoaded::Equalizer(loaded) => Ok(*loaded),
+            AnyLoaded::Proxy(_) | AnyLoaded::Tunnel(_) => panic!("another mode's file"),
+        }
+    }
+
+    #[test]
+    fn the_packaged_file_is_understood() {
+        let loaded = load(FILE).expect("good file");
+        let config = loaded.config;
+        assert_eq!((config.backend, config.weights), (None, Weights::Auto));
+        assert_eq!(config.interval, Duration::from_millis(200));
+        assert_eq!(config.links.len(), 2);
+        assert_eq!(config.links[0].rate, Some(Bitrate::from_mbps(10)));
+        assert_eq!((config.links[0].weight, config.links[1].weight), (3, 1));
+        // That a weight has no effect with automatic ones.
+        assert_eq!(loaded.notes.len(), 1);
+    }
+
+    #[test]
+    fn mistakes_name_line_key_and_remedy() {
+        for (from, to, told) in [
+            (
+                "backend = \"auto\"",
+                "backend = \"ebpf\"",
+                "[equalizer] backend: expected \"auto\", \"bpf\" or \"nft\"",
+            ),
+            (
+                "backend = \"auto\"",
+                "backand = \"auto\"",
+                "[equalizer] backand: unknown key; remedy: the nearest known key is `backend`",
+            ),
+            (
+                "weights = \"auto\"",
+                "weights = 3",
+                "[equalizer] weights: expected \"auto\" or \"fixed\", found 3",
+            ),
+            (
+                "spread = \"packet\"",
+                "spread = \"packets\"",
+                "[equalizer] spread: expected \"packet\", \"flow\", or a pause",
+            ),
+            (
+                "spread = \"packet\"",
+                "spread = \"1us\"",
+                "[equalizer] spread: expected \"packet\", \"flow\", or a pause",
+            ),
+            (
+                "#interval = \"200ms\"",
+                "interval = \"1ms\"",
+                "[equalizer] interval: expected a time from \"50ms\" to \"60s\"",
+            ),
+            (
+                "10.20.0.0/16",
+                "10.20.0.1/16",
+                "[equalizer] destinations: 10.20.0.1/16 has host bits set",
+            ),
+            (
+                "[\"10.20.0.0/16\"]",
+                "[]",
+                "[equalizer] destinations: expected at least one entry",
+            ),
+            (
+                "next_hop = \"10.11.0.2\"",
+                "next_hop = \"10.11.0.0/24\"",
+                "[[link]] next_hop: expected the address",
+            ),
+            (
+                "next_hop = \"10.11.0.2\"",
+                "next_hop = [\"10.11.0.2\", \"10.11.0.3\"]",
+                "[[link]] next_hop: two addresses of one family",
+            ),
+            (
+                "next_hop = \"10.11.0.2\"",
+                "",
+                "[[link]] next_hop: missing required key",
+            ),
+            (
+                "device = \"eth1\"",
+                "device = \"eth0\"",
+                "[[link]] device: \"eth0\" is already used on line",
+            ),
+            (
+                "weight = 3",
+                "weight = 0",
+                "[[link]] weight: expected a whole number from 1 to 1000",
+            ),
+            (
+                "\"10Mbit\"  ",
+                "\"0Mbit\"  ",
+                "[[link]] rate: expected a rate above zero",
+            ),
+        ] {
+            assert!(FILE.contains(from), "{from}");
+            let error = load(&FILE.replacen(from, to, 1)).expect_err(to).to_string();
+            assert!(error.contains(told), "{to}: {error}");
+            assert!(
+                error.starts_with("f.toml:") && error.contains("; remedy: "),
+                "{error}"
+            );
+        }
+        let (head, _) = FILE.split_once("[[link]]\n").expect("links");
+        let error = load(head).expect_err("no links").to_string();
+        assert!(
+            error.contains("link: missing required key; remedy: add [[link]]"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_the_back_end_cannot_do_is_refused_and_what_has_no_effect_is_said() {
+        let text = FILE.replace("backend = \"auto\"", "backend = \"nft\"");
+        assert!(load(&text).is_ok());
+        let text = text.replace("spread = \"packet\"", "spread = \"flow\"");
+        let error = load(&text).expect_err("nft keeps no flows").to_string();
+        assert!(
+            error.contains("[equalizer] spread: nftables cannot keep flows together"),
+            "{error}"
+        );
+        let text = FILE.replace("[\"10.20.0.0/16\"]", "[\"fd20::/16\"]");
+        let notes = load(&text).expect("allowed").notes;
+        assert!(
+            notes
+                .iter()
+                .any(|note| note.warning && note.text.contains("fd20::/16 is not spread"))
+        );
+    }
+}
