@@ -3,7 +3,7 @@
 //! Every [`AutoSettings::interval`] the caller hands in two counters of each link: bytes its device sent in all, and
 //! bytes the equalizer sent over it. Their difference is background; the rate of the link less the background is what is
 //! available, at least [`AutoSettings::floor`] of the rate so that a link is never forgotten. Weights are the available
-//! rates (A-NAT-3: bandwidth, not bandwidth-delay product).
+//! rates: bandwidth, as the paper's body has it, and not the bandwidth-delay product of its introduction.
 //!
 //! The background is smoothed, `B ← B + g (b − B)`. A change of more than [`AutoSettings::jump`] of the rate that shows
 //! in two intervals in a row is believed at once: weights are right at the third interval after a change, at the default
@@ -16,7 +16,7 @@
 //! count as much as the mean of those that are known.
 //!
 //! Source: the paper's section V, which names neither interval nor filter, and reads "bytes transferred" without saying that
-//! the equalizer's own must be left out (A-NAT-1, A-NAT-2).
+//! the equalizer's own must be left out.
 
 use core::time::Duration;
 
@@ -269,7 +269,7 @@ impl Link {
 
 /// The rate of a link that nobody told, from what its device sent.
 ///
-/// What two intervals in a row show is proven. Links take turns of [`LEARN_TURN_INTERVALS`] to be given [`LEARN_STEP`] more
+/// What two intervals in a row show is proven. Links take turns of a second to be given 5 % more
 /// than they have proven; a link that can carry more then does, and has proven more. One that falls short of what it has
 /// proven while another does not is slower than believed, and its estimate falls.
 ///
@@ -403,7 +403,7 @@ mod tests {
     fn weights_are_right_within_a_second_of_each_change_of_background() {
         let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
         lines.run(10);
-        // The paper's Fig. 7 has a picture only; these are our own steps (A-NAT-6).
+        // The paper's Fig. 7 has a picture only; these are our own steps.
         for background in [[2, 8], [8, 2], [5, 5], [0, 9], [9, 0]] {
             lines.background = background;
             lines.run(3);

@@ -5,7 +5,7 @@
 //! over those servers of the shortest round trip, and of segments sent again over segments sent. Without such servers nothing
 //! is known, and the guideline leaves the weights alone.
 //!
-//! Bounds: [`MAX_HOSTS`] servers of all links together, forgotten [`IMPAIRMENT_MEMORY`](crate::weights::IMPAIRMENT_MEMORY) after
+//! Bounds: [`MAX_HOSTS`] servers of all links together, forgotten [`IMPAIRMENT_MEMORY`] after
 //! their last connection; [`MAX_CONNECTIONS`] connections.
 //!
 //! The paper leaves open how loss and delay are measured.
