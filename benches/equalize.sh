@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# The equalizer over two unshaped veth links between two namespaces, which go at exit. PARTS (default: all):
+#   bytes    shares of bytes under one TCP stream with segmentation offload, weights changed live, retransmissions
+#   packets  the same with interleave = true, shares of packets
+#   change   time from `pleach weights` until the device counters show the new shares
+#   cost     nanoseconds a packet in the BPF program, by the kernel's own account
+#   speed    Gbit/s of one TCP flow; of the bare link beside it
+#   auto     goodput with automatic weights and with equal ones while background changes every 20 s (R-NAT-10); 2 × 10 Mbit/s
+set -euo pipefail
+bin=${PLEACH_BIN:-$(dirname "$0")/../target/release/pleach}
+seconds=${SECONDS_EACH:-4}
+work=$(mktemp -d)
+host=ple-h-$$
+peer=ple-p-$$
+pids=()
+
+cleanup() {
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+    [ -z "${stats_before:-}" ] || sysctl -qw kernel.bpf_stats_enabled="$stats_before"
+    ip netns del "$host" 2>/dev/null || true
+    ip netns del "$peer" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+in_host() { ip netns exec "$host" "$@"; }
+in_peer() { ip netns exec "$peer" "$@"; }
+
+ip netns add "$host"
+ip netns add "$peer"
+ip -n "$host" link set lo up
+ip -n "$peer" link set lo up
+for n in 0 1; do
+    ip link add "l$n" netns "$host" type veth peer name "r$n" netns "$peer"
+    ip -n "$host" address add "10.1$n.0.1/24" dev "l$n"
+    ip -n "$peer" address add "10.1$n.0.2/24" dev "r$n"
+    ip -n "$host" link set "l$n" up
+    ip -n "$peer" link set "r$n" up
+done
+ip -n "$peer" address add 10.20.0.1/32 dev lo
+in_peer sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.r0.rp_filter=0 net.ipv4.conf.r1.rp_filter=0
+
+# start 'TOML of [equalizer]' [TOML of each link]
+start() {
+    printf 'mode = "equalize"\n[equalizer]\ndestinations = ["10.20.0.0/16"]\ncontrol = "%s/e.sock"\n%b\n' "$work" "$1" >"$work/e.toml"
+    for n in 0 1; do
+        printf '[[link]]\nname = "l%s"\ndevice = "l%s"\nnext_hop = "10.1%s.0.2"\n%b\n' "$n" "$n" "$n" "${2:-}" >>"$work/e.toml"
+    done
+    # Not by a function, whose process would be another.
+    ip netns exec "$host" "$bin" equalize "$work/e.toml" 2>>"$work/e.log" &
+    daemon=$!
+    pids+=("$daemon")
+    for _ in $(seq 100); do
+        [ "$("$bin" status --control "$work/e.sock" 2>/dev/null | grep -c ' up ')" = 2 ] && return
+        sleep 0.05
+    done
+    echo "the equalizer does not start:" >&2
+    cat "$work/e.log" >&2
+    exit 1
+}
+stop() {
+    kill "$daemon"
+    wait "$daemon" || true
+}
+set_weights() { "$bin" weights --control "$work/e.sock" "l0=$1" "l1=$2"; }
+# server: for one client; serves in the background.
+server() {
+    in_peer iperf3 -s -1 >/dev/null &
+    pids+=("$!")
+    for _ in $(seq 100); do in_peer ss -Hltn 'sport = :5201' | grep -q . && break; sleep 0.02; done
+}
+# shares FIELD: of l0 as the equalizer counted since the last change.
+share() {
+    "$bin" status --json --control "$work/e.sock" |
+        python3 -c "import json,sys; print(json.load(sys.stdin)['splitter']['links']['l0']['$1'])"
+}
+# counters: packets and bytes each device has sent, of l0 and l1.
+counters() { in_host awk '/^ *l[01]:/ { sub(/:/, " "); print $1, $12, $11 }' /proc/net/dev; }
+
+# stream FILE SECONDS RATE: one TCP flow in the background, its pid in $flow.
+stream() {
+    server
+    ip netns exec "$host" iperf3 -c 10.20.0.1 -t "$2" -b "$3" -J >"$1" &
+    flow=$!
+}
+retransmissions() {
+    python3 -c "import json,sys; end = json.load(open(sys.argv[1]))['end']; print(f\"{end['sum_received']['bits_per_second'] / 1e6:.0f} Mbit/s, {end['sum_sent']['retransmits']} retransmissions\")" "$1"
+}
+live() { # FIELD RATE
+    stream "$work/still.json" $((seconds * 4)) "$2"
+    wait "$flow"
+    stream "$work/changed.json" $((seconds * 4 + 1)) "$2"
+    for pair in "3 1" "1 1" "1 4" "100 7"; do
+        read -r a b <<<"$pair"
+        set_weights "$a" "$b"
+        sleep "$seconds"
+        share "$1" | awk -v a="$a" -v b="$b" -v what="$1" \
+            '{ wanted = a / (a + b); printf "  %3d:%-2d  %s of l0 %.4f, wanted %.4f, off by %.2f %%\n", a, b, what, $1, wanted, 100 * ($1 - wanted) }'
+    done
+    wait "$flow"
+    echo "  weights changed: $(retransmissions "$work/changed.json"); left alone: $(retransmissions "$work/still.json")"
+}
+
+for part in ${PARTS:-bytes packets change cost speed auto}; do
+    echo "$part"
+    case $part in
+    bytes)
+        start 'weights = "fixed"'
+        live share_bytes "${RATE:-1G}"
+        stop
+        ;;
+    packets)
+        start 'weights = "fixed"\ninterleave = true'
+        live share_packets "${RATE:-50M}"
+        stop
+        ;;
+    change)
+        start 'weights = "fixed"\ninterleave = true'
+        set_weights 1 4
+        in_host python3 "$(dirname "$0")/equalize.py" change "$bin" "$work/e.sock"
+        stop
+        ;;
+    cost)
+        start 'weights = "fixed"\ninterleave = true'
+        stats_before=$(sysctl -n kernel.bpf_stats_enabled)
+        in_host python3 "$(dirname "$0")/equalize.py" cost "$daemon" "$seconds"
+        stop
+        ;;
+    speed)
+        for way in "10.10.0.2 bare" "10.20.0.1 equalized"; do
+            read -r address name <<<"$way"
+            [ "$name" = bare ] || start 'weights = "fixed"'
+            server
+            in_host iperf3 -c "$address" -t "$seconds" -f m | awk -v n="$name" '/receiver/ { printf "  %-9s one TCP flow %6.2f Gbit/s\n", n, $7 / 1000 }'
+        done
+        stop
+        ;;
+    auto)
+        for n in 0 1; do in_host tc qdisc add dev "l$n" root tbf rate 10mbit burst 16kb latency 50ms; done
+        for weights in auto fixed; do
+            start "weights = \"$weights\"" 'rate = "10Mbit"'
+            in_host python3 "$(dirname "$0")/equalize.py" background "$peer" "$weights" "${STEP_SECONDS:-20}"
+            stop
+        done
+        for n in 0 1; do in_host tc qdisc del dev "l$n" root; done
+        ;;
+    esac
+done
