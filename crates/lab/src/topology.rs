@@ -77,6 +77,8 @@ impl Topology {
             if scenario.recovery == Recovery::Dupack {
                 host.sysctl(&[("ipv4/tcp_recovery", "0")])?;
             }
+            let max_reordering = scenario.max_reordering.to_string();
+            host.sysctl(&[("ipv4/tcp_max_reordering", &max_reordering)])?;
         }
         gateway.sysctl(&[
             ("ipv4/conf/all/forwarding", "1"),
