@@ -388,6 +388,8 @@ pub struct Traffic {
 pub enum Recovery {
     /// By duplicate acknowledgements alone (RFC 6675).
     Dupack,
+    /// By how far above the highest acknowledged segment is, as Linux did until 2.6.23.
+    Fack,
     /// By time as well (RACK, RFC 8985), as Linux does.
     #[default]
     Rack,

@@ -333,6 +333,7 @@ fn tcp_config(cc: Option<&str>, ends: &Ends) -> Result<TcpConfig, UnknownCongest
         cc: cc.map_or(Ok(CongestionControl::default()), str::parse)?,
         recovery: match ends.recovery {
             scenario::Recovery::Dupack => Recovery::DupAck,
+            scenario::Recovery::Fack => Recovery::Forward,
             scenario::Recovery::Rack => Recovery::Rack,
         },
         max_reordering: ends.max_reordering,

@@ -317,7 +317,11 @@ impl Sender {
     }
 
     fn note_reordering(&mut self, sample: &Sample) {
-        if let Some(id) = sample.reordered_id {
+        // Old kernels do not see disorder in what is acknowledged cumulatively.
+        if let Some(id) = sample
+            .reordered_id
+            .filter(|_| !self.is_forward || sample.sacked.is_some())
+        {
             let highest = self.board.highest_sacked_id().max(self.board.first_id());
             self.on_reordering(highest.saturating_sub(id));
         }
@@ -450,7 +454,9 @@ impl Sender {
 
     fn find_losses(&mut self, now: Instant) {
         if self.rack.is_none() {
-            if self.has_sack {
+            if self.is_forward {
+                self.find_losses_forward();
+            } else if self.has_sack {
                 self.board.mark_lost_by_count(self.reordering);
             }
             return;
@@ -473,6 +479,22 @@ impl Sender {
                 false
             }
             None => false,
+        });
+    }
+
+    /// As Linux did until 2.6.23: it is the distance to the highest segment delivered that counts. All that lie so far below
+    /// are lost, or after disorder only the first, again and again.
+    fn find_losses_forward(&mut self) {
+        let highest = self.board.highest_sacked_id();
+        let first = self.board.first_id();
+        let distance = highest.saturating_sub(first);
+        if distance <= u64::from(self.reordering) {
+            return;
+        }
+        let has_learnt = self.reordering > DUP_THRESHOLD;
+        let lost = if has_learnt { 1 } else { distance - u64::from(self.reordering) };
+        self.board.mark_lost_where(|id, segment| {
+            id < first + lost && !segment.is_lost && !segment.is_resent
         });
     }
 
@@ -665,13 +687,15 @@ impl Sender {
             self.reduce(delivered, is_advance && !has_new_loss);
             return;
         }
-        let is_progress = if self.reordering > DUP_THRESHOLD {
+        let is_progress = if self.reordering > DUP_THRESHOLD && !self.is_forward {
             is_advance || newly_delivered > 0
         } else {
             is_advance
         };
         if is_progress && self.is_cwnd_limited() {
-            let ack = self.ack(now, newly_delivered);
+            // Old kernels count acknowledgements, not segments.
+            let counted = if self.is_forward { 1 } else { newly_delivered };
+            let ack = self.ack(now, counted);
             self.controller.on_ack(&mut self.window, &ack);
         }
     }
