@@ -1,0 +1,497 @@
+//! Auto-weighting: weights in proportion to what each link has left beside the traffic of others.
+//!
+//! Every [`AutoSettings::interval`] the caller hands in two counters of each link: bytes its device sent in all, and
+//! bytes the equalizer sent over it. Their difference is background; the rate of the link less the background is what is
+//! available, at least [`AutoSettings::floor`] of the rate so that a link is never forgotten. Weights are the available
+//! rates (A-NAT-3: bandwidth, not bandwidth-delay product).
+//!
+//! The background is smoothed, `B ← B + g (b − B)`. A change of more than [`AutoSettings::jump`] of the rate that shows
+//! in two intervals in a row is believed at once: weights are right at the third interval after a change, at the default
+//! 600 ms, where the filter alone takes three seconds to come within 1 %.
+//!
+//! A packet is counted as ours before it waits for its device and as the device's after. What is counted too early in
+//! one interval is made up for in the next, up to one interval's worth.
+//!
+//! The rate of a link is told (configuration, ethtool) or learned: see [`LearnedRate`]. Links whose rate is not known yet
+//! count as much as the mean of those that are known.
+//!
+//! Source: the paper's section V, which names neither interval nor filter, and reads "bytes transferred" without saying that
+//! the equalizer's own must be left out (A-NAT-1, A-NAT-2).
+
+use core::time::Duration;
+
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+use crate::MAX_LINKS;
+
+/// How quickly weights follow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AutoSettings {
+    /// Between two readings of the counters.
+    pub interval: Duration,
+    /// Weight of the newest reading in the filter, 0 to 1.
+    pub gain: f64,
+    /// Least part of a link's rate that counts as available, 0 to 1.
+    pub floor: f64,
+    /// A change of the background by more than this part of the rate, twice in a row, passes the filter by.
+    pub jump: f64,
+}
+
+impl Default for AutoSettings {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(200),
+            gain: 0.3,
+            floor: 0.01,
+            jump: 0.1,
+        }
+    }
+}
+
+/// What was sent over a link since some moment in the past. A value below the last one means that it was reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// By its device, whoever sent it.
+    pub total: Bytes,
+    /// By the equalizer.
+    pub own: Bytes,
+}
+
+/// What is known of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Its rate; `None` if neither told nor learned yet.
+    pub rate: Option<Bitrate>,
+    /// What others send, smoothed.
+    pub background: Bitrate,
+    /// What is left of the rate, at least the floor.
+    pub available: Option<Bitrate>,
+}
+
+/// Estimates of all links, and the weights that follow.
+#[derive(Clone, Debug)]
+pub struct AutoWeights {
+    settings: AutoSettings,
+    links: Vec<Link>,
+    /// When the counters were read last.
+    read_at: Option<Instant>,
+    next_at: Instant,
+    intervals: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Link {
+    told: Option<Bitrate>,
+    learned: LearnedRate,
+    last: Option<Counters>,
+    /// Bytes of ours that the device has not sent yet.
+    early_bytes: u64,
+    /// Bits per second; `None` before the first reading.
+    background: Option<f64>,
+    /// The last reading, and whether it was far above or below the filter.
+    far: Option<bool>,
+}
+
+impl AutoWeights {
+    /// For links of the rates `told`, in their order; at most [`MAX_LINKS`] count. The first counters are due at once.
+    #[must_use]
+    pub fn new(settings: AutoSettings, told: &[Option<Bitrate>], now: Instant) -> Self {
+        let link = |told: &Option<Bitrate>| Link {
+            told: *told,
+            ..Link::default()
+        };
+        Self {
+            settings,
+            links: told.iter().take(MAX_LINKS).map(link).collect(),
+            read_at: None,
+            next_at: now,
+            intervals: 0,
+        }
+    }
+
+    /// The rate of link `index` is known from now on, or must be learned (`None`).
+    pub fn set_rate(&mut self, index: usize, told: Option<Bitrate>) {
+        if let Some(link) = self.links.get_mut(index) {
+            link.told = told;
+        }
+    }
+
+    /// When counters are due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Instant {
+        self.next_at
+    }
+
+    /// Takes the counters of all links at `now`; `None` for a link that is not there, whose past is then forgotten.
+    ///
+    /// A call before [`Self::poll_timeout`] is ignored.
+    pub fn handle_counters(&mut self, now: Instant, counters: &[Option<Counters>]) {
+        if now < self.next_at {
+            return;
+        }
+        self.next_at = now + self.settings.interval;
+        let length = self
+            .read_at
+            .map_or(Duration::ZERO, |read_at| now.since(read_at));
+        self.read_at = Some(now);
+        self.intervals = self.intervals.wrapping_add(1);
+        let turn = (self.intervals / LEARN_TURN_INTERVALS) as usize % self.links.len().max(1);
+        let is_reached: Vec<bool> = self
+            .links
+            .iter()
+            .map(|link| link.learned.is_reached)
+            .collect();
+        for (index, link) in self.links.iter_mut().enumerate() {
+            let Some(counters) = counters.get(index).copied().flatten() else {
+                link.forget();
+                continue;
+            };
+            let demand = is_reached
+                .iter()
+                .enumerate()
+                .any(|(other, reached)| other != index && *reached);
+            link.on_counters(counters, length, &self.settings, index == turn, demand);
+        }
+    }
+
+    /// What is known of link `index`.
+    #[must_use]
+    pub fn load(&self, index: usize) -> Load {
+        self.links
+            .get(index)
+            .map_or(Load::default(), |link| link.load(&self.settings))
+    }
+
+    /// Weights of all links in their order, at least 1: what is available in kbit/s.
+    #[must_use]
+    pub fn weights(&self) -> Vec<u32> {
+        let available: Vec<Option<u64>> = self
+            .links
+            .iter()
+            .map(|link| {
+                link.load(&self.settings)
+                    .available
+                    .map(|rate| rate.as_bps() / 1000)
+            })
+            .collect();
+        let known: Vec<u64> = available.iter().copied().flatten().collect();
+        let mean = known.iter().sum::<u64>() / (known.len() as u64).max(1);
+        let weight =
+            |kbps: Option<u64>| u32::try_from(kbps.unwrap_or(mean).max(1)).unwrap_or(u32::MAX);
+        available.into_iter().map(weight).collect()
+    }
+}
+
+impl Link {
+    /// `turn`: it may try more than it has proven. `demand`: another link carries all it can.
+    #[expect(clippy::cast_precision_loss, reason = "rates have 53 bits at most")]
+    fn on_counters(
+        &mut self,
+        counters: Counters,
+        length: Duration,
+        settings: &AutoSettings,
+        turn: bool,
+        demand: bool,
+    ) {
+        let Some(last) = self.last.replace(counters) else {
+            return;
+        };
+        if counters.total < last.total || counters.own < last.own || length.is_zero() {
+            self.early_bytes = 0;
+            return;
+        }
+        let total = (counters.total - last.total).get();
+        let own = (counters.own - last.own)
+            .get()
+            .saturating_add(self.early_bytes);
+        let Some(rate) = Bitrate::from_transfer(Bytes::new(total), length) else {
+            return;
+        };
+        self.learned.on_interval(rate, turn, demand);
+        let Some(background) =
+            Bitrate::from_transfer(Bytes::new(total.saturating_sub(own)), length)
+        else {
+            return;
+        };
+        let room = self
+            .rate()
+            .map_or(u64::MAX, |rate| rate.bytes_in(length).get());
+        self.early_bytes = own.saturating_sub(total).min(room);
+        let sample = background.as_bps() as f64;
+        let scale = self.rate().map_or(sample, |rate| rate.as_bps() as f64);
+        self.on_background(sample, scale * settings.jump, settings.gain);
+    }
+
+    fn on_background(&mut self, sample: f64, jump: f64, gain: f64) {
+        let Some(background) = &mut self.background else {
+            self.background = Some(sample);
+            return;
+        };
+        let off = sample - *background;
+        let far = (off.abs() > jump).then_some(off > 0.0);
+        if far.is_some() && far == self.far {
+            *background = sample;
+            self.far = None;
+        } else {
+            *background += gain * off;
+            self.far = far;
+        }
+    }
+
+    fn rate(&self) -> Option<Bitrate> {
+        self.told.or(self.learned.rate())
+    }
+
+    fn load(&self, settings: &AutoSettings) -> Load {
+        let background = bitrate(self.background.unwrap_or(0.0));
+        let available = self.rate().map(|rate| {
+            let least = rate.scale(part(settings.floor), PARTS);
+            rate.saturating_sub(background).max(least)
+        });
+        Load {
+            rate: self.rate(),
+            background,
+            available,
+        }
+    }
+
+    fn forget(&mut self) {
+        let told = self.told;
+        *self = Self {
+            told,
+            ..Self::default()
+        };
+    }
+}
+
+/// The rate of a link that nobody told, from what its device sent.
+///
+/// What two intervals in a row show is proven. Links take turns of [`LEARN_TURN_INTERVALS`] to be given [`LEARN_STEP`] more
+/// than they have proven; a link that can carry more then does, and has proven more. One that falls short of what it has
+/// proven while another does not is slower than believed, and its estimate falls.
+///
+/// Limits: it takes traffic that fills the links; without any, nothing is learned and nothing forgotten. A told rate is
+/// better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LearnedRate {
+    proven: Option<Bitrate>,
+    is_turn: bool,
+    last: Bitrate,
+    is_reached: bool,
+}
+
+impl LearnedRate {
+    /// The estimate, with what is tried on top.
+    #[must_use]
+    pub fn rate(&self) -> Option<Bitrate> {
+        let tried = |proven: Bitrate| proven.scale(LEARN_STEP.0, LEARN_STEP.1);
+        self.proven
+            .map(|proven| if self.is_turn { tried(proven) } else { proven })
+    }
+
+    /// `turn`: it may try more from now on. `demand`: another link carries what it has proven.
+    fn on_interval(&mut self, sample: Bitrate, turn: bool, demand: bool) {
+        let low = sample.min(self.last);
+        let high = sample.max(self.last);
+        self.last = sample;
+        self.is_turn = turn;
+        let Some(proven) = self.proven else {
+            self.proven = (low >= LEAST_LEARNED).then_some(low);
+            return;
+        };
+        self.is_reached = low >= proven.scale(REACHED.0, REACHED.1);
+        if self.is_reached {
+            self.proven = Some(proven.max(low));
+        } else if demand {
+            let less = proven.scale(LEARN_FALL.0, LEARN_FALL.1);
+            self.proven = Some(less.max(high).max(LEAST_LEARNED).min(proven));
+        }
+    }
+}
+
+/// A fraction in millionths.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped"
+)]
+fn part(fraction: f64) -> u64 {
+    (fraction.clamp(0.0, 1.0) * PARTS as f64) as u64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped; casts saturate"
+)]
+fn bitrate(bps: f64) -> Bitrate {
+    Bitrate::from_bps(bps.max(0.0) as u64)
+}
+
+const PARTS: u64 = 1_000_000;
+
+/// Below this nothing is learned: keep-alives say nothing of a link.
+const LEAST_LEARNED: Bitrate = Bitrate::from_bps(100_000);
+/// How much more a link tries in its turn.
+const LEARN_STEP: (u64, u64) = (105, 100);
+/// What was proven counts as reached from here: a link whose neighbour is tried carries a step less.
+const REACHED: (u64, u64) = (95, 100);
+/// An estimate that is not borne out while another is falls by this in each interval: to half in 7 s.
+const LEARN_FALL: (u64, u64) = (98, 100);
+/// How many intervals a turn lasts: a second.
+const LEARN_TURN_INTERVALS: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two links of 10 Mbit/s unless said otherwise, on which the equalizer sends all it can.
+    struct Lines {
+        rates: [u64; 2],
+        background: [u64; 2],
+        now: Instant,
+        counters: [Counters; 2],
+        auto: AutoWeights,
+    }
+
+    impl Lines {
+        fn new(rates: [u64; 2], told: [Option<u64>; 2]) -> Self {
+            let told = told.map(|mbps| mbps.map(Bitrate::from_mbps));
+            let mut this = Self {
+                rates,
+                background: [0; 2],
+                now: Instant::ZERO,
+                counters: Default::default(),
+                auto: AutoWeights::new(AutoSettings::default(), &told, Instant::ZERO),
+            };
+            this.auto
+                .handle_counters(this.now, &this.counters.map(Some));
+            this
+        }
+
+        /// One flow over both links: it is as fast as the link that is full first allows.
+        fn run(&mut self, intervals: u32) {
+            for _ in 0..intervals {
+                let weights = self.auto.weights();
+                let sum = f64::from(weights[0]) + f64::from(weights[1]);
+                let share = |index: usize| f64::from(weights[index]) / sum;
+                let left = |index: usize| (self.rates[index] - self.background[index]) as f64;
+                let flow = (left(0) / share(0)).min(left(1) / share(1));
+                self.now += Duration::from_millis(200);
+                for index in 0..2 {
+                    let bytes =
+                        |mbps: f64| bitrate(mbps * 1e6).bytes_in(Duration::from_millis(200));
+                    let own = bytes(flow * share(index));
+                    self.counters[index].own += own;
+                    self.counters[index].total += own + bytes(self.background[index] as f64);
+                }
+                self.auto
+                    .handle_counters(self.now, &self.counters.map(Some));
+            }
+        }
+
+        fn ratio(&self) -> f64 {
+            let weights = self.auto.weights();
+            f64::from(weights[0]) / f64::from(weights[1])
+        }
+    }
+
+    #[test]
+    fn weights_are_right_within_a_second_of_each_change_of_background() {
+        let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
+        lines.run(10);
+        // The paper's Fig. 7 has a picture only; these are our own steps (A-NAT-6).
+        for background in [[2, 8], [8, 2], [5, 5], [0, 9], [9, 0]] {
+            lines.background = background;
+            lines.run(3);
+            let ideal = (10 - background[0]) as f64 / (10 - background[1]) as f64;
+            assert!(
+                (lines.ratio() / ideal - 1.0).abs() < 0.02,
+                "{background:?}: {}",
+                lines.ratio()
+            );
+            lines.run(20);
+            assert!(
+                (lines.ratio() / ideal - 1.0).abs() < 0.01,
+                "{background:?}: {}",
+                lines.ratio()
+            );
+        }
+    }
+
+    #[test]
+    fn one_odd_interval_moves_weights_little() {
+        let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
+        lines.run(10);
+        lines.background = [9, 0];
+        lines.run(1);
+        lines.background = [0, 0];
+        lines.run(1);
+        assert!(lines.ratio() > 0.7, "{}", lines.ratio());
+    }
+
+    #[test]
+    fn a_full_link_keeps_the_floor() {
+        let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
+        lines.counters[0].total += Bytes::new(1_000_000);
+        lines.now += Duration::from_millis(200);
+        lines
+            .auto
+            .handle_counters(lines.now, &lines.counters.map(Some));
+        assert_eq!(
+            lines.auto.load(0).available,
+            Some(Bitrate::from_bps(100_000))
+        );
+        assert_eq!(lines.auto.weights(), [100, 10_000]);
+    }
+
+    #[test]
+    fn what_waits_in_a_queue_is_no_background() {
+        let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
+        let interval = Duration::from_millis(200);
+        for turn in 0..10 {
+            lines.now += interval;
+            // Counted as ours in one interval and sent in the next.
+            lines.counters[0].own += Bytes::new(if turn % 2 == 0 { 200_000 } else { 0 });
+            lines.counters[0].total += Bytes::new(if turn % 2 == 0 { 0 } else { 200_000 });
+            lines
+                .auto
+                .handle_counters(lines.now, &lines.counters.map(Some));
+        }
+        assert_eq!(lines.auto.load(0).background, Bitrate::ZERO);
+    }
+
+    #[test]
+    fn rates_nobody_told_are_learned_from_traffic() {
+        for rates in [[10, 20], [10, 10], [50, 4]] {
+            let mut lines = Lines::new(rates, [None, None]);
+            assert_eq!(lines.ratio(), 1.0);
+            lines.run(300);
+            let ideal = rates[0] as f64 / rates[1] as f64;
+            assert!(
+                (lines.ratio() / ideal - 1.0).abs() < 0.1,
+                "{rates:?}: {}",
+                lines.ratio()
+            );
+        }
+    }
+
+    #[test]
+    fn counters_that_start_again_and_links_that_vanish_do_no_harm() {
+        let mut lines = Lines::new([10, 10], [Some(10), None]);
+        lines.run(5);
+        lines.counters[0] = Counters::default();
+        lines.run(5);
+        assert_eq!(lines.auto.load(0).background, Bitrate::ZERO);
+        lines.now += Duration::from_millis(200);
+        lines.auto.handle_counters(lines.now, &[None, None]);
+        assert_eq!(lines.auto.load(1), Load::default());
+        lines
+            .auto
+            .handle_counters(lines.now + Duration::from_secs(1), &[]);
+        assert_eq!(lines.auto.weights().len(), 2);
+    }
+}

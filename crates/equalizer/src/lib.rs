@@ -1,0 +1,31 @@
+//! `pleach equalize`: packets spread over several links by weight, by the sender alone (NATALIE, 2007).
+//!
+//! ```text
+//!  device counters, own counters, links up and down ──► weights: fixed, live, auto ──► guideline ──► shares
+//!                                                                                                       │
+//!  packets to `destinations` ──► kernel: BPF at tc, or nftables ◄── sequence of slots, or credit ◄──────┘
+//! ```
+//!
+//! | module | what | does I/O |
+//! | --- | --- | --- |
+//! | [`sequence`] | whose turn it is: slots for packets, credit for bytes | no |
+//! | [`flowlet`] | what a turn is given to: a packet, a flowlet, a flow | no |
+//! | [`splitter`] | joins these two: what the kernel does, in plain Rust | no |
+//! | [`auto`] | weights from what links carry and what others use of it | no |
+//! | [`guideline`] | the paper's three rules about loss and delay | no |
+//! | [`weights`] | joins these two: the one thing the daemon, and a simulator, talk to | no |
+//!
+//! The modules without I/O have no clock, no sockets and no threads: inputs carry `now`. They are what is left with the
+//! feature `daemon` off. Sources, and how we differ from the paper: `docs/equalizer.md`.
+
+#![forbid(unsafe_code)]
+
+pub mod auto;
+pub mod flowlet;
+pub mod guideline;
+pub mod sequence;
+pub mod splitter;
+pub mod weights;
+
+/// Most links an equalizer has; they are numbered from 0 in the order of the configuration.
+pub const MAX_LINKS: usize = 16;

@@ -1,0 +1,307 @@
+//! Whose turn it is: smooth weighted round robin, as a sequence of slots for packets and as credit for bytes.
+//!
+//! **Slots.** The weights become counts of at most [`SLOTS`] slots. If the weights divided by their common factor sum up
+//! to no more, the counts are the weights and packet shares are exact over each round. Else every link has
+//! the floor of its part of [`SLOTS`], at least one, and the largest remainders have the rest: a share is wrong by less than
+//! `1 / SLOTS`, and by less than one slot from what was asked. The order is that of smooth weighted round robin: each slot,
+//! every link earns its count, the richest takes the slot and pays the sum, so the slots of a link are spread evenly.
+//!
+//! **Credit.** With segmentation offload a packet at the kernel's hook may be 64 KiB long, so turns by packets share
+//! bytes badly. [`Credit`] is the same rule with the packet's length as price: shares of bytes are right to one packet
+//! for each link, whatever the lengths. The BPF program does exactly this, for each processor apart, and agrees with
+//! [`Credit`] to the last bit ([`shares`] is what both are given).
+//!
+//! Source: the paper's section II, which deals packets in turns by weight and says nothing of their order; nginx for
+//! the order. Charging bytes is ours.
+
+use crate::MAX_LINKS;
+
+/// Most slots of a sequence.
+pub const SLOTS: usize = 256;
+
+/// A round of turns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    slots: Vec<u8>,
+}
+
+impl Sequence {
+    /// Turns by `weights`, one for each link, at most [`MAX_LINKS`]; links of weight 0 have none.
+    ///
+    /// `None` if no link has weight.
+    #[must_use]
+    pub fn new(weights: &[u32]) -> Option<Self> {
+        let weights = &weights[..weights.len().min(MAX_LINKS)];
+        let counts = counts(weights);
+        let sum: i64 = counts.iter().sum();
+        if sum == 0 {
+            return None;
+        }
+        let mut credits = vec![0_i64; counts.len()];
+        let slot = |_| {
+            for (credit, count) in credits.iter_mut().zip(&counts) {
+                *credit += count;
+            }
+            let richest = richest(
+                credits
+                    .iter()
+                    .zip(&counts)
+                    .map(|(credit, count)| (*credit, *count > 0)),
+            );
+            credits[richest] -= sum;
+            u8::try_from(richest).unwrap_or(u8::MAX)
+        };
+        Some(Self {
+            slots: (0..sum).map(slot).collect(),
+        })
+    }
+
+    /// The link of each slot, by its number; 1 to [`SLOTS`] of them.
+    #[must_use]
+    pub fn slots(&self) -> &[u8] {
+        &self.slots
+    }
+
+    /// The part of link `index` in all slots, 0 to 1.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "both are small")]
+    pub fn share(&self, index: usize) -> f64 {
+        let own = self
+            .slots
+            .iter()
+            .filter(|slot| usize::from(**slot) == index);
+        own.count() as f64 / self.slots.len() as f64
+    }
+}
+
+/// What each link is owed: smooth weighted round robin with a price for every turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credit {
+    /// The price's unit scaled by 2^[`SHARE_BITS`].
+    owed: [i64; MAX_LINKS],
+}
+
+impl Credit {
+    /// The link that is owed most, the first of equals, after each earned its part of `price`; it pays `price`.
+    ///
+    /// `shares`: of [`shares`], one for each link; links without share neither earn nor are chosen, and keep what they
+    /// are owed. `price`: at most [`MAX_PRICE`] is charged. `None` if no link has a share.
+    pub fn charge(&mut self, shares: &[u32; MAX_LINKS], price: u32) -> Option<usize> {
+        if shares.iter().all(|share| *share == 0) {
+            return None;
+        }
+        let price = i64::from(price.min(MAX_PRICE));
+        for (owed, share) in self.owed.iter_mut().zip(shares) {
+            *owed += i64::from(*share) * price;
+        }
+        let chosen = richest(
+            self.owed
+                .iter()
+                .zip(shares)
+                .map(|(owed, share)| (*owed, *share > 0)),
+        );
+        self.owed[chosen] -= price << SHARE_BITS;
+        Some(chosen)
+    }
+
+    /// A turn of `price` that went to `link` without a choice, because its flow keeps its link. What a link owes in
+    /// this way is bounded by [`MAX_DEBT`], so that one long flow does not keep others off its link for ever.
+    pub fn pay(&mut self, shares: &[u32; MAX_LINKS], link: usize, price: u32) {
+        let price = i64::from(price.min(MAX_PRICE));
+        for (owed, share) in self.owed.iter_mut().zip(shares) {
+            *owed = (*owed + i64::from(*share) * price).min(MAX_DEBT);
+        }
+        let owed = &mut self.owed[link];
+        *owed = (*owed - (price << SHARE_BITS)).max(-MAX_DEBT);
+    }
+}
+
+/// Parts of 2^[`SHARE_BITS`] by `weights`, of which at most [`MAX_LINKS`] count: they sum up to exactly that, or to zero
+/// if no link has weight. A link with weight has at least one part.
+#[must_use]
+pub fn shares(weights: &[u32]) -> [u32; MAX_LINKS] {
+    let mut shares = [0; MAX_LINKS];
+    for (share, part) in shares.iter_mut().zip(parts(weights, 1 << SHARE_BITS)) {
+        *share = u32::try_from(part).unwrap_or(0);
+    }
+    shares
+}
+
+/// The place of the richest that may be chosen, the first of equals; the first if none may.
+fn richest(links: impl Iterator<Item = (i64, bool)>) -> usize {
+    let mut best: Option<(i64, usize)> = None;
+    for (index, (credit, may_win)) in links.enumerate() {
+        if may_win && best.is_none_or(|(most, _)| credit > most) {
+            best = Some((credit, index));
+        }
+    }
+    best.map_or(0, |(_, index)| index)
+}
+
+/// How many slots each link has.
+fn counts(weights: &[u32]) -> Vec<i64> {
+    let divisor = weights
+        .iter()
+        .fold(0, |divisor, weight| gcd(divisor, *weight))
+        .max(1);
+    let sum: u64 = weights
+        .iter()
+        .map(|weight| u64::from(weight / divisor))
+        .sum();
+    if sum <= SLOTS as u64 {
+        return weights
+            .iter()
+            .map(|weight| i64::from(weight / divisor))
+            .collect();
+    }
+    parts(weights, SLOTS as u64)
+}
+
+/// `whole` divided by `weights`: the floor, at least 1 where there is weight, the rest to the largest remainders, the first
+/// of equals. `whole` is at least the number of weights.
+fn parts(weights: &[u32], whole: u64) -> Vec<i64> {
+    let weights = &weights[..weights.len().min(MAX_LINKS)];
+    let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
+    if sum == 0 {
+        return vec![0; weights.len()];
+    }
+    let exact = |weight: u32| u64::from(weight) * whole;
+    let mut parts: Vec<u64> = weights
+        .iter()
+        .map(|weight| (exact(*weight) / sum).max(u64::from(*weight > 0)))
+        .collect();
+    // How far each is from what it should have, in parts of `sum`.
+    let missing =
+        |weight: u32, part: u64| i128::from(exact(weight)) - i128::from(part) * i128::from(sum);
+    loop {
+        let given: u64 = parts.iter().sum();
+        let places = || (0..parts.len()).filter(|at| weights[*at] > 0);
+        if given < whole {
+            let most = places()
+                .rev()
+                .max_by_key(|at| missing(weights[*at], parts[*at]));
+            parts[most.expect("the sum is not zero")] += 1;
+        } else if given > whole {
+            // The least that were raised to 1 cost those that have most to spare.
+            let least = places()
+                .filter(|at| parts[*at] > 1)
+                .min_by_key(|at| missing(weights[*at], parts[*at]));
+            parts[least.expect("there are fewer links than parts")] -= 1;
+        } else {
+            return parts.iter().map(|part| part.cast_signed()).collect();
+        }
+    }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Shares are fractions of 2^this: right to a part in 16 million.
+pub const SHARE_BITS: u32 = 24;
+
+/// The most that a link owes or is owed: 16 MB, a second or so of a fast access.
+pub const MAX_DEBT: i64 = (1 << 24) << SHARE_BITS;
+
+/// The most that one turn is charged: longer than any packet, offloaded or not. Sums stay far below 2^63.
+pub const MAX_PRICE: u32 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use pleach_core::rng::Rng;
+
+    use super::*;
+
+    #[test]
+    fn packet_shares_follow_weights_to_half_a_percent() {
+        for weights in [
+            &[3, 1][..],
+            &[1, 1],
+            &[1, 4],
+            &[100, 7],
+            &[64, 60],
+            &[9_731, 2_004],
+            &[1000, 1],
+            &[5, 3, 2, 1, 0, 7],
+        ] {
+            let sequence = Sequence::new(weights).expect("there is weight");
+            assert!(sequence.slots().len() <= SLOTS);
+            let sum: u32 = weights.iter().sum();
+            for (index, weight) in weights.iter().enumerate() {
+                let wanted = f64::from(*weight) / f64::from(sum);
+                let error = (sequence.share(index) - wanted).abs();
+                assert!(
+                    error < 0.005,
+                    "{weights:?}: link {index} is wrong by {error}"
+                );
+                assert_eq!(sequence.share(index) > 0.0, *weight > 0);
+            }
+        }
+        assert_eq!(
+            Sequence::new(&[100, 7]).map(|found| found.slots().len()),
+            Some(107)
+        );
+    }
+
+    #[test]
+    fn slots_of_a_link_are_spread_evenly() {
+        let slots = |weights: &[u32]| Sequence::new(weights).expect("weight").slots().to_vec();
+        assert_eq!(slots(&[3, 1]), [0, 0, 1, 0]);
+        assert_eq!(slots(&[7, 7]), [0, 1]);
+        let longest = |slots: &[u8]| slots.split(|slot| *slot == 1).map(<[u8]>::len).max();
+        assert_eq!(longest(&slots(&[100, 7])), Some(15));
+        assert_eq!(Sequence::new(&[0, 0]), None);
+        assert_eq!(Sequence::new(&[]), None);
+    }
+
+    #[test]
+    fn byte_shares_are_right_to_a_packet_whatever_the_lengths() {
+        let mut rng = Rng::new(7);
+        for weights in [&[3, 1][..], &[1, 4], &[100, 7], &[5, 0, 2, 1]] {
+            let shares = shares(weights);
+            let mut credit = Credit::default();
+            let mut sent = vec![0_u64; weights.len()];
+            for _ in 0..10_000 {
+                let len = 60 + u32::try_from(rng.below(65_000)).expect("small");
+                let link = credit.charge(&shares, len).expect("there is weight");
+                sent[link] += u64::from(len);
+            }
+            let total: u64 = sent.iter().sum();
+            let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
+            for (sent, weight) in sent.iter().zip(weights) {
+                let wanted = total * u64::from(*weight) / sum;
+                assert!(
+                    sent.abs_diff(wanted) < 2 * 65_536,
+                    "{weights:?}: {sent} for {wanted}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn credit_of_equal_prices_is_the_sequence() {
+        for weights in [[3, 1], [1, 1], [2, 8]] {
+            let sequence = Sequence::new(&weights).expect("weight");
+            let mut credit = Credit::default();
+            let shares = shares(&weights);
+            for _ in 0..3 {
+                for slot in sequence.slots() {
+                    assert_eq!(
+                        credit.charge(&shares, 1),
+                        Some(usize::from(*slot)),
+                        "{weights:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shares_are_whole_and_nobody_with_weight_is_left_out() {
+        let shares = shares(&[u32::MAX, 1, 0]);
+        assert_eq!(shares.iter().sum::<u32>(), 1 << SHARE_BITS);
+        assert_eq!((shares[1], shares[2]), (1, 0));
+        assert_eq!(super::shares(&[0; 3]), [0; MAX_LINKS]);
+        assert_eq!(Credit::default().charge(&[0; MAX_LINKS], 9), None);
+    }
+}
