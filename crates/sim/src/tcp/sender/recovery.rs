@@ -18,6 +18,9 @@ use crate::tcp::{
     scoreboard::{Scoreboard, Sent},
 };
 
+/// Segments above what is in flight that an undone reduction leaves the window, Linux's `tcp_max_burst`.
+const MAX_BURST: u32 = 3;
+
 /// State of congestion control, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
@@ -622,6 +625,12 @@ impl Sender {
         }
         let highest = self.board.highest_sacked_id();
         self.on_reordering(highest.saturating_sub(outline.prior_first_id));
+        if self.is_forward {
+            // Old kernels stay in recovery and give back the window, without a burst, but not the threshold.
+            let prior = self.window.cwnd.max(self.window.ssthresh.saturating_mul(2));
+            self.window.cwnd = prior.min(self.board.in_flight_pkts() + MAX_BURST);
+            return true;
+        }
         if self.board.resent_pkts() == 0 {
             self.first_resend_ms = None;
             self.undo_reduction(true);
@@ -670,6 +679,12 @@ impl Sender {
             self.controller.on_undo();
             if !self.controller.is_autonomous() {
                 self.window.cwnd = self.window.cwnd.max(undo.prior_cwnd);
+            }
+            if self.is_forward {
+                self.window.cwnd = self
+                    .window
+                    .cwnd
+                    .min(self.board.in_flight_pkts() + MAX_BURST);
             }
             self.window.ssthresh = self.window.ssthresh.max(prior_ssthresh);
         }
