@@ -11,6 +11,7 @@
 //! | [`sequence`] | whose turn it is: slots for packets, credit for bytes | no |
 //! | [`flowlet`] | what a turn is given to: a packet, a flowlet, a flow | no |
 //! | [`splitter`] | joins these two: what the kernel does, in plain Rust | no |
+//! | [`delay_equalizer`] | how long packets of quick links wait so that all arrive together | no |
 //! | [`auto`] | weights from what links carry and what others use of it | no |
 //! | [`guideline`] | the paper's three rules about loss and delay | no |
 //! | [`weights`] | joins these two: the one thing the daemon, and a simulator, talk to | no |
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod auto;
+pub mod delay_equalizer;
 pub mod flowlet;
 pub mod guideline;
 pub mod sequence;

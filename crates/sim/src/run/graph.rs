@@ -18,6 +18,8 @@ use pleach_core::{
     wire::control::LinkRole,
 };
 
+use pleach_equalizer::weights::LinkSettings;
+
 use crate::{
     addresses::{
         GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Place, SERVER_V4, SERVER_V6, far_address,
@@ -273,8 +275,10 @@ fn equalizer_config(scenario: &Scenario, spec: &EqualizerSpec) -> EqualizerConfi
         };
         Some(EqualizerPort {
             port,
-            weight: link.weight,
-            rate,
+            link: LinkSettings {
+                weight: link.weight,
+                rate,
+            },
         })
     });
     let (local, remote) = match spec.end {

@@ -250,15 +250,16 @@ impl<'a> Phase<'a> {
         }
     }
 
-    /// Adds the weight of every link at the equalizer, the client's first, or at the gateway; NaN for those it does not know.
+    /// Adds the weight of every link at the gateway, or its share in percent at the equalizer (the client's if both ends
+    /// have one); NaN for those it does not know.
     fn sample_weights(&self, world: &World, graph: &Graph, weights: &mut [Vec<f64>]) {
         let mut hosts = [graph.client, graph.gateway].into_iter();
         let equalizer = hosts.find_map(|host| world.host(host)?.equalizer());
         if let Some(equalizer) = equalizer {
             weights.iter_mut().for_each(|series| series.push(f64::NAN));
-            for (link, weight) in equalizer.weights() {
+            for (link, share) in equalizer.shares() {
                 if let Some(last) = weights.get_mut(link).and_then(|series| series.last_mut()) {
-                    *last = weight;
+                    *last = share;
                 }
             }
             return;

@@ -9,7 +9,14 @@
 use core::{net::Ipv4Addr, time::Duration};
 use std::collections::VecDeque;
 
-use pleach_core::{packet::PacketView, time::Instant, units::Bitrate};
+use pleach_core::{packet::PacketView, time::Instant, units::Bytes};
+use pleach_equalizer::{
+    auto::{AutoSettings, Counters},
+    delay_equalizer::DelayEqualizer,
+    flowlet,
+    splitter::{Charge, Splitter},
+    weights::{LinkSettings, Source, WeightControl},
+};
 
 use super::packet::{Outbox, Packet};
 use crate::scenario::Spread;
@@ -40,117 +47,183 @@ pub(crate) struct EqualizerConfig {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EqualizerPort {
     pub(crate) port: usize,
-    pub(crate) weight: u32,
-    /// What it carries, if that is known.
-    pub(crate) rate: Option<Bitrate>,
+    pub(crate) link: LinkSettings,
 }
 
 /// An equalizer in a host.
 #[derive(Debug)]
 pub(crate) struct Equalizer {
     config: EqualizerConfig,
+    splitter: Splitter,
+    control: WeightControl,
+    /// What holds packets, if anything does.
+    delays: Option<DelayEqualizer>,
+    probe_at: Option<Instant>,
     lanes: Vec<Lane>,
-    tick_at: Option<Instant>,
-    next: usize,
 }
 
-/// What is known and waiting of a port.
+/// What left a port, or waits to.
 #[derive(Debug, Default)]
 struct Lane {
     /// Packets and when they leave, in order.
     held: VecDeque<(Instant, Packet)>,
-    /// Bytes that left the port since the last measurement: all, and the equalizer's own.
-    all_bytes: u64,
-    own_bytes: u64,
+    counters: Counters,
 }
 
 impl Equalizer {
     pub(crate) fn new(config: EqualizerConfig, now: Instant) -> Self {
-        let is_ticking = config.auto_weights || config.spread == Spread::Delay;
-        Self {
+        let source = if config.auto_weights {
+            Source::Auto
+        } else {
+            Source::Fixed
+        };
+        let settings = AutoSettings {
+            interval: config.interval,
+            ..AutoSettings::default()
+        };
+        let links: Vec<LinkSettings> = config.ports.iter().map(|port| port.link).collect();
+        let mut control = WeightControl::new(source, settings, &links, false, now);
+        (0..links.len()).for_each(|at| control.handle_link(now, at, true));
+        let spread = match config.spread {
+            Spread::Delay | Spread::Packet => flowlet::Spread::Packet,
+            Spread::Flow => flowlet::Spread::Flow,
+            Spread::Flowlet { gap } => flowlet::Spread::Flowlet(gap),
+        };
+        let delays = (config.spread == Spread::Delay).then(DelayEqualizer::default);
+        let mut this = Self {
+            // Packets are not offloaded here: the paper's rule.
+            splitter: Splitter::new(Charge::Packets, spread),
+            control,
+            probe_at: delays.is_some().then_some(now),
+            delays,
             lanes: config.ports.iter().map(|_| Lane::default()).collect(),
-            tick_at: is_ticking.then_some(now),
-            next: 0,
             config,
-        }
+        };
+        this.apply();
+        this
     }
 
     /// Weights of its ports from now on, in their order.
-    pub(crate) fn set_weights(&mut self, _now: Instant, weights: &[u32]) {
-        for (port, weight) in self.config.ports.iter_mut().zip(weights) {
-            port.weight = *weight;
-        }
+    pub(crate) fn set_weights(&mut self, now: Instant, weights: &[u32]) {
+        let pairs: Vec<(usize, u32)> = weights.iter().copied().enumerate().collect();
+        self.control.handle_weights(now, &pairs);
+        self.apply();
     }
 
-    /// Each port and its weight.
-    pub(crate) fn weights(&self) -> impl Iterator<Item = (usize, f64)> {
-        let ports = self.config.ports.iter();
-        ports.map(|port| (port.port, f64::from(port.weight)))
+    /// Each port and its share of what is sent, in percent.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (usize, f64)> {
+        let ports = self.config.ports.iter().enumerate();
+        ports.map(|(at, port)| {
+            (
+                port.port,
+                self.control.view(at).map_or(0.0, |view| view.share * 100.0),
+            )
+        })
+    }
+
+    /// `port` has lost its carrier, or got it back.
+    pub(super) fn handle_carrier(&mut self, now: Instant, port: usize, has_carrier: bool) {
+        if let Some(at) = self.lane_of(port) {
+            self.control.handle_link(now, at, has_carrier);
+            self.apply();
+        }
     }
 
     /// Counts a packet that leaves `port` past the equalizer.
     pub(super) fn on_other(&mut self, port: usize, len_bytes: usize) {
-        let mut ports = self.config.ports.iter();
-        if let Some(at) = ports.position(|own| own.port == port) {
-            self.lanes[at].all_bytes += u64::try_from(len_bytes).unwrap_or(0);
+        if let Some(at) = self.lane_of(port) {
+            self.lanes[at].counters.total += Bytes::of_len(len_bytes);
         }
     }
 
-    /// Takes a packet that is to be sent.
-    pub(super) fn handle_packet(&mut self, now: Instant, packet: Packet, outbox: &mut Outbox) {
-        let Some(at) = self.choose(now, &packet) else {
-            return outbox.buffers.recycle(packet);
+    /// Takes a packet that is to be sent; back if no port has weight.
+    pub(super) fn handle_packet(
+        &mut self,
+        now: Instant,
+        packet: Packet,
+        outbox: &mut Outbox,
+    ) -> Result<(), Packet> {
+        let Some(at) = self.choose(now, packet.bytes()) else {
+            return Err(packet);
         };
-        let hold = Duration::ZERO;
-        let len_bytes = u64::try_from(packet.bytes().len()).unwrap_or(0);
+        let hold = self.delays.as_ref().map_or(Duration::ZERO, |delays| {
+            let is_used = |other| self.control.view(other).is_some_and(|view| view.weight > 0);
+            delays.hold(now, at, is_used)
+        });
         let lane = &mut self.lanes[at];
-        lane.all_bytes += len_bytes;
-        lane.own_bytes += len_bytes;
+        let len = Bytes::of_len(packet.bytes().len());
+        lane.counters.own += len;
         // What was sent earlier over this port leaves earlier.
         let due = lane.held.back().map_or(now, |(due, _)| *due);
         let due = due.max(now + hold);
         if due <= now || lane.held.len() >= MAX_HELD {
+            lane.counters.total += len;
             outbox.send(self.config.ports[at].port, packet);
         } else {
             lane.held.push_back((due, packet));
         }
+        Ok(())
     }
 
     /// Takes the answer to an echo request; false if `packet` is none.
     pub(super) fn handle_echo_reply(&mut self, now: Instant, packet: &PacketView<'_>) -> bool {
-        let Some((ECHO_REPLY, lane, sent_at)) = read_echo(packet) else {
+        let (Some(delays), Some((ECHO_REPLY, lane, sent_at))) =
+            (&mut self.delays, read_echo(packet))
+        else {
             return false;
         };
-        let _ = (now, lane, sent_at);
+        delays.on_round_trip(now, lane, now.since(sent_at));
         true
     }
 
     /// Sends what is due, measures, asks.
     pub(super) fn settle(&mut self, now: Instant, outbox: &mut Outbox) {
         for (lane, port) in self.lanes.iter_mut().zip(&self.config.ports) {
-            while let Some((due, _)) = lane.held.front()
-                && *due <= now
-                && let Some((_, packet)) = lane.held.pop_front()
-            {
+            while let Some((_, packet)) = lane.held.pop_front_if(|(due, _)| *due <= now) {
+                lane.counters.total += Bytes::of_len(packet.bytes().len());
                 outbox.send(port.port, packet);
             }
         }
-        if self.tick_at.is_some_and(|at| at <= now) {
-            self.tick_at = Some(now + self.config.interval);
-            if self.config.spread == Spread::Delay {
-                self.ask(now, outbox);
-            }
+        if self.control.poll_timeout() <= now {
+            let counters: Vec<Option<Counters>> =
+                self.lanes.iter().map(|lane| Some(lane.counters)).collect();
+            self.control.handle_counters(now, &counters);
+            self.apply();
+        }
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.probe_at = Some(now + self.config.interval);
+            self.ask(now, outbox);
         }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let held = self.lanes.iter().filter_map(|lane| lane.held.front());
-        held.map(|(due, _)| *due).chain(self.tick_at).min()
+        let counters = self
+            .config
+            .auto_weights
+            .then(|| self.control.poll_timeout());
+        held.map(|(due, _)| *due)
+            .chain(self.probe_at)
+            .chain(counters)
+            .min()
     }
 
-    fn choose(&mut self, _now: Instant, _packet: &Packet) -> Option<usize> {
-        self.next += 1;
-        Some(self.next % self.lanes.len())
+    fn choose(&mut self, now: Instant, packet: &[u8]) -> Option<usize> {
+        let flow = PacketView::parse(packet).ok()?.flow_hash(0) & u64::from(u32::MAX);
+        let flow = u32::try_from(flow).unwrap_or(0);
+        let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        self.splitter.choose(now, flow, len)
+    }
+
+    fn lane_of(&self, port: usize) -> Option<usize> {
+        self.config.ports.iter().position(|own| own.port == port)
+    }
+
+    /// Puts new weights in force, if there are some.
+    fn apply(&mut self) {
+        if let Some(change) = self.control.poll_change() {
+            self.splitter.set_weights(&change.weights);
+        }
     }
 
     fn ask(&mut self, now: Instant, outbox: &mut Outbox) {

@@ -92,6 +92,9 @@ impl Host {
         if let Some(daemon) = &mut self.daemon {
             daemon.handle_carrier(now, port, has_carrier);
         }
+        if let Some(equalizer) = &mut self.equalizer {
+            equalizer.handle_carrier(now, port, has_carrier);
+        }
     }
 
     pub(super) fn handle_packet(&mut self, now: Instant, packet: Packet, outbox: &mut Outbox) {
@@ -190,7 +193,9 @@ impl Host {
                 outbox.send(port, packet);
             }
             (Some(Via::Equalizer), _, Some(equalizer)) => {
-                equalizer.handle_packet(now, packet, outbox);
+                if let Err(packet) = equalizer.handle_packet(now, packet, outbox) {
+                    self.drop(packet, outbox);
+                }
             }
             (Some(Via::Tunnel), Some(daemon), _) => {
                 daemon.handle_packet(now, packet.bytes());

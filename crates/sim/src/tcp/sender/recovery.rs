@@ -495,7 +495,11 @@ impl Sender {
             return;
         }
         let has_learnt = self.reordering > DUP_THRESHOLD;
-        let lost = if has_learnt { 1 } else { distance - u64::from(self.reordering) };
+        let lost = if has_learnt {
+            1
+        } else {
+            distance - u64::from(self.reordering)
+        };
         self.board.mark_lost_where(|id, segment| {
             id < first + lost && !segment.is_lost && !segment.is_resent
         });
