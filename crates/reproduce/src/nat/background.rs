@@ -183,7 +183,9 @@ fn target() -> Target {
             .flat_map(|&weights| Tcp::ALL.map(|tcp| name(weights, tcp)))
             .collect(),
         order: &[],
-        known: "",
+        known: "weights are right 0.6 s after a change. Until then a link that has 1 Mbit/s left has been sent ten times that, its queue of \
+                50 packets takes 0.6 s to drain, and CUBIC repairs what was lost; with Westwood's smaller window there is less of it. With \
+                an interval of 50 ms both are back within 0.5 s in most phases",
     }
 }
 
