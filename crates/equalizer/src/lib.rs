@@ -14,7 +14,9 @@
 //! | [`delay_equalizer`] | how long packets of quick links wait so that all arrive together | no |
 //! | [`auto`] | weights from what links carry and what others use of it | no |
 //! | [`guideline`] | the paper's three rules about loss and delay | no |
-//! | [`weights`] | joins these two: the one thing the daemon, and a simulator, talk to | no |
+//! | [`passive`] | loss and delay of links from connections on them | no |
+//! | [`weights`] | joins these: the one thing the daemon, and a simulator, talk to | no |
+//! | [`daemon`] | joins them to the kernel | yes |
 //!
 //! The modules without I/O have no clock, no sockets and no threads: inputs carry `now`. They are what is left with the
 //! feature `daemon` off. Sources, and how we differ from the paper: `docs/equalizer.md`.
@@ -22,9 +24,12 @@
 #![forbid(unsafe_code)]
 
 pub mod auto;
+#[cfg(feature = "daemon")]
+pub mod daemon;
 pub mod delay_equalizer;
 pub mod flowlet;
 pub mod guideline;
+pub mod passive;
 pub mod sequence;
 pub mod splitter;
 pub mod weights;

@@ -11,10 +11,10 @@ use crate::{
 /// What a turn costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
-    /// The packet's bytes on the wire: shares hold for bytes, with segmentation offload too.
+    /// Its bytes on the wire: shares hold for bytes, with segmentation offload too.
     #[default]
     Bytes,
-    /// One: shares hold for packets, as in the paper. Meant for packets that are not offloaded.
+    /// One for each packet it is on the wire: shares hold for packets, as in the paper.
     Packets,
 }
 
@@ -44,7 +44,7 @@ impl Splitter {
         self.shares = shares(weights);
     }
 
-    /// The link for a packet of `flow`, a hash of its five-tuple, that is `bytes` long on the wire.
+    /// The link for a packet of `flow`, a hash of its five-tuple, that is `bytes` long on the wire and not offloaded.
     ///
     /// `None` if no link has weight: the packet is left to the routing table.
     pub fn choose(&mut self, now: Instant, flow: u32, bytes: u32) -> Option<usize> {

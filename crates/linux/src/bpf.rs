@@ -1,4 +1,4 @@
-//! The `bpf(2)` system call, as far as one hook needs it: maps, programs of [`asm`], links to cgroups.
+//! The `bpf(2)` system call, as far as two hooks need it: maps, programs of [`asm`], links to cgroups and devices.
 //!
 //! Without a loader library and without compiled objects: the programs are a few dozen instructions, and maps without
 //! type information, so there is nothing for a loader to do, and nothing but Rust is needed to build. Descriptors are
@@ -21,6 +21,10 @@ pub(crate) enum MapKind {
     Hash = 1,
     /// Indexed by `u32`; all elements are there from the beginning, zero.
     Array = 2,
+    /// The same, with a value of its own for each processor.
+    ArrayPerCpu = 6,
+    /// From keys to values; forgets what was not used for longest.
+    LruHash = 9,
     /// From prefixes to values: finds the longest.
     Trie = 11,
 }
@@ -90,6 +94,17 @@ impl Map {
         Some(value)
     }
 
+    /// The values of `key` on all processors, one after the other, each of the map's length rounded up to 8 bytes.
+    pub(crate) fn get_per_cpu(&self, key: &[u8]) -> io::Result<Vec<u8>> {
+        assert!(key.len() == self.key_len);
+        let mut values = vec![0_u8; self.value_len.next_multiple_of(8) * possible_cpus()?];
+        let mut attr = self.element(key, values.as_mut_ptr().cast_const());
+        // SAFETY: the key has the map's length; the kernel writes a rounded value for each possible processor, for which
+        // there is room.
+        unsafe { call(Command::MapLookup, &mut attr) }?;
+        Ok(values)
+    }
+
     /// Takes `key` out, if it is there.
     pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
         assert!(key.len() == self.key_len);
@@ -126,6 +141,22 @@ pub(crate) enum Attach {
     Connect4 = 10,
     /// `connect(2)` of an IPv6 socket.
     Connect6 = 11,
+    /// A packet leaves by a device, before its queueing discipline (TCX).
+    TcxEgress = 47,
+}
+
+impl Attach {
+    /// Kind of program (`enum bpf_prog_type`), its name, and what it expects to be attached to.
+    fn program(self) -> (u32, [u8; 16], u32) {
+        const SCHED_CLS: u32 = 3;
+        const CGROUP_SOCK_ADDR: u32 = 18;
+        match self {
+            Self::Connect4 | Self::Connect6 => {
+                (CGROUP_SOCK_ADDR, *b"pleach_connect\0\0", self as u32)
+            }
+            Self::TcxEgress => (SCHED_CLS, *b"pleach_equalize\0", 0),
+        }
+    }
 }
 
 /// Loads a program for `attach`, after the kernel has verified it.
@@ -160,11 +191,10 @@ fn load_with(insns: &[Insn], attach: Attach, log: &mut [u8]) -> io::Result<Owned
         ifindex: u32,
         attach: u32,
     }
-    /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`
-    const CGROUP_SOCK_ADDR: u32 = 18;
+    let (kind, name, expected) = attach.program();
     let log_len = u32::try_from(log.len()).unwrap_or(0);
     let mut attr = Attr {
-        kind: CGROUP_SOCK_ADDR,
+        kind,
         insn_count: u32::try_from(insns.len()).unwrap_or(u32::MAX),
         insns: insns.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -177,9 +207,9 @@ fn load_with(insns: &[Insn], attach: Attach, log: &mut [u8]) -> io::Result<Owned
         },
         kernel_version: 0,
         flags: 0,
-        name: *b"pleach_connect\0\0",
+        name,
         ifindex: 0,
-        attach: attach as u32,
+        attach: expected,
     };
     // SAFETY: instructions, licence and log live through the call; the kernel writes at most `log_len` bytes to the log.
     unsafe { call_for_fd(Command::ProgLoad, &mut attr) }
@@ -187,6 +217,15 @@ fn load_with(insns: &[Insn], attach: Attach, log: &mut [u8]) -> io::Result<Owned
 
 /// Attaches `program` to the cgroup whose directory is `cgroup`, until the returned descriptor is closed.
 pub(crate) fn link(program: impl AsFd, cgroup: impl AsFd, attach: Attach) -> io::Result<OwnedFd> {
+    link_to(&program, raw(&cgroup), attach)
+}
+
+/// Attaches `program` to the device `ifindex`, until the returned descriptor is closed or the device is gone.
+pub(crate) fn link_device(program: impl AsFd, ifindex: u32, attach: Attach) -> io::Result<OwnedFd> {
+    link_to(&program, ifindex, attach)
+}
+
+fn link_to(program: &impl AsFd, target: u32, attach: Attach) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attr {
         program: u32,
@@ -195,13 +234,22 @@ pub(crate) fn link(program: impl AsFd, cgroup: impl AsFd, attach: Attach) -> io:
         flags: u32,
     }
     let mut attr = Attr {
-        program: raw(&program),
-        target: raw(&cgroup),
+        program: raw(program),
+        target,
         attach: attach as u32,
         flags: 0,
     };
     // SAFETY: no pointers.
     unsafe { call_for_fd(Command::LinkCreate, &mut attr) }
+}
+
+/// How many processors this machine may ever have, which is what maps have values for.
+fn possible_cpus() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit([',', '-']).next();
+    let last = last.and_then(|number| number.parse::<usize>().ok());
+    last.map(|last| last + 1)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "list of processors"))
 }
 
 /// Attributes of the commands on elements of maps.

@@ -12,6 +12,8 @@
 mod bpf;
 pub mod cgroup_connect;
 pub mod clock;
+pub mod equalize;
+pub mod ethtool;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
@@ -24,6 +26,7 @@ pub mod routes;
 pub mod state;
 pub mod sysctl;
 pub mod tcp;
+pub mod tcp_diag;
 pub mod tun;
 pub mod udp;
 pub mod watch;

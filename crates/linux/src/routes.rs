@@ -195,18 +195,7 @@ impl Setup {
     /// # Errors
     /// If the setting cannot be changed. A device that is gone is no error.
     pub fn loosen_reverse_path(&self, device: &str) -> io::Result<()> {
-        check_name(device)?;
-        let key = format!("net/ipv4/conf/{device}/rp_filter");
-        let level = |key: &str| -> Option<u8> { sysctl::read(key).ok()?.parse().ok() };
-        let Some(own) = level(&key) else {
-            return Ok(());
-        };
-        // The kernel takes the larger of the two.
-        let all = level("net/ipv4/conf/all/rp_filter").unwrap_or(0);
-        if own.max(all) == 1 {
-            sysctl::set(&self.dir, &self.name, &key, "2")?;
-        }
-        Ok(())
+        loosen_reverse_path(&self.dir, &self.name, device)
     }
 
     fn enable_forwarding(&self, has_v6: bool) -> io::Result<()> {
@@ -276,6 +265,22 @@ pub fn recover(base: &Path, name: &str) -> io::Result<bool> {
     }
 }
 
+/// Sets the reverse path filter of `device` from strict to loose for `owner`.
+pub(crate) fn loosen_reverse_path(dir: &StateDir, owner: &str, device: &str) -> io::Result<()> {
+    check_name(device)?;
+    let key = format!("net/ipv4/conf/{device}/rp_filter");
+    let level = |key: &str| -> Option<u8> { sysctl::read(key).ok()?.parse().ok() };
+    let Some(own) = level(&key) else {
+        return Ok(());
+    };
+    // The kernel takes the larger of the two.
+    let all = level("net/ipv4/conf/all/rp_filter").unwrap_or(0);
+    if own.max(all) == 1 {
+        sysctl::set(dir, owner, &key, "2")?;
+    }
+    Ok(())
+}
+
 /// Undoes all that `state` stands for, then forgets it. Everything is tried; the first error is returned.
 fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> io::Result<()> {
     let rules = netlink.delete_rules(priorities(state.slot), table(state.slot));
@@ -312,7 +317,7 @@ fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
 }
 
 /// The rules that ask for `routes` in the table of `slot`; see the module's head.
-fn rules(slot: u32, routes: &[IpNet]) -> io::Result<Vec<Rule>> {
+pub(crate) fn rules(slot: u32, routes: &[IpNet]) -> io::Result<Vec<Rule>> {
     let mut rules = Vec::new();
     for is_v6 in [false, true] {
         let of_family = routes
@@ -352,11 +357,11 @@ fn preferred_slot(name: &str) -> u32 {
     hash % SLOTS
 }
 
-fn table(slot: u32) -> u32 {
+pub(crate) fn table(slot: u32) -> u32 {
     TABLE_BASE + slot
 }
 
-fn priorities(slot: u32) -> RangeInclusive<u32> {
+pub(crate) fn priorities(slot: u32) -> RangeInclusive<u32> {
     let first = PRIORITY_BASE + slot * PRIORITIES_PER_SLOT;
     first..=first + PRIORITIES_PER_SLOT - 1
 }
@@ -388,7 +393,7 @@ fn context(error: &io::Error, what: &str) -> io::Error {
 /// Table and mark of slot 0: the letters "pl".
 pub const TABLE_BASE: u32 = 0x706c;
 /// How many tunnels a namespace can have.
-const SLOTS: u32 = 100;
+pub(crate) const SLOTS: u32 = 100;
 /// Priority of the first rule of slot 0: after rules of the administrator, before the main table (32766).
 const PRIORITY_BASE: u32 = 20_000;
 /// Two rules for each prefix length.

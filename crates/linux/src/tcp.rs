@@ -11,6 +11,8 @@ use std::{
 pub struct TcpInfo {
     /// Smoothed round trip; zero before the first sample.
     pub rtt: Duration,
+    /// Shortest round trip of the last minutes.
+    pub min_rtt: Duration,
     /// Timeouts in a row without an answer: how often the same data was sent again because of the timer.
     pub timeouts: u8,
     /// Segments sent and not yet acknowledged.
@@ -43,7 +45,11 @@ pub fn info(fd: impl AsFd) -> io::Result<TcpInfo> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // Offsets of `struct tcp_info` (linux/tcp.h), which only grows at its end; what an old kernel lacks stays zero.
+    Ok(parse(&buffer))
+}
+
+/// Reads a `struct tcp_info` (linux/tcp.h), which only grows at its end; what an old kernel lacks stays zero.
+pub(crate) fn parse(buffer: &[u8]) -> TcpInfo {
     let word = |offset: usize| {
         let bytes = buffer
             .get(offset..)
@@ -51,14 +57,15 @@ pub fn info(fd: impl AsFd) -> io::Result<TcpInfo> {
         bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
     };
     let delivery_rate = buffer.get(160..).and_then(|rest| rest.first_chunk::<8>());
-    Ok(TcpInfo {
+    TcpInfo {
         rtt: Duration::from_micros(word(68).into()),
-        timeouts: buffer[2],
+        min_rtt: Duration::from_micros(word(148).into()),
+        timeouts: buffer.get(2).copied().unwrap_or(0),
         unacked: word(24),
         retransmitted: word(100),
         segments: word(136),
         delivery_rate: delivery_rate.map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use crate::config::{self, AnyLoaded, ConfigError, Loaded, LoadedProxy, Note, Place, Role, plain};
+use crate::config::{
+    self, AnyLoaded, ConfigError, Loaded, LoadedEqualizer, LoadedProxy, Note, Place, Role, plain,
+};
 
 /// Checks the file `path` against its grammar and this host; returns what is worth telling.
 ///
@@ -29,6 +31,12 @@ pub(crate) fn check(path: &Path) -> Result<Vec<Note>, ConfigError> {
                 port_in_use(&loaded)?;
             }
             Ok(loaded.notes)
+        }
+        AnyLoaded::Equalizer(loaded) => {
+            match absent_equalizer_devices(&loaded).into_iter().next() {
+                Some(error) => Err(error),
+                None => Ok(loaded.notes),
+            }
         }
         AnyLoaded::Proxy(loaded) => {
             if let Some(error) = absent_proxy_devices(&loaded).into_iter().next() {
@@ -69,6 +77,12 @@ fn absent_devices(loaded: &Loaded) -> Vec<ConfigError> {
 }
 
 fn absent_proxy_devices(loaded: &LoadedProxy) -> Vec<ConfigError> {
+    let devices = loaded.config.links.iter().map(|link| link.device.as_str());
+    absent(devices, &loaded.device_places)
+}
+
+/// A line for each device of an equalizer's links that is not there.
+pub(crate) fn absent_equalizer_devices(loaded: &LoadedEqualizer) -> Vec<ConfigError> {
     let devices = loaded.config.links.iter().map(|link| link.device.as_str());
     absent(devices, &loaded.device_places)
 }

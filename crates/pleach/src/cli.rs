@@ -18,7 +18,7 @@ use crate::{
     config::{self, ConfigError, Note, RUN_DIRECTORY},
     control::{self, WEIGHTS},
     keys::{self, SecretKey},
-    run_proxy, run_tunnel, status,
+    run_equalizer, run_proxy, run_tunnel, status,
 };
 
 /// Weaves every Internet access a host has into one connection.
@@ -42,6 +42,11 @@ enum Command {
     },
     /// Run the proxy that FILE describes, in the foreground
     Proxy {
+        /// Configuration file
+        file: PathBuf,
+    },
+    /// Run the equalizer that FILE describes, in the foreground
+    Equalize {
         /// Configuration file
         file: PathBuf,
     },
@@ -186,6 +191,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Pubkey => pubkey(),
         Command::Up { file } => up(&file),
         Command::Proxy { file } => proxy(&file),
+        Command::Equalize { file } => equalize(&file),
         Command::Check { file } => {
             for note in check::check(&file)? {
                 complain(&note.to_string());
@@ -267,6 +273,13 @@ fn proxy(file: &std::path::Path) -> Result<(), Failure> {
     let absent_devices = check::before_proxy(&loaded)?;
     tell(&loaded.notes, &absent_devices);
     Ok(run_proxy::run(loaded.config)?)
+}
+
+fn equalize(file: &std::path::Path) -> Result<(), Failure> {
+    start_logging();
+    let loaded = config::load_equalizer(file)?;
+    tell(&loaded.notes, &check::absent_equalizer_devices(&loaded));
+    Ok(run_equalizer::run(&loaded.config)?)
 }
 
 fn tell(notes: &[Note], absent_devices: &[ConfigError]) {

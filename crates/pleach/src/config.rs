@@ -5,6 +5,7 @@
 //! ones before anything else of their table, so that a typing mistake is reported as such. What depends on the host
 //! (devices, ports) is not looked at here but in [`crate::check`].
 
+mod equalizer;
 mod network;
 mod peers;
 mod proxy;
@@ -25,6 +26,7 @@ use ipnet::IpNet;
 use pleach_core::units::Bitrate;
 use toml::{Spanned, de::DeTable};
 
+pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use proxy::{LoadedProxy, ProxyConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
@@ -168,6 +170,8 @@ pub(crate) struct Loaded {
 /// A configuration of any mode.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyLoaded {
+    /// `mode = "equalize"`.
+    Equalizer(Box<LoadedEqualizer>),
     /// `mode = "proxy"`.
     Proxy(Box<LoadedProxy>),
     /// `mode = "client"` or `"gateway"`.
@@ -181,7 +185,9 @@ pub(crate) enum AnyLoaded {
 pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
     read(path, |root, loaded| match loaded {
         AnyLoaded::Tunnel(loaded) => Ok(*loaded),
-        AnyLoaded::Proxy(_) => Err(other_mode(root, "a proxy", "proxy")),
+        other @ (AnyLoaded::Equalizer(_) | AnyLoaded::Proxy(_)) => {
+            Err(for_other_command(root, &other))
+        }
     })
 }
 
@@ -192,7 +198,22 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
 pub(crate) fn load_proxy(path: &Path) -> Result<LoadedProxy, ConfigError> {
     read(path, |root, loaded| match loaded {
         AnyLoaded::Proxy(loaded) => Ok(*loaded),
-        AnyLoaded::Tunnel(_) => Err(other_mode(root, "a tunnel", "up")),
+        other @ (AnyLoaded::Equalizer(_) | AnyLoaded::Tunnel(_)) => {
+            Err(for_other_command(root, &other))
+        }
+    })
+}
+
+/// Reads and checks the configuration file `path` of an equalizer.
+///
+/// # Errors
+/// The first mistake in the file; it is another mode's.
+pub(crate) fn load_equalizer(path: &Path) -> Result<LoadedEqualizer, ConfigError> {
+    read(path, |root, loaded| match loaded {
+        AnyLoaded::Equalizer(loaded) => Ok(*loaded),
+        other @ (AnyLoaded::Proxy(_) | AnyLoaded::Tunnel(_)) => {
+            Err(for_other_command(root, &other))
+        }
     })
 }
 
@@ -216,19 +237,28 @@ fn read<T>(
 }
 
 fn load_document(root: &Table<'_>) -> Result<AnyLoaded, ConfigError> {
-    let mode = root.required("mode", "mode = \"client\", \"gateway\" or \"proxy\"")?;
-    let remedy = "write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
-    let what = "\"client\", \"gateway\" or \"proxy\"";
+    let mode = root.required(
+        "mode",
+        "mode = \"client\", \"gateway\", \"proxy\" or \"equalize\"",
+    )?;
+    let remedy = "write mode = \"client\" (has the links), \"gateway\" (serves clients), \"proxy\" (needs no gateway) or \"equalize\" (spreads packets)";
+    let what = "\"client\", \"gateway\", \"proxy\" or \"equalize\"";
     Ok(match mode.text(what, remedy)? {
         "client" => AnyLoaded::Tunnel(Box::new(tunnel::client(root)?)),
         "gateway" => AnyLoaded::Tunnel(Box::new(tunnel::gateway(root)?)),
+        "equalize" => AnyLoaded::Equalizer(Box::new(equalizer::equalizer(root)?)),
         "proxy" => AnyLoaded::Proxy(Box::new(proxy::proxy(root)?)),
         _ => return Err(mode.expected(what, remedy)),
     })
 }
 
 /// The error that a file is for another command.
-fn other_mode(root: &Table<'_>, what: &str, command: &str) -> ConfigError {
+fn for_other_command(root: &Table<'_>, loaded: &AnyLoaded) -> ConfigError {
+    let (what, command) = match loaded {
+        AnyLoaded::Equalizer(_) => ("an equalizer", "equalize"),
+        AnyLoaded::Proxy(_) => ("a proxy", "proxy"),
+        AnyLoaded::Tunnel(_) => ("a tunnel", "up"),
+    };
     root.wrong(
         "mode",
         format!("this file describes {what}"),

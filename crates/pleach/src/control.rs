@@ -51,9 +51,9 @@ impl<T> Reply<T> {
 /// State of a daemon, as `status --json` prints it. Numbers must be finite.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatusReport {
-    /// `client`, `gateway` or `proxy`.
+    /// `client`, `gateway`, `proxy` or `equalize`.
     pub(crate) mode: String,
-    /// Name of the tunnel device; of a proxy, where it listens.
+    /// Name of the tunnel device; of a proxy, where it listens; of an equalizer, its back end.
     #[serde(default)]
     pub(crate) name: String,
     /// Whether packets can get through: a client has a session, a gateway listens.
@@ -69,6 +69,9 @@ pub(crate) struct StatusReport {
     /// Sockets of programs that a proxy in cgroup mode has bound, by link.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) bound_sockets: BTreeMap<String, u64>,
+    /// An equalizer's part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) splitter: Option<SplitterStatus>,
     /// A gateway's clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) clients: Vec<ClientStatus>,
@@ -107,6 +110,40 @@ pub(crate) struct LinkStatus {
     pub(crate) rx_bytes: u64,
     /// Its weight.
     pub(crate) weight: u32,
+}
+
+/// What an equalizer does with packets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SplitterStatus {
+    /// `bpf` or `nft`.
+    pub(crate) backend: String,
+    /// Why this one.
+    pub(crate) backend_why: String,
+    /// `auto`, `fixed`, or `live` if they were set by hand.
+    pub(crate) weights: String,
+    /// Why weights changed last.
+    pub(crate) last_change_why: Option<String>,
+    /// How many seconds ago.
+    pub(crate) last_change_seconds: Option<f64>,
+    /// By name of the link.
+    pub(crate) links: BTreeMap<String, SplitStatus>,
+}
+
+/// A link's part in what an equalizer sends. Shares are fractions, 0 to 1; those sent count from the last change of weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SplitStatus {
+    /// Of the weights.
+    pub(crate) share_wanted: f64,
+    /// Of packets; `None` if nothing was sent.
+    pub(crate) share_packets: Option<f64>,
+    /// Of bytes; `None` if nothing was sent.
+    pub(crate) share_bytes: Option<f64>,
+    /// Packets sent since the start.
+    pub(crate) packets: u64,
+    /// What others send over the device, in 10^6 bit/s.
+    pub(crate) background_mbps: f64,
+    /// What is left of the link's rate; `None` if that is unknown.
+    pub(crate) available_mbps: Option<f64>,
 }
 
 /// State of a proxy's connection.

@@ -8,6 +8,7 @@
 //! | [`keys`] | X25519 keys and preshared keys as text |
 //! | [`control`] | the control socket: protocol, server, client |
 //! | [`status`] | the `status` and `weights` commands |
+//! | [`run_equalizer`] | the equalizer daemon |
 //! | [`run_proxy`] | the proxy daemon |
 //! | [`run_tunnel`] | the tunnel daemon |
 //! | `reproduce` | published figures, measured again |
@@ -22,6 +23,7 @@ mod keys;
 mod lab;
 #[cfg(feature = "reproduce")]
 mod reproduce;
+mod run_equalizer;
 mod run_proxy;
 mod run_tunnel;
 #[cfg(any(feature = "lab", feature = "sim"))]

@@ -2,7 +2,7 @@
 
 use core::fmt::Write;
 
-use crate::control::{ConnectionStatus, LinkState, LinkStatus, StatusReport};
+use crate::control::{ConnectionStatus, LinkState, LinkStatus, SplitterStatus, StatusReport};
 
 /// `report` for people. Lines end without trailing spaces; the last with a newline.
 pub(crate) fn render(report: &StatusReport) -> String {
@@ -49,10 +49,54 @@ pub(crate) fn render(report: &StatusReport) -> String {
         return text;
     }
     push_table(&mut text, &rows);
+    if let Some(splitter) = &report.splitter {
+        push_splitter(&mut text, splitter);
+    }
     if report.mode == "proxy" {
         push_connections(&mut text, report);
     }
     text
+}
+
+/// How an equalizer spreads packets.
+fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
+    let header = [
+        "LINK",
+        "WANTED",
+        "PACKETS",
+        "BYTES",
+        "BACKGROUND",
+        "AVAILABLE",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let percent = |share: Option<f64>| {
+        share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+    };
+    rows.extend(splitter.links.iter().map(|(name, link)| {
+        vec![
+            printable(name),
+            percent(Some(link.share_wanted)),
+            percent(link.share_packets),
+            percent(link.share_bytes),
+            rate(link.background_mbps),
+            link.available_mbps.map_or("-".to_owned(), rate),
+        ]
+    }));
+    push_table(text, &rows);
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "back end {}: {}",
+        splitter.backend,
+        splitter.backend_why.replace(char::is_control, "")
+    );
+    if let (Some(why), Some(seconds)) = (&splitter.last_change_why, splitter.last_change_seconds) {
+        let _ = writeln!(
+            text,
+            "weights changed {seconds:.1} s ago: {}",
+            why.replace(char::is_control, "")
+        );
+    }
 }
 
 /// A proxy's connections, the ones that move most first.

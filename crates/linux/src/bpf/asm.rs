@@ -80,6 +80,26 @@ impl Asm {
         self.push(0x57, to, Reg::R0, 0, value);
     }
 
+    /// `to *= from`
+    pub(crate) fn mul_reg(&mut self, to: Reg, from: Reg) {
+        self.push(0x2f, to, from, 0, 0);
+    }
+
+    /// `to -= from`
+    pub(crate) fn sub_reg(&mut self, to: Reg, from: Reg) {
+        self.push(0x1f, to, from, 0, 0);
+    }
+
+    /// `to <<= bits`
+    pub(crate) fn shift_left(&mut self, to: Reg, bits: i32) {
+        self.push(0x67, to, Reg::R0, 0, bits);
+    }
+
+    /// `to = *(u16 *)(from + offset)`
+    pub(crate) fn load_u16(&mut self, to: Reg, from: Reg, offset: i16) {
+        self.push(0x69, to, from, offset, 0);
+    }
+
     /// `to = *(u32 *)(from + offset)`
     pub(crate) fn load_u32(&mut self, to: Reg, from: Reg, offset: i16) {
         self.push(0x61, to, from, offset, 0);
@@ -93,6 +113,11 @@ impl Asm {
     /// `*(u32 *)(to + offset) = from`
     pub(crate) fn store_u32(&mut self, to: Reg, offset: i16, from: Reg) {
         self.push(0x63, to, from, offset, 0);
+    }
+
+    /// `*(u64 *)(to + offset) = from`
+    pub(crate) fn store_u64(&mut self, to: Reg, offset: i16, from: Reg) {
+        self.push(0x7b, to, from, offset, 0);
     }
 
     /// `*(u32 *)(to + offset) = value`
@@ -133,6 +158,21 @@ impl Asm {
     /// Jumps if `a != b`.
     pub(crate) fn jump_unless_equal(&mut self, a: Reg, b: Reg, label: Label) {
         self.jump_if(0x5d, a, b, 0, label);
+    }
+
+    /// Jumps if `a == b`.
+    pub(crate) fn jump_if_equal(&mut self, a: Reg, b: Reg, label: Label) {
+        self.jump_if(0x1d, a, b, 0, label);
+    }
+
+    /// Jumps if `a <= b`, with signs.
+    pub(crate) fn jump_if_at_most(&mut self, a: Reg, b: Reg, label: Label) {
+        self.jump_if(0xdd, a, b, 0, label);
+    }
+
+    /// Jumps if `a >= b`, with signs.
+    pub(crate) fn jump_if_at_least(&mut self, a: Reg, b: Reg, label: Label) {
+        self.jump_if(0x7d, a, b, 0, label);
     }
 
     /// Here is `label`.

@@ -219,10 +219,15 @@ fn rate(value: &Value<'_>) -> Result<Bitrate, ConfigError> {
 
 /// Values that may appear once, with the place of the first.
 #[derive(Default)]
-struct Unique(BTreeMap<String, Place>);
+pub(super) struct Unique(BTreeMap<String, Place>);
 
 impl Unique {
-    fn insert(&mut self, text: &str, value: &Value<'_>, remedy: &str) -> Result<(), ConfigError> {
+    pub(super) fn insert(
+        &mut self,
+        text: &str,
+        value: &Value<'_>,
+        remedy: &str,
+    ) -> Result<(), ConfigError> {
         match self.0.insert(text.to_owned(), value.place()) {
             None => Ok(()),
             Some(first) => {

@@ -113,11 +113,11 @@ const MISTAKES: &[Mistake] = mistakes! {
     "TOML key twice": CLIENT, "mtu = 1400" => "mtu = 1400\nmtu = 1400",
         "f.toml:8: TOML syntax: duplicate key; remedy: correct the line";
     "mode missing": CLIENT, "mode = \"client\"\n" => "",
-        "f.toml:1: mode: missing required key; remedy: add mode = \"client\", \"gateway\" or \"proxy\"";
+        "f.toml:1: mode: missing required key; remedy: add mode = \"client\", \"gateway\", \"proxy\" or \"equalize\"";
     "mode unknown": CLIENT, "mode = \"client\"" => "mode = \"server\"",
-        "f.toml:1: mode: expected \"client\", \"gateway\" or \"proxy\", found \"server\"; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
+        "f.toml:1: mode: expected \"client\", \"gateway\", \"proxy\" or \"equalize\", found \"server\"; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients), \"proxy\" (needs no gateway) or \"equalize\" (spreads packets)";
     "mode of another type": CLIENT, "mode = \"client\"" => "mode = 7",
-        "f.toml:1: mode: expected \"client\", \"gateway\" or \"proxy\", found 7; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients) or \"proxy\" (needs no gateway)";
+        "f.toml:1: mode: expected \"client\", \"gateway\", \"proxy\" or \"equalize\", found 7; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients), \"proxy\" (needs no gateway) or \"equalize\" (spreads packets)";
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
         "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
@@ -693,7 +693,7 @@ fn proxy_text(text: &str) -> Result<LoadedProxy, ConfigError> {
     let document = parse(&source)?;
     match load_document(&Table::root(&source, document.get_ref()))? {
         AnyLoaded::Proxy(loaded) => Ok(*loaded),
-        AnyLoaded::Tunnel(_) => panic!("a tunnel's file"),
+        AnyLoaded::Equalizer(_) | AnyLoaded::Tunnel(_) => panic!("another mode's file"),
     }
 }
 
@@ -819,7 +819,7 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         (
             "mode = \"proxy\"",
             "mode = \"prox\"",
-            "expected \"client\", \"gateway\" or \"proxy\"",
+            "expected \"client\", \"gateway\", \"proxy\" or \"equalize\"",
         ),
     ];
     for (good, bad, expected) in cases {

@@ -43,6 +43,7 @@ fn sample() -> StatusReport {
         name: "pleach0".to_owned(),
         up: true,
         links: vec![link],
+        splitter: None,
         clients: Vec::new(),
         scheduler: SchedulerStatus {
             policy: "weighted".to_owned(),

@@ -1,0 +1,515 @@
+//! The running equalizer: joins weights to the kernel, its devices and its counters.
+//!
+//! A state machine like the others, but what it does it does at once, by system calls that take micro- to milliseconds. The
+//! caller waits: for news of links, for requests, for [`Daemon::poll_timeout`].
+
+use core::time::Duration;
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+};
+
+use ipnet::IpNet;
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+use pleach_linux::{
+    equalize::{self, Backend, Equalizer, Hop, Mode, Sent},
+    ethtool, procnet, tcp_diag,
+    watch::LinkSnapshot,
+};
+
+use crate::{
+    MAX_LINKS,
+    auto::{AutoSettings, Counters},
+    guideline::Rule,
+    passive::{MAX_CONNECTIONS, Passive, Sample},
+    sequence::{self, Sequence},
+    weights::{Change, LinkSettings, LinkView, Source, WeightControl, Why},
+};
+
+/// Everything a configuration says.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What is spread.
+    pub destinations: Vec<IpNet>,
+    /// Who chooses links; `None`: what works best here.
+    pub backend: Option<Backend>,
+    /// How.
+    pub mode: Mode,
+    /// Where weights come from.
+    pub source: Source,
+    /// How automatic ones follow.
+    pub auto: AutoSettings,
+    /// Whether loss and delay gate automatic weights.
+    pub guideline: bool,
+    /// 1 to [`MAX_LINKS`] links.
+    pub links: Vec<LinkConfig>,
+    /// Where state files lie.
+    pub state_dir: PathBuf,
+}
+
+/// A link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// Its name.
+    pub name: String,
+    /// Its device; may be absent.
+    pub device: String,
+    /// Next hop for IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// Next hop for IPv6.
+    pub v6: Option<Ipv6Addr>,
+    /// What it carries, if somebody told.
+    pub rate: Option<Bitrate>,
+    /// Its weight, unless weights are automatic.
+    pub weight: u32,
+}
+
+/// State of a link, for people.
+#[derive(Clone, Debug)]
+pub struct LinkReport {
+    /// Its name.
+    pub name: String,
+    /// Its device.
+    pub device: String,
+    /// Weight, share, background and so on.
+    pub view: LinkView,
+    /// What was sent over it since the start.
+    pub sent: Sent,
+    /// The same since weights changed last.
+    pub sent_since_change: Sent,
+    /// Bytes its device received since the start.
+    pub rx_bytes: u64,
+}
+
+/// State of the equalizer, for people.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// In the order of the configuration.
+    pub links: Vec<LinkReport>,
+    /// Who chooses links.
+    pub backend: Backend,
+    /// Why this one.
+    pub backend_why: String,
+    /// Where weights come from.
+    pub source: Source,
+    /// Why weights changed last; `None` before the first time.
+    pub last_change: Option<(String, Instant)>,
+}
+
+/// The running equalizer; dropping it undoes what it changed.
+#[derive(Debug)]
+pub struct Daemon {
+    settings: Settings,
+    control: WeightControl,
+    kernel: Equalizer,
+    backend_why: String,
+    passive: Passive,
+    /// What there is of each link, whether or not its next hops answer.
+    found: Vec<Option<Hop>>,
+    /// What packets go by, `None` where a link is down.
+    hops: Vec<Option<Hop>>,
+    /// Addresses of each link's device.
+    addresses: Vec<Vec<IpNet>>,
+    weights: Vec<u32>,
+    last_change: Option<(Change, String)>,
+    sent: Vec<Sent>,
+    sent_at_change: Vec<Sent>,
+    /// Bytes received by each device when it was first seen.
+    rx_at_start: BTreeMap<String, u64>,
+    /// The kernel does not have what it should: tried again then.
+    retry_at: Option<Instant>,
+    /// When next hops are asked again, and how long after that.
+    ask_at: Instant,
+    ask_interval: Duration,
+    look_at: Instant,
+    check_at: Instant,
+}
+
+impl Daemon {
+    /// Clears what a crashed equalizer left, and gets ready; packets are spread from the first [`Self::handle_links`] on.
+    ///
+    /// # Errors
+    /// See [`Equalizer::begin`].
+    pub fn start(settings: Settings, now: Instant) -> io::Result<Self> {
+        let devices: Vec<String> = settings
+            .links
+            .iter()
+            .map(|link| link.device.clone())
+            .collect();
+        let (kernel, backend_why) = Equalizer::begin(
+            &settings.state_dir,
+            settings.backend,
+            settings.mode,
+            &settings.destinations,
+            &devices,
+        )?;
+        let links: Vec<LinkSettings> = settings
+            .links
+            .iter()
+            .map(|link| LinkSettings {
+                weight: link.weight,
+                rate: link.rate,
+            })
+            .collect();
+        let count = links.len();
+        let rx_at_start = procnet::device_bytes()?;
+        Ok(Self {
+            control: WeightControl::new(
+                settings.source,
+                settings.auto,
+                &links,
+                settings.guideline,
+                now,
+            ),
+            settings,
+            kernel,
+            backend_why,
+            passive: Passive::default(),
+            found: vec![None; count],
+            hops: vec![None; count],
+            addresses: vec![Vec::new(); count],
+            weights: vec![0; count],
+            last_change: None,
+            sent: vec![Sent::default(); count],
+            sent_at_change: vec![Sent::default(); count],
+            rx_at_start: rx_at_start
+                .into_iter()
+                .map(|(name, (rx, _))| (name, rx))
+                .collect(),
+            retry_at: None,
+            ask_at: now,
+            ask_interval: FIRST_ASK_INTERVAL,
+            look_at: now + LOOK_INTERVAL,
+            check_at: now + CHECK_INTERVAL,
+        })
+    }
+
+    /// The back end at work, and why.
+    #[must_use]
+    pub fn backend(&self) -> (Backend, &str) {
+        (self.kernel.backend(), &self.backend_why)
+    }
+
+    /// The links of the host are as in `snapshots`.
+    pub fn handle_links(&mut self, now: Instant, snapshots: &[LinkSnapshot]) {
+        for (index, link) in self.settings.links.iter().enumerate() {
+            let found = snapshots
+                .iter()
+                .find(|snapshot| snapshot.name == link.device);
+            let usable = found.filter(|snapshot| snapshot.is_up && snapshot.has_carrier);
+            self.addresses[index] =
+                usable.map_or(Vec::new(), |snapshot| snapshot.addresses.clone());
+            self.found[index] = usable.map(|snapshot| Hop {
+                device: link.device.clone(),
+                ifindex: snapshot.ifindex,
+                mtu: snapshot.mtu,
+                v4: link.v4,
+                v6: link.v6,
+            });
+        }
+        self.ask_interval = FIRST_ASK_INTERVAL;
+        self.ask(now);
+    }
+
+    /// Has next hops asked, and goes by those that answer.
+    fn ask(&mut self, now: Instant) {
+        let (hops, all_known) = self
+            .kernel
+            .answering(&self.found, &self.hops)
+            .unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot tell which next hops answer; taking all");
+                (self.found.clone(), true)
+            });
+        if all_known {
+            self.ask_interval = ASK_INTERVAL;
+        }
+        self.ask_at = now + self.ask_interval;
+        self.ask_interval = (self.ask_interval * 2).min(ASK_INTERVAL);
+        let mut moved = false;
+        for (index, hop) in hops.into_iter().enumerate() {
+            if hop == self.hops[index] {
+                continue;
+            }
+            moved = true;
+            let link = &self.settings.links[index];
+            let is_up = hop.is_some();
+            if is_up != self.hops[index].is_some() {
+                let there = self.found[index].is_some();
+                tracing::info!(link = link.name, device = link.device, there, is_up, "link");
+            }
+            self.hops[index] = hop;
+            if is_up && link.rate.is_none() {
+                self.control
+                    .handle_rate(now, index, ethtool::speed(&link.device));
+            }
+            self.control.handle_link(now, index, is_up);
+        }
+        self.apply(now, moved);
+    }
+
+    /// Sets weights by the names of links: all of them or none.
+    ///
+    /// # Errors
+    /// A name that no link has.
+    pub fn handle_weights(
+        &mut self,
+        now: Instant,
+        weights: &BTreeMap<String, u32>,
+    ) -> Result<(), String> {
+        let mut indexed = Vec::new();
+        for (name, weight) in weights {
+            let index = self
+                .settings
+                .links
+                .iter()
+                .position(|link| link.name == *name);
+            let index = index.ok_or_else(|| {
+                let names: Vec<&str> = self
+                    .settings
+                    .links
+                    .iter()
+                    .map(|link| link.name.as_str())
+                    .collect();
+                format!(
+                    "no link is called \"{name}\"; there are: {}",
+                    names.join(", ")
+                )
+            })?;
+            indexed.push((index, *weight));
+        }
+        self.control.handle_weights(now, &indexed);
+        self.apply(now, false);
+        Ok(())
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if now >= self.control.poll_timeout() {
+            self.read_counters(now);
+        }
+        if now >= self.ask_at {
+            self.ask(now);
+        }
+        if now >= self.look_at {
+            self.look_at = now + LOOK_INTERVAL;
+            if self.settings.guideline {
+                self.look_at_connections(now);
+            }
+        }
+        let mut again = self.retry_at.is_some_and(|retry_at| now >= retry_at);
+        if now >= self.check_at {
+            self.check_at = now + CHECK_INTERVAL;
+            match self.kernel.check_routes() {
+                Ok(complete) => again |= !complete,
+                Err(error) => tracing::warn!(%error, "cannot read the routes"),
+            }
+        }
+        self.apply(now, again);
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Instant {
+        let due = self
+            .control
+            .poll_timeout()
+            .min(self.look_at)
+            .min(self.check_at);
+        self.retry_at.map_or(due, |retry_at| due.min(retry_at))
+    }
+
+    /// How things are.
+    pub fn report(&mut self) -> Report {
+        self.read_sent();
+        let received = procnet::device_bytes().unwrap_or_default();
+        let link = |(index, link): (usize, &LinkConfig)| {
+            let (rx, _) = received.get(&link.device).copied().unwrap_or_default();
+            let before = self.rx_at_start.get(&link.device).copied().unwrap_or(0);
+            let (sent, base) = (self.sent[index], self.sent_at_change[index]);
+            Some(LinkReport {
+                name: link.name.clone(),
+                device: link.device.clone(),
+                view: self.control.view(index)?,
+                sent,
+                sent_since_change: Sent {
+                    packets: sent.packets.saturating_sub(base.packets),
+                    bytes: sent.bytes.saturating_sub(base.bytes),
+                },
+                rx_bytes: rx.checked_sub(before).unwrap_or(rx),
+            })
+        };
+        Report {
+            links: self
+                .settings
+                .links
+                .iter()
+                .enumerate()
+                .filter_map(link)
+                .collect(),
+            backend: self.kernel.backend(),
+            backend_why: self.backend_why.clone(),
+            source: self.control.source(),
+            last_change: self
+                .last_change
+                .as_ref()
+                .map(|(change, why)| (why.clone(), change.at)),
+        }
+    }
+
+    /// Undoes everything.
+    ///
+    /// # Errors
+    /// What could not be undone.
+    pub fn stop(self) -> io::Result<()> {
+        self.kernel.undo()
+    }
+
+    fn read_sent(&mut self) {
+        match self.kernel.sent() {
+            Ok(sent) if sent.len() == self.sent.len() => self.sent = sent,
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "cannot read what was sent"),
+        }
+    }
+
+    fn read_counters(&mut self, now: Instant) {
+        self.read_sent();
+        let devices = procnet::device_bytes()
+            .inspect_err(|error| tracing::warn!(%error, "cannot read the counters of devices"))
+            .unwrap_or_default();
+        let counters = |((link, hop), sent): ((&LinkConfig, &Option<Hop>), &Sent)| {
+            hop.as_ref()?;
+            let (_, total) = devices.get(&link.device)?;
+            Some(Counters {
+                total: Bytes::new(*total),
+                own: Bytes::new(sent.bytes),
+            })
+        };
+        let links = self.settings.links.iter().zip(&self.hops).zip(&self.sent);
+        let counters: Vec<Option<Counters>> = links.map(counters).collect();
+        self.control.handle_counters(now, &counters);
+    }
+
+    fn look_at_connections(&mut self, now: Instant) {
+        let connections = match tcp_diag::connections(MAX_CONNECTIONS) {
+            Ok(connections) => connections,
+            Err(error) => {
+                tracing::debug!(%error, "cannot list connections");
+                return;
+            }
+        };
+        let is_spread = |ip: IpAddr| {
+            self.settings
+                .destinations
+                .iter()
+                .any(|net| net.contains(&ip))
+        };
+        let link_of = |ip: IpAddr| {
+            let has = |addresses: &Vec<IpNet>| addresses.iter().any(|net| net.addr() == ip);
+            self.addresses.iter().position(has)
+        };
+        let samples: Vec<Sample> = connections
+            .iter()
+            .filter(|connection| !is_spread(connection.remote.ip()))
+            .filter_map(|connection| {
+                Some(Sample {
+                    link: link_of(connection.local.ip())?,
+                    local: connection.local,
+                    remote: connection.remote,
+                    min_rtt: connection.info.min_rtt,
+                    segments: connection.info.segments,
+                    retransmitted: connection.info.retransmitted,
+                })
+            })
+            .collect();
+        self.passive.handle_samples(now, &samples);
+        let impairments = self.passive.impairments(self.settings.links.len());
+        self.control.handle_impairments(now, &impairments);
+    }
+
+    /// Gives the kernel what has changed, or everything again.
+    fn apply(&mut self, now: Instant, again: bool) {
+        let change = self.control.poll_change();
+        if change.is_none() && !again {
+            return;
+        }
+        if let Some(change) = change {
+            self.read_sent();
+            self.sent_at_change.clone_from(&self.sent);
+            self.weights.clone_from(&change.weights);
+            let why = self.why(change.why);
+            tracing::debug!(weights = ?change.weights, why, "weights");
+            self.last_change = Some((change, why));
+        }
+        let of_family = |is_v6: bool| -> Vec<u32> {
+            let weight = |(weight, hop): (&u32, &Option<Hop>)| {
+                let has = hop.as_ref().is_some_and(|hop| {
+                    if is_v6 {
+                        hop.v6.is_some()
+                    } else {
+                        hop.v4.is_some()
+                    }
+                });
+                if has { *weight } else { 0 }
+            };
+            self.weights.iter().zip(&self.hops).map(weight).collect()
+        };
+        let weights = [of_family(false), of_family(true)];
+        let shares = [sequence::shares(&weights[0]), sequence::shares(&weights[1])];
+        let turns = weights.each_ref().map(|weights| Sequence::new(weights));
+        let slots = turns
+            .each_ref()
+            .map(|turns| turns.as_ref().map_or(&[][..], Sequence::slots));
+        self.retry_at = None;
+        if let Err(error) = self.kernel.set(&self.hops, &shares, slots) {
+            tracing::warn!(%error, "not all of the weights are in force; trying again");
+            self.retry_at = Some(now + RETRY_INTERVAL);
+        }
+    }
+
+    fn why(&self, why: Why) -> String {
+        let name = |index: usize| {
+            self.settings
+                .links
+                .get(index)
+                .map_or("", |link| link.name.as_str())
+        };
+        match why {
+            Why::Background => "other traffic on the links, or their rates, changed".to_owned(),
+            Why::Down(index) => format!("{} is down", name(index)),
+            Why::Guideline(Rule::BestOnly) => {
+                "loss or delay is too different: only the best link".to_owned()
+            }
+            Why::Guideline(Rule::Overweight) => {
+                "loss or delay is different: more on the best link".to_owned()
+            }
+            Why::Guideline(Rule::Proportional) => "loss and delay are alike again".to_owned(),
+            Why::Set => "set by hand".to_owned(),
+            Why::Start => "start".to_owned(),
+            Why::Up(index) => format!("{} is up", name(index)),
+        }
+    }
+}
+
+/// Between two looks whether next hops answer, once all are known.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// The first time to wait for an answer; doubled each time.
+const FIRST_ASK_INTERVAL: Duration = Duration::from_millis(5);
+/// Between two looks at TCP connections.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two looks whether the routes are still there.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// After what the kernel refused.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+const _: () = assert!(
+    equalize::MAX_LINKS == MAX_LINKS
+        && equalize::SHARE_BITS == sequence::SHARE_BITS
+        && equalize::MAX_DEBT == sequence::MAX_DEBT,
+    "the kernel's part has the same measures"
+);

@@ -1,0 +1,352 @@
+//! The BPF program: which link a packet leaves by.
+//!
+//! Called for each packet, or super-packet of segmentation offload, that is about to leave by a device of a link:
+//!
+//! 1. What has been sent here by this program, from another link's device, passes: it carries a tag in `tc_index`.
+//! 2. What is neither IPv4 nor IPv6, neighbour discovery, and what goes to none of the destinations, passes.
+//! 3. In the modes that keep flows together: a flow seen less than `gap` ago stays on its link if that has a share.
+//! 4. Else every link earns its share of the packet's price, and the one that is owed most takes it and pays.
+//! 5. The packet is counted. If the device is not this one, it is tagged and redirected to that link's next hop.
+//!
+//! What is owed is kept for each processor apart: there is no lock and no shared cache line. The links, their shares and
+//! next hops lie in one of two halves of a map, for each family; the other half is written, then the number of the half
+//! in force changed, so that no packet sees a mixture.
+
+use std::time::Duration;
+
+use crate::bpf::{
+    Map,
+    asm::{Asm, Insn, Label, Reg},
+};
+
+/// The maps of a program.
+pub(super) struct Maps {
+    /// Prefix (20 bytes, IPv4 mapped) → 1 to spread, 0 to leave.
+    pub(super) places: Map,
+    /// One element: the half in force.
+    pub(super) active: Map,
+    /// `half * 2 + is_v6` → [`MAX_LINKS`] records of [`LINK_LEN`] bytes.
+    pub(super) links: Map,
+    /// For each processor, `is_v6` → what links are owed, their packets, their bytes: [`MAX_LINKS`] `u64` each.
+    pub(super) states: Map,
+    /// Hash of a flow → when it was seen, its link: `u64`, `u32`, 4 bytes of nothing.
+    pub(super) flows: Map,
+}
+
+/// What is fixed when the program is loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// How many links there are, 1 to [`MAX_LINKS`].
+    pub(super) links: usize,
+    /// Charge by segments instead of bytes.
+    pub(super) by_packets: bool,
+    /// Flows keep their link until a pause as long as this.
+    pub(super) gap: Option<Duration>,
+    /// Marks packets that were redirected; not zero.
+    pub(super) tag: u16,
+}
+
+/// Bytes of a link's record: share, ifindex, family of the next hop, 16 bytes of its address, 4 of nothing.
+pub(super) const LINK_LEN: usize = 32;
+/// See [`super::MAX_LINKS`].
+const MAX_LINKS: usize = super::MAX_LINKS;
+
+pub(super) fn program(maps: &Maps, shape: Shape) -> Vec<Insn> {
+    let mut program = Program {
+        asm: Asm::default(),
+        next_label: FIRST_FREE_LABEL,
+        maps,
+        shape,
+    };
+    program.find_destination();
+    program.find_state();
+    if let Some(gap) = shape.gap {
+        program.keep_flow(gap);
+    }
+    program.choose();
+    program.send();
+    program.asm.finish()
+}
+
+use Reg::{Fp, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
+
+struct Program<'a> {
+    asm: Asm,
+    next_label: u8,
+    maps: &'a Maps,
+    shape: Shape,
+}
+
+impl Program<'_> {
+    /// After it: `R6` the packet, `R8` 1 for IPv6.
+    fn find_destination(&mut self) {
+        let asm = &mut self.asm;
+        asm.copy(R6, R1);
+        asm.load_u32(R0, R6, TC_INDEX);
+        asm.jump_if_is(R0, self.shape.tag.into(), PASS);
+        asm.load_u32(R0, R6, PROTOCOL);
+        let ethertype = |number: u16| i32::from(number.to_be());
+        asm.jump_if_is(R0, ethertype(0x86dd), IS_V6);
+        asm.jump_unless_is(R0, ethertype(0x0800), PASS);
+        load_bytes(asm, 16, KEY_ADDRESS + 12, 4);
+        let mapped = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
+        for (word, value) in [(0, 0), (4, 0), (8, mapped)] {
+            asm.store_u32_value(Fp, KEY_ADDRESS + word, value);
+        }
+        asm.set(R8, 0);
+        asm.jump(KEY_DONE);
+        asm.label(IS_V6);
+        // From the fifth byte to the end of the header.
+        load_bytes(asm, 4, V6_HEADER, 36);
+        // Neighbour discovery is about this very device: ICMPv6 with hop limit 255 (RFC 4861).
+        asm.load_u16(R0, Fp, V6_HEADER + 2);
+        asm.jump_if_is(R0, u16::from_ne_bytes([58, 255]).into(), PASS);
+        asm.set(R8, 1);
+        asm.label(KEY_DONE);
+        asm.store_u32_value(Fp, KEY, 128);
+        look_up(asm, &self.maps.places, KEY, PASS);
+        asm.load_u32(R0, R0, 0);
+        asm.jump_if_is(R0, 0, PASS);
+    }
+
+    /// After it: `R7` the links of the half in force, `R8` this processor's state, `R9` the price.
+    fn find_state(&mut self) {
+        let asm = &mut self.asm;
+        asm.store_u32_value(Fp, WORD, 0);
+        look_up(asm, &self.maps.active, WORD, PASS);
+        asm.load_u32(R1, R0, 0);
+        asm.shift_left(R1, 1);
+        asm.add_reg(R1, R8);
+        asm.store_u32(Fp, WORD, R1);
+        look_up(asm, &self.maps.links, WORD, PASS);
+        asm.copy(R7, R0);
+        asm.store_u32(Fp, WORD, R8);
+        look_up(asm, &self.maps.states, WORD, PASS);
+        asm.copy(R8, R0);
+        if self.shape.by_packets {
+            segments(asm, R9, PRICED);
+        } else {
+            asm.load_u32(R9, R6, WIRE_LEN);
+        }
+    }
+
+    /// Goes on at [`CHARGE`] with the flow's link in `R1`, or falls through.
+    fn keep_flow(&mut self, gap: Duration) {
+        let asm = &mut self.asm;
+        asm.call(KTIME_NS);
+        asm.store_u64(Fp, NOW, R0);
+        asm.copy(R1, R6);
+        asm.call(HASH_RECALC);
+        asm.store_u32(Fp, FLOW, R0);
+        look_up(asm, &self.maps.flows, FLOW, CHOOSE);
+        asm.load_u64(R3, Fp, NOW);
+        asm.load_u64(R2, R0, 0);
+        asm.copy(R4, R3);
+        asm.sub_reg(R4, R2);
+        asm.set_u64(R5, u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX >> 1));
+        // With signs: another processor may have seen the flow a moment later.
+        asm.jump_if_at_most(R4, R5, RECENT);
+        asm.jump(CHOOSE);
+        asm.label(RECENT);
+        asm.store_u64(R0, 0, R3);
+        asm.load_u32(R1, R0, 8);
+        asm.and(R1, low(MAX_LINKS) - 1);
+        asm.copy(R2, R1);
+        asm.shift_left(R2, LINK_BITS);
+        asm.add_reg(R2, R7);
+        asm.load_u32(R2, R2, 0);
+        asm.jump_if_is(R2, 0, CHOOSE);
+        self.asm.set_u64(R5, super::MAX_DEBT.cast_unsigned());
+        for link in 0..self.shape.links {
+            let fits = self.new_label();
+            let asm = &mut self.asm;
+            earn(asm, link);
+            asm.jump_if_at_most(R4, R5, fits);
+            asm.copy(R4, R5);
+            asm.label(fits);
+            asm.store_u64(R8, offset(link * 8), R4);
+        }
+        self.asm.jump(CHARGE);
+    }
+
+    /// After it: `R1` the link that is owed most.
+    fn choose(&mut self) {
+        self.asm.label(CHOOSE);
+        self.asm.set_u64(R0, i64::MIN.cast_unsigned());
+        self.asm.set(R1, low(MAX_LINKS));
+        for link in 0..self.shape.links {
+            let next = self.new_label();
+            let asm = &mut self.asm;
+            asm.load_u32(R3, R7, offset(link * LINK_LEN));
+            asm.jump_if_is(R3, 0, next);
+            earn(asm, link);
+            asm.store_u64(R8, offset(link * 8), R4);
+            asm.jump_if_at_most(R4, R0, next);
+            asm.copy(R0, R4);
+            asm.set(R1, low(link));
+            asm.label(next);
+        }
+        let asm = &mut self.asm;
+        asm.jump_if_is(R1, low(MAX_LINKS), PASS);
+        if self.shape.gap.is_some() {
+            asm.store_u64(Fp, CHOSEN, R1);
+            asm.load_u64(R2, Fp, NOW);
+            asm.store_u64(Fp, FLOW_VALUE, R2);
+            asm.store_u32(Fp, FLOW_VALUE + 8, R1);
+            asm.store_u32_value(Fp, FLOW_VALUE + 12, 0);
+            asm.set_map(R1, &self.maps.flows);
+            asm.copy(R2, Fp);
+            asm.add(R2, FLOW.into());
+            asm.copy(R3, Fp);
+            asm.add(R3, FLOW_VALUE.into());
+            asm.set(R4, 0);
+            asm.call(MAP_UPDATE);
+            asm.load_u64(R1, Fp, CHOSEN);
+        }
+    }
+
+    /// Link `R1` pays, is counted, and gets the packet.
+    fn send(&mut self) {
+        let by_links = offset(MAX_LINKS * 8);
+        let asm = &mut self.asm;
+        asm.label(CHARGE);
+        asm.copy(R2, R1);
+        asm.shift_left(R2, 3);
+        asm.add_reg(R2, R8);
+        asm.load_u64(R4, R2, 0);
+        asm.copy(R3, R9);
+        asm.shift_left(R3, low(super::SHARE_BITS as usize));
+        asm.sub_reg(R4, R3);
+        if self.shape.gap.is_some() {
+            asm.set_u64(R5, (-super::MAX_DEBT).cast_unsigned());
+            asm.jump_if_at_least(R4, R5, PAID);
+            asm.copy(R4, R5);
+            asm.label(PAID);
+        }
+        asm.store_u64(R2, 0, R4);
+        segments(asm, R3, COUNTED);
+        asm.load_u64(R4, R2, by_links);
+        asm.add_reg(R4, R3);
+        asm.store_u64(R2, by_links, R4);
+        asm.load_u32(R3, R6, WIRE_LEN);
+        asm.load_u64(R4, R2, 2 * by_links);
+        asm.add_reg(R4, R3);
+        asm.store_u64(R2, 2 * by_links, R4);
+
+        asm.shift_left(R1, LINK_BITS);
+        asm.add_reg(R7, R1);
+        asm.load_u32(R1, R7, 4);
+        asm.load_u32(R0, R6, IFINDEX);
+        asm.jump_if_equal(R0, R1, PASS);
+        asm.set(R0, self.shape.tag.into());
+        asm.store_u32(R6, TC_INDEX, R0);
+        for word in (0..NEXT_HOP_LEN).step_by(4) {
+            asm.load_u32(R0, R7, 8 + word);
+            asm.store_u32(Fp, NEXT_HOP + word, R0);
+        }
+        asm.copy(R2, Fp);
+        asm.add(R2, NEXT_HOP.into());
+        asm.set(R3, NEXT_HOP_LEN.into());
+        asm.set(R4, 0);
+        asm.call(REDIRECT_NEIGH);
+        asm.exit();
+        asm.label(PASS);
+        asm.set(R0, NEXT_PROGRAM);
+        asm.exit();
+    }
+
+    fn new_label(&mut self) -> Label {
+        self.next_label += 1;
+        Label(self.next_label)
+    }
+}
+
+/// `R4` = what `link` is owed after it earned its part of the price; uses `R3`.
+fn earn(asm: &mut Asm, link: usize) {
+    asm.load_u32(R3, R7, offset(link * LINK_LEN));
+    asm.mul_reg(R3, R9);
+    asm.load_u64(R4, R8, offset(link * 8));
+    asm.add_reg(R4, R3);
+}
+
+/// `to` = how many packets the packet will be on the wire; `done` is placed.
+fn segments(asm: &mut Asm, to: Reg, done: Label) {
+    asm.load_u32(to, R6, GSO_SEGS);
+    asm.jump_unless_is(to, 0, done);
+    asm.set(to, 1);
+    asm.label(done);
+}
+
+/// Copies `len` bytes at `from` of the network header to the stack, or passes.
+fn load_bytes(asm: &mut Asm, from: i32, to: i16, len: i32) {
+    const FROM_NETWORK_HEADER: i32 = 1;
+    asm.copy(R1, R6);
+    asm.set(R2, from);
+    asm.copy(R3, Fp);
+    asm.add(R3, to.into());
+    asm.set(R4, len);
+    asm.set(R5, FROM_NETWORK_HEADER);
+    asm.call(LOAD_BYTES_RELATIVE);
+    asm.jump_unless_is(R0, 0, PASS);
+}
+
+/// `R0` = value of the key at `key` of the stack, or goes to `absent`.
+fn look_up(asm: &mut Asm, map: &Map, key: i16, absent: Label) {
+    asm.set_map(R1, map);
+    asm.copy(R2, Fp);
+    asm.add(R2, key.into());
+    asm.call(MAP_LOOKUP);
+    asm.jump_if_is(R0, 0, absent);
+}
+
+fn offset(bytes: usize) -> i16 {
+    i16::try_from(bytes).expect("records are small")
+}
+
+fn low(number: usize) -> i32 {
+    i32::try_from(number).expect("a small number")
+}
+
+const PASS: Label = Label(0);
+const IS_V6: Label = Label(1);
+const KEY_DONE: Label = Label(2);
+const PRICED: Label = Label(3);
+const RECENT: Label = Label(4);
+const CHOOSE: Label = Label(5);
+const CHARGE: Label = Label(6);
+const PAID: Label = Label(7);
+const COUNTED: Label = Label(8);
+const FIRST_FREE_LABEL: u8 = 8;
+
+// On the stack.
+const V6_HEADER: i16 = -40;
+const KEY: i16 = -24;
+const KEY_ADDRESS: i16 = -20;
+const WORD: i16 = -44;
+const NEXT_HOP: i16 = -64;
+const FLOW: i16 = -68;
+const FLOW_VALUE: i16 = -88;
+const NOW: i16 = -96;
+const CHOSEN: i16 = -104;
+
+/// `struct bpf_redir_neigh`
+const NEXT_HOP_LEN: i16 = 20;
+const LINK_BITS: i32 = LINK_LEN.trailing_zeros().cast_signed();
+
+// Fields of `struct __sk_buff`.
+const PROTOCOL: i16 = 16;
+const IFINDEX: i16 = 40;
+const TC_INDEX: i16 = 44;
+const WIRE_LEN: i16 = 160;
+const GSO_SEGS: i16 = 164;
+
+// Functions of the kernel.
+const MAP_LOOKUP: i32 = 1;
+const MAP_UPDATE: i32 = 2;
+const KTIME_NS: i32 = 5;
+const HASH_RECALC: i32 = 34;
+const LOAD_BYTES_RELATIVE: i32 = 68;
+const REDIRECT_NEIGH: i32 = 152;
+
+/// `TCX_NEXT`: whatever else is attached decides.
+const NEXT_PROGRAM: i32 = -1;

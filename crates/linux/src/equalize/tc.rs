@@ -1,0 +1,189 @@
+//! The BPF back end: a program at the egress of each link's device (TCX, Linux 6.6).
+//!
+//! New shares cost a write of one map element and the change of one word: some microseconds, and the next packet sees
+//! them. The program is attached by links that the kernel closes with the process, however it ends; then packets are
+//! routed as if nothing had been there.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use ipnet::IpNet;
+
+use super::{
+    Hop, MAX_LINKS, Mode, Sent,
+    program::{self, LINK_LEN, Maps, Shape},
+};
+use crate::{
+    bpf::{self, Attach, Map, MapKind},
+    clock,
+};
+
+/// The program, attached to the devices of the links until dropped.
+pub(super) struct Splitter {
+    maps: Maps,
+    program: OwnedFd,
+    links: usize,
+    active: u32,
+    /// By ifindex.
+    attached: BTreeMap<u32, OwnedFd>,
+}
+
+impl Splitter {
+    /// Loads the program; it is attached to nothing yet.
+    pub(super) fn load(mode: &Mode, destinations: &[IpNet], links: usize) -> io::Result<Self> {
+        let state_len = u32::try_from(3 * MAX_LINKS * 8).unwrap_or(u32::MAX);
+        let links_len = u32::try_from(MAX_LINKS * LINK_LEN).unwrap_or(u32::MAX);
+        let places = u32::try_from(destinations.len() + NEVER.len()).unwrap_or(u32::MAX);
+        let flows = if mode.gap.is_some() { MAX_FLOWS } else { 1 };
+        let map = |kind, key_len, value_len, entries| {
+            Map::new(kind, key_len, value_len, entries).map_err(|error| told("BPF maps", &error))
+        };
+        let maps = Maps {
+            places: map(MapKind::Trie, 20, 4, places)?,
+            active: map(MapKind::Array, 4, 4, 1)?,
+            links: map(MapKind::Array, 4, links_len, 4)?,
+            states: map(MapKind::ArrayPerCpu, 4, state_len, 2)?,
+            flows: map(MapKind::LruHash, 4, 16, flows)?,
+        };
+        for (net, verdict) in never()
+            .map(|net| (net, 0_u32))
+            .chain(destinations.iter().map(|net| (*net, 1)))
+        {
+            maps.places.set(&place_key(net), &verdict.to_ne_bytes())?;
+        }
+        let entropy = clock::entropy()?;
+        let shape = Shape {
+            links,
+            by_packets: mode.by_packets,
+            gap: mode.gap,
+            tag: u16::from_ne_bytes([entropy[0], entropy[1]]).max(1),
+        };
+        let program = bpf::load(&program::program(&maps, shape), Attach::TcxEgress)
+            .map_err(|error| told("BPF program", &error))?;
+        Ok(Self {
+            maps,
+            program,
+            links,
+            active: 0,
+            attached: BTreeMap::new(),
+        })
+    }
+
+    /// See [`super::Equalizer::set`].
+    pub(super) fn set(
+        &mut self,
+        hops: &[Option<Hop>],
+        shares: &[[u32; MAX_LINKS]; 2],
+    ) -> io::Result<()> {
+        let idle = 1 - self.active;
+        for (family, shares) in (0_u32..).zip(shares) {
+            let mut value = [0; MAX_LINKS * LINK_LEN];
+            for ((record, hop), share) in value.chunks_exact_mut(LINK_LEN).zip(hops).zip(shares) {
+                if let Some(hop) = hop {
+                    fill(record, hop, family == 1, *share);
+                }
+            }
+            let half = (idle * 2 + family).to_ne_bytes();
+            self.maps.links.set(&half, &value)?;
+        }
+        self.maps.active.set(&[0; 4], &idle.to_ne_bytes())?;
+        self.active = idle;
+        self.attach(hops)
+    }
+
+    /// What was sent over each link so far.
+    pub(super) fn sent(&self) -> io::Result<Vec<Sent>> {
+        let mut sent = vec![Sent::default(); self.links];
+        for family in [0_u32, 1] {
+            let values = self.maps.states.get_per_cpu(&family.to_ne_bytes())?;
+            for value in values.chunks_exact(3 * MAX_LINKS * 8) {
+                let (words, _) = value.as_chunks::<8>();
+                for (link, sent) in sent.iter_mut().enumerate() {
+                    sent.packets += u64::from_ne_bytes(words[MAX_LINKS + link]);
+                    sent.bytes += u64::from_ne_bytes(words[2 * MAX_LINKS + link]);
+                }
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Attaches to the devices that are new, and lets go of those that are gone.
+    fn attach(&mut self, hops: &[Option<Hop>]) -> io::Result<()> {
+        let wanted = || hops.iter().flatten().map(|hop| hop.ifindex);
+        self.attached
+            .retain(|ifindex, _| wanted().any(|wanted| wanted == *ifindex));
+        for ifindex in wanted() {
+            if let std::collections::btree_map::Entry::Vacant(entry) = self.attached.entry(ifindex)
+            {
+                match bpf::link_device(self.program.as_fd(), ifindex, Attach::TcxEgress) {
+                    Ok(link) => {
+                        entry.insert(link);
+                    }
+                    // It has just gone; the watch will say so.
+                    Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                    Err(error) => return Err(told("attaching to a device", &error)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the record of a link; `share` is left out if the link has no next hop of this family.
+fn fill(record: &mut [u8], hop: &Hop, is_v6: bool, share: u32) {
+    let next_hop: Option<IpAddr> = if is_v6 {
+        hop.v6.map(IpAddr::V6)
+    } else {
+        hop.v4.map(IpAddr::V4)
+    };
+    let Some(next_hop) = next_hop else { return };
+    record[..4].copy_from_slice(&share.to_ne_bytes());
+    record[4..8].copy_from_slice(&hop.ifindex.to_ne_bytes());
+    let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET };
+    record[8..12].copy_from_slice(&family.to_ne_bytes());
+    match next_hop {
+        IpAddr::V4(ip) => record[12..16].copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => record[12..28].copy_from_slice(&ip.octets()),
+    }
+}
+
+/// A key of the trie: length of the prefix, then the address.
+fn place_key(net: IpNet) -> [u8; 20] {
+    let (len, address) = match net.network() {
+        IpAddr::V4(ip) => (96 + u32::from(net.prefix_len()), ip.to_ipv6_mapped()),
+        IpAddr::V6(ip) => (u32::from(net.prefix_len()), ip),
+    };
+    let mut key = [0; 20];
+    key[..4].copy_from_slice(&len.to_ne_bytes());
+    key[4..].copy_from_slice(&address.octets());
+    key
+}
+
+fn told(what: &str, error: &io::Error) -> io::Error {
+    let why = match error.raw_os_error() {
+        Some(libc::EPERM) => "root, or CAP_BPF and CAP_NET_ADMIN, is needed".to_owned(),
+        Some(libc::EINVAL | libc::EACCES) => format!("{error}; Linux 6.6 or newer is needed"),
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), format!("{what}: {why}"))
+}
+
+fn never() -> impl Iterator<Item = IpNet> {
+    NEVER.iter().filter_map(|text| text.parse().ok())
+}
+
+/// What belongs to one device whatever the destinations are: link-local, multicast, broadcast.
+const NEVER: [&str; 5] = [
+    "169.254.0.0/16",
+    "224.0.0.0/4",
+    "255.255.255.255/32",
+    "fe80::/10",
+    "ff00::/8",
+];
+
+/// Flows that are remembered in the modes that keep them together.
+const MAX_FLOWS: u32 = 1 << 14;

@@ -1,0 +1,200 @@
+//! What an equalizer needs of netlink: routes over a next hop, rules for marks, and the longest offloaded packet.
+
+use std::{io, net::IpAddr};
+
+use futures_util::TryStreamExt;
+use ipnet::IpNet;
+use netlink_packet_route::{
+    link::LinkAttribute,
+    neighbour::{
+        NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+    },
+    route::{RouteAttribute, RouteMessage, RouteMetric},
+    rule::{RuleAction, RuleAttribute},
+};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
+
+use super::{Netlink, absent_is_none, family, to_io};
+
+/// A route over a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HopRoute {
+    /// Where to.
+    pub(crate) destination: IpNet,
+    /// The next hop, of the same family; taken to be on the link whatever addresses that has.
+    pub(crate) gateway: IpAddr,
+    /// The link.
+    pub(crate) ifindex: u32,
+    /// The table it is in.
+    pub(crate) table: u32,
+    /// Lower is preferred.
+    pub(crate) metric: u32,
+    /// Largest packet in bytes, if it is less than the link's.
+    pub(crate) mtu: Option<u32>,
+}
+
+/// Whether a next hop answers on its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It was asked and did not.
+    No,
+    /// It is being asked.
+    Unknown,
+    /// It did, maybe some time ago.
+    Yes,
+}
+
+impl Netlink {
+    /// Whether each of `hops`, pairs of ifindex and address, answers; those that have not lately are asked, and their answers
+    /// are seen by a later call.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub(crate) fn ask_next_hops(&self, hops: &[(u32, IpAddr)]) -> io::Result<Vec<Answer>> {
+        let request = self.handle.neighbours().get();
+        let known: Vec<NeighbourMessage> = self
+            .runtime
+            .block_on(request.execute().try_collect())
+            .map_err(to_io)?;
+        hops.iter()
+            .map(|(ifindex, ip)| {
+                let entry = known.iter().find(|entry| is_about(entry, *ifindex, *ip));
+                let (answer, ask) = match entry.map(|entry| entry.header.state) {
+                    Some(
+                        NeighbourState::Reachable
+                        | NeighbourState::Permanent
+                        | NeighbourState::Noarp,
+                    ) => (Answer::Yes, false),
+                    Some(NeighbourState::Delay | NeighbourState::Probe) => (Answer::Yes, false),
+                    Some(NeighbourState::Stale) => (Answer::Yes, true),
+                    Some(NeighbourState::Failed) => (Answer::No, true),
+                    Some(NeighbourState::Incomplete) => (Answer::Unknown, false),
+                    Some(_) | None => (Answer::Unknown, true),
+                };
+                if ask {
+                    self.ask(*ifindex, *ip)?;
+                }
+                Ok(answer)
+            })
+            .collect()
+    }
+
+    /// Has the kernel ask for the link-layer address of `ip`, unless it has just been told.
+    fn ask(&self, ifindex: u32, ip: IpAddr) -> io::Result<()> {
+        let request = self.handle.neighbours().add(ifindex, ip).replace();
+        let request = request
+            .state(NeighbourState::None)
+            .flags(NeighbourFlags::Use);
+        absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
+    }
+
+    /// Adds `route`, in place of one to the same destination with the same metric.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub(crate) fn add_hop_route(&self, route: &HopRoute) -> io::Result<()> {
+        let request = self.handle.route().add(hop_message(route)?).replace();
+        self.runtime.block_on(request.execute()).map_err(to_io)
+    }
+
+    /// Removes the route to `destination` with `metric` from `table`.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub(crate) fn delete_hop_route(
+        &self,
+        destination: IpNet,
+        metric: u32,
+        table: u32,
+    ) -> io::Result<()> {
+        let destination = destination.trunc();
+        let message = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(destination.addr(), destination.prefix_len())
+            .map_err(io::Error::other)?
+            .table_id(table)
+            .priority(metric)
+            .build();
+        let request = self.handle.route().del(message);
+        absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
+    }
+
+    /// Adds a rule that has packets with `mark` look into `table`.
+    ///
+    /// # Errors
+    /// The error of the kernel; an equal rule is one.
+    pub(crate) fn add_mark_rule(
+        &self,
+        is_v6: bool,
+        priority: u32,
+        mark: u32,
+        table: u32,
+    ) -> io::Result<()> {
+        let mut request = self.handle.rule().add().priority(priority);
+        request = request.table_id(table).action(RuleAction::ToTable);
+        let message = request.message_mut();
+        message.header.family = family(is_v6);
+        message.attributes.push(RuleAttribute::FwMark(mark));
+        self.runtime.block_on(request.execute()).map_err(to_io)
+    }
+
+    /// Segments of the longest packet that link `name` takes before it is cut up; `None` if there is no such link.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub(crate) fn gso_max_segs(&self, name: &str) -> io::Result<Option<u32>> {
+        let request = self.handle.link().get().match_name(name.to_owned());
+        let answer = self.runtime.block_on(request.execute().try_next());
+        let link = absent_is_none(answer)?.flatten();
+        let segments = |attribute: &LinkAttribute| {
+            if let LinkAttribute::GsoMaxSegs(segments) = attribute {
+                Some(*segments)
+            } else {
+                None
+            }
+        };
+        Ok(link.and_then(|link| link.attributes.iter().find_map(segments)))
+    }
+
+    /// Sets it; no error if there is no such link.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub(crate) fn set_gso_max_segs(&self, name: &str, segments: u32) -> io::Result<()> {
+        let Some(index) = self.link_index(name)? else {
+            return Ok(());
+        };
+        let message = LinkMessageBuilder::<LinkUnspec>::new()
+            .index(index)
+            .append_extra_attribute(LinkAttribute::GsoMaxSegs(segments))
+            .build();
+        let request = self.handle.link().set(message);
+        absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
+    }
+}
+
+fn is_about(entry: &NeighbourMessage, ifindex: u32, ip: IpAddr) -> bool {
+    let address = match ip {
+        IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
+        IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
+    };
+    let address = NeighbourAttribute::Destination(address);
+    entry.header.ifindex == ifindex && entry.attributes.contains(&address)
+}
+
+fn hop_message(route: &HopRoute) -> io::Result<RouteMessage> {
+    let destination = route.destination.trunc();
+    let mut builder = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(destination.addr(), destination.prefix_len())
+        .map_err(io::Error::other)?
+        .gateway(route.gateway)
+        .map_err(io::Error::other)?
+        .output_interface(route.ifindex)
+        .table_id(route.table)
+        .priority(route.metric)
+        .onlink();
+    if let Some(mtu) = route.mtu {
+        let metrics = RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)]);
+        builder.get_mut().attributes.push(metrics);
+    }
+    Ok(builder.build())
+}

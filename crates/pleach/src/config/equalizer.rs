@@ -1,0 +1,304 @@
+//! The whole of an equalizer's file.
+
+use core::time::Duration;
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::{Path, PathBuf},
+};
+
+use ipnet::IpNet;
+use pleach_core::units::Bitrate;
+use pleach_equalizer::{MAX_LINKS, daemon::LinkConfig, weights::Source as Weights};
+use pleach_linux::equalize::{Backend, MAX_DESTINATIONS, Mode};
+
+use super::{
+    ConfigError, Note, Place, network,
+    peers::Unique,
+    table::{Table, Value},
+    tunnel::{self, RUN_DIRECTORY},
+};
+
+/// An equalizer.
+#[derive(Clone, Debug)]
+pub(crate) struct EqualizerConfig {
+    /// What is spread; at least one network.
+    pub(crate) destinations: Vec<IpNet>,
+    /// Who chooses links; `None`: what works best here.
+    pub(crate) backend: Option<Backend>,
+    /// How packets are spread.
+    pub(crate) mode: Mode,
+    /// Automatic or fixed.
+    pub(crate) weights: Weights,
+    /// Between two readings of counters.
+    pub(crate) interval: Duration,
+    /// Whether loss and delay gate automatic weights.
+    pub(crate) guideline: bool,
+    /// Control socket.
+    pub(crate) control: PathBuf,
+    /// 1 to [`MAX_LINKS`] links with distinct names and devices.
+    pub(crate) links: Vec<LinkConfig>,
+}
+
+/// An equalizer's configuration with what is needed to talk about it.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadedEqualizer {
+    /// The configuration.
+    pub(crate) config: EqualizerConfig,
+    /// What to tell the user.
+    pub(crate) notes: Vec<Note>,
+    /// Where the device of each link stands.
+    pub(crate) device_places: Vec<Place>,
+}
+
+/// Reads a file with `mode = "equalize"`.
+///
+/// # Errors
+/// The first mistake in it.
+pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError> {
+    root.allow(&["mode", "equalizer", "link"])?;
+    let table = root.table(
+        "equalizer",
+        &[
+            "destinations",
+            "backend",
+            "weights",
+            "interval",
+            "control",
+            "spread",
+            "interleave",
+            "guideline",
+        ],
+    )?;
+    let destinations_value = table.required("destinations", "destinations = [\"10.20.0.0/16\"]")?;
+    let destinations = destinations(&destinations_value)?;
+    let backend_value = table.optional("backend");
+    let backend = backend_value.as_ref().map_or(Ok(None), backend)?;
+    let weights = table
+        .optional("weights")
+        .as_ref()
+        .map_or(Ok(Weights::Auto), weights)?;
+    let interval = table.optional("interval").as_ref().map(interval);
+    let gap = table.optional("spread").as_ref().map_or(Ok(None), spread)?;
+    if gap.is_some() && backend == Some(Backend::Nft) {
+        return Err(table.wrong(
+            "spread",
+            "nftables cannot keep flows together",
+            "write spread = \"packet\", or backend = \"bpf\"",
+        ));
+    }
+    let interleave = flag(&table, "interleave", false)?;
+    let control = match table.optional("control") {
+        Some(value) => tunnel::control(&value)?,
+        None => Path::new(RUN_DIRECTORY).join("equalizer.sock"),
+    };
+    let mut notes = Vec::new();
+    let (links, device_places) = links(root, weights, &mut notes)?;
+    let has = |is_v6: bool| {
+        links.iter().any(|link| {
+            if is_v6 {
+                link.v6.is_some()
+            } else {
+                link.v4.is_some()
+            }
+        })
+    };
+    for net in &destinations {
+        if !has(net.addr().is_ipv6()) {
+            notes.push(Note {
+                place: destinations_value.place(),
+                text: format!("{net} is not spread: no link has a next_hop of its family"),
+                warning: true,
+            });
+        }
+    }
+    Ok(LoadedEqualizer {
+        config: EqualizerConfig {
+            destinations,
+            backend,
+            mode: Mode {
+                by_packets: interleave,
+                gap,
+                interleave,
+            },
+            weights,
+            interval: interval.transpose()?.unwrap_or(INTERVAL),
+            guideline: flag(&table, "guideline", true)?,
+            control,
+            links,
+        },
+        notes,
+        device_places,
+    })
+}
+
+fn links(
+    root: &Table<'_>,
+    weights: Weights,
+    notes: &mut Vec<Note>,
+) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError> {
+    let tables = root.tables("link", &["name", "device", "next_hop", "rate", "weight"])?;
+    if tables.is_empty() {
+        let example = "[[link]] with name, device and next_hop";
+        root.required("link", example)?;
+    }
+    if let Some(table) = tables.get(MAX_LINKS) {
+        return Err(ConfigError::new(
+            table.place(),
+            "[[link]]",
+            format!("one link too many: at most {MAX_LINKS} are used"),
+            "remove links",
+        ));
+    }
+    let (mut names, mut devices) = (Unique::default(), Unique::default());
+    let mut links = Vec::new();
+    let mut places = Vec::new();
+    for table in &tables {
+        let name_value = table.required("name", "name = \"l0\"")?;
+        let name = network::name(&name_value)?;
+        names.insert(&name, &name_value, "give each link a name of its own")?;
+        let device_value = table.required("device", "device = \"eth0\"")?;
+        let device = network::device(&device_value)?;
+        devices.insert(&device, &device_value, "name each device once")?;
+        let (v4, v6) = next_hop(&table.required("next_hop", "next_hop = \"10.10.0.2\"")?)?;
+        let weight_value = table.optional("weight");
+        if let (Some(value), Weights::Auto) = (&weight_value, weights) {
+            notes.push(Note {
+                place: value.place(),
+                text: "a weight has no effect with weights = \"auto\"".to_owned(),
+                warning: false,
+            });
+        }
+        let weight = weight_value
+            .map(|value| value.integer(1..=1000, "write the link's share, such as 3"))
+            .transpose()?;
+        links.push(LinkConfig {
+            name,
+            device,
+            v4,
+            v6,
+            rate: table.optional("rate").as_ref().map(rate).transpose()?,
+            weight: weight.unwrap_or(1).into(),
+        });
+        places.push(device_value.place());
+    }
+    Ok((links, places))
+}
+
+fn destinations(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
+    let nets = network::allowed_ips(value)?;
+    if nets.len() > MAX_DESTINATIONS {
+        return Err(value.wrong(
+            format!(
+                "expected at most {MAX_DESTINATIONS} networks, found {}",
+                nets.len()
+            ),
+            "join networks to larger ones",
+        ));
+    }
+    for (index, net) in nets.iter().enumerate() {
+        if nets[..index].contains(net) {
+            return Err(value.wrong(format!("{net} is given twice"), "remove one of the two"));
+        }
+    }
+    Ok(nets)
+}
+
+/// One address, or one of each family.
+fn next_hop(value: &Value<'_>) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), ConfigError> {
+    let what = "the address of the next router or host on the link";
+    let remedy =
+        "write next_hop = \"10.10.0.2\", or [\"10.10.0.2\", \"fd10::2\"] for both families";
+    let items = if value.as_text().is_some() {
+        vec![value.parse::<IpAddr>(what, remedy)?]
+    } else {
+        let items = value.list(2, remedy)?;
+        let parsed: Result<Vec<IpAddr>, _> =
+            items.iter().map(|item| item.parse(what, remedy)).collect();
+        parsed?
+    };
+    let (mut v4, mut v6) = (None, None);
+    for ip in items {
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
+            return Err(value.expected(what, remedy));
+        }
+        let taken = match ip {
+            IpAddr::V4(ip) => v4.replace(ip).is_some(),
+            IpAddr::V6(ip) => v6.replace(ip).is_some(),
+        };
+        if taken {
+            return Err(value.wrong("two addresses of one family", "remove one of the two"));
+        }
+    }
+    Ok((v4, v6))
+}
+
+fn backend(value: &Value<'_>) -> Result<Option<Backend>, ConfigError> {
+    match value.as_text() {
+        Some("auto") => Ok(None),
+        Some("bpf") => Ok(Some(Backend::Bpf)),
+        Some("nft") => Ok(Some(Backend::Nft)),
+        Some(_) | None => Err(value.expected(
+            "\"auto\", \"bpf\" or \"nft\"",
+            "write \"auto\" for what works best on this host",
+        )),
+    }
+}
+
+fn weights(value: &Value<'_>) -> Result<Weights, ConfigError> {
+    match value.as_text() {
+        Some("auto") => Ok(Weights::Auto),
+        Some("fixed") => Ok(Weights::Fixed),
+        Some(_) | None => Err(value.expected(
+            "\"auto\" or \"fixed\"",
+            "write \"auto\" to follow what is free on the links, \"fixed\" for the weight of each [[link]]",
+        )),
+    }
+}
+
+fn spread(value: &Value<'_>) -> Result<Option<Duration>, ConfigError> {
+    let what = "\"packet\", \"flow\", or a pause such as \"20ms\"";
+    let remedy = "write \"packet\" to give every packet its turn, \"flow\" to keep each flow on a link, or the pause after which a flow may change";
+    let text = value.text(what, remedy)?;
+    match text {
+        "packet" => Ok(None),
+        "flow" => Ok(Some(pleach_equalizer::flowlet::FLOW_MEMORY)),
+        _ => {
+            let pause = humantime::parse_duration(text).ok();
+            let pause = pause.filter(|pause| (MIN_PAUSE..=MAX_PAUSE).contains(pause));
+            pause.map(Some).ok_or_else(|| value.expected(what, remedy))
+        }
+    }
+}
+
+fn interval(value: &Value<'_>) -> Result<Duration, ConfigError> {
+    let what = "a time from \"50ms\" to \"60s\"";
+    let remedy = "write for example \"200ms\"";
+    let time = humantime::parse_duration(value.text(what, remedy)?).ok();
+    time.filter(|time| (MIN_INTERVAL..=MAX_INTERVAL).contains(time))
+        .ok_or_else(|| value.expected(what, remedy))
+}
+
+fn rate(value: &Value<'_>) -> Result<Bitrate, ConfigError> {
+    let what = "a rate above zero such as \"10Mbit\" (bit, kbit, Mbit, Gbit)";
+    let remedy = "write number and unit as a string, or remove it: then ethtool is asked, or the rate learned";
+    let rate: Bitrate = value.parse(what, remedy)?;
+    if rate == Bitrate::ZERO {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(rate)
+}
+
+fn flag(table: &Table<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
+    table.optional(key).map_or(Ok(default), |value| {
+        value
+            .as_bool()
+            .ok_or_else(|| value.expected("true or false", "write true or false, or remove it"))
+    })
+}
+
+const INTERVAL: Duration = Duration::from_millis(200);
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+/// Shorter pauses are within a burst.
+const MIN_PAUSE: Duration = Duration::from_micros(100);
+const MAX_PAUSE: Duration = Duration::from_secs(3600);

@@ -1,0 +1,175 @@
+//! The equalizer daemon: joins [`pleach_equalizer`] to configuration, signals, links and the control socket.
+//!
+//! One thread, no packets: those are the kernel's. SIGTERM and SIGINT end it, and everything is undone.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use anyhow::Context as _;
+use pleach_core::{time::Instant, units::Bitrate};
+use pleach_equalizer::{
+    auto::AutoSettings,
+    daemon::{Daemon, LinkReport, Report, Settings},
+};
+use pleach_linux::{
+    clock,
+    poll::{Poller, Signals, Token, Waker},
+    state::DEFAULT_STATE_DIR,
+    watch::LinkWatch,
+};
+
+use crate::{
+    config::EqualizerConfig,
+    control::{
+        ControlRequest, LinkState, LinkStatus, SchedulerStatus, SplitStatus, SplitterStatus,
+        StatusReport, server::ControlServer,
+    },
+};
+
+/// Runs the equalizer that `config` describes until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Whatever keeps the daemon from starting or going on.
+pub(crate) fn run(config: &EqualizerConfig) -> anyhow::Result<()> {
+    // Before any thread starts, so that all of them leave signals to the poller.
+    let mut signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
+    let waker = Waker::new().context("control socket")?;
+    let wake = waker.clone();
+    let (_server, requests) = ControlServer::start(&config.control, move || wake.wake())?;
+    let mut daemon = Daemon::start(settings(config), clock::now()).context("equalizer")?;
+    let watch = LinkWatch::start().context("watching links")?;
+    let poller = Poller::new().context("epoll")?;
+    poller.add(&signals, SIGNALS)?;
+    poller.add(&waker, CONTROL)?;
+    poller.add(&watch, LINKS)?;
+    let (backend, why) = daemon.backend();
+    tracing::info!(%backend, why, links = config.links.len(), "equalizer ready");
+    let mut is_announced = false;
+    let mut events = Vec::new();
+    loop {
+        poller
+            .wait(Some(daemon.poll_timeout()), &mut events)
+            .context("epoll")?;
+        if signals.take().is_some() {
+            break;
+        }
+        let now = clock::now();
+        if let Some(snapshots) = watch.take() {
+            daemon.handle_links(now, &snapshots);
+            if !std::mem::replace(&mut is_announced, true) {
+                // Without a supervisor there is nobody to tell.
+                let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+            }
+        }
+        waker.clear();
+        for request in requests.try_iter() {
+            answer(&mut daemon, now, request);
+        }
+        daemon.handle_timeout(now);
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    daemon.stop().context("undoing the host configuration")?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn settings(config: &EqualizerConfig) -> Settings {
+    Settings {
+        destinations: config.destinations.clone(),
+        backend: config.backend,
+        mode: config.mode,
+        source: config.weights,
+        auto: AutoSettings {
+            interval: config.interval,
+            ..AutoSettings::default()
+        },
+        guideline: config.guideline,
+        links: config.links.clone(),
+        state_dir: Path::new(DEFAULT_STATE_DIR).to_owned(),
+    }
+}
+
+fn answer(daemon: &mut Daemon, now: Instant, request: ControlRequest) {
+    match request {
+        ControlRequest::Status(reply) => reply.send(Ok(status(&daemon.report(), now))),
+        ControlRequest::Weights(weights, reply) => reply.send(daemon.handle_weights(now, &weights)),
+    }
+}
+
+fn status(report: &Report, now: Instant) -> StatusReport {
+    StatusReport {
+        mode: "equalize".to_owned(),
+        name: report.backend.to_string(),
+        up: report.links.iter().any(|link| link.view.is_up),
+        links: report.links.iter().map(link_status).collect(),
+        scheduler: SchedulerStatus {
+            policy: report.source.to_string(),
+        },
+        splitter: Some(SplitterStatus {
+            backend: report.backend.to_string(),
+            backend_why: report.backend_why.clone(),
+            weights: report.source.to_string(),
+            last_change_why: report.last_change.as_ref().map(|(why, _)| why.clone()),
+            last_change_seconds: report
+                .last_change
+                .as_ref()
+                .map(|(_, at)| tenths(now.since(*at))),
+            links: splits(&report.links),
+        }),
+        ..StatusReport::default()
+    }
+}
+
+fn splits(links: &[LinkReport]) -> BTreeMap<String, SplitStatus> {
+    let packets = links
+        .iter()
+        .map(|link| link.sent_since_change.packets)
+        .sum();
+    let bytes = links.iter().map(|link| link.sent_since_change.bytes).sum();
+    let split = |link: &LinkReport| SplitStatus {
+        share_wanted: link.view.share,
+        share_packets: fraction(link.sent_since_change.packets, packets),
+        share_bytes: fraction(link.sent_since_change.bytes, bytes),
+        packets: link.sent.packets,
+        background_mbps: link.view.load.background.as_mbps(),
+        available_mbps: link.view.load.available.map(Bitrate::as_mbps),
+    };
+    links
+        .iter()
+        .map(|link| (link.name.clone(), split(link)))
+        .collect()
+}
+
+fn link_status(link: &LinkReport) -> LinkStatus {
+    let impairment = link.view.impairment;
+    LinkStatus {
+        name: link.name.clone(),
+        device: link.device.clone(),
+        state: if link.view.is_up {
+            LinkState::Up
+        } else {
+            LinkState::Down
+        },
+        endpoint: None,
+        rtt_ms: impairment.map(|impairment| (impairment.delay.as_secs_f64() * 1e6).round() / 1e3),
+        queue_delay_ms: None,
+        capacity_mbps: link.view.load.rate.map(Bitrate::as_mbps),
+        loss: impairment.map_or(0.0, |impairment| impairment.loss),
+        tx_bytes: link.sent.bytes,
+        rx_bytes: link.rx_bytes,
+        weight: link.view.weight,
+    }
+}
+
+/// `None` if nothing was sent.
+#[expect(clippy::cast_precision_loss, reason = "display only")]
+fn fraction(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+fn tenths(time: Duration) -> f64 {
+    (time.as_secs_f64() * 10.0).round() / 10.0
+}
+
+const SIGNALS: Token = Token(0);
+const CONTROL: Token = Token(1);
+const LINKS: Token = Token(2);
