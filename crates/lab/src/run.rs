@@ -22,7 +22,7 @@ use pleach_sim::{
     measure::PhaseReport,
     phases::{Setup, setups},
     results::{Results, World},
-    scenario::Scenario,
+    scenario::{Recovery, Scenario},
 };
 
 use crate::run::phase::Phase;
@@ -50,6 +50,10 @@ pub fn run(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result
     anyhow::ensure!(
         scenario.equalizers.is_empty(),
         "[[equalizer]] runs in the simulator only: use `pleach sim run`"
+    );
+    anyhow::ensure!(
+        scenario.recovery != Recovery::Fack,
+        "[tcp] recovery: no kernel of today has \"fack\"; use `pleach sim run`, or write \"dupack\""
     );
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let out = fs::canonicalize(out)?;

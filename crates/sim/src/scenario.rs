@@ -134,6 +134,10 @@ pub const POLICY_KEYS: &[&str] = &[
     "yield",
 ];
 
+/// Segments of disorder that TCP learns to bear if a scenario does not say: Linux's `tcp_max_reordering`, a constant of
+/// 127 until 2014.
+pub const MAX_REORDERING: u32 = 300;
+
 /// A validated scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use crate::{
     link::{LinkState, bundle::MAX_LINKS},
     scenario::{
-        Action, Baseline, Directions, EqualizerSpec, Event, Files, LinkSpec, POLICY_KEYS, Scenario,
-        ScenarioError, SharedSpec, Traffic, TunnelSpec,
+        Action, Baseline, Directions, EqualizerSpec, Event, Files, LinkSpec, MAX_REORDERING,
+        POLICY_KEYS, Scenario, ScenarioError, SharedSpec, Traffic, TunnelSpec,
         locate::{Section, TOP, line_of},
         raw,
     },
@@ -251,9 +251,8 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
     })
 }
 
-/// As Linux's `tcp_max_reordering`, whose default is 300; up to 2014 it was a constant of 127.
 fn max_reordering(raw: &raw::Tcp) -> Result<u32, Problem> {
-    match raw.max_reordering.unwrap_or(300) {
+    match raw.max_reordering.unwrap_or(MAX_REORDERING) {
         segments @ 3..=1000 => Ok(segments),
         _ => Err(problem("max_reordering", "out of range", "use 3 to 1000")),
     }
