@@ -18,6 +18,7 @@ use crate::{
 
 pub use self::{
     adaptive::Adaptive,
+    auto_weight::{AutoWeight, AutoWeightSettings},
     awi::{Awi, AwiSettings, Count, Dwd, Gain, LossSource, Wrr},
     earliest_arrival::EarliestArrival,
     flow::FlowSticky,
@@ -31,6 +32,7 @@ pub use self::{
 };
 
 mod adaptive;
+mod auto_weight;
 mod awi;
 mod earliest_arrival;
 mod flow;
@@ -187,6 +189,8 @@ pub trait Scheduler {
 pub enum AnyScheduler {
     /// See [`Adaptive`].
     Adaptive(Adaptive),
+    /// See [`AutoWeight`].
+    AutoWeight(Box<AutoWeight>),
     /// See [`Awi`].
     Awi(Awi),
     /// See [`EarliestArrival`].
@@ -216,6 +220,7 @@ impl AnyScheduler {
     pub const fn spills(&self) -> bool {
         match self {
             Self::Adaptive(_)
+            | Self::AutoWeight(_)
             | Self::EarliestArrival(_)
             | Self::MinRtt(_)
             | Self::Redundant(_)
@@ -231,7 +236,8 @@ impl AnyScheduler {
         match self {
             Self::Adaptive(_) => Pacing::Search,
             Self::Awi(_) => Pacing::Limits,
-            Self::EarliestArrival(_)
+            Self::AutoWeight(_)
+            | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
             | Self::Osia(_)
@@ -260,6 +266,7 @@ impl AnyScheduler {
         match self {
             Self::Awi(policy) => policy.reception(),
             Self::Adaptive(_)
+            | Self::AutoWeight(_)
             | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
@@ -276,6 +283,7 @@ impl Scheduler for AnyScheduler {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         match self {
             Self::Adaptive(policy) => policy.pick(now, paths, packet),
+            Self::AutoWeight(policy) => policy.pick(now, paths, packet),
             Self::Awi(policy) => policy.pick(now, paths, packet),
             Self::EarliestArrival(policy) => policy.pick(now, paths, packet),
             Self::Flow(policy) => policy.pick(now, paths, packet),
@@ -315,6 +323,7 @@ impl Scheduler for AnyScheduler {
 
     fn weight(&self, id: PathId) -> Option<u32> {
         match self {
+            Self::AutoWeight(policy) => policy.weight(id),
             Self::Awi(policy) => policy.weight(id),
             Self::Adaptive(_)
             | Self::EarliestArrival(_)

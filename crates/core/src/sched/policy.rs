@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::{
-    Adaptive, AnyScheduler, Awi, AwiSettings, EarliestArrival, FlowSticky, MinRtt, Osia,
-    OsiaSettings, Redundant, RoundRobin, Single, Weighted,
+    Adaptive, AnyScheduler, AutoWeight, AutoWeightSettings, Awi, AwiSettings, EarliestArrival,
+    FlowSticky, MinRtt, Osia, OsiaSettings, Redundant, RoundRobin, Single, Weighted,
 };
 use crate::ids::PathId;
 
@@ -17,6 +17,8 @@ use crate::ids::PathId;
 pub enum Policy<L = PathId> {
     /// See [`Adaptive`].
     Adaptive {},
+    /// See [`AutoWeight`].
+    AutoWeight(AutoWeightSettings),
     /// See [`Awi`].
     Awi(AwiSettings<L>),
     /// See [`EarliestArrival`].
@@ -44,6 +46,7 @@ impl<L> Policy<L> {
     /// The names of all policies, sorted, for error messages and lists.
     pub const NAMES: &[&str] = &[
         "adaptive",
+        "auto-weight",
         "awi",
         "earliest-arrival",
         "flow",
@@ -60,6 +63,7 @@ impl<L> Policy<L> {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Adaptive {} => "adaptive",
+            Self::AutoWeight(_) => "auto-weight",
             Self::Awi(_) => "awi",
             Self::EarliestArrival {} => "earliest-arrival",
             Self::Flow {} => "flow",
@@ -77,6 +81,7 @@ impl<L> Policy<L> {
     pub fn map_links<M>(self, map: impl FnOnce(L) -> Option<M>) -> Policy<M> {
         match self {
             Self::Adaptive {} => Policy::Adaptive {},
+            Self::AutoWeight(settings) => Policy::AutoWeight(settings),
             Self::Awi(settings) => Policy::Awi(settings.map_link(map)),
             Self::EarliestArrival {} => Policy::EarliestArrival {},
             Self::Flow {} => Policy::Flow {},
@@ -98,6 +103,9 @@ impl Policy {
     pub fn build(&self) -> AnyScheduler {
         match self {
             Self::Adaptive {} => AnyScheduler::Adaptive(Adaptive::new()),
+            Self::AutoWeight(settings) => {
+                AnyScheduler::AutoWeight(Box::new(AutoWeight::new(*settings)))
+            }
             Self::Awi(settings) => AnyScheduler::Awi(Awi::new(settings.clone())),
             Self::EarliestArrival {} => AnyScheduler::EarliestArrival(EarliestArrival::new()),
             Self::Flow {} => AnyScheduler::Flow(FlowSticky),

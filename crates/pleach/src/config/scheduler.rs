@@ -1,8 +1,8 @@
 //! The `[scheduler]` table: which policy, and its own keys.
 
-use core::time::Duration;
+use core::{ops::RangeInclusive, time::Duration};
 
-use pleach_core::sched::{AwiSettings, osia::OsiaSettings};
+use pleach_core::sched::{AutoWeightSettings, AwiSettings, osia::OsiaSettings};
 
 use super::{
     source::{ConfigError, Note},
@@ -19,6 +19,8 @@ pub(crate) enum SchedulerConfig {
     /// Every path that helps; the default.
     #[default]
     Adaptive,
+    /// By what each link carries, measured now and then.
+    AutoWeight(AutoWeightSettings),
     /// The fixed line first, the others what it loses.
     Awi(AwiSettings<String>),
     /// The path on which the packet arrives first.
@@ -47,6 +49,7 @@ impl SchedulerConfig {
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Adaptive => "adaptive",
+            Self::AutoWeight(_) => "auto-weight",
             Self::Awi(_) => "awi",
             Self::EarliestArrival => "earliest-arrival",
             Self::Flow => "flow",
@@ -65,6 +68,7 @@ impl SchedulerConfig {
             Self::Awi(settings) => settings.fixed.as_deref().map(|name| ("fixed", name)),
             Self::Single { link } => Some(("link", link)),
             Self::Adaptive
+            | Self::AutoWeight(_)
             | Self::EarliestArrival
             | Self::Flow
             | Self::MinRtt
@@ -120,6 +124,13 @@ pub(super) fn read_table(
             }
             SchedulerConfig::Adaptive
         }
+        "auto-weight" => {
+            let mut settings = AutoWeightSettings::default();
+            if let Some(value) = table.optional("interval") {
+                settings.interval = values::time(&value, &INTERVAL, "200ms")?;
+            }
+            SchedulerConfig::AutoWeight(settings)
+        }
         "awi" => SchedulerConfig::Awi(awi::read(&table)?),
         "flow" => SchedulerConfig::Flow,
         "min-rtt" => SchedulerConfig::MinRtt,
@@ -149,11 +160,18 @@ struct PolicySpec {
     keys: &'static [&'static str],
 }
 
+/// Of "auto-weight".
+const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+
 /// Every accepted policy.
-const POLICIES: [PolicySpec; 10] = [
+const POLICIES: [PolicySpec; 11] = [
     PolicySpec {
         name: "adaptive",
         keys: &["target_delay"],
+    },
+    PolicySpec {
+        name: "auto-weight",
+        keys: &["interval"],
     },
     PolicySpec {
         name: "awi",

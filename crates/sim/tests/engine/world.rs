@@ -14,7 +14,7 @@ use pleach_core::{
     path::link::Link,
     queue::QueueConfig,
     rng::Rng,
-    sched::{AwiSettings, OsiaSettings, Policy},
+    sched::{AutoWeightSettings, AwiSettings, OsiaSettings, Policy},
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -123,6 +123,7 @@ struct Flight {
 pub(crate) fn policy(name: &str) -> Policy<String> {
     match name {
         "adaptive" => Policy::Adaptive {},
+        "auto-weight" => Policy::AutoWeight(AutoWeightSettings::default()),
         "awi" => Policy::Awi(AwiSettings::default()),
         "earliest-arrival" => Policy::EarliestArrival {},
         "flow" => Policy::Flow {},

@@ -20,6 +20,7 @@ delay = "50ms"
 queue = "75kB"
 [[link]]
 name = "back"
+rate = "10Mbit"
 delay = "5ms"
 [[equalizer]]
 end = "gateway"
