@@ -11,8 +11,9 @@ use crate::{
     },
 };
 
-/// Algorithms memo of the paper: its interval is not told.
+/// That of `pleach equalize`.
 const DEFAULT_INTERVAL: Duration = Duration::from_millis(200);
+/// More than most links' delays differ.
 const DEFAULT_GAP: Duration = Duration::from_millis(50);
 
 pub(super) fn equalizer(
