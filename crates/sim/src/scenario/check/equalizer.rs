@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use pleach_equalizer::MAX_LINKS;
+
 use crate::{
     link::trace::Rate,
     scenario::{
@@ -34,6 +36,10 @@ pub(super) fn equalizer(
         None => (0..links.len()).collect(),
         Some(names) => indices(names, links)?,
     };
+    if names.len() > MAX_LINKS {
+        let remedy = format!("name at most {MAX_LINKS} in `links`");
+        return Err(problem("links", "too many", remedy));
+    }
     let is_auto = raw.weights == raw::Weights::Auto;
     let is_flowlet = raw.spread == raw::Spread::Flowlet;
     if raw.interval.is_some() && !is_auto && raw.spread != raw::Spread::Delay {
