@@ -6,7 +6,7 @@
 //! delay and the sum of the rates. Worth it for transfers, not for what is impatient.
 //!
 //! What counts is the difference of the ways to the same far end. The caller sends a probe over every link now and
-//! then; if the answers take one way back, their round trips differ by just that. Of the last [`WINDOW`], to twice as long,
+//! then; if the answers take one way back, their round trips differ by just that. Of the last 5 to 10 s
 //! the shortest round trip of each link counts: a queue that comes and goes is none of a link's delay, and holding
 //! for it would build the next one. A link whose probes have not come back for that long is left out, and so
 //! is what a link is slower than [`MAX_HOLD`]: no packet waits longer.

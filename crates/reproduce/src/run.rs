@@ -36,7 +36,7 @@ pub trait Runner: Sync {
 /// records of `chosen` are returned.
 ///
 /// `chosen` is what [`select`](crate::select) left of `all`. Simulated cells run on all cores, those in the lab one
-/// after the other. After each cell in the lab, and after every [`WRITE_EVERY`] simulated ones, table and page are
+/// after the other. After each cell in the lab, and after every `WRITE_EVERY` simulated ones, table and page are
 /// written anew; what ran counts if this is interrupted.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! `auto-weight`: bytes in proportion to what paths carry, looked at now and then (NATALIE's weights, in the tunnel).
 //!
-//! Every `interval` each path's weight moves by [`GAIN`] of the way to its estimated rate, and is at least [`FLOOR`] of the
-//! largest; a change beyond [`JUMP`] that shows twice in a row is taken over at once. Between, packets are mixed by these
+//! Every `interval` each path's weight moves by `GAIN` of the way to its estimated rate, and is at least `FLOOR` of the
+//! largest; a change beyond `JUMP` that shows twice in a row is taken over at once. Between, packets are mixed by these
 //! weights as under `weighted`; its rule for small packets holds here too. A path of unknown rate counts as
 //! the mean of those known. Nothing else of a path is looked at: neither delay, nor queue, nor loss.
 //!
