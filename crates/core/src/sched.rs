@@ -19,6 +19,7 @@ use crate::{
 
 pub use self::{
     adaptive::Adaptive,
+    auto_weight::{AutoWeight, AutoWeightSettings},
     awi::{Awi, AwiSettings, Count, Dwd, Gain, LossSource, Wrr},
     consn::{Consn, ConsnSettings, Placement, Variant},
     earliest_arrival::EarliestArrival,
@@ -34,6 +35,7 @@ pub use self::{
 };
 
 mod adaptive;
+mod auto_weight;
 mod awi;
 pub mod consn;
 mod earliest_arrival;
@@ -208,6 +210,8 @@ pub trait Scheduler {
 pub enum AnyScheduler {
     /// See [`Adaptive`].
     Adaptive(Adaptive),
+    /// See [`AutoWeight`].
+    AutoWeight(Box<AutoWeight>),
     /// See [`Awi`].
     Awi(Awi),
     /// See [`Consn`].
@@ -241,6 +245,7 @@ impl AnyScheduler {
     pub const fn spills(&self) -> bool {
         match self {
             Self::Adaptive(_)
+            | Self::AutoWeight(_)
             | Self::Consn(_)
             | Self::EarliestArrival(_)
             | Self::MinRtt(_)
@@ -259,7 +264,8 @@ impl AnyScheduler {
             Self::Adaptive(_) => Pacing::Search,
             Self::Consn(policy) if policy.settings().redundancy => Pacing::Full,
             Self::Awi(_) | Self::Consn(_) | Self::SrttWeighted(_) => Pacing::Limits,
-            Self::EarliestArrival(_)
+            Self::AutoWeight(_)
+            | Self::EarliestArrival(_)
             | Self::Flow(_)
             | Self::MinRtt(_)
             | Self::Osia(_)
@@ -322,6 +328,7 @@ impl AnyScheduler {
         match self {
             Self::Awi(policy) => policy.reception(),
             Self::Adaptive(_)
+            | Self::AutoWeight(_)
             | Self::Consn(_)
             | Self::EarliestArrival(_)
             | Self::Flow(_)
@@ -340,6 +347,7 @@ impl Scheduler for AnyScheduler {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         match self {
             Self::Adaptive(policy) => policy.pick(now, paths, packet),
+            Self::AutoWeight(policy) => policy.pick(now, paths, packet),
             Self::Awi(policy) => policy.pick(now, paths, packet),
             Self::Consn(policy) => policy.pick(now, paths, packet),
             Self::EarliestArrival(policy) => policy.pick(now, paths, packet),
@@ -381,6 +389,7 @@ impl Scheduler for AnyScheduler {
 
     fn weight(&self, id: PathId) -> Option<u32> {
         match self {
+            Self::AutoWeight(policy) => policy.weight(id),
             Self::Awi(policy) => policy.weight(id),
             Self::Adaptive(_)
             | Self::Consn(_)

@@ -11,6 +11,7 @@
 //! | [`sequence`] | whose turn it is: slots for packets, credit for bytes | no |
 //! | [`flowlet`] | what a turn is given to: a packet, a flowlet, a flow | no |
 //! | [`splitter`] | joins these two: what the kernel does, in plain Rust | no |
+//! | [`delay_equalizer`] | how long packets of quick links wait so that all arrive together | no |
 //! | [`auto`] | weights from what links carry and what others use of it | no |
 //! | [`guideline`] | the paper's three rules about loss and delay | no |
 //! | [`passive`] | loss and delay of links from connections on them | no |
@@ -25,6 +26,7 @@
 pub mod auto;
 #[cfg(feature = "daemon")]
 pub mod daemon;
+pub mod delay_equalizer;
 pub mod flowlet;
 pub mod guideline;
 pub mod passive;

@@ -22,7 +22,7 @@ use pleach_sim::{
     measure::PhaseReport,
     phases::{Setup, setups},
     results::{Results, World},
-    scenario::Scenario,
+    scenario::{Recovery, Scenario},
 };
 
 use crate::run::phase::Phase;
@@ -47,6 +47,14 @@ pub struct Options {
 /// If the machine does not allow the world the scenario needs, or a daemon fails to come up. A run that is not to be
 /// trusted is no error: see [`Results::refused`].
 pub fn run(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result<Results> {
+    anyhow::ensure!(
+        scenario.equalizers.is_empty(),
+        "[[equalizer]] runs in the simulator only: use `pleach sim run`"
+    );
+    anyhow::ensure!(
+        scenario.recovery != Recovery::Fack,
+        "[tcp] recovery: no kernel of today has \"fack\"; use `pleach sim run`, or write \"dupack\""
+    );
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let out = fs::canonicalize(out)?;
     let binary = match (&options.binary, env::var_os("PLEACH_BIN")) {

@@ -20,7 +20,7 @@ use pleach_sim::{
     addresses::{
         GATEWAY_V4, GATEWAY_V6, Place, SERVER_V4, SERVER_V6, far_address, link_address, of_family,
     },
-    scenario::{Family, Recovery, Scenario, Traffic},
+    scenario::{Family, MAX_REORDERING, Recovery, Scenario, Traffic},
 };
 
 use crate::{
@@ -76,6 +76,10 @@ impl Topology {
             ])?;
             if scenario.recovery == Recovery::Dupack {
                 host.sysctl(&[("ipv4/tcp_recovery", "0")])?;
+            }
+            if scenario.max_reordering != MAX_REORDERING {
+                let most = scenario.max_reordering.to_string();
+                host.sysctl(&[("ipv4/tcp_max_reordering", &most)])?;
             }
         }
         gateway.sysctl(&[

@@ -151,6 +151,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
 /// The engine's policy for a section `[scheduler]`.
 pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
     match scheduler {
+        SchedulerConfig::AutoWeight(settings) => Policy::AutoWeight(*settings),
         SchedulerConfig::Awi(settings) => Policy::Awi(settings.clone()),
         SchedulerConfig::Adaptive => Policy::Adaptive {},
         SchedulerConfig::Consn(settings) => Policy::Consn(*settings),

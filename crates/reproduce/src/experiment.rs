@@ -51,6 +51,8 @@ pub enum Kind {
     /// A [`Scenario`], for both worlds.
     #[default]
     Scenario,
+    /// A [`Scenario`] that only the simulator can run: one with an equalizer.
+    Simulated,
     /// A [`Transfer`], for the simulator only; the experiment it belongs to.
     Transfer(&'static str),
     /// A [`Workload`], for the simulator only; the experiment it belongs to.
@@ -217,7 +219,7 @@ impl Cell {
     #[must_use]
     pub fn duration(&self) -> Duration {
         match self.kind {
-            Kind::Scenario => self
+            Kind::Scenario | Kind::Simulated => self
                 .scenario()
                 .map_or(Duration::ZERO, |scenario| scenario.duration),
             Kind::Transfer(_) | Kind::Workload(_) => Duration::ZERO,

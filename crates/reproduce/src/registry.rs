@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{dbas, experiment::Experiment, l3, os, run::expected_seconds};
+use crate::{dbas, experiment::Experiment, l3, nat, os, run::expected_seconds};
 
 /// All experiments, papers in order.
 #[must_use]
@@ -10,6 +10,7 @@ pub fn all() -> Vec<Experiment> {
     let mut all = l3::experiments();
     all.extend(os::experiments());
     all.extend(dbas::experiments());
+    all.extend(nat::experiments());
     all
 }
 

@@ -163,7 +163,7 @@ impl Directory {
 
     fn scenario(&self, cell: &Cell) -> PathBuf {
         let folder = match cell.kind {
-            Kind::Scenario => "scenarios",
+            Kind::Scenario | Kind::Simulated => "scenarios",
             Kind::Transfer(_) => "transfers",
             Kind::Workload(_) => "workloads",
         };

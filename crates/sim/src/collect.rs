@@ -429,6 +429,22 @@ fn event_result(scenario: &Scenario, event: &Planned, report: &PhaseReport) -> E
             };
             (None, EventKind::Note, format!("{end} {word}"))
         }
+        Action::Weights { end, weights } => {
+            let links = scenario
+                .equalizer(*end)
+                .into_iter()
+                .flat_map(|spec| &spec.links);
+            let names = links.filter_map(|&link| Some(&scenario.links.get(link)?.name));
+            let words = names
+                .zip(weights)
+                .map(|(name, weight)| format!("{name} {weight}"));
+            let words: Vec<String> = words.collect();
+            (
+                None,
+                EventKind::Note,
+                format!("weights: {}", words.join(", ")),
+            )
+        }
     };
     let flows = scenario.traffic.iter().zip(&report.flows);
     let gap = flows

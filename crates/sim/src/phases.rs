@@ -27,6 +27,12 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// Whether the equalizers of `scenario` run in this phase.
+    #[must_use]
+    pub fn equalizes(&self, scenario: &Scenario) -> bool {
+        self.is_main && !scenario.equalizers.is_empty()
+    }
+
     /// Whether `traffic` runs in this phase.
     #[must_use]
     pub fn runs(&self, traffic: &Traffic) -> bool {

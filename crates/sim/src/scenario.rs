@@ -48,8 +48,21 @@
 //! ports = 5004
 //! deadline = "200ms"
 //!
+//! [[equalizer]]                  # instead of [tunnel]: one end spreads what it sends, the other notices nothing
+//! end = "client"                 # or "gateway"; an end without one sends over the first link
+//! links = ["dsl", "lte"]         # all of them if not said
+//! spread = "packet"              # or "flow", "flowlet", "delay" (by packet, and the quick links' are held)
+//! weights = "fixed"              # the links' `weight`; or "auto": by what others leave of each link's rate
+//! interval = "200ms"             # "auto": between two measurements; "delay": between two probes
+//! gap = "50ms"                   # "flowlet": a flow may change its link after so long a pause
+//! [[event]]
+//! at = "10s"
+//! equalizer = "client"           # its weights from now on, each at least 0 and one above it
+//! weights = { dsl = 3, lte = 1 }
+//!
 //! [tcp]
 //! recovery = "rack"              # or "dupack": three duplicate acknowledgements (RFC 6675), as before RACK
+//! max_reordering = 300           # segments of disorder that a sender learns to bear; 3: it learns nothing
 //!
 //! [[traffic]]
 //! kind = "tcp"                   # "quic" (one stream; no cc, no flows), "udp", "ping", "requests"
@@ -128,6 +141,10 @@ pub const POLICY_KEYS: &[&str] = &[
     "yield",
 ];
 
+/// Segments of disorder that TCP learns to bear if a scenario does not say: Linux's `tcp_max_reordering`, a constant of
+/// 127 until 2014.
+pub const MAX_REORDERING: u32 = 300;
+
 /// A validated scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -147,8 +164,12 @@ pub struct Scenario {
     pub events: Vec<Event>,
     /// The tunnel; `None` is plain routing.
     pub tunnel: Option<TunnelSpec>,
+    /// Senders that spread packets without a tunnel, at most one an end; none beside a tunnel.
+    pub equalizers: Vec<EqualizerSpec>,
     /// How TCP of all hosts finds losses.
     pub recovery: Recovery,
+    /// How many segments of disorder TCP learns to bear at most, from 3 (nothing is learnt) to 1000.
+    pub max_reordering: u32,
     /// Who talks; names differ.
     pub traffic: Vec<Traffic>,
     /// What else carries the same traffic, for comparison.
@@ -264,6 +285,13 @@ pub enum Action {
         /// What.
         action: DaemonAction,
     },
+    /// An equalizer gets other weights.
+    Weights {
+        /// Which one.
+        end: End,
+        /// One for each of its links, in its order, not all zero.
+        weights: Vec<u32>,
+    },
 }
 
 /// An end of the tunnel.
@@ -314,6 +342,38 @@ pub struct TunnelSpec {
     pub classes: Vec<toml::Table>,
 }
 
+/// An end that spreads what it sends over links, without a tunnel: its own traffic and what it forwards to the other
+/// end, but not cross traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EqualizerSpec {
+    /// Which end.
+    pub end: End,
+    /// Indices of its links, at least one, each once.
+    pub links: Vec<usize>,
+    /// What is spread.
+    pub spread: Spread,
+    /// Whether weights follow what others leave of the links; else they are the links' own.
+    pub auto_weights: bool,
+    /// Between two measurements or probes.
+    pub interval: Duration,
+}
+
+/// What an equalizer spreads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Packets; those of quick links are held so that all arrive together.
+    Delay,
+    /// Whole flows.
+    Flow,
+    /// Parts of flows between pauses.
+    Flowlet {
+        /// Shortest pause after which a flow may change its link.
+        gap: Duration,
+    },
+    /// Packets.
+    Packet,
+}
+
 /// One kind of traffic.
 #[derive(Clone, Debug)]
 pub struct Traffic {
@@ -341,6 +401,8 @@ pub struct Traffic {
 pub enum Recovery {
     /// By duplicate acknowledgements alone (RFC 6675).
     Dupack,
+    /// By how far above the highest acknowledged segment is, as Linux did until 2.6.23.
+    Fack,
     /// By time as well (RACK, RFC 8985), as Linux does.
     #[default]
     Rack,
@@ -469,8 +531,24 @@ impl Scenario {
     pub fn daemon_events(&self) -> impl Iterator<Item = (Duration, End, DaemonAction)> {
         self.events.iter().filter_map(|event| match event.action {
             Action::Daemon { end, action } => Some((event.at, end, action)),
-            Action::Link { .. } | Action::Shared { .. } => None,
+            Action::Link { .. } | Action::Shared { .. } | Action::Weights { .. } => None,
         })
+    }
+
+    /// New weights of equalizers, in order of time since traffic began.
+    pub fn weight_events(&self) -> impl Iterator<Item = (Duration, End, &[u32])> {
+        self.events.iter().filter_map(|event| match &event.action {
+            Action::Weights { end, weights } => Some((event.at, *end, weights.as_slice())),
+            Action::Daemon { .. } | Action::Link { .. } | Action::Shared { .. } => None,
+        })
+    }
+
+    /// The equalizer at `end`.
+    #[must_use]
+    pub fn equalizer(&self, end: End) -> Option<&EqualizerSpec> {
+        self.equalizers
+            .iter()
+            .find(|equalizer| equalizer.end == end)
     }
 
     /// The link called `name`.

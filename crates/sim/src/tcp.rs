@@ -41,6 +41,8 @@ pub use self::{
 pub enum Recovery {
     /// Three segments above it selectively acknowledged (RFC 6675), or three duplicate acknowledgements (RFC 6582).
     DupAck,
+    /// A segment more than three above it acknowledged (forward acknowledgement), as Linux did until 2.6.23.
+    Forward,
     /// By time, with a probe for the tail: RACK-TLP (RFC 8985). Needs SACK; without it, as [`DupAck`](Self::DupAck).
     #[default]
     Rack,

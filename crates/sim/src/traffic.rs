@@ -241,6 +241,8 @@ pub(crate) struct Ends {
     pub(crate) mtu: u16,
     /// How TCP finds losses.
     pub(crate) recovery: scenario::Recovery,
+    /// Disorder in segments that TCP learns to bear.
+    pub(crate) max_reordering: u32,
 }
 
 /// The applications of `traffic`, item `index` of a scenario with `seed`, for a run that begins at `begin`.
@@ -333,8 +335,10 @@ fn tcp_config(cc: Option<&str>, ends: &Ends) -> Result<TcpConfig, UnknownCongest
         cc: cc.map_or(Ok(CongestionControl::default()), str::parse)?,
         recovery: match ends.recovery {
             scenario::Recovery::Dupack => Recovery::DupAck,
+            scenario::Recovery::Fack => Recovery::Forward,
             scenario::Recovery::Rack => Recovery::Rack,
         },
+        max_reordering: ends.max_reordering,
         mss: usize::from(ends.mtu).saturating_sub(ip_header + HEADER_LEN),
         ..TcpConfig::default()
     })

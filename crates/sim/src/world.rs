@@ -13,6 +13,7 @@
 //! error that names node and time.
 
 mod daemon;
+mod equalizer;
 mod host;
 mod line;
 mod packet;
@@ -25,6 +26,7 @@ use pleach_core::{rng::Rng, time::Instant};
 
 pub(crate) use self::{
     daemon::{Daemon, DaemonConfig, UPLINK_MTU, Uplink},
+    equalizer::{Equalizer, EqualizerConfig, EqualizerPort},
     host::{Host, Route, Via},
     line::Line,
     packet::{Buffers, Datagram, Outbox, Packet, datagram},

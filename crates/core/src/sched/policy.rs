@@ -3,9 +3,9 @@
 use serde::Deserialize;
 
 use super::{
-    Adaptive, AnyScheduler, Awi, AwiSettings, Consn, ConsnSettings, EarliestArrival, FlowSticky,
-    MinRtt, Osia, OsiaSettings, Redundant, RoundRobin, Single, SrttWeighted, SrttWeightedSettings,
-    Weighted,
+    Adaptive, AnyScheduler, AutoWeight, AutoWeightSettings, Awi, AwiSettings, Consn, ConsnSettings,
+    EarliestArrival, FlowSticky, MinRtt, Osia, OsiaSettings, Redundant, RoundRobin, Single,
+    SrttWeighted, SrttWeightedSettings, Weighted,
 };
 use crate::ids::PathId;
 
@@ -18,6 +18,8 @@ use crate::ids::PathId;
 pub enum Policy<L = PathId> {
     /// See [`Adaptive`].
     Adaptive {},
+    /// See [`AutoWeight`].
+    AutoWeight(AutoWeightSettings),
     /// See [`Awi`].
     Awi(AwiSettings<L>),
     /// See [`Consn`].
@@ -49,6 +51,7 @@ impl<L> Policy<L> {
     /// The names of all policies, sorted, for error messages and lists.
     pub const NAMES: &[&str] = &[
         "adaptive",
+        "auto-weight",
         "awi",
         "consn",
         "earliest-arrival",
@@ -67,6 +70,7 @@ impl<L> Policy<L> {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Adaptive {} => "adaptive",
+            Self::AutoWeight(_) => "auto-weight",
             Self::Awi(_) => "awi",
             Self::Consn(_) => "consn",
             Self::EarliestArrival {} => "earliest-arrival",
@@ -86,6 +90,7 @@ impl<L> Policy<L> {
     pub fn map_links<M>(self, map: impl FnOnce(L) -> Option<M>) -> Policy<M> {
         match self {
             Self::Adaptive {} => Policy::Adaptive {},
+            Self::AutoWeight(settings) => Policy::AutoWeight(settings),
             Self::Awi(settings) => Policy::Awi(settings.map_link(map)),
             Self::Consn(settings) => Policy::Consn(settings),
             Self::EarliestArrival {} => Policy::EarliestArrival {},
@@ -109,6 +114,9 @@ impl Policy {
     pub fn build(&self) -> AnyScheduler {
         match self {
             Self::Adaptive {} => AnyScheduler::Adaptive(Adaptive::new()),
+            Self::AutoWeight(settings) => {
+                AnyScheduler::AutoWeight(Box::new(AutoWeight::new(*settings)))
+            }
             Self::Awi(settings) => AnyScheduler::Awi(Awi::new(settings.clone())),
             Self::Consn(settings) => AnyScheduler::Consn(Box::new(Consn::new(*settings))),
             Self::EarliestArrival {} => AnyScheduler::EarliestArrival(EarliestArrival::new()),

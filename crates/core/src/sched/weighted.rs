@@ -37,18 +37,31 @@ impl Weighted {
 
 impl Scheduler for Weighted {
     fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
-        let weight = |path: &PathView| if path.ready { path.weight.max(1) } else { 0 };
-        let lines = paths.iter().map(|path| (slot(path), weight(path)));
-        let chosen = if packet.len <= SMALL {
-            let ready = paths.iter().enumerate().filter(|(_, path)| path.ready);
-            let quickest = ready.min_by_key(|(_, path)| path.extra_delay);
-            quickest.map(|(at, _)| at)
-        } else {
-            let cost = u32::try_from(packet.len.get()).unwrap_or(MAX_COST);
-            self.credit.next(lines, cost)
-        };
-        chosen.map_or(Pick::Wait, Pick::One)
+        pick_by(&mut self.credit, paths, packet, |path| path.weight)
     }
+}
+
+/// Chooses by credit among the ready paths, each of the weight that `weight` says, or at least 1; a small packet takes the
+/// quickest and is not counted.
+pub(super) fn pick_by(
+    credit: &mut Credit,
+    paths: &[PathView],
+    packet: &PacketInfo,
+    weight: impl Fn(&PathView) -> u32,
+) -> Pick {
+    let weight = |path: &PathView| {
+        if path.ready { weight(path).max(1) } else { 0 }
+    };
+    let lines = paths.iter().map(|path| (slot(path), weight(path)));
+    let chosen = if packet.len <= SMALL {
+        let ready = paths.iter().enumerate().filter(|(_, path)| path.ready);
+        let quickest = ready.min_by_key(|(_, path)| path.extra_delay);
+        quickest.map(|(at, _)| at)
+    } else {
+        let cost = u32::try_from(packet.len.get()).unwrap_or(MAX_COST);
+        credit.next(lines, cost)
+    };
+    chosen.map_or(Pick::Wait, Pick::One)
 }
 
 /// What each path is owed: the state of smooth weighted round robin.

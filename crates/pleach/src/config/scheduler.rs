@@ -1,8 +1,10 @@
 //! The `[scheduler]` table: which policy, and its own keys.
 
-use core::time::Duration;
+use core::{ops::RangeInclusive, time::Duration};
 
-use pleach_core::sched::{AwiSettings, ConsnSettings, SrttWeightedSettings, osia::OsiaSettings};
+use pleach_core::sched::{
+    AutoWeightSettings, AwiSettings, ConsnSettings, SrttWeightedSettings, osia::OsiaSettings,
+};
 
 use super::{
     source::{ConfigError, Note},
@@ -20,6 +22,8 @@ pub(crate) enum SchedulerConfig {
     /// Every path that helps; the default.
     #[default]
     Adaptive,
+    /// By what each link carries, measured now and then.
+    AutoWeight(AutoWeightSettings),
     /// The fixed line first, the others what it loses.
     Awi(AwiSettings<String>),
     /// Blocks of packets, split so that the paths' sequences run towards each other.
@@ -52,6 +56,7 @@ impl SchedulerConfig {
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Adaptive => "adaptive",
+            Self::AutoWeight(_) => "auto-weight",
             Self::Awi(_) => "awi",
             Self::Consn(_) => "consn",
             Self::EarliestArrival => "earliest-arrival",
@@ -72,6 +77,7 @@ impl SchedulerConfig {
             Self::Awi(settings) => settings.fixed.as_deref().map(|name| ("fixed", name)),
             Self::Single { link } => Some(("link", link)),
             Self::Adaptive
+            | Self::AutoWeight(_)
             | Self::Consn(_)
             | Self::EarliestArrival
             | Self::Flow
@@ -129,6 +135,13 @@ pub(super) fn read_table(
             }
             SchedulerConfig::Adaptive
         }
+        "auto-weight" => {
+            let mut settings = AutoWeightSettings::default();
+            if let Some(value) = table.optional("interval") {
+                settings.interval = values::time(&value, &INTERVAL, "200ms")?;
+            }
+            SchedulerConfig::AutoWeight(settings)
+        }
         "awi" => SchedulerConfig::Awi(awi::read(&table)?),
         "consn" => SchedulerConfig::Consn(consn::read(&table)?),
         "flow" => SchedulerConfig::Flow,
@@ -166,11 +179,18 @@ struct PolicySpec {
     keys: &'static [&'static str],
 }
 
+/// Of "auto-weight".
+const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+
 /// Every accepted policy.
-const POLICIES: [PolicySpec; 12] = [
+const POLICIES: [PolicySpec; 13] = [
     PolicySpec {
         name: "adaptive",
         keys: &["target_delay"],
+    },
+    PolicySpec {
+        name: "auto-weight",
+        keys: &["interval"],
     },
     PolicySpec {
         name: "awi",

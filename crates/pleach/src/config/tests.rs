@@ -241,13 +241,13 @@ const MISTAKES: &[Mistake] = mistakes! {
     "cost too high": CLIENT, "cost = 0" => "cost = 256",
         "f.toml:17: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found 256; remedy: write 0 for the link to fill first, a higher number for a dearer one";
     "policy unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"fastest\"",
-        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
+        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, auto-weight, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "policy missing": CLIENT, "policy = \"adaptive\"" => "",
         "f.toml:8: [scheduler] policy: missing required key; remedy: add policy = \"adaptive\"";
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
         "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
     "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
-        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights)";
+        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights)";
     "single without link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"",
         "f.toml:8: [scheduler] link: missing required key; remedy: add link = \"NAME\", the name of the link to use";
     "single with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlink = \"cable\"",
@@ -278,6 +278,8 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:10: [scheduler] dwd: expected \"rearm\" or \"literal\", found \"linear\"; remedy: write \"rearm\", or remove it";
     "awi word of another type": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nwrr = 1",
         "f.toml:10: [scheduler] wrr: expected \"block\" or \"smooth\", found 1; remedy: write \"block\", or remove it";
+    "auto-weight interval too short": CLIENT, "policy = \"adaptive\"" => "policy = \"auto-weight\"\ninterval = \"1ms\"",
+        "f.toml:10: [scheduler] interval: expected a duration from \"10ms\" to \"1m\", found \"1ms\"; remedy: write for example \"200ms\"";
     "osia period without a unit": CLIENT, "policy = \"adaptive\"" => "policy = \"osia\"\nperiod = \"1\"",
         "f.toml:10: [scheduler] period: expected a duration from \"10ms\" to \"1m\", found \"1\"; remedy: write for example \"1s\"";
     "osia merges too much": CLIENT, "policy = \"adaptive\"" => "policy = \"osia\"\nmerge = \"2s\"",
@@ -285,7 +287,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "osia word unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"osia\"\nfaucets = \"dripping\"",
         "f.toml:10: [scheduler] faucets: expected \"smooth\" or \"random\", found \"dripping\"; remedy: write \"smooth\", or remove it";
     "policy of a client unknown": GATEWAY, "policy = \"flow\"" => "policy = \"flw\"",
-        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
+        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, auto-weight, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
     "compression by number": CLIENT, "mtu = 1400" => "compression = 1",
@@ -450,6 +452,7 @@ fn every_policy_is_accepted_under_its_name() {
     let files = Files::new();
     for policy in [
         "adaptive",
+        "auto-weight",
         "awi",
         "consn",
         "earliest-arrival",

@@ -12,7 +12,8 @@ fn every_target_is_there_once() {
     let l3 = (1..=16).map(|n| format!("R-L3-{n}"));
     let os = (1..=5).map(|n| format!("R-OS-{n}"));
     let db = (1..=8).map(|n| format!("R-DB-{n}"));
-    let wanted: BTreeSet<String> = l3.chain(os).chain(db).collect();
+    let nat = (1..=10).map(|n| format!("R-NAT-{n}"));
+    let wanted: BTreeSet<String> = l3.chain(os).chain(db).chain(nat).collect();
     assert_eq!(ids.len(), wanted.len(), "once each: {ids:?}");
     let ids: BTreeSet<String> = ids.into_iter().map(str::to_owned).collect();
     assert_eq!(ids, wanted);
@@ -118,7 +119,10 @@ fn scenarios_are_valid() {
         }
         let scenario = cell.scenario().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(scenario.name, cell.name);
-        assert!(scenario.tunnel.is_some() && !scenario.traffic.is_empty());
+        assert!(!scenario.traffic.is_empty());
+        let is_simulated = cell.kind == Kind::Simulated;
+        assert_eq!(scenario.equalizers.len(), if is_simulated { 2 } else { 0 });
+        assert_eq!(scenario.tunnel.is_none(), is_simulated);
     }
 }
 
@@ -141,7 +145,8 @@ fn selects_by_id_paper_and_experiment() {
     assert_eq!(chosen(&["os"]).len(), 3);
     assert_eq!(chosen(&["R-OS-4"]), [("os-in-order".to_owned(), 1, 1)]);
     assert_eq!(chosen(&["DB"]).len(), 3);
-    assert_eq!(chosen(&[]).len(), 4 + 3 + 3);
+    assert_eq!(chosen(&["nat"]).len(), 4);
+    assert_eq!(chosen(&[]).len(), 4 + 3 + 3 + 4);
 }
 
 #[test]
@@ -170,5 +175,5 @@ fn the_list_names_all() {
         list.contains("R-L3-16") && list.contains("l3-tcp-shares"),
         "{list}"
     );
-    assert_eq!(list.lines().count(), 4 + 16 + 3 + 5 + 3 + 8);
+    assert_eq!(list.lines().count(), 4 + 16 + 3 + 5 + 3 + 8 + 4 + 10);
 }

@@ -213,7 +213,7 @@ fn timed_change(event: &Event, begin: Instant, direction: Direction) -> Option<T
             directions,
             change,
         } => (Target::Shared(*shared), directions, change),
-        Action::Daemon { .. } => return None,
+        Action::Daemon { .. } | Action::Weights { .. } => return None,
     };
     let is_included = match direction {
         Direction::Down => directions.has_down(),

@@ -18,15 +18,20 @@ use pleach_core::{
     time::Instant, wire::control::LinkRole,
 };
 
+use pleach_equalizer::weights::LinkSettings;
+
 use crate::{
     addresses::{
         GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Place, SERVER_V4, SERVER_V6, far_address,
         link_address, of_family,
     },
-    link::recorded::Recorded,
+    link::{recorded::Recorded, trace::Rate},
     phases::Setup,
-    scenario::{Cost, Direction, End, Family, Scenario, Traffic, TunnelSpec},
-    world::{Daemon, DaemonConfig, Host, Line, Node, NodeId, Route, Uplink, Via, World, stream},
+    scenario::{Cost, Direction, End, EqualizerSpec, Family, Scenario, Traffic, TunnelSpec},
+    world::{
+        Daemon, DaemonConfig, Equalizer, EqualizerConfig, EqualizerPort, Host, Line, Node, NodeId,
+        Route, Uplink, Via, World, stream,
+    },
 };
 
 /// The nodes of a phase.
@@ -57,12 +62,24 @@ impl Graph {
         let count = scenario.links.len();
         let places = Place::all(scenario);
         let distances: Vec<Duration> = places.iter().map(|place| place.distance).collect();
-        let (mut client, mut gateway) = (client(scenario, setup), gateway(count, places.len()));
+        let (mut client, mut gateway) = (
+            client(scenario, setup),
+            gateway(scenario, setup, places.len()),
+        );
         let common = server(&[SERVER_V4.into(), SERVER_V6.into()]);
         if let (Some(tunnel), Some(rules)) = (&scenario.tunnel, rules) {
             let (near, far) = daemons(scenario, setup, tunnel, rules, seed, now);
             client.set_daemon(near);
             gateway.set_daemon(far);
+        }
+        if setup.equalizes(scenario) {
+            for spec in &scenario.equalizers {
+                let equalizer = Equalizer::new(equalizer_config(scenario, spec), now);
+                match spec.end {
+                    End::Client => client.set_equalizer(equalizer),
+                    End::Gateway => gateway.set_equalizer(equalizer),
+                }
+            }
         }
         let line = |direction| {
             let links = Recorded::new(scenario, direction, &distances, seed, now);
@@ -101,6 +118,14 @@ impl Graph {
         graph
     }
 
+    /// The host at an end of the links.
+    pub(super) fn host(&self, end: End) -> NodeId {
+        match end {
+            End::Client => self.client,
+            End::Gateway => self.gateway,
+        }
+    }
+
     /// The server of `traffic`, and its address.
     pub(super) fn server_of(&self, traffic: &Traffic) -> (NodeId, IpAddr) {
         let place = Place::of(traffic);
@@ -113,10 +138,12 @@ impl Graph {
 }
 
 /// The client's source address for `traffic`.
-pub(super) fn client_address(setup: &Setup, traffic: &Traffic) -> IpAddr {
+pub(super) fn client_address(scenario: &Scenario, setup: &Setup, traffic: &Traffic) -> IpAddr {
     match traffic.link {
         Some(link) => link_address(link, traffic.family),
-        None if setup.with_tunnel => of_family(traffic.family, INNER_V4, INNER_V6),
+        None if setup.with_tunnel || setup.equalizes(scenario) => {
+            of_family(traffic.family, INNER_V4, INNER_V6)
+        }
         // The kernel's choice is the first link, which has the lowest metric.
         None => link_address(setup.links.first().copied().unwrap_or(0), traffic.family),
     }
@@ -142,14 +169,31 @@ fn client(scenario: &Scenario, setup: &Setup) -> Host {
     if setup.with_tunnel {
         let all = [Family::V4, Family::V6].map(everything);
         routes.extend(all.map(|net| route(net, Via::Tunnel)));
+    } else if setup.equalizes(scenario) {
+        let all = [Family::V4, Family::V6].map(everything);
+        routes.extend(all.map(|net| route(net, equalized(scenario, End::Client))));
     }
     Host::new(addresses, routes)
 }
 
-fn gateway(links: usize, far: usize) -> Host {
+/// The way to the other end: over the equalizer at `end`, or without one over the first link.
+fn equalized(scenario: &Scenario, end: End) -> Via {
+    match scenario.equalizer(end) {
+        Some(_) => Via::Equalizer,
+        None => Via::Port(0),
+    }
+}
+
+fn gateway(scenario: &Scenario, setup: &Setup, far: usize) -> Host {
+    let links = scenario.links.len();
+    let to_client = if setup.equalizes(scenario) {
+        equalized(scenario, End::Gateway)
+    } else {
+        Via::Tunnel
+    };
     let mut routes = vec![
-        route(host(INNER_V4.into()), Via::Tunnel),
-        route(host(INNER_V6.into()), Via::Tunnel),
+        route(host(INNER_V4.into()), to_client),
+        route(host(INNER_V6.into()), to_client),
         route(host(SERVER_V4.into()), Via::Port(links + far)),
         route(host(SERVER_V6.into()), Via::Port(links + far)),
     ];
@@ -217,6 +261,39 @@ fn daemons(
         Daemon::new(config, entropy("client's entropy"), now),
         Daemon::new(far, entropy("gateway's entropy"), now),
     )
+}
+
+fn equalizer_config(scenario: &Scenario, spec: &EqualizerSpec) -> EqualizerConfig {
+    let links = spec.links.iter().filter_map(|&port| {
+        let link = scenario.links.get(port)?;
+        let side = match spec.end {
+            End::Client => &link.up,
+            End::Gateway => &link.down,
+        };
+        let rate = match side.rate {
+            Rate::Constant(rate) => Some(rate),
+            Rate::Opportunities(_) | Rate::Steps(_) | Rate::Unlimited => None,
+        };
+        Some(EqualizerPort {
+            port,
+            link: LinkSettings {
+                weight: link.weight,
+                rate,
+            },
+        })
+    });
+    let (local, remote) = match spec.end {
+        End::Client => (INNER_V4, GATEWAY_V4),
+        End::Gateway => (GATEWAY_V4, INNER_V4),
+    };
+    EqualizerConfig {
+        ports: links.collect(),
+        spread: spec.spread,
+        auto_weights: spec.auto_weights,
+        interval: spec.interval,
+        local,
+        remote,
+    }
 }
 
 fn uplink(scenario: &Scenario, index: usize) -> Option<Uplink> {

@@ -130,13 +130,14 @@ impl<'a> Phase<'a> {
             }
             let (server, server_address) = graph.server_of(traffic);
             let ends = Ends {
-                client: client_address(self.setup, traffic),
+                client: client_address(self.scenario, self.setup, traffic),
                 server: server_address,
                 mtu: match traffic.link {
                     Some(_) => UPLINK_MTU,
                     None => mtu(world, graph),
                 },
                 recovery: self.scenario.recovery,
+                max_reordering: self.scenario.max_reordering,
             };
             check_size(traffic, ends.mtu)?;
             let flow = traffic::start(traffic, index, &ends, self.seed, begin);
@@ -183,28 +184,41 @@ impl<'a> Phase<'a> {
             .daemon_events()
             .map(|(at, end, action)| (begin + at, end, action))
             .peekable();
+        let equalizes = self.setup.equalizes(self.scenario);
+        let mut weight_events = self
+            .scenario
+            .weight_events()
+            .filter(|_| equalizes)
+            .map(|(at, end, weights)| (begin + at, end, weights))
+            .peekable();
         let end = begin + self.scenario.duration;
         let mut status = Vec::new();
-        let mut weights = match &self.policy {
-            Some(_) => vec![Vec::new(); self.scenario.links.len()],
-            None => Vec::new(),
+        let mut weights = if self.policy.is_some() || equalizes {
+            vec![Vec::new(); self.scenario.links.len()]
+        } else {
+            Vec::new()
         };
         let mut sample_at = begin;
         loop {
             let event_at = events.peek().map_or(end, |event| event.0);
-            let at = sample_at.min(event_at).min(end);
+            let weights_at = weight_events.peek().map_or(end, |event| event.0);
+            let at = sample_at.min(event_at).min(weights_at).min(end);
             self.run_until(world, at)?;
             if at == end {
                 return Ok((status, weights));
             }
             while let Some((_, end, action)) = events.next_if(|event| event.0 <= at) {
-                let host = match end {
-                    End::Client => graph.client,
-                    End::Gateway => graph.gateway,
-                };
-                let daemon = world.host_mut(host).and_then(|host| host.daemon_mut());
+                let daemon = world
+                    .host_mut(graph.host(end))
+                    .and_then(|host| host.daemon_mut());
                 if let Some(daemon) = daemon {
                     daemon.kill(at, action == DaemonAction::Restart);
+                }
+            }
+            while let Some((_, end, weights)) = weight_events.next_if(|event| event.0 <= at) {
+                let host = world.host_mut(graph.host(end));
+                if let Some(equalizer) = host.and_then(Host::equalizer_mut) {
+                    equalizer.set_weights(at, weights);
                 }
             }
             if at == sample_at {
@@ -241,8 +255,20 @@ impl<'a> Phase<'a> {
         }
     }
 
-    /// Adds the weight of every link at the gateway; NaN for those it does not know.
+    /// Adds the weight of every link at the gateway, or its share in percent at the equalizer (the client's if both ends
+    /// have one); NaN for those it does not know.
     fn sample_weights(&self, world: &World, graph: &Graph, weights: &mut [Vec<f64>]) {
+        let mut hosts = [graph.client, graph.gateway].into_iter();
+        let equalizer = hosts.find_map(|host| world.host(host)?.equalizer());
+        if let Some(equalizer) = equalizer {
+            weights.iter_mut().for_each(|series| series.push(f64::NAN));
+            for (link, share) in equalizer.shares() {
+                if let Some(last) = weights.get_mut(link).and_then(|series| series.last_mut()) {
+                    *last = share;
+                }
+            }
+            return;
+        }
         let status = endpoint(world, graph.gateway).and_then(|endpoint| endpoint.status().next());
         let paths = status.map_or_else(Vec::new, |(_, status)| status.paths);
         for (series, link) in weights.iter_mut().zip(&self.scenario.links) {

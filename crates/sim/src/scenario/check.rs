@@ -1,5 +1,6 @@
 //! From what is written to what is meant: defaults, references, ranges.
 
+mod equalizer;
 mod link;
 mod traffic;
 
@@ -9,8 +10,8 @@ use std::collections::BTreeMap;
 use crate::{
     link::{LinkState, bundle::MAX_LINKS},
     scenario::{
-        Action, Baseline, Directions, Event, Files, LinkSpec, POLICY_KEYS, Scenario, ScenarioError,
-        SharedSpec, Traffic, TunnelSpec,
+        Action, Baseline, Directions, EqualizerSpec, Event, Files, LinkSpec, MAX_REORDERING,
+        POLICY_KEYS, Scenario, ScenarioError, SharedSpec, Traffic, TunnelSpec,
         locate::{Section, TOP, line_of},
         raw,
     },
@@ -48,10 +49,22 @@ pub(super) fn scenario(
         links.push(link);
     }
     let duration = raw.duration.0;
+    let mut equalizers = Vec::new();
+    for (index, item) in raw.equalizer.iter().enumerate() {
+        let equalizer = equalizer::equalizer(item, &equalizers, &links, raw.tunnel.is_some())
+            .map_err(located(Section("equalizer", index)))?;
+        equalizers.push(equalizer);
+    }
     let mut events = Vec::new();
     for (index, item) in raw.event.iter().enumerate() {
-        let event = event(item, duration, &links, &shared, raw.tunnel.is_some(), files)
-            .map_err(located(Section("event", index)))?;
+        let ends = Ends {
+            links: &links,
+            shared: &shared,
+            equalizers: &equalizers,
+            has_tunnel: raw.tunnel.is_some(),
+        };
+        let event =
+            event(item, duration, &ends, files).map_err(located(Section("event", index)))?;
         events.push(event);
     }
     events.sort_by_key(|event| event.at);
@@ -83,6 +96,7 @@ pub(super) fn scenario(
         traffic.push(item);
     }
     expectations(&raw.expect, &traffic).map_err(located(Section("expect", 0)))?;
+    let max_reordering = max_reordering(&raw.tcp).map_err(located(Section("tcp", 0)))?;
     Ok(Scenario {
         name: raw.name,
         description: raw.description,
@@ -92,7 +106,9 @@ pub(super) fn scenario(
         shared,
         events,
         tunnel,
+        equalizers,
         recovery: raw.tcp.recovery,
+        max_reordering,
         traffic,
         baselines: raw.baselines,
         repeat: raw.repeat.unwrap_or(1),
@@ -121,14 +137,21 @@ fn top(raw: &raw::Scenario) -> Result<(), Problem> {
     Ok(())
 }
 
+/// What events can concern.
+struct Ends<'a> {
+    links: &'a [LinkSpec],
+    shared: &'a [SharedSpec],
+    equalizers: &'a [EqualizerSpec],
+    has_tunnel: bool,
+}
+
 fn event(
     raw: &raw::Event,
     duration: Duration,
-    links: &[LinkSpec],
-    shared: &[SharedSpec],
-    has_tunnel: bool,
+    ends: &Ends<'_>,
     files: &mut Files<'_>,
 ) -> Result<Event, Problem> {
+    let Ends { links, shared, .. } = *ends;
     let at = raw.at.0;
     if at >= duration {
         return Err(problem(
@@ -136,6 +159,9 @@ fn event(
             "after the end",
             "use a time before `duration`",
         ));
+    }
+    if let Some(action) = equalizer::weights(raw, ends.equalizers, links)? {
+        return Ok(Event { at, action });
     }
     let mut change = link::change(&raw.params(), files)?;
     change.state = raw.state.map(LinkState::from);
@@ -167,15 +193,15 @@ fn event(
                 return Err(problem("link", format!("there is no {name:?}"), remedy));
             }
         }
-        (None, Some(end), Some(action)) if has_tunnel => Action::Daemon { end, action },
+        (None, Some(end), Some(action)) if ends.has_tunnel => Action::Daemon { end, action },
         (None, Some(_), Some(_)) => {
             return Err(problem("daemon", "no daemon runs", "add [tunnel]"));
         }
         (Some(_), _, _) | (None, _, _) => {
             return Err(problem(
                 "link",
-                "an event concerns a link or a daemon",
-                "write `link` with what changes, or `daemon` with `action`",
+                "an event concerns a link, a daemon or an equalizer",
+                "write `link` with what changes, `daemon` with `action`, or `equalizer` with `weights`",
             ));
         }
     };
@@ -224,6 +250,13 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         compression: raw.compression.unwrap_or(true),
         classes: raw.class,
     })
+}
+
+fn max_reordering(raw: &raw::Tcp) -> Result<u32, Problem> {
+    match raw.max_reordering.unwrap_or(MAX_REORDERING) {
+        segments @ 3..=1000 => Ok(segments),
+        _ => Err(problem("max_reordering", "out of range", "use 3 to 1000")),
+    }
 }
 
 fn expectations(

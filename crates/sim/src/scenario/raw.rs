@@ -32,6 +32,8 @@ pub(super) struct Scenario {
     pub(super) event: Vec<Event>,
     pub(super) tunnel: Option<toml::Table>,
     #[serde(default)]
+    pub(super) equalizer: Vec<Equalizer>,
+    #[serde(default)]
     pub(super) tcp: Tcp,
     #[serde(default)]
     pub(super) traffic: Vec<Traffic>,
@@ -119,6 +121,8 @@ with_params!(Event {
     state: Option<State>,
     daemon: Option<End>,
     action: Option<DaemonAction>,
+    equalizer: Option<End>,
+    weights: Option<BTreeMap<String, u32>>,
 });
 
 #[derive(Deserialize)]
@@ -160,11 +164,43 @@ pub(super) struct Traffic {
     pub(super) distance: Option<Span>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Equalizer {
+    pub(super) end: End,
+    pub(super) links: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) spread: Spread,
+    #[serde(default)]
+    pub(super) weights: Weights,
+    pub(super) interval: Option<Span>,
+    pub(super) gap: Option<Span>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Spread {
+    Delay,
+    Flow,
+    Flowlet,
+    #[default]
+    Packet,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Weights {
+    Auto,
+    #[default]
+    Fixed,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tcp {
     #[serde(default)]
     pub(super) recovery: Recovery,
+    pub(super) max_reordering: Option<u32>,
 }
 
 #[derive(Clone, Copy, Deserialize)]

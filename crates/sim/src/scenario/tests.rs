@@ -200,6 +200,95 @@ fn reads_cross_traffic_and_recovery() {
 }
 
 #[test]
+fn reads_how_tcp_bears_disorder() {
+    let with = |tcp: &str| parse(&PAIR.replace("[expect]", &format!("[tcp]\n{tcp}\n[expect]")));
+    assert_eq!(parse(PAIR).expect("valid").max_reordering, 300);
+    let scenario = with("recovery = \"fack\"\nmax_reordering = 127").expect("valid");
+    let read = (scenario.recovery, scenario.max_reordering);
+    assert_eq!(read, (Recovery::Fack, 127));
+    for wrong in ["2", "1001"] {
+        let error = with(&format!("max_reordering = {wrong}")).expect_err(wrong);
+        assert_eq!(error.key, "max_reordering");
+    }
+}
+
+const EQUALIZED: &str = r#"
+name = "spread"
+duration = "20s"
+[[link]]
+name = "a"
+rate = "10Mbit"
+[[link]]
+name = "b"
+[[equalizer]]
+end = "client"
+links = ["b", "a"]
+spread = "flowlet"
+gap = "20ms"
+[[equalizer]]
+end = "gateway"
+links = ["b"]
+[[event]]
+at = "3s"
+equalizer = "client"
+weights = { a = 3, b = 0 }
+[[traffic]]
+kind = "tcp"
+"#;
+
+#[test]
+fn reads_equalizers_and_their_weights() {
+    let scenario = parse(EQUALIZED).expect("valid");
+    let client = scenario.equalizer(End::Client).expect("one");
+    assert_eq!(client.links, [1, 0]);
+    let gap = Duration::from_millis(20);
+    assert_eq!(client.spread, Spread::Flowlet { gap });
+    assert!(!client.auto_weights);
+    let gateway = scenario.equalizer(End::Gateway).expect("one");
+    assert_eq!(
+        (&gateway.links[..], gateway.spread),
+        (&[1][..], Spread::Packet)
+    );
+    let events: Vec<_> = scenario.weight_events().collect();
+    // In the order of its links.
+    assert_eq!(events, [(Duration::from_secs(3), End::Client, &[0, 3][..])]);
+}
+
+#[test]
+fn mistakes_in_equalizers_have_line_and_remedy() {
+    for (from, to, key) in [
+        ("[\"b\", \"a\"]", "[\"b\", \"x\"]", "links"),
+        ("[\"b\", \"a\"]", "[\"b\", \"b\"]", "links"),
+        ("[\"b\", \"a\"]", "[]", "links"),
+        ("\"gateway\"", "\"client\"", "end"),
+        ("\"flowlet\"", "\"packet\"", "gap"),
+        ("\"flowlet\"", "\"twice\"", "spread"),
+        ("\"20ms\"", "\"0ms\"", "gap"),
+        ("gap = \"20ms\"", "interval = \"1s\"", "interval"),
+        ("gap = \"20ms\"", "weights = \"auto\"", "weights"),
+        ("gap = \"20ms\"", "wieghts = \"auto\"", "wieghts"),
+        ("{ a = 3, b = 0 }", "{ a = 3 }", "weights"),
+        ("{ a = 3, b = 0 }", "{ a = 0, b = 0 }", "weights"),
+        ("{ a = 3, b = 0 }", "{ a = 3, b = 1, c = 1 }", "weights"),
+        ("equalizer = \"client\"", "link = \"a\"", "weights"),
+        (
+            "equalizer = \"client\"",
+            "link = \"a\"\nequalizer = \"client\"",
+            "equalizer",
+        ),
+    ] {
+        assert!(EQUALIZED.contains(from), "{from}");
+        let error = parse(&EQUALIZED.replacen(from, to, 1)).expect_err(to);
+        assert_eq!(error.key, key, "{to}: {error}");
+        assert!(error.line > 1 && !error.remedy.is_empty(), "{error}");
+    }
+    let without = EQUALIZED.replace("[[equalizer]]\nend = \"client\"\nlinks = [\"b\", \"a\"]\nspread = \"flowlet\"\ngap = \"20ms\"\n", "");
+    assert_eq!(parse(&without).expect_err("none").key, "equalizer");
+    let both = format!("{EQUALIZED}[tunnel]\n");
+    assert_eq!(parse(&both).expect_err("both").key, "equalizer");
+}
+
+#[test]
 fn mistakes_in_rates_and_cross_traffic_have_line_and_remedy() {
     let rates = |points: &str| format!("rates = [{points}]");
     let two = "{ at = \"0s\", rate = \"1Mbit\" }, { at = \"2s\", rate = \"2Mbit\" }";

@@ -119,6 +119,8 @@ pub(super) struct Sender {
     rtt: RttEstimator,
     /// `None`: losses by counting.
     rack: Option<Rack>,
+    /// Losses by distance: forward acknowledgement.
+    is_forward: bool,
     window: Window,
     controller: Controller,
     sampler: RateSampler,
@@ -169,6 +171,7 @@ impl Sender {
             window_end: negotiated.window_end,
             rtt,
             rack: (config.recovery == Recovery::Rack && negotiated.has_sack).then(Rack::new),
+            is_forward: config.recovery == Recovery::Forward && negotiated.has_sack,
             window: Window::new(initial_window),
             controller: Controller::new(config.cc, initial_window, negotiated.mss, smoothed_rtt),
             sampler: RateSampler::default(),

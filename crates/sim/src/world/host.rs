@@ -8,6 +8,7 @@ use pleach_core::{packet::PacketView, time::Instant};
 
 use super::{
     daemon::Daemon,
+    equalizer::{Equalizer, answer_echo},
     packet::{Outbox, Packet, datagram},
 };
 use crate::traffic::{App, Io};
@@ -15,6 +16,7 @@ use crate::traffic::{App, Io};
 /// Where a route leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
+    Equalizer,
     Port(usize),
     Tunnel,
 }
@@ -35,6 +37,7 @@ pub(crate) struct Host {
     routes: Vec<Route>,
     apps: Vec<App>,
     daemon: Option<Daemon>,
+    equalizer: Option<Equalizer>,
     /// Packets of the host's own, to be routed.
     sent: VecDeque<Packet>,
     /// Packets that were corrupt, had no route, or nobody wanted.
@@ -64,6 +67,18 @@ impl Host {
         self.daemon = Some(daemon);
     }
 
+    pub(crate) fn set_equalizer(&mut self, equalizer: Equalizer) {
+        self.equalizer = Some(equalizer);
+    }
+
+    pub(crate) fn equalizer(&self) -> Option<&Equalizer> {
+        self.equalizer.as_ref()
+    }
+
+    pub(crate) fn equalizer_mut(&mut self) -> Option<&mut Equalizer> {
+        self.equalizer.as_mut()
+    }
+
     pub(crate) fn daemon(&self) -> Option<&Daemon> {
         self.daemon.as_ref()
     }
@@ -76,6 +91,9 @@ impl Host {
     pub(super) fn handle_carrier(&mut self, now: Instant, port: usize, has_carrier: bool) {
         if let Some(daemon) = &mut self.daemon {
             daemon.handle_carrier(now, port, has_carrier);
+        }
+        if let Some(equalizer) = &mut self.equalizer {
+            equalizer.handle_carrier(now, port, has_carrier);
         }
     }
 
@@ -95,6 +113,9 @@ impl Host {
             }
         }
         self.send_all(now, outbox);
+        if let Some(equalizer) = &mut self.equalizer {
+            equalizer.settle(now, outbox);
+        }
         let Some(daemon) = &mut self.daemon else {
             return;
         };
@@ -109,7 +130,8 @@ impl Host {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let apps = self.apps.iter().filter_map(App::poll_timeout);
         let daemon = self.daemon.as_ref().and_then(Daemon::poll_timeout);
-        apps.chain(daemon).min()
+        let equalizer = self.equalizer.as_ref().and_then(Equalizer::poll_timeout);
+        apps.chain(daemon).chain(equalizer).min()
     }
 
     /// Hands a packet to whom it is for, or forwards it.
@@ -126,6 +148,15 @@ impl Host {
                 let start = packet.bytes().len() - datagram.payload.len();
                 let payload = &mut packet.bytes_mut()[start..];
                 daemon.handle_datagram(now, source, destination, payload);
+                true
+            }
+            _ if let Some(answer) = answer_echo(&view, outbox) => {
+                self.sent.push_back(answer);
+                true
+            }
+            _ if let Some(equalizer) = &mut self.equalizer
+                && equalizer.handle_echo_reply(now, &view) =>
+            {
                 true
             }
             _ => {
@@ -154,13 +185,23 @@ impl Host {
             })?;
             Some(route.via)
         });
-        match (via, &mut self.daemon) {
-            (Some(Via::Port(port)), _) => outbox.send(port, packet),
-            (Some(Via::Tunnel), Some(daemon)) => {
+        match (via, &mut self.daemon, &mut self.equalizer) {
+            (Some(Via::Port(port)), _, equalizer) => {
+                if let Some(equalizer) = equalizer {
+                    equalizer.on_other(port, packet.bytes().len());
+                }
+                outbox.send(port, packet);
+            }
+            (Some(Via::Equalizer), _, Some(equalizer)) => {
+                if let Err(packet) = equalizer.handle_packet(now, packet, outbox) {
+                    self.drop(packet, outbox);
+                }
+            }
+            (Some(Via::Tunnel), Some(daemon), _) => {
                 daemon.handle_packet(now, packet.bytes());
                 outbox.buffers.recycle(packet);
             }
-            (Some(Via::Tunnel), None) | (None, _) => self.drop(packet, outbox),
+            (Some(Via::Equalizer | Via::Tunnel) | None, _, _) => self.drop(packet, outbox),
         }
     }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::world::World;
 
-const SPILLING: [&str; 5] = [
+const SPILLING: [&str; 6] = [
+    "auto-weight",
     "earliest-arrival",
     "min-rtt",
     "redundant",

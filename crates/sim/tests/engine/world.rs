@@ -15,7 +15,9 @@ use pleach_core::{
     path::link::Link,
     queue::QueueConfig,
     rng::Rng,
-    sched::{AwiSettings, ConsnSettings, OsiaSettings, Policy, SrttWeightedSettings},
+    sched::{
+        AutoWeightSettings, AwiSettings, ConsnSettings, OsiaSettings, Policy, SrttWeightedSettings,
+    },
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -125,6 +127,7 @@ struct Flight {
 pub(crate) fn policy(name: &str) -> Policy<String> {
     match name {
         "adaptive" => Policy::Adaptive {},
+        "auto-weight" => Policy::AutoWeight(AutoWeightSettings::default()),
         "awi" => Policy::Awi(AwiSettings::default()),
         "consn" => Policy::Consn(ConsnSettings::default()),
         "consn+redundancy" => Policy::Consn(ConsnSettings {

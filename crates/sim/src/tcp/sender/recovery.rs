@@ -18,6 +18,9 @@ use crate::tcp::{
     scoreboard::{Scoreboard, Sent},
 };
 
+/// Segments above what is in flight that an undone reduction leaves the window, Linux's `tcp_max_burst`.
+const MAX_BURST: u32 = 3;
+
 /// State of congestion control, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
@@ -317,7 +320,11 @@ impl Sender {
     }
 
     fn note_reordering(&mut self, sample: &Sample) {
-        if let Some(id) = sample.reordered_id {
+        // Old kernels do not see disorder in what is acknowledged cumulatively.
+        if let Some(id) = sample
+            .reordered_id
+            .filter(|_| !self.is_forward || sample.sacked.is_some())
+        {
             let highest = self.board.highest_sacked_id().max(self.board.first_id());
             self.on_reordering(highest.saturating_sub(id));
         }
@@ -450,7 +457,9 @@ impl Sender {
 
     fn find_losses(&mut self, now: Instant) {
         if self.rack.is_none() {
-            if self.has_sack {
+            if self.is_forward {
+                self.find_losses_forward();
+            } else if self.has_sack {
                 self.board.mark_lost_by_count(self.reordering);
             }
             return;
@@ -473,6 +482,26 @@ impl Sender {
                 false
             }
             None => false,
+        });
+    }
+
+    /// As Linux did until 2.6.23: it is the distance to the highest segment delivered that counts. All that lie so far below
+    /// are lost, or after disorder only the first, again and again.
+    fn find_losses_forward(&mut self) {
+        let highest = self.board.highest_sacked_id();
+        let first = self.board.first_id();
+        let distance = highest.saturating_sub(first);
+        if distance <= u64::from(self.reordering) {
+            return;
+        }
+        let has_learnt = self.reordering > DUP_THRESHOLD;
+        let lost = if has_learnt {
+            1
+        } else {
+            distance - u64::from(self.reordering)
+        };
+        self.board.mark_lost_where(|id, segment| {
+            id < first + lost && !segment.is_lost && !segment.is_resent
         });
     }
 
@@ -600,6 +629,12 @@ impl Sender {
         }
         let highest = self.board.highest_sacked_id();
         self.on_reordering(highest.saturating_sub(outline.prior_first_id));
+        if self.is_forward {
+            // Old kernels stay in recovery and give back the window, without a burst, but not the threshold.
+            let prior = self.window.cwnd.max(self.window.ssthresh.saturating_mul(2));
+            self.window.cwnd = prior.min(self.board.in_flight_pkts() + MAX_BURST);
+            return true;
+        }
         if self.board.resent_pkts() == 0 {
             self.first_resend_ms = None;
             self.undo_reduction(true);
@@ -649,6 +684,12 @@ impl Sender {
             if !self.controller.is_autonomous() {
                 self.window.cwnd = self.window.cwnd.max(undo.prior_cwnd);
             }
+            if self.is_forward {
+                self.window.cwnd = self
+                    .window
+                    .cwnd
+                    .min(self.board.in_flight_pkts() + MAX_BURST);
+            }
             self.window.ssthresh = self.window.ssthresh.max(prior_ssthresh);
         }
     }
@@ -665,13 +706,15 @@ impl Sender {
             self.reduce(delivered, is_advance && !has_new_loss);
             return;
         }
-        let is_progress = if self.reordering > DUP_THRESHOLD {
+        let is_progress = if self.reordering > DUP_THRESHOLD && !self.is_forward {
             is_advance || newly_delivered > 0
         } else {
             is_advance
         };
         if is_progress && self.is_cwnd_limited() {
-            let ack = self.ack(now, newly_delivered);
+            // Old kernels count acknowledgements, not segments.
+            let counted = if self.is_forward { 1 } else { newly_delivered };
+            let ack = self.ack(now, counted);
             self.controller.on_ack(&mut self.window, &ack);
         }
     }

@@ -27,7 +27,7 @@ fn stats(pair: &mut Pair) -> TcpStats {
 fn every_controller_fills_a_link_with_one_bandwidth_delay_product_of_queue() {
     // 50 Mbit/s, 20 ms there and back: 125 kB.
     for cc in ALL {
-        for recovery in [Recovery::DupAck, Recovery::Rack] {
+        for recovery in [Recovery::DupAck, Recovery::Forward, Recovery::Rack] {
             let config = TcpConfig {
                 recovery,
                 ..config(cc)
@@ -162,6 +162,27 @@ fn counting_learns_the_reordering_it_may_learn() {
     assert!(
         share > 0.9 && stats.reordering_pkts > 3,
         "{share} {stats:?}"
+    );
+}
+
+#[test]
+fn old_kernels_learn_disorder_only_up_to_their_bound() {
+    let run = |max_reordering| {
+        let config = TcpConfig {
+            recovery: Recovery::Forward,
+            max_reordering,
+            ..config(CongestionControl::NewReno)
+        };
+        let mut pair = Pair::bulk(config, reordering_line(3), 5);
+        pair.goodput(seconds(5), seconds(25));
+        stats(&mut pair)
+    };
+    let (bounded, learnt) = (run(3), run(127));
+    assert_eq!(bounded.reordering_pkts, 3, "{bounded:?}");
+    assert!(learnt.reordering_pkts > 10, "{learnt:?}");
+    assert!(
+        bounded.recoveries > 10 * learnt.recoveries,
+        "{bounded:?} {learnt:?}"
     );
 }
 

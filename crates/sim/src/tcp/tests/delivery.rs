@@ -62,7 +62,7 @@ proptest! {
             Just(CongestionControl::NewReno),
             Just(CongestionControl::Westwood)
         ],
-        recovery in prop_oneof![Just(Recovery::DupAck), Just(Recovery::Rack)],
+        recovery in prop_oneof![Just(Recovery::DupAck), Just(Recovery::Forward), Just(Recovery::Rack)],
         options in any::<(bool, bool, bool, bool)>(),
         lens in (0..400_000_u64, 0..400_000_u64),
         isns in any::<(u32, u32)>(),

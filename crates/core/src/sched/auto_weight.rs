@@ -1,0 +1,193 @@
+//! `auto-weight`: bytes in proportion to what paths carry, looked at now and then (NATALIE's weights, in the tunnel).
+//!
+//! Every `interval` each path's weight moves by `GAIN` of the way to its estimated rate, and is at least `FLOOR` of the
+//! largest; a change beyond `JUMP` that shows twice in a row is taken over at once. Between, packets are mixed by these
+//! weights as under `weighted`; its rule for small packets holds here too. A path of unknown rate counts as
+//! the mean of those known. Nothing else of a path is looked at: neither delay, nor queue, nor loss.
+//!
+//! Source: He and Brassil, "NATALIE: An Adaptive, Network-Aware Traffic Equalizer", 2007, section V. The paper measures
+//! what others send on a link it knows the rate of, and subtracts; a tunnel hears from its other end what a path delivers,
+//! which is the difference already. Interval, gain, floor and jump are those of `pleach equalize`.
+
+use core::time::Duration;
+
+use serde::Deserialize;
+
+use super::{
+    PacketInfo, PathView, Pick, Scheduler, slot,
+    weighted::{Credit, pick_by},
+};
+use crate::{ids::PathId, time::Instant, units::Bitrate};
+
+/// Settings of [`AutoWeight`], with the keys of a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AutoWeightSettings {
+    /// Between two looks at the rates.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+}
+
+impl Default for AutoWeightSettings {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(200),
+        }
+    }
+}
+
+/// Shares bytes among the ready paths by their rates. Never waits.
+#[derive(Clone, Debug)]
+pub struct AutoWeight {
+    settings: AutoWeightSettings,
+    credit: Credit,
+    lines: [Line; PathId::MAX],
+    next_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    /// Smoothed, in kbit/s; `None` before the first rate.
+    kbps: Option<u64>,
+    /// Whether the last rate was far above or below.
+    far: Option<bool>,
+    /// In force; zero before the first look at the path.
+    weight: u32,
+}
+
+impl AutoWeight {
+    /// Knows no rates yet: all paths weigh the same.
+    #[must_use]
+    pub fn new(settings: AutoWeightSettings) -> Self {
+        Self {
+            settings,
+            credit: Credit::new(),
+            lines: [Line::default(); PathId::MAX],
+            next_at: None,
+        }
+    }
+
+    fn look(&mut self, paths: &[PathView]) {
+        for path in paths {
+            if let Some(rate) = path.rate {
+                self.lines[slot(path)].on_rate(rate);
+            }
+        }
+        let known = paths.iter().filter_map(|path| self.lines[slot(path)].kbps);
+        let (sum, count, most) =
+            known.fold((0, 0, 0), |(sum, count, most): (u64, u64, u64), kbps| {
+                (sum.saturating_add(kbps), count + 1, most.max(kbps))
+            });
+        let mean = sum / count.max(1);
+        for path in paths {
+            let line = &mut self.lines[slot(path)];
+            let kbps = line.kbps.unwrap_or(mean).max(most / FLOOR).max(1);
+            line.weight = u32::try_from(kbps).unwrap_or(u32::MAX);
+        }
+    }
+}
+
+impl Scheduler for AutoWeight {
+    fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
+        let is_new = paths.iter().any(|path| self.lines[slot(path)].weight == 0);
+        let is_due = self.next_at.is_none_or(|at| at <= now);
+        if is_due {
+            self.next_at = Some(now + self.settings.interval);
+        }
+        if is_due || is_new {
+            self.look(paths);
+        }
+        let lines = self.lines;
+        pick_by(&mut self.credit, paths, packet, |path| {
+            lines[slot(path)].weight
+        })
+    }
+
+    fn weight(&self, id: PathId) -> Option<u32> {
+        let line = self.lines.get(id.index())?;
+        Some(line.weight).filter(|weight| *weight > 0)
+    }
+}
+
+impl Line {
+    fn on_rate(&mut self, rate: Bitrate) {
+        let sample = rate.as_bps() / 1000;
+        let Some(kbps) = &mut self.kbps else {
+            self.kbps = Some(sample);
+            return;
+        };
+        let difference = sample.abs_diff(*kbps);
+        let far = (difference > *kbps / JUMP).then_some(sample > *kbps);
+        if far.is_some() && far == self.far {
+            *kbps = sample;
+            self.far = None;
+            return;
+        }
+        let step = difference * GAIN.0 / GAIN.1;
+        *kbps = if sample > *kbps {
+            *kbps + step
+        } else {
+            *kbps - step
+        };
+        self.far = far;
+    }
+}
+
+/// Weight of a new rate in the filter.
+const GAIN: (u64, u64) = (3, 10);
+/// A path has at least one part in so many of the largest weight, so that it is never forgotten.
+const FLOOR: u64 = 100;
+/// What differs by more than one part in so many is far.
+const JUMP: u64 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{packet, ready_paths};
+    use super::*;
+
+    /// Shares of the first of two paths, in packets of a hundred from `now` on.
+    fn share(policy: &mut AutoWeight, now: Instant, mbps: [Option<u64>; 2]) -> usize {
+        let mut paths = ready_paths(2);
+        for (path, mbps) in paths.iter_mut().zip(mbps) {
+            path.rate = mbps.map(Bitrate::from_mbps);
+        }
+        let picks = (0..100).map(|_| policy.pick(now, &paths, &packet()));
+        picks.filter(|pick| *pick == Pick::One(0)).count()
+    }
+
+    #[test]
+    fn weights_follow_rates_within_two_intervals_of_a_change() {
+        let mut policy = AutoWeight::new(AutoWeightSettings::default());
+        let at = Instant::from_millis;
+        assert_eq!(share(&mut policy, at(0), [None, None]), 50);
+        assert_eq!(
+            share(&mut policy, at(100), [Some(90), Some(10)]),
+            50,
+            "not yet"
+        );
+        assert_eq!(share(&mut policy, at(200), [Some(90), Some(10)]), 90);
+        assert_eq!(
+            share(&mut policy, at(400), [Some(10), Some(10)]),
+            87,
+            "by three tenths"
+        );
+        assert_eq!(
+            share(&mut policy, at(600), [Some(10), Some(10)]),
+            50,
+            "twice: believed"
+        );
+        assert_eq!(policy.weight(PathId(0)), Some(10_000));
+        assert_eq!(policy.weight(PathId(7)), None);
+    }
+
+    #[test]
+    fn no_path_is_forgotten_and_unknown_ones_count_as_the_mean() {
+        let mut policy = AutoWeight::new(AutoWeightSettings::default());
+        assert_eq!(
+            share(&mut policy, Instant::ZERO, [Some(1_000), Some(0)]),
+            99
+        );
+        let mut policy = AutoWeight::new(AutoWeightSettings::default());
+        assert_eq!(share(&mut policy, Instant::ZERO, [Some(40), None]), 50);
+    }
+}

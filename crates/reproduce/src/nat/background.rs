@@ -1,0 +1,236 @@
+//! Section V, figure 7: weights that follow the background on two links of 10 Mbit/s, beside equal ones (TEQL).
+//!
+//! The background changes every 20 s from 10 to 110 s; how much it is stands in a plot only. Here (A-NAT-6): link 0 and link 1
+//! carry 2 and 8, 8 and 2, 5 and 5, 0 and 9, 9 and 0 Mbit/s of UDP. The paper's interval and filter are not told either;
+//! those here are the program's (200 ms, see `crates/equalizer/src/auto.rs`).
+//!
+//! "Ideal" is what TCP can carry of what the background leaves.
+
+use pleach_sim::results::Results;
+
+use super::testbed::{LINK_2, Line, Run, Tcp, goodput_between, ideal, line, over_time, reaches};
+use crate::{
+    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
+    runs::Runs,
+    series,
+};
+
+const NAME: &str = "nat-background";
+const MBPS: f64 = 10.0;
+/// Mbit/s on link 0 and link 1, 20 s each.
+const PHASES: [[f64; 2]; 5] = [[2.0, 8.0], [8.0, 2.0], [5.0, 5.0], [0.0, 9.0], [9.0, 0.0]];
+const BEGIN_S: f64 = 10.0;
+const PHASE_S: f64 = 20.0;
+const SECONDS: u32 = 120;
+/// Payload of a datagram in a packet of 1500 bytes.
+const PAYLOAD_BYTES: f64 = 1472.0;
+
+/// How weights come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weights {
+    /// TEQL: equal.
+    Equal,
+    /// NATALIE's.
+    Auto,
+}
+
+impl Weights {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Equal => "teql",
+        }
+    }
+
+    const fn keys(self) -> &'static str {
+        match self {
+            Self::Auto => "spread = \"packet\"\nweights = \"auto\"\ninterval = \"200ms\"",
+            Self::Equal => "spread = \"packet\"",
+        }
+    }
+}
+
+/// Four cells, one target.
+#[must_use]
+pub fn experiment() -> Experiment {
+    let of = |weights| Tcp::ALL.map(|tcp| cell(weights, tcp));
+    Experiment {
+        name: NAME,
+        paper: "NAT",
+        about: "one TCP flow beside background that changes every 20 s (V)",
+        cells: [of(Weights::Equal), of(Weights::Auto)].concat(),
+        targets: vec![target()],
+        figures: vec![Figure {
+            id: "figure-7",
+            title: "Figure 7: auto-weighting beside background",
+            caption: "Two links of 10 Mbit/s. The background is not the paper's, which stands in a plot only.",
+            panels: panels(),
+        }],
+    }
+}
+
+fn name(weights: Weights, tcp: Tcp) -> String {
+    format!("nat-background-{}-{}", weights.name(), tcp.name())
+}
+
+fn cell(weights: Weights, tcp: Tcp) -> Cell {
+    let more = [0, 1].map(background).concat();
+    Run {
+        name: name(weights, tcp),
+        about: "two links of 10 Mbit/s, background that changes every 20 s".to_owned(),
+        seconds: SECONDS,
+        lines: [Line::plain(MBPS); 2],
+        spread: weights.keys(),
+        back: LINK_2,
+        tcp,
+        more,
+    }
+    .cell()
+}
+
+/// Background on a link. Its packets leave up to 1 ms late, as a program's do: in step with the line, they and TCP's would
+/// not share a full queue but one take it all.
+fn background(link: usize) -> String {
+    let mut points = vec!["{ at = \"0s\", rate = \"0bit\" }".to_owned()];
+    for (number, phase) in (0_u32..).zip(PHASES.iter().chain([&[0.0; 2]])) {
+        let at = BEGIN_S + PHASE_S * f64::from(number);
+        let rate = phase[link] * PAYLOAD_BYTES / 1500.0;
+        points.push(format!("{{ at = \"{at}s\", rate = \"{rate:.6}Mbit\" }}"));
+    }
+    let points = points.join(",\n    ");
+    format!(
+        "
+[[traffic]]
+kind = \"udp\"
+name = \"background-{link}\"
+direction = \"up\"
+link = \"l{link}\"
+size = \"{PAYLOAD_BYTES}B\"
+jitter = \"1ms\"
+rates = [                     # of payload
+    {points},
+]
+"
+    )
+}
+
+/// Begin, end and ideal of each phase.
+fn phases() -> impl Iterator<Item = (f64, f64, f64)> {
+    (0_u32..).zip(PHASES).map(|(number, background)| {
+        let begin = BEGIN_S + PHASE_S * f64::from(number);
+        (
+            begin,
+            begin + PHASE_S,
+            ideal(2.0 * MBPS - background[0] - background[1]),
+        )
+    })
+}
+
+/// The least share of the ideal over the phases.
+fn least(runs: &Runs, weights: Weights, tcp: Tcp) -> Option<f64> {
+    let cell = name(weights, tcp);
+    let share = |(begin, end, ideal): (f64, f64, f64)| {
+        Some(goodput_between(runs, &cell, begin, end)? / ideal)
+    };
+    let all: Option<Vec<f64>> = phases().map(share).collect();
+    all?.into_iter().reduce(f64::min)
+}
+
+/// The longest time after a change until the flow delivers nine tenths of the ideal over half a second.
+fn recovery(results: &Results) -> Option<f64> {
+    let time = |(begin, end, ideal): (f64, f64, f64)| {
+        Some(reaches(results, 0.9 * ideal, 0.5, begin, end)? - begin)
+    };
+    let all: Option<Vec<f64>> = phases().map(time).collect();
+    all?.into_iter().reduce(f64::max)
+}
+
+fn target() -> Target {
+    let mut checks = Vec::new();
+    for tcp in Tcp::ALL {
+        checks.push(Check::statement(
+            format!("{}: automatic weights, least mean of a phase, of the ideal", tcp.title()),
+            "",
+            Range::at_least(0.95),
+            "\"very near the maximum available bandwidth\": a twentieth is missing at most over 20 s",
+            Box::new(move |runs| least(runs, Weights::Auto, tcp)),
+        ));
+        checks.push(Check::statement(
+            format!(
+                "{}: longest time after a change to nine tenths of the ideal over 0.5 s",
+                tcp.title()
+            ),
+            "s",
+            Range::at_most(1.0),
+            "\"several measurement intervals to recalculate\": five of 200 ms",
+            Box::new(move |runs| recovery(runs.get(&name(Weights::Auto, tcp))?)),
+        ));
+        checks.push(Check::statement(
+            format!("{}: equal weights (TEQL), least mean of a phase, of the ideal", tcp.title()),
+            "",
+            Range::at_most(0.7),
+            "\"frequently not close to the ideal throughput\": three tenths are missing at least where the background is unequal",
+            Box::new(move |runs| least(runs, Weights::Equal, tcp)),
+        ));
+    }
+    Target {
+        id: "R-NAT-10",
+        what: "background that changes every 20 s: equal weights are often far from the ideal, automatic ones near it, with dips of several \
+               intervals",
+        checks,
+        cells: [Weights::Equal, Weights::Auto]
+            .iter()
+            .flat_map(|&weights| Tcp::ALL.map(|tcp| name(weights, tcp)))
+            .collect(),
+        order: &[],
+        known: "weights are right 0.6 s after a change. Until then a link that has 1 Mbit/s left has been sent ten times that, its queue of \
+                50 packets takes 0.6 s to drain, and CUBIC repairs what was lost; with Westwood's smaller window there is less of it. With \
+                an interval of 50 ms both are back within 0.5 s in most phases",
+    }
+}
+
+fn panels() -> Vec<Panel> {
+    let mut panels = vec![Panel {
+        title: "(a) background".to_owned(),
+        draw: Box::new(|runs| {
+            let results = runs.get(&name(Weights::Auto, Tcp::Paper))?;
+            let mut lines = Vec::new();
+            for link in [0, 1] {
+                let flow = series::flow_series(results, &format!("background-{link}"))?;
+                lines.push(line(&format!("link {link}"), flow.sent_mbps.clone(), false));
+            }
+            Some(over_time(results, "Background over time", lines))
+        }),
+    }];
+    for tcp in Tcp::ALL {
+        for (weights, what) in [
+            (Weights::Equal, "(b) equal weights"),
+            (Weights::Auto, "(c) automatic weights"),
+        ] {
+            panels.push(Panel {
+                title: format!("{what}: {}", tcp.title()),
+                draw: Box::new(move |runs| {
+                    let results = runs.get(&name(weights, tcp))?;
+                    let flow = series::flow_series(results, "tcp")?.goodput_mbps.clone();
+                    let best = left(results, flow.len());
+                    let lines = vec![line("ideal", best, true), line("the flow", flow, false)];
+                    Some(over_time(results, "Throughput over time", lines))
+                }),
+            });
+        }
+    }
+    panels
+}
+
+/// The ideal over time, `count` samples.
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+fn left(results: &Results, count: usize) -> Vec<f64> {
+    let interval_s = results.series.interval_ms / 1e3;
+    let at = |sample: usize| {
+        let time = sample as f64 * interval_s;
+        let mut all = phases();
+        let phase = all.find(|(begin, end, _)| (*begin..*end).contains(&time));
+        phase.map_or(ideal(2.0 * MBPS), |(_, _, ideal)| ideal)
+    };
+    (0..count).map(at).collect()
+}

@@ -1,0 +1,245 @@
+//! Section IV.B, figure 5: two links of one rate that lose packets at random, with the weights that suit them best.
+//!
+//! The figures are surfaces without numbers in the text, which names .01, .04 and .1: 0, .01, .02, .04 and .1 of each. Weights
+//! go "from 0 to infinity": here 1 to 3, 1 to 1 and 3 to 1, and the best of them counts; both ends themselves are one link
+//! alone, with which the sum is compared. How long a run is is not told: 120 s as before.
+
+use super::testbed::{LINK_2, Line, PACKETS, Run, Tcp, across, goodput, line};
+use crate::{
+    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
+    runs::Runs,
+};
+
+const NAME: &str = "nat-losses";
+/// In parts of a thousand.
+const LOSSES: [u32; 5] = [0, 10, 20, 40, 100];
+const RATES: [u32; 2] = [1, 10];
+/// Of link 1, beside 100 of link 0.
+const WEIGHTS: [u32; 3] = [33, 100, 300];
+const SECONDS: u32 = 120;
+
+/// 100 cells, two targets.
+#[must_use]
+pub fn experiment() -> Experiment {
+    Experiment {
+        name: NAME,
+        paper: "NAT",
+        about: "one TCP flow over two links that lose packets (IV.B)",
+        cells: RATES.iter().flat_map(|&mbps| cells(mbps)).collect(),
+        targets: vec![slow_links(), fast_links()],
+        figures: vec![Figure {
+            id: "figure-5",
+            title: "Figure 5: throughput by the loss of both links",
+            caption: "The best of three weights; beside it the less lossy link alone. A line for each loss of link 0.",
+            panels: RATES
+                .iter()
+                .flat_map(|&mbps| [panel(mbps, true), panel(mbps, false)])
+                .collect(),
+        }],
+    }
+}
+
+/// The run of both links with these losses.
+fn both(mbps: u32, first: u32, second: u32, weight: u32) -> String {
+    let (low, high) = (first.min(second), first.max(second));
+    format!("nat-loss-{mbps}mbit-{low}-{high}-w{weight}")
+}
+
+/// The run of one link.
+fn alone(mbps: u32, loss: u32) -> String {
+    format!("nat-loss-{mbps}mbit-{loss}-alone")
+}
+
+fn cells(mbps: u32) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (at, &first) in LOSSES.iter().enumerate() {
+        let one = Line {
+            loss: f64::from(first) / 1e3,
+            ..Line::plain(mbps.into())
+        };
+        let unused = Line { weight: 0, ..one };
+        cells.push(cell(alone(mbps, first), [one, unused]));
+        for &second in &LOSSES[at..] {
+            let other = |weight| Line {
+                loss: f64::from(second) / 1e3,
+                weight,
+                ..one
+            };
+            let with = |weight| cell(both(mbps, first, second, weight), [one, other(weight)]);
+            cells.extend(WEIGHTS.map(with));
+        }
+    }
+    cells
+}
+
+fn cell(name: String, lines: [Line; 2]) -> Cell {
+    Run {
+        about: format!("links of {} Mbit/s that lose packets", lines[0].mbps),
+        name,
+        seconds: SECONDS,
+        lines,
+        spread: PACKETS,
+        back: LINK_2,
+        tcp: Tcp::Paper,
+        more: String::new(),
+    }
+    .cell()
+}
+
+fn names(mbps: u32) -> Vec<String> {
+    cells(mbps).into_iter().map(|cell| cell.name).collect()
+}
+
+/// Both links, with the best of the weights.
+fn best(runs: &Runs, mbps: u32, first: u32, second: u32) -> Option<f64> {
+    let all = WEIGHTS.map(|weight| goodput(runs, &both(mbps, first, second, weight)));
+    let all: Vec<f64> = all.into_iter().collect::<Option<_>>()?;
+    all.into_iter().reduce(f64::max)
+}
+
+/// Both links over the less lossy one alone.
+fn gain(runs: &Runs, mbps: u32, first: u32, second: u32) -> Option<f64> {
+    let better = goodput(runs, &alone(mbps, first.min(second)))?;
+    Some(best(runs, mbps, first, second)? / better)
+}
+
+/// Gains of the pairs that `choose` takes.
+fn gains(runs: &Runs, mbps: u32, choose: fn(u32, u32) -> bool) -> Option<Vec<f64>> {
+    let mut gains = Vec::new();
+    for (at, &first) in LOSSES.iter().enumerate() {
+        for &second in &LOSSES[at..] {
+            if choose(first, second) {
+                gains.push(gain(runs, mbps, first, second)?);
+            }
+        }
+    }
+    Some(gains)
+}
+
+fn slow_links() -> Target {
+    Target {
+        id: "R-NAT-5",
+        what: "1 Mbit/s: both links together beat the better one for most pairs of losses, and equal it where both lose a tenth",
+        checks: vec![
+            Check::statement(
+                "share of the 15 pairs with a gain".to_owned(),
+                "",
+                Range::at_least(0.7),
+                "\"in most cases\": more than two thirds",
+                Box::new(|runs| {
+                    let gains = gains(runs, 1, |_, _| true)?;
+                    crate::series::mean(
+                        &gains
+                            .iter()
+                            .map(|gain| f64::from(u8::from(*gain > 1.0)))
+                            .collect::<Vec<_>>(),
+                    )
+                }),
+            ),
+            Check {
+                what: "both lose .1: together over one alone".to_owned(),
+                unit: "times",
+                published: Some(1.0),
+                accepted: Range::within_factor(1.0, 1.2),
+                reason: "equal, but for the chance of single runs at a tenth of loss: a factor of 1.2",
+                measure: Box::new(|runs| gain(runs, 1, 100, 100)),
+            },
+        ],
+        cells: names(1),
+        order: &[],
+        known: "",
+    }
+}
+
+fn fast_links() -> Target {
+    Target {
+        id: "R-NAT-6",
+        what: "10 Mbit/s: a large gain where both lose .01 at most, a slight one from .01 to .04, less than the better link where both lose \
+               more; the larger bandwidth suffers more",
+        checks: vec![
+            Check::statement(
+                "both .01 at most: least gain".to_owned(),
+                "times",
+                Range::at_least(1.25),
+                "\"large throughput gain\": a quarter at least",
+                Box::new(|runs| {
+                    gains(runs, 10, |_, second| second <= 10)?
+                        .into_iter()
+                        .reduce(f64::min)
+                }),
+            ),
+            Check::statement(
+                "both from .01 to .04, one of them above .01: mean gain".to_owned(),
+                "times",
+                Range::new(1.0, 1.25),
+                "\"only slightly better\": less than what counts as large",
+                Box::new(|runs| {
+                    let between =
+                        |first: u32, second: u32| first >= 10 && (20..=40).contains(&second);
+                    crate::series::mean(&gains(runs, 10, between)?)
+                }),
+            ),
+            Check::statement(
+                "both .1: gain".to_owned(),
+                "times",
+                Range::at_most(1.0),
+                "above .04 \"actually lower than just using the better one\"",
+                Box::new(|runs| gain(runs, 10, 100, 100)),
+            ),
+            Check::statement(
+                "both .04: share of the ideal at 10 Mbit/s over that at 1 Mbit/s".to_owned(),
+                "times",
+                Range::at_most(0.5),
+                "the larger bandwidth suffers more: at most half as much of it is used",
+                Box::new(|runs| {
+                    let of = |mbps: u32| Some(best(runs, mbps, 40, 40)? / f64::from(mbps));
+                    Some(of(10)? / of(1)?)
+                }),
+            ),
+        ],
+        cells: [names(1), names(10)].concat(),
+        order: &[],
+        known: "with random losses our flow is bound by them rather than by the links: .02 leaves 4.3 Mbit/s of one and 4.7 of two. The \
+                paper's bore somewhat more, so its gains fall later; the order is the same",
+    }
+}
+
+fn panel(mbps: u32, is_both: bool) -> Panel {
+    let what = if is_both {
+        "both links"
+    } else {
+        "the better link alone"
+    };
+    Panel {
+        title: format!("{mbps} Mbit/s, {what}"),
+        draw: Box::new(move |runs| {
+            let mut lines = Vec::new();
+            for first in LOSSES {
+                let of = |second: u32| {
+                    if is_both {
+                        best(runs, mbps, first, second)
+                    } else {
+                        goodput(runs, &alone(mbps, first.min(second)))
+                    }
+                };
+                let values: Vec<f64> = LOSSES.map(of).into_iter().collect::<Option<_>>()?;
+                lines.push(line(
+                    &format!("link 0 loses {}", loss(first)),
+                    values,
+                    false,
+                ));
+            }
+            let places = LOSSES.map(loss).to_vec();
+            Some(across(
+                "Throughput by loss",
+                "loss of link 1",
+                places,
+                lines,
+            ))
+        }),
+    }
+}
+
+fn loss(thousandths: u32) -> String {
+    (f64::from(thousandths) / 1e3).to_string()
+}

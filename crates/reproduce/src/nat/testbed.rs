@@ -1,0 +1,273 @@
+//! The paper's testbed (sections III and IV) as scenario text.
+//!
+//! Published: two hosts joined by links of 1 to 10 Mbit/s that dummynet makes; data on link 0 and link 1, in the delay
+//! experiments acknowledgements on link 2; Linux 2.6.11 with TCP Westwood, no metrics saved, buffers that never limit; one
+//! flow of Iperf, 120 s where a time is told.
+//!
+//! Not published, and chosen here:
+//!
+//! - Queues: 50 packets (75 kB), dummynet's default.
+//! - Link 2 has the rate of the others and 10 ms; acknowledgements return over it in the loss experiments as well.
+//! - Rates are of IP packets. What TCP can carry of them is [`PAYLOAD_SHARE`], and "ideal" is that.
+//! - *The paper's TCP* ([`Tcp::Paper`]): Westwood+, and the loss recovery of the time. A kernel of 2005 takes for lost what
+//!   lies more than `tp->reordering` below the highest segment selectively acknowledged (forward acknowledgement); that
+//!   threshold begins at 3 and grows when a reduction proves needless, up to the constant `TCP_MAX_REORDERING` = 127. This
+//!   constant is what figure 4 shows: 60 ms more delay on one of two links of 10 Mbit/s are a distance of 100 segments, 80 ms are
+//!   133. (A threshold that stays at 3, another reading, leaves 1 Mbit/s at 70 ms, and none of the figures.)
+//! - *Today's TCP* ([`Tcp::Today`]): CUBIC, RACK, up to 300 segments learnt: Linux's defaults.
+//! - One run of one seed a point, as far as is known like the paper's.
+
+use pleach_sim::{
+    report::{Chart, ChartLine},
+    results::Results,
+};
+
+use crate::{
+    experiment::{Cell, Kind},
+    runs::Runs,
+    series,
+};
+
+/// Payload of a full segment with timestamps over its IP packet.
+pub const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
+
+/// Which TCP sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tcp {
+    /// Linux 2.6.11 with Westwood.
+    Paper,
+    /// Linux's defaults now.
+    Today,
+}
+
+impl Tcp {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Paper, Self::Today];
+
+    /// As it stands in names of cells.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Today => "today",
+        }
+    }
+
+    /// As it stands in charts.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Paper => "Westwood, Linux of 2005",
+            Self::Today => "CUBIC, Linux of today",
+        }
+    }
+
+    fn sections(self) -> &'static str {
+        match self {
+            Self::Paper => {
+                "
+[tcp]
+recovery = \"fack\"            # Linux 2.6.11
+max_reordering = 127
+[[traffic]]
+kind = \"tcp\"
+name = \"tcp\"
+cc = \"westwood\"
+direction = \"up\"
+"
+            }
+            Self::Today => {
+                "
+[[traffic]]
+kind = \"tcp\"
+name = \"tcp\"
+cc = \"cubic\"
+direction = \"up\"
+"
+            }
+        }
+    }
+}
+
+/// A link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// Mbit/s of IP packets.
+    pub mbps: f64,
+    /// One way.
+    pub delay_ms: u32,
+    /// Share of packets lost on the way of the data.
+    pub loss: f64,
+    /// Weight; 0 leaves the link out.
+    pub weight: u32,
+}
+
+impl Line {
+    /// Without loss, 10 ms, weight 100.
+    #[must_use]
+    pub const fn plain(mbps: f64) -> Self {
+        Self {
+            mbps,
+            delay_ms: 10,
+            loss: 0.0,
+            weight: 100,
+        }
+    }
+}
+
+/// An experiment's run.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// Of the cell.
+    pub name: String,
+    /// What it is.
+    pub about: String,
+    /// How long.
+    pub seconds: u32,
+    /// `l0` and `l1`.
+    pub lines: [Line; 2],
+    /// Keys of the client's equalizer beside its links.
+    pub spread: &'a str,
+    /// What acknowledgements return over.
+    pub back: &'a str,
+    /// Who sends.
+    pub tcp: Tcp,
+    /// More sections.
+    pub more: String,
+}
+
+impl Run<'_> {
+    /// As a cell.
+    #[must_use]
+    pub fn cell(&self) -> Cell {
+        let Self {
+            name,
+            about,
+            seconds,
+            spread,
+            back,
+            ..
+        } = self;
+        let mut toml =
+            format!("name = \"{name}\"\ndescription = \"{about}\"\nduration = \"{seconds}s\"\n");
+        let most = self.lines.iter().map(|line| line.mbps).fold(0.0, f64::max);
+        let way_back = Line::plain(most);
+        for (number, line) in self.lines.iter().chain([&way_back]).enumerate() {
+            let Line {
+                mbps,
+                delay_ms,
+                loss,
+                weight,
+            } = line;
+            let weight = weight.max(&1);
+            toml += &format!(
+                "
+[[link]]
+name = \"l{number}\"
+rate = \"{mbps}Mbit\"
+delay = \"{delay_ms}ms\"
+queue = \"75kB\"               # 50 packets
+weight = {weight}
+"
+            );
+            if *loss > 0.0 {
+                toml += &format!("[link.up]\nloss = {loss:?}\n");
+            }
+        }
+        let used = (0..).zip(&self.lines).filter(|(_, line)| line.weight > 0);
+        let used: Vec<String> = used.map(|(number, _)| format!("\"l{number}\"")).collect();
+        toml += &format!(
+            "
+[[equalizer]]
+end = \"client\"
+links = [{}]
+{spread}
+[[equalizer]]
+end = \"gateway\"
+links = {back}
+",
+            used.join(", ")
+        );
+        toml += self.tcp.sections();
+        toml += &self.more;
+        Cell {
+            name: name.clone(),
+            toml,
+            kind: Kind::Simulated,
+        }
+    }
+}
+
+/// What acknowledgements return over where nothing else is said.
+pub const LINK_2: &str = "[\"l2\"]";
+/// Packets by weights.
+pub const PACKETS: &str = "spread = \"packet\"";
+
+/// What TCP can carry over links of these rates, in Mbit/s.
+#[must_use]
+pub fn ideal(mbps: f64) -> f64 {
+    mbps * PAYLOAD_SHARE
+}
+
+/// What the flow delivered over the whole run, in Mbit/s.
+#[must_use]
+pub fn goodput(runs: &Runs, cell: &str) -> Option<f64> {
+    let flow = series::flow(runs.get(cell)?, "tcp")?;
+    Some(flow.goodput_mbps)
+}
+
+/// What the flow delivered from so many seconds to so many, in Mbit/s.
+#[must_use]
+pub fn goodput_between(runs: &Runs, cell: &str, from: f64, to: f64) -> Option<f64> {
+    let results = runs.get(cell)?;
+    let flow = &series::flow_series(results, "tcp")?.goodput_mbps;
+    series::mean(series::window(results, flow, from..to))
+}
+
+/// When after `from` the flow first delivered `least` Mbit/s over `hold` seconds, before `to`; `None` if it did not.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+pub fn reaches(results: &Results, least: f64, hold: f64, from: f64, to: f64) -> Option<f64> {
+    let flow = &series::flow_series(results, "tcp")?.goodput_mbps;
+    let needed = series::window(results, flow, 0.0..hold).len().max(1);
+    let mut windows = series::window(results, flow, from..to).windows(needed);
+    let first =
+        windows.position(|window| series::mean(window).is_some_and(|mean| mean >= least))?;
+    Some(from + first as f64 * results.series.interval_ms / 1e3)
+}
+
+/// A line of a chart.
+#[must_use]
+pub fn line(name: &str, values: Vec<f64>, is_ideal: bool) -> ChartLine {
+    ChartLine {
+        name: name.to_owned(),
+        values,
+        is_ideal,
+    }
+}
+
+/// A chart of `lines` over `places`, called `axis`.
+#[must_use]
+pub fn across(label: &str, axis: &str, places: Vec<String>, lines: Vec<ChartLine>) -> Chart {
+    Chart {
+        label: label.to_owned(),
+        unit: "Mbit/s".to_owned(),
+        interval_s: 0.0,
+        across: Some((axis.to_owned(), places)),
+        lines,
+        at_least: 0.1,
+    }
+}
+
+/// A chart of `lines` over the time of `results`.
+#[must_use]
+pub fn over_time(results: &Results, label: &str, lines: Vec<ChartLine>) -> Chart {
+    Chart {
+        label: label.to_owned(),
+        unit: "Mbit/s".to_owned(),
+        interval_s: results.series.interval_ms / 1e3,
+        across: None,
+        lines,
+        at_least: 1.0,
+    }
+}

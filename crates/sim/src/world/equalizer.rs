@@ -1,0 +1,269 @@
+//! A sender-only equalizer: spreads what a host sends over ports, without a tunnel.
+//!
+//! Which port a packet takes, and what weights follow from what was sent, are the product's own state machines
+//! (`pleach-equalizer`). What is here is what a kernel does around them: counting the bytes of each port, the equalizer's own
+//! and all others', holding packets until their time, and asking the other end by echo requests (RFC 792) how long each
+//! way is. The answers to these come back as any packet for the host does, so what differs between them is the way out.
+//! Bound: [`MAX_HELD`] packets a port; what exceeds it leaves at once.
+
+use core::{net::Ipv4Addr, time::Duration};
+use std::collections::VecDeque;
+
+use pleach_core::{packet::PacketView, time::Instant, units::Bytes};
+use pleach_equalizer::{
+    auto::{AutoSettings, Counters},
+    delay_equalizer::DelayEqualizer,
+    flowlet,
+    splitter::{Charge, Splitter},
+    weights::{LinkSettings, Source, WeightControl},
+};
+
+use super::packet::{Outbox, Packet};
+use crate::scenario::Spread;
+
+/// Most packets held for a port: a quarter of a second at 100 Mbit/s.
+const MAX_HELD: usize = 2_048;
+/// ICMP's protocol number, and the types of RFC 792.
+const ICMP: u8 = 1;
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REPLY: u8 = 0;
+/// Header of an echo message, and the time it was sent.
+const ECHO_BYTES: usize = 16;
+
+/// What an equalizer is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct EqualizerConfig {
+    /// Its ports, at least one.
+    pub(crate) ports: Vec<EqualizerPort>,
+    pub(crate) spread: Spread,
+    pub(crate) auto_weights: bool,
+    pub(crate) interval: Duration,
+    /// Between whom echo requests go.
+    pub(crate) local: Ipv4Addr,
+    pub(crate) remote: Ipv4Addr,
+}
+
+/// A port of an equalizer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EqualizerPort {
+    pub(crate) port: usize,
+    pub(crate) link: LinkSettings,
+}
+
+/// An equalizer in a host.
+#[derive(Debug)]
+pub(crate) struct Equalizer {
+    config: EqualizerConfig,
+    splitter: Splitter,
+    control: WeightControl,
+    /// What holds packets, if anything does.
+    delays: Option<DelayEqualizer>,
+    probe_at: Option<Instant>,
+    lanes: Vec<Lane>,
+}
+
+/// What left a port, or waits to.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Packets and when they leave, in order.
+    held: VecDeque<(Instant, Packet)>,
+    counters: Counters,
+}
+
+impl Equalizer {
+    pub(crate) fn new(config: EqualizerConfig, now: Instant) -> Self {
+        let source = if config.auto_weights {
+            Source::Auto
+        } else {
+            Source::Fixed
+        };
+        let settings = AutoSettings {
+            interval: config.interval,
+            ..AutoSettings::default()
+        };
+        let links: Vec<LinkSettings> = config.ports.iter().map(|port| port.link).collect();
+        let mut control = WeightControl::new(source, settings, &links, false, now);
+        (0..links.len()).for_each(|at| control.handle_link(now, at, true));
+        let spread = match config.spread {
+            Spread::Delay | Spread::Packet => flowlet::Spread::Packet,
+            Spread::Flow => flowlet::Spread::Flow,
+            Spread::Flowlet { gap } => flowlet::Spread::Flowlet(gap),
+        };
+        let delays = (config.spread == Spread::Delay).then(DelayEqualizer::default);
+        let mut this = Self {
+            // Packets are not offloaded here: the paper's rule.
+            splitter: Splitter::new(Charge::Packets, spread),
+            control,
+            probe_at: delays.is_some().then_some(now),
+            delays,
+            lanes: config.ports.iter().map(|_| Lane::default()).collect(),
+            config,
+        };
+        this.apply();
+        this
+    }
+
+    /// Weights of its ports from now on, in their order.
+    pub(crate) fn set_weights(&mut self, now: Instant, weights: &[u32]) {
+        let pairs: Vec<(usize, u32)> = weights.iter().copied().enumerate().collect();
+        self.control.handle_weights(now, &pairs);
+        self.apply();
+    }
+
+    /// Each port and its share of what is sent, in percent.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (usize, f64)> {
+        let ports = self.config.ports.iter().enumerate();
+        ports.map(|(at, port)| {
+            (
+                port.port,
+                self.control.view(at).map_or(0.0, |view| view.share * 100.0),
+            )
+        })
+    }
+
+    /// `port` has lost its carrier, or got it back.
+    pub(super) fn handle_carrier(&mut self, now: Instant, port: usize, has_carrier: bool) {
+        if let Some(at) = self.lane_of(port) {
+            self.control.handle_link(now, at, has_carrier);
+            self.apply();
+        }
+    }
+
+    /// Counts a packet that leaves `port` past the equalizer.
+    pub(super) fn on_other(&mut self, port: usize, len_bytes: usize) {
+        if let Some(at) = self.lane_of(port) {
+            self.lanes[at].counters.total += Bytes::of_len(len_bytes);
+        }
+    }
+
+    /// Takes a packet that is to be sent; back if no port has weight.
+    pub(super) fn handle_packet(
+        &mut self,
+        now: Instant,
+        packet: Packet,
+        outbox: &mut Outbox,
+    ) -> Result<(), Packet> {
+        let Some(at) = self.choose(now, packet.bytes()) else {
+            return Err(packet);
+        };
+        let hold = self.delays.as_ref().map_or(Duration::ZERO, |delays| {
+            let is_used = |other| self.control.view(other).is_some_and(|view| view.weight > 0);
+            delays.hold(now, at, is_used)
+        });
+        let lane = &mut self.lanes[at];
+        let len = Bytes::of_len(packet.bytes().len());
+        lane.counters.own += len;
+        // What was sent earlier over this port leaves earlier.
+        let due = lane.held.back().map_or(now, |(due, _)| *due);
+        let due = due.max(now + hold);
+        if due <= now || lane.held.len() >= MAX_HELD {
+            lane.counters.total += len;
+            outbox.send(self.config.ports[at].port, packet);
+        } else {
+            lane.held.push_back((due, packet));
+        }
+        Ok(())
+    }
+
+    /// Takes the answer to an echo request; false if `packet` is none.
+    pub(super) fn handle_echo_reply(&mut self, now: Instant, packet: &PacketView<'_>) -> bool {
+        let (Some(delays), Some((ECHO_REPLY, lane, sent_at))) =
+            (&mut self.delays, read_echo(packet))
+        else {
+            return false;
+        };
+        delays.on_round_trip(now, lane, now.since(sent_at));
+        true
+    }
+
+    /// Sends what is due, measures, asks.
+    pub(super) fn settle(&mut self, now: Instant, outbox: &mut Outbox) {
+        for (lane, port) in self.lanes.iter_mut().zip(&self.config.ports) {
+            while let Some((_, packet)) = lane.held.pop_front_if(|(due, _)| *due <= now) {
+                lane.counters.total += Bytes::of_len(packet.bytes().len());
+                outbox.send(port.port, packet);
+            }
+        }
+        if self.control.poll_timeout() <= now {
+            let counters: Vec<Option<Counters>> =
+                self.lanes.iter().map(|lane| Some(lane.counters)).collect();
+            self.control.handle_counters(now, &counters);
+            self.apply();
+        }
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.probe_at = Some(now + self.config.interval);
+            self.ask(now, outbox);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let held = self.lanes.iter().filter_map(|lane| lane.held.front());
+        let counters = self
+            .config
+            .auto_weights
+            .then(|| self.control.poll_timeout());
+        held.map(|(due, _)| *due)
+            .chain(self.probe_at)
+            .chain(counters)
+            .min()
+    }
+
+    fn choose(&mut self, now: Instant, packet: &[u8]) -> Option<usize> {
+        let flow = PacketView::parse(packet).ok()?.flow_hash(0) & u64::from(u32::MAX);
+        let flow = u32::try_from(flow).unwrap_or(0);
+        let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        self.splitter.choose(now, flow, len)
+    }
+
+    fn lane_of(&self, port: usize) -> Option<usize> {
+        self.config.ports.iter().position(|own| own.port == port)
+    }
+
+    /// Puts new weights in force, if there are some.
+    fn apply(&mut self) {
+        if let Some(change) = self.control.poll_change() {
+            self.splitter.set_weights(&change.weights);
+        }
+    }
+
+    fn ask(&mut self, now: Instant, outbox: &mut Outbox) {
+        let (local, remote) = (self.config.local.into(), self.config.remote.into());
+        for (number, port) in (0_u16..).zip(&self.config.ports) {
+            let fill = |bytes: &mut Vec<u8>| {
+                bytes.extend_from_slice(&[ECHO_REQUEST, 0, 0, 0]);
+                bytes.extend_from_slice(&number.to_be_bytes());
+                bytes.extend_from_slice(&[0; 2]);
+                bytes.extend_from_slice(&now.as_nanos().to_be_bytes());
+            };
+            if let Some(request) = outbox.buffers.packet(ICMP, local, remote, fill) {
+                outbox.send(port.port, request);
+            }
+        }
+    }
+}
+
+/// Turns an echo request into its answer; false if `packet` is none.
+pub(super) fn answer_echo(view: &PacketView<'_>, outbox: &mut Outbox) -> Option<Packet> {
+    let (ECHO_REQUEST, ..) = read_echo(view)? else {
+        return None;
+    };
+    let answer = |bytes: &mut Vec<u8>| {
+        let start = bytes.len();
+        bytes.extend_from_slice(view.transport());
+        bytes[start] = ECHO_REPLY;
+    };
+    let (from, to) = (view.destination(), view.source());
+    outbox.buffers.packet(ICMP, from, to, answer)
+}
+
+/// Type, number and time of an echo message.
+fn read_echo(packet: &PacketView<'_>) -> Option<(u8, usize, Instant)> {
+    if packet.protocol() != Some(ICMP) {
+        return None;
+    }
+    let [kind, _, _, _, a, b, _, _, sent_at @ ..] =
+        *packet.transport().first_chunk::<ECHO_BYTES>()?;
+    let number = usize::from(u16::from_be_bytes([a, b]));
+    let sent_at = Instant::from_nanos(u64::from_be_bytes(sent_at));
+    Some((kind, number, sent_at))
+}
