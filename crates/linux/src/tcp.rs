@@ -21,6 +21,12 @@ pub struct TcpInfo {
     pub segments: u32,
     /// Rate at which data was acknowledged lately, in bytes per second.
     pub delivery_rate: u64,
+    /// Least round trip of the last minutes; zero before the first sample.
+    pub min_rtt: Duration,
+    /// Bytes acknowledged since the beginning.
+    pub acked_bytes: u64,
+    /// Bytes that wait to be sent for the first time.
+    pub unsent_bytes: u32,
 }
 
 /// Asks the kernel about the TCP socket `fd`.
@@ -50,14 +56,22 @@ pub fn info(fd: impl AsFd) -> io::Result<TcpInfo> {
             .and_then(|rest| rest.first_chunk::<4>());
         bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
     };
-    let delivery_rate = buffer.get(160..).and_then(|rest| rest.first_chunk::<8>());
+    let long = |offset: usize| {
+        let bytes = buffer
+            .get(offset..)
+            .and_then(|rest| rest.first_chunk::<8>());
+        bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    };
     Ok(TcpInfo {
         rtt: Duration::from_micros(word(68).into()),
         timeouts: buffer[2],
         unacked: word(24),
         retransmitted: word(100),
         segments: word(136),
-        delivery_rate: delivery_rate.map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
+        delivery_rate: long(160),
+        min_rtt: Duration::from_micros(word(148).into()),
+        acked_bytes: long(120),
+        unsent_bytes: word(144),
     })
 }
 
@@ -82,6 +96,10 @@ mod tests {
         assert!(info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1));
         assert!(info.segments >= 2, "{info:?}");
         assert_eq!((info.retransmitted, info.timeouts), (0, 0));
+        // The SYN counts as one byte.
+        assert!((1000..=1001).contains(&info.acked_bytes), "{info:?}");
+        assert!(info.min_rtt > Duration::ZERO && info.min_rtt <= info.rtt * 4);
+        assert_eq!(info.unsent_bytes, 0);
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
         assert!(super::info(&udp).is_err());
     }
