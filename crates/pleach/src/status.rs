@@ -79,7 +79,11 @@ fn push_connections(text: &mut String, report: &StatusReport) {
         vec![
             printable(&connection.target),
             name(&connection.app),
-            name(&connection.link),
+            if connection.striped.is_some() {
+                "striped".to_owned()
+            } else {
+                name(&connection.link)
+            },
             connection.why.replace(char::is_control, ""),
             rate(connection.rate_mbps),
             bytes(connection.tx_bytes),
@@ -88,6 +92,41 @@ fn push_connections(text: &mut String, report: &StatusReport) {
     };
     rows.extend(connections.iter().take(MAX_SHOWN_CONNECTIONS).map(row));
     push_table(text, &rows);
+    push_striped(text, &connections);
+}
+
+/// What the connections that go over several links have on each.
+fn push_striped(text: &mut String, connections: &[&ConnectionStatus]) {
+    let header = [
+        "STRIPED", "PEER", "LINK", "STATE", "RTT", "RATE", "SENT", "RECEIVED", "HELD", "MOST",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for connection in connections.iter().take(MAX_SHOWN_CONNECTIONS) {
+        let Some(striped) = &connection.striped else {
+            continue;
+        };
+        for lane in &striped.links {
+            let state = match lane.state {
+                LinkState::Suspect => "suspect",
+                LinkState::Down | LinkState::Never | LinkState::Standby | LinkState::Up => "up",
+            };
+            rows.push(vec![
+                printable(&connection.target),
+                printable(&striped.peer),
+                printable(&lane.link),
+                state.to_owned(),
+                format!("{:.1} ms", lane.rtt_ms),
+                rate(lane.rate_mbps),
+                bytes(lane.tx_bytes),
+                bytes(lane.rx_bytes),
+                bytes(striped.held_bytes),
+                bytes(striped.most_held_bytes),
+            ]);
+        }
+    }
+    if rows.len() > 1 {
+        push_table(text, &rows);
+    }
 }
 
 /// `rows` of equal length in aligned columns.

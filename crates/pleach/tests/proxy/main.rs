@@ -6,5 +6,6 @@ mod cgroup;
 mod client;
 mod links;
 mod relay;
+mod stripe;
 mod transparent;
 mod world;

@@ -32,6 +32,8 @@ pub(crate) const RESET_PORT: u16 = 9;
 pub(crate) const STUBBORN_PORT: u16 = 12;
 /// Accepts and closes.
 pub(crate) const MUTE_PORT: u16 = 11;
+/// Where another pleach answers.
+pub(crate) const PEER_PORT: u16 = 7701;
 pub(crate) const PROXY: &str = "127.0.0.1:1080";
 
 /// 20 and 10 Mbit/s.
@@ -98,7 +100,19 @@ impl World {
              [[link]]\nname = \"wifi\"\ndevice = \"wifi\"\n[[link]]\nname = \"lte\"\ndevice = \"lte\"\n{rest}",
             control.display()
         );
-        Proxy::start(self.client(), &text, file, control, log)
+        Proxy::start(self.client(), &text, 2, file, control, log)
+    }
+
+    /// Starts a proxy on the server's host that answers others on [`PEER_PORT`]; `peer` is added to `[peer]` and after it.
+    pub(crate) fn peer(&self, striping: &str, peer: &str) -> Proxy {
+        let path = |extension: &str| self.dir.path().join(format!("peer.{extension}"));
+        let (file, control, log) = (path("toml"), path("sock"), path("log"));
+        let text = format!(
+            "mode = \"proxy\"\n[proxy]\nlisten = \"{PROXY}\"\ncontrol = \"{}\"\nstriping = \"{striping}\"\n\
+             [peer]\nlisten = \"0.0.0.0:{PEER_PORT}\"\n{peer}",
+            control.display()
+        );
+        Proxy::start(&self.topology.server, &text, 1, file, control, log)
     }
 }
 
@@ -113,6 +127,7 @@ impl Proxy {
     pub(crate) fn start(
         host: &Netns,
         text: &str,
+        link_count: usize,
         file: PathBuf,
         control: PathBuf,
         log: PathBuf,
@@ -139,9 +154,9 @@ impl Proxy {
             control,
             log,
         };
-        this.until("both links are up", |status| {
+        this.until("all links are up", |status| {
             let links = status["links"].as_array().expect("links");
-            links.len() == 2 && links.iter().all(|link| link["state"] == "up")
+            links.len() == link_count && links.iter().all(|link| link["state"] == "up")
         });
         this
     }

@@ -197,13 +197,11 @@ impl Sender {
         self.lanes.iter().any(|lane| !lane.sent.is_empty())
     }
 
-    /// Whether a lane that is free might get a chunk.
+    /// Whether a chunk waits for lane `id`.
     #[must_use]
-    pub fn has_work(&self) -> bool {
-        !self.pending.is_empty()
-            || !self.again.is_empty()
-            || self.is_finished && !self.is_end_assigned
-            || self.lanes.iter().any(|lane| !lane.staged.is_empty())
+    pub fn has_staged(&self, id: LaneId) -> bool {
+        let lane = self.lanes.iter().find(|lane| lane.id == id);
+        lane.is_some_and(|lane| !lane.staged.is_empty())
     }
 
     /// The next chunk for lane `id`, which can send. O(lanes) for each chunk that is assigned.
