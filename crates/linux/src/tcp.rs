@@ -25,6 +25,8 @@ pub struct TcpInfo {
     pub min_rtt: Duration,
     /// Bytes acknowledged since the beginning.
     pub acked_bytes: u64,
+    /// What may be under way at a time.
+    pub congestion_window_bytes: u64,
     /// Bytes that wait to be sent for the first time.
     pub unsent_bytes: u32,
 }
@@ -71,6 +73,7 @@ pub fn info(fd: impl AsFd) -> io::Result<TcpInfo> {
         delivery_rate: long(160),
         min_rtt: Duration::from_micros(word(148).into()),
         acked_bytes: long(120),
+        congestion_window_bytes: u64::from(word(80)) * u64::from(word(16)),
         unsent_bytes: word(144),
     })
 }
@@ -100,6 +103,7 @@ mod tests {
         assert!((1000..=1001).contains(&info.acked_bytes), "{info:?}");
         assert!(info.min_rtt > Duration::ZERO && info.min_rtt <= info.rtt * 4);
         assert_eq!(info.unsent_bytes, 0);
+        assert!(info.congestion_window_bytes >= 1000, "{info:?}");
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
         assert!(super::info(&udp).is_err());
     }

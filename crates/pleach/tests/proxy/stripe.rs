@@ -3,7 +3,6 @@
 use std::{
     io::{Read as _, Write as _},
     net::{Shutdown, TcpStream},
-    process::{Command, Stdio},
     thread,
     time::Duration,
 };
@@ -12,70 +11,12 @@ use serde_json::Value;
 
 use crate::{
     client::{self, Way},
+    peers::{key_pair, lanes, pair, striped, trust},
     world::{
         ECHO_PORT, HTTP_PORT, MUTE_PORT, PATIENCE, PEER_PORT, Proxy, RESET_PORT, SERVER, World,
         content, within,
     },
 };
-
-/// A private key and its public one.
-fn key_pair() -> (String, String) {
-    let run = |command: &str, input: &str| {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
-            .arg(command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("starts");
-        let mut stdin = child.stdin.take().expect("piped");
-        stdin.write_all(input.as_bytes()).expect("takes it");
-        drop(stdin);
-        let output = child.wait_with_output().expect("ends");
-        String::from_utf8(output.stdout).expect("text")
-    };
-    let private = run("genkey", "");
-    let public = run("pubkey", &private);
-    (private.trim().to_owned(), public.trim().to_owned())
-}
-
-/// `[peer]`'s key and a `[[known_peer]]`.
-fn trust(private: &str, public: &str) -> String {
-    format!(
-        "private_key = \"{private}\"\n[[known_peer]]\nname = \"other\"\npublic_key = \"{public}\"\n"
-    )
-}
-
-/// The peer on the server's host and the proxy on the client's, which know each other.
-fn pair(world: &World, striping: &str) -> (Proxy, Proxy) {
-    let (ours, theirs) = (key_pair(), key_pair());
-    let peer = world.peer(striping, &trust(&theirs.0, &ours.1));
-    let keys = format!("striping = \"{striping}\"\npeer_port = {PEER_PORT}");
-    let proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &theirs.1)));
-    (peer, proxy)
-}
-
-/// A striped connection to `port` with a lane on both links. The first one is plain, and asks.
-fn striped(proxy: &Proxy, port: u16) -> TcpStream {
-    let stream = within(PATIENCE, || {
-        let stream = client::tunnel(port).expect("connects");
-        let status = proxy.until("it is there", |status| status["connection_count"] == 1);
-        if status["connections"][0]["striped"].is_object() {
-            return Some(stream);
-        }
-        drop(stream);
-        proxy.until("it is gone", |status| status["connection_count"] == 0);
-        None
-    });
-    let stream = stream.expect("the peer is found");
-    proxy.until("both links are in use", |status| lanes(status).len() == 2);
-    stream
-}
-
-/// The links of the one connection.
-fn lanes(status: &Value) -> Vec<Value> {
-    let lanes = status["connections"][0]["striped"]["links"].as_array();
-    lanes.cloned().unwrap_or_default()
-}
 
 fn ask_for(stream: &mut TcpStream, size: usize) -> std::io::Result<()> {
     write!(stream, "GET /{size} HTTP/1.1\r\nHost: {SERVER}\r\n\r\n")?;
@@ -163,9 +104,11 @@ fn a_link_may_die_and_return_within_a_transfer() {
         assert!(wifi(&status) > returned + 500_000, "{status}");
 
         // Now it swallows everything, and nobody is told.
-        let rules =
-            "table inet hole { chain in { type filter hook input priority 0; iifname wifi drop; }
-                     chain out { type filter hook output priority 0; oifname wifi drop; } }";
+        let rules = "add table inet hole
+            add chain inet hole in { type filter hook input priority 0; }
+            add chain inet hole out { type filter hook output priority 0; }
+            add rule inet hole in iifname wifi drop
+            add rule inet hole out oifname wifi drop";
         let nft = host.command("nft").arg(rules).status()?;
         assert!(nft.success());
         stream.read_exact(&mut body[9_000_000..])?;

@@ -67,6 +67,11 @@ impl World {
 
     /// The same, and the events in `events` to be played.
     pub(crate) fn with_events(events: &str) -> Option<(Self, Vec<Event>)> {
+        Self::with_links(LINKS, events)
+    }
+
+    /// The same with other links, in a scenario's words; their names are those of [`LINKS`].
+    pub(crate) fn with_links(links: &str, events: &str) -> Option<(Self, Vec<Event>)> {
         if let Err(error) = Netns::new("probe") {
             eprintln!("SKIPPED, nothing was tested: {error:#}");
             return None;
@@ -76,7 +81,7 @@ impl World {
             traces: None,
             read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
         };
-        let text = format!("{LINKS}{events}");
+        let text = format!("{links}{events}");
         let scenario = Scenario::parse(&text, &mut files).expect("valid scenario");
         let topology = Topology::build(&scenario, Reach::Links, 1).expect("hosts and links");
         let start = clock::now();

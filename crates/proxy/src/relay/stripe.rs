@@ -16,7 +16,7 @@ use std::{
 };
 
 use pleach_core::{time::Instant, units::Bitrate};
-use pleach_linux::{clock, tcp};
+use pleach_linux::clock;
 use socket2::SockRef;
 use tokio::{net::TcpStream, sync::Notify, time};
 
@@ -30,7 +30,6 @@ use crate::{
     stripe::{
         bundle::{Bundle, Event},
         frame::{Frame, LaneId},
-        rate::LaneSample,
         sched::Striping,
     },
 };
@@ -197,16 +196,7 @@ impl Stripe {
             let news = {
                 let mut bundle = self.bundle.borrow_mut();
                 for lane in self.lanes.borrow().iter() {
-                    let Ok(info) = tcp::info(&lane.stream) else {
-                        continue;
-                    };
-                    let sample = LaneSample {
-                        rtt: info.rtt,
-                        min_rtt: info.min_rtt,
-                        acked_bytes: info.acked_bytes,
-                        unsent_bytes: info.unsent_bytes.into(),
-                    };
-                    bundle.sender.observe(now, lane.id, sample);
+                    lane.observe(now, &mut bundle);
                     if let Some((rate, ..)) = bundle.sender.lane_state(lane.id) {
                         lane.adapt(rate);
                     }

@@ -132,7 +132,7 @@ impl Sender {
         self.lanes.push(Lane {
             id,
             slot: PathId(slot),
-            estimator: LaneEstimator::new(now),
+            estimator: LaneEstimator::default(),
             is_free: false,
             is_suspect: false,
             staged: VecDeque::new(),
@@ -164,7 +164,7 @@ impl Sender {
     /// Notes TCP's account of a lane.
     pub fn observe(&mut self, now: Instant, id: LaneId, sample: LaneSample) {
         if let Some(lane) = self.lane_mut(id)
-            && lane.estimator.on_sample(now, sample)
+            && lane.estimator.on_sample(sample)
         {
             lane.progress_at = now;
             lane.is_suspect = false;
@@ -297,7 +297,9 @@ impl Sender {
             }
         }
         while self.lanes[index].staged.is_empty() {
-            let len = self.next_len()?;
+            let Some(len) = self.next_len() else {
+                return self.take_over();
+            };
             let views: Vec<LaneView> = self
                 .lanes
                 .iter()
@@ -311,6 +313,20 @@ impl Sender {
             lane.staged.push_back(chunk);
         }
         let lane = &mut self.lanes[index];
+        let chunk = lane.staged.pop_front()?;
+        lane.staged_bytes -= chunk.data.len() as u64;
+        Some(chunk)
+    }
+
+    /// What waits for another lane, as nothing new may be sent: the receiver has no room until the first of it comes.
+    fn take_over(&mut self) -> Option<Chunk> {
+        let is_stuck = !self.pending.is_empty() || self.is_finished && !self.is_end_assigned;
+        let first = |lane: &Lane| lane.staged.front().map(|chunk| chunk.offset);
+        let lanes = self
+            .lanes
+            .iter_mut()
+            .filter(|lane| is_stuck && first(lane).is_some());
+        let lane = lanes.min_by_key(|lane| first(lane))?;
         let chunk = lane.staged.pop_front()?;
         lane.staged_bytes -= chunk.data.len() as u64;
         Some(chunk)

@@ -175,6 +175,7 @@ impl Pair {
                         rtt: core::time::Duration::from_millis(self.rng.below(100)),
                         min_rtt: core::time::Duration::from_millis(self.rng.below(50)),
                         acked_bytes: self.rng.below(1 << 30),
+                        window_bytes: self.rng.below(1 << 20),
                         unsent_bytes: self.rng.below(20_000),
                     };
                     let id = self.wires[index].id;

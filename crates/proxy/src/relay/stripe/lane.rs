@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use pleach_core::units::Bitrate;
-use pleach_linux::clock;
+use pleach_core::{time::Instant, units::Bitrate};
+use pleach_linux::{clock, tcp};
 use socket2::SockRef;
 use tokio::{
     net::TcpStream,
@@ -22,8 +22,10 @@ use crate::{
     relay::pipe,
     sched::LinkId,
     stripe::{
+        bundle::Bundle,
         channel::{Opener, Sealer},
         frame::{self, LaneId},
+        rate::LaneSample,
     },
 };
 
@@ -97,6 +99,20 @@ impl Lane {
         }
     }
 
+    /// Tells the bundle TCP's account.
+    pub(super) fn observe(&self, now: Instant, bundle: &mut Bundle) {
+        if let Ok(info) = tcp::info(&self.stream) {
+            let sample = LaneSample {
+                rtt: info.rtt,
+                min_rtt: info.min_rtt,
+                acked_bytes: info.acked_bytes,
+                window_bytes: info.congestion_window_bytes,
+                unsent_bytes: info.unsent_bytes.into(),
+            };
+            bundle.sender.observe(now, self.id, sample);
+        }
+    }
+
     /// Lets about [`BACKLOG`] of data wait in the kernel: less and the lane runs dry, more and chunks wait on it that
     /// would be quicker on another by now.
     pub(super) fn adapt(&self, rate: Bitrate) {
@@ -139,6 +155,10 @@ async fn write(stripe: &Stripe, lane: &Lane, sealer: &mut Sealer) -> io::Result<
     loop {
         let (due_at, is_flushed) = {
             let mut bundle = stripe.bundle.borrow_mut();
+            let now = clock::now();
+            for known in stripe.lanes.borrow().iter() {
+                known.observe(now, &mut bundle);
+            }
             // Small frames go together; one chunk at a time, so that the next can go where it is quickest by then.
             while sealed.len() < frame::MAX_FRAME / 2 {
                 plain.clear();
