@@ -21,6 +21,8 @@ mod world;
 use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::Duration,
 };
 
@@ -72,12 +74,17 @@ fn main() {
             if !striping.name().contains(&only) {
                 continue;
             }
-            let (rate, most_held, repeated) = together(striping, length);
+            let found = together(striping, length);
+            let quantile = |part: usize| found.held[(found.held.len() - 1) * part / 100] / 1000;
             println!(
-                "  {:22} {rate:5.2} Mbit/s, {:.3} of the sum; at most {:4} kB held; {repeated} B sent again",
+                "  {:22} {:5.2} Mbit/s, {:.3} of the sum; held: median {:3} kB, 95 % {:4} kB, at most {:4} kB; {} B sent again",
                 striping.name(),
-                rate / sum,
-                most_held / 1000,
+                found.rate_mbps,
+                found.rate_mbps / sum,
+                quantile(50),
+                quantile(95),
+                found.most_held / 1000,
+                found.repeated_bytes,
             );
         }
         for (what, commands) in [
@@ -111,21 +118,47 @@ fn alone(link: &str, length: Duration) -> f64 {
     rate.expect("a download")
 }
 
-/// Rate, most bytes held, bytes sent again.
-fn together(striping: Striping, length: Duration) -> (f64, u64, u64) {
+/// A striped download.
+struct Together {
+    rate_mbps: f64,
+    /// What waited in the reorder buffer, in bytes: looked at every tenth of a second, sorted; and at most.
+    held: Vec<u64>,
+    most_held: u64,
+    repeated_bytes: u64,
+}
+
+fn together(striping: Striping, length: Duration) -> Together {
     let (world, _) = World::with_links(LINKS, "").expect("namespaces");
     let (peer, proxy) = peers::pair(&world, striping.name());
     let host = world.client();
     let found = host.run(|| {
         let mut stream = peers::striped(&proxy, HTTP_PORT);
-        let rate = download(&mut stream, length);
         let number = |proxy: &world::Proxy, name: &str| {
             let status = proxy.status().expect("it runs");
             let value = &status["connections"][0]["striped"][name];
             value.as_u64().expect("striped")
         };
-        let most_held = number(&proxy, "most_held_bytes");
-        Ok((rate, most_held, number(&peer, "repeated_bytes")))
+        let is_over = AtomicBool::new(false);
+        let (rate_mbps, mut held) = thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                let mut held = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    held.push(number(&proxy, "held_bytes"));
+                    thread::park_timeout(Duration::from_millis(100));
+                }
+                held
+            });
+            let rate_mbps = download(&mut stream, length);
+            is_over.store(true, Ordering::Relaxed);
+            (rate_mbps, looking.join().expect("no panic"))
+        });
+        held.sort_unstable();
+        Ok(Together {
+            rate_mbps,
+            held,
+            most_held: number(&proxy, "most_held_bytes"),
+            repeated_bytes: number(&peer, "repeated_bytes"),
+        })
     });
     found.expect("a download")
 }

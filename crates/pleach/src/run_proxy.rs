@@ -160,7 +160,7 @@ fn settings(config: &ProxyConfig) -> Settings {
             listen: stripe.listen,
             allow: stripe.allow.clone(),
             // A lane is a descriptor, too.
-            max: (room / MAX_LANES).clamp(1, MAX_STRIPED),
+            max: (max_connections / MAX_LANES).clamp(1, MAX_STRIPED),
         }),
         transparent: config.transparent.clone(),
         state_dir: DEFAULT_STATE_DIR.into(),

@@ -13,8 +13,7 @@ use crate::{
     client::{self, Way},
     peers::{key_pair, lanes, pair, striped, trust},
     world::{
-        ECHO_PORT, HTTP_PORT, MUTE_PORT, PATIENCE, PEER_PORT, Proxy, RESET_PORT, SERVER, World,
-        content, within,
+        ECHO_PORT, HTTP_PORT, MUTE_PORT, PEER_PORT, Proxy, RESET_PORT, SERVER, World, content,
     },
 };
 
@@ -154,6 +153,28 @@ fn who_is_not_known_gets_plain_connections() {
         world.client().run(|| download(&proxy)).expect("downloads");
     }
     peer.until_clean(before);
+}
+
+#[test]
+fn a_peer_that_dies_takes_its_connection_and_no_other() {
+    let Some(world) = World::new() else { return };
+    let (peer, proxy) = pair(&world, "round-robin");
+    let before = proxy.descriptors();
+    world
+        .client()
+        .run(|| {
+            let mut stream = striped(&proxy, ECHO_PORT);
+            stream.write_all(b"hello")?;
+            stream.read_exact(&mut [0; 5])?;
+            // By SIGKILL.
+            drop(peer);
+            let error = stream.read(&mut [0]).expect_err("a reset, and not the end");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            assert!(client::download(Way::Socks5, "20000")? == content(20_000));
+            Ok(())
+        })
+        .expect("inside");
+    proxy.until_clean(before);
 }
 
 #[test]

@@ -186,7 +186,8 @@ impl Keeper {
             self.drop_lanes();
             self.dial();
             let now = clock::now();
-            let retry = self.failed.values().map(|(at, _)| at.since(now)).min();
+            let waiting = self.failed.values().filter(|(at, _)| *at > now);
+            let retry = waiting.map(|(at, _)| at.since(now)).min();
             let retry = async {
                 match retry {
                     Some(wait) => time::sleep(wait.max(LEAST_WAIT)).await,
@@ -223,7 +224,8 @@ impl Keeper {
         };
         // It fits into an empty socket.
         shaken.send(&join).await?;
-        self.failed.remove(&link);
+        // Until something comes on it.
+        self.note_failure(link);
         self.stripe.add_lane(lane, Some(link), name, shaken);
         Ok(())
     }
@@ -245,10 +247,11 @@ impl Keeper {
         }
         let now = clock::now();
         let lanes = self.stripe.lanes();
-        self.failed.retain(|link, (at, wait)| {
-            // Waits are remembered until a lane has lasted.
-            now.since(*at) < MOST_WAIT + *wait && lanes.iter().all(|lane| lane.link != Some(*link))
-        });
+        let works = |link: LinkId| {
+            let mut lanes = lanes.iter().filter(|lane| lane.link == Some(link));
+            lanes.any(|lane| lane.rx_bytes.get() > 0)
+        };
+        self.failed.retain(|link, _| !works(*link));
         for link in lane_links(&self.hub, self.ip) {
             let is_there = lanes.iter().any(|lane| lane.link == Some(link));
             let may_try = self.failed.get(&link).is_none_or(|(at, _)| *at <= now);

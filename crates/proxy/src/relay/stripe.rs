@@ -50,6 +50,7 @@ pub(crate) struct Stripe {
     pub(crate) changed: Notify,
     failure: RefCell<Option<String>>,
     failed: Notify,
+    /// Since when no lane has been there on which something came.
     laneless_since: Cell<Option<Instant>>,
 }
 
@@ -96,7 +97,6 @@ impl Stripe {
         tracing::debug!(peer = self.peer, link = name, "lane joined");
         let lane = lane::start(self, id, link, name, shaken);
         self.lanes.borrow_mut().push(lane);
-        self.laneless_since.set(None);
         self.wake();
         self.changed.notify_one();
         true
@@ -114,7 +114,8 @@ impl Stripe {
         lane.stop();
         self.bundle.borrow_mut().remove_lane(id);
         if self.lanes.borrow().is_empty() {
-            self.laneless_since.set(Some(clock::now()));
+            let since = self.laneless_since.get().unwrap_or_else(clock::now);
+            self.laneless_since.set(Some(since));
         }
         self.wake();
         self.changed.notify_one();
@@ -143,6 +144,7 @@ impl Stripe {
 
     /// Handles a frame that came on a lane.
     fn handle_frame(&self, id: LaneId, frame: Frame<'_>) {
+        self.laneless_since.set(None);
         let event = self
             .bundle
             .borrow_mut()
@@ -192,6 +194,10 @@ impl Stripe {
             let since = self.laneless_since.get();
             if since.is_some_and(|since| now.since(since) > LANELESS) {
                 return io::Error::other("no lane is left");
+            }
+            let hopeless = self.bundle.borrow().sender.hopeless_lane(now);
+            if let Some(id) = hopeless {
+                self.end_lane(id, "nothing gets through");
             }
             let news = {
                 let mut bundle = self.bundle.borrow_mut();

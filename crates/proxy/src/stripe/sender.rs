@@ -191,6 +191,15 @@ impl Sender {
         is_news
     }
 
+    /// A lane that has been suspect for so long that a new one is better, while another works.
+    #[must_use]
+    pub fn hopeless_lane(&self, now: Instant) -> Option<LaneId> {
+        let works = self.lanes.iter().any(|lane| !lane.is_suspect);
+        let hopeless = |lane: &&Lane| lane.is_suspect && now.since(lane.progress_at) > HOPE;
+        let found = self.lanes.iter().find(hopeless);
+        found.filter(|_| works).map(|lane| lane.id)
+    }
+
     /// Whether [`Self::handle_timeout`] has anything to look for.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
@@ -392,3 +401,5 @@ fn patience(rtt: Duration) -> Duration {
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 /// So that even then the connection stalls for less than a second.
 const MOST_PATIENCE: Duration = Duration::from_millis(800);
+/// By then TCP waits for several seconds before it sends again.
+const HOPE: Duration = Duration::from_secs(8);

@@ -15,6 +15,7 @@ pub(crate) fn hub() -> Hub {
             rules: Vec::new(),
         },
         links: Vec::new(),
+        stripe: None,
         transparent: crate::daemon::settings::Transparency::Off,
         state_dir: "/nowhere".into(),
     });

@@ -4,20 +4,24 @@
 
 use pleach_core::ids::PathId;
 
-use super::LaneView;
+use super::{super::MAX_LANES, LaneView};
 
 /// Remembers each lane's credit in kbit/s, by slot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Weighted {
-    credits: [i128; PathId::MAX],
+    credits: [i64; MAX_LANES],
 }
 
 impl Weighted {
     pub(super) fn assign(&mut self, lanes: &[LaneView]) -> Option<PathId> {
-        let weight = |lane: &LaneView| i128::from(lane.rate.as_bps() / 1000).max(1);
+        let weight = |lane: &LaneView| {
+            i64::try_from(lane.rate.as_bps() / 1000)
+                .unwrap_or(MOST)
+                .clamp(1, MOST)
+        };
         let free = || lanes.iter().filter(|lane| lane.is_free);
-        let sum: i128 = free().map(weight).sum();
-        let mut chosen: Option<(i128, PathId)> = None;
+        let sum: i64 = free().map(weight).sum();
+        let mut chosen: Option<(i64, PathId)> = None;
         for lane in free() {
             let credit = self.credits.get_mut(lane.slot.index())?;
             // What was earned at other rates must not count for long.
@@ -31,3 +35,6 @@ impl Weighted {
         Some(slot)
     }
 }
+
+/// A terabit per second in kbit/s, so that sums stay numbers.
+const MOST: i64 = 1_000_000_000;
