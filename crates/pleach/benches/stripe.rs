@@ -8,6 +8,8 @@
 //!
 //! `./dev bench stripe`, otherwise: `SECONDS_EACH=30`, `ROUNDS=3`, `ONLY=osia` (schedulers).
 
+#![expect(clippy::print_stdout, reason = "the figures are what it is for")]
+
 #[allow(dead_code, reason = "the tests use the rest")]
 #[path = "../tests/proxy/client.rs"]
 mod client;

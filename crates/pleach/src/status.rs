@@ -215,7 +215,7 @@ const MAX_SHOWN_CONNECTIONS: usize = 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::ClientStatus;
+    use crate::control::{ClientStatus, LaneStatus, StripedStatus};
 
     fn link(name: &str, state: LinkState) -> LinkStatus {
         LinkStatus {
@@ -290,6 +290,53 @@ mod tests {
              home    dsl   eth1    up     -    -         0.0 %  0 B   0 B       1\n\
              home    lte   eth1    down   -    -         0.0 %  0 B   0 B       1\n\
              office  -     -       down   -    -         -      -     -         -\n"
+        );
+    }
+
+    #[test]
+    fn a_striped_connection_shows_its_links() {
+        let mut report = report("proxy");
+        report.links = vec![link("dsl", LinkState::Up)];
+        report.connection_count = Some(1);
+        let lane = |link: &str, state| LaneStatus {
+            link: link.to_owned(),
+            state,
+            rtt_ms: 20.0,
+            rate_mbps: 19.2,
+            tx_bytes: 0,
+            rx_bytes: 2 << 20,
+        };
+        report.connections = vec![ConnectionStatus {
+            client: "127.0.0.1:5".to_owned(),
+            app: None,
+            target: "192.0.2.1:80".to_owned(),
+            protocol: "socks5".to_owned(),
+            link: None,
+            why: "osia".to_owned(),
+            rate_mbps: 28.0,
+            tx_bytes: 100,
+            rx_bytes: 4 << 20,
+            striped: Some(StripedStatus {
+                peer: "server".to_owned(),
+                striping: "osia".to_owned(),
+                links: vec![lane("dsl", LinkState::Up), lane("lte", LinkState::Suspect)],
+                held_bytes: 9000,
+                most_held_bytes: 1 << 20,
+                waiting_bytes: 0,
+                repeated_bytes: 0,
+            }),
+        }];
+        let text = render(&report);
+        let lines: Vec<&str> = text.lines().rev().take(5).collect();
+        assert_eq!(
+            lines.into_iter().rev().collect::<Vec<_>>(),
+            [
+                "TARGET        APP  LINK     WHY   RATE         SENT   RECEIVED",
+                "192.0.2.1:80  -    striped  osia  28.0 Mbit/s  100 B  4.0 MiB",
+                "STRIPED       PEER    LINK  STATE    RTT      RATE         SENT  RECEIVED  HELD     MOST",
+                "192.0.2.1:80  server  dsl   up       20.0 ms  19.2 Mbit/s  0 B   2.0 MiB   8.8 KiB  1.0 MiB",
+                "192.0.2.1:80  server  lte   suspect  20.0 ms  19.2 Mbit/s  0 B   2.0 MiB   8.8 KiB  1.0 MiB",
+            ]
         );
     }
 

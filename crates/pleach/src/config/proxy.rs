@@ -8,7 +8,7 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_proxy::{
-    daemon::{KnownPeer, LinkConfig, Transparency, cgroup, settings::private_networks},
+    daemon::{KnownPeer, LinkConfig, Transparency, cgroup},
     placer::{self, LinkSettings, PlacerConfig},
     rules::{Destination, Rule},
     sched::{LinkId, Policy},
@@ -37,8 +37,8 @@ pub(crate) struct ProxyConfig {
     pub(crate) control_is_given: bool,
     /// Where what was learnt is kept; `None`: nowhere.
     pub(crate) state: Option<PathBuf>,
-    /// Which clients are served.
-    pub(crate) allow: Vec<IpNet>,
+    /// Which clients are served; `None`: this host, and private networks on devices that are no links.
+    pub(crate) allow: Option<Vec<IpNet>>,
     /// Most clients at a time; `None`: as many as there are descriptors for.
     pub(crate) max_connections: Option<u16>,
     /// A connection that moved nothing for this long is closed.
@@ -121,11 +121,9 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         None => Path::new(RUN_DIRECTORY).join("proxy.sock"),
     };
     let state = table.optional("state").as_ref().map(state).transpose()?;
-    let allow = match table.optional("allow") {
-        Some(value) => allow(&value)?,
-        None => private_networks(),
-    };
-    if let Some(net) = allow.iter().find(|net| net.prefix_len() == 0)
+    let allow = table.optional("allow").as_ref().map(allow).transpose()?;
+    let widest = allow.iter().flatten().find(|net| net.prefix_len() == 0);
+    if let Some(net) = widest
         && !listen.ip().is_loopback()
     {
         notes.push(Note {

@@ -19,7 +19,13 @@ use pleach_linux::{
 };
 use tokio::{net::TcpStream, sync::Notify};
 
-use super::{apps::Apps, cgroup::Bound, report::Learnt, resolve::Resolver, settings::Settings};
+use super::{
+    apps::Apps,
+    cgroup::Bound,
+    report::Learnt,
+    resolve::Resolver,
+    settings::{Settings, private_networks},
+};
 use crate::{
     estimate::{application::Demand, link::TcpSample},
     handshake::Protocol,
@@ -184,7 +190,11 @@ impl Hub {
     /// A place for a client at `ip`, if it is allowed and there is room.
     pub(crate) fn admit(self: &Rc<Self>, ip: IpAddr) -> Option<Place> {
         let ip = ip.to_canonical();
-        if !self.settings.allow.iter().any(|net| net.contains(&ip)) {
+        let is_allowed = match &self.settings.allow {
+            Some(nets) => nets.iter().any(|net| net.contains(&ip)),
+            None => private_networks().iter().any(|net| net.contains(&ip)) && self.is_inside(ip),
+        };
+        if !is_allowed {
             self.count_drop("client-not-allowed");
             return None;
         }
@@ -217,6 +227,12 @@ impl Hub {
         };
         self.own.borrow().contains(&ip)
             || self.locals.borrow().iter().any(|net| net.contains(&ip)) && !on_link()
+    }
+
+    /// Whether `ip` is this host, or beside it on a device that is no link: who shares a link's network with this host is
+    /// as much a stranger as all behind it, however private the address.
+    fn is_inside(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.is_local(ip)
     }
 
     /// Whether a client at `from` may reach `to`. What listens on this host may trust whoever reaches it from here, and

@@ -189,10 +189,11 @@ pub(super) fn report(hub: &Hub) -> Report {
             .link
             .get()
             .map(|link| placer.links()[link.0].settings.name.clone()),
-        why: live
-            .why
-            .get()
-            .map_or("local".to_owned(), |why| why.to_string()),
+        why: match (live.stripe.borrow().as_deref(), live.why.get()) {
+            (Some(stripe), _) => stripe.striping.name().to_owned(),
+            (None, Some(why)) => why.to_string(),
+            (None, None) => "local".to_owned(),
+        },
         rate: live.rate.get(),
         tx_bytes: live.up.get(),
         rx_bytes: live.down.get(),

@@ -18,8 +18,8 @@ use crate::stripe::sched::Striping;
 pub struct Settings {
     /// Where clients come to.
     pub listen: SocketAddr,
-    /// Which clients are served.
-    pub allow: Vec<IpNet>,
+    /// Which clients are served; `None`: this host, and private networks, but for what is on a link's side.
+    pub allow: Option<Vec<IpNet>>,
     /// Most clients at a time; the next is closed at once.
     pub max_connections: usize,
     /// A connection that moved nothing for this long is closed.
@@ -87,9 +87,8 @@ pub struct LinkConfig {
     pub source: Vec<IpAddr>,
 }
 
-/// Who is served unless the user says otherwise: this host, and networks that are private.
-#[must_use]
-pub fn private_networks() -> Vec<IpNet> {
+/// Networks that are private, this host's own among them.
+pub(super) fn private_networks() -> Vec<IpNet> {
     let texts = [
         "127.0.0.0/8",
         "::1/128",
