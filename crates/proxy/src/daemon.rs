@@ -78,7 +78,14 @@ impl Daemon {
             Transparency::Off | Transparency::Redirect => None,
         };
         let asked = settings.stripe.as_ref().and_then(|stripe| stripe.listen);
-        let peers = asked.map(|address| listen(address, false)).transpose()?;
+        let peers = asked
+            .map(|address| {
+                let name = |error: io::Error| {
+                    io::Error::new(error.kind(), format!("[peer] listen {address}: {error}"))
+                };
+                listen(address, false).map_err(name)
+            })
+            .transpose()?;
         let hub = Rc::new(Hub::new(settings));
         Ok(Self {
             hub,

@@ -255,7 +255,10 @@ fn striping(value: &Value<'_>) -> Result<Striping, ConfigError> {
 
 fn known_peers(root: &Table<'_>) -> Result<Vec<KnownPeer>, ConfigError> {
     let mut known: Vec<KnownPeer> = Vec::new();
-    for table in root.tables("known_peer", &["name", "public_key"])? {
+    for table in root.tables(
+        "known_peer",
+        &["name", "public_key", "endpoint", "networks"],
+    )? {
         if known.len() == MAX_KNOWN {
             return Err(ConfigError::new(
                 table.place(),
@@ -277,7 +280,26 @@ fn known_peers(root: &Table<'_>) -> Result<Vec<KnownPeer>, ConfigError> {
         if known.iter().any(|other| other.public_key == public_key) {
             return Err(key_value.wrong("used twice", "name every peer once"));
         }
-        known.push(KnownPeer { name, public_key });
+        let endpoint = table.optional("endpoint");
+        let networks = table.optional("networks");
+        let serves = match (&endpoint, &networks) {
+            (Some(endpoint), Some(networks)) => {
+                Some((network::endpoint(endpoint)?, allow(networks)?))
+            }
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err(table.wrong(
+                    "endpoint",
+                    "endpoint and networks belong together",
+                    "write both: where the peer answers, and which networks it takes connections to; or neither",
+                ));
+            }
+        };
+        known.push(KnownPeer {
+            name,
+            public_key,
+            serves,
+        });
     }
     Ok(known)
 }

@@ -870,11 +870,15 @@ fn striping_needs_keys_and_says_so() {
     for (peers, expected) in [
         (format!("{other}{third}"), "[[known_peer]] name: used twice"),
         (
+            format!("{other}networks = [\"10.0.0.0/8\"]\n"),
+            "endpoint and networks belong together",
+        ),
+        (
             format!("{other}{again}"),
             "[[known_peer]] public_key: used twice",
         ),
     ] {
-        let error = with(&format!("{listen}\n{key}\n{peers}")).expect_err("twice");
+        let error = with(&format!("{listen}\n{key}\n{peers}")).expect_err("wrong");
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

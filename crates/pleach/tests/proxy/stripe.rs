@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     thread,
     time::Duration,
 };
@@ -153,6 +153,44 @@ fn who_is_not_known_gets_plain_connections() {
         world.client().run(|| download(&proxy)).expect("downloads");
     }
     peer.until_clean(before);
+}
+
+#[test]
+fn a_peer_takes_connections_to_its_network_if_both_ends_say_so() {
+    const ROUTER: &str = "10.99.0.1";
+    let Some(world) = World::new() else { return };
+    let listener = world
+        .topology
+        .gateway
+        .run(|| Ok(TcpListener::bind((ROUTER, ECHO_PORT))?))
+        .expect("server");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"router");
+        }
+    });
+    let (ours, theirs) = (key_pair(), key_pair());
+    let told = format!("endpoint = \"{SERVER}:{PEER_PORT}\"\nnetworks = [\"{ROUTER}/32\"]\n");
+    for (allow, is_striped) in [("", false), ("allow = [\"10.99.0.1/32\"]\n", true)] {
+        let peer = world.peer("osia", &format!("{allow}{}", trust(&theirs.0, &ours.1)));
+        let known = format!("[peer]\n{}{told}", trust(&ours.0, &theirs.1));
+        let mut proxy = world.proxy("", &known);
+        world
+            .client()
+            .run(|| {
+                let (mut stream, reply) = client::socks5(1, &client::v4(ROUTER), ECHO_PORT)?;
+                assert_eq!(reply[1], 0);
+                stream.read_exact(&mut [0; 6])?;
+                let status = proxy.status().expect("it runs");
+                let striped = &status["connections"][0]["striped"];
+                assert_eq!(striped.is_object(), is_striped, "{status}");
+                Ok(())
+            })
+            .expect("inside");
+        let refused = peer.status().expect("it runs")["drops"]["peer-refused"].is_u64();
+        assert_eq!(refused, !is_striped);
+        proxy.stop();
+    }
 }
 
 #[test]

@@ -110,7 +110,8 @@ impl World {
 
     /// Starts a proxy on the server's host that answers others on [`PEER_PORT`]; `peer` is added to `[peer]` and after it.
     pub(crate) fn peer(&self, striping: &str, peer: &str) -> Proxy {
-        let path = |extension: &str| self.dir.path().join(format!("peer.{extension}"));
+        let number = fs::read_dir(self.dir.path()).expect("directory").count();
+        let path = |extension: &str| self.dir.path().join(format!("peer{number}.{extension}"));
         let (file, control, log) = (path("toml"), path("sock"), path("log"));
         let text = format!(
             "mode = \"proxy\"\n[proxy]\nlisten = \"{PROXY}\"\ncontrol = \"{}\"\nstriping = \"{striping}\"\n\

@@ -68,11 +68,11 @@ impl Drop for StripePlace {
 
 type Dialing = Pin<Box<dyn Future<Output = (LinkId, io::Result<Shaken>)>>>;
 
-/// A striped connection to `ip`, as far as the end that asked keeps it: dials lanes. Its drop ends them.
+/// A striped connection, as far as the end that asked keeps it: dials lanes. Its drop ends them.
 pub(crate) struct Keeper {
     hub: Rc<Hub>,
     pub(crate) stripe: Rc<Stripe>,
-    ip: IpAddr,
+    to: SocketAddr,
     peer: usize,
     token: Token,
     next_lane: u16,
@@ -99,17 +99,14 @@ pub(crate) async fn open(
 ) -> Option<Keeper> {
     let settings = hub.settings.stripe.as_ref()?;
     // A rule says which link; without links there is nothing to stripe over.
-    if settings.ask_port == 0 || live.is_tied() || links.is_empty() {
+    if live.is_tied() || links.is_empty() {
         return None;
     }
-    let now = clock::now();
-    let known = |ip: &IpAddr| match hub.places.borrow().answer(now, *ip) {
-        Some(Answer::Peer(peer)) => Some((*ip, peer)),
-        Some(Answer::Asked | Answer::Nobody) | None => None,
-    };
-    let Some((ip, peer)) = addresses.iter().find_map(known) else {
-        let is_unknown = |ip: &&IpAddr| hub.places.borrow().answer(now, **ip).is_none();
-        if let Some(ip) = addresses.first().filter(is_unknown) {
+    let Some(Way { peer, to, target }) = addresses.iter().find_map(|ip| way(hub, settings, *ip))
+    else {
+        let is_unknown = |ip: &&IpAddr| hub.places.borrow().answer(clock::now(), **ip).is_none();
+        let first = addresses.first().filter(|_| settings.ask_port > 0);
+        if let Some(ip) = first.filter(is_unknown) {
             ask(hub, links[0], *ip);
         }
         return None;
@@ -117,7 +114,7 @@ pub(crate) async fn open(
     let mut keeper = Keeper {
         hub: Rc::clone(hub),
         stripe: Stripe::new(settings.known[peer].name.clone(), settings.striping),
-        ip,
+        to,
         peer,
         token: handshake::split(clock::entropy().ok()?)[0],
         next_lane: 0,
@@ -126,27 +123,62 @@ pub(crate) async fn open(
         failed: BTreeMap::new(),
         _place: StripePlace::take(hub, settings)?,
     };
-    match time::timeout(OPEN_PATIENCE, keeper.open(port)).await {
+    match time::timeout(OPEN_PATIENCE, keeper.open(Wanted { ip: target, port })).await {
         Ok(Ok(None)) => return Some(keeper),
         Ok(Ok(Some(Refusal::Busy | Refusal::Unreachable))) => {}
-        Ok(Ok(Some(Refusal::NotAllowed))) => {
-            hub.places.borrow_mut().note(now, ip, Answer::Nobody);
-        }
-        Ok(Err(error)) => {
-            tracing::debug!(%ip, %error, "no peer any more");
-            hub.places.borrow_mut().note(now, ip, Answer::Nobody);
-        }
-        Err(_) => {
-            tracing::debug!(%ip, "the peer does not answer any more");
-            hub.places.borrow_mut().note(now, ip, Answer::Nobody);
-        }
+        Ok(Ok(Some(Refusal::NotAllowed))) => not_there(hub, to, "it does not allow it"),
+        Ok(Err(error)) => not_there(hub, to, &error.to_string()),
+        Err(_) => not_there(hub, to, "it does not answer"),
     }
     None
 }
 
+/// How a peer takes connections on.
+struct Way {
+    peer: usize,
+    /// Where it answers.
+    to: SocketAddr,
+    /// What to ask it for; `None`: its own host.
+    target: Option<IpAddr>,
+}
+
+/// The way to `ip` through a peer, if one is known.
+fn way(hub: &Hub, settings: &StripeSettings, ip: IpAddr) -> Option<Way> {
+    let places = hub.places.borrow();
+    let now = clock::now();
+    if let Some(Answer::Peer(peer)) = places.answer(now, ip)
+        && settings.ask_port > 0
+    {
+        return Some(Way {
+            peer,
+            to: SocketAddr::new(ip, settings.ask_port),
+            target: None,
+        });
+    }
+    let mut known = settings.known.iter().enumerate();
+    known.find_map(|(peer, known)| {
+        let (to, networks) = known.serves.as_ref()?;
+        let is_gone = places.answer(now, to.ip()) == Some(Answer::Nobody);
+        let serves = networks.iter().any(|net| net.contains(&ip));
+        (serves && !is_gone).then_some(Way {
+            peer,
+            to: *to,
+            target: Some(ip),
+        })
+    })
+}
+
+/// A peer that was to be at `to` is of no use.
+fn not_there(hub: &Hub, to: SocketAddr, why: &str) {
+    tracing::debug!(%to, "no peer any more: {why}");
+    hub.places
+        .borrow_mut()
+        .note(clock::now(), to.ip(), Answer::Nobody);
+}
+
 impl Keeper {
     /// Dials all links and asks over the first that gets there. `None`: it is open.
-    async fn open(&mut self, port: u16) -> io::Result<Option<Refusal>> {
+    async fn open(&mut self, wanted: Wanted) -> io::Result<Option<Refusal>> {
         self.dial();
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         while let Some((link, dialled)) = self.dialing.next().await {
@@ -164,7 +196,7 @@ impl Keeper {
                 token: self.token,
                 lane,
                 link: name.clone(),
-                wanted: Wanted { ip: None, port },
+                wanted,
             };
             shaken.send(&open).await?;
             let answer = shaken.receive().await?;
@@ -232,7 +264,7 @@ impl Keeper {
 
     /// Ends the lanes of links that lead there no more.
     fn drop_lanes(&self) {
-        let usable = lane_links(&self.hub, self.ip);
+        let usable = lane_links(&self.hub, self.to.ip());
         for lane in self.stripe.lanes() {
             if lane.link.is_none_or(|link| !usable.contains(&link)) {
                 self.stripe.end_lane(lane.id, "its link is down");
@@ -252,7 +284,7 @@ impl Keeper {
             lanes.any(|lane| lane.rx_bytes.get() > 0)
         };
         self.failed.retain(|link, _| !works(*link));
-        for link in lane_links(&self.hub, self.ip) {
+        for link in lane_links(&self.hub, self.to.ip()) {
             let is_there = lanes.iter().any(|lane| lane.link == Some(link));
             let may_try = self.failed.get(&link).is_none_or(|(at, _)| *at <= now);
             let is_full = lanes.len() + self.busy.len() >= MAX_LANES;
@@ -260,9 +292,9 @@ impl Keeper {
                 continue;
             }
             self.busy.push(link);
-            let (hub, ip, peer) = (Rc::clone(&self.hub), self.ip, self.peer);
+            let (hub, to, peer) = (Rc::clone(&self.hub), self.to, self.peer);
             self.dialing.push(Box::pin(async move {
-                let dialled = time::timeout(LANE_PATIENCE, dial(&hub, link, ip, peer)).await;
+                let dialled = time::timeout(LANE_PATIENCE, dial(&hub, link, to, peer)).await;
                 (
                     link,
                     dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
@@ -308,11 +340,11 @@ fn lane_links(hub: &Hub, ip: IpAddr) -> Vec<LinkId> {
         .collect()
 }
 
-async fn dial(hub: &Hub, link: LinkId, ip: IpAddr, peer: usize) -> io::Result<Shaken> {
+async fn dial(hub: &Hub, link: LinkId, to: SocketAddr, peer: usize) -> io::Result<Shaken> {
     let settings = hub.settings.stripe.as_ref();
     let settings = settings.ok_or(io::ErrorKind::Unsupported)?;
     let known = settings.known.get(peer).ok_or(io::ErrorKind::NotFound)?;
-    let stream = connect_to(hub, link, SocketAddr::new(ip, settings.ask_port)).await?;
+    let stream = connect_to(hub, link, to).await?;
     handshake::ask(stream, &settings.keys, &known.public_key).await
 }
 

@@ -62,6 +62,8 @@ pub struct KnownPeer {
     pub name: String,
     /// Its public key.
     pub public_key: [u8; 32],
+    /// Where it answers for hosts other than its own, and which; both or none.
+    pub serves: Option<(SocketAddr, Vec<IpNet>)>,
 }
 
 /// How programs that know no proxy are served.
