@@ -2,7 +2,7 @@
 //!
 //! On a lane go, in this order: a reset; word of lanes that died here; an acknowledgement if one is due; a chunk.
 //! Acknowledgements go on every lane, each time the whole state, so that it does not matter which of them get there:
-//! at most one each [`ACK_INTERVAL`] on a lane, at once after an eighth of the window or when everything is over.
+//! at most one each `ACK_INTERVAL` on a lane, at once after an eighth of the window or when everything is over.
 
 use core::time::Duration;
 use std::sync::Arc;

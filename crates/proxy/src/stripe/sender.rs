@@ -3,7 +3,7 @@
 //!
 //! A chunk is *pending* (cut, not assigned), *staged* (waits for its lane), *sent*, and forgotten when the peer counts it
 //! among those that came on its lane, or delivered everything before its end. A lane that has sent chunks and on which TCP
-//! makes no progress for [`patience`] is *suspect*: what it had is sent on others, and it gets nothing new until it moves
+//! makes no progress for `patience` is *suspect*: what it had is sent on others, and it gets nothing new until it moves
 //! again. That costs duplicates if it was only slow, which the receiver drops.
 //!
 //! Bounds: [`MAX_PENDING`] bytes pending; chunks not delivered lie within the peer's credit, and are at most
