@@ -11,7 +11,7 @@
 //! | `hub` | what all tasks share; windows, idle limits |
 //! | `links` | devices of the host → where links lead |
 //! | `client` | one client, from its first byte on |
-//! | `peers` | other pleaches: asking, striping, answering |
+//! | `peers`, `answering` | other pleaches: asking and striping; answering |
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
 //! | `apps` | connections → programs |
@@ -19,6 +19,7 @@
 //! | [`cgroup`] | programs' own sockets, bound to links by the kernel |
 //! | [`report`] | the state for `pleach status` |
 
+mod answering;
 mod apps;
 pub mod cgroup;
 pub(crate) mod client;
@@ -165,7 +166,7 @@ impl Daemon {
             match peers.accept().await {
                 Ok((stream, from)) => {
                     let hub = Rc::clone(&self.hub);
-                    spawn_local(async move { peers::serve(&hub, stream, from).await });
+                    spawn_local(async move { answering::serve(&hub, stream, from).await });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "connection not accepted");
