@@ -23,6 +23,12 @@ pub struct TcpInfo {
     pub segments: u32,
     /// Rate at which data was acknowledged lately, in bytes per second.
     pub delivery_rate: u64,
+    /// Bytes acknowledged since the beginning.
+    pub acked_bytes: u64,
+    /// What may be under way at a time.
+    pub congestion_window_bytes: u64,
+    /// Bytes that wait to be sent for the first time.
+    pub unsent_bytes: u32,
 }
 
 /// Asks the kernel about the TCP socket `fd`.
@@ -56,15 +62,23 @@ pub(crate) fn parse(buffer: &[u8]) -> TcpInfo {
             .and_then(|rest| rest.first_chunk::<4>());
         bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
     };
-    let delivery_rate = buffer.get(160..).and_then(|rest| rest.first_chunk::<8>());
+    let long = |offset: usize| {
+        let bytes = buffer
+            .get(offset..)
+            .and_then(|rest| rest.first_chunk::<8>());
+        bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    };
     TcpInfo {
         rtt: Duration::from_micros(word(68).into()),
-        min_rtt: Duration::from_micros(word(148).into()),
         timeouts: buffer.get(2).copied().unwrap_or(0),
         unacked: word(24),
         retransmitted: word(100),
         segments: word(136),
-        delivery_rate: delivery_rate.map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
+        delivery_rate: long(160),
+        min_rtt: Duration::from_micros(word(148).into()),
+        acked_bytes: long(120),
+        congestion_window_bytes: u64::from(word(80)) * u64::from(word(16)),
+        unsent_bytes: word(144),
     }
 }
 
@@ -89,6 +103,11 @@ mod tests {
         assert!(info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1));
         assert!(info.segments >= 2, "{info:?}");
         assert_eq!((info.retransmitted, info.timeouts), (0, 0));
+        // The SYN counts as one byte.
+        assert!((1000..=1001).contains(&info.acked_bytes), "{info:?}");
+        assert!(info.min_rtt > Duration::ZERO && info.min_rtt <= info.rtt * 4);
+        assert_eq!(info.unsent_bytes, 0);
+        assert!(info.congestion_window_bytes >= 1000, "{info:?}");
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
         assert!(super::info(&udp).is_err());
     }

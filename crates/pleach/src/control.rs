@@ -170,6 +170,45 @@ pub(crate) struct ConnectionStatus {
     pub(crate) tx_bytes: u64,
     /// Bytes from the server.
     pub(crate) rx_bytes: u64,
+    /// If it goes over several links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) striped: Option<StripedStatus>,
+}
+
+/// What there is to say of a striped connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StripedStatus {
+    /// Name of the other end.
+    pub(crate) peer: String,
+    /// Scheduler of what this end sends.
+    pub(crate) striping: String,
+    /// Its links.
+    pub(crate) links: Vec<LaneStatus>,
+    /// The reorder buffer: bytes received that wait for earlier ones, now.
+    pub(crate) held_bytes: u64,
+    /// At most so far.
+    pub(crate) most_held_bytes: u64,
+    /// Bytes taken and not sent yet.
+    pub(crate) waiting_bytes: u64,
+    /// Bytes sent more than once.
+    pub(crate) repeated_bytes: u64,
+}
+
+/// A link of a striped connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LaneStatus {
+    /// Its name, at the end that has it.
+    pub(crate) link: String,
+    /// `up`, or `suspect`: what was sent on it is overdue.
+    pub(crate) state: LinkState,
+    /// Round trip in milliseconds; 0 before the first sample.
+    pub(crate) rtt_ms: f64,
+    /// What it carries from this end, in 10^6 bit/s.
+    pub(crate) rate_mbps: f64,
+    /// Bytes of frames sent on it.
+    pub(crate) tx_bytes: u64,
+    /// Bytes of frames received on it.
+    pub(crate) rx_bytes: u64,
 }
 
 /// Whether a link carries packets.

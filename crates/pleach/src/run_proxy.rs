@@ -8,12 +8,16 @@ mod store;
 use std::{io, time::Duration};
 
 use anyhow::Context as _;
+use pleach_core::session::handshake::StaticKeys;
 use pleach_linux::{
     poll::{Signals, Waker},
     readiness::Readiness,
     state::DEFAULT_STATE_DIR,
 };
-use pleach_proxy::daemon::{Daemon, Settings, report};
+use pleach_proxy::{
+    daemon::{Daemon, Settings, StripeSettings, report},
+    stripe::MAX_LANES,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use store::Store;
 use tokio::{task::LocalSet, time};
@@ -21,7 +25,8 @@ use tokio::{task::LocalSet, time};
 use crate::{
     config::ProxyConfig,
     control::{
-        ConnectionStatus, ControlRequest, LinkState, LinkStatus, SchedulerStatus, StatusReport,
+        ConnectionStatus, ControlRequest, LaneStatus, LinkState, LinkStatus, SchedulerStatus,
+        StatusReport, StripedStatus,
         server::{ControlServer, StartError},
     },
 };
@@ -147,6 +152,16 @@ fn settings(config: &ProxyConfig) -> Settings {
         idle: config.idle,
         placer: config.placer.clone(),
         links: config.links.clone(),
+        stripe: config.stripe.as_ref().map(|stripe| StripeSettings {
+            keys: StaticKeys::from_private(*stripe.private_key.expose()).into(),
+            known: stripe.known.clone(),
+            striping: stripe.striping,
+            ask_port: stripe.ask_port,
+            listen: stripe.listen,
+            allow: stripe.allow.clone(),
+            // A lane is a descriptor, too.
+            max: (max_connections / MAX_LANES).clamp(1, MAX_STRIPED),
+        }),
         transparent: config.transparent.clone(),
         state_dir: DEFAULT_STATE_DIR.into(),
     }
@@ -188,6 +203,7 @@ fn status(report: &report::Report, name: &str) -> StatusReport {
             rate_mbps: connection.rate.as_mbps(),
             tx_bytes: connection.tx_bytes,
             rx_bytes: connection.rx_bytes,
+            striped: connection.striped.as_ref().map(striped),
         });
     let drops = report.drops.iter();
     let bound = |link: &report::LinkReport| Some((link.name.clone(), link.bound?));
@@ -211,6 +227,30 @@ fn status(report: &report::Report, name: &str) -> StatusReport {
             .map(|(reason, count)| ((*reason).to_owned(), *count))
             .collect(),
         ..StatusReport::default()
+    }
+}
+
+fn striped(report: &report::StripedReport) -> StripedStatus {
+    let lane = |lane: &report::LaneReport| LaneStatus {
+        link: lane.link.clone(),
+        state: if lane.is_suspect {
+            LinkState::Suspect
+        } else {
+            LinkState::Up
+        },
+        rtt_ms: (lane.rtt.as_secs_f64() * 1e6).round() / 1e3,
+        rate_mbps: lane.rate.as_mbps(),
+        tx_bytes: lane.tx_bytes,
+        rx_bytes: lane.rx_bytes,
+    };
+    StripedStatus {
+        peer: report.peer.clone(),
+        striping: report.striping.to_owned(),
+        links: report.lanes.iter().map(lane).collect(),
+        held_bytes: report.held_bytes,
+        most_held_bytes: report.most_held_bytes,
+        waiting_bytes: report.waiting_bytes,
+        repeated_bytes: report.repeated_bytes,
     }
 }
 
@@ -243,3 +283,5 @@ const BLOCKING_THREADS: usize = 16;
 /// For everything but clients.
 const RESERVED_DESCRIPTORS: u64 = 256;
 const MAX_CLIENTS: usize = 20_000;
+/// Each may hold 9 MiB at the worst.
+const MAX_STRIPED: usize = 128;

@@ -144,7 +144,11 @@ fn push_connections(text: &mut String, report: &StatusReport) {
         vec![
             printable(&connection.target),
             name(&connection.app),
-            name(&connection.link),
+            if connection.striped.is_some() {
+                "striped".to_owned()
+            } else {
+                name(&connection.link)
+            },
             connection.why.replace(char::is_control, ""),
             rate(connection.rate_mbps),
             bytes(connection.tx_bytes),
@@ -153,6 +157,41 @@ fn push_connections(text: &mut String, report: &StatusReport) {
     };
     rows.extend(connections.iter().take(MAX_SHOWN_CONNECTIONS).map(row));
     push_table(text, &rows);
+    push_striped(text, &connections);
+}
+
+/// What the connections that go over several links have on each.
+fn push_striped(text: &mut String, connections: &[&ConnectionStatus]) {
+    let header = [
+        "STRIPED", "PEER", "LINK", "STATE", "RTT", "RATE", "SENT", "RECEIVED", "HELD", "MOST",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for connection in connections.iter().take(MAX_SHOWN_CONNECTIONS) {
+        let Some(striped) = &connection.striped else {
+            continue;
+        };
+        for lane in &striped.links {
+            let state = match lane.state {
+                LinkState::Suspect => "suspect",
+                LinkState::Down | LinkState::Never | LinkState::Standby | LinkState::Up => "up",
+            };
+            rows.push(vec![
+                printable(&connection.target),
+                printable(&striped.peer),
+                printable(&lane.link),
+                state.to_owned(),
+                format!("{:.1} ms", lane.rtt_ms),
+                rate(lane.rate_mbps),
+                bytes(lane.tx_bytes),
+                bytes(lane.rx_bytes),
+                bytes(striped.held_bytes),
+                bytes(striped.most_held_bytes),
+            ]);
+        }
+    }
+    if rows.len() > 1 {
+        push_table(text, &rows);
+    }
 }
 
 /// `rows` of equal length in aligned columns.
@@ -241,7 +280,7 @@ const MAX_SHOWN_CONNECTIONS: usize = 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::ClientStatus;
+    use crate::control::{ClientStatus, LaneStatus, StripedStatus};
 
     fn link(name: &str, state: LinkState) -> LinkStatus {
         LinkStatus {
@@ -316,6 +355,53 @@ mod tests {
              home    dsl   eth1    up     -    -         0.0 %  0 B   0 B       1\n\
              home    lte   eth1    down   -    -         0.0 %  0 B   0 B       1\n\
              office  -     -       down   -    -         -      -     -         -\n"
+        );
+    }
+
+    #[test]
+    fn a_striped_connection_shows_its_links() {
+        let mut report = report("proxy");
+        report.links = vec![link("dsl", LinkState::Up)];
+        report.connection_count = Some(1);
+        let lane = |link: &str, state| LaneStatus {
+            link: link.to_owned(),
+            state,
+            rtt_ms: 20.0,
+            rate_mbps: 19.2,
+            tx_bytes: 0,
+            rx_bytes: 2 << 20,
+        };
+        report.connections = vec![ConnectionStatus {
+            client: "127.0.0.1:5".to_owned(),
+            app: None,
+            target: "192.0.2.1:80".to_owned(),
+            protocol: "socks5".to_owned(),
+            link: None,
+            why: "osia".to_owned(),
+            rate_mbps: 28.0,
+            tx_bytes: 100,
+            rx_bytes: 4 << 20,
+            striped: Some(StripedStatus {
+                peer: "server".to_owned(),
+                striping: "osia".to_owned(),
+                links: vec![lane("dsl", LinkState::Up), lane("lte", LinkState::Suspect)],
+                held_bytes: 9000,
+                most_held_bytes: 1 << 20,
+                waiting_bytes: 0,
+                repeated_bytes: 0,
+            }),
+        }];
+        let text = render(&report);
+        let lines: Vec<&str> = text.lines().rev().take(5).collect();
+        assert_eq!(
+            lines.into_iter().rev().collect::<Vec<_>>(),
+            [
+                "TARGET        APP  LINK     WHY   RATE         SENT   RECEIVED",
+                "192.0.2.1:80  -    striped  osia  28.0 Mbit/s  100 B  4.0 MiB",
+                "STRIPED       PEER    LINK  STATE    RTT      RATE         SENT  RECEIVED  HELD     MOST",
+                "192.0.2.1:80  server  dsl   up       20.0 ms  19.2 Mbit/s  0 B   2.0 MiB   8.8 KiB  1.0 MiB",
+                "192.0.2.1:80  server  lte   suspect  20.0 ms  19.2 Mbit/s  0 B   2.0 MiB   8.8 KiB  1.0 MiB",
+            ]
         );
     }
 

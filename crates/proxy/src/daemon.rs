@@ -11,6 +11,7 @@
 //! | `hub` | what all tasks share; windows, idle limits |
 //! | `links` | devices of the host → where links lead |
 //! | `client` | one client, from its first byte on |
+//! | `peers`, `answering` | other pleaches: asking and striping; answering |
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
 //! | `apps` | connections → programs |
@@ -18,12 +19,14 @@
 //! | [`cgroup`] | programs' own sockets, bound to links by the kernel |
 //! | [`report`] | the state for `pleach status` |
 
+mod answering;
 mod apps;
 pub mod cgroup;
 pub(crate) mod client;
 pub(crate) mod connect;
 pub(crate) mod hub;
 mod links;
+pub(crate) mod peers;
 pub mod report;
 mod resolve;
 pub mod settings;
@@ -43,7 +46,7 @@ use crate::placer::WINDOW;
 use cgroup::Cgroup;
 use hub::Hub;
 pub use report::Report;
-pub use settings::{LinkConfig, Settings, Transparency};
+pub use settings::{KnownPeer, LinkConfig, Settings, StripeSettings, Transparency};
 use transparent::Transparent;
 
 /// A proxy that listens.
@@ -51,6 +54,7 @@ use transparent::Transparent;
 pub struct Daemon {
     hub: Rc<Hub>,
     listener: TcpListener,
+    peers: Option<TcpListener>,
     transparent: Option<Transparent>,
     cgroup: Option<Cgroup>,
 }
@@ -74,10 +78,20 @@ impl Daemon {
             Transparency::Cgroup(path) => Some(Cgroup::start(path.as_deref())?),
             Transparency::Off | Transparency::Redirect => None,
         };
+        let asked = settings.stripe.as_ref().and_then(|stripe| stripe.listen);
+        let peers = asked
+            .map(|address| {
+                let name = |error: io::Error| {
+                    io::Error::new(error.kind(), format!("[peer] listen {address}: {error}"))
+                };
+                listen(address, false).map_err(name)
+            })
+            .transpose()?;
         let hub = Rc::new(Hub::new(settings));
         Ok(Self {
             hub,
             listener,
+            peers,
             transparent,
             cgroup,
         })
@@ -98,6 +112,7 @@ impl Daemon {
     pub async fn run(&self) -> io::Result<()> {
         tokio::try_join!(
             self.accept(),
+            self.accept_peers(),
             self.accept_redirected(),
             self.follow_links(),
             self.close_windows()
@@ -136,6 +151,24 @@ impl Daemon {
                 }
                 Err(error) => {
                     // Out of descriptors or memory: give others time to return some.
+                    tracing::warn!(%error, "connection not accepted");
+                    time::sleep(BREATHER).await;
+                }
+            }
+        }
+    }
+
+    async fn accept_peers(&self) -> io::Result<()> {
+        let Some(peers) = &self.peers else {
+            return Ok(());
+        };
+        loop {
+            match peers.accept().await {
+                Ok((stream, from)) => {
+                    let hub = Rc::clone(&self.hub);
+                    spawn_local(async move { answering::serve(&hub, stream, from).await });
+                }
+                Err(error) => {
                     tracing::warn!(%error, "connection not accepted");
                     time::sleep(BREATHER).await;
                 }

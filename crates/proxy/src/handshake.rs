@@ -36,6 +36,8 @@ pub enum Protocol {
     Socks4,
     /// SOCKS5.
     Socks5,
+    /// Another pleach asked, over several links.
+    Striped,
     /// Nothing: the kernel redirected the connection here.
     Transparent,
 }
@@ -185,7 +187,7 @@ impl Protocol {
             Self::HttpConnect => b"HTTP/1.1 200 Connection established\r\n\r\n".to_vec(),
             Self::Socks4 => socks4::reply(true).to_vec(),
             Self::Socks5 => socks5::reply(socks5::SUCCEEDED, bound),
-            Self::HttpRequest | Self::Transparent => Vec::new(),
+            Self::HttpRequest | Self::Striped | Self::Transparent => Vec::new(),
         }
     }
 
@@ -198,7 +200,7 @@ impl Protocol {
             }
             Self::Socks4 => socks4::reply(false).to_vec(),
             Self::Socks5 => socks5::reply(socks5::code_of(failure), socks5::NOWHERE),
-            Self::Transparent => Vec::new(),
+            Self::Striped | Self::Transparent => Vec::new(),
         }
     }
 
@@ -210,6 +212,7 @@ impl Protocol {
             Self::HttpRequest => "http",
             Self::Socks4 => "socks4",
             Self::Socks5 => "socks5",
+            Self::Striped => "striped",
             Self::Transparent => "transparent",
         }
     }

@@ -12,6 +12,7 @@
 //! | [`sched`] | which link a connection takes: the paper's schedulers | no |
 //! | [`rules`], [`sticky`] | what the user says; sites that tie a login to an address | no |
 //! | [`estimate`] | what links carry and what applications ask for | no |
+//! | [`stripe`] | one connection over several links, to another pleach | no |
 //! | [`placer`] | joins these: the one thing the daemon, and a simulator, talk to | no |
 //! | [`daemon`] | sockets, names, processes, the running proxy | yes |
 //! | [`relay`] | moving bytes, a module for each mode | yes |
@@ -31,4 +32,5 @@ pub mod relay;
 pub mod rules;
 pub mod sched;
 pub mod sticky;
+pub mod stripe;
 pub mod target;

@@ -102,6 +102,8 @@ struct Connection {
     progress_at: Instant,
     /// Whether the last window moved something up, down.
     was_active: (bool, bool),
+    /// Over several links: what it moves is booked by [`Placer::observe_lane`], and it loads none of them in particular.
+    is_striped: bool,
 }
 
 impl Placer {
@@ -161,7 +163,7 @@ impl Placer {
     #[must_use]
     pub fn connection_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.links.len()];
-        for connection in self.connections.values() {
+        for connection in self.connections.values().filter(|one| !one.is_striped) {
             counts[connection.link.0] += 1;
         }
         counts
@@ -185,6 +187,7 @@ impl Placer {
             moved: Demand { up: 0, down: 0 },
             progress_at: now,
             was_active: (false, false),
+            is_striped: false,
         };
         self.connections.insert(id, connection);
         self.note_site(now, id);
@@ -207,6 +210,34 @@ impl Placer {
             {
                 failed.suspect_until = Some(now + SUSPICION);
             }
+        }
+    }
+
+    /// Notes that connection `id` goes over several links.
+    pub fn stripe(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.is_striped = true;
+        }
+    }
+
+    /// Notes what a striped connection has moved over `link` since it was last asked.
+    pub fn observe_lane(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        moved: Demand,
+        client_limited: bool,
+    ) {
+        if let Some(link) = self.links.get_mut(link.0) {
+            link.tx_bytes += moved.up;
+            link.rx_bytes += moved.down;
+            if moved.down > 0 {
+                link.heard_at = Some(now);
+            }
+            link.up.bytes += moved.up;
+            link.down.bytes += moved.down;
+            link.up.bulk += u32::from(moved.up >= BULK_BYTES);
+            link.down.bulk += u32::from(moved.down >= BULK_BYTES && !client_limited);
         }
     }
 
@@ -241,6 +272,9 @@ impl Placer {
         connection.moved = moved;
         if up + down > 0 {
             connection.progress_at = now;
+        }
+        if connection.is_striped {
+            return;
         }
         let (was_up, was_down) = connection.was_active;
         connection.was_active = (up >= BULK_BYTES, down >= BULK_BYTES);
@@ -439,7 +473,7 @@ impl Placer {
     fn views(&self, now: Instant, ids: &[LinkId], expected: Demand) -> Vec<LinkView> {
         let demand = expected.total().get();
         let mut loads = vec![(0_u64, 0_u64); self.links.len()];
-        for connection in self.connections.values() {
+        for connection in self.connections.values().filter(|one| !one.is_striped) {
             let left = remaining(now, connection);
             let (load, sharing) = &mut loads[connection.link.0];
             *load = load.saturating_add(left);

@@ -58,6 +58,14 @@ pub(super) fn set_mac1(receiver_public: &[u8; 32], datagram: &mut [u8]) {
     datagram[at..at + MAC_LEN].copy_from_slice(&mac);
 }
 
+/// By what those who know `public` recognise its owner, and nobody else does: the owner sends it with a fresh `nonce`.
+/// It proves nothing; a handshake does.
+#[must_use]
+pub fn recognition(public: &[u8; 32], nonce: &[u8; 16]) -> [u8; 16] {
+    let key = mac256(&LABEL_KEY, &[b"greeting", public]);
+    mac128(&key, &[nonce])
+}
+
 /// The responder's side: checks macs, makes cookies.
 pub struct CookieJar {
     local_public: [u8; 32],

@@ -8,19 +8,21 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_proxy::{
-    daemon::{LinkConfig, Transparency, cgroup, settings::private_networks},
+    daemon::{KnownPeer, LinkConfig, Transparency, cgroup},
     placer::{self, LinkSettings, PlacerConfig},
     rules::{Destination, Rule},
     sched::{LinkId, Policy},
     sticky::Stickiness,
+    stripe::sched::Striping,
 };
 
 use super::{
-    Cost, network, peers,
+    Cost, network, peers, secret,
     source::{ConfigError, Note, Place},
     table::{Table, Value},
     tunnel::{self, RUN_DIRECTORY},
 };
+use crate::keys::{self, SecretKey};
 
 /// A proxy.
 #[derive(Clone, Debug)]
@@ -35,8 +37,8 @@ pub(crate) struct ProxyConfig {
     pub(crate) control_is_given: bool,
     /// Where what was learnt is kept; `None`: nowhere.
     pub(crate) state: Option<PathBuf>,
-    /// Which clients are served.
-    pub(crate) allow: Vec<IpNet>,
+    /// Which clients are served; `None`: this host, and private networks on devices that are no links.
+    pub(crate) allow: Option<Vec<IpNet>>,
     /// Most clients at a time; `None`: as many as there are descriptors for.
     pub(crate) max_connections: Option<u16>,
     /// A connection that moved nothing for this long is closed.
@@ -45,6 +47,25 @@ pub(crate) struct ProxyConfig {
     pub(crate) placer: PlacerConfig,
     /// The links; empty: every interface with a default route.
     pub(crate) links: Vec<LinkConfig>,
+    /// Striping of connections to other pleaches; `None`: this one has no key.
+    pub(crate) stripe: Option<StripeConfig>,
+}
+
+/// How connections to other pleaches are striped, and who may ask this one.
+#[derive(Clone, Debug)]
+pub(crate) struct StripeConfig {
+    /// This end's key.
+    pub(crate) private_key: SecretKey,
+    /// Whom to trust.
+    pub(crate) known: Vec<KnownPeer>,
+    /// Which lane a chunk takes.
+    pub(crate) striping: Striping,
+    /// Where others answer; 0: nobody is asked.
+    pub(crate) ask_port: u16,
+    /// Where this one answers.
+    pub(crate) listen: Option<SocketAddr>,
+    /// Where others may go beside this host's own addresses.
+    pub(crate) allow: Vec<IpNet>,
 }
 
 /// A proxy's configuration with what is needed to talk about it.
@@ -65,7 +86,7 @@ pub(crate) struct LoadedProxy {
 /// # Errors
 /// The first mistake in it.
 pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
-    root.allow(&["mode", "proxy", "peer", "link", "rule"])?;
+    root.allow(&["mode", "proxy", "peer", "known_peer", "link", "rule"])?;
     let table = root.table(
         "proxy",
         &[
@@ -87,7 +108,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     let mut notes = Vec::new();
     let listen_value = table.required("listen", "listen = \"127.0.0.1:1080\"")?;
     let listen = network::listen(&listen_value)?;
-    striping(root, &table, &mut notes)?;
+    let stripe = stripe(root, &table, &mut notes)?;
     let transparent = transparent(&table)?;
     let policy = table
         .optional("scheduler")
@@ -100,11 +121,9 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         None => Path::new(RUN_DIRECTORY).join("proxy.sock"),
     };
     let state = table.optional("state").as_ref().map(state).transpose()?;
-    let allow = match table.optional("allow") {
-        Some(value) => allow(&value)?,
-        None => private_networks(),
-    };
-    if let Some(net) = allow.iter().find(|net| net.prefix_len() == 0)
+    let allow = table.optional("allow").as_ref().map(allow).transpose()?;
+    let widest = allow.iter().flatten().find(|net| net.prefix_len() == 0);
+    if let Some(net) = widest
         && !listen.ip().is_loopback()
     {
         notes.push(Note {
@@ -148,6 +167,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
                 rules,
             },
             links,
+            stripe,
         },
         notes,
         listen_place: listen_value.place(),
@@ -155,42 +175,133 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     })
 }
 
-/// Checks what is about striping, and says that it has no effect yet: connections take one link each, as they do with
-/// any server that is no pleach.
-fn striping(root: &Table<'_>, table: &Table<'_>, notes: &mut Vec<Note>) -> Result<(), ConfigError> {
-    let mut warn = |value: &Value<'_>, what: &str| {
+/// What is about striping: `striping` and `peer_port`, `[peer]`, `[[known_peer]]`.
+fn stripe(
+    root: &Table<'_>,
+    table: &Table<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<Option<StripeConfig>, ConfigError> {
+    let striping = match table.optional("striping") {
+        Some(value) => striping(&value)?,
+        None => Striping::Osia,
+    };
+    let asks = table.optional("peer_port");
+    let remedy = "write the port of other pleaches, or 0 to ask nobody";
+    let ask_port = asks
+        .as_ref()
+        .map_or(Ok(0), |value| value.integer(0..=u16::MAX, remedy))?;
+    let known = known_peers(root)?;
+    let peer = root
+        .optional("peer")
+        .map(|value| value.table("[peer]".to_owned(), PEER_KEYS))
+        .transpose()?;
+    let mut warn = |place: Place, text: &str| {
         notes.push(Note {
-            place: value.place(),
-            text: format!("{what} is not built in yet: each connection takes one link"),
+            place,
+            text: text.to_owned(),
             warning: true,
         });
     };
-    if let Some(value) = table.optional("striping") {
-        const NAMES: [&str; 4] = [
-            "earliest-arrival",
-            "osia",
-            "round-robin",
-            "weighted-round-robin",
-        ];
-        if !value.as_text().is_some_and(|name| NAMES.contains(&name)) {
-            let remedy = format!("write one of: {}", NAMES.join(", "));
-            return Err(value.expected("a scheduler's name", &remedy));
+    let Some(peer) = peer else {
+        if let Some(value) = asks.filter(|_| ask_port > 0) {
+            warn(
+                value.place(),
+                "nobody is asked without a key: add [peer] private_key_file, and [[known_peer]]",
+            );
         }
+        return Ok(None);
+    };
+    let listen_value = peer.optional("listen");
+    let listen = listen_value.as_ref().map(network::listen).transpose()?;
+    let allow = peer.optional("allow").as_ref().map(allow).transpose()?;
+    if known.is_empty() {
+        warn(
+            peer.place(),
+            "nobody is asked or answered without [[known_peer]]: each connection takes one link",
+        );
     }
-    if let Some(value) = table.optional("peer_port")
-        && value.integer(
-            0..=u16::MAX,
-            "write the port of other pleaches, or 0 to ask nobody",
-        )? > 0
-    {
-        warn(&value, "asking for another pleach (peer_port)");
+    let key = secret::optional(&peer, "private_key", "private_key_file", notes)?;
+    let Some(private_key) = key else {
+        notes.push(Note {
+            place: peer.place(),
+            text: "nobody is asked or answered without a key: add private_key_file = \"FILE\"; `pleach genkey` makes its content".to_owned(),
+            warning: true,
+        });
+        return Ok(None);
+    };
+    let own = keys::public_of(&private_key);
+    if known.iter().any(|known| known.public_key == own) {
+        return Err(peer.wrong(
+            "private_key",
+            "a [[known_peer]] has the public key of this very end",
+            "write the other end's public key there",
+        ));
     }
-    if let Some(value) = root.optional("peer") {
-        let peer = value.table("[peer]".to_owned(), &["listen"])?;
-        network::listen(&peer.required("listen", "listen = \"0.0.0.0:7701\"")?)?;
-        warn(&value, "answering other pleaches ([peer])");
+    Ok(Some(StripeConfig {
+        private_key,
+        known,
+        striping,
+        ask_port,
+        listen,
+        allow: allow.unwrap_or_default(),
+    }))
+}
+
+fn striping(value: &Value<'_>) -> Result<Striping, ConfigError> {
+    let names = Striping::ALL.map(Striping::name).join(", ");
+    let found = value.as_text().and_then(Striping::named);
+    found.ok_or_else(|| value.expected("a scheduler's name", &format!("write one of: {names}")))
+}
+
+fn known_peers(root: &Table<'_>) -> Result<Vec<KnownPeer>, ConfigError> {
+    let mut known: Vec<KnownPeer> = Vec::new();
+    for table in root.tables(
+        "known_peer",
+        &["name", "public_key", "endpoint", "networks"],
+    )? {
+        if known.len() == MAX_KNOWN {
+            return Err(ConfigError::new(
+                table.place(),
+                "[[known_peer]]",
+                format!("one peer too many: at most {MAX_KNOWN} are known"),
+                "remove peers",
+            ));
+        }
+        let name_value = table.required("name", "name = \"server\"")?;
+        let name = network::name(&name_value)?;
+        let key_value = table.required(
+            "public_key",
+            "public_key = \"KEY\", the other end's, as `pleach pubkey` prints it",
+        )?;
+        let public_key = secret::public(&key_value)?;
+        if known.iter().any(|other| other.name == name) {
+            return Err(name_value.wrong("used twice", "give every peer its own name"));
+        }
+        if known.iter().any(|other| other.public_key == public_key) {
+            return Err(key_value.wrong("used twice", "name every peer once"));
+        }
+        let endpoint = table.optional("endpoint");
+        let networks = table.optional("networks");
+        let serves = match (&endpoint, &networks) {
+            (Some(endpoint), Some(networks)) => {
+                Some((network::endpoint(endpoint)?, allow(networks)?))
+            }
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err(table.wrong(
+                    "endpoint",
+                    "endpoint and networks belong together",
+                    "write both: where the peer answers, and which networks it takes connections to; or neither",
+                ));
+            }
+        };
+        known.push(KnownPeer {
+            name,
+            public_key,
+            serves,
+        });
     }
-    Ok(())
+    Ok(known)
 }
 
 fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError> {
@@ -425,3 +536,6 @@ const IDLE: Duration = Duration::from_secs(7440);
 const STICKY_TIME: Duration = Duration::from_secs(1800);
 const MAX_RULES: usize = 1000;
 const MAX_ALLOWED: usize = 1000;
+/// Each is tried on every greeting: a millisecond.
+const MAX_KNOWN: usize = 256;
+const PEER_KEYS: &[&str] = &["listen", "private_key", "private_key_file", "allow"];

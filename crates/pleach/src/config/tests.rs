@@ -797,7 +797,7 @@ fn a_proxy_comes_out_as_it_was_written() {
     assert_eq!(config.transparent, Transparency::Off);
     assert!(config.state.is_none() && !config.control_is_given);
     assert_eq!(config.control, Path::new("/run/pleach/proxy.sock"));
-    assert!(config.allow.iter().all(|net| net.prefix_len() > 0));
+    assert_eq!(config.allow, None);
     let [wifi, lte] = &config.links[..] else {
         panic!("{:?}", config.links);
     };
@@ -922,18 +922,55 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
 }
 
 #[test]
-fn what_is_about_striping_is_taken_with_a_warning() {
-    let keys = "[proxy]\nstriping = \"osia\"\npeer_port = 7701";
-    let peer = "[peer]\nlisten = \"0.0.0.0:7701\"\n[[rule]]";
-    let text = PROXY.replace("[proxy]", keys).replace("[[rule]]", peer);
-    let notes = proxy_text(&text).expect("good file").notes;
-    let texts: Vec<&str> = notes.iter().map(|note| note.text.as_str()).collect();
-    assert_eq!(texts.len(), 2, "{texts:?}");
-    assert!(
-        notes
-            .iter()
-            .all(|note| note.warning && note.text.contains("not built in yet"))
+fn striping_needs_keys_and_says_so() {
+    use pleach_proxy::stripe::sched::Striping;
+
+    let keys = "[proxy]\nstriping = \"round-robin\"\npeer_port = 7701";
+    let with = |peer: &str| {
+        let text = PROXY.replace("[proxy]", keys);
+        proxy_text(&text.replace("[[rule]]", &format!("{peer}\n[[rule]]")))
+    };
+    let texts = |peer: &str| -> Vec<String> {
+        let loaded = with(peer).expect("good file");
+        assert!(loaded.config.stripe.is_none(), "{peer}");
+        assert!(loaded.notes.iter().all(|note| note.warning));
+        loaded.notes.into_iter().map(|note| note.text).collect()
+    };
+    let [text] = &texts("")[..] else { panic!() };
+    assert!(text.contains("add [peer] private_key_file"), "{text}");
+    let listen = "[peer]\nlisten = \"0.0.0.0:7701\"";
+    assert_eq!(texts(listen).len(), 2, "no key, nobody known");
+
+    let key = format!("private_key = \"{PRIVATE}\"\nallow = [\"10.0.0.0/8\"]");
+    let known = |name: &str, key: &str| {
+        format!("[[known_peer]]\nname = \"{name}\"\npublic_key = \"{key}\"\n")
+    };
+    let other = known("server", OTHER_PUBLIC);
+    let loaded = with(&format!("{listen}\n{key}\n{other}")).expect("good file");
+    let stripe = loaded.config.stripe.expect("there is a key");
+    assert_eq!(stripe.striping, Striping::RoundRobin);
+    assert_eq!((stripe.ask_port, stripe.known.len()), (7701, 1));
+    assert_eq!(
+        stripe.listen,
+        Some("0.0.0.0:7701".parse().expect("literal"))
     );
+    assert_eq!(stripe.allow.len(), 1);
+    let third = known("server", THIRD_PUBLIC);
+    let again = known("other", OTHER_PUBLIC);
+    for (peers, expected) in [
+        (format!("{other}{third}"), "[[known_peer]] name: used twice"),
+        (
+            format!("{other}networks = [\"10.0.0.0/8\"]\n"),
+            "endpoint and networks belong together",
+        ),
+        (
+            format!("{other}{again}"),
+            "[[known_peer]] public_key: used twice",
+        ),
+    ] {
+        let error = with(&format!("{listen}\n{key}\n{peers}")).expect_err("wrong");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
 }
 
 #[test]

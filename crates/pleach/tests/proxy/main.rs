@@ -5,6 +5,8 @@ mod bad_input;
 mod cgroup;
 mod client;
 mod links;
+mod peers;
 mod relay;
+mod stripe;
 mod transparent;
 mod world;

@@ -32,6 +32,8 @@ pub(crate) const RESET_PORT: u16 = 9;
 pub(crate) const STUBBORN_PORT: u16 = 12;
 /// Accepts and closes.
 pub(crate) const MUTE_PORT: u16 = 11;
+/// Where another pleach answers.
+pub(crate) const PEER_PORT: u16 = 7701;
 pub(crate) const PROXY: &str = "127.0.0.1:1080";
 
 /// 20 and 10 Mbit/s.
@@ -65,6 +67,11 @@ impl World {
 
     /// The same, and the events in `events` to be played.
     pub(crate) fn with_events(events: &str) -> Option<(Self, Vec<Event>)> {
+        Self::with_links(LINKS, events)
+    }
+
+    /// The same with other links, in a scenario's words; their names are those of [`LINKS`].
+    pub(crate) fn with_links(links: &str, events: &str) -> Option<(Self, Vec<Event>)> {
         if let Err(error) = Netns::new("probe") {
             eprintln!("SKIPPED, nothing was tested: {error:#}");
             return None;
@@ -74,7 +81,7 @@ impl World {
             traces: None,
             read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
         };
-        let text = format!("{LINKS}{events}");
+        let text = format!("{links}{events}");
         let scenario = Scenario::parse(&text, &mut files).expect("valid scenario");
         let topology = Topology::build(&scenario, Reach::Links, 1).expect("hosts and links");
         let start = clock::now();
@@ -98,7 +105,20 @@ impl World {
              [[link]]\nname = \"wifi\"\ndevice = \"wifi\"\n[[link]]\nname = \"lte\"\ndevice = \"lte\"\n{rest}",
             control.display()
         );
-        Proxy::start(self.client(), &text, file, control, log)
+        Proxy::start(self.client(), &text, 2, file, control, log)
+    }
+
+    /// Starts a proxy on the server's host that answers others on [`PEER_PORT`]; `peer` is added to `[peer]` and after it.
+    pub(crate) fn peer(&self, striping: &str, peer: &str) -> Proxy {
+        let number = fs::read_dir(self.dir.path()).expect("directory").count();
+        let path = |extension: &str| self.dir.path().join(format!("peer{number}.{extension}"));
+        let (file, control, log) = (path("toml"), path("sock"), path("log"));
+        let text = format!(
+            "mode = \"proxy\"\n[proxy]\nlisten = \"{PROXY}\"\ncontrol = \"{}\"\nstriping = \"{striping}\"\n\
+             [peer]\nlisten = \"0.0.0.0:{PEER_PORT}\"\n{peer}",
+            control.display()
+        );
+        Proxy::start(&self.topology.server, &text, 1, file, control, log)
     }
 }
 
@@ -113,6 +133,7 @@ impl Proxy {
     pub(crate) fn start(
         host: &Netns,
         text: &str,
+        link_count: usize,
         file: PathBuf,
         control: PathBuf,
         log: PathBuf,
@@ -139,9 +160,9 @@ impl Proxy {
             control,
             log,
         };
-        this.until("both links are up", |status| {
+        this.until("all links are up", |status| {
             let links = status["links"].as_array().expect("links");
-            links.len() == 2 && links.iter().all(|link| link["state"] == "up")
+            links.len() == link_count && links.iter().all(|link| link["state"] == "up")
         });
         this
     }

@@ -17,10 +17,11 @@ use tokio::{
 use super::{
     connect,
     hub::{Hub, Live, Purpose},
+    peers::{self, Keeper},
 };
 use crate::{
     handshake::{Body, Command, Failure, Handshake, Protocol, Refusal, Request, Step},
-    relay::{stream, udp},
+    relay::{stream, stripe, udp},
     sched::LinkId,
     target::Host,
 };
@@ -127,7 +128,7 @@ async fn connect_and_relay(
     request: Request,
 ) {
     let protocol = request.protocol;
-    let (live, session, upstream) = match open(hub, &client, from, &request).await {
+    let (live, opened) = match open(hub, &client, from, &request).await {
         Ok(opened) => opened,
         Err((failure, text)) => {
             tracing::debug!(%from, target = %request.target, "not served: {text}");
@@ -140,17 +141,37 @@ async fn connect_and_relay(
             return farewell(&mut client, &protocol.failure(failure, &text)).await;
         }
     };
-    prepare(&upstream);
-    let bound = upstream.local_addr().unwrap_or(UNKNOWN);
+    let bound = match &opened {
+        Opened::Plain(_, upstream) => {
+            prepare(upstream);
+            upstream.local_addr().unwrap_or(UNKNOWN)
+        }
+        Opened::Striped(_) => UNKNOWN,
+    };
     let success = protocol.success(bound);
-    let outcome = match client.write_all(&success).await {
-        Ok(()) => stream::relay(hub, client, upstream, session, request).await,
-        Err(error) => Err(error),
+    let outcome = match (client.write_all(&success).await, opened) {
+        (Ok(()), Opened::Plain(session, upstream)) => {
+            stream::relay(hub, client, upstream, *session, request).await
+        }
+        (Ok(()), Opened::Striped(mut keeper)) => {
+            let stripe = Rc::clone(&keeper.stripe);
+            tokio::select! {
+                outcome = stripe::relay(hub, &client, &live, &stripe, request) => outcome,
+                () = keeper.keep() => Ok(()),
+            }
+        }
+        (Err(error), _) => Err(error),
     };
     if let Err(error) = outcome {
         tracing::debug!(%from, target = %live.purpose.target, %error, "connection broke");
     }
     hub.end(&live, true);
+}
+
+/// A connection to where the client wants.
+enum Opened {
+    Plain(Box<Session>, TcpStream),
+    Striped(Box<Keeper>),
 }
 
 /// Finds addresses and links for `request` and connects.
@@ -159,7 +180,7 @@ async fn open(
     client: &TcpStream,
     from: SocketAddr,
     request: &Request,
-) -> Result<(Rc<Live>, Session, TcpStream), (Failure, String)> {
+) -> Result<(Rc<Live>, Opened), (Failure, String)> {
     let here = match (request.protocol, &request.target.host) {
         // As the client sees it.
         (Protocol::Transparent, Host::Ip(ip)) => SocketAddr::new(*ip, request.target.port),
@@ -189,6 +210,15 @@ async fn open(
         (Failure::NetworkUnreachable, error.to_string())
     })?;
     let port = request.target.port;
+    if let Some(keeper) = peers::open(hub, &live, &links, &addresses, port).await {
+        *live.stripe.borrow_mut() = Some(Rc::clone(&keeper.stripe));
+        live.is_opening.set(false);
+        live.link.set(None);
+        if let Some(id) = live.id {
+            hub.placer.borrow_mut().stripe(id);
+        }
+        return Ok((live, Opened::Striped(Box::new(keeper))));
+    }
     match connect::open(hub, &links, &addresses, port).await {
         Ok(opened) => {
             if let Some(link) = opened.link
@@ -206,7 +236,7 @@ async fn open(
                 links: rest,
                 failed: Vec::new(),
             };
-            Ok((live, session, opened.stream))
+            Ok((live, Opened::Plain(Box::new(session), opened.stream)))
         }
         Err(error) => {
             hub.count_drop("not-connected");
@@ -237,7 +267,7 @@ async fn farewell(client: &mut TcpStream, reply: &[u8]) {
 }
 
 /// Options of every TCP socket here: no delay for small segments, and dead peers are noticed.
-fn prepare(stream: &TcpStream) {
+pub(super) fn prepare(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(KEEPALIVE)

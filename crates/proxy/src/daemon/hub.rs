@@ -13,16 +13,26 @@ use pleach_core::{
     time::Instant,
     units::{Bitrate, Bytes},
 };
-use pleach_linux::{clock, tcp};
+use pleach_linux::{
+    clock,
+    tcp::{self, TcpInfo},
+};
 use tokio::{net::TcpStream, sync::Notify};
 
-use super::{apps::Apps, cgroup::Bound, report::Learnt, resolve::Resolver, settings::Settings};
+use super::{
+    apps::Apps,
+    cgroup::Bound,
+    report::Learnt,
+    resolve::Resolver,
+    settings::{Settings, private_networks},
+};
 use crate::{
     estimate::{application::Demand, link::TcpSample},
     handshake::Protocol,
     placer::{Ask, ConnectionId, NoLink, Placement, Placer, Why},
-    relay::pipe::PipePool,
+    relay::{pipe::PipePool, stripe::Stripe},
     sched::LinkId,
+    stripe::{frame::Token, peers::Places},
     target::Target,
 };
 
@@ -46,6 +56,15 @@ pub(crate) struct Hub {
     pub(crate) drops: RefCell<BTreeMap<&'static str, u64>>,
     /// What the kernel's hook did, by link; empty without it.
     pub(crate) bound: RefCell<Vec<Bound>>,
+    /// Where other pleaches answer, and striped connections of others: by peer and token.
+    pub(crate) places: RefCell<Places>,
+    pub(crate) stripes: RefCell<BTreeMap<(usize, Token), Rc<Stripe>>>,
+    /// Striped connections of either kind, askings under way, and those who did not say yet who they are.
+    pub(crate) stripe_count: Cell<usize>,
+    pub(crate) asking: Cell<usize>,
+    pub(crate) strangers: Cell<usize>,
+    /// Links lead elsewhere than before.
+    pub(crate) links_changed: Notify,
     clients: Cell<usize>,
     next_number: Cell<u64>,
     learnt: RefCell<Learnt>,
@@ -91,6 +110,8 @@ pub(crate) struct Live {
     stop: Notify,
     pub(crate) stop_reason: Cell<Option<Stop>>,
     pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
+    /// If it is striped.
+    pub(crate) stripe: RefCell<Option<Rc<Stripe>>>,
     /// In both directions, smoothed.
     pub(crate) rate: Cell<Bitrate>,
     seen: Cell<Demand>,
@@ -154,6 +175,12 @@ impl Hub {
             live: RefCell::default(),
             drops: RefCell::default(),
             bound: RefCell::default(),
+            places: RefCell::default(),
+            stripes: RefCell::default(),
+            stripe_count: Cell::new(0),
+            asking: Cell::new(0),
+            strangers: Cell::new(0),
+            links_changed: Notify::new(),
             clients: Cell::new(0),
             next_number: Cell::new(0),
             learnt: RefCell::default(),
@@ -163,7 +190,11 @@ impl Hub {
     /// A place for a client at `ip`, if it is allowed and there is room.
     pub(crate) fn admit(self: &Rc<Self>, ip: IpAddr) -> Option<Place> {
         let ip = ip.to_canonical();
-        if !self.settings.allow.iter().any(|net| net.contains(&ip)) {
+        let is_allowed = match &self.settings.allow {
+            Some(nets) => nets.iter().any(|net| net.contains(&ip)),
+            None => private_networks().iter().any(|net| net.contains(&ip)) && self.is_inside(ip),
+        };
+        if !is_allowed {
             self.count_drop("client-not-allowed");
             return None;
         }
@@ -194,7 +225,14 @@ impl Hub {
                 .iter()
                 .any(|link| link.reach.is_neighbour(ip))
         };
-        self.locals.borrow().iter().any(|net| net.contains(&ip)) && !on_link()
+        self.own.borrow().contains(&ip)
+            || self.locals.borrow().iter().any(|net| net.contains(&ip)) && !on_link()
+    }
+
+    /// Whether `ip` is this host, or beside it on a device that is no link: who shares a link's network with this host is
+    /// as much a stranger as all behind it, however private the address.
+    fn is_inside(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.is_local(ip)
     }
 
     /// Whether a client at `from` may reach `to`. What listens on this host may trust whoever reaches it from here, and
@@ -251,6 +289,7 @@ impl Hub {
             stop: Notify::new(),
             stop_reason: Cell::new(None),
             upstream: RefCell::default(),
+            stripe: RefCell::default(),
             rate: Cell::new(Bitrate::ZERO),
             seen: Cell::new(Demand { up: 0, down: 0 }),
             progress_at: Cell::new(now),
@@ -268,6 +307,8 @@ impl Hub {
         // Most connections are shorter than a window: this is when they tell of their link.
         ask_tcp(live, &mut placer);
         live.upstream.borrow_mut().take();
+        observe_lanes(now, live, &mut placer);
+        live.stripe.borrow_mut().take();
         if let Some(id) = live.id {
             placer.observe(now, id, live.moved(), live.is_held_up.get());
             placer.end(now, id, completed);
@@ -306,6 +347,7 @@ impl Hub {
             if let Some(id) = live.id {
                 placer.observe(now, id, moved, live.is_held_up.get());
             }
+            observe_lanes(now, live, &mut placer);
             let bytes = moved.total().saturating_sub(seen.total());
             let sample =
                 Bitrate::from_transfer(bytes, crate::placer::WINDOW).unwrap_or(Bitrate::ZERO);
@@ -362,6 +404,11 @@ impl Live {
         }
     }
 
+    /// Whether it is where it is because the user said so.
+    pub(crate) fn is_tied(&self) -> bool {
+        matches!(self.why.get(), Some(Why::Rule(_)))
+    }
+
     /// Tells the connection's task to stop.
     pub(crate) fn stop(&self, reason: Stop) {
         self.stop_reason.set(Some(reason));
@@ -393,6 +440,26 @@ fn restore_link(placer: &mut Placer, link: LinkId, learnt: &Learnt, now: Instant
     }
 }
 
+/// Books what the lanes of a striped connection moved on their links.
+fn observe_lanes(now: Instant, live: &Live, placer: &mut Placer) {
+    let stripe = live.stripe.borrow();
+    for lane in stripe.iter().flat_map(|stripe| stripe.lanes()) {
+        let Some(link) = lane.link else { continue };
+        let (tx, rx) = (lane.tx_bytes.get(), lane.rx_bytes.get());
+        let (seen_tx, seen_rx) = lane.seen.replace((tx, rx));
+        let moved = Demand {
+            up: tx - seen_tx,
+            down: rx - seen_rx,
+        };
+        placer.observe_lane(now, link, moved, live.is_held_up.get());
+        if moved.total() > Bytes::ZERO
+            && let Ok(info) = tcp::info(&lane.stream)
+        {
+            observe_tcp(placer, link, info, &lane.tcp_seen);
+        }
+    }
+}
+
 /// What TCP says of the connection: round trip and loss for its link, and whether anything is acknowledged.
 fn ask_tcp(live: &Live, placer: &mut Placer) {
     let upstream = live.upstream.borrow();
@@ -403,8 +470,11 @@ fn ask_tcp(live: &Live, placer: &mut Placer) {
     if live.is_opening.get() && info.timeouts >= STALL_TIMEOUTS && info.unacked > 0 {
         live.stop(Stop::Stalled);
     }
-    let (segments, retransmitted) = live.tcp_seen.get();
-    live.tcp_seen.set((info.segments, info.retransmitted));
+    observe_tcp(placer, link, info, &live.tcp_seen);
+}
+
+fn observe_tcp(placer: &mut Placer, link: LinkId, info: TcpInfo, seen: &Cell<(u32, u32)>) {
+    let (segments, retransmitted) = seen.replace((info.segments, info.retransmitted));
     if info.rtt > Duration::ZERO {
         let sample = TcpSample {
             rtt: info.rtt,

@@ -63,6 +63,7 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
         .filter(|link| !devices.iter().any(|device| device.name == link.name));
     *hub.locals.borrow_mut() = others.flat_map(neighbours).collect();
     *hub.own.borrow_mut() = snapshot.iter().flat_map(own_addresses).collect();
+    hub.links_changed.notify_waiters();
 }
 
 /// Where `link` makes this host answer. With IPv6 the first address of a network is every router's (RFC 4291, 2.6.1).

@@ -6,7 +6,12 @@ use pleach_core::units::Bitrate;
 use pleach_linux::clock;
 
 use super::hub::Hub;
-use crate::{estimate::application::Demand, placer::Cost, sched::LinkId};
+use crate::{
+    estimate::application::Demand,
+    placer::Cost,
+    relay::stripe::{LaneState, Stripe},
+    sched::LinkId,
+};
 
 /// The state now.
 #[derive(Clone, Debug)]
@@ -88,6 +93,44 @@ pub struct ConnectionReport {
     pub tx_bytes: u64,
     /// Bytes from the server.
     pub rx_bytes: u64,
+    /// If it goes over several links.
+    pub striped: Option<StripedReport>,
+}
+
+/// What there is to say of a striped connection.
+#[derive(Clone, Debug)]
+pub struct StripedReport {
+    /// Name of the other end.
+    pub peer: String,
+    /// Scheduler of what this end sends.
+    pub striping: &'static str,
+    /// Its lanes.
+    pub lanes: Vec<LaneReport>,
+    /// Bytes received that wait for earlier ones, now and at most so far.
+    pub held_bytes: u64,
+    /// At most so far.
+    pub most_held_bytes: u64,
+    /// Bytes taken and not sent yet.
+    pub waiting_bytes: u64,
+    /// Bytes sent more than once.
+    pub repeated_bytes: u64,
+}
+
+/// A lane of a striped connection.
+#[derive(Clone, Debug)]
+pub struct LaneReport {
+    /// Name of its link.
+    pub link: String,
+    /// Whether what it has is overdue.
+    pub is_suspect: bool,
+    /// What it carries, from this end.
+    pub rate: Bitrate,
+    /// Its round trip.
+    pub rtt: Duration,
+    /// Bytes sent on it.
+    pub tx_bytes: u64,
+    /// Bytes received on it.
+    pub rx_bytes: u64,
 }
 
 /// What is worth keeping over a restart.
@@ -146,13 +189,15 @@ pub(super) fn report(hub: &Hub) -> Report {
             .link
             .get()
             .map(|link| placer.links()[link.0].settings.name.clone()),
-        why: live
-            .why
-            .get()
-            .map_or("local".to_owned(), |why| why.to_string()),
+        why: match (live.stripe.borrow().as_deref(), live.why.get()) {
+            (Some(stripe), _) => stripe.striping.name().to_owned(),
+            (None, Some(why)) => why.to_string(),
+            (None, None) => "local".to_owned(),
+        },
         rate: live.rate.get(),
         tx_bytes: live.up.get(),
         rx_bytes: live.down.get(),
+        striped: live.stripe.borrow().as_deref().map(striped),
     });
     Report {
         policy: hub.settings.placer.policy.name(),
@@ -160,6 +205,30 @@ pub(super) fn report(hub: &Hub) -> Report {
         connections: connections.collect(),
         connection_count: live.len(),
         drops: hub.drops.borrow().clone(),
+    }
+}
+
+fn striped(stripe: &Stripe) -> StripedReport {
+    let lane = |lane: LaneState| LaneReport {
+        link: lane.name,
+        is_suspect: lane.is_suspect,
+        rate: lane.rate,
+        rtt: lane.rtt,
+        tx_bytes: lane.tx_bytes,
+        rx_bytes: lane.rx_bytes,
+    };
+    let lanes = stripe.lane_states().into_iter().map(lane).collect();
+    let bundle = stripe.bundle.borrow();
+    let (held_bytes, most_held_bytes, _) = bundle.receiver.held_most_and_duplicate();
+    let (waiting_bytes, repeated_bytes) = bundle.sender.waiting_and_repeated();
+    StripedReport {
+        peer: stripe.peer.clone(),
+        striping: stripe.striping.name(),
+        lanes,
+        held_bytes,
+        most_held_bytes,
+        waiting_bytes,
+        repeated_bytes,
     }
 }
 

@@ -3,20 +3,23 @@
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
 use ipnet::IpNet;
+use pleach_core::session::handshake::StaticKeys;
 
 use crate::placer::{LinkSettings, PlacerConfig};
+use crate::stripe::sched::Striping;
 
 /// A proxy's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where clients come to.
     pub listen: SocketAddr,
-    /// Which clients are served.
-    pub allow: Vec<IpNet>,
+    /// Which clients are served; `None`: this host, and private networks, but for what is on a link's side.
+    pub allow: Option<Vec<IpNet>>,
     /// Most clients at a time; the next is closed at once.
     pub max_connections: usize,
     /// A connection that moved nothing for this long is closed.
@@ -25,10 +28,42 @@ pub struct Settings {
     pub placer: PlacerConfig,
     /// The links; empty: every interface with a default route.
     pub links: Vec<LinkConfig>,
+    /// Striping of connections to other pleaches; `None`: this one has no key.
+    pub stripe: Option<StripeSettings>,
     /// What is done with connections of programs that know no proxy.
     pub transparent: Transparency,
     /// For the record of what was changed in the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
     pub state_dir: PathBuf,
+}
+
+/// How connections to other pleaches are striped, and who may ask this one.
+#[derive(Clone, Debug)]
+pub struct StripeSettings {
+    /// This end's keys.
+    pub keys: Arc<StaticKeys>,
+    /// Whom to trust.
+    pub known: Vec<KnownPeer>,
+    /// Which lane a chunk takes, of what this end sends.
+    pub striping: Striping,
+    /// Where others answer; 0: nobody is asked.
+    pub ask_port: u16,
+    /// Where this one answers; `None`: it does not.
+    pub listen: Option<SocketAddr>,
+    /// Where others may go beside this host's own addresses.
+    pub allow: Vec<IpNet>,
+    /// Most striped connections at a time.
+    pub max: usize,
+}
+
+/// Another pleach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPeer {
+    /// Its name.
+    pub name: String,
+    /// Its public key.
+    pub public_key: [u8; 32],
+    /// Where it answers for hosts other than its own, and which; both or none.
+    pub serves: Option<(SocketAddr, Vec<IpNet>)>,
 }
 
 /// How programs that know no proxy are served.
@@ -54,9 +89,8 @@ pub struct LinkConfig {
     pub source: Vec<IpAddr>,
 }
 
-/// Who is served unless the user says otherwise: this host, and networks that are private.
-#[must_use]
-pub fn private_networks() -> Vec<IpNet> {
+/// Networks that are private, this host's own among them.
+pub(super) fn private_networks() -> Vec<IpNet> {
     let texts = [
         "127.0.0.0/8",
         "::1/128",

@@ -321,7 +321,7 @@ async fn send_body(
 
 /// Waits until the client of a plain request sends another one though nothing more comes back: then the server has
 /// ignored that the connection ends after its answer, and only an end makes the client ask anew.
-async fn another_request(client: &TcpStream, live: &Live) {
+pub(super) async fn another_request(client: &TcpStream, live: &Live) {
     while !live.is_ahead.get() {
         if client.readable().await.is_err() {
             std::future::pending::<()>().await;
@@ -352,7 +352,7 @@ fn may_replay(sent: &[u8]) -> bool {
     sent.is_empty() || beginnings.iter().any(|begin| sent.starts_with(begin))
 }
 
-fn stopped(live: &Live) -> io::Error {
+pub(super) fn stopped(live: &Live) -> io::Error {
     io::Error::other(live.stop_reason.get().map_or("stopped", Stop::text))
 }
 

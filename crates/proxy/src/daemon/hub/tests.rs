@@ -1,11 +1,15 @@
 use super::*;
-use crate::{placer::PlacerConfig, sched::Policy, sticky::Stickiness};
+use crate::{
+    placer::{LinkSettings, PlacerConfig, Reach},
+    sched::Policy,
+    sticky::Stickiness,
+};
 
 /// A hub without links, on a host that knows its loopback network.
 pub(crate) fn hub() -> Hub {
     let hub = Hub::new(Settings {
         listen: ([127, 0, 0, 1], 0).into(),
-        allow: Vec::new(),
+        allow: None,
         max_connections: 8,
         idle: Duration::from_secs(60),
         placer: PlacerConfig {
@@ -15,6 +19,7 @@ pub(crate) fn hub() -> Hub {
             rules: Vec::new(),
         },
         links: Vec::new(),
+        stripe: None,
         transparent: crate::daemon::settings::Transparency::Off,
         state_dir: "/nowhere".into(),
     });
@@ -49,6 +54,35 @@ fn a_notification_for_an_earlier_link_is_ignored() {
         let stopped = tokio::time::timeout(moment, live.stopped()).await;
         assert!(stopped.is_ok());
     });
+}
+
+#[test]
+fn who_is_on_a_links_side_is_not_served_unless_the_user_says_so() {
+    let hub = Rc::new(hub());
+    let mut placer = hub.placer.borrow_mut();
+    let link = placer.add_link(LinkSettings::default());
+    let net = |text: &str| -> IpNet { text.parse().expect("network") };
+    let reach = Reach {
+        v4: true,
+        v6: false,
+        neighbours: vec![net("192.168.1.0/24")],
+    };
+    placer.set_reach(link, reach);
+    drop(placer);
+    hub.own.borrow_mut().insert([192, 168, 1, 7].into());
+    hub.locals.borrow_mut().push(net("10.1.0.0/16"));
+    for (client, is_served) in [
+        ("127.0.0.1", true),
+        ("::ffff:127.0.0.1", true),
+        ("192.168.1.7", true),
+        ("10.1.2.3", true),
+        ("192.168.1.9", false),
+        ("10.2.0.1", false),
+        ("192.0.2.1", false),
+    ] {
+        let client = client.parse().expect("address");
+        assert_eq!(hub.admit(client).is_some(), is_served, "{client}");
+    }
 }
 
 #[test]

@@ -1,0 +1,260 @@
+//! One connection over both links, to another pleach on the server's host.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::{
+    client::{self, Way},
+    peers::{key_pair, lanes, pair, striped, trust},
+    world::{
+        ECHO_PORT, HTTP_PORT, MUTE_PORT, PEER_PORT, Proxy, RESET_PORT, SERVER, World, content,
+    },
+};
+
+fn ask_for(stream: &mut TcpStream, size: usize) -> std::io::Result<()> {
+    write!(stream, "GET /{size} HTTP/1.1\r\nHost: {SERVER}\r\n\r\n")?;
+    client::read_head(stream).map(drop)
+}
+
+#[test]
+fn a_file_and_an_echo_go_over_both_links_and_arrive_as_they_were() {
+    let Some(world) = World::new() else { return };
+    let (peer, proxy) = pair(&world, "osia");
+    let before = (peer.descriptors(), proxy.descriptors());
+    world
+        .client()
+        .run(|| {
+            const SIZE: usize = 4_000_000;
+            let mut stream = striped(&proxy, HTTP_PORT);
+            ask_for(&mut stream, SIZE)?;
+            let mut body = vec![0; SIZE];
+            stream.read_exact(&mut body)?;
+            assert!(body == content(SIZE), "the file differs");
+            assert_eq!(stream.read(&mut [0])?, 0, "its end comes, too");
+            drop(stream);
+            let status = proxy.until("it has ended", |status| status["connection_count"] == 0);
+            for link in ["wifi", "lte"] {
+                let received = Proxy::received(&status, link);
+                assert!(received > SIZE as u64 / 10, "{link}: {received}");
+            }
+
+            // Both directions at once, each with an end of its own.
+            let sent = content(1_500_000);
+            let mut stream = striped(&proxy, ECHO_PORT);
+            let mut writer = stream.try_clone()?;
+            let bytes = sent.clone();
+            let writing = thread::spawn(move || {
+                writer.write_all(&bytes)?;
+                writer.shutdown(Shutdown::Write)
+            });
+            let mut back = Vec::new();
+            stream.read_to_end(&mut back)?;
+            writing.join().expect("no panic")?;
+            assert!(back == sent, "{} of {} bytes", back.len(), sent.len());
+
+            // A plain request is striped as well, and ends with its answer.
+            let body = client::download(Way::HttpRequest, "300000")?;
+            assert!(body == content(300_000));
+            Ok(())
+        })
+        .expect("inside");
+    proxy.until_clean(before.1);
+    peer.until_clean(before.0);
+    assert_eq!(
+        peer.status().expect("it runs")["drops"],
+        serde_json::json!({})
+    );
+}
+
+#[test]
+fn a_link_may_die_and_return_within_a_transfer() {
+    let Some(world) = World::new() else { return };
+    let (peer, proxy) = pair(&world, "weighted-round-robin");
+    let host = world.client();
+    host.run(|| {
+        const SIZE: usize = 14_000_000;
+        let mut stream = striped(&proxy, HTTP_PORT);
+        ask_for(&mut stream, SIZE)?;
+        let mut body = vec![0; SIZE];
+        stream.read_exact(&mut body[..2_000_000])?;
+        host.ip("link set dev wifi down\n")?;
+        stream.read_exact(&mut body[2_000_000..5_000_000])?;
+        let status = proxy.until("one link is left", |status| lanes(status).len() == 1);
+        assert_eq!(lanes(&status)[0]["link"], "lte");
+        host.ip(
+            "link set dev wifi up\nroute replace default via 10.100.0.1 dev wifi metric 100\n",
+        )?;
+        let status = proxy.until("it is back", |status| lanes(status).len() == 2);
+        let wifi = |status: &Value| {
+            let lane = lanes(status)
+                .into_iter()
+                .find(|lane| lane["link"] == "wifi");
+            lane.expect("there")["rx_bytes"].as_u64().expect("a number")
+        };
+        let returned = wifi(&status);
+        stream.read_exact(&mut body[5_000_000..9_000_000])?;
+        let status = proxy.status().expect("it runs");
+        assert!(wifi(&status) > returned + 500_000, "{status}");
+
+        // Now it swallows everything, and nobody is told.
+        let rules = "add table inet hole
+            add chain inet hole in { type filter hook input priority 0; }
+            add chain inet hole out { type filter hook output priority 0; }
+            add rule inet hole in iifname wifi drop
+            add rule inet hole out oifname wifi drop";
+        let nft = host.command("nft").arg(rules).status()?;
+        assert!(nft.success());
+        stream.read_exact(&mut body[9_000_000..])?;
+        assert!(body == content(SIZE), "the file differs");
+        assert_eq!(stream.read(&mut [0])?, 0);
+        Ok(())
+    })
+    .expect("inside");
+    let status = peer.status().expect("it runs");
+    assert_eq!(status["drops"], serde_json::json!({}));
+}
+
+#[test]
+fn who_is_not_known_gets_plain_connections() {
+    let Some(world) = World::new() else { return };
+    let (ours, theirs, others) = (key_pair(), key_pair(), key_pair());
+    // The peer does not know us.
+    let peer = world.peer("osia", &trust(&theirs.0, &others.1));
+    let before = peer.descriptors();
+    let keys = format!("peer_port = {PEER_PORT}");
+    let download = |proxy: &Proxy| {
+        for _ in 0..3 {
+            assert!(client::download(Way::Socks5, "20000")? == content(20_000));
+            proxy.until("it is gone", |status| status["connection_count"] == 0);
+        }
+        Ok(())
+    };
+    let mut proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &theirs.1)));
+    world.client().run(|| download(&proxy)).expect("downloads");
+    let drops = |status: &Value| status["drops"]["bad-peer"].as_u64().unwrap_or(0);
+    // It was asked, knew nobody of that key, and was left alone.
+    peer.until("it was asked", |status| drops(status) > 0);
+    proxy.stop();
+    drop(proxy);
+    // We do not know the peer.
+    let proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &others.1)));
+    world.client().run(|| download(&proxy)).expect("downloads");
+    drop(proxy);
+    // Somebody else is on the port, who says nonsense, or nothing, or resets.
+    for port in [ECHO_PORT, MUTE_PORT, RESET_PORT] {
+        let keys = format!("peer_port = {port}");
+        let proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &theirs.1)));
+        world.client().run(|| download(&proxy)).expect("downloads");
+    }
+    peer.until_clean(before);
+}
+
+#[test]
+fn a_peer_takes_connections_to_its_network_if_both_ends_say_so() {
+    const ROUTER: &str = "10.99.0.1";
+    let Some(world) = World::new() else { return };
+    let listener = world
+        .topology
+        .gateway
+        .run(|| Ok(TcpListener::bind((ROUTER, ECHO_PORT))?))
+        .expect("server");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"router");
+        }
+    });
+    let (ours, theirs) = (key_pair(), key_pair());
+    let told = format!("endpoint = \"{SERVER}:{PEER_PORT}\"\nnetworks = [\"{ROUTER}/32\"]\n");
+    for (allow, is_striped) in [("", false), ("allow = [\"10.99.0.1/32\"]\n", true)] {
+        let peer = world.peer("osia", &format!("{allow}{}", trust(&theirs.0, &ours.1)));
+        let known = format!("[peer]\n{}{told}", trust(&ours.0, &theirs.1));
+        let mut proxy = world.proxy("", &known);
+        world
+            .client()
+            .run(|| {
+                let (mut stream, reply) = client::socks5(1, &client::v4(ROUTER), ECHO_PORT)?;
+                assert_eq!(reply[1], 0);
+                stream.read_exact(&mut [0; 6])?;
+                let status = proxy.status().expect("it runs");
+                let striped = &status["connections"][0]["striped"];
+                assert_eq!(striped.is_object(), is_striped, "{status}");
+                Ok(())
+            })
+            .expect("inside");
+        let refused = peer.status().expect("it runs")["drops"]["peer-refused"].is_u64();
+        assert_eq!(refused, !is_striped);
+        proxy.stop();
+    }
+}
+
+#[test]
+fn a_peer_that_dies_takes_its_connection_and_no_other() {
+    let Some(world) = World::new() else { return };
+    let (peer, proxy) = pair(&world, "round-robin");
+    let before = proxy.descriptors();
+    world
+        .client()
+        .run(|| {
+            let mut stream = striped(&proxy, ECHO_PORT);
+            stream.write_all(b"hello")?;
+            stream.read_exact(&mut [0; 5])?;
+            // By SIGKILL.
+            drop(peer);
+            let error = stream.read(&mut [0]).expect_err("a reset, and not the end");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            assert!(client::download(Way::Socks5, "20000")? == content(20_000));
+            Ok(())
+        })
+        .expect("inside");
+    proxy.until_clean(before);
+}
+
+#[test]
+fn garbage_on_the_peer_port_leaves_nothing() {
+    let Some(world) = World::new() else { return };
+    let (peer, proxy) = pair(&world, "earliest-arrival");
+    let before = peer.descriptors();
+    world
+        .client()
+        .run(|| {
+            let long = vec![0xa5; 100_000];
+            let mut waiting = Vec::new();
+            for garbage in [
+                b"".as_slice(),
+                b"\0",
+                b"\0\0",
+                b"\xff\xff",
+                b"GET / HTTP/1.1\r\n\r\n",
+                &[b"\x00\x94".as_slice(), &[7; 148]].concat(),
+                &long,
+            ] {
+                let mut stream = TcpStream::connect((SERVER, PEER_PORT))?;
+                stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+                // It may hang up before it has heard all.
+                let _ = stream.write_all(garbage);
+                waiting.push(stream);
+            }
+            for mut stream in waiting {
+                let mut answer = Vec::new();
+                let _ = stream.read_to_end(&mut answer);
+                // A greeting and no more; a reset may take it away.
+                assert!(answer.len() <= 40, "{answer:?}");
+            }
+            // What is on the host of the peer may be asked for; its proxy may not.
+            let mut stream = striped(&proxy, ECHO_PORT);
+            stream.write_all(b"hello")?;
+            stream.read_exact(&mut [0; 5])?;
+            Ok(())
+        })
+        .expect("inside");
+    peer.until_clean(before);
+    let status = peer.status().expect("it runs");
+    assert!(status["drops"]["bad-peer"].as_u64() >= Some(4), "{status}");
+    assert!(status["drops"]["slow-peer"].as_u64() >= Some(2), "{status}");
+}

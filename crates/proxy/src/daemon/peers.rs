@@ -1,0 +1,393 @@
+//! Other pleaches: asking whether one answers at a destination, and striping connections to it. Answering others:
+//! `answering`.
+//!
+//! Asking is one connection to `peer_port` of the destination, beside a plain connection to it, which waits for nothing. The
+//! answer is remembered ([`Places`](crate::stripe::peers::Places)). Later connections are striped at once; if that does
+//! not work within [`OPEN_PATIENCE`], they go plain, and so do those after them.
+//!
+//! The end that asked keeps a lane on every link that may be used ([`Keeper`]).
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    rc::Rc,
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use pleach_core::time::Instant;
+use pleach_linux::clock;
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    task::spawn_local,
+    time,
+};
+
+use super::{
+    client, connect,
+    hub::{Hub, Live},
+    settings::StripeSettings,
+};
+use crate::{
+    placer::Cost,
+    relay::stripe::{
+        Stripe,
+        handshake::{self, Shaken},
+    },
+    sched::LinkId,
+    stripe::{
+        MAX_LANES,
+        frame::{self, Frame, LaneId, Refusal, Token, Wanted},
+        peers::Answer,
+    },
+};
+
+/// A place among the striped connections; given back when dropped.
+#[derive(Debug)]
+pub(super) struct StripePlace(Rc<Hub>);
+
+impl StripePlace {
+    pub(super) fn take(hub: &Rc<Hub>, settings: &StripeSettings) -> Option<Self> {
+        let count = hub.stripe_count.get();
+        (count < settings.max).then(|| {
+            hub.stripe_count.set(count + 1);
+            Self(Rc::clone(hub))
+        })
+    }
+}
+
+impl Drop for StripePlace {
+    fn drop(&mut self) {
+        let count = self.0.stripe_count.get();
+        self.0.stripe_count.set(count.saturating_sub(1));
+    }
+}
+
+type Dialing = Pin<Box<dyn Future<Output = (LinkId, io::Result<Shaken>)>>>;
+
+/// A striped connection, as far as the end that asked keeps it: dials lanes. Its drop ends them.
+pub(crate) struct Keeper {
+    hub: Rc<Hub>,
+    pub(crate) stripe: Rc<Stripe>,
+    to: SocketAddr,
+    peer: usize,
+    token: Token,
+    next_lane: u16,
+    dialing: FuturesUnordered<Dialing>,
+    /// Links being dialled, and those that failed: when they may be tried again, and how long to wait after that.
+    busy: Vec<LinkId>,
+    failed: BTreeMap<LinkId, (Instant, Duration)>,
+    _place: StripePlace,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stripe.close();
+    }
+}
+
+/// Connects to `port` at one of `addresses` through a peer there, if one is known; otherwise asks, for later.
+pub(crate) async fn open(
+    hub: &Rc<Hub>,
+    live: &Live,
+    links: &[LinkId],
+    addresses: &[IpAddr],
+    port: u16,
+) -> Option<Keeper> {
+    let settings = hub.settings.stripe.as_ref()?;
+    // A rule says which link; without links there is nothing to stripe over.
+    if live.is_tied() || links.is_empty() {
+        return None;
+    }
+    let Some(Way { peer, to, target }) = addresses.iter().find_map(|ip| way(hub, settings, *ip))
+    else {
+        let is_unknown = |ip: &&IpAddr| hub.places.borrow().answer(clock::now(), **ip).is_none();
+        let first = addresses.first().filter(|_| settings.ask_port > 0);
+        if let Some(ip) = first.filter(is_unknown) {
+            ask(hub, links[0], *ip);
+        }
+        return None;
+    };
+    let mut keeper = Keeper {
+        hub: Rc::clone(hub),
+        stripe: Stripe::new(settings.known[peer].name.clone(), settings.striping),
+        to,
+        peer,
+        token: handshake::split(clock::entropy().ok()?)[0],
+        next_lane: 0,
+        dialing: FuturesUnordered::new(),
+        busy: Vec::new(),
+        failed: BTreeMap::new(),
+        _place: StripePlace::take(hub, settings)?,
+    };
+    match time::timeout(OPEN_PATIENCE, keeper.open(Wanted { ip: target, port })).await {
+        Ok(Ok(None)) => return Some(keeper),
+        Ok(Ok(Some(Refusal::Busy | Refusal::Unreachable))) => {}
+        Ok(Ok(Some(Refusal::NotAllowed))) => not_there(hub, to, "it does not allow it"),
+        Ok(Err(error)) => not_there(hub, to, &error.to_string()),
+        Err(_) => not_there(hub, to, "it does not answer"),
+    }
+    None
+}
+
+/// How a peer takes connections on.
+struct Way {
+    peer: usize,
+    /// Where it answers.
+    to: SocketAddr,
+    /// What to ask it for; `None`: its own host.
+    target: Option<IpAddr>,
+}
+
+/// The way to `ip` through a peer, if one is known.
+fn way(hub: &Hub, settings: &StripeSettings, ip: IpAddr) -> Option<Way> {
+    let places = hub.places.borrow();
+    let now = clock::now();
+    if let Some(Answer::Peer(peer)) = places.answer(now, ip)
+        && settings.ask_port > 0
+    {
+        return Some(Way {
+            peer,
+            to: SocketAddr::new(ip, settings.ask_port),
+            target: None,
+        });
+    }
+    let mut known = settings.known.iter().enumerate();
+    known.find_map(|(peer, known)| {
+        let (to, networks) = known.serves.as_ref()?;
+        let is_gone = places.answer(now, to.ip()) == Some(Answer::Nobody);
+        let serves = networks.iter().any(|net| net.contains(&ip));
+        (serves && !is_gone).then_some(Way {
+            peer,
+            to: *to,
+            target: Some(ip),
+        })
+    })
+}
+
+/// A peer that was to be at `to` is of no use.
+fn not_there(hub: &Hub, to: SocketAddr, why: &str) {
+    tracing::debug!(%to, "no peer any more: {why}");
+    hub.places
+        .borrow_mut()
+        .note(clock::now(), to.ip(), Answer::Nobody);
+}
+
+impl Keeper {
+    /// Dials all links and asks over the first that gets there. `None`: it is open.
+    async fn open(&mut self, wanted: Wanted) -> io::Result<Option<Refusal>> {
+        self.dial();
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        while let Some((link, dialled)) = self.dialing.next().await {
+            self.busy.retain(|busy| *busy != link);
+            let mut shaken = match dialled {
+                Ok(shaken) => shaken,
+                Err(error) => {
+                    self.note_failure(link);
+                    last = error;
+                    continue;
+                }
+            };
+            let (lane, name) = (self.next_lane(), self.name(link));
+            let open = Frame::Open {
+                token: self.token,
+                lane,
+                link: name.clone(),
+                wanted,
+            };
+            shaken.send(&open).await?;
+            let answer = shaken.receive().await?;
+            return match frame::decode(&answer) {
+                Ok(Frame::Opened) => {
+                    self.stripe.add_lane(lane, Some(link), name, shaken);
+                    Ok(None)
+                }
+                Ok(Frame::Refused(refusal)) => Ok(Some(refusal)),
+                Ok(_) | Err(_) => Err(io::Error::other("no answer to what was asked")),
+            };
+        }
+        Err(last)
+    }
+
+    /// Keeps a lane on every link that may be used, until dropped.
+    pub(crate) async fn keep(&mut self) {
+        loop {
+            self.drop_lanes();
+            self.dial();
+            let now = clock::now();
+            let waiting = self.failed.values().filter(|(at, _)| *at > now);
+            let retry = waiting.map(|(at, _)| at.since(now)).min();
+            let retry = async {
+                match retry {
+                    Some(wait) => time::sleep(wait.max(LEAST_WAIT)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let stripe = Rc::clone(&self.stripe);
+            let hub = Rc::clone(&self.hub);
+            tokio::select! {
+                Some((link, dialled)) = self.dialing.next(), if !self.dialing.is_empty() => {
+                    self.busy.retain(|busy| *busy != link);
+                    let joined = match dialled {
+                        Ok(shaken) => self.join(link, shaken).await,
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = joined {
+                        tracing::debug!(link = self.name(link), %error, "no lane");
+                        self.note_failure(link);
+                    }
+                }
+                () = retry => {}
+                () = stripe.changed.notified() => {}
+                () = hub.links_changed.notified() => self.failed.clear(),
+            }
+        }
+    }
+
+    async fn join(&mut self, link: LinkId, mut shaken: Shaken) -> io::Result<()> {
+        let (lane, name) = (self.next_lane(), self.name(link));
+        let join = Frame::Join {
+            token: self.token,
+            lane,
+            link: name.clone(),
+        };
+        // It fits into an empty socket.
+        shaken.send(&join).await?;
+        // Until something comes on it.
+        self.note_failure(link);
+        self.stripe.add_lane(lane, Some(link), name, shaken);
+        Ok(())
+    }
+
+    /// Ends the lanes of links that lead there no more.
+    fn drop_lanes(&self) {
+        let usable = lane_links(&self.hub, self.to.ip());
+        for lane in self.stripe.lanes() {
+            if lane.link.is_none_or(|link| !usable.contains(&link)) {
+                self.stripe.end_lane(lane.id, "its link is down");
+            }
+        }
+    }
+
+    /// Dials the links that have no lane.
+    fn dial(&mut self) {
+        if self.stripe.bundle.borrow().is_over() {
+            return;
+        }
+        let now = clock::now();
+        let lanes = self.stripe.lanes();
+        let works = |link: LinkId| {
+            let mut lanes = lanes.iter().filter(|lane| lane.link == Some(link));
+            lanes.any(|lane| lane.rx_bytes.get() > 0)
+        };
+        self.failed.retain(|link, _| !works(*link));
+        for link in lane_links(&self.hub, self.to.ip()) {
+            let is_there = lanes.iter().any(|lane| lane.link == Some(link));
+            let may_try = self.failed.get(&link).is_none_or(|(at, _)| *at <= now);
+            let is_full = lanes.len() + self.busy.len() >= MAX_LANES;
+            if is_there || !may_try || is_full || self.busy.contains(&link) {
+                continue;
+            }
+            self.busy.push(link);
+            let (hub, to, peer) = (Rc::clone(&self.hub), self.to, self.peer);
+            self.dialing.push(Box::pin(async move {
+                let dialled = time::timeout(LANE_PATIENCE, dial(&hub, link, to, peer)).await;
+                (
+                    link,
+                    dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+                )
+            }));
+        }
+    }
+
+    fn note_failure(&mut self, link: LinkId) {
+        let before = self.failed.get(&link).map_or(LEAST_WAIT, |(_, wait)| *wait);
+        let entry = (clock::now() + before, (before * 2).min(MOST_WAIT));
+        self.failed.insert(link, entry);
+    }
+
+    fn next_lane(&mut self) -> LaneId {
+        let lane = LaneId(self.next_lane);
+        // Lanes end at most every quarter of a second on each link: hours. Then the other end refuses one that is there.
+        self.next_lane = self.next_lane.wrapping_add(1);
+        lane
+    }
+
+    fn name(&self, link: LinkId) -> String {
+        let placer = self.hub.placer.borrow();
+        let link = placer.links().get(link.0);
+        link.map(|link| link.settings.name.clone())
+            .unwrap_or_default()
+    }
+}
+
+/// The links for lanes to `ip`: those beside it if any are, of least cost.
+fn lane_links(hub: &Hub, ip: IpAddr) -> Vec<LinkId> {
+    let placer = hub.placer.borrow();
+    let links = || {
+        let links = placer.links().iter().enumerate();
+        links.filter(|(_, link)| link.settings.cost != Cost::Never && link.reach.covers(ip))
+    };
+    let is_beside = links().any(|(_, link)| link.reach.is_neighbour(ip));
+    let fit = || links().filter(|(_, link)| !is_beside || link.reach.is_neighbour(ip));
+    let least = fit().map(|(_, link)| link.settings.cost).min();
+    fit()
+        .filter(|(_, link)| Some(link.settings.cost) == least)
+        .map(|(index, _)| LinkId(index))
+        .collect()
+}
+
+async fn dial(hub: &Hub, link: LinkId, to: SocketAddr, peer: usize) -> io::Result<Shaken> {
+    let settings = hub.settings.stripe.as_ref();
+    let settings = settings.ok_or(io::ErrorKind::Unsupported)?;
+    let known = settings.known.get(peer).ok_or(io::ErrorKind::NotFound)?;
+    let stream = connect_to(hub, link, to).await?;
+    handshake::ask(stream, &settings.keys, &known.public_key).await
+}
+
+async fn connect_to(hub: &Hub, link: LinkId, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = connect::outgoing(hub, Some(link), to.ip(), socket2::Type::STREAM)?;
+    let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));
+    let stream = socket.connect(to).await?;
+    client::prepare(&stream);
+    Ok(stream)
+}
+
+/// Finds out, beside everything else, whether a known peer answers at `ip`.
+fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
+    if hub.asking.get() >= MAX_ASKING {
+        return;
+    }
+    hub.asking.set(hub.asking.get() + 1);
+    hub.places
+        .borrow_mut()
+        .note(clock::now(), ip, Answer::Asked);
+    let hub = Rc::clone(hub);
+    spawn_local(async move {
+        let found = async {
+            let settings = hub.settings.stripe.as_ref()?;
+            let to = SocketAddr::new(ip, settings.ask_port);
+            let mut stream = connect_to(&hub, link, to).await.ok()?;
+            let known = settings.known.iter().map(|peer| &peer.public_key);
+            let found = handshake::read_greeting(&mut stream, known).await;
+            found.ok().flatten()
+        };
+        let found = time::timeout(ASK_PATIENCE, found).await.ok().flatten();
+        let answer = found.map_or(Answer::Nobody, Answer::Peer);
+        tracing::debug!(%ip, ?answer, "asked for a peer");
+        hub.places.borrow_mut().note(clock::now(), ip, answer);
+        hub.asking.set(hub.asking.get().saturating_sub(1));
+    });
+}
+
+/// Before a connection to a peer that was there goes plain.
+const OPEN_PATIENCE: Duration = Duration::from_secs(2);
+/// For a connection, a handshake and a loss.
+const LANE_PATIENCE: Duration = Duration::from_secs(5);
+const ASK_PATIENCE: Duration = Duration::from_secs(5);
+const MAX_ASKING: usize = 8;
+/// Between attempts on a link.
+const LEAST_WAIT: Duration = Duration::from_millis(250);
+const MOST_WAIT: Duration = Duration::from_secs(4);

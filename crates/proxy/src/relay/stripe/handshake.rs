@@ -1,0 +1,122 @@
+//! A lane before it belongs to a connection: greeting and handshake over its socket ([`crate::stripe::channel`]).
+
+use std::io;
+
+use pleach_core::session::handshake::StaticKeys;
+use pleach_linux::clock;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::stripe::{
+    channel::{self, GREETING_LEN, Opener, Sealer},
+    frame::Frame,
+};
+
+/// A TCP connection whose ends know each other.
+#[derive(Debug)]
+pub(crate) struct Shaken {
+    pub(crate) stream: TcpStream,
+    pub(crate) sealer: Sealer,
+    pub(crate) opener: Opener,
+}
+
+impl Shaken {
+    /// Sends one frame.
+    pub(crate) async fn send(&mut self, frame: &Frame<'_>) -> io::Result<()> {
+        let (mut plain, mut sealed) = (Vec::new(), Vec::new());
+        frame.encode(&mut plain);
+        self.sealer.seal(&plain, &mut sealed);
+        self.stream.write_all(&sealed).await
+    }
+
+    /// Receives one frame, as bytes.
+    pub(crate) async fn receive(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            if let Some(frame) = self.opener.next_frame().map_err(io::Error::other)? {
+                return Ok(frame.to_vec());
+            }
+            match self.stream.read(self.opener.space()).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => self.opener.on_filled(len),
+            }
+        }
+    }
+}
+
+/// Reads the greeting of whoever listens at the other end of `stream`: which of `known` it is.
+pub(crate) async fn read_greeting<'a>(
+    stream: &mut TcpStream,
+    known: impl Iterator<Item = &'a [u8; 32]>,
+) -> io::Result<Option<usize>> {
+    let mut greeting = [0; GREETING_LEN];
+    stream.read_exact(&mut greeting).await?;
+    Ok(channel::recognise(&greeting, known))
+}
+
+/// The end that asks, with the owner of `remote`.
+pub(crate) async fn ask(
+    mut stream: TcpStream,
+    local: &StaticKeys,
+    remote: &[u8; 32],
+) -> io::Result<Shaken> {
+    let (initiator, first) =
+        channel::initiate(local, remote, clock::entropy()?).map_err(io::Error::other)?;
+    // It says the same whatever the greeting is; only its owner can read it.
+    stream.write_all(&first).await?;
+    if read_greeting(&mut stream, [remote].into_iter())
+        .await?
+        .is_none()
+    {
+        return Err(io::Error::other("it is not the peer"));
+    }
+    let second = read_message(&mut stream).await?;
+    let (sealer, opener) = channel::read_response(initiator, &second).map_err(io::Error::other)?;
+    Ok(Shaken {
+        stream,
+        sealer,
+        opener,
+    })
+}
+
+/// The end that is asked: also which of `known` asks.
+pub(crate) async fn answer(
+    mut stream: TcpStream,
+    local: &StaticKeys,
+    known: &[[u8; 32]],
+) -> io::Result<(Shaken, usize)> {
+    let [nonce, _] = split(clock::entropy()?);
+    let greeting = channel::greeting(local.public(), nonce);
+    stream.write_all(&greeting).await?;
+    let first = read_message(&mut stream).await?;
+    let incoming = channel::read_initiation(local, &first).map_err(io::Error::other)?;
+    let who = known.iter().position(|key| *key == incoming.remote_static);
+    let who = who.ok_or_else(|| io::Error::other("its key is not known"))?;
+    let (sealer, opener, second) =
+        channel::respond(incoming, clock::entropy()?).map_err(io::Error::other)?;
+    stream.write_all(&second).await?;
+    let shaken = Shaken {
+        stream,
+        sealer,
+        opener,
+    };
+    Ok((shaken, who))
+}
+
+/// Two random halves.
+pub(crate) fn split(bytes: [u8; 32]) -> [[u8; 16]; 2] {
+    let mut halves = [[0; 16]; 2];
+    halves[0].copy_from_slice(&bytes[..16]);
+    halves[1].copy_from_slice(&bytes[16..]);
+    halves
+}
+
+async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).await?;
+    let len = channel::handshake_len(length).map_err(io::Error::other)?;
+    let mut message = vec![0; len];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
+}

@@ -1,0 +1,405 @@
+//! The sending half of a bundle: cuts the stream into chunks, assigns them to lanes, keeps them until they came, and
+//! sends those of a dead lane on others.
+//!
+//! A chunk is *pending* (cut, not assigned), *staged* (waits for its lane), *sent*, and forgotten when the peer counts it
+//! among those that came on its lane, or delivered everything before its end. A lane that has sent chunks and on which TCP
+//! makes no progress for `patience` is *suspect*: what it had is sent on others, and it gets nothing new until it moves
+//! again. That costs duplicates if it was only slow, which the receiver drops.
+//!
+//! Bounds: [`MAX_PENDING`] bytes pending; chunks not delivered lie within the peer's credit, and are at most
+//! [`MAX_CHUNKS`].
+
+use core::time::Duration;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use pleach_core::{
+    ids::PathId,
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+use super::{
+    CHUNK, Chunk, MAX_CHUNKS, MAX_LANES, MAX_PENDING, Violation,
+    frame::LaneId,
+    rate::{LaneEstimator, LaneSample},
+    sched::{LaneView, Scheduler, Striping},
+};
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Sender {
+    scheduler: Scheduler,
+    lanes: Vec<Lane>,
+    pending: VecDeque<Vec<u8>>,
+    pending_bytes: usize,
+    /// To be sent on any lane, before anything new.
+    again: BTreeMap<u64, Chunk>,
+    /// Ends of the chunks assigned and not delivered.
+    ends: VecDeque<u64>,
+    /// Where the next chunk to be assigned begins.
+    assigned: u64,
+    delivered: u64,
+    limit: u64,
+    /// No more bytes come; whether that was assigned, too.
+    is_finished: bool,
+    is_end_assigned: bool,
+    /// Bytes sent more than once.
+    repeated_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Lane {
+    id: LaneId,
+    slot: PathId,
+    estimator: LaneEstimator,
+    is_free: bool,
+    is_suspect: bool,
+    staged: VecDeque<Chunk>,
+    staged_bytes: u64,
+    sent: VecDeque<Chunk>,
+    sent_count: u64,
+    progress_at: Instant,
+}
+
+impl Sender {
+    /// Nothing to send and no lane.
+    #[must_use]
+    pub fn new(striping: Striping) -> Self {
+        Self {
+            scheduler: Scheduler::new(striping),
+            lanes: Vec::new(),
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            again: BTreeMap::new(),
+            ends: VecDeque::new(),
+            assigned: 0,
+            delivered: 0,
+            limit: super::WINDOW,
+            is_finished: false,
+            is_end_assigned: false,
+            repeated_bytes: 0,
+        }
+    }
+
+    /// How many bytes [`Self::write`] takes now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        if self.is_finished {
+            0
+        } else {
+            MAX_PENDING.saturating_sub(self.pending_bytes)
+        }
+    }
+
+    /// Takes `bytes`, at most [`Self::room`]; what is beyond that is not taken. Returns how many were.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.room());
+        let mut left = &bytes[..taken];
+        if let Some(last) = self.pending.back_mut() {
+            let fits = left.len().min(CHUNK.saturating_sub(last.len()));
+            last.extend_from_slice(&left[..fits]);
+            left = &left[fits..];
+        }
+        for piece in left.chunks(CHUNK) {
+            self.pending.push_back(piece.to_vec());
+        }
+        self.pending_bytes += taken;
+        taken
+    }
+
+    /// No more bytes come.
+    pub fn finish(&mut self) {
+        self.is_finished = true;
+    }
+
+    /// Whether all, and the end, was delivered.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.is_end_assigned && self.delivered == self.assigned
+    }
+
+    /// Adds a lane; `false` if there are too many, or it is there.
+    pub fn add_lane(&mut self, now: Instant, id: LaneId) -> bool {
+        let is_there = self.lanes.iter().any(|lane| lane.id == id);
+        let is_used = |slot: u8| self.lanes.iter().any(|lane| lane.slot.0 == slot);
+        let mut slots = (0_u8..).take(MAX_LANES);
+        let Some(slot) = slots.find(|slot| !is_used(*slot)).filter(|_| !is_there) else {
+            return false;
+        };
+        self.lanes.push(Lane {
+            id,
+            slot: PathId(slot),
+            estimator: LaneEstimator::default(),
+            is_free: false,
+            is_suspect: false,
+            staged: VecDeque::new(),
+            staged_bytes: 0,
+            sent: VecDeque::new(),
+            sent_count: 0,
+            progress_at: now,
+        });
+        self.lanes.sort_by_key(|lane| lane.slot);
+        true
+    }
+
+    /// Removes a lane; what it had goes to the others.
+    pub fn remove_lane(&mut self, id: LaneId) {
+        if let Some(index) = self.lanes.iter().position(|lane| lane.id == id) {
+            let lane = self.lanes.remove(index);
+            self.repeat(lane.sent);
+            self.repeat(lane.staged);
+        }
+    }
+
+    /// Notes whether the lane would send a chunk at once.
+    pub fn set_free(&mut self, id: LaneId, is_free: bool) {
+        if let Some(lane) = self.lane_mut(id) {
+            lane.is_free = is_free;
+        }
+    }
+
+    /// Notes TCP's account of a lane.
+    pub fn observe(&mut self, now: Instant, id: LaneId, sample: LaneSample) {
+        if let Some(lane) = self.lane_mut(id)
+            && lane.estimator.on_sample(sample)
+        {
+            lane.progress_at = now;
+            lane.is_suspect = false;
+        }
+    }
+
+    /// Looks for lanes that make no progress. Call it every few tens of milliseconds, after [`Self::observe`]. Whether
+    /// there is something new to send.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let mut found: Vec<Chunk> = Vec::new();
+        for lane in &mut self.lanes {
+            let patience = patience(lane.estimator.rtt());
+            let is_silent = now.since(lane.progress_at) > patience;
+            if !lane.is_suspect && !lane.sent.is_empty() && is_silent {
+                lane.is_suspect = true;
+                // They stay on the lane's account: they may come yet.
+                found.extend(lane.sent.iter().cloned());
+                found.extend(lane.staged.drain(..));
+                lane.staged_bytes = 0;
+            }
+        }
+        let is_news = !found.is_empty();
+        self.repeat(found);
+        is_news
+    }
+
+    /// A lane that has been suspect for so long that a new one is better, while another works.
+    #[must_use]
+    pub fn hopeless_lane(&self, now: Instant) -> Option<LaneId> {
+        let works = self.lanes.iter().any(|lane| !lane.is_suspect);
+        let hopeless = |lane: &&Lane| lane.is_suspect && now.since(lane.progress_at) > HOPE;
+        let found = self.lanes.iter().find(hopeless);
+        found.filter(|_| works).map(|lane| lane.id)
+    }
+
+    /// Whether [`Self::handle_timeout`] has anything to look for.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.sent.is_empty())
+    }
+
+    /// Whether a chunk waits for lane `id`.
+    #[must_use]
+    pub fn has_staged(&self, id: LaneId) -> bool {
+        let lane = self.lanes.iter().find(|lane| lane.id == id);
+        lane.is_some_and(|lane| !lane.staged.is_empty())
+    }
+
+    /// The next chunk for lane `id`, which can send. O(lanes) for each chunk that is assigned.
+    pub fn poll_chunk(&mut self, now: Instant, id: LaneId) -> Option<Chunk> {
+        let index = self.lanes.iter().position(|lane| lane.id == id)?;
+        self.lanes[index].is_free = true;
+        if self.lanes[index].is_suspect {
+            return None;
+        }
+        let chunk = self.next_chunk(now, index)?;
+        let lane = &mut self.lanes[index];
+        if lane.sent.is_empty() {
+            lane.progress_at = now;
+        }
+        lane.sent.push_back(chunk.clone());
+        lane.sent_count += 1;
+        Some(chunk)
+    }
+
+    /// Handles an acknowledgement.
+    ///
+    /// # Errors
+    /// It acknowledges what was not sent.
+    pub fn handle_ack(
+        &mut self,
+        now: Instant,
+        delivered: u64,
+        limit: u64,
+        counts: &[(LaneId, u64)],
+    ) -> Result<(), Violation> {
+        if delivered > self.assigned {
+            return Err(Violation::Acknowledged);
+        }
+        for (id, count) in counts {
+            let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == *id) else {
+                continue;
+            };
+            if *count > lane.sent_count {
+                return Err(Violation::Acknowledged);
+            }
+            let before = lane.sent_count - lane.sent.len() as u64;
+            for _ in before..*count {
+                if let Some(chunk) = lane.sent.pop_front() {
+                    self.again.remove(&chunk.offset);
+                }
+                lane.progress_at = now;
+                lane.is_suspect = false;
+            }
+        }
+        // Acknowledgements overtake each other.
+        self.limit = self.limit.max(limit);
+        if delivered > self.delivered {
+            self.delivered = delivered;
+            while self.ends.front().is_some_and(|end| *end <= delivered) {
+                self.ends.pop_front();
+            }
+            while let Some(first) = self.again.first_entry()
+                && first.get().end() <= delivered
+            {
+                first.remove();
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes cut and not sent, and bytes sent more than once.
+    #[must_use]
+    pub fn waiting_and_repeated(&self) -> (u64, u64) {
+        let staged: u64 = self.lanes.iter().map(|lane| lane.staged_bytes).sum();
+        (self.pending_bytes as u64 + staged, self.repeated_bytes)
+    }
+
+    /// Rate, round trip, whether it is suspect, of lane `id`.
+    #[must_use]
+    pub fn lane_state(&self, id: LaneId) -> Option<(Bitrate, Duration, bool)> {
+        let lane = self.lanes.iter().find(|lane| lane.id == id)?;
+        Some((lane.estimator.rate(), lane.estimator.rtt(), lane.is_suspect))
+    }
+
+    /// Everything kept, in bytes, for tests of the bounds.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> u64 {
+        let sent = |lane: &Lane| -> u64 { lane.sent.iter().map(|c| c.data.len() as u64).sum() };
+        let again: u64 = self.again.values().map(|c| c.data.len() as u64).sum();
+        self.waiting_and_repeated().0 + again + self.lanes.iter().map(sent).sum::<u64>()
+    }
+
+    fn next_chunk(&mut self, now: Instant, index: usize) -> Option<Chunk> {
+        while let Some((_, chunk)) = self.again.pop_first() {
+            if chunk.end() > self.delivered {
+                self.repeated_bytes += chunk.data.len() as u64;
+                return Some(chunk);
+            }
+        }
+        while self.lanes[index].staged.is_empty() {
+            let Some(len) = self.next_len() else {
+                return self.take_over();
+            };
+            let views: Vec<LaneView> = self
+                .lanes
+                .iter()
+                .filter(|lane| !lane.is_suspect)
+                .map(Lane::view)
+                .collect();
+            let slot = self.scheduler.assign(now, Bytes::new(len), &views)?;
+            let chunk = self.cut();
+            let lane = self.lanes.iter_mut().find(|lane| lane.slot == slot)?;
+            lane.staged_bytes += chunk.data.len() as u64;
+            lane.staged.push_back(chunk);
+        }
+        let lane = &mut self.lanes[index];
+        let chunk = lane.staged.pop_front()?;
+        lane.staged_bytes -= chunk.data.len() as u64;
+        Some(chunk)
+    }
+
+    /// What waits for another lane, as nothing new may be sent: the receiver has no room until the first of it comes.
+    fn take_over(&mut self) -> Option<Chunk> {
+        let is_stuck = !self.pending.is_empty() || self.is_finished && !self.is_end_assigned;
+        let first = |lane: &Lane| lane.staged.front().map(|chunk| chunk.offset);
+        let lanes = self
+            .lanes
+            .iter_mut()
+            .filter(|lane| is_stuck && first(lane).is_some());
+        let lane = lanes.min_by_key(|lane| first(lane))?;
+        let chunk = lane.staged.pop_front()?;
+        lane.staged_bytes -= chunk.data.len() as u64;
+        Some(chunk)
+    }
+
+    /// How long the next chunk in the order of the stream is, if it may be sent.
+    fn next_len(&self) -> Option<u64> {
+        if self.ends.len() >= MAX_CHUNKS {
+            return None;
+        }
+        let len = match self.pending.front() {
+            Some(piece) => piece.len() as u64,
+            None if self.is_finished && !self.is_end_assigned => 1,
+            None => return None,
+        };
+        (self.assigned.saturating_add(len) <= self.limit).then_some(len)
+    }
+
+    /// Takes that chunk.
+    fn cut(&mut self) -> Chunk {
+        let data = self.pending.pop_front().unwrap_or_default();
+        self.pending_bytes -= data.len();
+        self.is_end_assigned |= data.is_empty();
+        let chunk = Chunk {
+            offset: self.assigned,
+            data: Arc::new(data),
+        };
+        self.assigned = chunk.end();
+        self.ends.push_back(chunk.end());
+        chunk
+    }
+
+    fn repeat(&mut self, chunks: impl IntoIterator<Item = Chunk>) {
+        for chunk in chunks {
+            if chunk.end() > self.delivered {
+                self.again.insert(chunk.offset, chunk);
+            }
+        }
+    }
+
+    fn lane_mut(&mut self, id: LaneId) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|lane| lane.id == id)
+    }
+}
+
+impl Lane {
+    fn view(&self) -> LaneView {
+        LaneView {
+            slot: self.slot,
+            rate: self.estimator.rate(),
+            delay: self.estimator.delay(),
+            waiting: self.estimator.unsent() + Bytes::new(self.staged_bytes),
+            is_free: self.is_free && self.staged.is_empty(),
+        }
+    }
+}
+
+/// How long a lane may make no progress: TCP's first timeout is 200 ms and a round trip (RFC 6298, Linux's minimum).
+fn patience(rtt: Duration) -> Duration {
+    (LEAST_PATIENCE + rtt).min(MOST_PATIENCE)
+}
+
+const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+/// So that even then the connection stalls for less than a second.
+const MOST_PATIENCE: Duration = Duration::from_millis(800);
+/// By then TCP waits for several seconds before it sends again.
+const HOPE: Duration = Duration::from_secs(8);
