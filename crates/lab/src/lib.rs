@@ -17,6 +17,7 @@
 //! Needs root, or a kernel that lets users make user namespaces; `/dev/net/tun`; `ip` (iproute2).
 
 pub mod emulator;
+mod media;
 pub mod netns;
 pub mod parity;
 pub mod run;

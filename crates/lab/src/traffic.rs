@@ -9,12 +9,13 @@ mod quic;
 mod requests;
 mod tcp;
 mod udp;
+mod video;
 
 use core::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use std::{io, thread::JoinHandle};
+use std::{io, path::PathBuf, sync::Arc, thread::JoinHandle};
 
 use anyhow::{Context as _, anyhow};
 use pleach_core::{
@@ -24,12 +25,13 @@ use pleach_core::{
 use pleach_linux::clock;
 use pleach_sim::{
     measure::FlowReport,
-    pattern::Pattern,
+    pattern::{Pattern, Profile, Rates},
     scenario::{Direction, Traffic, TrafficKind},
+    voice,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{netns::Netns, wait};
+use crate::{media::film::Film, netns::Netns, wait};
 
 /// How long receivers wait for what is under way when the senders stop.
 const GRACE: Duration = Duration::from_secs(1);
@@ -49,6 +51,10 @@ pub struct Ends {
     pub bind: Option<IpAddr>,
     /// Whether TCP is Multipath TCP.
     pub mptcp: bool,
+    /// What a traffic `video` sends.
+    pub(crate) film: Option<Arc<Film>>,
+    /// Where a traffic may write files.
+    pub(crate) dir: PathBuf,
 }
 
 /// A flow under way.
@@ -112,7 +118,13 @@ pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> an
         } => {
             let rng = Rng::new(u64::from(port));
             let pattern = Pattern::new(rates.clone(), *size, *profile).with_jitter(*jitter, rng);
-            udp::start(ends, server, schedule, traffic.direction, pattern)
+            udp::start(ends, server, schedule, traffic.direction, pattern, false)
+        }
+        TrafficKind::Video(spec) => video::start(ends, server, schedule, traffic, *spec),
+        TrafficKind::Voice { .. } => {
+            let rates = Rates::constant(voice::RATE);
+            let pattern = Pattern::new(rates, voice::PACKET_BYTES, Profile::Constant);
+            udp::start(ends, server, schedule, traffic.direction, pattern, true)
         }
     }
     .with_context(|| format!("cannot start traffic `{}`", traffic.name))?;

@@ -11,12 +11,13 @@ use crate::{
     results::{
         self, Baseline, Direction, Event, EventKind, FlowKind, FlowResult, FlowSeries, Lateness,
         LatenessBin, LinkResult, LinkSeries, LinkSide, Pings, Quantiles, Repeat, Results, Series,
-        Transport, World,
+        Transport, VoiceResult, World,
     },
     scenario::{
         Action, DaemonAction, Direction as Way, Directions, End, Event as Planned, Scenario,
         Traffic, TrafficKind,
     },
+    voice,
 };
 
 /// Within this time after an event, a gap in the payload counts as its consequence.
@@ -102,6 +103,14 @@ fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
             .map(|(traffic, flow)| flow_result(scenario, traffic, flow, &transport))
             .collect(),
         links: links(scenario, report),
+        video: flows
+            .clone()
+            .filter_map(|(_, flow)| flow.video.clone())
+            .collect(),
+        voice: flows
+            .clone()
+            .filter_map(|(traffic, flow)| voice_result(traffic, flow))
+            .collect(),
         events: scenario
             .events
             .iter()
@@ -222,6 +231,8 @@ fn flow_result(
         TrafficKind::Requests { .. } => (FlowKind::Requests, None),
         TrafficKind::Tcp { cc, .. } => (FlowKind::Tcp, cc.clone()),
         TrafficKind::Udp { .. } => (FlowKind::Udp, None),
+        TrafficKind::Video(_) => (FlowKind::Video, None),
+        TrafficKind::Voice { .. } => (FlowKind::Voice, None),
     };
     let (start, stop) = (traffic.start, traffic.stop);
     let only_link = traffic.link.and_then(|index| scenario.links.get(index));
@@ -246,13 +257,28 @@ fn flow_result(
         delay_ms: Quantiles::of(&mut flow.delays_ms.clone()),
         sent_pkts: counts.then_some(flow.sent),
         received_pkts: counts.then_some(flow.received),
-        in_order_pkts: (kind == FlowKind::Udp).then_some(flow.received_in_order),
+        in_order_pkts: matches!(kind, FlowKind::Udp | FlowKind::Voice)
+            .then_some(flow.received_in_order),
         reorder_depth_max: flow.reorder_depth_max,
         longest_gap_ms: gap.map(millis),
         retransmits: flow.retransmits,
         dup_ack_events: None,
         timeouts: None,
     }
+}
+
+fn voice_result(traffic: &Traffic, flow: &FlowReport) -> Option<VoiceResult> {
+    let TrafficKind::Voice { buffer } = traffic.kind else {
+        return None;
+    };
+    let (name, start) = (&traffic.name, traffic.start);
+    Some(voice::judge(
+        name,
+        &flow.by_number,
+        flow.sent,
+        start,
+        buffer,
+    ))
 }
 
 fn links(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkResult> {
@@ -345,7 +371,9 @@ fn link_series(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkSeries> {
 
 fn flow_series(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> FlowSeries {
     let udp_only = |bins| match traffic.kind {
-        TrafficKind::Udp { .. } => rate_series(scenario, bins),
+        TrafficKind::Udp { .. } | TrafficKind::Video(_) | TrafficKind::Voice { .. } => {
+            rate_series(scenario, bins)
+        }
         TrafficKind::Ping { .. }
         | TrafficKind::Quic
         | TrafficKind::Requests { .. }
@@ -460,8 +488,10 @@ fn all_lateness(report: &PhaseReport) -> Option<HdrHistogram<u64>> {
 fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
     match traffic.kind {
         TrafficKind::Tcp { .. } => true,
-        TrafficKind::Quic | TrafficKind::Udp { .. } => !tcp_only,
-        TrafficKind::Ping { .. } | TrafficKind::Requests { .. } => false,
+        TrafficKind::Quic | TrafficKind::Udp { .. } | TrafficKind::Video(_) => !tcp_only,
+        TrafficKind::Ping { .. } | TrafficKind::Requests { .. } | TrafficKind::Voice { .. } => {
+            false
+        }
     }
 }
 

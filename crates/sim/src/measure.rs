@@ -11,7 +11,7 @@ use pleach_core::units::Bytes;
 
 use crate::{
     link::{LinkStats, histogram::Histogram},
-    results::{PingPoint, PingSummary, StatusSample},
+    results::{PingPoint, PingSummary, StatusSample, VideoResult},
 };
 
 pub use arrivals::{Arrival, Arrivals};
@@ -66,6 +66,10 @@ pub struct FlowReport {
     pub reorder_depth_max: u64,
     /// Segments sent again (TCP), packets taken for lost (QUIC).
     pub retransmits: Option<u64>,
+    /// One-way delay of each packet by its number, `None` for those that did not come (voice).
+    pub by_number: Vec<Option<Duration>>,
+    /// What the viewer saw (video).
+    pub video: Option<VideoResult>,
     /// Round trips before the run, and each round trip in it (ping).
     pub pings: Option<(PingSummary, PingSummary, Vec<PingPoint>)>,
 }
@@ -170,6 +174,10 @@ impl FlowReport {
             (Some(a), Some(b)) => Some(a + b),
             (a, b) => a.or(b),
         };
+        if self.by_number.is_empty() {
+            self.by_number = other.by_number;
+        }
+        self.video = self.video.take().or(other.video);
         self.pings = self.pings.take().or(other.pings);
     }
 
@@ -186,6 +194,19 @@ impl FlowReport {
     /// Counts `bytes` of payload that leave `at` this time after the run's beginning.
     pub fn record_sent(&mut self, at: Duration, bytes: usize) {
         count(&mut self.sent_bins, at, bytes);
+    }
+
+    /// Notes that packet `number` took `delay`.
+    pub fn delay_of(&mut self, number: u64, delay: Duration) {
+        let Ok(index) = usize::try_from(number) else {
+            return;
+        };
+        if index < MAX_DELAYS {
+            if self.by_number.len() <= index {
+                self.by_number.resize(index + 1, None);
+            }
+            self.by_number[index] = Some(delay);
+        }
     }
 
     /// Counts one delay.

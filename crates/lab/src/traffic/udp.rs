@@ -30,8 +30,32 @@ pub(super) fn start(
     schedule: Schedule,
     direction: Direction,
     pattern: Pattern,
+    by_number: bool,
 ) -> anyhow::Result<Threads> {
-    let far_socket = ends.server.run(|| {
+    let (far_socket, near_socket) = sockets(ends, server)?;
+    let far_pattern = pattern.clone();
+    let far = ends.server.spawn("udp-server", move || {
+        if !is_down(direction) {
+            return receive(&far_socket, &schedule, by_number);
+        }
+        match wait_for_hello(&far_socket, &schedule)? {
+            Some(peer) => send(&far_socket, Some(&peer), &schedule, far_pattern),
+            None => Ok(FlowReport::default()),
+        }
+    })?;
+    let near = ends.client.spawn("udp-client", move || {
+        if is_down(direction) {
+            receive(&near_socket, &schedule, by_number)
+        } else {
+            send(&near_socket, None, &schedule, pattern)
+        }
+    })?;
+    Ok(vec![far, near])
+}
+
+/// Sockets of server and client; the client's is connected.
+pub(super) fn sockets(ends: &Ends, server: SocketAddr) -> anyhow::Result<(Socket, Socket)> {
+    let far = ends.server.run(|| {
         let any = unspecified(server);
         let socket = Socket::new(
             socket2::Domain::for_address(any),
@@ -44,28 +68,15 @@ pub(super) fn start(
         Ok(socket)
     })?;
     let bind = ends.bind;
-    let near_socket = ends.client.run(|| udp_socket(bind, server))?;
-    let far_pattern = pattern.clone();
-    let far = ends.server.spawn("udp-server", move || {
-        if !is_down(direction) {
-            return receive(&far_socket, &schedule);
-        }
-        match wait_for_hello(&far_socket, &schedule)? {
-            Some(peer) => send(&far_socket, Some(&peer), &schedule, far_pattern),
-            None => Ok(FlowReport::default()),
-        }
-    })?;
-    let near = ends.client.spawn("udp-client", move || {
-        if is_down(direction) {
-            receive(&near_socket, &schedule)
-        } else {
-            send(&near_socket, None, &schedule, pattern)
-        }
-    })?;
-    Ok(vec![far, near])
+    let near = ends.client.run(|| udp_socket(bind, server))?;
+    Ok((far, near))
 }
 
-fn wait_for_hello(socket: &Socket, schedule: &Schedule) -> anyhow::Result<Option<SockAddr>> {
+/// The client's address; `None` if it says nothing.
+pub(super) fn wait_for_hello(
+    socket: &Socket,
+    schedule: &Schedule,
+) -> anyhow::Result<Option<SockAddr>> {
     socket.set_read_timeout(Some(TICK))?;
     while clock::now() < schedule.stop {
         let mut buffer = [core::mem::MaybeUninit::uninit(); 16];
@@ -109,7 +120,12 @@ fn send(
     Ok(report)
 }
 
-fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowReport> {
+/// `by_number`: whether to keep each packet's delay by its number.
+fn receive(
+    mut socket: &Socket,
+    schedule: &Schedule,
+    by_number: bool,
+) -> anyhow::Result<FlowReport> {
     let mut report = FlowReport::default();
     let mut arrivals = Arrivals::default();
     let mut buffer = vec![0_u8; 65_536];
@@ -127,7 +143,11 @@ fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowRepor
                     continue;
                 }
                 let sent_at = Instant::from_nanos(number_at(&buffer[..count], 8));
-                report.delay(clock::now().since(sent_at));
+                let delay = clock::now().since(sent_at);
+                report.delay(delay);
+                if by_number {
+                    report.delay_of(number, delay);
+                }
                 schedule.record(&mut report, count);
                 if let (Arrival::InOrder, Some(at)) = (arrival, schedule.elapsed()) {
                     report.record_in_order(at, count);

@@ -97,17 +97,25 @@ pub(super) struct Sink {
     server: Option<SocketAddr>,
     schedule: Schedule,
     hello_at: Option<Instant>,
+    /// Whether to keep each packet's delay by its number.
+    by_number: bool,
     arrivals: Arrivals,
     report: FlowReport,
 }
 
 impl Sink {
-    pub(super) fn new(local: SocketAddr, server: Option<SocketAddr>, schedule: Schedule) -> Self {
+    pub(super) fn new(
+        local: SocketAddr,
+        server: Option<SocketAddr>,
+        schedule: Schedule,
+        by_number: bool,
+    ) -> Self {
         Self {
             local,
             server,
             hello_at: server.map(|_| schedule.begin - TICK),
             schedule,
+            by_number,
             arrivals: Arrivals::default(),
             report: FlowReport::default(),
         }
@@ -123,12 +131,17 @@ impl Sink {
             return;
         }
         self.hello_at = None;
-        let arrival = self.arrivals.note(number_at(payload, 0));
+        let number = number_at(payload, 0);
+        let arrival = self.arrivals.note(number);
         if arrival == Arrival::Copy {
             return;
         }
         let sent_at = Instant::from_nanos(number_at(payload, 8));
-        self.report.delay(io.now.since(sent_at));
+        let delay = io.now.since(sent_at);
+        self.report.delay(delay);
+        if self.by_number {
+            self.report.delay_of(number, delay);
+        }
         self.schedule
             .record(&mut self.report, io.now, payload.len());
         if let (Arrival::InOrder, Some(at)) = (arrival, self.schedule.elapsed(io.now)) {
