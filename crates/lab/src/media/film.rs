@@ -88,7 +88,7 @@ impl Film {
         #[rustfmt::skip]
         let arguments = [
             "-v", "error", "-y", "-f", "lavfi", "-i", &source, "-frames:v", &frames,
-            "-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p", "-bf", "0",
+            "-c:v", "libx264", "-threads", "1", "-preset", "veryfast", "-pix_fmt", "yuv420p", "-bf", "0",
             "-g", &key_interval, "-keyint_min", &key_interval, "-sc_threshold", "0",
             "-b:v", &rate, "-maxrate", &rate, "-bufsize", &eighth,
             "-f", "mpegts", "-muxdelay", "0", "-muxpreload", "0", "-fflags", "+bitexact",

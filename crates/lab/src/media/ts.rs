@@ -10,6 +10,15 @@ const VIDEO_STREAM: u8 = 0xe0;
 /// One packet.
 pub(crate) type Packet = [u8; PACKET_BYTES];
 
+/// A packet that carries nothing.
+pub(crate) const NULL_PACKET: Packet = {
+    let mut packet = [0xff; PACKET_BYTES];
+    packet[0] = SYNC;
+    packet[1] = 0x1f;
+    packet[3] = 0x10;
+    packet
+};
+
 /// What the head of a packet says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {

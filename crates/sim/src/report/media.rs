@@ -207,3 +207,100 @@ const SHOWN_MAX: usize = 2;
 /// Pictures of a video.
 const PICTURES_MAX: usize = 3;
 const PICTURE_MAX_BYTES: usize = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        report::{render, table, verdict},
+        results::Picture,
+    };
+
+    fn results() -> Results {
+        let freeze = |start_s, length_s| Freeze { start_s, length_s };
+        Results {
+            duration_s: 20.0,
+            video: vec![VideoResult {
+                flow: "film".to_owned(),
+                transport: "rtp".to_owned(),
+                sent_pkts: 14_000,
+                lost_pkts: 46,
+                frames: 500,
+                frames_lost: 16,
+                frames_held: 20,
+                frozen_s: 0.8,
+                freezes: vec![freeze(2.0, 0.48), freeze(7.0, 0.32)],
+                ssim: Some(0.9653),
+                pictures: vec![Picture {
+                    time_s: 2.4,
+                    ssim: 0.83,
+                    file: "x.png".to_owned(),
+                    png_base64: "iVBORw0KGgo=".to_owned(),
+                }],
+                ..VideoResult::default()
+            }],
+            voice: vec![VoiceResult {
+                flow: "call".to_owned(),
+                mos: 4.29,
+                dropouts: vec![freeze(8.0, 0.14)],
+                ..VoiceResult::default()
+            }],
+            ..Results::default()
+        }
+    }
+
+    #[test]
+    fn says_what_was_seen_and_heard() {
+        let results = results();
+        let verdict = verdict(&results);
+        assert!(
+            verdict.contains("film stood still 2 times, 800 ms in all"),
+            "{verdict}"
+        );
+        assert!(verdict.contains("call was good (MOS 4.29)"), "{verdict}");
+        let table = table(&results);
+        for cell in ["0.9653", "14000", "480 ms", "140 ms", "worst 5 s"] {
+            assert!(table.contains(cell), "{cell}:\n{table}");
+        }
+        let page = render(&results);
+        assert!(page.contains("src=\"data:image/png;base64,iVBORw0KGgo=\""));
+        assert!(page.contains("film at 2.4 s"));
+    }
+
+    #[test]
+    fn marks_freezes_in_plots_over_time() {
+        let mut results = results();
+        let bars = |results: &Results| render(results).matches("class=\"freeze\"").count();
+        assert_eq!(bars(&results), 0, "nothing was measured over time");
+        results.series.interval_ms = 100.0;
+        results.series.links = vec![crate::results::LinkSeries {
+            name: "dsl".to_owned(),
+            down_mbps: vec![1.0; 200],
+            ..Default::default()
+        }];
+        // Three bars in each of two widths, and the legend.
+        assert_eq!(bars(&results) % 7, 0);
+        assert!(bars(&results) > 0);
+    }
+
+    #[test]
+    fn a_picture_that_is_none_is_left_out() {
+        let mut results = results();
+        for hostile in ["\"><script>", "", "a b"] {
+            results.video[0].pictures[0].png_base64 = hostile.to_owned();
+            assert_eq!(pictures(&results), "");
+        }
+        results.video[0].flow = "<b>".to_owned();
+        results.video[0].pictures[0].png_base64 = "AA==".to_owned();
+        assert!(!pictures(&results).contains("<b>"));
+    }
+
+    #[test]
+    fn pictures_stay_out_of_results_json() {
+        let json = results().to_json().expect("serialises");
+        assert!(!json.contains("iVBORw0KGgo") && json.contains("x.png"));
+        let read = Results::from_json(&json).expect("reads");
+        assert_eq!(read.video[0].freezes, results().video[0].freezes);
+        assert_eq!(read.voice[0].mos, 4.29);
+    }
+}

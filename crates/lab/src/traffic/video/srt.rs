@@ -1,11 +1,14 @@
 //! The film through two ffmpegs that speak SRT.
 
-use core::net::{IpAddr, SocketAddr};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 use std::{
     collections::BTreeMap,
     io::{Read as _, Write as _},
     net::Ipv4Addr,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdin, Command, Stdio},
 };
 
 use anyhow::Context as _;
@@ -61,7 +64,10 @@ pub(super) fn start(
 fn url(address: SocketAddr, mode: &str, show: &Show) -> String {
     // In microseconds, unlike libsrt's own.
     let latency = show.spec.deadline.as_micros();
-    format!("srt://{address}?mode={mode}&latency={latency}&pkt_size=1316")
+    let patience = CONNECT_PATIENCE.as_millis();
+    format!(
+        "srt://{address}?mode={mode}&latency={latency}&connect_timeout={patience}&pkt_size=1316"
+    )
 }
 
 fn ffmpeg(host: &Netns) -> Command {
@@ -99,19 +105,43 @@ fn send(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
         .stdout(Stdio::null());
     let mut child = Running(command.spawn().context("cannot run ffmpeg")?);
     let mut pipe = child.0.stdin.take().context("ffmpeg has no input")?;
+    // ffmpeg opens its output when it has seen input. Nobody takes this for part of the film.
+    write(&mut pipe, &ts::NULL_PACKET.repeat(7));
     for datagram in &show.film.datagrams {
         wait::until(show.schedule.start + datagram.at);
         let payload = show.film.payload(datagram);
-        // A pipe that is closed: the connection broke, and SRT does not make another.
-        let _ = pipe.write_all(payload);
+        // A live encoder does not wait: what a full pipe does not take is lost. So is what a closed one does not: the
+        // connection broke, and SRT does not make another.
+        let mut fds = [PollFd::new(&pipe, PollFlags::OUT)];
+        if matches!(
+            poll(&mut fds, Some(&wait::timespec(Duration::ZERO))),
+            Ok(1..)
+        ) {
+            let _ = pipe.write_all(payload);
+        }
         report.sent += 1;
         if let Some(at) = show.schedule.elapsed() {
             report.record_sent(at, payload.len());
         }
     }
+    // ffmpeg keeps its newest packet until another comes.
+    write(&mut pipe, &ts::NULL_PACKET.repeat(7));
     // What is under way would be lost with the connection.
     wait::until(show.schedule.stop + show.spec.deadline + GRACE);
     Ok(report)
+}
+
+/// Writes at most a datagram, without waiting, as a live encoder: what a full pipe does not take is lost. So is what a
+/// closed one does not: the connection broke, and SRT does not make another.
+fn write(pipe: &mut ChildStdin, datagram: &[u8]) {
+    let mut fds = [PollFd::new(&*pipe, PollFlags::OUT)];
+    // Room is at least a page, or none.
+    if matches!(
+        poll(&mut fds, Some(&wait::timespec(Duration::ZERO))),
+        Ok(1..)
+    ) {
+        let _ = pipe.write_all(datagram);
+    }
 }
 
 fn receive(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
@@ -178,6 +208,9 @@ fn fates(film: &Film, stream: &[u8]) -> Vec<Fate> {
         .map(|datagram| fate(came.get(datagram.packets.clone())))
         .collect()
 }
+
+/// How long a caller tries.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A program that ends with this value.
 struct Running(Child);
