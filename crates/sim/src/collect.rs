@@ -196,13 +196,18 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
             continue;
         };
         let flow = results.flows.iter().find(|flow| flow.name == name);
+        let voice = results.voice.iter().find(|voice| voice.flow == name);
+        let video = results.video.iter().find(|video| video.flow == name);
         let value = flow.and_then(|flow| match field {
             "delay_p50_ms" => flow.delay_ms.p50,
             "delay_p95_ms" => flow.delay_ms.p95,
             "delay_p99_ms" => flow.delay_ms.p99,
+            "frozen_s" => video.map(|video| video.frozen_s),
             "goodput_mbps" => Some(flow.goodput_mbps),
             "longest_gap_ms" => flow.longest_gap_ms,
             "loss" => Some(flow.loss),
+            "mos" => voice.map(|voice| voice.mos),
+            "ssim" => video.and_then(|video| video.ssim),
             "reorder_depth_max" => Some(count(flow.reorder_depth_max)),
             _ => None,
         });

@@ -8,19 +8,22 @@ use pleach_sim::{
     scenario::{Files, Scenario},
 };
 
-fn simulate(text: &str) -> Result<Results, RunError> {
+fn scenario(text: &str) -> Scenario {
     let mut files = Files {
         scenario: Path::new("test.toml"),
         traces: None,
         read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
     };
-    let scenario = Scenario::parse(text, &mut files).expect("valid scenario");
+    Scenario::parse(text, &mut files).expect("valid scenario")
+}
+
+fn simulate(text: &str) -> Result<Results, RunError> {
     let options = Options {
         program: &EngineOnly,
         skip_baselines: false,
         progress: &|_| {},
     };
-    run(&scenario, &options)
+    run(&scenario(text), &options)
 }
 
 const LINE: &str = r#"
