@@ -195,7 +195,7 @@ impl Film {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const VIDEO: [u8; 8] = [0x47, 0x41, 0x00, 0x11, 0, 0, 1, 0xe0];
@@ -210,7 +210,7 @@ pub(super) mod tests {
     }
 
     /// A table, a key frame of ten packets, a table, a frame of two, one of one.
-    fn film() -> Film {
+    pub(crate) fn film() -> Film {
         // Random access lies behind the length of the adaptation field.
         let mut stream = vec![packet(&TABLE), packet(&KEY)];
         stream.extend([packet(&MORE); 9]);
@@ -220,6 +220,9 @@ pub(super) mod tests {
             packet(&MORE),
             packet(&VIDEO),
         ]);
+        for (number, packet) in (0..).zip(&mut stream) {
+            packet[ts::PACKET_BYTES - 1] = number;
+        }
         Film::cut(Path::new("film.ts"), stream).expect("a film")
     }
 

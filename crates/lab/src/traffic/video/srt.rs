@@ -155,7 +155,8 @@ fn receive(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
     let mut child = Running(command.spawn().context("cannot run ffmpeg")?);
     let mut pipe = child.0.stdout.take().context("ffmpeg has no output")?;
     let end = show.schedule.stop + show.spec.deadline + GRACE;
-    let longest = show.film.packets.len() * ts::PACKET_BYTES;
+    // The film and what is not part of it.
+    let longest = (show.film.packets.len() + 100) * ts::PACKET_BYTES;
     let mut stream = Vec::new();
     let mut buffer = vec![0; 65_536];
     while clock::now() < end && stream.len() <= longest {
@@ -219,5 +220,39 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::film::tests::film;
+
+    #[test]
+    fn what_came_is_found_again_whatever_is_missing_or_strange() {
+        use Fate::{InTime, Lost};
+        let film = film();
+        let stream = |ranges: &[core::ops::Range<usize>]| {
+            let packets = ranges
+                .iter()
+                .cloned()
+                .flat_map(|range| &film.packets[range]);
+            packets.flatten().copied().collect::<Vec<u8>>()
+        };
+        let all = [InTime; 4];
+        assert_eq!(fates(&film, &stream(&[0..15])), all);
+        let mut strange = ts::NULL_PACKET.to_vec();
+        strange.extend(stream(&[0..15]));
+        strange.extend([0x47, 1, 2]);
+        assert_eq!(fates(&film, &strange), all);
+        assert_eq!(
+            fates(&film, &stream(&[7..15])),
+            [Lost, InTime, InTime, InTime]
+        );
+        assert_eq!(
+            fates(&film, &stream(&[0..7, 11..13, 14..15])),
+            [InTime, Lost, Lost, InTime]
+        );
+        assert_eq!(fates(&film, &[]), [Lost; 4]);
     }
 }
