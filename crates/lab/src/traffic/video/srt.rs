@@ -124,10 +124,12 @@ fn send(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
             report.record_sent(at, payload.len());
         }
     }
-    // ffmpeg keeps its newest packet until another comes.
-    write(&mut pipe, &ts::NULL_PACKET.repeat(7));
-    // What is under way would be lost with the connection.
-    wait::until(show.schedule.stop + show.spec.deadline + GRACE);
+    // ffmpeg keeps its newest packets until others come, and what is under way would be lost with the connection.
+    let end = show.schedule.stop + show.spec.deadline + GRACE;
+    while clock::now() < end {
+        write(&mut pipe, &ts::NULL_PACKET.repeat(7));
+        wait::until((clock::now() + TICK).min(end));
+    }
     Ok(report)
 }
 
@@ -156,7 +158,7 @@ fn receive(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
     let mut pipe = child.0.stdout.take().context("ffmpeg has no output")?;
     let end = show.schedule.stop + show.spec.deadline + GRACE;
     // The film and what is not part of it.
-    let longest = (show.film.packets.len() + 100) * ts::PACKET_BYTES;
+    let longest = (show.film.packets.len() + 1_000) * ts::PACKET_BYTES;
     let mut stream = Vec::new();
     let mut buffer = vec![0; 65_536];
     while clock::now() < end && stream.len() <= longest {
