@@ -14,9 +14,10 @@
 //! `pleach-sim`'s results and report. Nothing outlives the process, not even when it is killed: namespaces, devices and
 //! daemons hang on its descriptors and threads.
 //!
-//! Needs root, or a kernel that lets users make user namespaces; `/dev/net/tun`; `ip` (iproute2).
+//! Needs root, or a kernel that lets users make user namespaces; `/dev/net/tun`; `ip` (iproute2); for films `ffmpeg`.
 
 pub mod emulator;
+mod media;
 pub mod netns;
 pub mod parity;
 pub mod run;

@@ -25,7 +25,7 @@ use pleach_sim::{
     scenario::{Recovery, Scenario},
 };
 
-use crate::run::phase::Phase;
+use crate::{media, run::phase::Phase};
 
 /// How to run a scenario.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +62,7 @@ pub fn run(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result
         (None, Some(binary)) => binary.into(),
         (None, None) => env::current_exe()?,
     };
+    let films = media::films(scenario, &out)?;
     let setups = setups(scenario, options.skip_baselines);
     let progress = progress(scenario, setups.len(), options.quiet);
     let mut repeats: Vec<PhaseReport> = Vec::new();
@@ -70,6 +71,7 @@ pub fn run(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result
         progress.set_message(setup.label.clone());
         let phase = Phase {
             scenario,
+            films: &films,
             setup: &setup,
             binary: &binary,
             dir: out.join(&setup.dir),

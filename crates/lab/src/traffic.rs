@@ -9,12 +9,13 @@ mod quic;
 mod requests;
 mod tcp;
 mod udp;
+mod video;
 
 use core::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use std::{io, thread::JoinHandle};
+use std::{io, path::PathBuf, sync::Arc, thread::JoinHandle};
 
 use anyhow::{Context as _, anyhow};
 use pleach_core::{
@@ -23,13 +24,14 @@ use pleach_core::{
 };
 use pleach_linux::clock;
 use pleach_sim::{
-    measure::FlowReport,
-    pattern::Pattern,
+    measure::{Asked, FlowReport},
+    pattern::{Pattern, Profile, Rates},
     scenario::{Direction, Traffic, TrafficKind},
+    voice,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{netns::Netns, wait};
+use crate::{media::film::Film, netns::Netns, wait};
 
 /// How long receivers wait for what is under way when the senders stop.
 const GRACE: Duration = Duration::from_secs(1);
@@ -49,6 +51,10 @@ pub struct Ends {
     pub bind: Option<IpAddr>,
     /// Whether TCP is Multipath TCP.
     pub mptcp: bool,
+    /// What a traffic `video` sends.
+    pub(crate) film: Option<Arc<Film>>,
+    /// Where a traffic may write files.
+    pub(crate) dir: PathBuf,
 }
 
 /// A flow under way.
@@ -119,7 +125,26 @@ pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> an
                 schedule,
                 traffic.direction,
                 pattern,
-                *deadline,
+                Asked {
+                    deadline: *deadline,
+                    by_number: false,
+                },
+            )
+        }
+        TrafficKind::Video(spec) => video::start(ends, server, schedule, traffic, *spec),
+        TrafficKind::Voice { .. } => {
+            let rates = Rates::constant(voice::RATE);
+            let pattern = Pattern::new(rates, voice::PACKET_BYTES, Profile::Constant);
+            udp::start(
+                ends,
+                server,
+                schedule,
+                traffic.direction,
+                pattern,
+                Asked {
+                    deadline: None,
+                    by_number: true,
+                },
             )
         }
     }

@@ -11,12 +11,13 @@ use crate::{
     results::{
         self, Baseline, Direction, Event, EventKind, FlowKind, FlowResult, FlowSeries, Lateness,
         LatenessBin, LinkResult, LinkSeries, LinkSide, Pings, Quantiles, Repeat, Results, Series,
-        Transport, World,
+        Transport, VoiceResult, World,
     },
     scenario::{
         Action, DaemonAction, Direction as Way, Directions, End, Event as Planned, Scenario,
         Traffic, TrafficKind,
     },
+    voice,
 };
 
 /// Within this time after an event, a gap in the payload counts as its consequence.
@@ -102,6 +103,14 @@ fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
             .map(|(traffic, flow)| flow_result(scenario, traffic, flow, &transport))
             .collect(),
         links: links(scenario, report),
+        video: flows
+            .clone()
+            .filter_map(|(_, flow)| flow.video.clone())
+            .collect(),
+        voice: flows
+            .clone()
+            .filter_map(|(traffic, flow)| voice_result(traffic, flow))
+            .collect(),
         events: scenario
             .events
             .iter()
@@ -187,13 +196,18 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
             continue;
         };
         let flow = results.flows.iter().find(|flow| flow.name == name);
+        let voice = results.voice.iter().find(|voice| voice.flow == name);
+        let video = results.video.iter().find(|video| video.flow == name);
         let value = flow.and_then(|flow| match field {
             "delay_p50_ms" => flow.delay_ms.p50,
             "delay_p95_ms" => flow.delay_ms.p95,
             "delay_p99_ms" => flow.delay_ms.p99,
+            "frozen_s" => video.map(|video| video.frozen_s),
             "goodput_mbps" => Some(flow.goodput_mbps),
             "longest_gap_ms" => flow.longest_gap_ms,
             "loss" => Some(flow.loss),
+            "mos" => voice.map(|voice| voice.mos),
+            "ssim" => video.and_then(|video| video.ssim),
             "reorder_depth_max" => Some(count(flow.reorder_depth_max)),
             "unusable" => flow.unusable,
             _ => None,
@@ -223,6 +237,8 @@ fn flow_result(
         TrafficKind::Requests { .. } => (FlowKind::Requests, None),
         TrafficKind::Tcp { cc, .. } => (FlowKind::Tcp, cc.clone()),
         TrafficKind::Udp { .. } => (FlowKind::Udp, None),
+        TrafficKind::Video(_) => (FlowKind::Video, None),
+        TrafficKind::Voice { .. } => (FlowKind::Voice, None),
     };
     let (start, stop) = (traffic.start, traffic.stop);
     let only_link = traffic.link.and_then(|index| scenario.links.get(index));
@@ -247,7 +263,8 @@ fn flow_result(
         delay_ms: Quantiles::of(&mut flow.delays_ms.clone()),
         sent_pkts: counts.then_some(flow.sent),
         received_pkts: counts.then_some(flow.received),
-        in_order_pkts: (kind == FlowKind::Udp).then_some(flow.received_in_order),
+        in_order_pkts: matches!(kind, FlowKind::Udp | FlowKind::Voice)
+            .then_some(flow.received_in_order),
         unusable: deadline(traffic).map(|_| flow.unusable()),
         reorder_depth_max: flow.reorder_depth_max,
         longest_gap_ms: gap.map(millis),
@@ -255,6 +272,20 @@ fn flow_result(
         dup_ack_events: None,
         timeouts: None,
     }
+}
+
+fn voice_result(traffic: &Traffic, flow: &FlowReport) -> Option<VoiceResult> {
+    let TrafficKind::Voice { buffer } = traffic.kind else {
+        return None;
+    };
+    let (name, start) = (&traffic.name, traffic.start);
+    Some(voice::judge(
+        name,
+        &flow.by_number,
+        flow.sent,
+        start,
+        buffer,
+    ))
 }
 
 fn links(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkResult> {
@@ -347,7 +378,9 @@ fn link_series(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkSeries> {
 
 fn flow_series(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> FlowSeries {
     let udp_only = |bins| match traffic.kind {
-        TrafficKind::Udp { .. } => rate_series(scenario, bins),
+        TrafficKind::Udp { .. } | TrafficKind::Video(_) | TrafficKind::Voice { .. } => {
+            rate_series(scenario, bins)
+        }
         TrafficKind::Ping { .. }
         | TrafficKind::Quic
         | TrafficKind::Requests { .. }
@@ -371,7 +404,9 @@ fn deadline(traffic: &Traffic) -> Option<Duration> {
         TrafficKind::Ping { .. }
         | TrafficKind::Quic
         | TrafficKind::Requests { .. }
-        | TrafficKind::Tcp { .. } => None,
+        | TrafficKind::Tcp { .. }
+        | TrafficKind::Video(_)
+        | TrafficKind::Voice { .. } => None,
     }
 }
 
@@ -492,8 +527,10 @@ fn all_lateness(report: &PhaseReport) -> Option<HdrHistogram<u64>> {
 fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
     match traffic.kind {
         TrafficKind::Tcp { .. } => true,
-        TrafficKind::Quic | TrafficKind::Udp { .. } => !tcp_only,
-        TrafficKind::Ping { .. } | TrafficKind::Requests { .. } => false,
+        TrafficKind::Quic | TrafficKind::Udp { .. } | TrafficKind::Video(_) => !tcp_only,
+        TrafficKind::Ping { .. } | TrafficKind::Requests { .. } | TrafficKind::Voice { .. } => {
+            false
+        }
     }
 }
 

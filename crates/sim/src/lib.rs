@@ -8,6 +8,7 @@
 
 pub mod addresses;
 pub mod collect;
+pub mod emodel;
 pub mod link;
 pub mod measure;
 pub mod pattern;
@@ -20,4 +21,5 @@ pub mod scenario;
 pub mod tcp;
 mod traffic;
 pub mod transfer;
+pub mod voice;
 mod world;

@@ -11,7 +11,7 @@ use pleach_core::units::Bytes;
 
 use crate::{
     link::{LinkStats, histogram::Histogram},
-    results::{PingPoint, PingSummary, StatusSample},
+    results::{PingPoint, PingSummary, StatusSample, VideoResult},
 };
 
 pub use arrivals::{Arrival, Arrivals};
@@ -70,6 +70,10 @@ pub struct FlowReport {
     pub reorder_depth_max: u64,
     /// Segments sent again (TCP), packets taken for lost (QUIC).
     pub retransmits: Option<u64>,
+    /// One-way delay of each packet by its number, `None` for those that did not come (voice).
+    pub by_number: Vec<Option<Duration>>,
+    /// What the viewer saw (video).
+    pub video: Option<VideoResult>,
     /// Round trips before the run, and each round trip in it (ping).
     pub pings: Option<(PingSummary, PingSummary, Vec<PingPoint>)>,
 }
@@ -105,6 +109,15 @@ pub struct Sample {
     pub longest_wait: Duration,
     /// Bytes the line could have carried; `None` without a limit.
     pub capacity: Option<Bytes>,
+}
+
+/// What is to be known of a stream's datagrams beside their delays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// How long each is of use; for ever if not limited.
+    pub deadline: Option<Duration>,
+    /// Whether each packet's delay is kept by its number.
+    pub by_number: bool,
 }
 
 impl FlowReport {
@@ -176,6 +189,10 @@ impl FlowReport {
             (Some(a), Some(b)) => Some(a + b),
             (a, b) => a.or(b),
         };
+        if self.by_number.is_empty() {
+            self.by_number = other.by_number;
+        }
+        self.video = self.video.take().or(other.video);
         self.pings = self.pings.take().or(other.pings);
     }
 
@@ -194,17 +211,20 @@ impl FlowReport {
         count(&mut self.sent_bins, at, bytes);
     }
 
-    /// Counts the delay of a datagram with `bytes` of payload that was sent at `sent_at` after the run's beginning, and is of
-    /// use for `deadline`, if that is limited.
+    /// Counts the delay of datagram `number` with `bytes` of payload, which was sent at `sent_at` after the run's beginning.
     pub fn record_delay(
         &mut self,
+        number: u64,
         sent_at: Option<Duration>,
         delay: Duration,
-        deadline: Option<Duration>,
         bytes: usize,
+        asked: Asked,
     ) {
         self.delay(delay);
-        if deadline.is_none_or(|deadline| delay <= deadline) {
+        if asked.by_number {
+            self.delay_of(number, delay);
+        }
+        if asked.deadline.is_none_or(|deadline| delay <= deadline) {
             self.received_in_time += 1;
             if let Some(at) = sent_at {
                 count(&mut self.in_time_bins, at, bytes);
@@ -220,6 +240,19 @@ impl FlowReport {
             return 0.0;
         }
         self.sent.saturating_sub(self.received_in_time) as f64 / self.sent as f64
+    }
+
+    /// Notes that packet `number` took `delay`.
+    pub fn delay_of(&mut self, number: u64, delay: Duration) {
+        let Ok(index) = usize::try_from(number) else {
+            return;
+        };
+        if index < MAX_DELAYS {
+            if self.by_number.len() <= index {
+                self.by_number.resize(index + 1, None);
+            }
+            self.by_number[index] = Some(delay);
+        }
     }
 
     /// Counts one delay.

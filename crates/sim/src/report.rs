@@ -11,6 +11,7 @@
 mod chart;
 mod facts;
 mod format;
+mod media;
 mod page;
 mod plot;
 mod svg;

@@ -15,6 +15,10 @@ use core::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+mod media;
+
+pub use media::{Freeze, Picture, VideoResult, VoiceResult};
+
 /// All that one run measured.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -45,6 +49,12 @@ pub struct Results {
     pub flows: Vec<FlowResult>,
     /// One entry a link, in the scenario's order.
     pub links: Vec<LinkResult>,
+    /// One entry a video, in the scenario's order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub video: Vec<VideoResult>,
+    /// One entry a call, in the scenario's order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub voice: Vec<VoiceResult>,
     /// Round trips of the ping beside the traffic, if the scenario has one.
     pub pings: Option<Pings>,
     /// What the scenario did to the links, and what was noticed, in order of time.
@@ -139,6 +149,10 @@ pub enum FlowKind {
     Tcp,
     /// Datagrams at a given rate.
     Udp,
+    /// A film, as it is sent live.
+    Video,
+    /// One side of a call.
+    Voice,
 }
 
 /// Which way payload goes.

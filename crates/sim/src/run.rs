@@ -71,6 +71,14 @@ pub enum RunError {
         /// What the scenario says, and what there is.
         error: UnknownCongestionControl,
     },
+    /// Traffic that needs real programs.
+    #[error(
+        "traffic `{traffic}`: kind = \"video\" is real H.264, which only `pleach lab run` has; remove it, or write kind = \"udp\" with profile = \"video\""
+    )]
+    LabOnly {
+        /// Which traffic.
+        traffic: String,
+    },
     /// `[tunnel]` has no such policy, or the policy no such keys; or a class is wrong.
     #[error("[tunnel]: {0}")]
     Policy(String),

@@ -65,7 +65,7 @@
 //! max_reordering = 300           # segments of disorder that a sender learns to bear; 3: it learns nothing
 //!
 //! [[traffic]]
-//! kind = "tcp"                   # "quic" (one stream; no cc, no flows), "udp", "ping", "requests"
+//! kind = "tcp"                   # "quic" (one stream; no cc, no flows), "udp", "ping", "requests", "voice", "video"
 //! name = "download"
 //! direction = "down"
 //! cc = "cubic"                   # or "reno", "bbr"; "westwood" where the kernel has it
@@ -84,6 +84,17 @@
 //! profile = "constant"           # or "video", or "frames" with interval = "25ms"; or "on-off", with on = "1s" and off = "500ms"
 //! jitter = "1ms"                 # each datagram leaves up to so much late, in order; 0 if not said
 //! deadline = "200ms"             # what comes later than so long after it was sent is of no use; for ever if not said
+//!
+//! [[traffic]]
+//! kind = "voice"                 # one side of a call: G.711, 50 packets a second
+//! buffer = "60ms"                # the listener's jitter buffer
+//!
+//! [[traffic]]
+//! kind = "video"                 # in the lab only: a film by ffmpeg, H.264 in MPEG-TS, 1280x720, 25 frames a second
+//! rate = "8Mbit"                 # of the film
+//! transport = "rtp"              # or "srt"
+//! deadline = "200ms"             # what takes longer is of no use
+//! source = "testsrc2"            # or "mandelbrot": which of ffmpeg's own pictures
 //!
 //! [expect]
 //! "download.goodput_mbps" = { min = 100.0 }
@@ -104,7 +115,7 @@ use std::{
 
 use core::time::Duration;
 
-use pleach_core::units::Bytes;
+use pleach_core::units::{Bitrate, Bytes};
 
 use crate::{
     link::{LinkChange, LinkConfig, bundle::SharedConfig},
@@ -456,6 +467,48 @@ pub enum TrafficKind {
         /// How long after it was sent each is of use; `None`: for ever.
         deadline: Option<Duration>,
     },
+    /// A film that ffmpeg makes, sent as it is made.
+    Video(VideoSpec),
+    /// One side of a call ([`crate::voice`]).
+    Voice {
+        /// Length of the listener's jitter buffer.
+        buffer: Duration,
+    },
+}
+
+/// A film and how it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VideoSpec {
+    /// Bits a second of the film, 200 kbit/s to 100 Mbit/s.
+    pub rate: Bitrate,
+    /// What it travels in.
+    pub transport: VideoTransport,
+    /// What takes longer is of no use.
+    pub deadline: Duration,
+    /// What is to be seen.
+    pub source: VideoSource,
+}
+
+/// What a film travels in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VideoTransport {
+    /// RTP (RFC 2250) over UDP: what is lost stays lost.
+    #[default]
+    Rtp,
+    /// SRT, which sends again what is lost as long as it can be in time.
+    Srt,
+}
+
+/// Which of ffmpeg's sources a film is taken from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VideoSource {
+    /// A dive into the Mandelbrot set.
+    Mandelbrot,
+    /// A moving test pattern, with a little noise.
+    #[default]
+    Testsrc2,
 }
 
 /// What else carries the same traffic.

@@ -16,10 +16,11 @@ use std::collections::VecDeque;
 use pleach_core::{packet::PacketView, time::Instant};
 
 use crate::{
-    measure::FlowReport,
-    pattern::Pattern,
+    measure::{Asked, FlowReport},
+    pattern::{Pattern, Profile, Rates},
     scenario::{self, Direction, Traffic, TrafficKind},
     tcp::{CongestionControl, HEADER_LEN, Recovery, Segment, TcpConfig, UnknownCongestionControl},
+    voice,
     world::{Buffers, Packet, datagram, stream},
 };
 
@@ -275,6 +276,16 @@ pub(crate) fn start(
         flow.client.push(app(near));
         flow.server.push(app(far));
     };
+    let mut datagrams = |pattern, by_number| {
+        let source =
+            |local, peer| Program::UdpSource(udp::Source::new(local, peer, schedule, pattern));
+        let sink = |local, peer| Program::UdpSink(udp::Sink::new(local, peer, schedule, by_number));
+        if is_down {
+            add(sink(client, Some(server)), source(server, None));
+        } else {
+            add(source(client, Some(server)), sink(server, None));
+        }
+    };
     match &traffic.kind {
         TrafficKind::Ping { interval } => add(
             Program::Ping(ping::Ping::new(client, server, schedule, *interval)),
@@ -315,15 +326,26 @@ pub(crate) fn start(
         } => {
             let rng = stream(seed, &format!("jitter of {}", traffic.name));
             let pattern = Pattern::new(rates.clone(), *size, *profile).with_jitter(*jitter, rng);
-            let source =
-                |local, peer| Program::UdpSource(udp::Source::new(local, peer, schedule, pattern));
-            let sink =
-                |local, peer| Program::UdpSink(udp::Sink::new(local, peer, schedule, *deadline));
-            if is_down {
-                add(sink(client, Some(server)), source(server, None));
-            } else {
-                add(source(client, Some(server)), sink(server, None));
-            }
+            datagrams(
+                pattern,
+                Asked {
+                    deadline: *deadline,
+                    by_number: false,
+                },
+            );
+        }
+        // Refused before it comes here.
+        TrafficKind::Video(_) => {}
+        TrafficKind::Voice { .. } => {
+            let rates = Rates::constant(voice::RATE);
+            let pattern = Pattern::new(rates, voice::PACKET_BYTES, Profile::Constant);
+            datagrams(
+                pattern,
+                Asked {
+                    deadline: None,
+                    by_number: true,
+                },
+            );
         }
     }
     Ok(flow)

@@ -198,11 +198,21 @@ impl Number {
         let delays: Quantiles = match flow.kind {
             // Echoes before the traffic are not counted.
             FlowKind::Ping => pings.map(|pings| pings.loaded.rtt_ms)?,
-            FlowKind::Quic | FlowKind::Requests | FlowKind::Tcp | FlowKind::Udp => flow.delay_ms,
+            FlowKind::Quic
+            | FlowKind::Requests
+            | FlowKind::Tcp
+            | FlowKind::Udp
+            | FlowKind::Video
+            | FlowKind::Voice => flow.delay_ms,
         };
         let loss = match flow.kind {
             FlowKind::Ping => pings.map(|pings| lost_share(&pings.loaded))?,
-            FlowKind::Quic | FlowKind::Requests | FlowKind::Tcp | FlowKind::Udp => flow.loss,
+            FlowKind::Quic
+            | FlowKind::Requests
+            | FlowKind::Tcp
+            | FlowKind::Udp
+            | FlowKind::Video
+            | FlowKind::Voice => flow.loss,
         };
         match self {
             Self::Goodput => Some(flow.goodput_mbps),
@@ -287,7 +297,9 @@ fn numbers(flow: &FlowResult) -> &'static [Number] {
     match flow.kind {
         FlowKind::Ping | FlowKind::Requests => &[Number::Loss, Number::Median, Number::P95],
         FlowKind::Quic | FlowKind::Tcp => &[Number::Goodput],
-        FlowKind::Udp => &[Number::Goodput, Number::Loss, Number::Median, Number::P95],
+        FlowKind::Udp | FlowKind::Video | FlowKind::Voice => {
+            &[Number::Goodput, Number::Loss, Number::Median, Number::P95]
+        }
     }
 }
 

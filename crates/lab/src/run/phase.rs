@@ -4,7 +4,7 @@ use core::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, sync::Arc};
 
 use anyhow::{Context as _, bail};
 use indicatif::ProgressBar;
@@ -21,6 +21,7 @@ use pleach_sim::{
 };
 
 use crate::{
+    media::film::Film,
     run::daemon::Daemons,
     topology::{Reach, Topology},
     traffic::{self, Ends, Flow},
@@ -31,12 +32,16 @@ use crate::{
 const TUNNEL_PATIENCE: Duration = Duration::from_secs(15);
 /// Time between the last preparation and time zero.
 const LEAD: Duration = Duration::from_millis(300);
+/// Time that programs of others are given to be ready.
+const FFMPEG_LEAD: Duration = Duration::from_secs(2);
 /// Time between two looks at the daemons' status.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_PORT: u16 = 4_999;
 
 pub(super) struct Phase<'a> {
     pub(super) scenario: &'a Scenario,
+    /// One entry a traffic.
+    pub(super) films: &'a [Option<Arc<Film>>],
     pub(super) setup: &'a Setup,
     pub(super) binary: &'a std::path::Path,
     pub(super) dir: PathBuf,
@@ -78,12 +83,15 @@ impl Phase<'_> {
         if has_ping {
             lead = lead.max(LEAD + IDLE_PING);
         }
+        if self.films.iter().any(Option::is_some) {
+            lead = lead.max(LEAD + FFMPEG_LEAD);
+        }
         let begin = clock::now() + lead;
         world.emulator.begin(begin, &self.scenario.events);
         let mut running: Vec<Option<Flow>> = Vec::new();
         for (index, traffic) in flows.enumerate() {
             running.push(if self.setup.runs(traffic) {
-                let ends = self.ends(&world, traffic);
+                let ends = self.ends(&world, traffic, index);
                 Some(traffic::start(traffic, index, &ends, begin)?)
             } else {
                 None
@@ -107,7 +115,7 @@ impl Phase<'_> {
         })
     }
 
-    fn ends(&self, world: &Topology, traffic: &Traffic) -> Ends {
+    fn ends(&self, world: &Topology, traffic: &Traffic, index: usize) -> Ends {
         let family = traffic.family;
         let mptcp = self.setup.transport == Transport::Mptcp && traffic.link.is_none();
         let (server, server_address) = if mptcp {
@@ -126,6 +134,8 @@ impl Phase<'_> {
             server_address,
             bind: only_link.map(|index| link_address(index, family)),
             mptcp,
+            film: self.films.get(index).cloned().flatten(),
+            dir: self.dir.clone(),
         }
     }
 

@@ -3,13 +3,13 @@
 //! For traffic towards the client, the client says hello until the first datagram arrives, which also opens a way
 //! through address translation.
 
-use core::{net::SocketAddr, time::Duration};
+use core::net::SocketAddr;
 use std::{io::Read as _, thread::JoinHandle};
 
 use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::{
-    measure::{Arrival, Arrivals, FlowReport},
+    measure::{Arrival, Arrivals, Asked, FlowReport},
     pattern::Pattern,
     scenario::Direction,
 };
@@ -30,9 +30,32 @@ pub(super) fn start(
     schedule: Schedule,
     direction: Direction,
     pattern: Pattern,
-    deadline: Option<Duration>,
+    asked: Asked,
 ) -> anyhow::Result<Threads> {
-    let far_socket = ends.server.run(|| {
+    let (far_socket, near_socket) = sockets(ends, server)?;
+    let far_pattern = pattern.clone();
+    let far = ends.server.spawn("udp-server", move || {
+        if !is_down(direction) {
+            return receive(&far_socket, &schedule, asked);
+        }
+        match wait_for_hello(&far_socket, &schedule)? {
+            Some(peer) => send(&far_socket, Some(&peer), &schedule, far_pattern),
+            None => Ok(FlowReport::default()),
+        }
+    })?;
+    let near = ends.client.spawn("udp-client", move || {
+        if is_down(direction) {
+            receive(&near_socket, &schedule, asked)
+        } else {
+            send(&near_socket, None, &schedule, pattern)
+        }
+    })?;
+    Ok(vec![far, near])
+}
+
+/// Sockets of server and client; the client's is connected.
+pub(super) fn sockets(ends: &Ends, server: SocketAddr) -> anyhow::Result<(Socket, Socket)> {
+    let far = ends.server.run(|| {
         let any = unspecified(server);
         let socket = Socket::new(
             socket2::Domain::for_address(any),
@@ -45,28 +68,15 @@ pub(super) fn start(
         Ok(socket)
     })?;
     let bind = ends.bind;
-    let near_socket = ends.client.run(|| udp_socket(bind, server))?;
-    let far_pattern = pattern.clone();
-    let far = ends.server.spawn("udp-server", move || {
-        if !is_down(direction) {
-            return receive(&far_socket, &schedule, deadline);
-        }
-        match wait_for_hello(&far_socket, &schedule)? {
-            Some(peer) => send(&far_socket, Some(&peer), &schedule, far_pattern),
-            None => Ok(FlowReport::default()),
-        }
-    })?;
-    let near = ends.client.spawn("udp-client", move || {
-        if is_down(direction) {
-            receive(&near_socket, &schedule, deadline)
-        } else {
-            send(&near_socket, None, &schedule, pattern)
-        }
-    })?;
-    Ok(vec![far, near])
+    let near = ends.client.run(|| udp_socket(bind, server))?;
+    Ok((far, near))
 }
 
-fn wait_for_hello(socket: &Socket, schedule: &Schedule) -> anyhow::Result<Option<SockAddr>> {
+/// The client's address; `None` if it says nothing.
+pub(super) fn wait_for_hello(
+    socket: &Socket,
+    schedule: &Schedule,
+) -> anyhow::Result<Option<SockAddr>> {
     socket.set_read_timeout(Some(TICK))?;
     while clock::now() < schedule.stop {
         let mut buffer = [core::mem::MaybeUninit::uninit(); 16];
@@ -110,11 +120,7 @@ fn send(
     Ok(report)
 }
 
-fn receive(
-    mut socket: &Socket,
-    schedule: &Schedule,
-    deadline: Option<Duration>,
-) -> anyhow::Result<FlowReport> {
+fn receive(mut socket: &Socket, schedule: &Schedule, asked: Asked) -> anyhow::Result<FlowReport> {
     let mut report = FlowReport::default();
     let mut arrivals = Arrivals::default();
     let mut buffer = vec![0_u8; 65_536];
@@ -133,7 +139,8 @@ fn receive(
                 }
                 let sent_at = Instant::from_nanos(number_at(&buffer[..count], 8));
                 let at = (sent_at >= schedule.begin).then(|| sent_at.since(schedule.begin));
-                report.record_delay(at, clock::now().since(sent_at), deadline, count);
+                let delay = clock::now().since(sent_at);
+                report.record_delay(number, at, delay, count, asked);
                 schedule.record(&mut report, count);
                 if let (Arrival::InOrder, Some(at)) = (arrival, schedule.elapsed()) {
                     report.record_in_order(at, count);

@@ -5,7 +5,10 @@
 //! (capacity, or the configured rate), which counts headers too and so is a few percent higher.
 
 use crate::{
-    report::format::{duration, number, ratio, short, words},
+    report::{
+        format::{duration, number, ratio, short, words},
+        media,
+    },
     results::{
         Direction, Event, EventKind, FlowKind, FlowResult, LinkResult, LinkSide, Results, Transport,
     },
@@ -43,10 +46,7 @@ impl<'a> Facts<'a> {
             .any(|f| f.transport == Transport::Tunnel);
         let is_cross = |f: &&FlowResult| has_tunnel && matches!(f.transport, Transport::Single(_));
         let bulk_of = |direction| -> Vec<&'a FlowResult> {
-            let is_bulk = |f: &&FlowResult| {
-                matches!(f.kind, FlowKind::Quic | FlowKind::Tcp | FlowKind::Udp)
-                    && f.direction == direction
-            };
+            let is_bulk = |f: &&FlowResult| is_bulk(f) && f.direction == direction;
             let flows = results.flows.iter().filter(is_bulk);
             flows.filter(|f| !is_cross(f)).collect()
         };
@@ -98,9 +98,17 @@ impl<'a> Facts<'a> {
         (sum > 0.0).then_some(sum)
     }
 
-    /// Share of `sum_mbps` that the headline reached.
+    /// Share of `sum_mbps` that the headline reached; a film takes what it needs, and no share of anything.
     pub(crate) fn share_of_sum(&self) -> Option<f64> {
+        if self.has_film() {
+            return None;
+        }
         Some(self.goodput_mbps? / self.sum_mbps()?)
+    }
+
+    /// Whether the headline has a rate of its own.
+    pub(crate) fn has_film(&self) -> bool {
+        self.bulk.iter().any(|flow| flow.kind == FlowKind::Video)
     }
 
     /// The direction's half of `link`.
@@ -117,6 +125,7 @@ impl<'a> Facts<'a> {
         clauses.extend(self.other_direction());
         clauses.extend(self.regret());
         clauses.extend(self.failure());
+        clauses.extend(media::clauses(self.results));
         clauses.extend(self.ping());
         let sentence = clauses.join("; ") + ".";
         match &self.results.refused {
@@ -200,10 +209,7 @@ impl<'a> Facts<'a> {
             .results
             .flows
             .iter()
-            .filter(|f| {
-                matches!(f.kind, FlowKind::Quic | FlowKind::Tcp | FlowKind::Udp)
-                    && f.direction != self.direction
-            })
+            .filter(|f| is_bulk(f) && f.direction != self.direction)
             .collect();
         let goodput = total_goodput(&other, self.results.duration_s)?;
         let what = flows_in_words(&other).to_lowercase().replace("udp", "UDP");
@@ -217,7 +223,7 @@ impl<'a> Facts<'a> {
     fn regret(&self) -> Option<String> {
         let (name, best) = self.best()?;
         let slower = self.goodput_mbps? < NO_REGRET * best;
-        (slower && self.transport == Transport::Tunnel)
+        (slower && self.transport == Transport::Tunnel && !self.has_film())
             .then(|| format!("that is less than {name} alone, {} Mbit/s", short(best)))
     }
 
@@ -256,6 +262,14 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// Whether a flow counts for the headline: a call is too thin for that.
+fn is_bulk(flow: &FlowResult) -> bool {
+    match flow.kind {
+        FlowKind::Quic | FlowKind::Tcp | FlowKind::Udp | FlowKind::Video => true,
+        FlowKind::Ping | FlowKind::Requests | FlowKind::Voice => false,
+    }
+}
+
 /// A line that carries less than this share of the bytes only carried probes and control messages.
 const USED_SHARE: f64 = 0.02;
 
@@ -286,6 +300,8 @@ fn flows_in_words(flows: &[&FlowResult]) -> String {
         Some(Direction::Up) if all(FlowKind::Tcp) => "upload",
         Some(Direction::Down) if all(FlowKind::Udp) => "UDP stream down",
         Some(Direction::Up) if all(FlowKind::Udp) => "UDP stream up",
+        Some(Direction::Down) if all(FlowKind::Video) => "video down",
+        Some(Direction::Up) if all(FlowKind::Video) => "video up",
         Some(Direction::Down) if all(FlowKind::Quic) => "QUIC download",
         Some(Direction::Up) if all(FlowKind::Quic) => "QUIC upload",
         _ => "flow",

@@ -4,7 +4,7 @@ use super::{
     command,
     facts::{Facts, NO_REGRET},
     format::{duration, micros, number, ratio},
-    plot, scenario, subject,
+    media, plot, scenario, subject,
     svg::escape,
     tables,
 };
@@ -39,6 +39,7 @@ pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
     for figure in figures.iter().flatten() {
         out += &figure.html();
     }
+    out += &media::pictures(results);
     for table in tables::all(results) {
         out += &table.html();
     }
@@ -121,9 +122,11 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             goal: goal("at least 92 %", share >= SUM_GOAL),
         });
     }
-    if let (Some(goodput), Some((name, best)), true) =
-        (facts.goodput_mbps, facts.best(), facts.alone.len() > 1)
-    {
+    if let (Some(goodput), Some((name, best)), true) = (
+        facts.goodput_mbps,
+        facts.best(),
+        facts.alone.len() > 1 && !facts.has_film(),
+    ) {
         cards.push(Card {
             value: ratio(goodput / best),
             unit: " times",
@@ -156,6 +159,14 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             unit: "",
             what: format!("added to a ping by the traffic (idle {})", duration(idle)),
             goal: goal("at most 20 ms", loaded - idle <= PING_GOAL_MS),
+        });
+    }
+    for (value, unit, what) in media::cards(results) {
+        cards.push(Card {
+            value,
+            unit,
+            what,
+            goal: None,
         });
     }
     if let (Some(lateness), true) = (results.lateness_us, cards.len() < 5) {

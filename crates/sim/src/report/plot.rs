@@ -88,7 +88,11 @@ pub(crate) fn line_class(i: usize) -> String {
 }
 
 fn legend_mark(class: &str) -> String {
-    if class.starts_with("area") || class.starts_with("bar") || class.starts_with("outage") {
+    if class.starts_with("area")
+        || class.starts_with("bar")
+        || class.starts_with("outage")
+        || class == "freeze"
+    {
         format!("<rect class=\"{class}\" x=\"1\" y=\"1\" width=\"20\" height=\"10\"/>")
     } else if class.starts_with("dot") {
         format!("<circle class=\"{class}\" cx=\"11\" cy=\"6\" r=\"3\"/>")

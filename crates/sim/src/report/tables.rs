@@ -2,6 +2,7 @@
 
 use super::{
     format::{NOTHING, bytes, duration, maybe, number, percent, ratio, short},
+    media,
     plot::{describe, label_of},
     svg::escape,
 };
@@ -24,6 +25,9 @@ pub struct Table {
 pub(crate) fn all(results: &Results) -> Vec<Table> {
     let mut tables = vec![
         flows(results),
+        media::video(results),
+        media::voice(results),
+        media::freezes(results),
         links(results),
         pings(results),
         baselines(results),
@@ -124,6 +128,8 @@ fn flows(results: &Results) -> Table {
             FlowKind::Requests => "requests",
             FlowKind::Tcp => "TCP",
             FlowKind::Udp => "UDP",
+            FlowKind::Video => "video",
+            FlowKind::Voice => "voice",
         };
         let direction = match f.direction {
             Direction::Down => "down",

@@ -139,7 +139,7 @@ impl<'a> Phase<'a> {
                 recovery: self.scenario.recovery,
                 max_reordering: self.scenario.max_reordering,
             };
-            check_size(traffic, ends.mtu)?;
+            check_traffic(traffic, ends.mtu)?;
             let flow = traffic::start(traffic, index, &ends, self.seed, begin);
             let flow = flow.map_err(|error| RunError::CongestionControl {
                 traffic: traffic.name.clone(),
@@ -299,8 +299,13 @@ fn endpoint(world: &World, host: NodeId) -> Option<&Endpoint> {
 }
 
 /// # Errors
-/// If a datagram of `traffic` does not fit a packet.
-fn check_size(traffic: &Traffic, mtu: u16) -> Result<(), RunError> {
+/// If a datagram of `traffic` does not fit a packet, or only the lab has such traffic.
+fn check_traffic(traffic: &Traffic, mtu: u16) -> Result<(), RunError> {
+    if let TrafficKind::Video(_) = traffic.kind {
+        return Err(RunError::LabOnly {
+            traffic: traffic.name.clone(),
+        });
+    }
     let TrafficKind::Udp { size, .. } = &traffic.kind else {
         return Ok(());
     };

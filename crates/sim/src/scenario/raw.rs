@@ -13,7 +13,10 @@ use serde::{
 use crate::{
     link::LinkState,
     pattern::Curve,
-    scenario::{Baseline, Bounds, DaemonAction, Direction, Directions, End, Family, Recovery},
+    scenario::{
+        Baseline, Bounds, DaemonAction, Direction, Directions, End, Family, Recovery, VideoSource,
+        VideoTransport,
+    },
 };
 
 #[derive(Deserialize)]
@@ -162,6 +165,9 @@ pub(super) struct Traffic {
     pub(super) interval: Option<Span>,
     pub(super) link: Option<String>,
     pub(super) distance: Option<Span>,
+    pub(super) buffer: Option<Span>,
+    pub(super) transport: Option<VideoTransport>,
+    pub(super) source: Option<VideoSource>,
 }
 
 #[derive(Deserialize)]
@@ -227,6 +233,8 @@ pub(super) enum Kind {
     Requests,
     Tcp,
     Udp,
+    Video,
+    Voice,
 }
 
 #[derive(Clone, Copy, Deserialize)]

@@ -503,3 +503,50 @@ fn no_text_panics() {
         let _ = parse(&String::from_utf8_lossy(&bytes));
     }
 }
+
+#[test]
+fn reads_calls_and_films() {
+    let with = |keys: &str| {
+        let item = format!("[[traffic]]\n{keys}\n[expect]");
+        parse(&PAIR.replace("[expect]", &item))
+    };
+    let kind = |keys: &str| with(keys).expect("valid").traffic[2].kind.clone();
+    let ms = Duration::from_millis;
+    let voice = TrafficKind::Voice { buffer: ms(60) };
+    assert_eq!(kind("kind = \"voice\""), voice);
+    let voice = TrafficKind::Voice { buffer: ms(20) };
+    assert_eq!(kind("kind = \"voice\"\nbuffer = \"20ms\""), voice);
+    let film = VideoSpec {
+        rate: Bitrate::from_mbps(8),
+        transport: VideoTransport::Rtp,
+        deadline: ms(200),
+        source: VideoSource::Testsrc2,
+    };
+    assert_eq!(kind("kind = \"video\""), TrafficKind::Video(film));
+    let keys = "kind = \"video\"\nrate = \"4Mbit\"\ntransport = \"srt\"\ndeadline = \"1s\"\n\
+                source = \"mandelbrot\"";
+    let film = VideoSpec {
+        rate: Bitrate::from_mbps(4),
+        transport: VideoTransport::Srt,
+        deadline: ms(1_000),
+        source: VideoSource::Mandelbrot,
+    };
+    assert_eq!(kind(keys), TrafficKind::Video(film));
+    for (keys, key) in [
+        ("kind = \"voice\"\nrate = \"1Mbit\"", "rate"),
+        ("kind = \"voice\"\nbuffer = \"2s\"", "buffer"),
+        ("kind = \"video\"\nbuffer = \"1s\"", "buffer"),
+        ("kind = \"video\"\nrate = \"1kbit\"", "rate"),
+        ("kind = \"video\"\ndeadline = \"1ms\"", "deadline"),
+        (
+            "kind = \"video\"\ntransport = \"srt\"\nlink = \"lte\"",
+            "link",
+        ),
+        (
+            "kind = \"tcp\"\nname = \"t\"\nsource = \"testsrc2\"",
+            "source",
+        ),
+    ] {
+        assert_eq!(with(keys).expect_err(keys).key, key, "{keys}");
+    }
+}

@@ -3,13 +3,13 @@
 //! For traffic towards the client, the client says hello until the first datagram arrives, which also opens a way
 //! through address translation.
 
-use core::{net::SocketAddr, time::Duration};
+use core::net::SocketAddr;
 
 use pleach_core::time::Instant;
 
 use super::{GRACE, Io, Schedule, TICK, number_at};
 use crate::{
-    measure::{Arrival, Arrivals, FlowReport},
+    measure::{Arrival, Arrivals, Asked, FlowReport},
     pattern::{Departure, Pattern},
     world::Datagram,
 };
@@ -96,9 +96,8 @@ pub(super) struct Sink {
     /// Whom to say hello to.
     server: Option<SocketAddr>,
     schedule: Schedule,
-    /// How long a datagram is of use.
-    deadline: Option<Duration>,
     hello_at: Option<Instant>,
+    asked: Asked,
     arrivals: Arrivals,
     report: FlowReport,
 }
@@ -108,14 +107,14 @@ impl Sink {
         local: SocketAddr,
         server: Option<SocketAddr>,
         schedule: Schedule,
-        deadline: Option<Duration>,
+        asked: Asked,
     ) -> Self {
         Self {
             local,
             server,
-            deadline,
             hello_at: server.map(|_| schedule.begin - TICK),
             schedule,
+            asked,
             arrivals: Arrivals::default(),
             report: FlowReport::default(),
         }
@@ -131,14 +130,17 @@ impl Sink {
             return;
         }
         self.hello_at = None;
-        let arrival = self.arrivals.note(number_at(payload, 0));
+        let number = number_at(payload, 0);
+        let arrival = self.arrivals.note(number);
         if arrival == Arrival::Copy {
             return;
         }
         let sent_at = Instant::from_nanos(number_at(payload, 8));
-        let (delay, deadline) = (io.now.since(sent_at), self.deadline);
+        let delay = io.now.since(sent_at);
         let at = self.schedule.elapsed(sent_at);
-        self.report.record_delay(at, delay, deadline, payload.len());
+        let asked = self.asked;
+        self.report
+            .record_delay(number, at, delay, payload.len(), asked);
         self.schedule
             .record(&mut self.report, io.now, payload.len());
         if let (Arrival::InOrder, Some(at)) = (arrival, self.schedule.elapsed(io.now)) {

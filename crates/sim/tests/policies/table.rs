@@ -104,13 +104,19 @@ pub(crate) fn text(groups: &[Group]) -> String {
             let flow = &row.flow;
             let lost = match flow.kind {
                 FlowKind::Quic | FlowKind::Tcp => count(flow.retransmits),
-                FlowKind::Ping | FlowKind::Requests | FlowKind::Udp => short(flow.loss * 100.0),
+                FlowKind::Ping
+                | FlowKind::Requests
+                | FlowKind::Udp
+                | FlowKind::Video
+                | FlowKind::Voice => short(flow.loss * 100.0),
             };
             let reorder = match flow.kind {
                 FlowKind::Quic | FlowKind::Tcp => "-".to_owned(),
-                FlowKind::Ping | FlowKind::Requests | FlowKind::Udp => {
-                    count(Some(flow.reorder_depth_max))
-                }
+                FlowKind::Ping
+                | FlowKind::Requests
+                | FlowKind::Udp
+                | FlowKind::Video
+                | FlowKind::Voice => count(Some(flow.reorder_depth_max)),
             };
             put(
                 &mut out,

@@ -3,7 +3,8 @@
 use super::{Frame, Scale};
 use crate::{
     report::{
-        format::number,
+        format::{duration, number},
+        media,
         svg::{Svg, fit, text_width},
     },
     results::{Event, EventKind, Results},
@@ -88,6 +89,28 @@ pub(super) fn outages(svg: &mut Svg, frame: &Frame, events: &[Event], end_s: f64
     }
 }
 
+/// Bars on the time axis while a picture stood still or a call was silent.
+pub(super) fn freezes(svg: &mut Svg, frame: &Frame, results: &Results, end_s: f64) {
+    let shown = media::all_freezes(results).filter(|(_, f)| (0.0..end_s).contains(&f.start_s));
+    for (flow, freeze) in shown.take(FREEZES_MAX) {
+        let from = frame.x.at(freeze.start_s);
+        let to = frame.x.at((freeze.start_s + freeze.length_s).min(end_s));
+        let size = ((to - from).max(1.5), 5.0);
+        let title = format!(
+            "{} s: {flow} stood still for {}",
+            number(freeze.start_s),
+            duration(freeze.length_s * 1e3)
+        );
+        svg.rect((from, frame.bottom - 5.0), size, "freeze", &title);
+    }
+}
+
+pub(super) fn freeze_legend(results: &Results) -> Option<(String, String)> {
+    media::all_freezes(results).next()?;
+    let text = "a picture stands still, or a call is silent";
+    Some(("freeze".to_owned(), text.to_owned()))
+}
+
 fn is_outage(event: &Event) -> bool {
     matches!(event.kind, EventKind::Down | EventKind::Silent) && event.link.is_some()
 }
@@ -102,6 +125,7 @@ pub(super) const LANE: f64 = 15.0;
 /// More events at about the same time than this go without text; the table has them all.
 const LANES_MAX: usize = 4;
 const MARKS_MAX: usize = 64;
+const FREEZES_MAX: usize = 500;
 
 #[cfg(test)]
 mod tests {

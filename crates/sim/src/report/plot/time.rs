@@ -4,7 +4,7 @@
 
 use super::{
     Figure, LINES_MAX, WIDTHS, clean, color,
-    events::outage_legend,
+    events::{freeze_legend, outage_legend},
     largest, line_class,
     timeline::{Join, Timeline},
 };
@@ -120,6 +120,7 @@ pub(crate) fn throughput(results: &Results, facts: &Facts<'_>) -> Figure {
         ));
     }
     legend.extend(outage_legend(results));
+    legend.extend(freeze_legend(results));
     Figure {
         title: TITLE,
         caption: format!(
@@ -250,6 +251,7 @@ pub(crate) fn ping(results: &Results) -> Figure {
         ));
     }
     legend.extend(outage_legend(results));
+    legend.extend(freeze_legend(results));
     Figure {
         title: TITLE,
         drawings: Some(WIDTHS.map(draw)),
@@ -299,7 +301,10 @@ fn lines(
     Figure {
         title,
         caption: caption.to_owned(),
-        legend: legend.chain(outage_legend(results)).collect(),
+        legend: legend
+            .chain(outage_legend(results))
+            .chain(freeze_legend(results))
+            .collect(),
         drawings: Some(WIDTHS.map(draw)),
     }
 }

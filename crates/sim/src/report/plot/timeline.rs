@@ -5,7 +5,7 @@
 
 use super::{
     Frame, Scale, clean,
-    events::{LANE, outages, place_events},
+    events::{LANE, freezes, outages, place_events},
     largest, ticks,
 };
 use crate::{
@@ -110,6 +110,7 @@ impl Timeline {
         };
         let mut svg = Svg::new(width, bottom + 42.0, label);
         outages(&mut svg, &frame, &results.events, self.end_s);
+        freezes(&mut svg, &frame, results, self.end_s);
         let named = |t: &f64| (*t, number(*t));
         let x_ticks = ticks(self.end_s, if width > 500.0 { 10.0 } else { 5.0 });
         let x_ticks: Vec<_> = x_ticks

@@ -7,7 +7,7 @@ use pleach_core::units::{Bitrate, Bytes};
 use crate::{
     pattern::{Curve, Profile, Rates},
     scenario::{
-        Direction, Family, LinkSpec, Traffic, TrafficKind,
+        Direction, Family, LinkSpec, Traffic, TrafficKind, VideoSpec, VideoTransport,
         check::{Problem, problem},
         raw,
     },
@@ -30,6 +30,8 @@ pub(super) fn traffic(
             raw::Kind::Requests => "requests",
             raw::Kind::Tcp => "tcp",
             raw::Kind::Udp => "udp",
+            raw::Kind::Video => "video",
+            raw::Kind::Voice => "voice",
         }
         .to_owned()
     });
@@ -103,6 +105,14 @@ pub(super) fn traffic(
                 jitter: jitter(raw)?,
                 deadline: deadline(raw)?,
             }
+        }
+        raw::Kind::Video => TrafficKind::Video(video(raw)?),
+        raw::Kind::Voice => {
+            let buffer = raw.buffer.map_or(Duration::from_millis(60), |span| span.0);
+            if buffer > Duration::from_secs(1) {
+                return Err(problem("buffer", "too long", "use 1s or less"));
+            }
+            TrafficKind::Voice { buffer }
         }
     };
     Ok(Traffic {
@@ -239,6 +249,30 @@ fn profile(raw: &raw::Traffic) -> Result<Profile, Problem> {
     })
 }
 
+fn video(raw: &raw::Traffic) -> Result<VideoSpec, Problem> {
+    let rate = raw.rate.unwrap_or(Bitrate::from_mbps(8));
+    if !(Bitrate::from_bps(200_000)..=Bitrate::from_mbps(100)).contains(&rate) {
+        return Err(problem("rate", "out of range", "use 200kbit to 100Mbit"));
+    }
+    let deadline = raw
+        .deadline
+        .map_or(Duration::from_millis(200), |span| span.0);
+    if !(Duration::from_millis(10)..=Duration::from_secs(10)).contains(&deadline) {
+        return Err(problem("deadline", "out of range", "use 10ms to 10s"));
+    }
+    let transport = raw.transport.unwrap_or_default();
+    if transport == VideoTransport::Srt && raw.link.is_some() {
+        let remedy = "remove `link`, or use transport = \"rtp\"";
+        return Err(problem("link", "SRT takes no link of its own", remedy));
+    }
+    Ok(VideoSpec {
+        rate,
+        transport,
+        deadline,
+        source: raw.source.unwrap_or_default(),
+    })
+}
+
 fn jitter(raw: &raw::Traffic) -> Result<Duration, Problem> {
     let jitter = raw.jitter.map_or(Duration::ZERO, |span| span.0);
     if jitter > LONGEST_JITTER {
@@ -264,11 +298,11 @@ const LONGEST_JITTER: Duration = Duration::from_secs(1);
 
 /// Refuses keys that mean nothing for the kind of traffic.
 fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
-    use raw::Kind::{Ping, Requests, Tcp, Udp};
-    let rules: [(&'static str, bool, &[raw::Kind]); 13] = [
+    use raw::Kind::{Ping, Requests, Tcp, Udp, Video, Voice};
+    let rules: [(&'static str, bool, &[raw::Kind]); 16] = [
         ("cc", raw.cc.is_some(), &[Tcp]),
         ("flows", raw.flows.is_some(), &[Tcp]),
-        ("rate", raw.rate.is_some(), &[Udp]),
+        ("rate", raw.rate.is_some(), &[Udp, Video]),
         ("rates", raw.rates.is_some(), &[Udp]),
         ("curve", raw.curve.is_some(), &[Udp]),
         ("step", raw.step.is_some(), &[Udp]),
@@ -277,8 +311,11 @@ fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
         ("jitter", raw.jitter.is_some(), &[Udp]),
         ("size", raw.size.is_some(), &[Udp, Requests]),
         ("profile", raw.profile.is_some(), &[Udp]),
-        ("deadline", raw.deadline.is_some(), &[Udp]),
         ("interval", raw.interval.is_some(), &[Ping, Requests, Udp]),
+        ("buffer", raw.buffer.is_some(), &[Voice]),
+        ("deadline", raw.deadline.is_some(), &[Udp, Video]),
+        ("transport", raw.transport.is_some(), &[Video]),
+        ("source", raw.source.is_some(), &[Video]),
     ];
     if raw.kind == Requests && raw.direction == Direction::Up {
         let problem_text = "requests are answered towards the client";

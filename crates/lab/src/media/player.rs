@@ -1,0 +1,147 @@
+//! Which frames a viewer sees.
+//!
+//! The player shows no broken picture: a frame is shown if all its packets came in time and so did those of all frames
+//! it refers to, back to the last key frame. Otherwise the picture before it stands still: a freeze. What programs for
+//! conferences do, and the strictest judgement of a network; players that patch holes freeze less and show smears.
+
+use core::time::Duration;
+
+use pleach_sim::results::Freeze;
+
+use crate::media::film::{Datagram, FRAME_TIME, Frame};
+
+/// What became of a datagram; the greater, the worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fate {
+    /// It came before the deadline.
+    InTime,
+    /// It came after the deadline.
+    Late,
+    /// It never came.
+    Lost,
+}
+
+/// What a viewer saw of a film.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Viewing {
+    /// Frames of which a datagram never came.
+    pub(crate) frames_lost: u64,
+    /// Other frames of which one was late.
+    pub(crate) frames_late: u64,
+    /// Which frames were shown.
+    pub(crate) is_shown: Vec<bool>,
+    /// Times without new frames; since the run's beginning.
+    pub(crate) freezes: Vec<Freeze>,
+}
+
+/// What a viewer saw of `frames`, whose `datagrams` fared as `fates` says (lost if it does not say), of a film that
+/// began at `start` of the run.
+pub(crate) fn view(
+    frames: &[Frame],
+    datagrams: &[Datagram],
+    fates: &[Fate],
+    start: Duration,
+) -> Viewing {
+    let mut worst = vec![Fate::InTime; frames.len()];
+    for (index, datagram) in datagrams.iter().enumerate() {
+        let fate = fates.get(index).copied().unwrap_or(Fate::Lost);
+        if let Some(worst) = worst.get_mut(datagram.frame) {
+            *worst = fate.max(*worst);
+        }
+    }
+    let mut viewing = Viewing::default();
+    let mut is_intact = false;
+    let mut at = start;
+    for (frame, fate) in frames.iter().zip(worst) {
+        viewing.frames_lost += u64::from(fate == Fate::Lost);
+        viewing.frames_late += u64::from(fate == Fate::Late);
+        is_intact = fate == Fate::InTime && (is_intact || frame.is_key);
+        if !is_intact {
+            let goes_on = viewing.is_shown.last() == Some(&false);
+            match viewing.freezes.last_mut() {
+                Some(freeze) if goes_on => freeze.length_s += FRAME_TIME.as_secs_f64(),
+                _ => viewing.freezes.push(Freeze {
+                    start_s: at.as_secs_f64(),
+                    length_s: FRAME_TIME.as_secs_f64(),
+                }),
+            }
+        }
+        viewing.is_shown.push(is_intact);
+        at += FRAME_TIME;
+    }
+    viewing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two datagrams a frame, a key frame every five.
+    fn film(count: usize) -> (Vec<Frame>, Vec<Datagram>) {
+        let frames = (0..count).map(|n| Frame {
+            packets: n * 2..n * 2 + 2,
+            is_key: n % 5 == 0,
+        });
+        let datagrams = (0..2 * count).map(|n| Datagram {
+            frame: n / 2,
+            packets: n..n + 1,
+            at: Duration::ZERO,
+        });
+        (frames.collect(), datagrams.collect())
+    }
+
+    fn view_with(wrong: &[(usize, Fate)]) -> Viewing {
+        let (frames, datagrams) = film(20);
+        let mut fates = [Fate::InTime; 40];
+        for (index, fate) in wrong {
+            fates[*index] = *fate;
+        }
+        view(&frames, &datagrams, &fates, Duration::from_secs(1))
+    }
+
+    fn shown(viewing: &Viewing) -> String {
+        let mark = |is_shown: &bool| if *is_shown { '#' } else { '.' };
+        viewing.is_shown.iter().map(mark).collect()
+    }
+
+    #[test]
+    fn all_is_shown_when_all_is_in_time() {
+        let viewing = view_with(&[]);
+        assert_eq!(shown(&viewing), "#".repeat(20));
+        assert_eq!(viewing.freezes, []);
+    }
+
+    #[test]
+    fn a_hole_freezes_the_picture_until_the_next_whole_key_frame() {
+        // Frame 2 lacks a datagram, frame 10, a key frame, is late; frame 19 is both.
+        let viewing = view_with(&[
+            (5, Fate::Lost),
+            (20, Fate::Late),
+            (38, Fate::Late),
+            (39, Fate::Lost),
+        ]);
+        assert_eq!(shown(&viewing), "##...#####.....####.");
+        assert_eq!((viewing.frames_lost, viewing.frames_late), (2, 1));
+        let freezes: Vec<(i32, i32)> = viewing
+            .freezes
+            .iter()
+            .map(|f| {
+                #[expect(clippy::cast_possible_truncation, reason = "seconds of a test")]
+                let ms = |s: f64| (s * 1e3).round() as i32;
+                (ms(f.start_s), ms(f.length_s))
+            })
+            .collect();
+        assert_eq!(freezes, [(1_080, 120), (1_400, 200), (1_760, 40)]);
+    }
+
+    #[test]
+    fn nothing_is_shown_of_what_never_came() {
+        let (frames, datagrams) = film(10);
+        let viewing = view(&frames, &datagrams, &[], Duration::ZERO);
+        assert_eq!(
+            (shown(&viewing).as_str(), viewing.frames_lost),
+            ("..........", 10)
+        );
+        assert_eq!(viewing.freezes.len(), 1);
+    }
+}

@@ -1,0 +1,83 @@
+//! A film and a call over a link that fails.
+
+use std::{path::Path, process::Command};
+
+use pleach_lab::{Options, netns};
+use pleach_sim::scenario::{Files, Scenario};
+
+#[test]
+fn a_viewer_sees_the_freeze_and_a_listener_hears_the_dropout() {
+    if let Err(error) = netns::Netns::new("probe") {
+        eprintln!("SKIPPED, nothing was tested: {error:#}");
+        return;
+    }
+    if Command::new("ffmpeg").arg("-version").output().is_err() {
+        eprintln!("SKIPPED, nothing was tested: ffmpeg is not installed");
+        return;
+    }
+    // A key frame a second; the deadline is longer than any stall of this machine ought to be.
+    let text = r#"
+        name = "media"
+        duration = "3s"
+        [[link]]
+        name = "near"
+        rate = "20Mbit"
+        delay = "5ms"
+        [[event]]
+        at = "1.2s"
+        link = "near"
+        state = "blackhole"
+        [[event]]
+        at = "1.5s"
+        link = "near"
+        state = "up"
+        [[traffic]]
+        kind = "video"
+        name = "film"
+        rate = "1Mbit"
+        deadline = "1s"
+        [[traffic]]
+        kind = "voice"
+        name = "call"
+    "#;
+    let mut files = Files {
+        scenario: Path::new("test.toml"),
+        traces: None,
+        read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
+    };
+    let scenario = Scenario::parse(text, &mut files).expect("valid scenario");
+    let out = tempfile::tempdir().expect("a directory");
+    let options = Options {
+        quiet: true,
+        ..Options::default()
+    };
+    let results = pleach_lab::run(&scenario, out.path(), &options).expect("the scenario runs");
+
+    let film = &results.video[0];
+    assert_eq!(film.frames, 75);
+    assert!(film.lost_pkts > 0 && film.frames_lost >= 5, "{film:?}");
+    let is_outage = |start_s: f64, length_s: f64| {
+        (start_s + length_s - 2.0).abs() < 1e-6 && (1.0..1.5).contains(&start_s)
+    };
+    assert!(
+        film.freezes
+            .iter()
+            .any(|f| is_outage(f.start_s, f.length_s)),
+        "a freeze ends with the next key frame, at 2 s: {:?}",
+        film.freezes
+    );
+    assert!(
+        film.ssim.is_some_and(|ssim| (0.5..0.999).contains(&ssim)),
+        "{film:?}"
+    );
+    assert!(film.psnr_db.is_some());
+    let picture = film.pictures.first().expect("of the freeze");
+    assert!(Path::new(&picture.file).exists() && !picture.png_base64.is_empty());
+
+    let call = &results.voice[0];
+    assert_eq!(call.sent_pkts, 150);
+    assert!(
+        call.lost_pkts >= 10 && !call.dropouts.is_empty(),
+        "{call:?}"
+    );
+}
