@@ -23,6 +23,7 @@ use crate::{
     rng::Rng,
     role::Role,
     sched::Policy,
+    sec::Code,
     session::{
         aead::Suite,
         cookie::CookieJar,
@@ -60,6 +61,8 @@ pub struct EndpointConfig {
     pub queue: QueueConfig,
     /// Whether the headers of inner packets are compressed on the way out.
     pub compression: bool,
+    /// By which code parity is made of what is sent, to be carried by another path; `None`: not at all.
+    pub parity: Option<Code>,
     /// Longest inner packet in bytes; at most [`MAX_MTU`] is heeded.
     pub mtu: usize,
     /// Which end we are.
@@ -191,6 +194,7 @@ impl Endpoint {
         let tunnel_to = |policy: Policy<String>| {
             let mut tunnel = Tunnel::new(role, policy, config.queue);
             tunnel.set_compression(config.compression);
+            tunnel.set_parity(config.parity);
             tunnel
         };
         let peers = peers.into_iter().map(|config_of_peer| Peer {
@@ -557,6 +561,7 @@ mod tests {
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
             compression: true,
+            parity: None,
             mtu: 70_000,
             side: Side::Client {
                 gateway,

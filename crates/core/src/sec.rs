@@ -12,7 +12,7 @@
 //!
 //! Packets keep their length; the last block is filled with zeros. Nothing is allocated. Cost: a table look-up a byte.
 //!
-//! Known limit: the tunnel does not send parity yet. What is there is judged by `pleach reproduce R-CSN-8`.
+//! The tunnel's use of it: `tunnel/sec.rs`. Judged by `pleach reproduce R-CSN-8`.
 
 mod bch;
 mod hamming;

@@ -41,6 +41,7 @@ mod fec;
 mod ingress;
 mod losses;
 mod repairs;
+mod sec;
 mod staged;
 mod status;
 mod templates;
@@ -106,6 +107,8 @@ pub struct Tunnel {
     staged: staged::Staged,
     /// Of a policy that wants them.
     blocks: blocks::Blocks,
+    /// Parity, and what waits to be mended by it.
+    sec: sec::Sec,
     /// Dequeued, but the policy chose to wait.
     waiting: Option<Numbered>,
     /// The policy waits until then.
@@ -141,6 +144,7 @@ struct Counts {
     symbols_out: u64,
     symbols_in: u64,
     recovered: u64,
+    mended: u64,
 }
 
 /// Buckets a tunnel tells flows apart by: flows that share one are kept in order with each other, which is harmless.
@@ -181,6 +185,7 @@ impl Tunnel {
             fec_receiving: fec::Receiving::default(),
             staged: staged::Staged::default(),
             blocks: blocks::Blocks::default(),
+            sec: sec::Sec::default(),
             waiting: None,
             wait_until: None,
             release_at: None,
@@ -462,6 +467,7 @@ impl Tunnel {
             .drain(..)
             .for_each(|packet| shared.pool.recycle(packet));
         self.blocks.clear();
+        self.sec.clear(shared.pool);
         self.next_global = Seq(0);
         self.flows.clear();
         self.compressor.clear();

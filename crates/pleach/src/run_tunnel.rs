@@ -142,6 +142,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         suites: Suite::preferred(has_aes()).to_vec(),
         queue: QueueConfig::default(),
         compression: config.compression,
+        parity: config.parity,
         mtu: usize::from(mtu),
         side,
     }

@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use pleach_core::sec::Code;
+
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, network, peers,
-    scheduler, secret,
+    scheduler::{self, sec},
+    secret,
     source::{ConfigError, Note},
     table::{Table, Value},
 };
@@ -27,6 +30,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "control",
             "mtu",
             "compression",
+            "parity",
         ],
     )?;
     let mut notes = Vec::new();
@@ -75,6 +79,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "control",
             "mtu",
             "compression",
+            "parity",
             "listen",
             "nat",
         ],
@@ -123,6 +128,7 @@ struct Common {
     control: PathBuf,
     mtu: Option<u16>,
     compression: bool,
+    parity: Option<Code>,
     scheduler: SchedulerConfig,
 }
 
@@ -135,6 +141,7 @@ impl Common {
             control,
             mtu,
             compression,
+            parity,
             scheduler,
         } = self;
         TunnelConfig {
@@ -144,6 +151,7 @@ impl Common {
             control,
             mtu,
             compression,
+            parity,
             scheduler,
             role,
         }
@@ -181,6 +189,10 @@ fn common(
         control,
         mtu: mtu.transpose()?,
         compression: compression.transpose()?.unwrap_or(true),
+        parity: tunnel
+            .optional("parity")
+            .map(|value| sec::parity(&value))
+            .transpose()?,
         scheduler: scheduler::read(root, notes)?,
     })
 }

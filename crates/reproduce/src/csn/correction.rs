@@ -222,8 +222,8 @@ fn loss(runs: &Runs, size: u32, mended: &str) -> Option<f64> {
 
 /// What is lost if a block is spoilt with this chance, in percent.
 fn expected(size: u32, spoilt: f64) -> f64 {
-    let blocks = f64::from(size) / f64::from(BLOCK_BYTES as u32);
-    100.0 * HIT * (1.0 - (1.0 - spoilt).powf(blocks.ceil()))
+    let blocks = u32::try_from(BLOCK_BYTES).map_or(0, |bytes| size.div_ceil(bytes));
+    100.0 * HIT * (1.0 - (1.0 - spoilt).powf(blocks.into()))
 }
 
 /// Five standard deviations of a share of [`PACKETS`].

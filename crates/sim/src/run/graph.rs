@@ -196,6 +196,7 @@ fn daemons(
         allowed_ips: vec![everything(Family::V4), everything(Family::V6)],
         mtu: tunnel.mtu,
         compression: tunnel.compression,
+        parity: tunnel.parity,
         gateway: of_family(tunnel.outer, GATEWAY_V4, GATEWAY_V6),
         uplinks: setup
             .links

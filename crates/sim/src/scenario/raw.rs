@@ -60,6 +60,7 @@ macro_rules! with_params {
             loss: Option<f64>,
             gilbert: Option<Gilbert>,
             bit_errors: Option<f64>,
+            block_errors: Option<BlockErrors>,
         }
 
         impl $name {
@@ -76,6 +77,7 @@ macro_rules! with_params {
                     loss: self.loss,
                     gilbert: self.gilbert,
                     bit_errors: self.bit_errors,
+                    block_errors: self.block_errors,
                 }
             }
         }
@@ -95,6 +97,7 @@ pub(super) struct Params {
     pub(super) loss: Option<f64>,
     pub(super) gilbert: Option<Gilbert>,
     pub(super) bit_errors: Option<f64>,
+    pub(super) block_errors: Option<BlockErrors>,
 }
 
 with_params!(Override {});
@@ -128,6 +131,7 @@ pub(super) struct Tunnel {
     pub(super) mtu: Option<u16>,
     pub(super) outer: Option<Family>,
     pub(super) compression: Option<bool>,
+    pub(super) parity: Option<Parity>,
 }
 
 #[derive(Deserialize)]
@@ -218,6 +222,22 @@ pub(super) struct Gilbert {
     pub(super) loss_good: f64,
     #[serde(default = "certain")]
     pub(super) loss_bad: f64,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BlockErrors {
+    pub(super) packet: f64,
+    pub(super) block: f64,
+    #[serde(default)]
+    pub(super) two: f64,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Parity {
+    Bch,
+    Hamming,
 }
 
 #[derive(Clone, Copy)]

@@ -15,6 +15,7 @@ use pleach_core::{
     queue::QueueConfig,
     rng::Rng,
     sched::Policy,
+    sec::Code,
     session::aead::Suite,
     time::Instant,
     transmit::{Route, TxQueue},
@@ -64,6 +65,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) mtu: Option<u16>,
     /// Whether inner headers are compressed.
     pub(crate) compression: bool,
+    /// By which code parity is made; then its sockets take damaged datagrams.
+    pub(crate) parity: Option<Code>,
     /// The gateway's address.
     pub(crate) gateway: IpAddr,
     /// A client's links.
@@ -265,6 +268,7 @@ impl Daemon {
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
             compression: config.compression,
+            parity: config.parity,
             mtu: usize::from(mtu),
             side,
         };

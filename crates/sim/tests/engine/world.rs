@@ -258,6 +258,7 @@ impl World {
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
             compression: true,
+            parity: None,
             mtu: 1400,
             side,
         };
