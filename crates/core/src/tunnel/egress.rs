@@ -40,12 +40,12 @@ impl Tunnel {
         }
         self.wait_until = None;
         self.release_at = None;
+        self.sample_paths(now);
         self.send_control(now, out);
         let is_idle = !self.has_packets() && !self.blocks.has_copies();
         if self.is_closing || is_idle && !self.fec_sending.is_due(now, true) {
             return;
         }
-        self.sample_paths(now);
         self.update_parity();
         if self.scheduler.blocks().is_some() {
             self.send_blocks(now, out, shared);
