@@ -61,6 +61,7 @@ impl Pair {
         };
         let endpoint = |host, side| {
             let config = EndpointConfig {
+                parity: None,
                 private_key: key(host),
                 suites: vec![suite],
                 queue: QueueConfig::default(),

@@ -24,6 +24,7 @@ use crate::{
     rng::Rng,
     role::Role,
     sched::Policy,
+    sec::Code,
     session::{
         aead::Suite,
         cookie::CookieJar,
@@ -63,6 +64,8 @@ pub struct EndpointConfig {
     pub compression: bool,
     /// Classes of traffic, the same for all peers.
     pub classes: Vec<Class>,
+    /// By which code parity is made of what is sent, to be carried by another path; `None`: not at all.
+    pub parity: Option<Code>,
     /// Longest inner packet in bytes; at most [`MAX_MTU`] is heeded.
     pub mtu: usize,
     /// Which end we are.
@@ -195,6 +198,7 @@ impl Endpoint {
             let mut tunnel = Tunnel::new(role, policy, config.queue);
             tunnel.set_compression(config.compression);
             tunnel.set_classes(config.classes.clone());
+            tunnel.set_parity(config.parity);
             tunnel
         };
         let peers = peers.into_iter().map(|config_of_peer| Peer {
@@ -563,6 +567,7 @@ mod tests {
             queue: QueueConfig::default(),
             compression: true,
             classes: Vec::new(),
+            parity: None,
             mtu: 70_000,
             side: Side::Client {
                 gateway,

@@ -28,6 +28,7 @@
 //! | [`resequencer`] | the order packets leave in |
 //! | [`loss_report`] | what a path loses, for policies that steer by it |
 //! | [`fec`] | repair symbols that make up for lost packets; the tunnel does not send any yet |
+//! | [`sec`] | parity that mends datagrams with wrong bits |
 //! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
 //! | [`transmit`] | datagrams ready to send, in batches |
 //! | [`endpoint`] | all associations of a host: whose packet is this |
@@ -47,6 +48,7 @@ pub mod resequencer;
 pub mod rng;
 pub mod role;
 pub mod sched;
+pub mod sec;
 pub mod session;
 pub mod time;
 pub mod transmit;

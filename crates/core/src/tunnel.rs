@@ -43,6 +43,7 @@ mod ingress;
 mod lanes;
 mod losses;
 mod repairs;
+mod sec;
 mod staged;
 mod status;
 mod templates;
@@ -115,6 +116,8 @@ pub struct Tunnel {
     soonest: Option<Duration>,
     /// Of a policy that wants them.
     blocks: blocks::Blocks,
+    /// Parity, and what waits to be mended by it.
+    sec: sec::Sec,
     /// The policy waits until then.
     wait_until: Option<Instant>,
     /// When a path that has no tokens gets some, as of the last poll.
@@ -148,6 +151,7 @@ struct Counts {
     symbols_out: u64,
     symbols_in: u64,
     recovered: u64,
+    mended: u64,
 }
 
 /// Buckets a tunnel tells flows apart by: flows that share one are kept in order with each other, which is harmless.
@@ -195,6 +199,7 @@ impl Tunnel {
             least_delay: Duration::ZERO,
             soonest: None,
             blocks: blocks::Blocks::default(),
+            sec: sec::Sec::default(),
             wait_until: None,
             release_at: None,
             views: Vec::with_capacity(PathId::MAX),
@@ -476,6 +481,7 @@ impl Tunnel {
             .drain(..)
             .for_each(|packet| shared.pool.recycle(packet));
         self.blocks.clear();
+        self.sec.clear(shared.pool);
         self.next_global = Seq(0);
         self.flows.clear();
         self.compressor.clear();

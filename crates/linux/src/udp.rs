@@ -39,6 +39,8 @@ pub struct UdpOptions {
     /// Mark of all datagrams, for rules that keep them out of the tunnel. Where the kernel refuses marks, there is a
     /// warning and no mark.
     pub fwmark: Option<u32>,
+    /// Neither send nor demand UDP checksums, so that datagrams with wrong bits arrive. Then the kernel sends one at a time.
+    pub without_checksums: bool,
 }
 
 impl UdpOptions {
@@ -50,6 +52,7 @@ impl UdpOptions {
             dual_stack: false,
             device: None,
             fwmark: None,
+            without_checksums: false,
         }
     }
 }
@@ -159,8 +162,13 @@ impl UdpSocket {
         bound.map_err(|error| explain(&error, &address.to_string()))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         disable_timestamps(&socket)?;
+        if options.without_checksums {
+            disable_checksums(&socket, is_v6).map_err(|error| explain(&error, "checksums"))?;
+        }
+        // The kernel does not segment without checksums.
+        let can_segment = state.max_gso_segments() > 1 && !options.without_checksums;
         Ok(Self {
-            segmentation: Cell::new(state.max_gso_segments() > 1),
+            segmentation: Cell::new(can_segment),
             socket,
             state,
             is_v6,
@@ -390,15 +398,33 @@ fn enlarge_buffers(socket: &Socket) {
 /// Takes back an option that quinn-udp 0.6 sets: with receive timestamps, the 88 bytes it has for control messages do
 /// not hold the ECN mark of coalesced IPv4 datagrams any more.
 fn disable_timestamps(socket: &Socket) -> io::Result<()> {
-    let off: libc::c_int = 0;
-    let len = libc::socklen_t::try_from(size_of_val(&off)).unwrap_or(0);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)
+}
+
+/// IPv4 takes datagrams without checksum in any case; IPv6 must be told (RFC 6935, RFC 6936).
+fn disable_checksums(socket: &Socket, is_v6: bool) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
+    if is_v6 {
+        set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1)?;
+        set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+    }
+    Ok(())
+}
+
+fn set_option(
+    socket: &Socket,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
     // SAFETY: the descriptor is open, and the pointer and length describe the live int.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_TIMESTAMPNS,
-            (&raw const off).cast(),
+            level,
+            option,
+            (&raw const value).cast(),
             len,
         )
     };

@@ -70,6 +70,30 @@ fn transmit(destination: SocketAddr, contents: &[u8]) -> Transmit<'_> {
 }
 
 #[test]
+fn datagrams_without_checksums_arrive() {
+    for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+        let mut options = UdpOptions::new(address.parse().expect("literal"));
+        (options.dual_stack, options.without_checksums) = (true, true);
+        let [from, to] = [0, 1].map(|_| UdpSocket::bind(&options).expect("loopback can be bound"));
+        let ip = if address.starts_with('[') {
+            "::1"
+        } else {
+            "127.0.0.1"
+        };
+        let destination = SocketAddr::new(ip.parse().expect("literal"), port(&to));
+        assert_eq!(from.max_segments(), 1);
+        let contents = numbered(2_500);
+        let sent = from.send(&transmit(destination, &contents));
+        assert_eq!(sent.ok(), Some(contents.len()));
+        let came: Vec<u8> = receive(&to, 3)
+            .into_iter()
+            .flat_map(|d| d.contents)
+            .collect();
+        assert_eq!(came, contents);
+    }
+}
+
+#[test]
 fn batch_arrives_whole_with_and_without_segmentation() {
     for (from, to) in [("127.0.0.1:0", "127.0.0.1:0"), ("[::1]:0", "[::1]:0")] {
         for segmentation in [true, false] {

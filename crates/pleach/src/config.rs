@@ -52,6 +52,9 @@ pub(crate) struct TunnelConfig {
     pub(crate) mtu: Option<u16>,
     /// Whether the headers of inner packets are compressed on the way out.
     pub(crate) compression: bool,
+    /// By which code parity of what this end sends is made, for damaged datagrams to be mended by; then its sockets do
+    /// without UDP checksums.
+    pub(crate) parity: Option<pleach_core::sec::Code>,
     /// What rules the packets this end sends.
     pub(crate) scheduler: SchedulerConfig,
     /// Traffic that is served in its own way.

@@ -143,6 +143,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         queue: QueueConfig::default(),
         compression: config.compression,
         classes: config.classes.clone(),
+        parity: config.parity,
         mtu: usize::from(mtu),
         side,
     }

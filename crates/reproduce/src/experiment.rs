@@ -11,7 +11,7 @@ use pleach_sim::{
     transfer::Transfer,
 };
 
-use crate::{dbas::model::Workload, runs::Runs};
+use crate::{csn::correction::Correction, dbas::model::Workload, runs::Runs};
 
 /// How a number is read off the runs; `None` if they do not have it.
 pub type Measure = Box<dyn Fn(&Runs) -> Option<f64> + Send + Sync>;
@@ -55,6 +55,8 @@ pub enum Kind {
     Simulated,
     /// A [`Transfer`], for the simulator only; the experiment it belongs to.
     Transfer(&'static str),
+    /// A [`Correction`], for the simulator only; the experiment it belongs to.
+    Correction(&'static str),
     /// A [`Workload`], for the simulator only; the experiment it belongs to.
     Workload(&'static str),
 }
@@ -215,6 +217,14 @@ impl Cell {
         Workload::parse(&self.toml).with_context(|| format!("workload `{}`", self.name))
     }
 
+    /// The packets to damage and mend.
+    ///
+    /// # Errors
+    /// The first mistake in its text.
+    pub fn correction(&self) -> anyhow::Result<Correction> {
+        Correction::parse(&self.toml).with_context(|| format!("correction `{}`", self.name))
+    }
+
     /// How long the scenario lasts; zero if it has a mistake, or is none.
     #[must_use]
     pub fn duration(&self) -> Duration {
@@ -222,7 +232,7 @@ impl Cell {
             Kind::Scenario | Kind::Simulated => self
                 .scenario()
                 .map_or(Duration::ZERO, |scenario| scenario.duration),
-            Kind::Transfer(_) | Kind::Workload(_) => Duration::ZERO,
+            Kind::Correction(_) | Kind::Transfer(_) | Kind::Workload(_) => Duration::ZERO,
         }
     }
 

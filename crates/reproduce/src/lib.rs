@@ -1,6 +1,6 @@
 //! Published figures, measured again.
 //!
-//! A paper is a folder of experiments ([`l3`], [`os`], [`dbas`], [`nat`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
+//! A paper is a folder of experiments ([`l3`], [`csn`], [`os`], [`dbas`], [`nat`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
 //! `pleach sim run` and `pleach lab run` take as it is, or a transfer ([`pleach_sim::transfer`]) or workload ([`dbas::model`]), which only
 //! the simulator has, and [`Target`]s, each with an id, what was published, the range
 //! in which a measurement counts as the same with the reason for that range, and how it is read off the results.
@@ -19,6 +19,7 @@
 //! Results of a scenario that has changed since are removed, so nothing is judged by what it was not made for.
 //! What runs a scenario is the caller's business ([`Runner`]).
 
+pub mod csn;
 pub mod dbas;
 mod evaluate;
 mod experiment;

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
-use crate::{dbas, experiment::Experiment, l3, nat, os, run::expected_seconds};
+use crate::{csn, dbas, experiment::Experiment, l3, nat, os, run::expected_seconds};
 
 /// All experiments, papers in order.
 #[must_use]
 pub fn all() -> Vec<Experiment> {
     let mut all = l3::experiments();
+    all.extend(csn::experiments());
     all.extend(os::experiments());
     all.extend(dbas::experiments());
     all.extend(nat::experiments());

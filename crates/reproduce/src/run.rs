@@ -16,6 +16,7 @@ use pleach_sim::{
 use rayon::prelude::*;
 
 use crate::{
+    csn::correction,
     dbas::model,
     evaluate::{Record, evaluate, name},
     experiment::{Cell, Experiment, Kind, cells_by_name},
@@ -69,6 +70,7 @@ pub fn run(
                 .run(world, &cell.scenario()?, &directory.work(cell))
                 .with_context(|| format!("experiment `{}`", cell.name))?,
             Kind::Transfer(_) => transfer::run(&cell.transfer()?),
+            Kind::Correction(_) => correction::run(&cell.correction()?),
             Kind::Workload(_) => model::run(&cell.workload()?),
         };
         let results = Results {
@@ -103,7 +105,7 @@ pub(crate) fn again(world: World, cell: &Cell) -> String {
         Kind::Scenario | Kind::Simulated => {
             format!("pleach {world} run scenarios/{}.toml --out out", cell.name)
         }
-        Kind::Transfer(experiment) | Kind::Workload(experiment) => {
+        Kind::Correction(experiment) | Kind::Transfer(experiment) | Kind::Workload(experiment) => {
             format!("pleach reproduce {experiment} --out out")
         }
     }

@@ -165,7 +165,7 @@ impl Directory {
         let folder = match cell.kind {
             Kind::Scenario | Kind::Simulated => "scenarios",
             Kind::Transfer(_) => "transfers",
-            Kind::Workload(_) => "workloads",
+            Kind::Correction(_) | Kind::Workload(_) => "workloads",
         };
         self.0.join(folder).join(format!("{}.toml", cell.name))
     }

@@ -30,7 +30,7 @@ use pleach_core::{rng::Rng, time::Instant, units::Bytes};
 use crate::link::{
     histogram::Histogram,
     jitter::Line,
-    loss::{BitErrors, Loss, LossState},
+    loss::{BitErrors, BlockErrors, Loss, LossState},
     queue::Bottleneck,
     trace::Rate,
 };
@@ -78,6 +78,8 @@ pub struct LinkConfig {
     pub loss: Loss,
     /// Probability that a bit arrives inverted, 0 to 1.
     pub bit_errors: f64,
+    /// Bit errors that come together.
+    pub block_errors: Option<BlockErrors>,
     /// Whether packets pass.
     pub state: LinkState,
 }
@@ -93,6 +95,7 @@ impl Default for LinkConfig {
             reorder: false,
             loss: Loss::None,
             bit_errors: 0.0,
+            block_errors: None,
             state: LinkState::Up,
         }
     }
@@ -115,6 +118,8 @@ pub struct LinkChange {
     pub loss: Option<Loss>,
     /// New bit error probability.
     pub bit_errors: Option<f64>,
+    /// New bit errors that come together.
+    pub block_errors: Option<BlockErrors>,
     /// New state.
     pub state: Option<LinkState>,
 }
@@ -134,6 +139,9 @@ impl LinkChange {
         set(&mut config.reorder, self.reorder.as_ref());
         set(&mut config.loss, self.loss.as_ref());
         set(&mut config.bit_errors, self.bit_errors.as_ref());
+        if self.block_errors.is_some() {
+            config.block_errors = self.block_errors;
+        }
         set(&mut config.state, self.state.as_ref());
     }
 }
@@ -320,7 +328,9 @@ impl<P: Corrupt> Link<P> {
             self.stats.loss_drops += 1;
             return;
         }
-        if self.bit_errors.corrupt(&mut self.rng, len, &mut packet) {
+        let blocks = self.config.block_errors;
+        let is_hit = blocks.is_some_and(|e| e.corrupt(&mut self.rng, len, &mut packet));
+        if self.bit_errors.corrupt(&mut self.rng, len, &mut packet) || is_hit {
             self.stats.corrupted_pkts += 1;
         }
         if !self.line.push(at, len, packet, &mut self.rng) {

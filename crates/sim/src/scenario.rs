@@ -16,7 +16,7 @@
 //! queue = "130kB"
 //! jitter = "1ms"                 # uniform extra delay; reorder = true lets packets overtake
 //! loss = 0.01                    # or gilbert = { p = 0.01, r = 0.3, loss_good = 0.0, loss_bad = 1.0 }
-//! bit_errors = 1e-7
+//! bit_errors = 1e-7              # and block_errors = { packet = 0.03, block = 0.05, two = 0.1 }: bits of some packets' blocks
 //! weight = 64                    # policy "weighted"
 //! cost = 0                       # or "standby", "never"
 //! ipv6 = true
@@ -43,6 +43,7 @@
 //! outer = "v4"                   # or "v6"
 //! mtu = 1400
 //! compression = true             # of inner headers
+//! parity = "hamming"             # or "bch": error correction over another path; hosts then take damaged datagrams
 //! [[tunnel.class]]               # as [[class]] of the daemons' configuration
 //! name = "video"
 //! ports = 5004
@@ -115,7 +116,10 @@ use std::{
 
 use core::time::Duration;
 
-use pleach_core::units::{Bitrate, Bytes};
+use pleach_core::{
+    sec::Code,
+    units::{Bitrate, Bytes},
+};
 
 use crate::{
     link::{LinkChange, LinkConfig, bundle::SharedConfig},
@@ -349,6 +353,8 @@ pub struct TunnelSpec {
     pub outer: Family,
     /// Whether headers of inner packets are compressed.
     pub compression: bool,
+    /// By which code parity is made and carried by another path.
+    pub parity: Option<Code>,
     /// Classes of traffic, each with its keys as they stand in the file: `[[class]]` of both daemons.
     pub classes: Vec<toml::Table>,
 }

@@ -206,9 +206,10 @@ impl Tunnel {
 }
 
 impl Tunnel {
-    /// Lets the policy's round trips be sampled while there is traffic.
+    /// Lets the policy's round trips be sampled while there is traffic; before probes are sent, which may be due by this.
     pub(super) fn sample_paths(&mut self, now: Instant) {
-        let Some((interval, _)) = self.scheduler.rtt_sampling() else {
+        let sampling = self.scheduler.rtt_sampling();
+        let Some((interval, _)) = sampling.filter(|_| self.has_packets()) else {
             return;
         };
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {

@@ -301,6 +301,17 @@ impl Tunnel {
                 } => self.on_template(number, travelling, headers),
                 Frame::TemplateAck { number } => self.compressor.on_acknowledged(number),
                 Frame::TemplateUnknown { number } => self.compressor.on_unknown(number),
+                Frame::Parity {
+                    code,
+                    path,
+                    path_seq,
+                    len,
+                    parity,
+                } => {
+                    let of = (path, path_seq);
+                    self.sec
+                        .on_parity(now, of, (code, len), parity, shared.pool);
+                }
                 Frame::Recovered { ranges } => self.on_recovered(ranges),
                 Frame::Missing { path, ranges } => {
                     self.on_missing(now, path, ranges, &mut missing_left, shared);

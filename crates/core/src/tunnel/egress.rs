@@ -47,11 +47,13 @@ impl Tunnel {
         if self.is_closing || is_idle && !self.fec_sending.is_due(now, true) {
             return;
         }
+        self.update_parity();
         if self.scheduler.blocks().is_some() {
             self.send_blocks(now, out, shared);
         } else {
             self.send_packets(now, out, shared);
         }
+        self.send_parity(now, out);
         if !out.is_full() {
             self.fec_sending.give_up_tail(now);
         }
@@ -319,6 +321,7 @@ impl Tunnel {
         let (body, tag) = body.split_at_mut(payload.len());
         body.copy_from_slice(payload);
         tag.copy_from_slice(&session.seal(id, counter, header, body));
+        self.sec.on_sealed(now, id, wire_seq(counter), datagram);
         Some(len)
     }
 

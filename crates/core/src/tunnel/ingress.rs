@@ -59,6 +59,7 @@ impl Tunnel {
             Kind::Data => id,
         };
         let len = datagram.len();
+        self.sec.before_opening(now, header.kind, datagram);
         let (aad, body) = datagram.split_at_mut(header.kind.header_len());
         let opened =
             self.sessions
@@ -69,6 +70,17 @@ impl Tunnel {
             OpenError::Replayed(_) => DropReason::Replayed,
             OpenError::UnknownPath => DropReason::Malformed,
         });
+        // Wrong bits may stand in the number or path as well.
+        let may_be_damaged = [
+            DropReason::Forged,
+            DropReason::Replayed,
+            DropReason::Malformed,
+        ];
+        let reason = opened.as_ref().err();
+        if reason.is_some_and(|reason| may_be_damaged.contains(reason)) {
+            self.sec.on_damaged(now, incoming, shared.pool);
+            self.handle_mended(now, &is_source_allowed, shared);
+        }
         let (opened, change) = opened?;
         let end = header.kind.header_len() + opened.len;
         if change == Some(Change::Restarted) {
@@ -95,6 +107,7 @@ impl Tunnel {
         let Some(data) = data else {
             path.receiver.on_control(now, header.sent_us);
             self.handle_frames(now, id, body, shared);
+            self.handle_mended(now, &is_source_allowed, shared);
             return Ok(());
         };
         let interval = path.feedback_interval();

@@ -18,6 +18,7 @@
 //! | 14, 15 | [`Frame::Template`], [`Frame::TemplateAck`] | until acknowledged |
 //! | 17 | [`Frame::TemplateUnknown`] | when a packet used one that is not known |
 //! | 16 | [`Frame::Recovered`] | with reports, if repair symbols brought something back |
+//! | 18 | [`Frame::Parity`] | on another path than the datagram it is of |
 
 use core::time::Duration;
 
@@ -25,6 +26,7 @@ use super::Reader;
 use crate::{
     ids::{PathId, Seq},
     path::train::Car,
+    sec::Code,
     units::Bitrate,
 };
 
@@ -197,6 +199,19 @@ pub enum Frame<'a> {
     Recovered {
         /// Their places in the association's order.
         ranges: MissingRanges<'a>,
+    },
+    /// What a data datagram can be mended by if it comes with wrong bits.
+    Parity {
+        /// How it was made.
+        code: Code,
+        /// The path the datagram travels.
+        path: PathId,
+        /// Its number there.
+        path_seq: Seq,
+        /// Its length in bytes.
+        len: u16,
+        /// [`Code::parity_len`] bytes.
+        parity: &'a [u8],
     },
     /// A datagram of a packet train on the path it travels, padded.
     Car(Car),
@@ -414,6 +429,23 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(ranges.0);
                 TYPE_RECOVERED
             }
+            Frame::Parity {
+                code,
+                path,
+                path_seq,
+                len,
+                parity,
+            } => {
+                body.u8(match code {
+                    Code::Hamming => 1,
+                    Code::Bch => 2,
+                });
+                body.u8(path.0);
+                body.u32(path_seq.0);
+                body.u16(*len);
+                body.bytes(parity);
+                TYPE_PARITY
+            }
             Frame::Car(car) => {
                 body.u8(car.train);
                 body.u16(car.place);
@@ -547,6 +579,7 @@ impl<'a> Iterator for Frames<'a> {
                         ranges: MissingRanges(value.0),
                     });
                 }
+                TYPE_PARITY => return parse_parity(value),
                 TYPE_CAR => {
                     return Some(Frame::Car(Car {
                         train: value.u8()?,
@@ -611,11 +644,30 @@ const TYPE_TEMPLATE: u8 = 14;
 const TYPE_TEMPLATE_ACK: u8 = 15;
 const TYPE_TEMPLATE_UNKNOWN: u8 = 17;
 const TYPE_RECOVERED: u8 = 16;
+const TYPE_PARITY: u8 = 18;
 
 /// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
 /// hold packets for ever.
 const RECEPTION_TIMES: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(10);
+
+fn parse_parity(mut value: Reader<'_>) -> Option<Frame<'_>> {
+    let code = match value.u8()? {
+        1 => Code::Hamming,
+        2 => Code::Bch,
+        _ => return None,
+    };
+    let path = path_id(&mut value)?;
+    let path_seq = Seq(value.u32()?);
+    let len = value.u16()?;
+    Some(Frame::Parity {
+        code,
+        path,
+        path_seq,
+        len,
+        parity: value.take(code.parity_len(len.into()))?,
+    })
+}
 
 fn parse_reception(mut value: Reader<'_>) -> Option<Frame<'static>> {
     let clamp = |micros: u32| {
@@ -814,6 +866,13 @@ mod tests {
             Frame::Recovered {
                 ranges: MissingRanges(&[0, 0, 0, 9, 0, 1]),
             },
+            Frame::Parity {
+                code: Code::Hamming,
+                path: PathId(1),
+                path_seq: Seq(8),
+                len: 31,
+                parity: &[1, 2, 3],
+            },
             Frame::Tail {
                 path_seq: Seq(7),
                 global_seq: Seq(u32::MAX),
@@ -845,7 +904,7 @@ mod tests {
 
     #[test]
     fn round_trips_and_skips_padding_and_unknown_types() {
-        let mut bytes = [0; 600];
+        let mut bytes = [0; 700];
         let mut writer = FrameWriter::new(&mut bytes);
         for frame in all() {
             assert!(writer.push(&frame));
@@ -899,7 +958,7 @@ mod tests {
         for _ in 0..50_000 {
             let mut body = [0; 64];
             rng.fill(&mut body);
-            body[0] %= 18;
+            body[0] %= 19;
             body[1] = 0;
             body[2] %= 64;
             let _ = Frames::new(&body).count();

@@ -74,8 +74,10 @@ pub enum WireError {
 pub const REPAIR_SYMBOLS: u32 = 1;
 /// Capability bit: reads the detour in the header of data datagrams.
 pub const DETOURS: u32 = 2;
+/// Capability: parity of datagrams is understood ([`crate::sec`]).
+pub const PARITY: u32 = 4;
 /// All capabilities of this version.
-pub const CAPABILITIES: u32 = REPAIR_SYMBOLS | DETOURS;
+pub const CAPABILITIES: u32 = REPAIR_SYMBOLS | DETOURS | PARITY;
 
 /// What each end tells the other inside the encrypted handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

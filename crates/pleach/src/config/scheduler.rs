@@ -14,6 +14,7 @@ use super::{
 mod awi;
 mod consn;
 mod osia;
+pub(super) mod sec;
 mod values;
 
 /// A scheduling policy with its keys.

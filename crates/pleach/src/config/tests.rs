@@ -290,6 +290,8 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, auto-weight, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
+    "parity of another code": CLIENT, "mtu = 1400" => "parity = \"xor\"",
+        "f.toml:7: [tunnel] parity: expected \"hamming\" or \"bch\", found \"xor\"; remedy: write \"hamming\", or remove it";
     "compression by number": CLIENT, "mtu = 1400" => "compression = 1",
         "f.toml:7: [tunnel] compression: expected true or false, found 1; remedy: write true, or remove it";
     "mtu too large": CLIENT, "mtu = 1400" => "mtu = 9001",

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use pleach_core::class::Class;
+use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, classes,
-    network, peers, scheduler, secret,
+    network, peers,
+    scheduler::{self, sec},
+    secret,
     source::{ConfigError, Note},
     table::{Table, Value},
 };
@@ -29,6 +31,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "control",
             "mtu",
             "compression",
+            "parity",
         ],
     )?;
     let mut notes = Vec::new();
@@ -79,6 +82,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "control",
             "mtu",
             "compression",
+            "parity",
             "listen",
             "nat",
         ],
@@ -128,6 +132,7 @@ struct Common {
     control: PathBuf,
     mtu: Option<u16>,
     compression: bool,
+    parity: Option<Code>,
     scheduler: SchedulerConfig,
 }
 
@@ -140,6 +145,7 @@ impl Common {
             control,
             mtu,
             compression,
+            parity,
             scheduler,
         } = self;
         TunnelConfig {
@@ -149,6 +155,7 @@ impl Common {
             control,
             mtu,
             compression,
+            parity,
             scheduler,
             classes,
             role,
@@ -187,6 +194,10 @@ fn common(
         control,
         mtu: mtu.transpose()?,
         compression: compression.transpose()?.unwrap_or(true),
+        parity: tunnel
+            .optional("parity")
+            .map(|value| sec::parity(&value))
+            .transpose()?,
         scheduler: scheduler::read(root, notes)?,
     })
 }

@@ -27,7 +27,7 @@ use pleach_linux::{
 use super::{
     links::{self, ClientLink},
     report,
-    sockets::{LinkSocket, Sent},
+    sockets::{LinkSocket, Sent, Traits},
 };
 use crate::{
     config::{ClientConfig, Role, TunnelConfig},
@@ -103,7 +103,7 @@ impl<'a> DataPath<'a> {
         };
         match &config.role {
             Role::Gateway(gateway) => {
-                let socket = LinkSocket::listen(gateway.listen, this.setup.fwmark())?;
+                let socket = LinkSocket::listen(gateway.listen, this.traits())?;
                 this.add_socket(FIRST_SOCKET, socket)?;
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
@@ -225,6 +225,13 @@ impl<'a> DataPath<'a> {
             self.endpoint.pool().recycle(packet);
         }
         Ok(())
+    }
+
+    fn traits(&self) -> Traits {
+        Traits {
+            fwmark: self.setup.fwmark(),
+            without_checksums: self.config.parity.is_some(),
+        }
     }
 
     fn transmit(&mut self, now: Instant) {
@@ -411,7 +418,7 @@ impl<'a> DataPath<'a> {
             if !*wanted || self.sockets.contains_key(&token) {
                 continue;
             }
-            let socket = LinkSocket::on_device(&device_name, id.0, is_v6, self.setup.fwmark());
+            let socket = LinkSocket::on_device(&device_name, id.0, is_v6, self.traits());
             let added = socket
                 .map_err(Into::into)
                 .and_then(|socket| self.add_socket(token, socket));

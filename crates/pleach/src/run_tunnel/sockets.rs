@@ -29,6 +29,15 @@ struct Unsent {
     bytes: Vec<u8>,
 }
 
+/// What all sockets of a tunnel have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traits {
+    /// Mark of all datagrams.
+    pub(super) fwmark: u32,
+    /// For parity: neither send nor demand UDP checksums.
+    pub(super) without_checksums: bool,
+}
+
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
@@ -45,10 +54,11 @@ impl LinkSocket {
     ///
     /// # Errors
     /// As [`UdpSocket::bind`].
-    pub(super) fn listen(address: SocketAddr, fwmark: u32) -> io::Result<Self> {
+    pub(super) fn listen(address: SocketAddr, traits: Traits) -> io::Result<Self> {
         Self::bind(&UdpOptions {
             dual_stack: address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            fwmark: Some(fwmark),
+            fwmark: Some(traits.fwmark),
+            without_checksums: traits.without_checksums,
             ..UdpOptions::new(address)
         })
     }
@@ -57,7 +67,12 @@ impl LinkSocket {
     ///
     /// # Errors
     /// As [`UdpSocket::bind`].
-    pub(super) fn on_device(device: &str, link: u8, is_v6: bool, fwmark: u32) -> io::Result<Self> {
+    pub(super) fn on_device(
+        device: &str,
+        link: u8,
+        is_v6: bool,
+        traits: Traits,
+    ) -> io::Result<Self> {
         let any: IpAddr = if is_v6 {
             Ipv6Addr::UNSPECIFIED.into()
         } else {
@@ -65,7 +80,8 @@ impl LinkSocket {
         };
         let options = UdpOptions {
             device: Some(device.to_owned()),
-            fwmark: Some(fwmark),
+            fwmark: Some(traits.fwmark),
+            without_checksums: traits.without_checksums,
             ..UdpOptions::new(SocketAddr::new(any, 0))
         };
         Ok(Self {

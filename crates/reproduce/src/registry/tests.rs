@@ -11,9 +11,10 @@ fn every_target_is_there_once() {
     let ids: Vec<&str> = ids.collect();
     let l3 = (1..=16).map(|n| format!("R-L3-{n}"));
     let os = (1..=5).map(|n| format!("R-OS-{n}"));
+    let csn = (1..=8).map(|n| format!("R-CSN-{n}"));
     let db = (1..=8).map(|n| format!("R-DB-{n}"));
     let nat = (1..=10).map(|n| format!("R-NAT-{n}"));
-    let wanted: BTreeSet<String> = l3.chain(os).chain(db).chain(nat).collect();
+    let wanted: BTreeSet<String> = l3.chain(csn).chain(os).chain(db).chain(nat).collect();
     assert_eq!(ids.len(), wanted.len(), "once each: {ids:?}");
     let ids: BTreeSet<String> = ids.into_iter().map(str::to_owned).collect();
     assert_eq!(ids, wanted);
@@ -111,6 +112,13 @@ fn scenarios_are_valid() {
             assert!(transfer.name.starts_with(experiment) && !transfer.case.is_empty());
             continue;
         }
+        if let Kind::Correction(experiment) = cell.kind {
+            let correction = cell
+                .correction()
+                .unwrap_or_else(|error| panic!("{error:#}"));
+            assert!(correction.name == cell.name && cell.name.starts_with(experiment));
+            continue;
+        }
         if let Kind::Workload(experiment) = cell.kind {
             let workload = cell.workload().unwrap_or_else(|error| panic!("{error:#}"));
             assert_eq!(workload.name, cell.name);
@@ -145,8 +153,9 @@ fn selects_by_id_paper_and_experiment() {
     assert_eq!(chosen(&["os"]).len(), 3);
     assert_eq!(chosen(&["R-OS-4"]), [("os-in-order".to_owned(), 1, 1)]);
     assert_eq!(chosen(&["DB"]).len(), 3);
+    assert_eq!(chosen(&["csn"]).len(), 2);
     assert_eq!(chosen(&["nat"]).len(), 4);
-    assert_eq!(chosen(&[]).len(), 4 + 3 + 3 + 4);
+    assert_eq!(chosen(&[]).len(), 4 + 2 + 3 + 3 + 4);
 }
 
 #[test]
@@ -175,5 +184,8 @@ fn the_list_names_all() {
         list.contains("R-L3-16") && list.contains("l3-tcp-shares"),
         "{list}"
     );
-    assert_eq!(list.lines().count(), 4 + 16 + 3 + 5 + 3 + 8 + 4 + 10);
+    assert_eq!(
+        list.lines().count(),
+        4 + 16 + 2 + 8 + 3 + 5 + 3 + 8 + 4 + 10
+    );
 }

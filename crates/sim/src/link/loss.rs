@@ -3,7 +3,8 @@
 //! [`Loss::Gilbert`] is the four-parameter Gilbert–Elliott model (Elliott 1963; naming of Hasslinger and Hohlfeld
 //! 2008): a chain of a good and a bad state that steps once per packet, then loses the packet with the probability of
 //! the state it is in. Bit errors are independent; the distance to the next one is drawn once (geometric), so that a
-//! packet without an error costs one subtraction.
+//! packet without an error costs one subtraction. [`BlockErrors`] come in few packets and then in many blocks, as of a noisy
+//! radio (Becke et al. 2013, section V-D).
 
 use pleach_core::{rng::Rng, units::Bytes};
 
@@ -139,6 +140,47 @@ impl BitErrors {
     }
 }
 
+/// Bit errors by packets and blocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockErrors {
+    /// Probability that a packet is hit.
+    pub packet: f64,
+    /// Probability that a block of [`BLOCK_BYTES`] bytes of a packet that is hit has an error.
+    pub block: f64,
+    /// Probability that an error is of two bits of the block instead of one.
+    pub two: f64,
+}
+
+impl BlockErrors {
+    /// Perhaps inverts bits of a packet of `len`, behind the first [`SPARED_BYTES`]; whether it did.
+    pub fn corrupt<P: Corrupt>(&self, rng: &mut Rng, len: Bytes, packet: &mut P) -> bool {
+        if !rng.chance(self.packet) {
+            return false;
+        }
+        let mut hit = false;
+        let mut begin = SPARED_BYTES;
+        while begin < len.get() {
+            let bits = 8 * BLOCK_BYTES.min(len.get() - begin);
+            if rng.chance(self.block) {
+                hit = true;
+                let first = rng.below(bits);
+                packet.flip_bit(8 * begin + first);
+                if rng.chance(self.two) {
+                    let other = (first + 1 + rng.below(bits - 1)) % bits;
+                    packet.flip_bit(8 * begin + other);
+                }
+            }
+            begin += BLOCK_BYTES;
+        }
+        hit
+    }
+}
+
+/// Bytes of a block that has errors.
+pub const BLOCK_BYTES: u64 = 15;
+/// The headers of IPv4 and UDP: a packet with errors there reaches nobody, so errors are counted behind them.
+pub const SPARED_BYTES: u64 = 28;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +227,36 @@ mod tests {
         }
         let rate = flipped as f64 / (packets * 8000) as f64;
         assert!((rate - 1e-3).abs() < 5e-5, "{rate}");
+    }
+
+    #[test]
+    #[expect(clippy::cast_precision_loss, reason = "small counts")]
+    fn block_errors_hit_blocks_of_some_packets() {
+        let errors = BlockErrors {
+            packet: 0.1,
+            block: 0.05,
+            two: 0.1,
+        };
+        let mut rng = Rng::new(9);
+        let (mut packets, mut ones) = (0_u64, 0_u64);
+        for _ in 0..20_000 {
+            let mut packet = vec![0_u8; 1_000];
+            let hit = errors.corrupt(&mut rng, Bytes::new(1_000), &mut packet);
+            let flipped: u64 = packet.iter().map(|b| u64::from(b.count_ones())).sum();
+            assert_eq!(hit, flipped > 0);
+            assert!(packet[..28].iter().all(|byte| *byte == 0));
+            packets += u64::from(hit);
+            ones += flipped;
+        }
+        // 65 blocks: 96.4 % of the packets that are hit have an error; 1.1 bits each.
+        assert!(
+            (packets as f64 / 20_000.0 - 0.0964).abs() < 0.01,
+            "{packets}"
+        );
+        assert!(
+            (ones as f64 / 20_000.0 - 0.1 * 65.0 * 0.05 * 1.1).abs() < 0.04,
+            "{ones}"
+        );
     }
 
     #[test]

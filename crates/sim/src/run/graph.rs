@@ -241,6 +241,7 @@ fn daemons(
         mtu: tunnel.mtu,
         compression: tunnel.compression,
         classes: classes.to_vec(),
+        parity: tunnel.parity,
         gateway: of_family(tunnel.outer, GATEWAY_V4, GATEWAY_V6),
         uplinks: setup
             .links

@@ -7,6 +7,8 @@ mod traffic;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use pleach_core::sec::Code;
+
 use crate::{
     link::{LinkState, bundle::MAX_LINKS},
     scenario::{
@@ -212,7 +214,7 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
     let (policy_keys, own): (toml::Table, toml::Table) = table
         .into_iter()
         .partition(|(key, _)| POLICY_KEYS.contains(&key.as_str()));
-    let known = ["policy", "mtu", "outer", "compression", "class"];
+    let known = ["policy", "mtu", "outer", "compression", "class", "parity"];
     if let Some(key) = own.keys().find(|key| !known.contains(&key.as_str())) {
         let remedy = format!(
             "expected {}, or a policy's: {}",
@@ -249,6 +251,10 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         outer: raw.outer.unwrap_or_default(),
         compression: raw.compression.unwrap_or(true),
         classes: raw.class,
+        parity: raw.parity.map(|parity| match parity {
+            raw::Parity::Bch => Code::Bch,
+            raw::Parity::Hamming => Code::Hamming,
+        }),
     })
 }
 

@@ -65,6 +65,7 @@ macro_rules! with_params {
             loss: Option<f64>,
             gilbert: Option<Gilbert>,
             bit_errors: Option<f64>,
+            block_errors: Option<BlockErrors>,
         }
 
         impl $name {
@@ -81,6 +82,7 @@ macro_rules! with_params {
                     loss: self.loss,
                     gilbert: self.gilbert,
                     bit_errors: self.bit_errors,
+                    block_errors: self.block_errors,
                 }
             }
         }
@@ -100,6 +102,7 @@ pub(super) struct Params {
     pub(super) loss: Option<f64>,
     pub(super) gilbert: Option<Gilbert>,
     pub(super) bit_errors: Option<f64>,
+    pub(super) block_errors: Option<BlockErrors>,
 }
 
 with_params!(Override {});
@@ -137,6 +140,7 @@ pub(super) struct Tunnel {
     pub(super) compression: Option<bool>,
     #[serde(default)]
     pub(super) class: Vec<toml::Table>,
+    pub(super) parity: Option<Parity>,
 }
 
 #[derive(Deserialize)]
@@ -264,6 +268,22 @@ pub(super) struct Gilbert {
     pub(super) loss_good: f64,
     #[serde(default = "certain")]
     pub(super) loss_bad: f64,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BlockErrors {
+    pub(super) packet: f64,
+    pub(super) block: f64,
+    #[serde(default)]
+    pub(super) two: f64,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Parity {
+    Bch,
+    Hamming,
 }
 
 #[derive(Clone, Copy)]

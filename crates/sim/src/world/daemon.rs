@@ -16,6 +16,7 @@ use pleach_core::{
     queue::QueueConfig,
     rng::Rng,
     sched::Policy,
+    sec::Code,
     session::aead::Suite,
     time::Instant,
     transmit::{Route, TxQueue},
@@ -67,6 +68,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) compression: bool,
     /// Classes of traffic.
     pub(crate) classes: Vec<Class>,
+    /// By which code parity is made; then its sockets take damaged datagrams.
+    pub(crate) parity: Option<Code>,
     /// The gateway's address.
     pub(crate) gateway: IpAddr,
     /// A client's links.
@@ -269,6 +272,7 @@ impl Daemon {
             queue: QueueConfig::default(),
             compression: config.compression,
             classes: config.classes.clone(),
+            parity: config.parity,
             mtu: usize::from(mtu),
             side,
         };

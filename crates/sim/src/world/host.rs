@@ -9,7 +9,7 @@ use pleach_core::{packet::PacketView, time::Instant};
 use super::{
     daemon::Daemon,
     equalizer::{Equalizer, answer_echo},
-    packet::{Outbox, Packet, datagram},
+    packet::{Datagram, Outbox, Packet, datagram},
 };
 use crate::traffic::{App, Io};
 
@@ -98,11 +98,26 @@ impl Host {
     }
 
     pub(super) fn handle_packet(&mut self, now: Instant, packet: Packet, outbox: &mut Outbox) {
-        if packet.is_corrupt() {
+        if packet.is_corrupt() && !self.takes_damaged(&packet) {
             return self.drop(packet, outbox);
         }
         self.take_in(now, packet, outbox);
         self.send_all(now, outbox);
+    }
+
+    /// Whether a packet whose checksum would fail is for a socket that does without.
+    fn takes_damaged(&self, packet: &Packet) -> bool {
+        let Some(daemon) = self
+            .daemon
+            .as_ref()
+            .filter(|daemon| daemon.config().parity.is_some())
+        else {
+            return false;
+        };
+        PacketView::parse(packet.bytes()).is_ok_and(|view| {
+            let is_for = |datagram: Datagram<'_>| datagram.destination.port() == daemon.port();
+            self.addresses.contains(&view.destination()) && datagram(&view).is_some_and(is_for)
+        })
     }
 
     /// Lets timers run and sends all that may be sent.

@@ -274,6 +274,7 @@ impl World {
             queue: QueueConfig::default(),
             compression: true,
             classes: self.classes.clone(),
+            parity: None,
             mtu: 1400,
             side,
         };

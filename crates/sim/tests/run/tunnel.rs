@@ -6,7 +6,7 @@ use pleach_sim::{
     scenario::Scenario,
 };
 
-use crate::{assert_near, main_phase, pair, pair_for, results, udp};
+use crate::{assert_near, main_phase, pair, pair_for, results, scenario, udp};
 
 #[test]
 fn weighted_carries_the_sum_of_the_lines() {
@@ -48,6 +48,27 @@ fn ipv6_outside_and_inside() {
     let flow = &results(&scenario).flows[0];
     assert_eq!(flow.loss, 0.0);
     assert_near(flow.goodput_mbps, 20.0, 0.1);
+}
+
+/// The share of a stream that is lost over a line that spoils bits (Becke et al. 2013, section V-D), with this `parity` over
+/// another line.
+fn spoilt(parity: &str) -> f64 {
+    let text = format!(
+        "name = \"spoilt\"\nduration = \"6s\"\n[[link]]\nname = \"wlan\"\nrate = \"25Mbit\"\ndelay = \"30ms\"\n[link.down]\n\
+         block_errors = {{ packet = 0.1, block = 0.05, two = 0.1 }}\n[[link]]\nname = \"umts\"\nrate = \"4Mbit\"\n\
+         delay = \"160ms\"\n[tunnel]\npolicy = \"single\"\nlink = \"wlan\"\nmtu = 1400\ncompression = false\n{parity}{}",
+        udp("8Mbit")
+    );
+    results(&scenario(&text)).flows[0].loss
+}
+
+#[test]
+fn wrong_bits_are_mended_by_what_comes_over_another_line() {
+    let [off, hamming, bch] = ["", "parity = \"hamming\"\n", "parity = \"bch\"\n"].map(spoilt);
+    // A tenth of the packets, less those whose some 85 blocks are whole; with two wrong bits in a block, a third of them.
+    assert!((0.08..0.13).contains(&off), "{off}");
+    assert!((0.02..0.06).contains(&hamming), "{hamming}");
+    assert!(bch < 0.012, "{bch}");
 }
 
 /// UDP of 8 Mbit/s for 4 s while `event` happens at 1 s.

@@ -10,7 +10,7 @@ use crate::{
     link::{
         LinkChange, LinkConfig,
         bundle::SharedConfig,
-        loss::{Gilbert, Loss},
+        loss::{BlockErrors, Gilbert, Loss},
         trace::{Opportunities, Rate, Steps},
     },
     scenario::{
@@ -148,6 +148,14 @@ pub(super) fn change(raw: &raw::Params, files: &mut Files<'_>) -> Result<LinkCha
             .bit_errors
             .map(|value| probability("bit_errors", value))
             .transpose()?,
+        block_errors: match raw.block_errors {
+            None => None,
+            Some(errors) => Some(BlockErrors {
+                packet: probability("block_errors", errors.packet)?,
+                block: probability("block_errors", errors.block)?,
+                two: probability("block_errors", errors.two)?,
+            }),
+        },
         state: None,
     })
 }
