@@ -1,7 +1,7 @@
 //! `consn`: confluent sequence numbers. A block of packets is split over the paths so that the sequences run towards each
 //! other.
 //!
-//! Becke et al. 2013 (see [`pdc`](super::pdc)), section III-A. What leaves the tunnel queue in one burst is a block, up to [`BLOCK`] packets. Each
+//! Becke et al. 2013 (see `pdc`), section III-A. What leaves the tunnel queue in one burst is a block, up to [`BLOCK`] packets. Each
 //! path gets a run of consecutive packets of it: the quickest the first, the others the next in the order of their round
 //! trips, as long as its weight says ([`SrttWeighted`](super::SrttWeighted)). *Variant 1*: the first path sends its run
 //! ascending, the others descending, from the end of theirs. *Variant 2*: only the last path descends. What a path loses or delays is then one gap, and the packets sent

@@ -1,12 +1,12 @@
 //! `srtt-weighted`: packets in proportion to weights that follow from the paths' smoothed round trips.
 //!
-//! Becke et al. 2013 (see [`pdc`](super::pdc)), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i), which sums up to n - 1, so that shares
+//! Becke et al. 2013 (see `pdc`), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i), which sums up to n - 1, so that shares
 //! are w_P = w'_P / (n - 1). Bytes are mixed as [`Weighted`](super::Weighted) does it. With `weights = "equal"` all weights are the
 //! same: the round robin that the paper calls default.
 //!
 //! As published, nothing is paced but by the user's limits: a path that is given more than it carries builds a queue, its
 //! round trip grows, and it is given less. So round trips are sampled all the time on all paths, also those not in use
-//! ([`PROBE_EVERY`]). With `pdc = true`, packets that would come late over a path take another ([`pdc`](super::pdc)).
+//! ([`PROBE_EVERY`]). With `pdc = true`, packets that would come late over a path take another (`pdc`).
 //!
 //! Pure acknowledgements take the ready path with the least round trip.
 

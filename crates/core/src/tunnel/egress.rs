@@ -108,7 +108,9 @@ impl Tunnel {
                     blocked[lane as usize] = true;
                     while lane == Lane::Urgent && self.send_newest(now, out, shared) {}
                 }
-                pick => self.act(now, pick, numbered, is_reinjected, out, shared),
+                pick @ (Pick::One(_) | Pick::Copies(_) | Pick::Shadowed { .. }) => {
+                    self.act(now, pick, numbered, is_reinjected, out, shared);
+                }
             }
         }
     }
