@@ -3,9 +3,9 @@
 //! | lane | what is in it | comes out |
 //! | --- | --- | --- |
 //! | urgent | what has a deadline ([`crate::class`]) | first, small flows before the others; dropped once it could not come in time |
-//! | sparse | of the tunnel queue, the flows that had nothing in it | then, one quantum each |
-//! | pinned | what is to take certain links and has no deadline | in turn with the last |
-//! | bulk | the rest of the tunnel queue | last |
+//! | pinned | what is to take certain links and has no deadline | in turn with the next |
+//! | bulk | the tunnel queue | then |
+//! | sparse | of the tunnel queue, the flows that had nothing in it | while a packet of another flow waits for its path |
 //!
 //! While the first urgent packet waits for a quick path, the last, which has more time, may take a slow one if no order is
 //! needed (`send_newest`): the media paper's two ends of a block (ConSN, PDC, 2013).
@@ -45,13 +45,13 @@ pub(super) struct Lanes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Urgent,
-    Sparse,
     Pinned,
     Bulk,
+    Sparse,
 }
 
 impl Lane {
-    pub(super) const ALL: [Self; 4] = [Self::Urgent, Self::Sparse, Self::Pinned, Self::Bulk];
+    pub(super) const ALL: [Self; 4] = [Self::Urgent, Self::Pinned, Self::Bulk, Self::Sparse];
 }
 
 impl Lanes {
@@ -150,21 +150,49 @@ impl Tunnel {
             lanes.swap(Lane::Pinned as usize, Lane::Bulk as usize);
         }
         lanes.into_iter().find_map(|lane| {
-            if blocked[lane as usize] {
+            let is_open = lane != Lane::Sparse || blocked[Lane::Bulk as usize];
+            if blocked[lane as usize] || !is_open {
                 return None;
             }
-            if let Some(numbered) = self.lanes.waiting[lane as usize].take() {
+            if let Some(numbered) = self.take_waiting(lane) {
                 if !self.is_too_late(now, numbered.packet.mark()) {
                     return Some((lane, numbered));
                 }
                 self.give_up(numbered.packet, shared);
             }
+            if lane == Lane::Sparse && self.lanes.waiting[Lane::Sparse as usize].is_some() {
+                return None;
+            }
             let queued = self.dequeue(now, lane, shared)?;
             self.lanes.is_pinned_next = lane == Lane::Bulk;
             let numbered = self.number(now, queued);
             self.protect(&numbered);
+            if lane == Lane::Sparse && self.is_behind(&numbered) {
+                self.lanes.put_back(lane, numbered);
+                return None;
+            }
             Some((lane, numbered))
         })
+    }
+
+    /// The packet of a lane that has its number and waits.
+    fn take_waiting(&mut self, lane: Lane) -> Option<Numbered> {
+        let sparse = Lane::Sparse as usize;
+        if lane == Lane::Sparse {
+            let is_behind = self.lanes.waiting[sparse]
+                .as_ref()
+                .is_some_and(|next| self.is_behind(next));
+            return self.lanes.waiting[sparse].take_if(|_| !is_behind);
+        }
+        let waiting = self.lanes.waiting[lane as usize].take();
+        // What overtook the first is older than what is still in the queue.
+        waiting.or_else(|| self.lanes.waiting[sparse].take_if(|_| lane == Lane::Bulk))
+    }
+
+    /// Whether a packet of the same flow waits, which has to go before.
+    fn is_behind(&self, numbered: &Numbered) -> bool {
+        let first = self.lanes.waiting[Lane::Bulk as usize].as_ref();
+        first.is_some_and(|first| first.flow_hash == numbered.flow_hash)
     }
 
     fn dequeue(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Queued> {
@@ -236,7 +264,7 @@ impl Tunnel {
             Lane::Urgent if !self.is_ordered(packet) => Bytes::ZERO,
             Lane::Urgent => urgent,
             Lane::Pinned => self.lanes.pinned.bytes() + urgent,
-            Lane::Sparse | Lane::Bulk => self.queue.bytes() + urgent,
+            Lane::Bulk | Lane::Sparse => self.queue.bytes() + urgent,
         }
     }
 }
