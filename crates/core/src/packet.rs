@@ -6,7 +6,6 @@
 //! carried.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::time::Duration;
 
 use crate::{class::Found, ids::PathId, time::Instant};
 
@@ -31,8 +30,8 @@ pub struct Mark {
     pub found: Found,
     /// Until when it is of use at the other end.
     pub due: Option<Instant>,
-    /// How much earlier it should be there: predictions err.
-    pub margin: Duration,
+    /// When it is given up if it has not been sent.
+    pub give_up_at: Option<Instant>,
 }
 
 impl PacketBuf {

@@ -112,8 +112,6 @@ pub struct Tunnel {
     lanes: Box<lanes::Lanes>,
     /// What the quickest path takes one way, as far as known: half of its round trip.
     least_delay: Duration,
-    /// The same with what waits on the paths now; `None` while none works.
-    soonest: Option<Duration>,
     /// Of a policy that wants them.
     blocks: blocks::Blocks,
     /// Parity, and what waits to be mended by it.
@@ -197,7 +195,6 @@ impl Tunnel {
                 queue,
             )),
             least_delay: Duration::ZERO,
-            soonest: None,
             blocks: blocks::Blocks::default(),
             sec: sec::Sec::default(),
             wait_until: None,

@@ -163,7 +163,7 @@ impl Match {
 /// Whether a packet is voice by its code point, or its flow by its shape.
 fn is_voice(packet: &PacketView<'_>, flow: Known) -> bool {
     let is_marked = VOICE_DSCP.contains(&packet.dscp());
-    is_marked || packet.protocol() == Some(UDP) && flow.is_like_voice()
+    packet.protocol() == Some(UDP) && (is_marked || flow.is_like_voice())
 }
 
 /// The class of voice that the user has not described.

@@ -135,6 +135,15 @@ fn voice_is_known_by_its_code_point_or_by_its_shape() {
 }
 
 #[test]
+fn what_needs_its_order_is_no_voice() {
+    let mut bytes = packet((1_000, 22), 46, 120);
+    bytes[9] = 6;
+    let mut classifier = Classifier::new(Vec::new(), true);
+    let view = PacketView::parse(&bytes).expect("a packet");
+    assert_eq!(classifier.find(Instant::from_millis(1), &view, 5), None);
+}
+
+#[test]
 fn copies_never_cost_more_than_their_share() {
     let mut classifier = Classifier::new(vec![class("it", Match::default(), 15)], false);
     let mut copied = 0;

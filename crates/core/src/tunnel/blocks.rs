@@ -159,7 +159,8 @@ impl Tunnel {
 
     /// Sends copies of packets of the last block, while nothing waits that is new.
     fn send_block_copies(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
-        if !self.queue.is_empty() || !self.blocks.has_copies() {
+        let is_new = !self.queue.is_empty() || !self.lanes.is_empty() || !self.reinject.is_empty();
+        if is_new || !self.blocks.has_copies() {
             return;
         }
         if self.blocks.copies_until.is_none_or(|until| until <= now) {

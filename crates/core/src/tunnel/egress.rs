@@ -69,7 +69,7 @@ impl Tunnel {
 
     fn send_packets(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
         let mut is_held_back = self.view_paths(now);
-        let mut blocked = [false; Lane::ALL.len()];
+        let (mut is_again_blocked, mut blocked) = (false, [false; Lane::ALL.len()]);
         self.send_staged(now, out, shared);
         while !out.is_full() && !self.staged.is_full() {
             if !self.views.iter().any(|view| view.ready) {
@@ -83,7 +83,8 @@ impl Tunnel {
             if self.send_symbol(now, out, shared) {
                 continue;
             }
-            let (lane, numbered) = if let Some(numbered) = self.next_reinjected(now, shared) {
+            let again = (!is_again_blocked).then(|| self.next_reinjected(now, shared));
+            let (lane, numbered) = if let Some(numbered) = again.flatten() {
                 (None, numbered)
             } else if let Some((lane, numbered)) = self.next_of_lanes(now, blocked, shared) {
                 (Some(lane), numbered)
@@ -102,7 +103,8 @@ impl Tunnel {
                     self.wait_until = Some(now + WAIT);
                     let Some(lane) = lane else {
                         self.reinject.push_front(numbered);
-                        return;
+                        is_again_blocked = true;
+                        continue;
                     };
                     self.lanes.put_back(lane, numbered);
                     blocked[lane as usize] = true;
@@ -141,8 +143,8 @@ impl Tunnel {
                 copies,
                 times,
             } => {
-                self.send_shadows(now, copies, times, &numbered, out, shared);
-                self.charge_copies(copies, &numbered);
+                let sent = self.send_shadows(now, copies, times, &numbered, out, shared);
+                self.charge_copies(sent, &numbered);
                 self.send_once(now, index, numbered, is_reinjected, out, shared);
             }
             Pick::Copies(set) => self.send_copies(now, set, numbered, is_reinjected, out, shared),
@@ -158,7 +160,7 @@ impl Tunnel {
         loop {
             let numbered = self.reinject.pop_front()?;
             let is_old = |origin: Origin| now.since(origin.sent_at) > REINJECT_WITHIN;
-            if self.is_too_late(now, numbered.packet.mark()) {
+            if self.is_past_help(now, numbered.packet.mark()) {
                 self.give_up(numbered.packet, shared);
                 continue;
             }
@@ -250,7 +252,7 @@ impl Tunnel {
         }
     }
 
-    /// Sends copies nobody waits for.
+    /// Sends copies nobody waits for; how many.
     fn send_shadows(
         &mut self,
         now: Instant,
@@ -259,7 +261,8 @@ impl Tunnel {
         numbered: &Numbered,
         out: &mut TxQueue,
         shared: &mut Shared<'_>,
-    ) {
+    ) -> u32 {
+        let mut sent = 0;
         let flags = Flags {
             detour: None,
             is_reinjected: false,
@@ -273,9 +276,10 @@ impl Tunnel {
                     break;
                 }
                 let Some(len) = self.seal(now, index, numbered, flags, out) else {
-                    return;
+                    return sent;
                 };
                 self.on_sent(now, index, len, numbered.global_seq, None, shared);
+                sent += 1;
             }
             // More waits than this path took.
             let is_limited = times > 1 && !self.views[index].ready;
@@ -283,6 +287,7 @@ impl Tunnel {
                 path.limited_at = Some(now);
             }
         }
+        sent
     }
 
     /// Writes and seals one data datagram; its length, or `None` if `out` is full or there is no route or key.
@@ -454,12 +459,6 @@ impl Tunnel {
             .filter_map(|path| path.rtt.min())
             .min();
         self.least_delay = least_rtt.unwrap_or_default() / 2;
-        let soonest = |path: &Path| {
-            let rtt = path.rtt.min()?;
-            let wait = path.rate_control.queue(now) + path.rate_control.jitter() * 2;
-            Some(rtt / 2 + wait)
-        };
-        self.soonest = self.paths().filter(in_use).filter_map(soonest).min();
         views.extend(self.paths().map(|path| {
             let usable = path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
             PathView {

@@ -13,7 +13,6 @@
 //! A packet that the policy lets wait for a path holds up its own lane only: a download that waits for its line must not
 //! hold up a voice, or a name look-up.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{Shared, Tunnel};
@@ -130,11 +129,11 @@ impl Tunnel {
         let service = self.lanes.classifier.service(found.id);
         let deadline = service.and_then(|service| service.deadline);
         let due = deadline.filter(|deadline| *deadline > self.least_delay);
-        let slack = due.map_or(Duration::ZERO, |deadline| deadline - self.least_delay);
+        let patience = due.map(|deadline| (deadline - self.least_delay) * PATIENCE_PERCENT / 100);
         Mark {
             found,
             due: due.map(|deadline| now + deadline),
-            margin: slack / MARGIN_PARTS,
+            give_up_at: patience.map(|patience| now + patience),
         }
     }
 
@@ -155,7 +154,7 @@ impl Tunnel {
                 return None;
             }
             if let Some(numbered) = self.take_waiting(lane) {
-                if !self.is_too_late(now, numbered.packet.mark()) {
+                if !is_too_late(now, numbered.packet.mark()) {
                     return Some((lane, numbered));
                 }
                 self.give_up(numbered.packet, shared);
@@ -207,19 +206,17 @@ impl Tunnel {
                 Lane::Pinned => self.lanes.pinned.dequeue(now, dropped),
                 Lane::Bulk => self.queue.dequeue(now, dropped),
             }?;
-            if !self.is_too_late(now, queued.packet.mark()) {
+            if !is_too_late(now, queued.packet.mark()) {
                 return Some(queued);
             }
             self.give_up(queued.packet, shared);
         }
     }
 
-    /// Whether a packet sent now would be of no use when it comes.
-    pub(super) fn is_too_late(&self, now: Instant, mark: Option<Mark>) -> bool {
-        mark.is_some_and(|mark| {
-            let arrives_at = now + self.soonest.unwrap_or_default() + mark.margin;
-            mark.due.is_some_and(|due| arrives_at > due)
-        })
+    /// Whether a packet would be of no use if it were sent again now.
+    pub(super) fn is_past_help(&self, now: Instant, mark: Option<Mark>) -> bool {
+        let due = mark.and_then(|mark| mark.due);
+        due.is_some_and(|due| now + self.least_delay > due)
     }
 
     /// Drops a packet that is too late.
@@ -291,7 +288,10 @@ impl Urgent {
     /// Takes a packet; the oldest of its kind comes out if there are too many.
     fn push(&mut self, is_small: bool, is_ordered: bool, queued: Queued) -> Option<Queued> {
         self.bytes += Bytes::of_len(queued.packet.len());
-        let kind = match (is_small, is_ordered) {
+        // What has an order does not overtake what came before it.
+        let is_behind = |before: &Queued| before.flow_hash == queued.flow_hash;
+        let is_first = is_small && !(is_ordered && self.ordered.iter().any(is_behind));
+        let kind = match (is_first, is_ordered) {
             (true, _) => &mut self.small,
             (false, true) => &mut self.ordered,
             (false, false) => &mut self.unordered,
@@ -335,8 +335,16 @@ impl Urgent {
     }
 }
 
-/// What part of the time a packet has is kept for errors of prediction. While more comes than paths carry, something has to
-/// be dropped, and what is dropped earlier makes what is sent the surer to be in time.
-const MARGIN_PARTS: u32 = 4;
+/// Whether a packet that was not sent yet has waited for too long to be in time with some certainty. One that has just come
+/// never has, whatever is thought of the paths: else nothing would be sent any more that shows it wrong.
+fn is_too_late(now: Instant, mark: Option<Mark>) -> bool {
+    let give_up_at = mark.and_then(|mark| mark.give_up_at);
+    give_up_at.is_some_and(|at| now > at)
+}
+
+/// What part of the time a packet has, beyond what the quickest path takes, it may wait; the rest is for queues and jitter
+/// there. While more comes than paths carry, something has to be dropped, and what is dropped earlier makes what is sent the
+/// surer to be in time.
+const PATIENCE_PERCENT: u32 = 75;
 /// A second of 30 Mbit/s.
 const MOST_URGENT: usize = 2_560;

@@ -29,9 +29,9 @@ impl Tunnel {
             backlog,
             urgency: self.urgency(now, packet),
         };
-        let wanted = self.wanted_links(packet).unwrap_or(u16::MAX);
+        let wanted = self.wanted_links(packet);
         let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
-        if wanted == u16::MAX && !is_small {
+        if wanted.is_none() && !is_small {
             return self.scheduler.pick(now, &self.views, &info);
         }
         let mut views = core::mem::take(&mut self.views);
@@ -40,8 +40,11 @@ impl Tunnel {
             let bit = bit(view.id);
             ready |= if view.ready { bit } else { 0 };
             usable |= if view.usable { bit } else { 0 };
-            view.usable &= wanted & bit != 0;
-            view.ready = view.usable && (view.ready || is_small && self.may_overdraw(now, view.id));
+            if let Some(wanted) = wanted {
+                view.usable = wanted & bit != 0;
+                view.ready = view.usable && self.has_room(now, view.id);
+            }
+            view.ready |= view.usable && is_small && self.may_overdraw(now, view.id);
         }
         let pick = if views.iter().any(|view| view.ready) {
             self.scheduler.pick(now, &views, &info)
@@ -54,6 +57,12 @@ impl Tunnel {
         }
         self.views = views;
         pick
+    }
+
+    /// Whether a path that works may send now.
+    fn has_room(&self, now: Instant, id: PathId) -> bool {
+        let path = self.path(id);
+        path.is_some_and(|path| !path.is_blocked && path.pacer.can_send(now))
     }
 
     /// Whether a short packet may go on a path before its turn: its pace is hardly an obstacle, for what goes this way is
@@ -75,18 +84,17 @@ impl Tunnel {
         })
     }
 
-    /// Bit *i*: path *i* is one that the packet's class wants, and works; `None` if any will do.
+    /// Bit *i*: path *i* is one that the packet's class wants, and works, whatever its rank; `None` if any will do.
     fn wanted_links(&self, packet: &PacketBuf) -> Option<u16> {
         let links = &self.service_of(packet)?.links;
         if links.is_empty() {
             return None;
         }
-        let usable = self.views.iter().filter(|view| view.usable);
-        let wanted = usable.filter(|view| {
-            let path = self.path(view.id);
-            path.is_some_and(|path| links.contains(&path.link.name))
+        let wanted = self.paths().filter(|path| {
+            let works = path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
+            works && links.contains(&path.link.name)
         });
-        let wanted = wanted.fold(0, |set, view| set | bit(view.id));
+        let wanted = wanted.fold(0, |set, path| set | bit(path.id));
         (wanted != 0).then_some(wanted)
     }
 
@@ -100,12 +108,12 @@ impl Tunnel {
         self.lanes.classifier.service(packet.mark()?.found.id)
     }
 
-    /// Copies of a packet were sent on the paths whose bits are set.
-    pub(super) fn charge_copies(&mut self, copies: u16, numbered: &Numbered) {
+    /// Copies of a packet were sent.
+    pub(super) fn charge_copies(&mut self, copies: u32, numbered: &Numbered) {
         let Some(mark) = numbered.packet.mark().filter(|mark| mark.due.is_some()) else {
             return;
         };
-        for _ in 0..copies.count_ones() {
+        for _ in 0..copies {
             self.lanes
                 .classifier
                 .on_copied(mark.found.id, numbered.packet.len());

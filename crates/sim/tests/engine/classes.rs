@@ -223,6 +223,48 @@ fn a_class_keeps_to_its_links_while_one_of_them_works() {
 }
 
 #[test]
+fn a_class_takes_its_link_though_that_is_dearer() {
+    let service = Service {
+        links: vec!["link1".to_owned()],
+        ..Service::default()
+    };
+    let mut run = Run::new(&[limited(10, 20), limited(14, 20)], vec![class(service)]);
+    let now = run.world.now;
+    let client = &mut run.world.hosts[1].endpoint;
+    client.update_links(now, "link1", |link| link.cost = 1);
+    run.world.run_for(Duration::from_secs(1));
+    for _ in 0..1_000 {
+        run.stream(1_000);
+        run.bulk();
+        run.world.run_for(Duration::from_millis(2));
+    }
+    let mut peers = run.world.hosts[1].endpoint.status();
+    let (_, status) = peers.next().expect("a peer");
+    // The stream, and trains and copies that find out what the path carries.
+    assert!(status.paths[1].tx_bytes > 900_000, "{:?}", status.paths[1]);
+}
+
+#[test]
+fn jitter_larger_than_the_deadline_leaves_time_for_does_not_stop_everything() {
+    let service = Service {
+        deadline: Some(Duration::from_millis(100)),
+        ..Service::default()
+    };
+    let shaken = PathModel {
+        shake: Duration::from_millis(80),
+        ..limited(30, 20)
+    };
+    let mut run = Run::new(&[shaken], vec![class(service)]);
+    for _ in 0..5_000 {
+        run.stream(1_000);
+        run.world.run_for(Duration::from_millis(2));
+    }
+    run.world.run_for(Duration::from_secs(1));
+    let counts = run.counts();
+    assert!(counts.expired * 50 < counts.packets, "{counts:?}");
+}
+
+#[test]
 fn what_waits_for_its_link_does_not_hold_up_the_rest() {
     let service = Service {
         links: vec!["link1".to_owned()],
