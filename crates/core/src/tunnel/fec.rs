@@ -44,14 +44,20 @@ mod tests;
 
 /// A loss costs no more than this beyond being told at once.
 const LONGEST_GRACE: Duration = Duration::from_millis(12);
+/// A loss is told after so long, and its repair has its turn.
+const REPORTED_WITHIN: Duration = Duration::from_millis(30);
 /// Bytes of a repair symbol that stand in the header, in place of the steps.
 pub(super) const IN_HEADER: usize = 4;
 
 impl Tunnel {
-    /// Puts a packet that will be sent next under the protection of repair symbols, where paths lose.
-    pub(super) fn protect(&mut self, numbered: &Numbered) {
+    /// Puts a packet that will be sent next under the protection of repair symbols, where paths lose. For one that has a deadline
+    /// and the time to be sent again none is sent: it would take from what is sent for the first time.
+    pub(super) fn protect(&mut self, now: Instant, numbered: &Numbered) {
+        let due = numbered.packet.mark().and_then(|mark| mark.due);
+        let repaired_at = now + self.least_delay * 4 + REPORTED_WITHIN;
+        let has_time = due.is_some_and(|due| repaired_at < due);
         if self.knows(REPAIR_SYMBOLS) && self.scheduler.repairs() {
-            self.fec_sending.push(numbered);
+            self.fec_sending.push(numbered, !has_time);
         }
     }
 

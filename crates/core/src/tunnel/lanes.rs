@@ -165,7 +165,7 @@ impl Tunnel {
             let queued = self.dequeue(now, lane, shared)?;
             self.lanes.is_pinned_next = lane == Lane::Bulk;
             let numbered = self.number(now, queued);
-            self.protect(&numbered);
+            self.protect(now, &numbered);
             if lane == Lane::Sparse && self.is_behind(&numbered) {
                 self.lanes.put_back(lane, numbered);
                 return None;
@@ -248,7 +248,7 @@ impl Tunnel {
             return false;
         }
         let numbered = self.number(now, queued);
-        self.protect(&numbered);
+        self.protect(now, &numbered);
         self.act(now, pick, numbered, false, out, shared);
         true
     }

@@ -67,7 +67,10 @@ impl Strategy {
             }
             Self::PdcConsn => "policy = \"consn\"\npdc = true\nin_order = false\n",
             Self::Redundant => "policy = \"consn\"\nredundancy = true\nin_order = false\n",
-            Self::Adaptive => "policy = \"adaptive\"\n",
+            Self::Adaptive => {
+                "policy = \"adaptive\"\n\
+                 class = [{ name = \"stream\", protocol = \"udp\", deadline = \"200ms\", ordered = false }]\n"
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! A second path gets a copy as the packet's class asks ([`crate::class::Duplicate`]), if it would be in time there.
 //!
-//! Source: `docs/algorithms.md` section 3.4, with PDC (2013): the later packets go where the delay is.
+//! `docs/algorithms.md` section 3.10. Source of the idea that later packets go where the delay is: PDC (2013).
 
 use core::time::Duration;
 

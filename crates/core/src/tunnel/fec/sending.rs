@@ -10,7 +10,7 @@
 //!
 //! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if there was a burst of them.
 //!
-//! Packets whose loss does no harm have a number, so they are covered, but nothing is sent for their sake.
+//! Packets whose loss does no harm, or that can be sent again in time, have a number, so they are covered, but nothing is sent for their sake.
 //!
 //! Bounds: an encoder's memory, from the first packet of an association whose paths may lose; [`REMEMBERED`] numbers.
 
@@ -48,8 +48,8 @@ pub(in super::super) struct Sending {
 }
 
 impl Sending {
-    /// Takes the packet that will be sent next.
-    pub(super) fn push(&mut self, numbered: &Numbered) {
+    /// Takes the packet that will be sent next, and whether it is worth a symbol.
+    pub(super) fn push(&mut self, numbered: &Numbered, is_worth: bool) {
         if self.interval().is_none() {
             self.uncovered = 0;
             return;
@@ -58,7 +58,7 @@ impl Sending {
         let encoder = self.encoder.get_or_insert_with(new);
         let head = numbered.flow_step.to_be_bytes();
         encoder.push_parts(numbered.global_seq, &head, numbered.packet.as_slice());
-        self.uncovered += u32::from(!numbered.is_expendable);
+        self.uncovered += u32::from(is_worth && !numbered.is_expendable);
     }
 
     /// Notes a data datagram on `id`.

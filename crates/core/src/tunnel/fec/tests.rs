@@ -65,7 +65,7 @@ fn symbols_follow_the_losses() {
     let mut due_after = |sending: &mut Sending, from: u32| {
         (1..=100).find(|i| {
             let packet = numbered(&mut pool, from + i, &[7; 50], false);
-            sending.push(&packet);
+            sending.push(&packet, true);
             sending.is_due(Instant::ZERO, false)
         })
     };
@@ -90,7 +90,7 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
     let mut sending = lossy();
     for (count, is_expendable, due) in [(2, false, false), (9, true, false), (3, false, true)] {
         for seq in 0..count {
-            sending.push(&numbered(&mut pool, seq, &[7; 50], is_expendable));
+            sending.push(&numbered(&mut pool, seq, &[7; 50], is_expendable), true);
             sending.rest(now);
         }
         let at = now + TAIL_AFTER;
@@ -102,14 +102,14 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
         assert!(!sending.is_due(at, true));
     }
     for seq in 0..5 {
-        sending.push(&numbered(&mut pool, seq, &[7; 50], false));
+        sending.push(&numbered(&mut pool, seq, &[7; 50], false), true);
         sending.rest(now);
     }
     assert!(sending.tail_due().is_some());
     sending.give_up_tail(now + TAIL_AFTER);
     assert_eq!(sending.tail_due(), None);
     for seq in 5..10 {
-        sending.push(&numbered(&mut pool, seq, &[7; 50], false));
+        sending.push(&numbered(&mut pool, seq, &[7; 50], false), true);
         sending.rest(now + TAIL_AFTER * seq);
         assert_eq!(sending.tail_due(), None, "a trickle");
     }
@@ -122,7 +122,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
     let mut symbols = 0;
     for seq in 0..200 {
         let bytes = packet(seq);
-        sending.push(&numbered(&mut pool, seq, &bytes, false));
+        sending.push(&numbered(&mut pool, seq, &bytes, false), true);
         if seq % 50 != 33 && seq != 5 {
             let mut source = 3_u16.to_be_bytes().to_vec();
             source.extend(&bytes);
