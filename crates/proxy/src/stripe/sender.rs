@@ -10,6 +10,9 @@
 //! Bounds: [`MAX_PENDING`] bytes pending; chunks not delivered lie within the peer's credit, and are at most
 //! [`MAX_CHUNKS`]; so are those of a lane that are not counted, of which only the place is kept once they are delivered.
 
+#[cfg(test)]
+mod tests;
+
 use core::time::Duration;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
