@@ -1,8 +1,8 @@
 //! Answering other pleaches: who asks, what for, and whether it may.
 
-use std::{io, net::SocketAddr, rc::Rc, time::Duration};
+use std::{collections::VecDeque, io, net::SocketAddr, rc::Rc, time::Duration};
 
-use tokio::{net::TcpStream, time};
+use tokio::{net::TcpStream, sync::Notify, time};
 
 use super::{
     client, connect,
@@ -12,30 +12,54 @@ use super::{
 };
 use crate::{
     handshake::Protocol,
-    relay::stripe::{Stripe, answer, handshake},
+    relay::stripe::{
+        Stripe, answer,
+        handshake::{self, Shaken},
+    },
     stripe::frame::{self, Frame, Refusal},
     target::Target,
 };
 
-/// Serves whoever connected to the peer port; at most [`MAX_STRANGERS`] that have not said who they are.
+/// Those who have not said who they are, at most [`MAX_STRANGERS`], the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Strangers(VecDeque<Rc<Notify>>);
+
+impl Strangers {
+    /// Enters one, which leaves when it is notified: when too many newer ones have come. Silence must not keep peers out.
+    fn enter(&mut self) -> Rc<Notify> {
+        if self.0.len() >= MAX_STRANGERS
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.notify_one();
+        }
+        let stranger = Rc::new(Notify::new());
+        self.0.push_back(Rc::clone(&stranger));
+        stranger
+    }
+
+    fn leave(&mut self, stranger: &Rc<Notify>) {
+        self.0.retain(|other| !Rc::ptr_eq(other, stranger));
+    }
+}
+
+/// Serves whoever connected to the peer port.
 pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
     let Some(settings) = &hub.settings.stripe else {
         return;
     };
-    if hub.strangers.get() >= MAX_STRANGERS {
-        hub.count_drop("too-many-strangers");
-        return;
-    }
     client::prepare(&stream);
-    hub.strangers.set(hub.strangers.get() + 1);
+    let stranger = hub.strangers.borrow_mut().enter();
     let keys: Vec<[u8; 32]> = settings.known.iter().map(|peer| peer.public_key).collect();
     let first = async {
         let (mut shaken, who) = handshake::answer(stream, &settings.keys, &keys).await?;
         let first = shaken.receive().await?;
         io::Result::Ok((shaken, who, first))
     };
-    let first = time::timeout(FIRST_WORDS, first).await;
-    hub.strangers.set(hub.strangers.get().saturating_sub(1));
+    let first = tokio::select! {
+        first = time::timeout(FIRST_WORDS, first) => first,
+        () = stranger.notified() => return hub.count_drop("too-many-strangers"),
+    };
+    hub.strangers.borrow_mut().leave(&stranger);
     let (mut shaken, who, first) = match first {
         Ok(Ok(first)) => first,
         Ok(Err(error)) => {
@@ -67,7 +91,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
                 return;
             };
             let to = SocketAddr::new(ip, wanted.port);
-            let opened = open_target(hub, settings, from, who, to).await;
+            let opened = open_target(hub, settings, from, who, to, &mut shaken).await;
             let (place, live, target) = match opened {
                 Ok(opened) => opened,
                 Err(refusal) => {
@@ -95,14 +119,8 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
     }
 }
 
-/// Connects to where peer `who` wants, if it may.
-async fn open_target(
-    hub: &Rc<Hub>,
-    settings: &StripeSettings,
-    from: SocketAddr,
-    who: usize,
-    to: SocketAddr,
-) -> Result<(impl Sized + use<>, Rc<Live>, TcpStream), Refusal> {
+/// Whether a peer may go to `to`.
+fn is_allowed(hub: &Hub, settings: &StripeSettings, to: SocketAddr) -> bool {
     let ip = to.ip();
     let is_own = hub.own.borrow().contains(&ip) && !ip.is_loopback();
     // Through the ports of this very proxy it would get anywhere.
@@ -110,11 +128,25 @@ async fn open_target(
         || settings
             .listen
             .is_some_and(|listen| listen.port() == to.port());
-    let is_allowed = is_own || settings.allow.iter().any(|net| net.contains(&ip));
+    let is_listed = settings.allow.iter().any(|net| net.contains(&ip));
     let is_here = is_own || ip.is_loopback();
-    if !is_allowed || is_here && is_proxy {
+    // The unspecified address connects to this host, whatever network it is in.
+    (is_own || is_listed) && !(is_here && is_proxy) && !ip.is_unspecified()
+}
+
+/// Connects to where peer `who` wants, if it may, and as long as it waits for that.
+async fn open_target(
+    hub: &Rc<Hub>,
+    settings: &StripeSettings,
+    from: SocketAddr,
+    who: usize,
+    to: SocketAddr,
+    lane: &mut Shaken,
+) -> Result<(impl Sized + use<>, Rc<Live>, TcpStream), Refusal> {
+    if !is_allowed(hub, settings, to) {
         return Err(Refusal::NotAllowed);
     }
+    let addresses = [to.ip()];
     let places = (
         StripePlace::take(hub, settings).ok_or(Refusal::Busy)?,
         hub.admit_redirected().ok_or(Refusal::Busy)?,
@@ -126,15 +158,20 @@ async fn open_target(
         protocol: Protocol::Striped,
     };
     let (live, links) = hub
-        .begin(purpose, &[ip])
+        .begin(purpose, &addresses)
         .map_err(|_| Refusal::Unreachable)?;
-    match connect::open(hub, &links, &[ip], to.port()).await {
+    let opened = tokio::select! {
+        opened = connect::open(hub, &links, &addresses, to.port()) => opened.map_err(|error| error.text),
+        // Nothing is to come before the answer.
+        _ = lane.receive() => Err("it waits no more".to_owned()),
+    };
+    match opened {
         Ok(opened) => {
             client::prepare(&opened.stream);
             Ok((places, live, opened.stream))
         }
-        Err(error) => {
-            tracing::debug!(%to, "a peer's target is not reached: {}", error.text);
+        Err(text) => {
+            tracing::debug!(%to, "a peer's target is not reached: {text}");
             hub.end(&live, false);
             Err(Refusal::Unreachable)
         }
@@ -143,3 +180,86 @@ async fn open_target(
 
 const FIRST_WORDS: Duration = Duration::from_secs(5);
 const MAX_STRANGERS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::{
+        daemon::hub::tests::{hub, striping},
+        relay::stripe::tests::{run, shaken},
+    };
+
+    #[test]
+    fn the_oldest_stranger_leaves_for_the_newest() {
+        let mut strangers = Strangers::default();
+        let entered: Vec<_> = (0..=MAX_STRANGERS).map(|_| strangers.enter()).collect();
+        let leaves = |at: usize| entered[at].notified().now_or_never().is_some();
+        assert!(leaves(0));
+        assert!(!leaves(1) && !leaves(MAX_STRANGERS));
+        strangers.leave(&entered[5]);
+        strangers.enter();
+        assert!(!leaves(1), "there was room");
+        strangers.enter();
+        assert!(leaves(1));
+        assert_eq!(strangers.0.len(), MAX_STRANGERS);
+    }
+
+    #[test]
+    fn a_peer_gets_to_what_it_may_and_never_round_about() {
+        let mut hub = hub();
+        hub.settings.listen = ([127, 0, 0, 1], 1080).into();
+        hub.own.borrow_mut().insert([192, 0, 2, 7].into());
+        let mut settings = striping();
+        let allows = |settings: &StripeSettings, to: &str| {
+            is_allowed(&hub, settings, to.parse().expect("address"))
+        };
+        assert!(allows(&settings, "192.0.2.7:80"));
+        assert!(!allows(&settings, "192.0.2.8:80"));
+        assert!(!allows(&settings, "127.0.0.1:80"));
+        settings.allow = ["0.0.0.0/0", "::/0"]
+            .map(|net| net.parse().expect("network"))
+            .into();
+        assert!(allows(&settings, "192.0.2.8:1080"));
+        for to in [
+            "192.0.2.7:1080",
+            "192.0.2.7:7701",
+            "127.0.0.1:1080",
+            "0.0.0.0:80",
+            "0.0.0.0:1080",
+            "[::]:1080",
+        ] {
+            assert!(!allows(&settings, to), "{to}");
+        }
+    }
+
+    #[test]
+    fn who_waits_no_more_is_connected_no_more() {
+        run(async {
+            // Its queue is full: who comes waits.
+            let kind = socket2::Type::STREAM;
+            let full = socket2::Socket::new(socket2::Domain::IPV4, kind, None).expect("socket");
+            let any = SocketAddr::from(([127, 0, 0, 1], 0));
+            full.bind(&any.into()).expect("a port");
+            full.listen(0).expect("bound");
+            let to = full.local_addr().expect("bound").as_socket().expect("IP");
+            let _first = TcpStream::connect(to).await.expect("room for one");
+
+            let hub = Rc::new(hub());
+            let mut settings = striping();
+            settings.allow.push("127.0.0.0/8".parse().expect("network"));
+            let [peer, mut lane] = shaken().await;
+            let opening = open_target(&hub, &settings, any, 0, to, &mut lane);
+            let leaving = async {
+                while hub.live.borrow().is_empty() {
+                    time::sleep(Duration::from_millis(1)).await;
+                }
+                drop(peer);
+            };
+            let (opened, ()) = tokio::join!(opening, leaving);
+            assert!(matches!(opened, Err(Refusal::Unreachable)));
+            assert!(hub.live.borrow().is_empty());
+        });
+    }
+}

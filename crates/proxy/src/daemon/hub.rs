@@ -20,6 +20,7 @@ use pleach_linux::{
 use tokio::{net::TcpStream, sync::Notify};
 
 use super::{
+    answering::Strangers,
     apps::Apps,
     cgroup::Bound,
     report::Learnt,
@@ -62,7 +63,7 @@ pub(crate) struct Hub {
     /// Striped connections of either kind, askings under way, and those who did not say yet who they are.
     pub(crate) stripe_count: Cell<usize>,
     pub(crate) asking: Cell<usize>,
-    pub(crate) strangers: Cell<usize>,
+    pub(super) strangers: RefCell<Strangers>,
     /// Links lead elsewhere than before.
     pub(crate) links_changed: Notify,
     clients: Cell<usize>,
@@ -179,7 +180,7 @@ impl Hub {
             stripes: RefCell::default(),
             stripe_count: Cell::new(0),
             asking: Cell::new(0),
-            strangers: Cell::new(0),
+            strangers: RefCell::default(),
             links_changed: Notify::new(),
             clients: Cell::new(0),
             next_number: Cell::new(0),

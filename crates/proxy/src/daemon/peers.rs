@@ -3,7 +3,7 @@
 //!
 //! Asking is one connection to `peer_port` of the destination, beside a plain connection to it, which waits for nothing. The
 //! answer is remembered ([`Places`](crate::stripe::peers::Places)). Later connections are striped at once; if that does
-//! not work within [`OPEN_PATIENCE`], they go plain, and so do those after them.
+//! not work within [`OPEN_PATIENCE`], they go plain, and so do those after them if the peer did not prove to be there.
 //!
 //! The end that asked keeps a lane on every link that may be used ([`Keeper`]).
 
@@ -75,6 +75,8 @@ pub(crate) struct Keeper {
     peer: usize,
     token: Token,
     next_lane: u16,
+    /// A handshake succeeded.
+    is_met: bool,
     dialing: FuturesUnordered<Dialing>,
     /// Links being dialled, and those that failed: when they may be tried again, and how long to wait after that.
     busy: Vec<LinkId>,
@@ -117,19 +119,32 @@ pub(crate) async fn open(
         peer,
         token: handshake::split(clock::entropy().ok()?)[0],
         next_lane: 0,
+        is_met: false,
         dialing: FuturesUnordered::new(),
         busy: Vec::new(),
         failed: BTreeMap::new(),
         _place: StripePlace::take(hub, settings)?,
     };
-    match time::timeout(OPEN_PATIENCE, keeper.open(Wanted { ip: target, port })).await {
-        Ok(Ok(None)) => return Some(keeper),
-        Ok(Ok(Some(Refusal::Busy | Refusal::Unreachable))) => {}
-        Ok(Ok(Some(Refusal::NotAllowed))) => not_there(hub, to, "it does not allow it"),
-        Ok(Err(error)) => not_there(hub, to, &error.to_string()),
-        Err(_) => not_there(hub, to, "it does not answer"),
+    let outcome = time::timeout(OPEN_PATIENCE, keeper.open(Wanted { ip: target, port })).await;
+    let outcome = outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    if let Ok(None) = outcome {
+        return Some(keeper);
+    }
+    if is_of_no_use(&outcome, keeper.is_met) {
+        tracing::debug!(%to, ?outcome, "no peer any more");
+        let mut places = hub.places.borrow_mut();
+        places.note(clock::now(), to.ip(), Answer::Nobody);
     }
     None
+}
+
+/// Whether a peer that opened nothing is better not asked for some time. One that shook hands (`is_met`) is there: it may
+/// be what it was asked for that does not answer.
+fn is_of_no_use(outcome: &io::Result<Option<Refusal>>, is_met: bool) -> bool {
+    match outcome {
+        Ok(refusal) => *refusal == Some(Refusal::NotAllowed),
+        Err(_) => !is_met,
+    }
 }
 
 /// How a peer takes connections on.
@@ -167,14 +182,6 @@ fn way(hub: &Hub, settings: &StripeSettings, ip: IpAddr) -> Option<Way> {
     })
 }
 
-/// A peer that was to be at `to` is of no use.
-fn not_there(hub: &Hub, to: SocketAddr, why: &str) {
-    tracing::debug!(%to, "no peer any more: {why}");
-    hub.places
-        .borrow_mut()
-        .note(clock::now(), to.ip(), Answer::Nobody);
-}
-
 impl Keeper {
     /// Dials all links and asks over the first that gets there. `None`: it is open.
     async fn open(&mut self, wanted: Wanted) -> io::Result<Option<Refusal>> {
@@ -190,6 +197,7 @@ impl Keeper {
                     continue;
                 }
             };
+            self.is_met = true;
             let (lane, name) = (self.next_lane(), self.name(link));
             let open = Frame::Open {
                 token: self.token,
@@ -273,7 +281,11 @@ impl Keeper {
 
     /// Dials the links that have no lane.
     fn dial(&mut self) {
-        if self.stripe.bundle.borrow().is_over() {
+        let is_ended = {
+            let bundle = self.stripe.bundle.borrow();
+            bundle.is_over() || bundle.is_reset()
+        };
+        if is_ended {
             return;
         }
         let now = clock::now();
@@ -391,3 +403,68 @@ const MAX_ASKING: usize = 8;
 /// Between attempts on a link.
 const LEAST_WAIT: Duration = Duration::from_millis(250);
 const MOST_WAIT: Duration = Duration::from_secs(4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        daemon::hub::{
+            Device,
+            tests::{hub, striping},
+        },
+        placer::{LinkSettings, Reach},
+    };
+
+    #[test]
+    fn what_is_reset_gets_no_more_lanes() {
+        let mut hub = hub();
+        let settings = striping();
+        hub.settings.stripe = Some(settings.clone());
+        let link = hub.placer.borrow_mut().add_link(LinkSettings::default());
+        let reach = Reach {
+            v4: true,
+            ..Reach::default()
+        };
+        hub.placer.borrow_mut().set_reach(link, reach);
+        hub.devices.borrow_mut().push(Device {
+            name: "lo".to_owned(),
+            source: Vec::new(),
+            silent_since: None,
+        });
+        let hub = Rc::new(hub);
+        for is_reset in [false, true] {
+            let mut keeper = Keeper {
+                hub: Rc::clone(&hub),
+                stripe: Stripe::new("peer".to_owned(), settings.striping),
+                to: ([192, 0, 2, 1], 7701).into(),
+                peer: 0,
+                token: Token::default(),
+                next_lane: 0,
+                is_met: false,
+                dialing: FuturesUnordered::new(),
+                busy: Vec::new(),
+                failed: BTreeMap::new(),
+                _place: StripePlace::take(&hub, &settings).expect("room"),
+            };
+            if is_reset {
+                keeper.stripe.bundle.borrow_mut().reset();
+            }
+            keeper.dial();
+            assert_eq!(keeper.dialing.is_empty(), is_reset);
+        }
+    }
+
+    #[test]
+    fn a_peer_whose_target_is_slow_is_a_peer() {
+        let timeout = || Err(io::ErrorKind::TimedOut.into());
+        assert!(is_of_no_use(&timeout(), false));
+        assert!(!is_of_no_use(&timeout(), true));
+        for (refusal, expected) in [
+            (Refusal::NotAllowed, true),
+            (Refusal::Busy, false),
+            (Refusal::Unreachable, false),
+        ] {
+            assert_eq!(is_of_no_use(&Ok(Some(refusal)), true), expected);
+        }
+    }
+}

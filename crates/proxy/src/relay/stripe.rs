@@ -7,6 +7,8 @@
 
 pub(crate) mod handshake;
 pub(crate) mod lane;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::{
     cell::{Cell, RefCell},
@@ -48,6 +50,8 @@ pub(crate) struct Stripe {
     ticking: Notify,
     /// A lane came or went.
     pub(crate) changed: Notify,
+    /// A lane went; for who waits for the last.
+    ended: Notify,
     failure: RefCell<Option<String>>,
     failed: Notify,
     /// Since when no lane has been there on which something came.
@@ -77,6 +81,7 @@ impl Stripe {
             takeable: Notify::new(),
             ticking: Notify::new(),
             changed: Notify::new(),
+            ended: Notify::new(),
             failure: RefCell::default(),
             failed: Notify::new(),
             laneless_since: Cell::new(Some(clock::now())),
@@ -112,6 +117,7 @@ impl Stripe {
         let Some(lane) = found else { return };
         tracing::debug!(peer = self.peer, link = lane.name, "lane ended: {why}");
         lane.stop();
+        self.ended.notify_one();
         self.bundle.borrow_mut().remove_lane(id);
         if self.lanes.borrow().is_empty() {
             let since = self.laneless_since.get().unwrap_or_else(clock::now);
@@ -352,7 +358,7 @@ impl Stripe {
     /// Waits until all lanes have said their last.
     async fn drained(&self) {
         while !self.lanes.borrow().is_empty() {
-            self.changed.notified().await;
+            self.ended.notified().await;
         }
     }
 

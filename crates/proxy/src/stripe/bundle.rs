@@ -203,6 +203,12 @@ impl Bundle {
         self.sender.is_done() && self.receiver.is_done()
     }
 
+    /// Whether it broke here.
+    #[must_use]
+    pub fn is_reset(&self) -> bool {
+        self.is_reset
+    }
+
     /// Whether `lane` has sent all that there is to send on it after the bundle is over or reset.
     #[must_use]
     pub fn is_flushed(&self, id: LaneId) -> bool {

@@ -4,14 +4,18 @@
 //! A chunk is *pending* (cut, not assigned), *staged* (waits for its lane), *sent*, and forgotten when the peer counts it
 //! among those that came on its lane, or delivered everything before its end. A lane that has sent chunks and on which TCP
 //! makes no progress for `patience` is *suspect*: what it had is sent on others, and it gets nothing new until it moves
-//! again. That costs duplicates if it was only slow, which the receiver drops.
+//! again. That costs duplicates if it was only slow, which the receiver drops. A lane does not repeat what it has sent
+//! itself: TCP brings that.
 //!
 //! Bounds: [`MAX_PENDING`] bytes pending; chunks not delivered lie within the peer's credit, and are at most
-//! [`MAX_CHUNKS`].
+//! [`MAX_CHUNKS`]; so are those of a lane that are not counted, of which only the place is kept once they are delivered.
+
+#[cfg(test)]
+mod tests;
 
 use core::time::Duration;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -59,7 +63,8 @@ struct Lane {
     is_suspect: bool,
     staged: VecDeque<Chunk>,
     staged_bytes: u64,
-    sent: VecDeque<Chunk>,
+    /// Not counted by the peer yet; `None`: delivered, over whatever lane.
+    sent: VecDeque<Option<Chunk>>,
     sent_count: u64,
     progress_at: Instant,
 }
@@ -149,7 +154,7 @@ impl Sender {
     pub fn remove_lane(&mut self, id: LaneId) {
         if let Some(index) = self.lanes.iter().position(|lane| lane.id == id) {
             let lane = self.lanes.remove(index);
-            self.repeat(lane.sent);
+            self.repeat(lane.sent.into_iter().flatten());
             self.repeat(lane.staged);
         }
     }
@@ -181,7 +186,7 @@ impl Sender {
             if !lane.is_suspect && !lane.sent.is_empty() && is_silent {
                 lane.is_suspect = true;
                 // They stay on the lane's account: they may come yet.
-                found.extend(lane.sent.iter().cloned());
+                found.extend(lane.sent.iter().flatten().cloned());
                 found.extend(lane.staged.drain(..));
                 lane.staged_bytes = 0;
             }
@@ -217,7 +222,7 @@ impl Sender {
     pub fn poll_chunk(&mut self, now: Instant, id: LaneId) -> Option<Chunk> {
         let index = self.lanes.iter().position(|lane| lane.id == id)?;
         self.lanes[index].is_free = true;
-        if self.lanes[index].is_suspect {
+        if self.lanes[index].is_suspect || self.lanes[index].sent.len() >= MAX_CHUNKS {
             return None;
         }
         let chunk = self.next_chunk(now, index)?;
@@ -225,7 +230,7 @@ impl Sender {
         if lane.sent.is_empty() {
             lane.progress_at = now;
         }
-        lane.sent.push_back(chunk.clone());
+        lane.sent.push_back(Some(chunk.clone()));
         lane.sent_count += 1;
         Some(chunk)
     }
@@ -253,7 +258,7 @@ impl Sender {
             }
             let before = lane.sent_count - lane.sent.len() as u64;
             for _ in before..*count {
-                if let Some(chunk) = lane.sent.pop_front() {
+                if let Some(Some(chunk)) = lane.sent.pop_front() {
                     self.again.remove(&chunk.offset);
                 }
                 lane.progress_at = now;
@@ -271,6 +276,9 @@ impl Sender {
                 && first.get().end() <= delivered
             {
                 first.remove();
+            }
+            for sent in self.lanes.iter_mut().flat_map(|lane| &mut lane.sent) {
+                sent.take_if(|chunk| chunk.end() <= delivered);
             }
         }
         Ok(())
@@ -293,17 +301,21 @@ impl Sender {
     /// Everything kept, in bytes, for tests of the bounds.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> u64 {
-        let sent = |lane: &Lane| -> u64 { lane.sent.iter().map(|c| c.data.len() as u64).sum() };
-        let again: u64 = self.again.values().map(|c| c.data.len() as u64).sum();
-        self.waiting_and_repeated().0 + again + self.lanes.iter().map(sent).sum::<u64>()
+        let sent = self
+            .lanes
+            .iter()
+            .flat_map(|lane| lane.sent.iter().flatten());
+        let staged = self.lanes.iter().flat_map(|lane| &lane.staged);
+        let all = sent.chain(staged).chain(self.again.values());
+        // They share their data.
+        let chunks: BTreeMap<u64, u64> = all.map(|c| (c.offset, c.data.len() as u64)).collect();
+        self.pending_bytes as u64 + chunks.values().sum::<u64>()
     }
 
     fn next_chunk(&mut self, now: Instant, index: usize) -> Option<Chunk> {
-        while let Some((_, chunk)) = self.again.pop_first() {
-            if chunk.end() > self.delivered {
-                self.repeated_bytes += chunk.data.len() as u64;
-                return Some(chunk);
-            }
+        if let Some(chunk) = self.next_again(index) {
+            self.repeated_bytes += chunk.data.len() as u64;
+            return Some(chunk);
         }
         while self.lanes[index].staged.is_empty() {
             let Some(len) = self.next_len() else {
@@ -325,6 +337,17 @@ impl Sender {
         let chunk = lane.staged.pop_front()?;
         lane.staged_bytes -= chunk.data.len() as u64;
         Some(chunk)
+    }
+
+    /// The first to be sent again that is not under way on this very lane. O(chunks) while there are any.
+    fn next_again(&mut self, index: usize) -> Option<Chunk> {
+        if self.again.is_empty() {
+            return None;
+        }
+        let own = self.lanes[index].sent.iter().flatten();
+        let own: BTreeSet<u64> = own.map(|chunk| chunk.offset).collect();
+        let offset = *self.again.keys().find(|offset| !own.contains(offset))?;
+        self.again.remove(&offset)
     }
 
     /// What waits for another lane, as nothing new may be sent: the receiver has no room until the first of it comes.

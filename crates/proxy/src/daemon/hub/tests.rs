@@ -1,8 +1,14 @@
+use std::sync::Arc;
+
+use pleach_core::session::handshake::StaticKeys;
+
 use super::*;
 use crate::{
+    daemon::settings::{KnownPeer, StripeSettings},
     placer::{LinkSettings, PlacerConfig, Reach},
     sched::Policy,
     sticky::Stickiness,
+    stripe::sched::Striping,
 };
 
 /// A hub without links, on a host that knows its loopback network.
@@ -27,6 +33,23 @@ pub(crate) fn hub() -> Hub {
         .borrow_mut()
         .push("127.0.0.0/8".parse().expect("network"));
     hub
+}
+
+/// Keys and nobody else's.
+pub(crate) fn striping() -> StripeSettings {
+    StripeSettings {
+        keys: Arc::new(StaticKeys::from_private([3; 32])),
+        known: vec![KnownPeer {
+            name: "peer".to_owned(),
+            public_key: [4; 32],
+            serves: None,
+        }],
+        striping: Striping::RoundRobin,
+        ask_port: 7701,
+        listen: Some(([0, 0, 0, 0], 7701).into()),
+        allow: Vec::new(),
+        max: 8,
+    }
 }
 
 #[test]

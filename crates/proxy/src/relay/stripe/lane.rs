@@ -171,11 +171,11 @@ async fn write(stripe: &Stripe, lane: &Lane, sealer: &mut Sealer) -> io::Result<
             bundle.sender.set_free(lane.id, sealed.is_empty());
             (bundle.poll_timeout(lane.id), bundle.is_flushed(lane.id))
         };
+        // There is room for what comes next, and other lanes may have got chunks, even if this one has not.
+        stripe.takeable.notify_one();
+        wake_others(stripe, lane);
         if !sealed.is_empty() {
-            // There is room for what comes next, and other lanes may have got chunks.
-            stripe.takeable.notify_one();
             stripe.ticking.notify_one();
-            wake_others(stripe, lane);
             write_all(&lane.stream, &sealed).await?;
             sealed.clear();
         } else if is_flushed {

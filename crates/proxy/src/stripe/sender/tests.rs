@@ -1,0 +1,51 @@
+//! What a sender keeps of what it sent.
+
+use super::*;
+use crate::stripe::WINDOW;
+
+#[test]
+fn what_others_delivered_for_a_suspect_lane_is_not_kept() {
+    let mut sender = Sender::new(Striping::RoundRobin);
+    let now = Instant::from_millis(1);
+    let (stuck, works) = (LaneId(0), LaneId(1));
+    sender.add_lane(now, stuck);
+    sender.write(&[7; 3 * CHUNK]);
+    for _ in 0..3 {
+        sender.poll_chunk(now, stuck).expect("a chunk");
+    }
+    let now = Instant::from_millis(1000);
+    sender.handle_timeout(now);
+    sender.add_lane(now, works);
+    for _ in 0..2 {
+        sender.poll_chunk(now, works).expect("a chunk");
+    }
+    let delivered = 2 * CHUNK as u64;
+    let counts = [(stuck, 0), (works, 2)];
+    let acked = sender.handle_ack(now, delivered, WINDOW, &counts);
+    assert_eq!(acked, Ok(()));
+    assert_eq!(sender.kept_bytes(), CHUNK as u64);
+    // Its places are: the count goes on.
+    assert_eq!(
+        sender.handle_ack(now, delivered, WINDOW, &[(stuck, 3)]),
+        Ok(())
+    );
+    assert_eq!(sender.kept_bytes(), 0);
+    assert!(sender.poll_chunk(now, works).is_none());
+}
+
+#[test]
+fn a_peer_that_never_counts_gets_a_bounded_number_of_chunks() {
+    let mut sender = Sender::new(Striping::RoundRobin);
+    let now = Instant::from_millis(1);
+    sender.add_lane(now, LaneId(0));
+    let mut sent = 0;
+    for _ in 0..MAX_CHUNKS * 2 {
+        sender.write(b"x");
+        if let Some(chunk) = sender.poll_chunk(now, LaneId(0)) {
+            sent += 1;
+            let acked = sender.handle_ack(now, chunk.end(), u64::MAX, &[]);
+            assert_eq!(acked, Ok(()));
+        }
+    }
+    assert_eq!(sent, MAX_CHUNKS);
+}
