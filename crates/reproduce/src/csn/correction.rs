@@ -29,6 +29,8 @@ use crate::{
 };
 
 const NAME: &str = "csn-correction";
+/// The cell in which the codes work alone.
+const CODES: &str = "csn-correction-codes";
 const PACKETS: u32 = 1_000_000;
 /// Datagrams of 1500 bytes, and with 1250 and 1000.
 const SIZES: [u32; 3] = [1500, 1250, 1000];
@@ -49,8 +51,8 @@ pub fn experiment() -> Experiment {
     let sizes: Vec<String> = SIZES.iter().map(u32::to_string).collect();
     let sizes = sizes.join(", ");
     let mut cells = vec![Cell {
-        name: NAME.to_owned(),
-        toml: format!("name = \"{NAME}\"\nseed = 1\npackets = {PACKETS}\nsizes = [{sizes}]\n"),
+        name: CODES.to_owned(),
+        toml: format!("name = \"{CODES}\"\nseed = 1\npackets = {PACKETS}\nsizes = [{sizes}]\n"),
         kind: Kind::Correction(NAME),
     }];
     cells.extend(MENDED.map(|(mended, code)| tunnel_cell(mended, code)));
@@ -218,7 +220,7 @@ fn flow_name(size: u32, mended: &str) -> String {
 }
 
 fn loss(runs: &Runs, size: u32, mended: &str) -> Option<f64> {
-    let flow = series::flow(runs.get(NAME)?, &flow_name(size, mended))?;
+    let flow = series::flow(runs.get(CODES)?, &flow_name(size, mended))?;
     Some(100.0 * flow.loss)
 }
 
@@ -325,7 +327,7 @@ fn target() -> Target {
         "wrong bits where addresses, ports, kind or receiver index stand lose the datagram: 34 of some 1300 bytes, a few blocks of 90",
         Box::new(|runs| tunnel_loss(runs, "bch")),
     ));
-    let mut cells = vec![NAME.to_owned()];
+    let mut cells = vec![CODES.to_owned()];
     cells.extend(MENDED.iter().map(|(mended, _)| tunnel_name(mended)));
     Target {
         id: "R-CSN-8",
