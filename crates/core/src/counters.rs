@@ -113,6 +113,12 @@ impl Drops {
         self.0[reason as usize] += n;
     }
 
+    /// One drop counted for `reason` was none after all.
+    pub fn take_back(&mut self, reason: DropReason) {
+        let count = &mut self.0[reason as usize];
+        *count = count.saturating_sub(1);
+    }
+
     /// Drops for `reason` so far.
     #[must_use]
     pub fn get(&self, reason: DropReason) -> u64 {

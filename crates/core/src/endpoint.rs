@@ -268,6 +268,14 @@ impl Endpoint {
         }
     }
 
+    /// Whether a peer that has a path to `remote` said in its Hello that it mends datagrams by their parity. Looks through
+    /// all peers.
+    #[must_use]
+    pub fn takes_parity(&self, remote: SocketAddr) -> bool {
+        let mut peers = self.peers.iter().map(|peer| &peer.tunnel);
+        peers.any(|tunnel| tunnel.takes_parity(remote))
+    }
+
     /// Takes a datagram from the network. Its content is unspecified afterwards.
     pub fn handle_datagram(&mut self, now: Instant, incoming: &Incoming, datagram: &mut [u8]) {
         let result = match datagram.first() {

@@ -80,6 +80,19 @@ impl Code {
     /// # Errors
     /// If a block has more wrong bits than the code can tell, or `parity` is not that of a packet of this length.
     pub fn correct(self, packet: &mut [u8], parity: &[u8]) -> Result<usize, Uncorrectable> {
+        self.correct_up_to(usize::MAX, packet, parity)
+    }
+
+    /// As [`correct`](Self::correct), but gives up as soon as more than `most` bits were wrong.
+    ///
+    /// # Errors
+    /// As [`correct`](Self::correct), and if it gives up.
+    pub fn correct_up_to(
+        self,
+        most: usize,
+        packet: &mut [u8],
+        parity: &[u8],
+    ) -> Result<usize, Uncorrectable> {
         if parity.len() != self.parity_len(packet.len()) {
             return Err(Uncorrectable);
         }
@@ -98,6 +111,9 @@ impl Code {
                 let byte = block.get_mut(usize::from(bit / 8)).ok_or(Uncorrectable)?;
                 *byte ^= 0x80 >> (bit % 8);
                 mended += 1;
+            }
+            if mended > most {
+                return Err(Uncorrectable);
             }
         }
         Ok(mended)

@@ -50,7 +50,7 @@ mod templates;
 mod urgent;
 
 pub use ingress::Incoming;
-pub use status::{PathStatus, TunnelStatus};
+pub use status::{ParityStatus, PathStatus, TunnelStatus};
 
 /// What a tunnel borrows from its owner for one call.
 #[derive(Debug)]

@@ -318,6 +318,7 @@ impl Daemon {
         let due = self
             .control
             .poll_timeout()
+            .min(self.ask_at)
             .min(self.look_at)
             .min(self.check_at);
         self.retry_at.map_or(due, |retry_at| due.min(retry_at))

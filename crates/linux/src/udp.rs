@@ -39,8 +39,6 @@ pub struct UdpOptions {
     /// Mark of all datagrams, for rules that keep them out of the tunnel. Where the kernel refuses marks, there is a
     /// warning and no mark.
     pub fwmark: Option<u32>,
-    /// Neither send nor demand UDP checksums, so that datagrams with wrong bits arrive. Then the kernel sends one at a time.
-    pub without_checksums: bool,
 }
 
 impl UdpOptions {
@@ -52,7 +50,6 @@ impl UdpOptions {
             dual_stack: false,
             device: None,
             fwmark: None,
-            without_checksums: false,
         }
     }
 }
@@ -115,6 +112,7 @@ pub struct UdpSocket {
     state: UdpSocketState,
     is_v6: bool,
     segmentation: Cell<bool>,
+    checksums: Cell<bool>,
     segmentation_refusals: Cell<u64>,
 }
 
@@ -162,13 +160,14 @@ impl UdpSocket {
         bound.map_err(|error| explain(&error, &address.to_string()))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         disable_timestamps(&socket)?;
-        if options.without_checksums {
-            disable_checksums(&socket, is_v6).map_err(|error| explain(&error, "checksums"))?;
+        if is_v6 {
+            // IPv4 takes datagrams without checksum in any case; IPv6 must be told (RFC 6935, RFC 6936).
+            let allowed = set_option(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
+            allowed.map_err(|error| explain(&error, "UDP_NO_CHECK6_RX"))?;
         }
-        // The kernel does not segment without checksums.
-        let can_segment = state.max_gso_segments() > 1 && !options.without_checksums;
         Ok(Self {
-            segmentation: Cell::new(can_segment),
+            segmentation: Cell::new(state.max_gso_segments() > 1),
+            checksums: Cell::new(true),
             socket,
             state,
             is_v6,
@@ -185,10 +184,11 @@ impl UdpSocket {
         address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// How many datagrams one system call can send: 64, or 1 once a device refused segments.
+    /// How many datagrams one system call can send: 64, or 1 once a device refused segments, and while there are no
+    /// checksums, without which the kernel does not segment.
     #[must_use]
     pub fn max_segments(&self) -> usize {
-        if self.segmentation.get() {
+        if self.segmentation.get() && self.checksums.get() {
             self.state.max_gso_segments()
         } else {
             1
@@ -348,6 +348,24 @@ impl UdpSocket {
         Ok(usize::try_from(queued).unwrap_or(0))
     }
 
+    /// Whether what is sent from now on has a UDP checksum, as at first. Without one, datagrams with wrong bits arrive; over
+    /// IPv6 only at a socket that takes such datagrams, as these do. A system call if it changes.
+    ///
+    /// # Errors
+    /// The error of `setsockopt(2)`.
+    pub fn set_checksums(&self, are_wanted: bool) -> io::Result<()> {
+        if self.checksums.get() == are_wanted {
+            return Ok(());
+        }
+        let off = libc::c_int::from(!are_wanted);
+        set_option(&self.socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, off)?;
+        if self.is_v6 {
+            set_option(&self.socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, off)?;
+        }
+        self.checksums.set(are_wanted);
+        Ok(())
+    }
+
     /// Sends single datagrams from now on, as after a refusal.
     pub fn disable_segmentation(&self) {
         self.segmentation.set(false);
@@ -399,16 +417,6 @@ fn enlarge_buffers(socket: &Socket) {
 /// not hold the ECN mark of coalesced IPv4 datagrams any more.
 fn disable_timestamps(socket: &Socket) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)
-}
-
-/// IPv4 takes datagrams without checksum in any case; IPv6 must be told (RFC 6935, RFC 6936).
-fn disable_checksums(socket: &Socket, is_v6: bool) -> io::Result<()> {
-    set_option(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
-    if is_v6 {
-        set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1)?;
-        set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
-    }
-    Ok(())
 }
 
 fn set_option(

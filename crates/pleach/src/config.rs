@@ -52,8 +52,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) mtu: Option<u16>,
     /// Whether the headers of inner packets are compressed on the way out.
     pub(crate) compression: bool,
-    /// By which code parity of what this end sends is made, for damaged datagrams to be mended by; then its sockets do
-    /// without UDP checksums.
+    /// By which code parity of what this end sends is made, for damaged datagrams to be mended by; then it sends
+    /// no UDP checksums to an end that knows parity.
     pub(crate) parity: Option<pleach_core::sec::Code>,
     /// What rules the packets this end sends.
     pub(crate) scheduler: SchedulerConfig,

@@ -82,6 +82,9 @@ pub(crate) struct StatusReport {
     /// Traffic that is served in its own way, by class, as sent by this end; of a gateway, to all clients together.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) classes: BTreeMap<String, ClassStatus>,
+    /// Datagrams that came with wrong bits, if parity is in use; of a gateway, from all clients together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parity: Option<ParityReport>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
 }
@@ -251,6 +254,15 @@ pub(crate) struct ClassStatus {
     pub(crate) copied_bytes: u64,
     /// Packets dropped because they could not have come in time.
     pub(crate) expired: u64,
+}
+
+/// What became of datagrams that came with wrong bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ParityReport {
+    /// Mended by parity, and counted under no reason of `drops`.
+    pub(crate) mended: u64,
+    /// Arrivals of parity, or of what does not open, that were not tried with all there was, to spare the processor.
+    pub(crate) cut_short: u64,
 }
 
 /// The scheduler's part of the status.

@@ -76,10 +76,12 @@ impl Tunnel {
             DropReason::Replayed,
             DropReason::Malformed,
         ];
-        let reason = opened.as_ref().err();
-        if reason.is_some_and(|reason| may_be_damaged.contains(reason)) {
-            self.sec.on_damaged(now, incoming, shared.pool);
-            self.handle_mended(now, &is_source_allowed, shared);
+        let reason = opened.as_ref().err().copied();
+        if let Some(reason) = reason.filter(|reason| may_be_damaged.contains(reason)) {
+            self.sec.on_damaged(now, incoming, reason, shared.pool);
+            if self.handle_mended(now, &is_source_allowed, false, shared) {
+                return Ok(());
+            }
         }
         let (opened, change) = opened?;
         let end = header.kind.header_len() + opened.len;
@@ -107,7 +109,7 @@ impl Tunnel {
         let Some(data) = data else {
             path.receiver.on_control(now, header.sent_us);
             self.handle_frames(now, id, body, shared);
-            self.handle_mended(now, &is_source_allowed, shared);
+            self.handle_mended(now, &is_source_allowed, true, shared);
             return Ok(());
         };
         let interval = path.feedback_interval();

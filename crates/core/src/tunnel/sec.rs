@@ -10,7 +10,13 @@
 //! kept: whichever is later. If bits of a quarter of its blocks at most are wrong, and the header that results names the datagram the parity is of, the copy is handled as if it had just
 //! come: **replay window and tag are checked as ever**, so nothing passes that was not sealed. It is not mended twice.
 //!
-//! Without parity a damaged datagram is what it was before: forged, and dropped. It is counted as that also if it is mended later.
+//! Without parity a damaged datagram is what it was before: forged, and dropped. One that is mended later is not counted as dropped any more.
+//!
+//! Anyone can send what does not open, so little is done for it: parity is tried on the header's blocks first, and on the others only if
+//! the header that results is the right one. Parity that belongs to the header as it came is tried at once; any other only
+//! [`MAX_TRIES`] times for each datagram or parity that comes, and [`MAX_TRIES_PER_SECOND`] in all. What was left untried is counted.
+//!
+//! Parity travels where data may (`is_allowed`), and is charged to that path's pacer; while that has no room, datagrams go without.
 //!
 //! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] parities out, [`MAX_RECEIVED`] in. Datagrams whose parity is
 //! longer than [`MAX_PARITY_BYTES`] have none.
@@ -19,23 +25,32 @@
 //!
 //! [`Frame::Parity`]: crate::wire::control::Frame::Parity
 
-use core::{net::IpAddr, time::Duration};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 use std::collections::VecDeque;
 
-use super::{Incoming, Shared, Tunnel, control::MAX_BODY};
+use super::{Incoming, Shared, Tunnel, control::MAX_BODY, status::ParityStatus};
 use crate::{
+    counters::DropReason,
     ids::{PathId, Seq},
     packet::{PacketBuf, Pool},
+    path::Path,
     sec::{BLOCK_BYTES, Code},
     time::Instant,
     transmit::TxQueue,
+    units::Bytes,
     wire::{
         Kind,
         control::{Frame, FrameWriter},
         handshake::PARITY,
-        header::Header,
+        header::{DATA_OVERHEAD, Header, TAG_LEN},
     },
 };
+
+#[cfg(test)]
+mod tests;
 
 /// Parity out and in, and what waits to be mended.
 #[derive(Debug, Default)]
@@ -51,6 +66,7 @@ pub(super) struct Sec {
     damaged: VecDeque<Damaged>,
     mended: VecDeque<Damaged>,
     is_mending: bool,
+    tries: Tries,
     /// A datagram before it was opened.
     copy: Vec<u8>,
 }
@@ -72,7 +88,41 @@ struct Parity {
 struct Damaged {
     incoming: Incoming,
     at: Instant,
+    /// As what it was counted when it was dropped.
+    reason: DropReason,
+    /// Path and number in its header as it came.
+    names: Option<(PathId, Seq)>,
     bytes: PacketBuf,
+}
+
+/// What may still be tried, and what was not.
+#[derive(Debug, Default)]
+struct Tries {
+    left: usize,
+    since: Option<Instant>,
+    /// Datagrams and parities that came and were not tried with everything there was.
+    cut_short: u64,
+}
+
+impl Tries {
+    /// How many are allowed for what came now.
+    fn allowed(&mut self, now: Instant) -> usize {
+        if self.since.is_none_or(|since| now.since(since) >= SECOND) {
+            (self.since, self.left) = (Some(now), MAX_TRIES_PER_SECOND);
+        }
+        self.left.min(MAX_TRIES)
+    }
+
+    /// Takes one of those, if there is one left.
+    fn take(&mut self, allowed: &mut usize) -> bool {
+        let Some(left) = allowed.checked_sub(1) else {
+            self.cut_short += 1;
+            return false;
+        };
+        *allowed = left;
+        self.left = self.left.saturating_sub(1);
+        true
+    }
 }
 
 impl Parity {
@@ -81,21 +131,47 @@ impl Parity {
         self.bytes.get(..len).unwrap_or_default()
     }
 
-    /// Mends `datagram` in place if this is its parity, and tells whether it seems so: only its tag can say.
-    fn mends(&self, datagram: &mut [u8]) -> bool {
-        if datagram.len() != usize::from(self.len) {
-            return false;
-        }
-        let Ok(wrong) = self.code.correct(datagram, self.bytes()) else {
+    /// Whether this is the parity of `damaged` by what the header of that says.
+    fn is_named_by(&self, damaged: &Damaged) -> bool {
+        damaged.names == Some((self.path, self.path_seq))
+    }
+
+    /// How many bits may be wrong. Another datagram's parity finds something wrong in nearly every block, and may turn one
+    /// number into the other.
+    fn most_wrong(&self) -> usize {
+        1 + usize::from(self.len) / BLOCK_BYTES / 4
+    }
+
+    /// Whether the first blocks of `datagram`, mended, are the header of what this is the parity of. Cheap.
+    fn fits_header_of(&self, datagram: &[u8]) -> bool {
+        let mut head = [0; HEAD_BYTES];
+        let len = datagram.len().min(HEAD_BYTES);
+        let (Some(head), Some(start)) = (head.get_mut(..len), datagram.get(..len)) else {
             return false;
         };
-        // Another datagram's parity finds something wrong in nearly every block, and may turn one number into the other.
-        wrong <= 1 + usize::from(self.len) / BLOCK_BYTES / 4
-            && Header::parse(datagram).is_some_and(|(header, _)| {
-                let of = (header.kind, header.path, header.path_seq);
-                of == (Kind::Data, self.path, self.path_seq)
-            })
+        head.copy_from_slice(start);
+        let parity = self.bytes().get(..self.code.parity_len(len));
+        let is_corrected = parity.is_some_and(|parity| {
+            self.code
+                .correct_up_to(self.most_wrong(), head, parity)
+                .is_ok()
+        });
+        is_corrected && names(head) == Some((self.path, self.path_seq))
     }
+
+    /// Mends `datagram` in place, whose header fits, and tells whether it seems so: only its tag can say.
+    fn mends(&self, datagram: &mut [u8]) -> bool {
+        let most = self.most_wrong();
+        self.code
+            .correct_up_to(most, datagram, self.bytes())
+            .is_ok()
+    }
+}
+
+/// Path and number of a data datagram, by its header.
+fn names(datagram: &[u8]) -> Option<(PathId, Seq)> {
+    let (header, _) = Header::parse(datagram)?;
+    (header.kind == Kind::Data).then_some((header.path, header.path_seq))
 }
 
 impl Sec {
@@ -131,8 +207,15 @@ impl Sec {
         }
     }
 
-    /// The datagram of which [`before_opening`](Self::before_opening) has kept a copy has no fitting tag.
-    pub(super) fn on_damaged(&mut self, now: Instant, incoming: &Incoming, pool: &mut Pool) {
+    /// The datagram of which [`before_opening`](Self::before_opening) has kept a copy has no fitting tag, and will be counted
+    /// for `reason`.
+    pub(super) fn on_damaged(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        reason: DropReason,
+        pool: &mut Pool,
+    ) {
         if self.copy.is_empty() {
             return;
         }
@@ -140,12 +223,31 @@ impl Sec {
         let damaged = Damaged {
             incoming: *incoming,
             at: now,
+            reason,
+            names: names(&self.copy),
             bytes: pool.copy_of(&self.copy),
         };
         self.copy.clear();
+        let is_named = |parity: &Parity| parity.is_named_by(&damaged);
+        let named = self.received.iter().position(is_named);
         self.damaged.push_back(damaged);
         let newest = self.damaged.len() - 1;
-        for index in 0..self.received.len() {
+        // Most headers come as they were sent.
+        if let Some(index) = named
+            && self.try_mend(index, newest, pool)
+        {
+            self.received.remove(index);
+            return;
+        }
+        let mut allowed = self.tries.allowed(now);
+        for index in (0..self.received.len()).rev() {
+            let is_tried = self.is_of_length(index, newest) && Some(index) != named;
+            if !is_tried {
+                continue;
+            }
+            if !self.tries.take(&mut allowed) {
+                break;
+            }
             if self.try_mend(index, newest, pool) {
                 self.received.remove(index);
                 return;
@@ -186,18 +288,56 @@ impl Sec {
             bytes,
         });
         let newest = self.received.len() - 1;
-        if (0..self.damaged.len()).any(|index| self.try_mend(newest, index, pool)) {
+        if self.try_on_damaged(now, newest, pool) {
             self.received.pop_back();
         }
     }
 
+    /// Tries the parity received as `index` on what is damaged: first on what names it, then on the newest.
+    fn try_on_damaged(&mut self, now: Instant, index: usize, pool: &mut Pool) -> bool {
+        let Some(parity) = self.received.get(index) else {
+            return false;
+        };
+        let named = self
+            .damaged
+            .iter()
+            .position(|damaged| parity.is_named_by(damaged));
+        if named.is_some_and(|damaged| self.try_mend(index, damaged, pool)) {
+            return true;
+        }
+        let mut allowed = self.tries.allowed(now);
+        for damaged in (0..self.damaged.len()).rev() {
+            let is_tried = self.is_of_length(index, damaged) && Some(damaged) != named;
+            if !is_tried {
+                continue;
+            }
+            if !self.tries.take(&mut allowed) {
+                return false;
+            }
+            if self.try_mend(index, damaged, pool) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the parity received as `index` is that of a datagram as long as a damaged one.
+    fn is_of_length(&self, index: usize, damaged: usize) -> bool {
+        let parity = self.received.get(index).map(|parity| parity.len.into());
+        let kept = self.damaged.get(damaged).map(|kept| kept.bytes.len());
+        parity.is_some() && parity == kept
+    }
+
     /// Tries the parity received as `index` on a damaged datagram; if it fits, that is mended.
     fn try_mend(&mut self, index: usize, damaged: usize, pool: &mut Pool) -> bool {
+        if !self.is_of_length(index, damaged) {
+            return false;
+        }
         let (Some(parity), Some(kept)) = (self.received.get(index), self.damaged.get(damaged))
         else {
             return false;
         };
-        if kept.bytes.len() != usize::from(parity.len) {
+        if !parity.fits_header_of(kept.bytes.as_slice()) {
             return false;
         }
         let mut bytes = pool.copy_of(kept.bytes.as_slice());
@@ -206,13 +346,8 @@ impl Sec {
             return false;
         }
         if let Some(kept) = self.damaged.remove(damaged) {
-            let (incoming, at) = (kept.incoming, kept.at);
             pool.recycle(kept.bytes);
-            self.mended.push_back(Damaged {
-                incoming,
-                at,
-                bytes,
-            });
+            self.mended.push_back(Damaged { bytes, ..kept });
         }
         true
     }
@@ -246,23 +381,46 @@ impl Tunnel {
         self.sec.code = code;
     }
 
+    /// Whether a path leads to `remote`, and the end there knows parity.
+    #[must_use]
+    pub fn takes_parity(&self, remote: SocketAddr) -> bool {
+        let leads_there = |path: &Path| path.route.is_some_and(|route| route.remote == remote);
+        self.paths().any(leads_there) && self.knows(PARITY)
+    }
+
+    /// Whether parity may travel on a path: one that data may.
+    fn may_carry_parity(&self, path: &Path) -> bool {
+        path.health.is_usable() && path.route.is_some() && self.is_allowed(path)
+    }
+
     /// Finds out whether parity may be sent now.
     pub(super) fn update_parity(&mut self) {
         let can = || {
-            let works = self
-                .paths()
-                .filter(|path| path.health.is_usable() && path.route.is_some());
+            let works = self.paths().filter(|path| self.may_carry_parity(path));
             works.count() > 1 && self.knows(PARITY)
         };
         self.sec.is_on = self.sec.code.is_some() && can();
     }
 
-    /// Sends the parity that was gathered.
+    /// The path with the lowest round-trip time among those that may carry parity of what travels on `of`, if it has room.
+    fn path_of_parity(&self, now: Instant, of: PathId) -> Option<PathId> {
+        let path = self
+            .paths()
+            .filter(|path| path.id != of && self.may_carry_parity(path))
+            .min_by_key(|path| (path.rtt.smoothed().unwrap_or(Duration::MAX), path.id))?;
+        (!path.is_blocked && path.pacer.can_send(now)).then_some(path.id)
+    }
+
+    /// Sends the parity that was gathered, as far as there is room for it.
     pub(super) fn send_parity(&mut self, now: Instant, out: &mut TxQueue) {
         while let Some(first) = self.sec.out.front() {
             let of = first.path;
-            let Some(on) = self.best_path(Some(of)).filter(|_| !out.is_full()) else {
+            if out.is_full() {
                 return self.sec.out.clear();
+            }
+            let Some(on) = self.path_of_parity(now, of) else {
+                self.sec.out.retain(|parity| parity.path != of);
+                continue;
             };
             let mut body = [0; MAX_BODY];
             let mut writer = FrameWriter::new(&mut body);
@@ -280,17 +438,35 @@ impl Tunnel {
                 self.sec.out.pop_front();
             }
             let len = writer.len();
-            self.seal_control(now, on, &body[..len], out);
+            if self.seal_control(now, on, &body[..len], out)
+                && let Some(path) = self.path_mut(on)
+            {
+                let len = Kind::Control.header_len() + len + TAG_LEN;
+                path.pacer.on_sent(now, Bytes::of_len(len));
+            }
         }
     }
 
-    /// Handles what was mended as if it had just come.
+    /// What became of damaged datagrams: mended, and arrivals for which not everything was tried; `None` if there were none
+    /// and parity is neither sent nor received.
+    pub(super) fn parity_status(&self) -> Option<ParityStatus> {
+        let status = ParityStatus {
+            mended: self.counts.mended,
+            cut_short: self.sec.tries.cut_short,
+        };
+        let is_used = self.sec.code.is_some() || self.sec.heard_at.is_some();
+        (is_used || status != ParityStatus::default()).then_some(status)
+    }
+
+    /// Handles what was mended as if it had just come; whether any was. `were_counted`: when they were dropped.
     pub(super) fn handle_mended(
         &mut self,
         now: Instant,
         is_source_allowed: &dyn Fn(IpAddr) -> bool,
+        were_counted: bool,
         shared: &mut Shared<'_>,
-    ) {
+    ) -> bool {
+        let before = self.counts.mended;
         while let Some(mut mended) = self.sec.mended.pop_front() {
             self.sec.is_mending = true;
             let bytes = mended.bytes.as_mut_slice();
@@ -298,14 +474,27 @@ impl Tunnel {
                 let incoming = mended.incoming;
                 let result =
                     self.handle_datagram(now, &incoming, headers, bytes, is_source_allowed, shared);
-                self.counts.mended += u64::from(result.is_ok());
+                if result.is_ok() {
+                    self.counts.mended += 1;
+                    if were_counted {
+                        shared.drops.take_back(mended.reason);
+                    }
+                }
             }
             self.sec.is_mending = false;
             shared.pool.recycle(mended.bytes);
         }
+        self.counts.mended > before
     }
 }
 
+/// Blocks that hold the header of a data datagram, and what [`Header::parse`] wants behind it.
+const HEAD_BYTES: usize = DATA_OVERHEAD.next_multiple_of(BLOCK_BYTES);
+/// Tries of parity for each datagram or parity that comes.
+const MAX_TRIES: usize = 64;
+/// Tries of parity in a second, of some 0.2 µs.
+const MAX_TRIES_PER_SECOND: usize = 32_768;
+const SECOND: Duration = Duration::from_secs(1);
 /// Most damaged datagrams kept.
 const MAX_KEPT: usize = 64;
 /// How long they are: longer than any path is worth using for media.

@@ -46,6 +46,15 @@ pub struct PathStatus {
     pub cost: u8,
 }
 
+/// What became of datagrams that came with wrong bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParityStatus {
+    /// Mended, opened, and not counted as dropped.
+    pub mended: u64,
+    /// Arrivals of parity, or of what does not open, that were not tried with all there was: it would have cost too much.
+    pub cut_short: u64,
+}
+
 /// State of one association.
 #[derive(Clone, Debug)]
 pub struct TunnelStatus {
@@ -71,6 +80,8 @@ pub struct TunnelStatus {
     pub symbols: [u64; 2],
     /// Lost packets that were computed from repair symbols.
     pub recovered: u64,
+    /// What became of damaged datagrams, if parity is in use.
+    pub parity: Option<ParityStatus>,
     /// Classes of traffic by name, with what was sent of each.
     pub classes: Vec<(String, ClassCounts)>,
 }
@@ -109,6 +120,7 @@ impl Tunnel {
             reinjected: self.counts.reinjected,
             symbols: [self.counts.symbols_out, self.counts.symbols_in],
             recovered: self.counts.recovered,
+            parity: self.parity_status(),
             classes: {
                 let counts = self.lanes.classifier.counts();
                 counts

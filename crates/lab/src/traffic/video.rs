@@ -193,8 +193,16 @@ fn receive(
     report.reorder_depth_max = arrivals.depth_max();
     report.received = arrivals.count();
     report.received_in_order = arrivals.in_order();
-    // Nothing is sent if nobody said hello.
-    let sent_at = sent.recv_timeout(LOG_PATIENCE).unwrap_or_default();
+    let sent_at = match sent.recv_timeout(LOG_PATIENCE) {
+        Ok(sent_at) => sent_at,
+        // Nothing is sent if nobody said hello.
+        Err(_) if report.received == 0 => Vec::new(),
+        Err(_) => anyhow::bail!(
+            "{}: {} datagrams of the film came, but its sender failed and left no log of when it sent them",
+            show.flow,
+            report.received
+        ),
+    };
     let mut fates = Vec::with_capacity(came_at.len());
     for (index, came_at) in came_at.into_iter().enumerate() {
         let delay = came_at

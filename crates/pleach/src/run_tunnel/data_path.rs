@@ -230,7 +230,6 @@ impl<'a> DataPath<'a> {
     fn traits(&self) -> Traits {
         Traits {
             fwmark: self.setup.fwmark(),
-            without_checksums: self.config.parity.is_some(),
         }
     }
 
@@ -239,6 +238,7 @@ impl<'a> DataPath<'a> {
             // A gateway's one socket serves everybody: go on when it has room.
             return;
         }
+        let has_parity = self.config.parity.is_some();
         loop {
             self.tx.clear();
             self.endpoint.poll_transmit(now, &mut self.tx);
@@ -255,7 +255,10 @@ impl<'a> DataPath<'a> {
                     self.refused += batch.segments() as u64;
                     continue;
                 };
-                match socket.send(batch) {
+                // With wrong bits a datagram is of use only to an end that can mend it.
+                let has_checksums =
+                    !(has_parity && self.endpoint.takes_parity(batch.route().remote));
+                match socket.send(batch, has_checksums) {
                     Sent::All => {}
                     Sent::Later => {
                         let _ = self.poller.want_write(&*socket, Token(token), true);

@@ -11,8 +11,8 @@ use pleach_core::{
 };
 
 use crate::control::{
-    ClassStatus, ClientStatus, LinkState, LinkStatus, ResequencerStatus, SchedulerStatus,
-    StatusReport,
+    ClassStatus, ClientStatus, LinkState, LinkStatus, ParityReport, ResequencerStatus,
+    SchedulerStatus, StatusReport,
 };
 
 /// What the engine does not know of its daemon.
@@ -88,6 +88,7 @@ pub(crate) fn status(
                 .fold(0.0, f64::max),
         },
         classes: classes(peers.iter().map(|(_, status)| status)),
+        parity: parity(peers.iter().map(|(_, status)| status)),
         drops,
         ..StatusReport::default()
     }
@@ -106,6 +107,20 @@ fn classes<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> BTreeMap<String
         class.expired += counts.expired;
     }
     classes
+}
+
+/// Over all peers that have any.
+fn parity<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> Option<ParityReport> {
+    peers
+        .filter_map(|status| status.parity)
+        .map(|parity| ParityReport {
+            mended: parity.mended,
+            cut_short: parity.cut_short,
+        })
+        .reduce(|sum, parity| ParityReport {
+            mended: sum.mended + parity.mended,
+            cut_short: sum.cut_short + parity.cut_short,
+        })
 }
 
 fn link_status(path: &PathStatus, device: String) -> LinkStatus {

@@ -26,6 +26,7 @@ pub(super) struct LinkSocket {
 struct Unsent {
     route: Route,
     segment_len: usize,
+    has_checksums: bool,
     bytes: Vec<u8>,
 }
 
@@ -34,8 +35,6 @@ struct Unsent {
 pub(super) struct Traits {
     /// Mark of all datagrams.
     pub(super) fwmark: u32,
-    /// For parity: neither send nor demand UDP checksums.
-    pub(super) without_checksums: bool,
 }
 
 /// What became of a batch.
@@ -58,7 +57,6 @@ impl LinkSocket {
         Self::bind(&UdpOptions {
             dual_stack: address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             fwmark: Some(traits.fwmark),
-            without_checksums: traits.without_checksums,
             ..UdpOptions::new(address)
         })
     }
@@ -81,7 +79,6 @@ impl LinkSocket {
         let options = UdpOptions {
             device: Some(device.to_owned()),
             fwmark: Some(traits.fwmark),
-            without_checksums: traits.without_checksums,
             ..UdpOptions::new(SocketAddr::new(any, 0))
         };
         Ok(Self {
@@ -103,10 +100,11 @@ impl LinkSocket {
         !self.unsent.is_empty()
     }
 
-    /// Sends a batch, or keeps what the kernel does not take now.
-    pub(super) fn send(&mut self, batch: &TxBatch) -> Sent {
+    /// Sends a batch, with UDP checksums or without, or keeps what the kernel does not take now.
+    pub(super) fn send(&mut self, batch: &TxBatch, has_checksums: bool) -> Sent {
+        let (route, segment_len) = (batch.route(), batch.segment_len());
         let sent = if self.unsent.is_empty() {
-            self.try_send(batch.route(), batch.segment_len(), batch.bytes())
+            self.try_send(route, segment_len, has_checksums, batch.bytes())
         } else {
             Ok(0)
         };
@@ -119,8 +117,9 @@ impl LinkSocket {
             return Sent::Refused;
         }
         self.unsent.push(Unsent {
-            route: *batch.route(),
-            segment_len: batch.segment_len(),
+            route: *route,
+            segment_len,
+            has_checksums,
             bytes: batch.bytes()[sent..].to_vec(),
         });
         Sent::Later
@@ -129,7 +128,13 @@ impl LinkSocket {
     /// Sends what was kept; whether nothing is left.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(first) = self.unsent.first() {
-            match self.try_send(&first.route, first.segment_len, &first.bytes) {
+            let sent = self.try_send(
+                &first.route,
+                first.segment_len,
+                first.has_checksums,
+                &first.bytes,
+            );
+            match sent {
                 Ok(sent) if sent == first.bytes.len() => {
                     self.unsent.remove(0);
                 }
@@ -146,7 +151,16 @@ impl LinkSocket {
     }
 
     /// Bytes the kernel took; `Ok(0)` if the socket is full.
-    fn try_send(&self, route: &Route, segment_len: usize, bytes: &[u8]) -> Result<usize, Sent> {
+    fn try_send(
+        &self,
+        route: &Route,
+        segment_len: usize,
+        has_checksums: bool,
+        bytes: &[u8],
+    ) -> Result<usize, Sent> {
+        if let Err(error) = self.socket.set_checksums(has_checksums) {
+            tracing::debug!(link = self.link, %error, "UDP checksums stay as they are");
+        }
         let transmit = Transmit {
             destination: route.remote,
             src_ip: route.local,

@@ -72,6 +72,8 @@ pub(crate) struct Client<'a> {
     pub(crate) endpoint: &'a str,
     pub(crate) allowed_ips: &'a str,
     pub(crate) policy: &'a str,
+    /// Code of its parity.
+    pub(crate) parity: Option<&'a str>,
     /// Names, which are also devices.
     pub(crate) links: &'a [&'a str],
 }
@@ -88,6 +90,7 @@ impl Default for Client<'_> {
             endpoint: OUTER_V4,
             allowed_ips: "\"0.0.0.0/0\", \"::/0\"",
             policy: "earliest-arrival",
+            parity: None,
             links: &["l0", "l1"],
         }
     }
@@ -103,6 +106,10 @@ impl Client<'_> {
             self.endpoint,
             self.allowed_ips
         );
+        if let Some(parity) = self.parity {
+            let key = format!("parity = \"{parity}\"\n[scheduler]");
+            text = text.replace("[scheduler]", &key);
+        }
         text.push_str(&preshared(self.preshared_key));
         for link in self.links {
             text.push_str(&format!(

@@ -21,15 +21,21 @@ use crate::{
 
 #[test]
 fn every_kind_of_traffic_passes_over_ipv4() {
-    every_kind_of_traffic_passes(OUTER_V4, "true");
+    every_kind_of_traffic_passes(OUTER_V4, "true", None);
 }
 
 #[test]
 fn every_kind_of_traffic_passes_over_ipv6() {
-    every_kind_of_traffic_passes(OUTER_V6, "\"nat66\"");
+    every_kind_of_traffic_passes(OUTER_V6, "\"nat66\"", None);
 }
 
-fn every_kind_of_traffic_passes(outer: &str, nat: &str) {
+#[test]
+fn every_kind_of_traffic_passes_if_one_end_has_parity() {
+    // What that end sends has no UDP checksums.
+    every_kind_of_traffic_passes(OUTER_V6, "\"nat66\"", Some("hamming"));
+}
+
+fn every_kind_of_traffic_passes(outer: &str, nat: &str, parity: Option<&str>) {
     let Some(world) = World::new() else { return };
     if nat == "true" {
         // IPv6 is routed: the server must know the way back.
@@ -44,6 +50,7 @@ fn every_kind_of_traffic_passes(outer: &str, nat: &str) {
     gateway.until_up();
     let client = Client {
         endpoint: outer,
+        parity,
         ..Client::default()
     }
     .start(&world, &world.client);
