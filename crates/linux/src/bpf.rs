@@ -8,10 +8,12 @@ pub(crate) mod asm;
 
 use std::{
     io,
+    net::IpAddr,
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
 };
 
 use asm::Insn;
+use ipnet::IpNet;
 
 /// Kinds of maps (`enum bpf_map_type`).
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +29,18 @@ pub(crate) enum MapKind {
     LruHash = 9,
     /// From prefixes to values: finds the longest.
     Trie = 11,
+}
+
+/// A key of a [`MapKind::Trie`] of addresses: length of the prefix, then the address, IPv4 as IPv4-mapped.
+pub(crate) fn prefix_key(net: IpNet) -> [u8; 20] {
+    let (len, address) = match net.network() {
+        IpAddr::V4(ip) => (96 + u32::from(net.prefix_len()), ip.to_ipv6_mapped()),
+        IpAddr::V6(ip) => (u32::from(net.prefix_len()), ip),
+    };
+    let mut key = [0; 20];
+    key[..4].copy_from_slice(&len.to_ne_bytes());
+    key[4..].copy_from_slice(&address.octets());
+    key
 }
 
 /// A map of the kernel; gone with its last descriptor.

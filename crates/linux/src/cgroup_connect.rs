@@ -21,7 +21,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
-    net::{IpAddr, UdpSocket},
+    net::UdpSocket,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -31,6 +31,7 @@ use ipnet::IpNet;
 use crate::bpf::{
     self, Attach, Map, MapKind,
     asm::{Asm, Insn, Label, Reg},
+    prefix_key,
 };
 
 /// What happens to connections to a network.
@@ -159,7 +160,7 @@ impl CgroupConnect {
                     self.forget_places(places)?;
                 }
                 self.places
-                    .set(&place_key(*net), &verdict.code().to_ne_bytes())?;
+                    .set(&prefix_key(*net), &verdict.code().to_ne_bytes())?;
                 self.placed.insert(*net, *verdict);
             }
         }
@@ -180,7 +181,7 @@ impl CgroupConnect {
             .copied()
             .collect();
         for net in gone {
-            self.places.remove(&place_key(net))?;
+            self.places.remove(&prefix_key(net))?;
             self.placed.remove(&net);
         }
         Ok(())
@@ -221,18 +222,6 @@ fn turns(devices: &[(u32, u64)]) -> Vec<u32> {
         })
     };
     (0..SLOTS).map(turn).collect()
-}
-
-/// A key of the trie: length of the prefix, then the address.
-fn place_key(net: IpNet) -> [u8; 20] {
-    let (len, address) = match net.network() {
-        IpAddr::V4(ip) => (96 + u32::from(net.prefix_len()), ip.to_ipv6_mapped()),
-        IpAddr::V6(ip) => (u32::from(net.prefix_len()), ip),
-    };
-    let mut key = [0; 20];
-    key[..4].copy_from_slice(&len.to_ne_bytes());
-    key[4..].copy_from_slice(&address.octets());
-    key
 }
 
 /// The program for `attach`. `maps`: places, turn, slots, counts.
@@ -419,7 +408,7 @@ mod tests {
 
     #[test]
     fn networks_of_both_families_share_a_trie() {
-        let key = |text: &str| place_key(text.parse().expect("network"));
+        let key = |text: &str| prefix_key(text.parse().expect("network"));
         let v4 = key("10.1.2.3/8");
         assert_eq!(v4[..4], 104_u32.to_ne_bytes());
         assert_eq!(v4[14..], [0xff, 0xff, 10, 0, 0, 0]);

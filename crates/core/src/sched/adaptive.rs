@@ -154,13 +154,10 @@ impl Scheduler for Adaptive {
             .map(|path| path.id);
         let total = carried_where(paths, |_| true);
         let is_chosen = |path: &PathView| {
-            // What is being searched carries what it has shown, while that makes no queue.
             let is_quickest = quickest == Some(path.id);
-            let is_shown = path.rate.is_some() && path.queue_delay < SHORT_QUEUE;
-            let is_open = !path.is_searching || is_shown || is_quickest;
             let is_alone = is_quickest && path.is_searching;
             let is_worth = is_alone || !is_large || Self::is_worth(path, total);
-            path.usable && is_member(path, from) && is_open && is_worth
+            path.usable && is_member(path, from) && is_open(path, quickest) && is_worth
         };
         let is_any = paths.iter().any(is_chosen);
         let mut ready: Option<(Instant, usize)> = None;
@@ -281,6 +278,12 @@ impl Copies {
 /// Whether a path is of the group that begins at `from` beyond the quickest path's delay.
 fn is_member(path: &PathView, from: Duration) -> bool {
     path.extra_delay >= from && path.extra_delay <= from + GATE
+}
+
+/// Whether a path may carry packets of its own: what is being searched carries what it has shown, while that makes no queue.
+fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
+    let is_shown = path.rate.is_some() && path.queue_delay < SHORT_QUEUE;
+    !path.is_searching || is_shown || quickest == Some(path.id)
 }
 
 /// Bits per second of the usable paths that `is_counted`, together.

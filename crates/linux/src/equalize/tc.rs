@@ -18,7 +18,7 @@ use super::{
     program::{self, LINK_LEN, Maps, Shape},
 };
 use crate::{
-    bpf::{self, Attach, Map, MapKind},
+    bpf::{self, Attach, Map, MapKind, prefix_key},
     clock,
 };
 
@@ -51,7 +51,7 @@ impl Splitter {
             flows: map(MapKind::LruHash, 4, 16, flows)?,
         };
         for (net, verdict) in places {
-            maps.places.set(&place_key(net), &verdict.to_ne_bytes())?;
+            maps.places.set(&prefix_key(net), &verdict.to_ne_bytes())?;
         }
         let entropy = clock::entropy()?;
         let shape = Shape {
@@ -147,18 +147,6 @@ fn fill(record: &mut [u8], hop: &Hop, is_v6: bool, share: u32) {
         IpAddr::V4(ip) => record[12..16].copy_from_slice(&ip.octets()),
         IpAddr::V6(ip) => record[12..28].copy_from_slice(&ip.octets()),
     }
-}
-
-/// A key of the trie: length of the prefix, then the address.
-fn place_key(net: IpNet) -> [u8; 20] {
-    let (len, address) = match net.network() {
-        IpAddr::V4(ip) => (96 + u32::from(net.prefix_len()), ip.to_ipv6_mapped()),
-        IpAddr::V6(ip) => (u32::from(net.prefix_len()), ip),
-    };
-    let mut key = [0; 20];
-    key[..4].copy_from_slice(&len.to_ne_bytes());
-    key[4..].copy_from_slice(&address.octets());
-    key
 }
 
 fn told(what: &str, error: &io::Error) -> io::Error {

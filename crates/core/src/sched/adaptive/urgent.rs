@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use super::{Adaptive, MAX_WAIT, SHORT_QUEUE, arrival, penalty};
+use super::{Adaptive, MAX_WAIT, arrival, is_open, penalty};
 use crate::{
     class::Duplicate,
     sched::{PacketInfo, PathView, Pick, Urgency, slot},
@@ -43,16 +43,11 @@ impl Adaptive {
         let quickest = quickest
             .min_by_key(|path| path.extra_delay)
             .map(|path| path.id);
-        // What is being searched carries what it has shown, while that makes no queue.
-        let is_open = |path: &PathView| {
-            let is_shown = path.rate.is_some() && path.queue_delay < SHORT_QUEUE;
-            !path.is_searching || is_shown || quickest == Some(path.id)
-        };
         let mut best: Option<Candidate> = None;
         let mut awaited: Option<Instant> = None;
         let mut has_room = false;
         for (index, path) in paths.iter().enumerate() {
-            if !path.usable || !is_open(path) {
+            if !path.usable || !is_open(path, quickest) {
                 continue;
             }
             let line = &self.lines[slot(path)];
