@@ -4,7 +4,8 @@
 //! [`Instant`] of [`crate::clock`]. The kernel rounds wake-ups of ordinary threads by 50 us;
 //! [`set_precise_timers`] asks for 1 ns, which the pacing of packets needs.
 //!
-//! A [`Waker`] interrupts a wait from another thread; [`Signals`] turns SIGTERM and its like into readiness.
+//! [`BusyPoll`] looks for a moment before it sleeps. A [`Waker`] interrupts a wait from another thread; [`Signals`] turns
+//! SIGTERM and its like into readiness.
 
 use std::{
     io,
@@ -22,6 +23,10 @@ use rustix::{
 };
 
 use crate::clock;
+
+mod busy;
+
+pub use busy::BusyPoll;
 
 /// What a caller gave a descriptor to know it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -17,7 +17,7 @@ use pleach_core::{
 };
 use pleach_linux::{
     clock,
-    poll::{Event as Ready, Poller, Signals, Token, Waker},
+    poll::{BusyPoll, Event as Ready, Poller, Signals, Token, Waker},
     routes::Setup,
     tun::Tun,
     udp::RecvBatch,
@@ -127,8 +127,9 @@ impl<'a> DataPath<'a> {
     /// If the TUN or the poller fails.
     pub(super) fn run(mut self) -> anyhow::Result<Setup> {
         let mut ready: Vec<Ready> = Vec::new();
+        let mut busy = BusyPoll::default();
         loop {
-            self.poller.wait(self.endpoint.poll_timeout(), &mut ready)?;
+            busy.wait(&self.poller, self.endpoint.poll_timeout(), &mut ready)?;
             let mut now = clock::now();
             for event in &ready {
                 match event.token {
