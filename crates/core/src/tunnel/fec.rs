@@ -44,6 +44,8 @@ mod tests;
 
 /// A loss costs no more than this beyond being told at once.
 const LONGEST_GRACE: Duration = Duration::from_millis(12);
+/// A loss is mostly told after so long.
+const TOLD_WITHIN: Duration = Duration::from_millis(5);
 /// A loss is told after so long, and its repair has its turn.
 const REPORTED_WITHIN: Duration = Duration::from_millis(30);
 /// Bytes of a repair symbol that stand in the header, in place of the steps.
@@ -57,7 +59,9 @@ impl Tunnel {
             let due = numbered.packet.mark().and_then(|mark| mark.due);
             let repaired_at = now + self.least_delay * 4 + REPORTED_WITHIN;
             let has_time = due.is_some_and(|due| repaired_at < due);
-            self.fec_sending.push(numbered, !has_time);
+            let repaired_after = self.least_delay * 2 + TOLD_WITHIN;
+            self.fec_sending
+                .push(now, numbered, !has_time, repaired_after);
         }
     }
 

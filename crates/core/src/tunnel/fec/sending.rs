@@ -6,7 +6,8 @@
 //!
 //! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
 //! four symbols for a loss: with two, as good in the end, several losses wait for each other too often. A symbol covers
-//! several intervals, so that one that is lost, or falls short, is made up for by the next.
+//! several intervals, so that one that is lost, or falls short, is made up for by the next. Where packets go out so slowly
+//! that the symbol would come later than the packet sent again, there is none.
 //!
 //! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if there was a burst of them.
 //!
@@ -34,6 +35,9 @@ pub(in super::super) struct Sending {
     lost: u32,
     /// Whether so much was sent that nothing need be assumed.
     is_settled: bool,
+    /// When the last packet went out, and the mean time between two.
+    pushed_at: Option<Instant>,
+    gap: Duration,
     /// Packets worth a repair since the last symbol.
     uncovered: u32,
     /// Packets in close succession up to now, and when that ends.
@@ -49,8 +53,21 @@ pub(in super::super) struct Sending {
 
 impl Sending {
     /// Takes the packet that will be sent next, and whether it is worth a symbol.
-    pub(super) fn push(&mut self, numbered: &Numbered, is_worth: bool) {
-        if self.interval().is_none() {
+    ///
+    /// `repaired_after`: what it takes to send a lost packet again.
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        numbered: &Numbered,
+        is_worth: bool,
+        repaired_after: Duration,
+    ) {
+        let gap = self.pushed_at.map_or(Duration::ZERO, |at| now.since(at));
+        self.pushed_at = Some(now);
+        self.gap = self.gap * 15 / 16 + gap.min(LONGEST_GAP) / 16;
+        // On average the loss is half an interval before the symbol.
+        let is_quick = |pkts: &u32| self.gap * *pkts / 2 < repaired_after;
+        if self.interval().filter(is_quick).is_none() {
             self.uncovered = 0;
             return;
         }
@@ -64,10 +81,10 @@ impl Sending {
     /// Notes a data datagram on `id`.
     pub(super) fn on_sent(&mut self, id: PathId) {
         self.sent += 1;
+        self.is_settled |= self.sent >= SETTLED;
         if self.sent >= MEMORY {
             self.sent /= 2;
             self.lost /= 2;
-            self.is_settled = true;
         }
         let carried = &mut self.carried[id.index()];
         *carried += 1;
@@ -83,7 +100,7 @@ impl Sending {
     }
 
     /// Whether `id` has its part in what was sent of late.
-    pub(super) fn carries(&self, id: PathId) -> bool {
+    pub(in super::super) fn carries(&self, id: PathId) -> bool {
         self.carried[id.index()] > 0
     }
 
@@ -161,8 +178,11 @@ const LEAST_PPM: u64 = 1_500;
 const MEMORY: u32 = 4_096;
 /// Of fewer, a loss counts as of so many.
 const LEAST_SENT: u32 = 512;
-/// Losses assumed of a new association, until [`MEMORY`] datagrams are sent.
+/// Losses assumed of a new association, until so many datagrams are sent.
 const ASSUMED: u32 = 12;
+const SETTLED: u32 = 1_024;
+/// A longer time between two packets counts as so much.
+const LONGEST_GAP: Duration = Duration::from_millis(20);
 /// Datagrams on a path after which the earlier ones, of all, weigh half.
 const CARRIED: u32 = 256;
 /// Intervals one symbol covers.

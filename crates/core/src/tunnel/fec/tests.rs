@@ -51,6 +51,11 @@ fn lossy() -> Sending {
     sending
 }
 
+/// Sends a packet worth a symbol, all at once and far from the other end.
+fn push(sending: &mut Sending, numbered: &Numbered) {
+    sending.push(Instant::ZERO, numbered, true, Duration::from_millis(100));
+}
+
 fn packet(seq: u32) -> Vec<u8> {
     let [byte, ..] = seq.to_le_bytes();
     (0..40 + byte % 7)
@@ -65,7 +70,7 @@ fn symbols_follow_the_losses() {
     let mut due_after = |sending: &mut Sending, from: u32| {
         (1..=100).find(|i| {
             let packet = numbered(&mut pool, from + i, &[7; 50], false);
-            sending.push(&packet, true);
+            push(sending, &packet);
             sending.is_due(Instant::ZERO, false)
         })
     };
@@ -85,12 +90,34 @@ fn symbols_follow_the_losses() {
 }
 
 #[test]
+fn no_symbol_comes_later_than_the_packet_sent_again() {
+    let repaired_after = Duration::from_millis(40);
+    let symbols = |gap: Duration| {
+        let (mut pool, mut sending) = (Pool::new(10, 100), lossy());
+        let mut symbols = 0;
+        for seq in 0..400 {
+            let now = Instant::ZERO + gap * seq;
+            let packet = numbered(&mut pool, seq, &[7; 50], false);
+            sending.push(now, &packet, true, repaired_after);
+            if sending.is_due(now, false) {
+                let mut symbol = [0; MAX_SYMBOL_BYTES];
+                symbols += u32::from(sending.take(0, &mut symbol).is_some());
+            }
+        }
+        symbols
+    };
+    assert!(symbols(Duration::from_millis(1)) > 20);
+    // Until their distance is known.
+    assert!(symbols(Duration::from_millis(15)) <= 2);
+}
+
+#[test]
 fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
     let (mut pool, now) = (Pool::new(10, 100), Instant::from_millis(5));
     let mut sending = lossy();
     for (count, is_expendable, due) in [(2, false, false), (9, true, false), (3, false, true)] {
         for seq in 0..count {
-            sending.push(&numbered(&mut pool, seq, &[7; 50], is_expendable), true);
+            push(&mut sending, &numbered(&mut pool, seq, &[7; 50], is_expendable));
             sending.rest(now);
         }
         let at = now + TAIL_AFTER;
@@ -102,14 +129,14 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
         assert!(!sending.is_due(at, true));
     }
     for seq in 0..5 {
-        sending.push(&numbered(&mut pool, seq, &[7; 50], false), true);
+        push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false));
         sending.rest(now);
     }
     assert!(sending.tail_due().is_some());
     sending.give_up_tail(now + TAIL_AFTER);
     assert_eq!(sending.tail_due(), None);
     for seq in 5..10 {
-        sending.push(&numbered(&mut pool, seq, &[7; 50], false), true);
+        push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false));
         sending.rest(now + TAIL_AFTER * seq);
         assert_eq!(sending.tail_due(), None, "a trickle");
     }
@@ -122,7 +149,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
     let mut symbols = 0;
     for seq in 0..200 {
         let bytes = packet(seq);
-        sending.push(&numbered(&mut pool, seq, &bytes, false), true);
+        push(&mut sending, &numbered(&mut pool, seq, &bytes, false));
         if seq % 50 != 33 && seq != 5 {
             let mut source = 3_u16.to_be_bytes().to_vec();
             source.extend(&bytes);
