@@ -26,6 +26,7 @@ pub mod rate_control;
 pub mod receiver;
 pub mod rtt;
 pub mod sender;
+pub mod tail;
 pub mod train;
 mod window;
 
@@ -59,7 +60,7 @@ pub struct Path {
     /// See [`train_sender`](Self::train_sender).
     pub train_receiver: train::TrainReceiver,
     /// When to say that nothing follows the last data datagram.
-    pub tail_at: Option<Instant>,
+    pub tail: tail::Tail,
     /// Whether no other is quicker.
     pub is_quickest: bool,
     /// When a packet last waited for the pacer.
@@ -120,7 +121,7 @@ impl Path {
             rate_control: rate_control::RateControl::default(),
             train_sender: train::TrainSender::default(),
             train_receiver: train::TrainReceiver::default(),
-            tail_at: None,
+            tail: tail::Tail::default(),
             is_quickest: true,
             limited_at: None,
             pacer: pacer::Pacer::new(Bytes::new(1500)),

@@ -426,7 +426,7 @@ impl Tunnel {
                 [
                     path.health.next_deadline(),
                     path.receiver.report_due(),
-                    path.tail_at,
+                    path.tail.due(),
                     path.train_sender.due().filter(|_| self.scheduler.repairs()),
                     path.train_receiver.due(),
                     announce,

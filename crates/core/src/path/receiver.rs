@@ -84,11 +84,19 @@ impl Receiver {
             self.holes.on_arrival(now, arrival.path_seq);
         }
         self.unreported_pkts += 1;
-        if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
-            self.report_at = Some(now);
-        } else if self.report_at.is_none() {
-            self.report_at = Some(now + interval);
-        }
+        // Of a sender that keeps what matters, the rest are acknowledgements: nobody waits for a report on them.
+        let is_light = !arrival.is_kept && self.holes.is_active();
+        let interval = if is_light {
+            (interval * 3).min(LIGHT_INTERVAL).max(interval)
+        } else {
+            interval
+        };
+        let due = if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
+            now
+        } else {
+            now + interval
+        };
+        self.report_at = Some(self.report_at.map_or(due, |at| at.min(due)));
         delay
     }
 
@@ -148,6 +156,8 @@ impl Receiver {
     }
 }
 
+/// Longest interval of reports on acknowledgements alone, unless those on data have a longer one.
+const LIGHT_INTERVAL: Duration = Duration::from_millis(40);
 /// Arrivals after which a report does not wait for the interval.
 pub const MAX_UNREPORTED_PKTS: u32 = 256;
 

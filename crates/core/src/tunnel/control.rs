@@ -22,7 +22,7 @@ use crate::{
     sched::{Pacing, Scheduler},
     time::Instant,
     transmit::TxQueue,
-    units::Bytes,
+    units::{Bitrate, Bytes},
     wire::control::{
         Frame, FrameWriter, Frames, LinkRole, MAX_RANGES, MissingRanges, MissingWriter, PathReport,
     },
@@ -90,7 +90,7 @@ impl Tunnel {
                 micros,
             });
         }
-        if path.tail_at.take_if(|at| *at <= now).is_some()
+        if path.tail.take(now)
             && let Some((counter, global_seq)) = path.sender.last()
         {
             let path_seq = wire_seq(counter);
@@ -481,10 +481,19 @@ impl Tunnel {
         if self.scheduler.pacing() == Pacing::Limits && !self.paths().any(is_limited) {
             return self.queue.set_target(Duration::MAX);
         }
-        let usable = self.paths().filter(|path| path.health.is_usable());
-        let longest = usable.filter_map(|path| path.rtt.min()).max();
+        let usable = || self.paths().filter(|path| path.health.is_usable());
+        let is_used = |path: &&Path| self.fec_sending.carries(path.id);
+        let longest = usable().filter(is_used).filter_map(loaded_rtt).max();
         let target = longest.unwrap_or_default() * 3 / 7;
-        let mut target = target.clamp(LEAST_TARGET, LARGEST_TARGET);
+        // Of packets that are few, one that leaves is much.
+        let rates = usable().filter_map(|path| path.rate.max());
+        let rate = Bitrate::from_bps(rates.map(Bitrate::as_bps).sum());
+        let packets = if rate > Bitrate::ZERO {
+            (TARGET_BYTES / rate).min(LEAST_TARGET * 4)
+        } else {
+            Duration::ZERO
+        };
+        let mut target = (target + packets).clamp(LEAST_TARGET, LARGEST_TARGET);
         // What waits while a path's rate is being found out is no sign of congestion.
         if self
             .paths()
@@ -496,9 +505,18 @@ impl Tunnel {
     }
 }
 
+/// The round trip of a path that carries bulk: with the short queue that stands in it, and no longer one.
+fn loaded_rtt(path: &Path) -> Option<Duration> {
+    let least = path.rtt.min()?;
+    let most = least * 2 + Duration::from_millis(20);
+    Some(path.rtt.smoothed().unwrap_or(least).clamp(least, most))
+}
+
 /// CoDel's own (RFC 8289 section 4.4).
 const LEAST_TARGET: Duration = Duration::from_millis(5);
-const LARGEST_TARGET: Duration = Duration::from_millis(40);
+const LARGEST_TARGET: Duration = Duration::from_millis(150);
+/// Two full packets.
+const TARGET_BYTES: Bytes = Bytes::new(3_000);
 /// Longest control body in bytes: fits every path.
 pub(super) const MAX_BODY: usize = 1100;
 /// What a control datagram is longer than its frames, with UDP and IPv4 headers.

@@ -347,6 +347,15 @@ impl Tunnel {
         let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
             return;
         };
+        if numbered
+            .as_ref()
+            .is_none_or(|numbered| !numbered.is_expendable)
+        {
+            let lost_at = path.sender.lost_at();
+            let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
+            path.tail
+                .on_sent(now, len, is_lossy && self.scheduler.repairs());
+        }
         path.sender
             .on_sent(now, len, Some(global_seq), numbered, shared.pool);
         let id = view.id;
@@ -357,16 +366,11 @@ impl Tunnel {
 
     /// Takes note of `len` bytes on the path behind `self.views[index]`.
     pub(super) fn on_path(&mut self, now: Instant, index: usize, len: usize) {
-        let is_kept = self.scheduler.repairs();
         let view = &mut self.views[index];
         let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
             return;
         };
         path.health.on_sent(now);
-        let lost_at = path.sender.lost_at();
-        if is_kept && lost_at.is_some_and(|at| now.since(at) < LOSES_FOR) {
-            path.tail_at = Some(now + TAIL_AFTER);
-        }
         path.pacer.on_sent(now, Bytes::of_len(len));
         view.in_flight = path.sender.in_flight();
         view.ready = path.pacer.can_send(now);
@@ -584,8 +588,6 @@ pub(super) const fn wire_seq(counter: u64) -> Seq {
     Seq(counter as u32)
 }
 
-/// A path on which nothing follows for so long is told to be at rest, if it loses: earlier than the other end gives up.
-const TAIL_AFTER: Duration = Duration::from_millis(1);
 /// A path loses for so long after it was last told.
 const LOSES_FOR: Duration = Duration::from_secs(10);
 /// Older packets are of no use to anybody: their senders have sent them again, or given up.
