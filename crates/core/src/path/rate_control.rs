@@ -77,6 +77,10 @@ pub struct RateControl {
     calm_since: Instant,
     losses: LossWindow,
     ceiling: Option<Ceiling>,
+    /// The longest queue of late, and when it was seen.
+    peak: (Duration, Instant),
+    /// The longest queue seen before it overflowed.
+    depth: Option<Duration>,
     /// The path's own share of losses in parts per million.
     floor_ppm: u32,
 }
@@ -210,6 +214,8 @@ impl Default for RateControl {
             calm_since: Instant::ZERO,
             losses: LossWindow::default(),
             ceiling: None,
+            peak: (Duration::ZERO, Instant::ZERO),
+            depth: None,
             floor_ppm: 0,
         }
     }
@@ -327,11 +333,20 @@ impl RateControl {
         let is_again = self.ceiling.is_some_and(|ceiling| now < ceiling.judge_at);
         if is_congested && !is_again {
             let carried = self.gross(window.rate).scale(97, 100);
-            // Senders that back off make the rate fall below what the path carries.
-            let before = self.ceiling.map(|ceiling| ceiling.pace);
-            let before = before.or(rate.max().map(|max| self.gross(max)));
-            let percent = if is_heavy { 70 } else { 85 };
-            let least = before.map_or(Bitrate::ZERO, |before| before.scale(percent, 100));
+            // Senders that back off make the rate fall below what the path carries. So the first time it is taken to carry
+            // what it did.
+            let max = rate.max().map(|max| self.gross(max));
+            let is_heavy = is_heavy && !self.is_searching;
+            let least = match (is_heavy, self.ceiling) {
+                (true, ceiling) => {
+                    let before = ceiling.map(|ceiling| ceiling.pace).or(max);
+                    before.map(|before| before.scale(70, 100))
+                }
+                (false, Some(ceiling)) => Some(ceiling.pace.scale(85, 100)),
+                (false, None) => max.map(|max| max.scale(97, 100)),
+            };
+            let least = least.unwrap_or(Bitrate::ZERO);
+            self.depth = Some(self.peak.0.max(LEAST_DEPTH));
             self.filled_at = Some(now);
             self.calm_since = now;
             self.is_searching = false;
@@ -366,6 +381,11 @@ impl RateControl {
             Duration::from_micros(u64::try_from(standing.saturating_sub(base)).unwrap_or(0));
         self.queue = queue;
         self.reported_at = now;
+        if queue >= self.peak.0 || now.since(self.peak.1) > PEAK_WINDOW + signals.rtt {
+            self.peak = (queue, now);
+        }
+        // It holds more than was thought.
+        self.depth = self.depth.filter(|depth| queue < *depth * 3 / 2);
         let (low, high) = (self.low(max), self.high(max));
         if queue < EMPTY {
             self.emptied_at = Some(now);
@@ -489,13 +509,16 @@ impl RateControl {
 
     /// A queue below this needs more.
     fn low(&self, rate: Bitrate) -> Duration {
-        LOW.max(LOW_BYTES / rate.max(LEAST))
-            .max(self.jitter * 3 / 2)
+        let low = LOW.max(LOW_BYTES / rate.max(LEAST));
+        let low = self.depth.map_or(low, |depth| low.min(depth / 3));
+        low.max(self.jitter * 3 / 2)
     }
 
     /// A queue above this is drained.
     fn high(&self, rate: Bitrate) -> Duration {
-        HIGH.max(HIGH_BYTES / rate.max(LEAST)).max(self.jitter * 3)
+        let high = HIGH.max(HIGH_BYTES / rate.max(LEAST));
+        let high = self.depth.map_or(high, |depth| high.min(depth * 2 / 3));
+        high.max(self.jitter * 3)
     }
 }
 
@@ -563,6 +586,10 @@ const LOW: Duration = Duration::from_millis(3);
 const HIGH: Duration = Duration::from_millis(7);
 /// A queue below this is as good as none.
 const EMPTY: Duration = Duration::from_millis(1);
+/// How long a queue is seen before its losses are.
+const PEAK_WINDOW: Duration = Duration::from_millis(300);
+/// No queue is taken to overflow below this.
+const LEAST_DEPTH: Duration = Duration::from_micros(1_500);
 /// Nor is a queue of one and a half full packets long, or one of four in need of a drain.
 const LOW_BYTES: Bytes = Bytes::new(2_250);
 const HIGH_BYTES: Bytes = Bytes::new(6_000);
