@@ -9,6 +9,7 @@
 set -euo pipefail
 bin=${PLEACH_BIN:-$(dirname "$0")/../target/release/pleach}
 seconds=${SECONDS_EACH:-4}
+runs=${RUNS:-5}
 work=$(mktemp -d)
 host=ple-h-$$
 peer=ple-p-$$
@@ -39,6 +40,9 @@ for n in 0 1; do
 done
 ip -n "$peer" address add 10.20.0.1/32 dev lo
 in_peer sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.r0.rp_filter=0 net.ipv4.conf.r1.rp_filter=0
+# A veth hands a packet to the processor it was sent on, and TCP sends on several by turns: without this the test world itself
+# puts packets out of order. Now one processor takes in all, in the order they were sent in.
+for n in 0 1; do in_peer sh -c "echo 1 >/sys/class/net/r$n/queues/rx-0/rps_cpus"; done
 
 # start 'TOML of [equalizer]' [TOML of each link]
 start() {
@@ -83,22 +87,31 @@ stream() {
     ip netns exec "$host" iperf3 -c 10.20.0.1 -t "$2" -b "$3" -J >"$1" &
     flow=$!
 }
-retransmissions() {
-    python3 -c "import json,sys; end = json.load(open(sys.argv[1]))['end']; print(f\"{end['sum_received']['bits_per_second'] / 1e6:.0f} Mbit/s, {end['sum_sent']['retransmits']} retransmissions\")" "$1"
-}
-live() { # FIELD RATE
-    stream "$work/still.json" $((seconds * 4)) "$2"
-    wait "$flow"
-    stream "$work/changed.json" $((seconds * 4 + 1)) "$2"
+# One stream of RATE through four weights: those of the list, or 1:1 again and again, which takes as many programs but changes nothing.
+# Prints its retransmissions; shares go to a file.
+through() { # FIELD RATE changed|same
+    stream "$work/stream.json" $((seconds * 4 + 1)) "$2"
     for pair in "3 1" "1 1" "1 4" "100 7"; do
+        [ "$3" = changed ] || pair="1 1"
         read -r a b <<<"$pair"
         set_weights "$a" "$b"
         sleep "$seconds"
         share "$1" | awk -v a="$a" -v b="$b" -v what="$1" \
-            '{ wanted = a / (a + b); printf "  %3d:%-2d  %s of l0 %.4f, wanted %.4f, off by %.2f %%\n", a, b, what, $1, wanted, 100 * ($1 - wanted) }'
+            '{ wanted = a / (a + b); printf "  %3d:%-2d  %s of l0 %.4f, wanted %.4f, off by %.2f %%\n", a, b, what, $1, wanted, 100 * ($1 - wanted) }' >>"$work/shares.$3"
     done
     wait "$flow"
-    echo "  weights changed: $(retransmissions "$work/changed.json"); left alone: $(retransmissions "$work/still.json")"
+    python3 -c "import json,sys; print(json.load(open(sys.argv[1]))['end']['sum_sent']['retransmits'])" "$work/stream.json" >>"$work/retransmissions.$3"
+}
+live() { # FIELD RATE
+    rm -f "$work"/shares.* "$work"/retransmissions.*
+    for _ in $(seq "$runs"); do
+        for what in changed same; do through "$1" "$2" "$what"; done
+    done
+    tail -n 4 "$work/shares.changed"
+    for what in changed same; do
+        sort -n "$work/retransmissions.$what" | awk -v what="$what" \
+            '{ all[NR] = $1; text = text " " $1 } END { printf "  retransmissions, weights %-8s median %g of%s\n", what ":", (all[int((NR + 1) / 2)] + all[int(NR / 2) + 1]) / 2, text }'
+    done
 }
 
 for part in ${PARTS:-bytes packets change cost speed auto}; do
