@@ -5,7 +5,10 @@
 #   change   time from `pleach weights` until the device counters show the new shares
 #   cost     nanoseconds a packet in the BPF program, by the kernel's own account
 #   speed    Gbit/s of one TCP flow; of the bare link beside it
-#   auto     goodput with automatic weights and with equal ones while background changes every 20 s (R-NAT-10); 2 × 10 Mbit/s
+#   outage   time until a link that has lost its carrier, is switched off or vanishes is left out, and until it is taken in again
+#   auto     goodput with automatic weights and with equal ones while background changes every 20 s (R-NAT-10); 2 × 10 Mbit/s.
+#            SEED=n: eight random backgrounds of random length instead; CC=reno: that congestion control
+#   BACKEND=clsact|nft: that back end
 set -euo pipefail
 bin=${PLEACH_BIN:-$(dirname "$0")/../target/release/pleach}
 seconds=${SECONDS_EACH:-4}
@@ -32,7 +35,8 @@ ip netns add "$peer"
 ip -n "$host" link set lo up
 ip -n "$peer" link set lo up
 for n in 0 1; do
-    ip link add "l$n" netns "$host" type veth peer name "r$n" netns "$peer"
+    # Both ends by one index: the kernel takes its time to tell of the carrier of a real device, whose index is no other's.
+    ip link add "l$n" index "5$n" netns "$host" type veth peer name "r$n" index "5$n" netns "$peer"
     ip -n "$host" address add "10.1$n.0.1/24" dev "l$n"
     ip -n "$peer" address add "10.1$n.0.2/24" dev "r$n"
     ip -n "$host" link set "l$n" up
@@ -46,7 +50,7 @@ for n in 0 1; do in_peer sh -c "echo 1 >/sys/class/net/r$n/queues/rx-0/rps_cpus"
 
 # start 'TOML of [equalizer]' [TOML of each link]
 start() {
-    printf 'mode = "equalize"\n[equalizer]\ndestinations = ["10.20.0.0/16"]\ncontrol = "%s/e.sock"\n%b\n' "$work" "$1" >"$work/e.toml"
+    printf 'mode = "equalize"\n[equalizer]\ndestinations = ["10.20.0.0/16"]\ncontrol = "%s/e.sock"\nbackend = "%s"\n%b\n' "$work" "${BACKEND:-auto}" "$1" >"$work/e.toml"
     for n in 0 1; do
         printf '[[link]]\nname = "l%s"\ndevice = "l%s"\nnext_hop = "10.1%s.0.2"\n%b\n' "$n" "$n" "$n" "${2:-}" >>"$work/e.toml"
     done
@@ -114,7 +118,7 @@ live() { # FIELD RATE
     done
 }
 
-for part in ${PARTS:-bytes packets change cost speed auto}; do
+for part in ${PARTS:-bytes packets change cost speed outage auto}; do
     echo "$part"
     case $part in
     bytes)
@@ -148,11 +152,16 @@ for part in ${PARTS:-bytes packets change cost speed auto}; do
         done
         stop
         ;;
+    outage)
+        start 'weights = "fixed"'
+        in_host python3 "$(dirname "$0")/equalize.py" outage "$work/e.sock" "$host" "$peer"
+        stop
+        ;;
     auto)
         for n in 0 1; do in_host tc qdisc add dev "l$n" root tbf rate 10mbit burst 16kb latency 50ms; done
         for weights in auto fixed; do
             start "weights = \"$weights\"" 'rate = "10Mbit"'
-            in_host python3 "$(dirname "$0")/equalize.py" background "$peer" "$weights" "${STEP_SECONDS:-20}"
+            in_host python3 "$(dirname "$0")/equalize.py" background "$peer" "$weights" "${STEP_SECONDS:-20}" "${SEED:-}" "${CC:-cubic}"
             stop
         done
         for n in 0 1; do in_host tc qdisc del dev "l$n" root; done

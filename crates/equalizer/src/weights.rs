@@ -387,7 +387,7 @@ mod tests {
         for _ in 0..4 {
             control.handle_counters(now, &counters.map(Some));
             now = control.poll_timeout();
-            counters[1].total += Bytes::new(200_000);
+            counters[1].total += Bytes::new(50_000);
         }
         let (weights, why) = changed(&mut control).expect("background");
         assert_eq!((weights, why), (vec![10_000, 2_000], Why::Background));

@@ -2,7 +2,7 @@
 //!
 //! The background changes every 20 s from 10 to 110 s; how much it is stands in a plot only. Here (A-NAT-6): link 0 and link 1
 //! carry 2 and 8, 8 and 2, 5 and 5, 0 and 9, 9 and 0 Mbit/s of UDP. The paper's interval and filter are not told either;
-//! those here are the program's (200 ms, see `crates/equalizer/src/auto.rs`).
+//! those here are the program's (`crates/equalizer/src/auto.rs`, `background.rs`).
 //!
 //! "Ideal" is what TCP can carry of what the background leaves.
 
@@ -44,7 +44,7 @@ impl Weights {
 
     const fn keys(self) -> &'static str {
         match self {
-            Self::Auto => "spread = \"packet\"\nweights = \"auto\"\ninterval = \"200ms\"",
+            Self::Auto => "spread = \"packet\"\nweights = \"auto\"",
             Self::Equal => "spread = \"packet\"",
         }
     }
