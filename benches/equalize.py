@@ -270,5 +270,83 @@ def outage(control, host, peer):
         print(f"  {name:8}: left out {shown(lost)}; taken in again {shown(returned)}")
 
 
+def wire(*delays_ms):
+    """In a namespace between: frames from `mN` leave by `nN` after the delay of that link, and the other way after 10 ms."""
+    import collections
+    import select
+
+    def open_device(name):
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        sock.bind((name, 0))
+        sock.setblocking(False)
+        return sock
+
+    for name in [f"{side}{n}" for side in "mn" for n in range(len(delays_ms))]:
+        no_checksums(name)
+    ways = []
+    for number, delay in enumerate(delays_ms):
+        near, far = open_device(f"m{number}"), open_device(f"n{number}")
+        ways += [(near, far, float(delay) / 1e3, collections.deque()), (far, near, 0.01, collections.deque())]
+    print("ready", flush=True)
+    while True:
+        now = time.monotonic()
+        due = [held[0][0] for *_, held in ways if held]
+        readable, _, _ = select.select([way[0] for way in ways], [], [], max(0, min(due) - now) if due else None)
+        now = time.monotonic()
+        for source, target, delay, held in ways:
+            while source in readable:
+                try:
+                    frame, address = source.recvfrom(65536)
+                except BlockingIOError:
+                    break
+                if address[2] != socket.PACKET_OUTGOING:
+                    held.append((now + delay, frame))
+            while held and held[0][0] <= now:
+                try:
+                    target.send(held.popleft()[1])
+                except OSError:
+                    pass  # its queue is full: lost
+
+
+def no_checksums(name):
+    """Has the kernel compute checksums before `name`, not leave them to a device: frames are forwarded by a program."""
+    import ctypes
+    import fcntl
+    import struct
+
+    ETHTOOL_STXCSUM, SIOCETHTOOL = 0x17, 0x8946
+    command = bytearray(struct.pack("II", ETHTOOL_STXCSUM, 0))
+    data = (ctypes.c_char * 8).from_buffer(command)
+    request = struct.pack("16sP16x", name.encode(), ctypes.addressof(data))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, SIOCETHTOOL, request)
+
+
+def flow(peer, label, seconds, congestion="cubic"):
+    """Goodput of one TCP stream in its first 5 seconds and after."""
+    receiver = subprocess.Popen(["ip", "netns", "exec", peer, sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True)
+    receiver.stdout.readline()
+    points = []
+    reader = threading.Thread(target=lambda: points.extend(tuple(map(float, line.split())) for line in receiver.stdout), daemon=True)
+    reader.start()
+    stream = socket.socket()
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+    stream.connect(("10.20.0.1", 7000))
+    begin, end = time.monotonic(), time.monotonic() + float(seconds)
+    stream.settimeout(1)
+    while time.monotonic() < end:
+        try:
+            stream.send(bytes(1 << 16))
+        except TimeoutError:
+            pass
+    receiver.terminate()
+    stream.close()
+    ideal = 20 * 1448 / 1514
+    total = lambda at: max([bytes for when, bytes in points if when <= at], default=0)
+    rate = lambda a, b: (total(begin + b) - total(begin + a)) * 8 / 1e6 / (b - a)
+    early, late = rate(2, 5), rate(5, float(seconds))
+    print(f"  {label:8} {congestion}: 2 to 5 s {early:5.2f} Mbit/s ({early / ideal:.2f} of the ideal), then {late:5.2f} ({late / ideal:.2f})")
+
+
 if __name__ == "__main__":
-    {"change": change, "cost": cost, "background": background, "outage": outage}[sys.argv[1]](*sys.argv[2:])
+    {"change": change, "cost": cost, "background": background, "outage": outage, "wire": wire, "no_checksums": no_checksums, "flow": flow}[sys.argv[1]](*sys.argv[2:])

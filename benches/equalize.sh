@@ -8,6 +8,7 @@
 #   outage   time until a link that has lost its carrier, is switched off or vanishes is left out, and until it is taken in again
 #   auto     goodput with automatic weights and with equal ones while background changes every 20 s (R-NAT-10); 2 × 10 Mbit/s.
 #            SEED=n: eight random backgrounds of random length instead; CC=reno: that congestion control
+#   delays   goodput of one TCP flow over 10 and 90 ms, 10 Mbit/s each, by what keeps its link
 #   BACKEND=clsact|nft: that back end
 set -euo pipefail
 bin=${PLEACH_BIN:-$(dirname "$0")/../target/release/pleach}
@@ -24,6 +25,7 @@ cleanup() {
     [ -z "${stats_before:-}" ] || sysctl -qw kernel.bpf_stats_enabled="$stats_before"
     ip netns del "$host" 2>/dev/null || true
     ip netns del "$peer" 2>/dev/null || true
+    [ -z "${wire:-}" ] || ip netns del "$wire" 2>/dev/null || true
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -118,7 +120,7 @@ live() { # FIELD RATE
     done
 }
 
-for part in ${PARTS:-bytes packets change cost speed outage auto}; do
+for part in ${PARTS:-bytes packets change cost speed outage auto delays}; do
     echo "$part"
     case $part in
     bytes)
@@ -156,6 +158,34 @@ for part in ${PARTS:-bytes packets change cost speed outage auto}; do
         start 'weights = "fixed"'
         in_host python3 "$(dirname "$0")/equalize.py" outage "$work/e.sock" "$host" "$peer"
         stop
+        ;;
+    delays)
+        # A namespace between the two, in which a program holds frames back.
+        wire=ple-w-$$
+        ip netns add "$wire"
+        for n in 0 1; do
+            ip -n "$host" link delete "l$n"
+            ip link add "l$n" netns "$host" type veth peer name "m$n" netns "$wire"
+            ip link add "n$n" netns "$wire" type veth peer name "r$n" netns "$peer"
+            ip -n "$host" address add "10.1$n.0.1/24" dev "l$n"
+            ip -n "$peer" address add "10.1$n.0.2/24" dev "r$n"
+            for end in "$host l$n" "$wire m$n" "$wire n$n" "$peer r$n"; do
+                read -r space device <<<"$end"
+                ip netns exec "$space" sysctl -qw "net.ipv6.conf.$device.disable_ipv6=1"
+                ip -n "$space" link set "$device" up
+                ip netns exec "$space" python3 "$(dirname "$0")/equalize.py" no_checksums "$device"
+            done
+            in_peer sysctl -qw "net.ipv4.conf.r$n.rp_filter=0"
+            in_host tc qdisc add dev "l$n" root tbf rate 10mbit burst 16kb latency 60ms
+        done
+        ip netns exec "$wire" python3 "$(dirname "$0")/equalize.py" wire 10 90 >"$work/wire" &
+        pids+=("$!")
+        for _ in $(seq 100); do grep -q ready "$work/wire" && break; sleep 0.05; done
+        for spread in packet 80ms flow; do
+            start "weights = \"fixed\"\ninterleave = true\nspread = \"$spread\""
+            in_host python3 "$(dirname "$0")/equalize.py" flow "$peer" "$spread" 20 "${CC:-cubic}"
+            stop
+        done
         ;;
     auto)
         for n in 0 1; do in_host tc qdisc add dev "l$n" root tbf rate 10mbit burst 16kb latency 50ms; done

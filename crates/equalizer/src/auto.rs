@@ -449,8 +449,8 @@ mod tests {
         for turn in 0..10 {
             lines.now += interval;
             // Counted as ours in one interval and sent in the next.
-            lines.counters[0].own += Bytes::new(if turn % 2 == 0 { 200_000 } else { 0 });
-            lines.counters[0].total += Bytes::new(if turn % 2 == 0 { 0 } else { 200_000 });
+            lines.counters[0].own += Bytes::new(if turn % 2 == 0 { 60_000 } else { 0 });
+            lines.counters[0].total += Bytes::new(if turn % 2 == 0 { 0 } else { 60_000 });
             lines
                 .auto
                 .handle_counters(lines.now, &lines.counters.map(Some));

@@ -210,7 +210,8 @@ impl Daemon {
             let found = snapshots
                 .iter()
                 .find(|snapshot| snapshot.name == link.device);
-            let usable = found.filter(|snapshot| snapshot.is_up && snapshot.has_carrier);
+            // Of carriers the snapshot knows what the kernel has told: up to a second late, of their return as well.
+            let usable = found.filter(|snapshot| snapshot.is_up);
             self.addresses[index] =
                 usable.map_or(Vec::new(), |snapshot| snapshot.addresses.clone());
             self.found[index] = usable.map(|snapshot| Hop {
