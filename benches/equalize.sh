@@ -96,7 +96,7 @@ stream() {
 # One stream of RATE through four weights: those of the list, or 1:1 again and again, which takes as many programs but changes nothing.
 # Prints its retransmissions; shares go to a file.
 through() { # FIELD RATE changed|same
-    stream "$work/stream.json" $((seconds * 4 + 1)) "$2"
+    stream "$work/stream.json" $((seconds * 4 + 4)) "$2"
     for pair in "3 1" "1 1" "1 4" "100 7"; do
         [ "$3" = changed ] || pair="1 1"
         read -r a b <<<"$pair"

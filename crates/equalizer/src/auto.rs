@@ -331,6 +331,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background::bitrate;
 
     /// Two links of 10 Mbit/s unless said otherwise, on which the equalizer sends all it can.
     struct Lines {
@@ -366,8 +367,7 @@ mod tests {
                 let flow = (left(0) / share(0)).min(left(1) / share(1));
                 self.now += INTERVAL;
                 for index in 0..2 {
-                    let bytes =
-                        |mbps: f64| Bytes::new((mbps * 1e6 / 8.0 * INTERVAL.as_secs_f64()) as u64);
+                    let bytes = |mbps: f64| bitrate(mbps * 1e6).bytes_in(INTERVAL);
                     let own = bytes(flow * share(index));
                     self.counters[index].own += own;
                     self.counters[index].total += own + bytes(self.background[index] as f64);

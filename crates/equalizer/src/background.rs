@@ -94,12 +94,13 @@ impl Run {
     }
 }
 
+/// Bits a second, none if negative.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "casts saturate"
 )]
-fn bitrate(bps: f64) -> Bitrate {
+pub(crate) fn bitrate(bps: f64) -> Bitrate {
     Bitrate::from_bps(bps.max(0.0) as u64)
 }
 
