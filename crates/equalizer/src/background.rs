@@ -105,13 +105,13 @@ pub(crate) fn bitrate(bps: f64) -> Bitrate {
 }
 
 /// What is no change: part of the link's rate.
-const SLACK: f64 = 0.05;
+pub const SLACK: f64 = 0.05;
 
 /// What is one: as much as the link carries in this time. A line's queue holds more.
-const ENOUGH: Duration = Duration::from_millis(20);
+pub const ENOUGH: Duration = Duration::from_millis(20);
 
 /// Time constant of the filter: 0.3 of a reading each 200 ms.
-const MEMORY: Duration = Duration::from_millis(560);
+pub const MEMORY: Duration = Duration::from_millis(560);
 
 #[cfg(test)]
 mod tests {
