@@ -106,29 +106,50 @@ def cost(pid, seconds):
     print(f"  {nanos / packets:.0f} ns a packet in {runs / packets:.2f} runs, {packets / float(seconds) / 1e3:.0f} thousand packets a second")
 
 
-def background(peer, label, step):
-    """One TCP stream beside UDP background of changing rates; goodput of each step, and how near to what is free."""
-    step = float(step)
-    rates = [(0, 0), (2, 8), (8, 2), (5, 5), (0, 9), (9, 0)]
-    sink = (
-        "import socket,time,sys\n"
-        "s=socket.create_server(('10.20.0.1',7000))\nprint('ready',flush=True)\nc,_=s.accept()\ntotal=0;begin=time.monotonic();mark=begin\n"
-        "c.settimeout(1)\n"
-        "while True:\n"
-        "  try: d=c.recv(1<<16)\n"
-        "  except TimeoutError: d=b'x'*0 or None\n"
-        "  if d==b'': break\n"
-        "  total+=len(d or b'')\n"
-        "  now=time.monotonic()\n"
-        "  if now-mark>=0.1:\n"
-        "    print(now,total,flush=True); mark=now\n"
-    )
-    receiver = subprocess.Popen(["ip", "netns", "exec", peer, sys.executable, "-c", sink], stdout=subprocess.PIPE, text=True)
+SINK = """
+import socket, time
+s = socket.create_server(("10.20.0.1", 7000))
+print("ready", flush=True)
+c, _ = s.accept()
+c.settimeout(1)
+total, mark = 0, time.monotonic()
+while True:
+    try:
+        data = c.recv(1 << 16)
+    except TimeoutError:
+        continue
+    if not data:
+        break
+    total += len(data)
+    now = time.monotonic()
+    if now - mark >= 0.05:
+        print(now, total, flush=True)
+        mark = now
+"""
+
+
+def patterns(step, seed):
+    """Seconds and Mbit/s of background on each link: R-NAT-10's, or random ones of random length."""
+    fixed = [(0, 0), (2, 8), (8, 2), (5, 5), (0, 9), (9, 0)]
+    if not seed:
+        return [(step, pair) for pair in fixed]
+    import random
+
+    dice = random.Random(int(seed))
+    level = lambda: dice.randrange(0, 19) / 2
+    return [(step, (0, 0))] + [(dice.uniform(step / 4, step), (level(), level())) for _ in range(8)]
+
+
+def background(peer, label, step, seed="", congestion="cubic"):
+    """One TCP stream beside UDP background of changing rates: goodput of each phase, how near to what is free, and when it is there."""
+    receiver = subprocess.Popen(["ip", "netns", "exec", peer, sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True)
     receiver.stdout.readline()
     points = []
     reader = threading.Thread(target=lambda: points.extend(tuple(map(float, line.split())) for line in receiver.stdout), daemon=True)
     reader.start()
-    stream = socket.create_connection(("10.20.0.1", 7000))
+    stream = socket.socket()
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+    stream.connect(("10.20.0.1", 7000))
     stop = threading.Event()
 
     def pour():
@@ -158,31 +179,174 @@ def background(peer, label, step):
 
     for link in (0, 1):
         threading.Thread(target=others, args=(link,), daemon=True).start()
-    steps = []
-    for pair in rates:
+    phases = []
+    for seconds, pair in patterns(float(step), seed):
         speed[:] = pair
         begin = time.monotonic()
-        time.sleep(step)
-        steps.append((pair, begin, time.monotonic()))
+        time.sleep(seconds)
+        phases.append((pair, begin, time.monotonic()))
     stop.set()
     time.sleep(0.3)
     stream.close()
     receiver.terminate()
-    total = free_total = 0.0
-    for pair, begin, end in steps:
-        inside = [point for point in points if begin <= point[0] <= end]
-        mbps = (inside[-1][1] - inside[0][1]) * 8 / 1e6 / (inside[-1][0] - inside[0][0])
+
+    def received(at):
+        """Bytes until then, between two points on a straight line."""
+        before = [point for point in points if point[0] <= at] or [(at, 0.0)]
+        after = [point for point in points if point[0] > at] or [before[-1]]
+        (t0, b0), (t1, b1) = before[-1], after[0]
+        return b0 + (b1 - b0) * (at - t0) / (t1 - t0) if t1 > t0 else b0
+
+    def mbps(begin, end):
+        return (received(end) - received(begin)) * 8 / 1e6 / (end - begin)
+
+    shares, times = [], []
+    for pair, begin, end in phases:
         # Of 20 Mbit/s on the wire, a TCP segment of 1448 of 1514 bytes is payload.
         free = (20 - sum(pair)) * 1448 / 1514
-        ideal = free
-        tail = [point for point in points if begin + 1 <= point[0] <= end]
-        late = (tail[-1][1] - tail[0][1]) * 8 / 1e6 / (tail[-1][0] - tail[0][0])
-        print(f"  {label:5} background {pair[0]}+{pair[1]} Mbit/s: {mbps:5.2f} of {ideal:5.2f} Mbit/s ({mbps / ideal:.2f}); from the second second on {late / ideal:.2f}")
+        share = mbps(begin, end) / free
+        steps = range(int((end - begin - 0.5) / 0.05))
+        there = next((step * 0.05 for step in steps if mbps(begin + step * 0.05, begin + step * 0.05 + 0.5) >= 0.9 * free), None)
+        shown = "never" if there is None else f"after {there:.2f} s"
+        print(f"  {label:5} {end - begin:4.1f} s of background {pair[0]}+{pair[1]} Mbit/s: {share:.3f} of the {free:5.2f} Mbit/s that are free; nine tenths for half a second {shown}")
         if sum(pair):
-            total += mbps
-            free_total += ideal
-    print(f"  {label:5} with background: {total / free_total:.2f} of what is free")
+            shares.append(share)
+            times.append(end - begin if there is None else there)
+    print(f"  {label:5} {congestion}: least phase {min(shares):.3f}, mean {statistics.mean(shares):.3f}; recovery median {statistics.median(times):.2f} s, longest {max(times):.2f} s")
+
+
+def outage(control, host, peer):
+    """From the loss of a link until the equalizer leaves it out, and from its return until it takes it in."""
+    import json
+
+    def state():
+        conn = socket.socket(socket.AF_UNIX)
+        conn.connect(control)
+        conn.sendall(b'{"command": "status"}\n')
+        text = b""
+        while not text.endswith(b"\n"):
+            part = conn.recv(65536)
+            if not part:
+                break
+            text += part
+        conn.close()
+        # The answer is {"ok": …} or the status itself, in either case with the links in their order.
+        found = re.findall(rb'"state":"(\w+)"', text)
+        return found[1].decode()
+
+    def until(wanted, begin):
+        while time.monotonic() < begin + 10:
+            if state() == wanted:
+                return time.monotonic() - begin
+        sys.exit(f"link l1 never was {wanted}")
+
+    def ip(namespace, *words):
+        subprocess.run(["ip", "-n", namespace, *words], check=True)
+
+    def create():
+        ip(host, "link", "add", "l1", "index", "51", "type", "veth", "peer", "name", "r1", "index", "51", "netns", peer)
+        ip(host, "address", "add", "10.11.0.1/24", "dev", "l1")
+        ip(peer, "address", "add", "10.11.0.2/24", "dev", "r1")
+        ip(peer, "link", "set", "r1", "up")
+
+    ways = {
+        "carrier": (lambda: ip(peer, "link", "set", "r1", "down"), lambda: None, lambda: ip(peer, "link", "set", "r1", "up")),
+        "down": (lambda: ip(host, "link", "set", "l1", "down"), lambda: None, lambda: ip(host, "link", "set", "l1", "up")),
+        "vanishes": (lambda: ip(host, "link", "delete", "l1"), create, lambda: ip(host, "link", "set", "l1", "up")),
+    }
+    for name, (lose, between, back) in ways.items():
+        lost, returned = [], []
+        for turn in range(10):
+            begin = time.monotonic()
+            lose()
+            lost.append(until("down", begin))
+            time.sleep(0.1 + 0.05 * turn)
+            between()
+            begin = time.monotonic()
+            back()
+            returned.append(until("up", begin))
+            time.sleep(0.1 + 0.05 * turn)
+        shown = lambda times: f"median {statistics.median(times) * 1e3:.0f} ms, longest {max(times) * 1e3:.0f} ms"
+        print(f"  {name:8}: left out {shown(lost)}; taken in again {shown(returned)}")
+
+
+def wire(*delays_ms):
+    """In a namespace between: frames from `mN` leave by `nN` after the delay of that link, and the other way after 10 ms."""
+    import collections
+    import select
+
+    def open_device(name):
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        sock.bind((name, 0))
+        sock.setblocking(False)
+        return sock
+
+    for name in [f"{side}{n}" for side in "mn" for n in range(len(delays_ms))]:
+        no_checksums(name)
+    ways = []
+    for number, delay in enumerate(delays_ms):
+        near, far = open_device(f"m{number}"), open_device(f"n{number}")
+        ways += [(near, far, float(delay) / 1e3, collections.deque()), (far, near, 0.01, collections.deque())]
+    print("ready", flush=True)
+    while True:
+        now = time.monotonic()
+        due = [held[0][0] for *_, held in ways if held]
+        readable, _, _ = select.select([way[0] for way in ways], [], [], max(0, min(due) - now) if due else None)
+        now = time.monotonic()
+        for source, target, delay, held in ways:
+            while source in readable:
+                try:
+                    frame, address = source.recvfrom(65536)
+                except BlockingIOError:
+                    break
+                if address[2] != socket.PACKET_OUTGOING:
+                    held.append((now + delay, frame))
+            while held and held[0][0] <= now:
+                try:
+                    target.send(held.popleft()[1])
+                except OSError:
+                    pass  # its queue is full: lost
+
+
+def no_checksums(name):
+    """Has the kernel compute checksums before `name`, not leave them to a device: frames are forwarded by a program."""
+    import ctypes
+    import fcntl
+    import struct
+
+    ETHTOOL_STXCSUM, SIOCETHTOOL = 0x17, 0x8946
+    command = bytearray(struct.pack("II", ETHTOOL_STXCSUM, 0))
+    data = (ctypes.c_char * 8).from_buffer(command)
+    request = struct.pack("16sP16x", name.encode(), ctypes.addressof(data))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, SIOCETHTOOL, request)
+
+
+def flow(peer, label, seconds, congestion="cubic"):
+    """Goodput of one TCP stream in its first 5 seconds and after."""
+    receiver = subprocess.Popen(["ip", "netns", "exec", peer, sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True)
+    receiver.stdout.readline()
+    points = []
+    reader = threading.Thread(target=lambda: points.extend(tuple(map(float, line.split())) for line in receiver.stdout), daemon=True)
+    reader.start()
+    stream = socket.socket()
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+    stream.connect(("10.20.0.1", 7000))
+    begin, end = time.monotonic(), time.monotonic() + float(seconds)
+    stream.settimeout(1)
+    while time.monotonic() < end:
+        try:
+            stream.send(bytes(1 << 16))
+        except TimeoutError:
+            pass
+    receiver.terminate()
+    stream.close()
+    ideal = 20 * 1448 / 1514
+    total = lambda at: max([bytes for when, bytes in points if when <= at], default=0)
+    rate = lambda a, b: (total(begin + b) - total(begin + a)) * 8 / 1e6 / (b - a)
+    early, late = rate(2, 5), rate(5, float(seconds))
+    print(f"  {label:8} {congestion}: 2 to 5 s {early:5.2f} Mbit/s ({early / ideal:.2f} of the ideal), then {late:5.2f} ({late / ideal:.2f})")
 
 
 if __name__ == "__main__":
-    {"change": change, "cost": cost, "background": background}[sys.argv[1]](*sys.argv[2:])
+    {"change": change, "cost": cost, "background": background, "outage": outage, "wire": wire, "no_checksums": no_checksums, "flow": flow}[sys.argv[1]](*sys.argv[2:])

@@ -5,10 +5,15 @@
 #   change   time from `pleach weights` until the device counters show the new shares
 #   cost     nanoseconds a packet in the BPF program, by the kernel's own account
 #   speed    Gbit/s of one TCP flow; of the bare link beside it
-#   auto     goodput with automatic weights and with equal ones while background changes every 20 s (R-NAT-10); 2 × 10 Mbit/s
+#   outage   time until a link that has lost its carrier, is switched off or vanishes is left out, and until it is taken in again
+#   auto     goodput with automatic weights and with equal ones while background changes every 20 s (R-NAT-10); 2 × 10 Mbit/s.
+#            SEED=n: eight random backgrounds of random length instead; CC=reno: that congestion control
+#   delays   goodput of one TCP flow over 10 and 90 ms, 10 Mbit/s each, by what keeps its link
+#   BACKEND=clsact|nft: that back end
 set -euo pipefail
 bin=${PLEACH_BIN:-$(dirname "$0")/../target/release/pleach}
 seconds=${SECONDS_EACH:-4}
+runs=${RUNS:-5}
 work=$(mktemp -d)
 host=ple-h-$$
 peer=ple-p-$$
@@ -20,6 +25,7 @@ cleanup() {
     [ -z "${stats_before:-}" ] || sysctl -qw kernel.bpf_stats_enabled="$stats_before"
     ip netns del "$host" 2>/dev/null || true
     ip netns del "$peer" 2>/dev/null || true
+    [ -z "${wire:-}" ] || ip netns del "$wire" 2>/dev/null || true
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -31,7 +37,8 @@ ip netns add "$peer"
 ip -n "$host" link set lo up
 ip -n "$peer" link set lo up
 for n in 0 1; do
-    ip link add "l$n" netns "$host" type veth peer name "r$n" netns "$peer"
+    # Both ends by one index: the kernel takes its time to tell of the carrier of a real device, whose index is no other's.
+    ip link add "l$n" index "5$n" netns "$host" type veth peer name "r$n" index "5$n" netns "$peer"
     ip -n "$host" address add "10.1$n.0.1/24" dev "l$n"
     ip -n "$peer" address add "10.1$n.0.2/24" dev "r$n"
     ip -n "$host" link set "l$n" up
@@ -39,10 +46,13 @@ for n in 0 1; do
 done
 ip -n "$peer" address add 10.20.0.1/32 dev lo
 in_peer sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.r0.rp_filter=0 net.ipv4.conf.r1.rp_filter=0
+# A veth hands a packet to the processor it was sent on, and TCP sends on several by turns: without this the test world itself
+# puts packets out of order. Now one processor takes in all, in the order they were sent in.
+for n in 0 1; do in_peer sh -c "echo 1 >/sys/class/net/r$n/queues/rx-0/rps_cpus"; done
 
 # start 'TOML of [equalizer]' [TOML of each link]
 start() {
-    printf 'mode = "equalize"\n[equalizer]\ndestinations = ["10.20.0.0/16"]\ncontrol = "%s/e.sock"\n%b\n' "$work" "$1" >"$work/e.toml"
+    printf 'mode = "equalize"\n[equalizer]\ndestinations = ["10.20.0.0/16"]\ncontrol = "%s/e.sock"\nbackend = "%s"\n%b\n' "$work" "${BACKEND:-auto}" "$1" >"$work/e.toml"
     for n in 0 1; do
         printf '[[link]]\nname = "l%s"\ndevice = "l%s"\nnext_hop = "10.1%s.0.2"\n%b\n' "$n" "$n" "$n" "${2:-}" >>"$work/e.toml"
     done
@@ -83,25 +93,34 @@ stream() {
     ip netns exec "$host" iperf3 -c 10.20.0.1 -t "$2" -b "$3" -J >"$1" &
     flow=$!
 }
-retransmissions() {
-    python3 -c "import json,sys; end = json.load(open(sys.argv[1]))['end']; print(f\"{end['sum_received']['bits_per_second'] / 1e6:.0f} Mbit/s, {end['sum_sent']['retransmits']} retransmissions\")" "$1"
-}
-live() { # FIELD RATE
-    stream "$work/still.json" $((seconds * 4)) "$2"
-    wait "$flow"
-    stream "$work/changed.json" $((seconds * 4 + 1)) "$2"
+# One stream of RATE through four weights: those of the list, or 1:1 again and again, which takes as many programs but changes nothing.
+# Prints its retransmissions; shares go to a file.
+through() { # FIELD RATE changed|same
+    stream "$work/stream.json" $((seconds * 4 + 4)) "$2"
     for pair in "3 1" "1 1" "1 4" "100 7"; do
+        [ "$3" = changed ] || pair="1 1"
         read -r a b <<<"$pair"
         set_weights "$a" "$b"
         sleep "$seconds"
         share "$1" | awk -v a="$a" -v b="$b" -v what="$1" \
-            '{ wanted = a / (a + b); printf "  %3d:%-2d  %s of l0 %.4f, wanted %.4f, off by %.2f %%\n", a, b, what, $1, wanted, 100 * ($1 - wanted) }'
+            '{ wanted = a / (a + b); printf "  %3d:%-2d  %s of l0 %.4f, wanted %.4f, off by %.2f %%\n", a, b, what, $1, wanted, 100 * ($1 - wanted) }' >>"$work/shares.$3"
     done
     wait "$flow"
-    echo "  weights changed: $(retransmissions "$work/changed.json"); left alone: $(retransmissions "$work/still.json")"
+    python3 -c "import json,sys; print(json.load(open(sys.argv[1]))['end']['sum_sent']['retransmits'])" "$work/stream.json" >>"$work/retransmissions.$3"
+}
+live() { # FIELD RATE
+    rm -f "$work"/shares.* "$work"/retransmissions.*
+    for _ in $(seq "$runs"); do
+        for what in changed same; do through "$1" "$2" "$what"; done
+    done
+    tail -n 4 "$work/shares.changed"
+    for what in changed same; do
+        sort -n "$work/retransmissions.$what" | awk -v what="$what" \
+            '{ all[NR] = $1; text = text " " $1 } END { printf "  retransmissions, weights %-8s median %g of%s\n", what ":", (all[int((NR + 1) / 2)] + all[int(NR / 2) + 1]) / 2, text }'
+    done
 }
 
-for part in ${PARTS:-bytes packets change cost speed auto}; do
+for part in ${PARTS:-bytes packets change cost speed outage auto delays}; do
     echo "$part"
     case $part in
     bytes)
@@ -135,11 +154,44 @@ for part in ${PARTS:-bytes packets change cost speed auto}; do
         done
         stop
         ;;
+    outage)
+        start 'weights = "fixed"'
+        in_host python3 "$(dirname "$0")/equalize.py" outage "$work/e.sock" "$host" "$peer"
+        stop
+        ;;
+    delays)
+        # A namespace between the two, in which a program holds frames back.
+        wire=ple-w-$$
+        ip netns add "$wire"
+        for n in 0 1; do
+            ip -n "$host" link delete "l$n"
+            ip link add "l$n" netns "$host" type veth peer name "m$n" netns "$wire"
+            ip link add "n$n" netns "$wire" type veth peer name "r$n" netns "$peer"
+            ip -n "$host" address add "10.1$n.0.1/24" dev "l$n"
+            ip -n "$peer" address add "10.1$n.0.2/24" dev "r$n"
+            for end in "$host l$n" "$wire m$n" "$wire n$n" "$peer r$n"; do
+                read -r space device <<<"$end"
+                ip netns exec "$space" sysctl -qw "net.ipv6.conf.$device.disable_ipv6=1"
+                ip -n "$space" link set "$device" up
+                ip netns exec "$space" python3 "$(dirname "$0")/equalize.py" no_checksums "$device"
+            done
+            in_peer sysctl -qw "net.ipv4.conf.r$n.rp_filter=0"
+            in_host tc qdisc add dev "l$n" root tbf rate 10mbit burst 16kb latency 60ms
+        done
+        ip netns exec "$wire" python3 "$(dirname "$0")/equalize.py" wire 10 90 >"$work/wire" &
+        pids+=("$!")
+        for _ in $(seq 100); do grep -q ready "$work/wire" && break; sleep 0.05; done
+        for spread in packet 80ms flow; do
+            start "weights = \"fixed\"\ninterleave = true\nspread = \"$spread\""
+            in_host python3 "$(dirname "$0")/equalize.py" flow "$peer" "$spread" 20 "${CC:-cubic}"
+            stop
+        done
+        ;;
     auto)
         for n in 0 1; do in_host tc qdisc add dev "l$n" root tbf rate 10mbit burst 16kb latency 50ms; done
         for weights in auto fixed; do
             start "weights = \"$weights\"" 'rate = "10Mbit"'
-            in_host python3 "$(dirname "$0")/equalize.py" background "$peer" "$weights" "${STEP_SECONDS:-20}"
+            in_host python3 "$(dirname "$0")/equalize.py" background "$peer" "$weights" "${STEP_SECONDS:-20}" "${SEED:-}" "${CC:-cubic}"
             stop
         done
         for n in 0 1; do in_host tc qdisc del dev "l$n" root; done

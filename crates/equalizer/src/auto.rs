@@ -1,16 +1,15 @@
 //! Auto-weighting: weights in proportion to what each link has left beside the traffic of others.
 //!
-//! Every [`AutoSettings::interval`] the caller hands in two counters of each link: bytes its device sent in all, and
-//! bytes the equalizer sent over it. Their difference is background; the rate of the link less the background is what is
+//! Every [`AutoSettings::interval`] the caller hands in counters of each link: bytes its device sent in all, bytes the
+//! equalizer gave it, and, where they are counted, bytes that others gave it. The rate of the link less the background is what is
 //! available, at least [`AutoSettings::floor`] of the rate so that a link is never forgotten. Weights are the available
 //! rates: bandwidth, as the paper's body has it, and not the bandwidth-delay product of its introduction.
 //!
-//! The background is smoothed, `B ← B + g (b − B)`. A change of more than [`AutoSettings::jump`] of the rate that shows
-//! in two intervals in a row is believed at once: weights are right at the third interval after a change, at the default
-//! 600 ms, where the filter alone takes three seconds to come within 1 %.
-//!
-//! A packet is counted as ours before it waits for its device and as the device's after. What is counted too early in
-//! one interval is made up for in the next, up to one interval's worth.
+//! Background is what others *give* a device, counted at the same place as our own: then neither a queue that grows or
+//! drains nor one that overflows makes it look like more or less than it is. Where only the device counts, it is what the
+//! device sent less our own; a packet is counted as ours before it waits for its device and as the device's after, and what is counted too
+//! early in one interval is made up for in the next, up to one interval's worth. How background is smoothed and a change
+//! found: [`Background`].
 //!
 //! The rate of a link is told (configuration, ethtool) or learned: see [`LearnedRate`]. Links whose rate is not known yet
 //! count as much as the mean of those that are known.
@@ -25,28 +24,22 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 
-use crate::MAX_LINKS;
+use crate::{MAX_LINKS, background::Background};
 
 /// How quickly weights follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AutoSettings {
     /// Between two readings of the counters.
     pub interval: Duration,
-    /// Weight of the newest reading in the filter, 0 to 1.
-    pub gain: f64,
     /// Least part of a link's rate that counts as available, 0 to 1.
     pub floor: f64,
-    /// A change of the background by more than this part of the rate, twice in a row, passes the filter by.
-    pub jump: f64,
 }
 
 impl Default for AutoSettings {
     fn default() -> Self {
         Self {
-            interval: Duration::from_millis(200),
-            gain: 0.3,
+            interval: INTERVAL,
             floor: 0.01,
-            jump: 0.1,
         }
     }
 }
@@ -56,8 +49,10 @@ impl Default for AutoSettings {
 pub struct Counters {
     /// By its device, whoever sent it.
     pub total: Bytes,
-    /// By the equalizer.
+    /// What the equalizer gave to the device.
     pub own: Bytes,
+    /// What all others gave to it; `None` if that is not counted.
+    pub others: Option<Bytes>,
 }
 
 /// What is known of a link.
@@ -79,20 +74,21 @@ pub struct AutoWeights {
     /// When the counters were read last.
     read_at: Option<Instant>,
     next_at: Instant,
-    intervals: u32,
+    /// When rates are learned from next, and how often they were.
+    learn_at: Instant,
+    lessons: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Link {
     told: Option<Bitrate>,
     learned: LearnedRate,
+    /// When the device's counter was last learned from, and what it was.
+    lesson: Option<(Instant, Bytes)>,
     last: Option<Counters>,
     /// Bytes of ours that the device has not sent yet.
     early_bytes: u64,
-    /// Bits per second; `None` before the first reading.
-    background: Option<f64>,
-    /// The last reading, and whether it was far above or below the filter.
-    far: Option<bool>,
+    background: Background,
 }
 
 impl AutoWeights {
@@ -108,7 +104,8 @@ impl AutoWeights {
             links: told.iter().take(MAX_LINKS).map(link).collect(),
             read_at: None,
             next_at: now,
-            intervals: 0,
+            learn_at: now,
+            lessons: 0,
         }
     }
 
@@ -137,23 +134,41 @@ impl AutoWeights {
             .read_at
             .map_or(Duration::ZERO, |read_at| now.since(read_at));
         self.read_at = Some(now);
-        self.intervals = self.intervals.wrapping_add(1);
-        let turn = (self.intervals / LEARN_TURN_INTERVALS) as usize % self.links.len().max(1);
+        if now >= self.learn_at {
+            self.learn_at = now + LEARN_INTERVAL;
+            self.learn(now, counters);
+        }
+        for (index, link) in self.links.iter_mut().enumerate() {
+            match counters.get(index).copied().flatten() {
+                Some(counters) => link.on_counters(counters, length),
+                None => link.forget(),
+            }
+        }
+    }
+
+    /// Learns rates from what the devices have sent since the last time.
+    fn learn(&mut self, now: Instant, counters: &[Option<Counters>]) {
+        self.lessons = self.lessons.wrapping_add(1);
+        let turn = (self.lessons / LEARN_TURN) as usize % self.links.len().max(1);
         let is_reached: Vec<bool> = self
             .links
             .iter()
             .map(|link| link.learned.is_reached)
             .collect();
-        for (index, link) in self.links.iter_mut().enumerate() {
-            let Some(counters) = counters.get(index).copied().flatten() else {
-                link.forget();
+        for ((index, link), counters) in self.links.iter_mut().enumerate().zip(counters) {
+            let Some(total) = counters.map(|counters| counters.total) else {
                 continue;
             };
             let demand = is_reached
                 .iter()
                 .enumerate()
                 .any(|(other, reached)| other != index && *reached);
-            link.on_counters(counters, length, &self.settings, index == turn, demand);
+            if let Some((since, before)) = link.lesson.replace((now, total))
+                && before <= total
+                && let Some(carried) = Bitrate::from_transfer(total - before, now.since(since))
+            {
+                link.learned.on_interval(carried, index == turn, demand);
+            }
         }
     }
 
@@ -186,16 +201,7 @@ impl AutoWeights {
 }
 
 impl Link {
-    /// `turn`: it may try more than it has proven. `demand`: another link carries all it can.
-    #[expect(clippy::cast_precision_loss, reason = "rates have 53 bits at most")]
-    fn on_counters(
-        &mut self,
-        counters: Counters,
-        length: Duration,
-        settings: &AutoSettings,
-        turn: bool,
-        demand: bool,
-    ) {
+    fn on_counters(&mut self, counters: Counters, length: Duration) {
         let Some(last) = self.last.replace(counters) else {
             return;
         };
@@ -204,41 +210,24 @@ impl Link {
             return;
         }
         let total = (counters.total - last.total).get();
-        let own = (counters.own - last.own)
-            .get()
-            .saturating_add(self.early_bytes);
-        let Some(rate) = Bitrate::from_transfer(Bytes::new(total), length) else {
-            return;
+        let others = match (counters.others, last.others) {
+            (Some(others), Some(before)) if others >= before => (others - before).get(),
+            (Some(_), _) => return,
+            (None, _) => {
+                let own = (counters.own - last.own).get();
+                let own = own.saturating_add(self.early_bytes);
+                let room = self
+                    .rate()
+                    .map_or(u64::MAX, |rate| rate.bytes_in(length).get());
+                self.early_bytes = own.saturating_sub(total).min(room);
+                total.saturating_sub(own)
+            }
         };
-        self.learned.on_interval(rate, turn, demand);
-        let Some(background) =
-            Bitrate::from_transfer(Bytes::new(total.saturating_sub(own)), length)
-        else {
-            return;
-        };
-        let room = self
-            .rate()
-            .map_or(u64::MAX, |rate| rate.bytes_in(length).get());
-        self.early_bytes = own.saturating_sub(total).min(room);
-        let sample = background.as_bps() as f64;
-        let scale = self.rate().map_or(sample, |rate| rate.as_bps() as f64);
-        self.on_background(sample, scale * settings.jump, settings.gain);
-    }
-
-    fn on_background(&mut self, sample: f64, jump: f64, gain: f64) {
-        let Some(background) = &mut self.background else {
-            self.background = Some(sample);
-            return;
-        };
-        let off = sample - *background;
-        let far = (off.abs() > jump).then_some(off > 0.0);
-        if far.is_some() && far == self.far {
-            *background = sample;
-            self.far = None;
-        } else {
-            *background += gain * off;
-            self.far = far;
-        }
+        // Of a link that nobody knows, what it carries now is all there is to measure changes by.
+        let carried = Bitrate::from_transfer(Bytes::new(total), length);
+        let rate = self.rate().or(carried).unwrap_or(Bitrate::ZERO);
+        self.background
+            .on_interval(Bytes::new(others), length, rate);
     }
 
     fn rate(&self) -> Option<Bitrate> {
@@ -246,7 +235,7 @@ impl Link {
     }
 
     fn load(&self, settings: &AutoSettings) -> Load {
-        let background = bitrate(self.background.unwrap_or(0.0));
+        let background = self.background.rate();
         let available = self.rate().map(|rate| {
             let least = rate.scale(part(settings.floor), PARTS);
             rate.saturating_sub(background).max(least)
@@ -322,15 +311,6 @@ fn part(fraction: f64) -> u64 {
     (fraction.clamp(0.0, 1.0) * PARTS as f64) as u64
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped; casts saturate"
-)]
-fn bitrate(bps: f64) -> Bitrate {
-    Bitrate::from_bps(bps.max(0.0) as u64)
-}
-
 const PARTS: u64 = 1_000_000;
 
 /// Below this nothing is learned: keep-alives say nothing of a link.
@@ -341,12 +321,17 @@ const LEARN_STEP: (u64, u64) = (105, 100);
 const REACHED: (u64, u64) = (95, 100);
 /// An estimate that is not borne out while another is falls by this in each interval: to half in 7 s.
 const LEARN_FALL: (u64, u64) = (98, 100);
-/// How many intervals a turn lasts: a second.
-const LEARN_TURN_INTERVALS: u32 = 5;
+/// Between two lessons: over shorter times a device sends in bursts.
+const LEARN_INTERVAL: Duration = Duration::from_millis(200);
+/// How many lessons a turn lasts: a second.
+const LEARN_TURN: u32 = 5;
+/// Between two readings of the counters unless somebody says otherwise.
+const INTERVAL: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background::bitrate;
 
     /// Two links of 10 Mbit/s unless said otherwise, on which the equalizer sends all it can.
     struct Lines {
@@ -380,10 +365,9 @@ mod tests {
                 let share = |index: usize| f64::from(weights[index]) / sum;
                 let left = |index: usize| (self.rates[index] - self.background[index]) as f64;
                 let flow = (left(0) / share(0)).min(left(1) / share(1));
-                self.now += Duration::from_millis(200);
+                self.now += INTERVAL;
                 for index in 0..2 {
-                    let bytes =
-                        |mbps: f64| bitrate(mbps * 1e6).bytes_in(Duration::from_millis(200));
+                    let bytes = |mbps: f64| bitrate(mbps * 1e6).bytes_in(INTERVAL);
                     let own = bytes(flow * share(index));
                     self.counters[index].own += own;
                     self.counters[index].total += own + bytes(self.background[index] as f64);
@@ -400,13 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_right_within_a_second_of_each_change_of_background() {
+    fn weights_are_right_four_intervals_after_each_change_of_background() {
         let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
         lines.run(10);
         // The paper's Fig. 7 has a picture only; these are our own steps.
         for background in [[2, 8], [8, 2], [5, 5], [0, 9], [9, 0]] {
             lines.background = background;
-            lines.run(3);
+            lines.run(4);
             let ideal = (10 - background[0]) as f64 / (10 - background[1]) as f64;
             assert!(
                 (lines.ratio() / ideal - 1.0).abs() < 0.02,
@@ -423,21 +407,31 @@ mod tests {
     }
 
     #[test]
-    fn one_odd_interval_moves_weights_little() {
+    fn what_a_full_queue_drops_of_ours_is_not_taken_for_room() {
         let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
-        lines.run(10);
-        lines.background = [9, 0];
-        lines.run(1);
-        lines.background = [0, 0];
-        lines.run(1);
-        assert!(lines.ratio() > 0.7, "{}", lines.ratio());
+        let bytes = |mbps: u64| Bitrate::from_mbps(mbps).bytes_in(INTERVAL);
+        for counters in &mut lines.counters {
+            counters.others = Some(Bytes::ZERO);
+        }
+        for _ in 0..10 {
+            lines.now += INTERVAL;
+            // 9 of others and 9 of ours are given to a link that carries 10.
+            lines.counters[0].own += bytes(9);
+            lines.counters[0].others = lines.counters[0].others.map(|others| others + bytes(9));
+            lines.counters[0].total += bytes(10);
+            lines
+                .auto
+                .handle_counters(lines.now, &lines.counters.map(Some));
+        }
+        let background = lines.auto.load(0).background.as_mbps();
+        assert!((background - 9.0).abs() < 0.01, "{background}");
     }
 
     #[test]
     fn a_full_link_keeps_the_floor() {
         let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
         lines.counters[0].total += Bytes::new(1_000_000);
-        lines.now += Duration::from_millis(200);
+        lines.now += INTERVAL;
         lines
             .auto
             .handle_counters(lines.now, &lines.counters.map(Some));
@@ -451,12 +445,12 @@ mod tests {
     #[test]
     fn what_waits_in_a_queue_is_no_background() {
         let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
-        let interval = Duration::from_millis(200);
+        let interval = INTERVAL;
         for turn in 0..10 {
             lines.now += interval;
             // Counted as ours in one interval and sent in the next.
-            lines.counters[0].own += Bytes::new(if turn % 2 == 0 { 200_000 } else { 0 });
-            lines.counters[0].total += Bytes::new(if turn % 2 == 0 { 0 } else { 200_000 });
+            lines.counters[0].own += Bytes::new(if turn % 2 == 0 { 60_000 } else { 0 });
+            lines.counters[0].total += Bytes::new(if turn % 2 == 0 { 0 } else { 60_000 });
             lines
                 .auto
                 .handle_counters(lines.now, &lines.counters.map(Some));
@@ -469,7 +463,7 @@ mod tests {
         for rates in [[10, 20], [10, 10], [50, 4]] {
             let mut lines = Lines::new(rates, [None, None]);
             assert_eq!(lines.ratio(), 1.0);
-            lines.run(300);
+            lines.run(1_200);
             let ideal = rates[0] as f64 / rates[1] as f64;
             assert!(
                 (lines.ratio() / ideal - 1.0).abs() < 0.1,
@@ -486,7 +480,7 @@ mod tests {
         lines.counters[0] = Counters::default();
         lines.run(5);
         assert_eq!(lines.auto.load(0).background, Bitrate::ZERO);
-        lines.now += Duration::from_millis(200);
+        lines.now += INTERVAL;
         lines.auto.handle_counters(lines.now, &[None, None]);
         assert_eq!(lines.auto.load(1), Load::default());
         lines

@@ -111,6 +111,9 @@ pub struct Daemon {
     passive: Passive,
     /// What there is of each link, whether or not its next hops answer.
     found: Vec<Option<Hop>>,
+    /// Whether the device of each link had a carrier when asked last.
+    running: Vec<bool>,
+    running_at: Instant,
     /// What packets go by, `None` where a link is down.
     hops: Vec<Option<Hop>>,
     /// Addresses of each link's device.
@@ -135,7 +138,7 @@ impl Daemon {
     ///
     /// # Errors
     /// See [`Equalizer::begin`].
-    pub fn start(settings: Settings, now: Instant) -> io::Result<Self> {
+    pub fn start(mut settings: Settings, now: Instant) -> io::Result<Self> {
         let devices: Vec<String> = settings
             .links
             .iter()
@@ -148,6 +151,10 @@ impl Daemon {
             &settings.destinations,
             &devices,
         )?;
+        if kernel.backend() == Backend::Nft {
+            // Each change is a program that runs for some milliseconds.
+            settings.auto.interval = settings.auto.interval.max(LEAST_NFT_INTERVAL);
+        }
         let links: Vec<LinkSettings> = settings
             .links
             .iter()
@@ -171,6 +178,8 @@ impl Daemon {
             backend_why,
             passive: Passive::default(),
             found: vec![None; count],
+            running: vec![false; count],
+            running_at: now,
             hops: vec![None; count],
             addresses: vec![Vec::new(); count],
             weights: vec![0; count],
@@ -201,7 +210,8 @@ impl Daemon {
             let found = snapshots
                 .iter()
                 .find(|snapshot| snapshot.name == link.device);
-            let usable = found.filter(|snapshot| snapshot.is_up && snapshot.has_carrier);
+            // Of carriers the snapshot knows what the kernel has told: up to a second late, of their return as well.
+            let usable = found.filter(|snapshot| snapshot.is_up);
             self.addresses[index] =
                 usable.map_or(Vec::new(), |snapshot| snapshot.addresses.clone());
             self.found[index] = usable.map(|snapshot| Hop {
@@ -212,18 +222,41 @@ impl Daemon {
                 v6: link.v6,
             });
         }
+        self.look_at_devices(now);
         self.ask_interval = FIRST_ASK_INTERVAL;
         self.ask(now);
     }
 
+    /// Looks which devices carry anything right now; `true` if that has changed.
+    fn look_at_devices(&mut self, now: Instant) -> bool {
+        self.running_at = now + RUNNING_INTERVAL;
+        match self.kernel.running(&self.found) {
+            Ok(running) => {
+                let is_new = running != self.running;
+                self.running = running;
+                is_new
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell which devices have a carrier");
+                false
+            }
+        }
+    }
+
     /// Has next hops asked, and goes by those that answer.
     fn ask(&mut self, now: Instant) {
+        let there: Vec<Option<Hop>> = self
+            .found
+            .iter()
+            .zip(&self.running)
+            .map(|(hop, is_running)| hop.clone().filter(|_| *is_running))
+            .collect();
         let (hops, all_known) = self
             .kernel
-            .answering(&self.found, &self.hops)
+            .answering(&there, &self.hops)
             .unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot tell which next hops answer; taking all");
-                (self.found.clone(), true)
+                (there.clone(), true)
             });
         if all_known {
             self.ask_interval = ASK_INTERVAL;
@@ -239,7 +272,7 @@ impl Daemon {
             let link = &self.settings.links[index];
             let is_up = hop.is_some();
             if is_up != self.hops[index].is_some() {
-                let there = self.found[index].is_some();
+                let there = there[index].is_some();
                 tracing::info!(link = link.name, device = link.device, there, is_up, "link");
             }
             self.hops[index] = hop;
@@ -292,6 +325,10 @@ impl Daemon {
         if now >= self.control.poll_timeout() {
             self.read_counters(now);
         }
+        if now >= self.running_at && self.look_at_devices(now) {
+            self.ask_interval = FIRST_ASK_INTERVAL;
+            self.ask(now);
+        }
         if now >= self.ask_at {
             self.ask(now);
         }
@@ -318,6 +355,7 @@ impl Daemon {
         let due = self
             .control
             .poll_timeout()
+            .min(self.running_at)
             .min(self.ask_at)
             .min(self.look_at)
             .min(self.check_at);
@@ -383,16 +421,17 @@ impl Daemon {
         let devices = procnet::device_bytes()
             .inspect_err(|error| tracing::warn!(%error, "cannot read the counters of devices"))
             .unwrap_or_default();
-        let counters = |((link, hop), sent): ((&LinkConfig, &Option<Hop>), &Sent)| {
-            hop.as_ref()?;
-            let (_, total) = devices.get(&link.device)?;
+        let others = self.kernel.others(&self.hops);
+        let counters = |index: usize| {
+            self.hops[index].as_ref()?;
+            let (_, total) = devices.get(&self.settings.links[index].device)?;
             Some(Counters {
                 total: Bytes::new(*total),
-                own: Bytes::new(sent.bytes),
+                own: Bytes::new(self.sent[index].bytes),
+                others: others[index].map(Bytes::new),
             })
         };
-        let links = self.settings.links.iter().zip(&self.hops).zip(&self.sent);
-        let counters: Vec<Option<Counters>> = links.map(counters).collect();
+        let counters: Vec<Option<Counters>> = (0..self.hops.len()).map(counters).collect();
         self.control.handle_counters(now, &counters);
     }
 
@@ -501,10 +540,15 @@ impl Daemon {
     }
 }
 
+/// Between two looks which devices have a carrier: the kernel tells of a lost one within a second only. A look takes some ten
+/// microseconds a link.
+const RUNNING_INTERVAL: Duration = Duration::from_millis(40);
 /// Between two looks whether next hops answer, once all are known.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first time to wait for an answer; doubled each time.
 const FIRST_ASK_INTERVAL: Duration = Duration::from_millis(5);
+/// Between two readings of counters where new weights take their time.
+const LEAST_NFT_INTERVAL: Duration = Duration::from_millis(200);
 /// Between two looks at TCP connections.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks whether the routes are still there.

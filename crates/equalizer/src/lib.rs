@@ -13,6 +13,7 @@
 //! | [`splitter`] | joins these two: what the kernel does, in plain Rust | no |
 //! | [`delay_equalizer`] | how long packets of quick links wait so that all arrive together | no |
 //! | [`auto`] | weights from what links carry and what others use of it | no |
+//! | [`background`] | what others send over a link | no |
 //! | [`guideline`] | the paper's three rules about loss and delay | no |
 //! | [`passive`] | loss and delay of links from connections on them | no |
 //! | [`weights`] | joins these: the one thing the daemon, and a simulator, talk to | no |
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod auto;
+pub mod background;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod delay_equalizer;

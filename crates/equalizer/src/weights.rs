@@ -298,7 +298,7 @@ fn scaled(weight: u32, factor: f64) -> u32 {
     ((f64::from(weight) * factor.min(1.0)) as u32).max(1)
 }
 
-/// Whether the share of any link differs by more than [`LEAST_CHANGE`], or a link came or went.
+/// Whether the share of any link differs by more than [`LEAST_CHANGE`] or by [`LEAST_PART`] of itself, or a link came or went.
 fn moved(new: &[u32], old: &[u32]) -> bool {
     let sum = |weights: &[u32]| {
         weights
@@ -309,8 +309,12 @@ fn moved(new: &[u32], old: &[u32]) -> bool {
     };
     let (new_sum, old_sum) = (sum(new), sum(old));
     new.iter().zip(old).any(|(new, old)| {
-        let change = fraction(u64::from(*new), new_sum) - fraction(u64::from(*old), old_sum);
-        (*new == 0) != (*old == 0) || change.abs() > LEAST_CHANGE
+        let (new_share, old_share) = (
+            fraction(u64::from(*new), new_sum),
+            fraction(u64::from(*old), old_sum),
+        );
+        let least = LEAST_CHANGE.min(LEAST_PART * new_share.min(old_share));
+        (*new == 0) != (*old == 0) || (new_share - old_share).abs() > least
     })
 }
 
@@ -321,6 +325,8 @@ fn fraction(part: u64, whole: u64) -> f64 {
 
 /// Automatic weights that change a share by less than this are left as they are.
 const LEAST_CHANGE: f64 = 0.005;
+/// A small share counts more finely: half a hundredth too much is a twentieth too much for a link that has a tenth left.
+const LEAST_PART: f64 = 0.02;
 
 /// How old the loss and delay of a link may be before they count as unknown: for those who measure them.
 pub const IMPAIRMENT_MEMORY: Duration = Duration::from_secs(30);
@@ -379,6 +385,14 @@ mod tests {
     }
 
     #[test]
+    fn a_small_share_is_kept_more_exactly_than_a_large_one() {
+        assert!(!moved(&[10_050, 10_000], &[10_000, 10_000]));
+        assert!(moved(&[10_500, 10_000], &[10_000, 10_000]));
+        assert!(moved(&[1_030, 10_000], &[1_000, 10_000]));
+        assert!(!moved(&[1_010, 10_000], &[1_000, 10_000]));
+    }
+
+    #[test]
     fn automatic_weights_follow_background_and_guideline() {
         let mut control = control(Source::Auto);
         control.poll_change();
@@ -387,7 +401,7 @@ mod tests {
         for _ in 0..4 {
             control.handle_counters(now, &counters.map(Some));
             now = control.poll_timeout();
-            counters[1].total += Bytes::new(200_000);
+            counters[1].total += Bytes::new(50_000);
         }
         let (weights, why) = changed(&mut control).expect("background");
         assert_eq!((weights, why), (vec![10_000, 2_000], Why::Background));

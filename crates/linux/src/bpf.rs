@@ -239,6 +239,13 @@ pub(crate) fn link_device(program: impl AsFd, ifindex: u32, attach: Attach) -> i
     link_to(&program, ifindex, attach)
 }
 
+/// Whether the kernel has [`Attach::TcxEgress`]: it looks for a device that nobody has, or does not know what is asked.
+pub(crate) fn has_tcx(program: impl AsFd) -> bool {
+    let nobody = i32::MAX.cast_unsigned();
+    link_to(&program, nobody, Attach::TcxEgress)
+        .is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
+}
+
 fn link_to(program: &impl AsFd, target: u32, attach: Attach) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attr {

@@ -1,7 +1,7 @@
 //! Spreading packets over links in the kernel, and everything in the host's configuration that this takes.
 //!
-//! Two back ends choose the link of a packet: a BPF program ([`Backend::Bpf`], `equalize/tc.rs`) or nftables
-//! ([`Backend::Nft`], `equalize/nft.rs`).
+//! What chooses the link of a packet: a BPF program, attached in one of two ways ([`Backend::Bpf`], [`Backend::Clsact`],
+//! `equalize/tc.rs`), or nftables ([`Backend::Nft`], `equalize/nft.rs`).
 //!
 //! # Routes
 //!
@@ -19,7 +19,7 @@
 //! One equalizer runs in a network namespace at a time, so tables, marks and priorities are fixed. What is changed
 //! beside those (longest offloaded packets, filters, nftables) is written down before ([`crate::state`]).
 //! [`Equalizer::undo`], or dropping the value, takes all back; [`Equalizer::begin`] and [`recover`] first do so for what a
-//! crashed process left. The BPF program goes with its process.
+//! crashed process left. The BPF program goes with its process, but under clsact.
 
 mod nft;
 mod program;
@@ -35,6 +35,8 @@ use std::{
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+
+use tc::Hook;
 
 use crate::{
     netlink::{
@@ -60,7 +62,9 @@ pub const MAX_DESTINATIONS: usize = 32;
 pub enum Backend {
     /// A BPF program at the egress of devices.
     Bpf,
-    /// Rules of nftables with marks: for kernels without TCX, and devices without link-layer addresses.
+    /// The same by a filter of traffic control: for kernels without TCX.
+    Clsact,
+    /// Rules of nftables with marks: for devices without link-layer addresses.
     Nft,
 }
 
@@ -68,6 +72,7 @@ impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Bpf => "bpf",
+            Self::Clsact => "clsact",
             Self::Nft => "nft",
         })
     }
@@ -155,6 +160,12 @@ struct State {
     has_nft: bool,
     /// Device to what `gso_max_segs` was.
     gso_max_segs: BTreeMap<String, u32>,
+    /// Devices that may have filters of ours.
+    #[serde(default)]
+    filter_devices: Vec<String>,
+    /// Device to its index, for those whose place for filters was made for ours.
+    #[serde(default)]
+    filter_places: BTreeMap<String, u32>,
 }
 
 impl Equalizer {
@@ -196,6 +207,10 @@ impl Equalizer {
         let (splitter, why) = splitter(backend, &mode, &destinations, devices, links)?;
         let state = State {
             has_nft: matches!(splitter, Splitter::Nft(_)),
+            filter_devices: match &splitter {
+                Splitter::Bpf(splitter) if splitter.hook() == Hook::Clsact => devices.to_vec(),
+                Splitter::Bpf(_) | Splitter::Nft(_) => Vec::new(),
+            },
             ..State::default()
         };
         dir.write(STATE_FILE, &state)?;
@@ -219,8 +234,9 @@ impl Equalizer {
     /// Which back end is at work.
     #[must_use]
     pub fn backend(&self) -> Backend {
-        match self.splitter {
-            Splitter::Bpf(_) => Backend::Bpf,
+        match &self.splitter {
+            Splitter::Bpf(splitter) if splitter.hook() == Hook::Tcx => Backend::Bpf,
+            Splitter::Bpf(_) => Backend::Clsact,
             Splitter::Nft(_) => Backend::Nft,
         }
     }
@@ -239,7 +255,13 @@ impl Equalizer {
         slots: [&[u8]; 2],
     ) -> io::Result<()> {
         let split = match &mut self.splitter {
-            Splitter::Bpf(splitter) => splitter.set(hops, shares),
+            Splitter::Bpf(splitter) => splitter.set(hops, shares).and_then(|()| {
+                let (state, dir) = (&mut self.state, &self.dir);
+                splitter.attach(&self.netlink, hops, |hop| {
+                    state.filter_places.insert(hop.device.clone(), hop.ifindex);
+                    dir.write(STATE_FILE, state)
+                })
+            }),
             Splitter::Nft(splitter) => splitter.set(&self.netlink, hops, slots),
         };
         let routed = self.route(hops);
@@ -306,6 +328,18 @@ impl Equalizer {
         Ok((usable, all_known))
     }
 
+    /// Whether the device of each of `hops` is there, switched on and with carrier at this moment; `false` where there is no hop.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn running(&self, hops: &[Option<Hop>]) -> io::Result<Vec<bool>> {
+        let is_running = |hop: &Option<Hop>| {
+            hop.as_ref()
+                .map_or(Ok(false), |hop| self.netlink.is_running(hop.ifindex))
+        };
+        hops.iter().map(is_running).collect()
+    }
+
     /// What was sent over each link so far.
     ///
     /// # Errors
@@ -315,6 +349,16 @@ impl Equalizer {
             Splitter::Bpf(splitter) => splitter.sent(),
             Splitter::Nft(splitter) => splitter.sent(),
         }
+    }
+
+    /// Bytes that others sent by the device of each of `hops`, counted where [`Self::sent`] counts; `None` where they are not.
+    #[must_use]
+    pub fn others(&self, hops: &[Option<Hop>]) -> Vec<Option<u64>> {
+        let others = |hop: &Option<Hop>| match &self.splitter {
+            Splitter::Bpf(splitter) => splitter.others(hop.as_ref()?.ifindex),
+            Splitter::Nft(_) => None,
+        };
+        hops.iter().map(others).collect()
     }
 
     /// Gives everything back.
@@ -461,38 +505,41 @@ fn splitter(
     devices: &[String],
     links: usize,
 ) -> io::Result<(Splitter, String)> {
-    let bpf = || {
-        tc::Splitter::load(mode, destinations, links)
+    let bpf = |hook| {
+        tc::Splitter::load(hook, mode, destinations, links)
             .map(|splitter| Splitter::Bpf(Box::new(splitter)))
     };
-    let nft = || Splitter::Nft(nft::Splitter::new());
-    let bare = devices.iter().find(|device| !has_link_addresses(device));
-    match (backend, bare) {
-        (Some(Backend::Bpf), Some(device)) => {
-            let text = format!(
-                "device {device} has no link-layer addresses, which redirecting by BPF needs: use backend = \"nft\""
-            );
-            Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    let nft = |why: String| -> io::Result<(Splitter, String)> {
+        nft::refuse(mode)?;
+        Ok((Splitter::Nft(nft::Splitter::new()), why))
+    };
+    let hook = match backend {
+        Some(Backend::Nft) => return nft("as configured".to_owned()),
+        Some(Backend::Bpf) => Some(Hook::Tcx),
+        Some(Backend::Clsact) => Some(Hook::Clsact),
+        None => None,
+    };
+    if let Some(device) = devices.iter().find(|device| !has_link_addresses(device)) {
+        let why = format!("device {device} has no link-layer addresses");
+        if hook.is_none() {
+            return nft(why);
         }
-        (Some(Backend::Bpf), None) => Ok((bpf()?, "as configured".to_owned())),
-        (Some(Backend::Nft), _) => {
-            nft::refuse(mode)?;
-            Ok((nft(), "as configured".to_owned()))
+        let text = format!("{why}, which redirecting by BPF needs: use backend = \"nft\"");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    match bpf(hook) {
+        Ok(splitter) => {
+            let why = match &splitter {
+                _ if hook.is_some() => "as configured",
+                Splitter::Bpf(splitter) if splitter.hook() == Hook::Clsact => {
+                    "it works here and counts bytes; TCX came with Linux 6.6"
+                }
+                Splitter::Bpf(_) | Splitter::Nft(_) => "it works here, and counts bytes",
+            };
+            Ok((splitter, why.to_owned()))
         }
-        (None, Some(device)) => {
-            nft::refuse(mode)?;
-            Ok((
-                nft(),
-                format!("device {device} has no link-layer addresses"),
-            ))
-        }
-        (None, None) => match bpf() {
-            Ok(splitter) => Ok((splitter, "it works here, and counts bytes".to_owned())),
-            Err(error) => {
-                nft::refuse(mode)?;
-                Ok((nft(), format!("BPF does not work here: {error}")))
-            }
-        },
+        Err(error) if hook.is_none() => nft(format!("BPF does not work here: {error}")),
+        Err(error) => Err(error),
     }
 }
 
@@ -520,8 +567,22 @@ fn clear(dir: &StateDir, state: &State, netlink: &Netlink) -> io::Result<()> {
         };
         segments = segments.and(restored);
     }
+    let mut filters = Ok(());
+    for device in &state.filter_devices {
+        let removed = netlink.link_index(device).and_then(|found| {
+            let Some(ifindex) = found else { return Ok(()) };
+            let has_place = state.filter_places.get(device) == Some(&ifindex);
+            netlink.remove_egress_program(ifindex, has_place)
+        });
+        filters = filters.and(removed);
+    }
     let sysctls = sysctl::release(dir, OWNER);
-    rules.and(flushed).and(nft).and(segments).and(sysctls)?;
+    rules
+        .and(flushed)
+        .and(nft)
+        .and(segments)
+        .and(filters)
+        .and(sysctls)?;
     dir.remove(STATE_FILE)
 }
 

@@ -19,6 +19,7 @@ use netlink_packet_route::{
 use rtnetlink::{Handle, IpVersion, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
 use tokio::runtime::Runtime;
 
+pub(crate) mod clsact;
 pub(crate) mod hops;
 pub(crate) mod watch;
 

@@ -54,7 +54,7 @@
 //! links = ["dsl", "lte"]         # all of them if not said
 //! spread = "packet"              # or "flow", "flowlet", "delay" (by packet, and the quick links' are held)
 //! weights = "fixed"              # the links' `weight`; or "auto": by what others leave of each link's rate
-//! interval = "200ms"             # "auto": between two measurements; "delay": between two probes
+//! interval = "50ms"              # "auto": between two measurements; "delay": between two probes
 //! gap = "50ms"                   # "flowlet": a flow may change its link after so long a pause
 //! [[event]]
 //! at = "10s"

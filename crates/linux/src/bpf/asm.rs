@@ -130,6 +130,11 @@ impl Asm {
         self.push(0xdb, to, with, 0, 1);
     }
 
+    /// `*(u64 *)to += from`, atomic
+    pub(crate) fn add_u64_atomic(&mut self, to: Reg, from: Reg) {
+        self.push(0xdb, to, from, 0, 0);
+    }
+
     /// Calls a function of the kernel.
     pub(crate) fn call(&mut self, helper: i32) {
         self.push(0x85, Reg::R0, Reg::R0, 0, helper);

@@ -111,7 +111,7 @@ impl Splitter {
 /// The error that this back end cannot do what `mode` asks for, if it cannot.
 pub(super) fn refuse(mode: &Mode) -> io::Result<()> {
     if mode.gap.is_some() {
-        let text = "nftables cannot keep flows together: use spread = \"packet\", or a kernel with BPF at TCX (6.6)";
+        let text = "nftables cannot keep flows together: use spread = \"packet\", or a kernel with BPF at the egress of devices (5.10)";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     Ok(())

@@ -3,7 +3,8 @@
 //! Called for each packet, or super-packet of segmentation offload, that is about to leave by a device of a link:
 //!
 //! 1. What has been sent here by this program, from another link's device, passes: it carries a tag in `tc_index`.
-//! 2. What is neither IPv4 nor IPv6, neighbour discovery, and what goes to none of the destinations, passes.
+//! 2. What is neither IPv4 nor IPv6, neighbour discovery, and what goes to none of the destinations, passes; its bytes are
+//!    counted as other traffic of the device.
 //! 3. In the modes that keep flows together: a flow seen less than `gap` ago stays on its link if that has a share.
 //! 4. Else every link earns its share of the packet's price, and the one that is owed most takes it and pays.
 //! 5. The packet is counted. If the device is not this one, it is tagged and redirected to that link's next hop.
@@ -29,6 +30,8 @@ pub(super) struct Maps {
     pub(super) links: Map,
     /// For each processor, `is_v6` → what links are owed, their packets, their bytes: [`MAX_LINKS`] `u64` each.
     pub(super) states: Map,
+    /// Ifindex → bytes that passed by the device and are not ours: `u64`.
+    pub(super) others: Map,
     /// Hash of a flow → when it was seen, its link: `u64`, `u32`, 4 bytes of nothing.
     pub(super) flows: Map,
 }
@@ -87,7 +90,7 @@ impl Program<'_> {
         asm.load_u32(R0, R6, PROTOCOL);
         let ethertype = |number: u16| i32::from(number.to_be());
         asm.jump_if_is(R0, ethertype(0x86dd), IS_V6);
-        asm.jump_unless_is(R0, ethertype(0x0800), PASS);
+        asm.jump_unless_is(R0, ethertype(0x0800), OTHER);
         let mapped = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
         for (word, value) in [(0, 0), (4, 0), (8, mapped)] {
             asm.store_u32_value(Fp, KEY_ADDRESS + word, value);
@@ -106,28 +109,28 @@ impl Program<'_> {
         load_bytes(asm, 4, V6_HEADER, 36);
         // Neighbour discovery is about this very device: ICMPv6 with hop limit 255 (RFC 4861).
         asm.load_u16(R0, Fp, V6_HEADER + 2);
-        asm.jump_if_is(R0, u16::from_ne_bytes([58, 255]).into(), PASS);
+        asm.jump_if_is(R0, u16::from_ne_bytes([58, 255]).into(), OTHER);
         asm.set(R8, 1);
         asm.label(KEY_DONE);
         asm.store_u32_value(Fp, KEY, 128);
-        look_up(asm, &self.maps.places, KEY, PASS);
+        look_up(asm, &self.maps.places, KEY, OTHER);
         asm.load_u32(R0, R0, 0);
-        asm.jump_if_is(R0, 0, PASS);
+        asm.jump_if_is(R0, 0, OTHER);
     }
 
     /// After it: `R7` the links of the half in force, `R8` this processor's state, `R9` the price.
     fn find_state(&mut self) {
         let asm = &mut self.asm;
         asm.store_u32_value(Fp, WORD, 0);
-        look_up(asm, &self.maps.active, WORD, PASS);
+        look_up(asm, &self.maps.active, WORD, OTHER);
         asm.load_u32(R1, R0, 0);
         asm.shift_left(R1, 1);
         asm.add_reg(R1, R8);
         asm.store_u32(Fp, WORD, R1);
-        look_up(asm, &self.maps.links, WORD, PASS);
+        look_up(asm, &self.maps.links, WORD, OTHER);
         asm.copy(R7, R0);
         asm.store_u32(Fp, WORD, R8);
-        look_up(asm, &self.maps.states, WORD, PASS);
+        look_up(asm, &self.maps.states, WORD, OTHER);
         asm.copy(R8, R0);
         if self.shape.by_packets {
             segments(asm, R9, PRICED);
@@ -193,7 +196,7 @@ impl Program<'_> {
             asm.label(next);
         }
         let asm = &mut self.asm;
-        asm.jump_if_is(R1, low(MAX_LINKS), PASS);
+        asm.jump_if_is(R1, low(MAX_LINKS), OTHER);
         if self.shape.gap.is_some() {
             asm.store_u64(Fp, CHOSEN, R1);
             asm.load_u64(R2, Fp, NOW);
@@ -256,6 +259,12 @@ impl Program<'_> {
         asm.set(R4, 0);
         asm.call(REDIRECT_NEIGH);
         asm.exit();
+        asm.label(OTHER);
+        asm.load_u32(R0, R6, IFINDEX);
+        asm.store_u32(Fp, WORD, R0);
+        look_up(asm, &self.maps.others, WORD, PASS);
+        asm.load_u32(R1, R6, WIRE_LEN);
+        asm.add_u64_atomic(R0, R1);
         asm.label(PASS);
         asm.set(R0, NEXT_PROGRAM);
         asm.exit();
@@ -294,7 +303,7 @@ fn header(asm: &mut Asm, len: i32, slow: Label) {
     asm.jump_if_above(R4, R3, slow);
 }
 
-/// Copies `len` bytes at `from` of the network header to the stack, or passes.
+/// Copies `len` bytes at `from` of the network header to the stack, or goes to [`OTHER`].
 fn load_bytes(asm: &mut Asm, from: i32, to: i16, len: i32) {
     const FROM_NETWORK_HEADER: i32 = 1;
     asm.copy(R1, R6);
@@ -304,7 +313,7 @@ fn load_bytes(asm: &mut Asm, from: i32, to: i16, len: i32) {
     asm.set(R4, len);
     asm.set(R5, FROM_NETWORK_HEADER);
     asm.call(LOAD_BYTES_RELATIVE);
-    asm.jump_unless_is(R0, 0, PASS);
+    asm.jump_unless_is(R0, 0, OTHER);
 }
 
 /// `R0` = value of the key at `key` of the stack, or goes to `absent`.
@@ -334,7 +343,8 @@ const CHARGE: Label = Label(6);
 const PAID: Label = Label(7);
 const COUNTED: Label = Label(8);
 const SLOW_V4: Label = Label(9);
-const FIRST_FREE_LABEL: u8 = 9;
+const OTHER: Label = Label(10);
+const FIRST_FREE_LABEL: u8 = 10;
 
 // On the stack.
 const V6_HEADER: i16 = -40;
@@ -368,5 +378,5 @@ const HASH_RECALC: i32 = 34;
 const LOAD_BYTES_RELATIVE: i32 = 68;
 const REDIRECT_NEIGH: i32 = 152;
 
-/// `TCX_NEXT`: whatever else is attached decides.
+/// `TCX_NEXT`, and `TC_ACT_UNSPEC` under clsact: whatever else is attached decides.
 const NEXT_PROGRAM: i32 = -1;

@@ -1,11 +1,11 @@
-//! The BPF back end: a program at the egress of each link's device (TCX, Linux 6.6).
+//! The BPF back ends: a program at the egress of each link's device, by TCX (Linux 6.6) or by clsact (before).
 //!
 //! New shares cost a write of one map element and the change of one word: some microseconds, and the next packet sees
-//! them. The program is attached by links that the kernel closes with the process, however it ends; then packets are
-//! routed as if nothing had been there.
+//! them. Under TCX the kernel takes the program off with the process, however it ends; then packets are routed as if nothing
+//! had been there. Under clsact it stays until the next start, with the last shares.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     io,
     net::IpAddr,
     os::fd::{AsFd, OwnedFd},
@@ -20,21 +20,35 @@ use super::{
 use crate::{
     bpf::{self, Attach, Map, MapKind, prefix_key},
     clock,
+    netlink::Netlink,
 };
+
+/// Where the program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hook {
+    Clsact,
+    Tcx,
+}
 
 /// The program, attached to the devices of the links until dropped.
 pub(super) struct Splitter {
     maps: Maps,
     program: OwnedFd,
+    hook: Hook,
     links: usize,
     active: u32,
-    /// By ifindex.
-    attached: BTreeMap<u32, OwnedFd>,
+    /// By ifindex; what holds the program there under TCX.
+    attached: BTreeMap<u32, Option<OwnedFd>>,
 }
 
 impl Splitter {
-    /// Loads the program; it is attached to nothing yet.
-    pub(super) fn load(mode: &Mode, destinations: &[IpNet], links: usize) -> io::Result<Self> {
+    /// Loads the program; it is attached to nothing yet. `hook`: `None` takes TCX where there is such a thing.
+    pub(super) fn load(
+        hook: Option<Hook>,
+        mode: &Mode,
+        destinations: &[IpNet],
+        links: usize,
+    ) -> io::Result<Self> {
         let state_len = u32::try_from(3 * MAX_LINKS * 8).unwrap_or(u32::MAX);
         let links_len = u32::try_from(MAX_LINKS * LINK_LEN).unwrap_or(u32::MAX);
         let places = places(destinations);
@@ -48,6 +62,7 @@ impl Splitter {
             active: map(MapKind::Array, 4, 4, 1)?,
             links: map(MapKind::Array, 4, links_len, 4)?,
             states: map(MapKind::ArrayPerCpu, 4, state_len, 2)?,
+            others: map(MapKind::LruHash, 4, 8, MAX_DEVICES)?,
             flows: map(MapKind::LruHash, 4, 16, flows)?,
         };
         for (net, verdict) in places {
@@ -62,13 +77,28 @@ impl Splitter {
         };
         let program = bpf::load(&program::program(&maps, shape), Attach::TcxEgress)
             .map_err(|error| told("BPF program", &error))?;
+        let hook = match (hook, bpf::has_tcx(&program)) {
+            (Some(Hook::Tcx), false) => {
+                let text =
+                    "this kernel has no TCX, which came with Linux 6.6: use backend = \"clsact\"";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
+            (Some(Hook::Clsact), _) | (None, false) => Hook::Clsact,
+            (Some(Hook::Tcx) | None, true) => Hook::Tcx,
+        };
         Ok(Self {
             maps,
             program,
+            hook,
             links,
             active: 0,
             attached: BTreeMap::new(),
         })
+    }
+
+    /// Where it is attached.
+    pub(super) fn hook(&self) -> Hook {
+        self.hook
     }
 
     /// See [`super::Equalizer::set`].
@@ -90,7 +120,12 @@ impl Splitter {
         }
         self.maps.active.set(&[0; 4], &idle.to_ne_bytes())?;
         self.active = idle;
-        self.attach(hops)
+        Ok(())
+    }
+
+    /// Bytes that others sent by the device `ifindex` since it was attached to.
+    pub(super) fn others(&self, ifindex: u32) -> Option<u64> {
+        self.maps.others.get_u64(&ifindex.to_ne_bytes())
     }
 
     /// What was sent over each link so far.
@@ -109,22 +144,44 @@ impl Splitter {
         Ok(sent)
     }
 
-    /// Attaches to the devices that are new, and lets go of those that are gone.
-    fn attach(&mut self, hops: &[Option<Hop>]) -> io::Result<()> {
-        let wanted = || hops.iter().flatten().map(|hop| hop.ifindex);
+    /// Attaches to the devices that are new, and lets go of those that are gone. `on_place`: called with a device on which a place
+    /// for filters had to be made.
+    pub(super) fn attach(
+        &mut self,
+        netlink: &Netlink,
+        hops: &[Option<Hop>],
+        mut on_place: impl FnMut(&Hop) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let wanted = || hops.iter().flatten();
         self.attached
-            .retain(|ifindex, _| wanted().any(|wanted| wanted == *ifindex));
-        for ifindex in wanted() {
-            if let std::collections::btree_map::Entry::Vacant(entry) = self.attached.entry(ifindex)
-            {
-                match bpf::link_device(self.program.as_fd(), ifindex, Attach::TcxEgress) {
-                    Ok(link) => {
-                        entry.insert(link);
-                    }
-                    // It has just gone; the watch will say so.
-                    Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
-                    Err(error) => return Err(told("attaching to a device", &error)),
+            .retain(|ifindex, _| wanted().any(|wanted| wanted.ifindex == *ifindex));
+        for hop in wanted() {
+            let Entry::Vacant(entry) = self.attached.entry(hop.ifindex) else {
+                continue;
+            };
+            let key = hop.ifindex.to_ne_bytes();
+            if self.maps.others.get_u64(&key).is_none() {
+                self.maps.others.set(&key, &[0; 8])?;
+            }
+            let attached = match self.hook {
+                Hook::Tcx => {
+                    bpf::link_device(self.program.as_fd(), hop.ifindex, Attach::TcxEgress).map(Some)
                 }
+                Hook::Clsact => {
+                    let set = netlink.set_egress_program(hop.ifindex, self.program.as_fd());
+                    if matches!(set, Ok(true)) {
+                        on_place(hop)?;
+                    }
+                    set.map(|_| None)
+                }
+            };
+            match attached {
+                Ok(link) => {
+                    entry.insert(link);
+                }
+                // It has just gone; the watch will say so.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                Err(error) => return Err(told("attaching to a device", &error)),
             }
         }
         Ok(())
@@ -152,7 +209,7 @@ fn fill(record: &mut [u8], hop: &Hop, is_v6: bool, share: u32) {
 fn told(what: &str, error: &io::Error) -> io::Error {
     let why = match error.raw_os_error() {
         Some(libc::EPERM) => "root, or CAP_BPF and CAP_NET_ADMIN, is needed".to_owned(),
-        Some(libc::EINVAL | libc::EACCES) => format!("{error}; Linux 6.6 or newer is needed"),
+        Some(libc::EINVAL | libc::EACCES) => format!("{error}; Linux 5.10 or newer is needed"),
         _ => error.to_string(),
     };
     io::Error::new(error.kind(), format!("{what}: {why}"))
@@ -183,6 +240,8 @@ const NEVER: [&str; 5] = [
     "ff00::/8",
 ];
 
+/// Devices whose other traffic is counted: many times as many as links, so that those that were unplugged make no odds.
+const MAX_DEVICES: u32 = 256;
 /// Flows that are remembered in the modes that keep them together.
 const MAX_FLOWS: u32 = 1 << 14;
 

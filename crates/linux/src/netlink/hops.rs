@@ -5,7 +5,8 @@ use std::{io, net::IpAddr};
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::{
-    link::LinkAttribute,
+    AddressFamily,
+    link::{LinkAttribute, LinkExtentMask, LinkFlags},
     neighbour::{
         NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
     },
@@ -77,6 +78,23 @@ impl Netlink {
                 Ok(answer)
             })
             .collect()
+    }
+
+    /// Whether link `ifindex` is there, switched on and with carrier at this moment.
+    ///
+    /// The kernel tells its listeners of a lost carrier up to a second late, so as not to flood them; who asks hears at once.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub(crate) fn is_running(&self, ifindex: u32) -> io::Result<bool> {
+        // Statistics would be read from some devices' hardware.
+        let request = self.handle.link().get().match_index(ifindex);
+        let request =
+            request.set_filter_mask(AddressFamily::Unspec, vec![LinkExtentMask::SkipStats]);
+        let answer = self.runtime.block_on(request.execute().try_next());
+        let running = LinkFlags::Up | LinkFlags::LowerUp;
+        let link = absent_is_none(answer)?.flatten();
+        Ok(link.is_some_and(|link| link.header.flags.contains(running)))
     }
 
     /// Has the kernel ask for the link-layer address of `ip`, unless it has just been told.

@@ -8,7 +8,9 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_core::units::Bitrate;
-use pleach_equalizer::{MAX_LINKS, daemon::LinkConfig, weights::Source as Weights};
+use pleach_equalizer::{
+    MAX_LINKS, auto::AutoSettings, daemon::LinkConfig, weights::Source as Weights,
+};
 use pleach_linux::equalize::{Backend, MAX_DESTINATIONS, Mode};
 
 use super::{
@@ -121,7 +123,9 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
                 interleave,
             },
             weights,
-            interval: interval.transpose()?.unwrap_or(INTERVAL),
+            interval: interval
+                .transpose()?
+                .unwrap_or(AutoSettings::default().interval),
             guideline: flag(&table, "guideline", true)?,
             control,
             links,
@@ -236,9 +240,10 @@ fn backend(value: &Value<'_>) -> Result<Option<Backend>, ConfigError> {
     match value.as_text() {
         Some("auto") => Ok(None),
         Some("bpf") => Ok(Some(Backend::Bpf)),
+        Some("clsact") => Ok(Some(Backend::Clsact)),
         Some("nft") => Ok(Some(Backend::Nft)),
         Some(_) | None => Err(value.expected(
-            "\"auto\", \"bpf\" or \"nft\"",
+            "\"auto\", \"bpf\", \"clsact\" or \"nft\"",
             "write \"auto\" for what works best on this host",
         )),
     }
@@ -271,8 +276,8 @@ fn spread(value: &Value<'_>) -> Result<Option<Duration>, ConfigError> {
 }
 
 fn interval(value: &Value<'_>) -> Result<Duration, ConfigError> {
-    let what = "a time from \"50ms\" to \"60s\"";
-    let remedy = "write for example \"200ms\"";
+    let what = "a time from \"10ms\" to \"60s\"";
+    let remedy = "write for example \"50ms\"";
     let time = humantime::parse_duration(value.text(what, remedy)?).ok();
     time.filter(|time| (MIN_INTERVAL..=MAX_INTERVAL).contains(time))
         .ok_or_else(|| value.expected(what, remedy))
@@ -296,8 +301,7 @@ fn flag(table: &Table<'_>, key: &str, default: bool) -> Result<bool, ConfigError
     })
 }
 
-const INTERVAL: Duration = Duration::from_millis(200);
-const MIN_INTERVAL: Duration = Duration::from_millis(50);
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// Shorter pauses are within a burst.
 const MIN_PAUSE: Duration = Duration::from_micros(100);
@@ -326,7 +330,7 @@ mod tests {
         let loaded = load(FILE).expect("good file");
         let config = loaded.config;
         assert_eq!((config.backend, config.weights), (None, Weights::Auto));
-        assert_eq!(config.interval, Duration::from_millis(200));
+        assert_eq!(config.interval, Duration::from_millis(50));
         assert_eq!(config.links.len(), 2);
         assert_eq!(config.links[0].rate, Some(Bitrate::from_mbps(10)));
         assert_eq!((config.links[0].weight, config.links[1].weight), (3, 1));
@@ -340,7 +344,7 @@ mod tests {
             (
                 "backend = \"auto\"",
                 "backend = \"ebpf\"",
-                "[equalizer] backend: expected \"auto\", \"bpf\" or \"nft\"",
+                "[equalizer] backend: expected \"auto\", \"bpf\", \"clsact\" or \"nft\"",
             ),
             (
                 "backend = \"auto\"",
@@ -363,9 +367,9 @@ mod tests {
                 "[equalizer] spread: expected \"packet\", \"flow\", or a pause",
             ),
             (
-                "#interval = \"200ms\"",
+                "#interval = \"50ms\"",
                 "interval = \"1ms\"",
-                "[equalizer] interval: expected a time from \"50ms\" to \"60s\"",
+                "[equalizer] interval: expected a time from \"10ms\" to \"60s\"",
             ),
             (
                 "10.20.0.0/16",

@@ -33,6 +33,27 @@ fn a_link_that_vanishes_is_left_out_and_a_new_one_of_its_name_taken_in() {
 }
 
 #[test]
+fn a_link_without_carrier_is_left_out_until_it_has_one_again() {
+    let Some(world) = World::new() else { return };
+    for backend in ["bpf", "clsact"] {
+        let equalizer = world.equalizer(&format!("{FIXED}backend = \"{backend}\"\n"));
+        for (end, device) in [(&world.peer, "r0"), (&world.host, "l0")] {
+            end.ip(&format!("link set {device} down\n")).expect("ip");
+            equalizer.until("l0 is out", |status| status["links"][0]["state"] == "down");
+            world.send(FAR_V4, 100, |_| 100);
+            assert!(equalizer.share("share_packets") < 0.01);
+            end.ip(&format!("link set {device} up\n")).expect("ip");
+            equalizer.until("l0 is back", both_up);
+            equalizer.set_weights(&["l0=1", "l1=1"]);
+            equalizer.set_weights(&["l0=3", "l1=1"]);
+            world.send(FAR_V4, 100, |_| 100);
+            assert!(equalizer.share("share_packets") > 0.7);
+        }
+        equalizer.stop();
+    }
+}
+
+#[test]
 fn automatic_weights_make_room_for_others() {
     let Some(world) = World::new() else { return };
     let equalizer = world.equalizer("interval = \"100ms\"\n");

@@ -22,23 +22,26 @@ fn assert_near(share: f64, wanted: f64, slack: f64) {
 #[test]
 fn bytes_are_shared_by_weight_in_both_families_and_anew_after_a_change() {
     let Some(world) = World::new() else { return };
-    let equalizer = world.equalizer(FIXED);
-    for far in [FAR_V4, FAR_V6] {
-        equalizer.set_weights(&["l0=3", "l1=1"]);
-        // Every fourth is long: shares of packets would be wrong.
-        let len = |number: usize| if number.is_multiple_of(4) { 1400 } else { 10 };
-        world.send(far, 1000, len);
-        assert_near(equalizer.share("share_bytes"), 0.75, SLACK);
-        equalizer.set_weights(&["l0=1", "l1=4"]);
-        world.send(far, 1000, len);
-        assert_near(equalizer.share("share_bytes"), 0.2, SLACK);
+    for backend in ["bpf", "clsact"] {
+        let equalizer = world.equalizer(&format!("{FIXED}backend = \"{backend}\"\n"));
+        for far in [FAR_V4, FAR_V6] {
+            equalizer.set_weights(&["l0=3", "l1=1"]);
+            // Every fourth is long: shares of packets would be wrong.
+            let len = |number: usize| if number.is_multiple_of(4) { 1400 } else { 10 };
+            world.send(far, 1000, len);
+            assert_near(equalizer.share("share_bytes"), 0.75, SLACK);
+            equalizer.set_weights(&["l0=1", "l1=4"]);
+            world.send(far, 1000, len);
+            assert_near(equalizer.share("share_bytes"), 0.2, SLACK);
+        }
+        let status = equalizer.status().expect("it runs");
+        let splitter = &status["splitter"];
+        assert_eq!(
+            (&status["mode"], &splitter["weights"], &splitter["backend"]),
+            (&"equalize".into(), &"live".into(), &backend.into())
+        );
+        equalizer.stop();
     }
-    let status = equalizer.status().expect("it runs");
-    assert_eq!(
-        (&status["mode"], &status["splitter"]["weights"]),
-        (&"equalize".into(), &"live".into())
-    );
-    equalizer.stop();
 }
 
 #[test]

@@ -164,6 +164,8 @@ impl World {
         }
         text += &shown("nft", &["list", "ruleset"]);
         for device in ["l0", "l1"] {
+            text += &shown("tc", &["qdisc", "show", "dev", device]);
+            text += &shown("tc", &["filter", "show", "dev", device, "egress"]);
             text += &shown(
                 "cat",
                 &[&format!("/proc/sys/net/ipv4/conf/{device}/rp_filter")],

@@ -63,11 +63,24 @@ pub(crate) struct Equalizer {
 }
 
 /// What left a port, or waits to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lane {
     /// Packets and when they leave, in order.
     held: VecDeque<(Instant, Packet)>,
     counters: Counters,
+}
+
+impl Lane {
+    fn new() -> Self {
+        let counters = Counters {
+            others: Some(Bytes::ZERO),
+            ..Counters::default()
+        };
+        Self {
+            held: VecDeque::new(),
+            counters,
+        }
+    }
 }
 
 impl Equalizer {
@@ -96,7 +109,7 @@ impl Equalizer {
             control,
             probe_at: delays.is_some().then_some(now),
             delays,
-            lanes: config.ports.iter().map(|_| Lane::default()).collect(),
+            lanes: config.ports.iter().map(|_| Lane::new()).collect(),
             config,
         };
         this.apply();
@@ -132,7 +145,9 @@ impl Equalizer {
     /// Counts a packet that leaves `port` past the equalizer.
     pub(super) fn on_other(&mut self, port: usize, len_bytes: usize) {
         if let Some(at) = self.lane_of(port) {
-            self.lanes[at].counters.total += Bytes::of_len(len_bytes);
+            let (counters, len) = (&mut self.lanes[at].counters, Bytes::of_len(len_bytes));
+            counters.total += len;
+            counters.others = Some(counters.others.unwrap_or_default() + len);
         }
     }
 

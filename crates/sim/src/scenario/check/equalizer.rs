@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// That of `pleach equalize`.
-const DEFAULT_INTERVAL: Duration = Duration::from_millis(200);
+const DEFAULT_INTERVAL: Duration = Duration::from_millis(50);
 /// More than most links' delays differ.
 const DEFAULT_GAP: Duration = Duration::from_millis(50);
 
