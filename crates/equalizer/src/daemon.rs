@@ -255,8 +255,8 @@ impl Daemon {
             .kernel
             .answering(&there, &self.hops)
             .unwrap_or_else(|error| {
-                tracing::warn!(%error, "cannot tell which next hops answer; taking all");
-                (there.clone(), true)
+                tracing::warn!(%error, "cannot tell which next hops answer; keeping those in use");
+                (still_there(&self.hops, &there), false)
             });
         if all_known {
             self.ask_interval = ASK_INTERVAL;
@@ -540,6 +540,16 @@ impl Daemon {
     }
 }
 
+/// Of the next hops `before`, those whose link was found, and is the same.
+fn still_there(before: &[Option<Hop>], found: &[Option<Hop>]) -> Vec<Option<Hop>> {
+    let both = before.iter().zip(found);
+    let kept = both.map(|(before, found)| match (before, found) {
+        (Some(before), Some(found)) if before.ifindex == found.ifindex => Some(before.clone()),
+        _ => None,
+    });
+    kept.collect()
+}
+
 /// Between two looks which devices have a carrier: the kernel tells of a lost one within a second only. A look takes some ten
 /// microseconds a link.
 const RUNNING_INTERVAL: Duration = Duration::from_millis(40);
@@ -562,3 +572,24 @@ const _: () = assert!(
         && equalize::MAX_DEBT == sequence::MAX_DEBT,
     "the kernel's part has the same measures"
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hop_in_use_stays_as_long_as_its_link() {
+        let hop = |ifindex: u32| {
+            Some(Hop {
+                device: "eth".to_owned(),
+                ifindex,
+                mtu: 1500,
+                v4: None,
+                v6: None,
+            })
+        };
+        let before = [hop(1), hop(2), hop(3), None];
+        let found = [hop(1), None, hop(4), hop(5)];
+        assert_eq!(still_there(&before, &found), [hop(1), None, None, None]);
+    }
+}

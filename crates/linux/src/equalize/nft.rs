@@ -89,23 +89,33 @@ impl Splitter {
         let output = Command::new("nft")
             .args(["-j", "list", "counters", "table", "inet", TABLE])
             .stdin(Stdio::null())
-            .stderr(Stdio::null())
             .output()?;
-        let listed: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let counter = |link: usize| {
-            let name = format!("link{link}");
-            let found = listed["nftables"].as_array()?.iter();
-            let mut found = found.filter_map(|entry| entry.get("counter"));
-            found.find(|counter| counter["name"] == name.as_str())
-        };
-        let sent = |link| {
-            counter(link).map_or(Sent::default(), |counter| Sent {
-                packets: counter["packets"].as_u64().unwrap_or(0),
-                bytes: counter["bytes"].as_u64().unwrap_or(0),
-            })
-        };
-        Ok((0..self.links).map(sent).collect())
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!("nft: {}", text.trim())));
+        }
+        counters(&output.stdout, self.links)
     }
+}
+
+/// The counters of so many links in what nft lists. One that is missing is an error: zeros would say that all began anew.
+fn counters(listed: &[u8], links: usize) -> io::Result<Vec<Sent>> {
+    let listed: Value = serde_json::from_slice(listed)?;
+    let counter = |link: usize| {
+        let name = format!("link{link}");
+        let found = listed["nftables"].as_array()?.iter();
+        let mut found = found.filter_map(|entry| entry.get("counter"));
+        let counter = found.find(|counter| counter["name"] == name.as_str())?;
+        Some(Sent {
+            packets: counter["packets"].as_u64()?,
+            bytes: counter["bytes"].as_u64()?,
+        })
+    };
+    let sent = |link: usize| {
+        counter(link)
+            .ok_or_else(|| io::Error::other(format!("nft lists no counter of link {link}")))
+    };
+    (0..links).map(sent).collect()
 }
 
 /// The error that this back end cannot do what `mode` asks for, if it cannot.
@@ -218,6 +228,29 @@ const FIRST_MARK: u32 = 0x0070_6500;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_nft_does_not_tell_is_no_zero() {
+        let listed = br#"{"nftables": [{"metainfo": {"version": "1.0.6"}},
+            {"counter": {"family": "inet", "name": "link1", "packets": 3, "bytes": 400}},
+            {"counter": {"family": "inet", "name": "link0", "packets": 1, "bytes": 60}}]}"#;
+        let found = counters(listed, 2).expect("both");
+        assert_eq!(
+            found
+                .iter()
+                .map(|sent| (sent.packets, sent.bytes))
+                .collect::<Vec<_>>(),
+            [(1, 60), (3, 400)]
+        );
+        for (listed, links) in [
+            (&listed[..], 3),
+            (&listed[..70], 2),
+            (&b""[..], 1),
+            (&b"{}"[..], 1),
+        ] {
+            assert!(counters(listed, links).is_err());
+        }
+    }
 
     #[test]
     fn turns_are_replaced_in_one_transaction() {

@@ -47,17 +47,18 @@ pub(crate) enum Answer {
 
 impl Netlink {
     /// Whether each of `hops`, pairs of ifindex and address, answers; those that have not lately are asked, and their answers
-    /// are seen by a later call.
+    /// are seen by a later call. For one that cannot be asked now, what is known of it holds.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// The error of the kernel when it does not say what it knows.
     pub(crate) fn ask_next_hops(&self, hops: &[(u32, IpAddr)]) -> io::Result<Vec<Answer>> {
         let request = self.handle.neighbours().get();
         let known: Vec<NeighbourMessage> = self
             .runtime
             .block_on(request.execute().try_collect())
             .map_err(to_io)?;
-        hops.iter()
+        let answers = hops
+            .iter()
             .map(|(ifindex, ip)| {
                 let entry = known.iter().find(|entry| is_about(entry, *ifindex, *ip));
                 let (answer, ask) = match entry.map(|entry| entry.header.state) {
@@ -72,12 +73,13 @@ impl Netlink {
                     Some(NeighbourState::Incomplete) => (Answer::Unknown, false),
                     Some(_) | None => (Answer::Unknown, true),
                 };
-                if ask {
-                    self.ask(*ifindex, *ip)?;
+                if ask && let Err(error) = self.ask(*ifindex, *ip) {
+                    tracing::debug!(%ip, ifindex, %error, "cannot ask a next hop");
                 }
-                Ok(answer)
+                answer
             })
-            .collect()
+            .collect();
+        Ok(answers)
     }
 
     /// Whether link `ifindex` is there, switched on and with carrier at this moment.

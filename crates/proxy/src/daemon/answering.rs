@@ -1,7 +1,14 @@
 //! Answering other pleaches: who asks, what for, and whether it may.
 
-use std::{collections::VecDeque, io, net::SocketAddr, rc::Rc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    time::Duration,
+};
 
+use ipnet::IpNet;
 use tokio::{net::TcpStream, sync::Notify, time};
 
 use super::{
@@ -128,10 +135,19 @@ fn is_allowed(hub: &Hub, settings: &StripeSettings, to: SocketAddr) -> bool {
         || settings
             .listen
             .is_some_and(|listen| listen.port() == to.port());
-    let is_listed = settings.allow.iter().any(|net| net.contains(&ip));
+    let is_listed = settings.allow.iter().any(|net| lists(net, ip));
     let is_here = is_own || ip.is_loopback();
     // The unspecified address connects to this host, whatever network it is in.
     (is_own || is_listed) && !(is_here && is_proxy) && !ip.is_unspecified()
+}
+
+/// Whether `net` allows peers to go to `ip`. Loopback and link-local addresses are this host's own affair, those of clouds
+/// that hand out credentials among them: only a network of such addresses means them, not one that is everything.
+fn lists(net: &IpNet, ip: IpAddr) -> bool {
+    let inner = ["127.0.0.0/8", "::1/128", "169.254.0.0/16", "fe80::/10"];
+    let mut inner = inner.iter().filter_map(|text| text.parse::<IpNet>().ok());
+    let within = inner.find(|inner| inner.contains(&ip));
+    net.contains(&ip) && within.is_none_or(|within| within.contains(net))
 }
 
 /// Connects to where peer `who` wants, if it may, and as long as it waits for that.
@@ -144,6 +160,12 @@ async fn open_target(
     lane: &mut Shaken,
 ) -> Result<(impl Sized + use<>, Rc<Live>, TcpStream), Refusal> {
     if !is_allowed(hub, settings, to) {
+        let peer = &settings.known[who].name;
+        tracing::info!(
+            peer,
+            %to,
+            "a peer may not go there: this host has no such address, and [peer] allow does not list it"
+        );
         return Err(Refusal::NotAllowed);
     }
     let addresses = [to.ip()];
@@ -168,6 +190,7 @@ async fn open_target(
     match opened {
         Ok(opened) => {
             client::prepare(&opened.stream);
+            hub.opened(&live, opened.link, &opened.failed);
             Ok((places, live, opened.stream))
         }
         Err(text) => {
@@ -185,10 +208,13 @@ const MAX_STRANGERS: usize = 64;
 mod tests {
     use futures_util::FutureExt as _;
 
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::{
-        daemon::hub::tests::{hub, striping},
+        daemon::hub::tests::{add_link, hub, striping},
         relay::stripe::tests::{run, shaken},
+        sched::LinkId,
     };
 
     #[test]
@@ -226,12 +252,45 @@ mod tests {
             "192.0.2.7:1080",
             "192.0.2.7:7701",
             "127.0.0.1:1080",
+            "127.0.0.1:80",
+            "[::1]:80",
+            "169.254.169.254:80",
+            "[fe80::1]:80",
             "0.0.0.0:80",
             "0.0.0.0:1080",
             "[::]:1080",
         ] {
             assert!(!allows(&settings, to), "{to}");
         }
+        settings.allow = ["127.0.0.0/8", "169.254.0.0/16", "fe80::/64"]
+            .map(|net| net.parse().expect("network"))
+            .into();
+        for to in ["127.0.0.1:80", "169.254.169.254:80", "[fe80::1]:80"] {
+            assert!(allows(&settings, to), "{to}");
+        }
+    }
+
+    #[test]
+    fn the_link_that_got_there_is_the_one_that_counts() {
+        run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let to = listener.local_addr().expect("bound");
+            let hub = hub();
+            hub.locals.borrow_mut().clear();
+            for device in ["pleach-none", "lo"] {
+                add_link(&hub, device);
+            }
+            let hub = Rc::new(hub);
+            let mut settings = striping();
+            settings.allow.push("127.0.0.0/8".parse().expect("network"));
+            let [_peer, mut lane] = shaken().await;
+            let any = SocketAddr::from(([127, 0, 0, 1], 0));
+            let opened = open_target(&hub, &settings, any, 0, to, &mut lane).await;
+            let Ok((_, live, _)) = opened else {
+                panic!("the second link leads there");
+            };
+            assert_eq!(live.link.get(), Some(LinkId(1)));
+        });
     }
 
     #[test]

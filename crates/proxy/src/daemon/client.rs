@@ -211,21 +211,12 @@ async fn open(
     })?;
     let port = request.target.port;
     if let Some(keeper) = peers::open(hub, &live, &links, &addresses, port).await {
-        *live.stripe.borrow_mut() = Some(Rc::clone(&keeper.stripe));
-        live.is_opening.set(false);
-        live.link.set(None);
-        if let Some(id) = live.id {
-            hub.placer.borrow_mut().stripe(id);
-        }
+        hub.striped(&live, &keeper.stripe);
         return Ok((live, Opened::Striped(Box::new(keeper))));
     }
     match connect::open(hub, &links, &addresses, port).await {
         Ok(opened) => {
-            if let Some(link) = opened.link
-                && live.link.get() != Some(link)
-            {
-                hub.moved(&live, link, &opened.failed);
-            }
+            hub.opened(&live, opened.link, &opened.failed);
             let rest = links
                 .into_iter()
                 .filter(|link| Some(*link) != opened.link && !opened.failed.contains(link))

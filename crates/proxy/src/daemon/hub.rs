@@ -330,6 +330,32 @@ impl Hub {
         }
     }
 
+    /// Notes which link a connection was opened over, after `failed` did not work.
+    pub(crate) fn opened(&self, live: &Live, link: Option<LinkId>, failed: &[LinkId]) {
+        if let Some(link) = link
+            && live.link.get() != Some(link)
+        {
+            self.moved(live, link, failed);
+        }
+    }
+
+    /// Notes that a connection is striped over `stripe`.
+    pub(crate) fn striped(&self, live: &Live, stripe: &Rc<Stripe>) {
+        *live.stripe.borrow_mut() = Some(Rc::clone(stripe));
+        live.is_opening.set(false);
+        live.link.set(None);
+        // The link it was to take first says nothing of the lanes.
+        live.stop_reason.set(None);
+        if let Some(id) = live.id {
+            self.placer.borrow_mut().stripe(id);
+        }
+    }
+
+    /// How long a half of a connection may wait for the other half to end, without anything moved.
+    pub(crate) fn half_closed_idle(&self) -> Duration {
+        HALF_CLOSED_IDLE.min(self.settings.idle)
+    }
+
     /// Once a window: counters to the placer, rates, idle limits, dead links.
     pub(crate) fn handle_window(&self, now: Instant) {
         let mut placer = self.placer.borrow_mut();
@@ -359,7 +385,7 @@ impl Hub {
                 live.progress_at.set(now);
             }
             let limit = if live.is_half_closed.get() {
-                HALF_CLOSED_IDLE.min(self.settings.idle)
+                self.half_closed_idle()
             } else {
                 self.settings.idle
             };

@@ -3,7 +3,12 @@
 //!
 //! Asking is one connection to `peer_port` of the destination, beside a plain connection to it, which waits for nothing. The
 //! answer is remembered ([`Places`](crate::stripe::peers::Places)). Later connections are striped at once; if that does
-//! not work within [`OPEN_PATIENCE`], they go plain, and so do those after them if the peer did not prove to be there.
+//! not work within [`OPEN_PATIENCE`], they go plain, and so do those after them if the peer did not prove to be there, or
+//! those to the same target if it does not allow it.
+//!
+//! Whoever answers at an address may be elsewhere: a port can be forwarded. So a peer is told the address that is wanted,
+//! and takes the connection on only if that is its own. It is asked for its own host, whatever the address, only where
+//! the user wrote that the address is the peer's.
 //!
 //! The end that asked keeps a lane on every link that may be used ([`Keeper`]).
 
@@ -78,7 +83,8 @@ pub(crate) struct Keeper {
     /// A handshake succeeded.
     is_met: bool,
     dialing: FuturesUnordered<Dialing>,
-    /// Links being dialled, and those that failed: when they may be tried again, and how long to wait after that.
+    /// Links being dialled, and those that failed or got a lane lately: when they may be tried again, and how long to
+    /// wait after that.
     busy: Vec<LinkId>,
     failed: BTreeMap<LinkId, (Instant, Duration)>,
     _place: StripePlace,
@@ -103,8 +109,9 @@ pub(crate) async fn open(
     if live.is_tied() || links.is_empty() {
         return None;
     }
-    let Some(Way { peer, to, target }) = addresses.iter().find_map(|ip| way(hub, settings, *ip))
-    else {
+    let to_port = |ip: &IpAddr| SocketAddr::new(*ip, port);
+    let way = |ip: &IpAddr| Some((way(hub, settings, to_port(ip))?, to_port(ip)));
+    let Some((Way { peer, to, target }, wanted)) = addresses.iter().find_map(way) else {
         let is_unknown = |ip: &&IpAddr| hub.places.borrow().answer(clock::now(), **ip).is_none();
         let first = addresses.first().filter(|_| settings.ask_port > 0);
         if let Some(ip) = first.filter(is_unknown) {
@@ -127,24 +134,34 @@ pub(crate) async fn open(
     };
     let outcome = time::timeout(OPEN_PATIENCE, keeper.open(Wanted { ip: target, port })).await;
     let outcome = outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    if let Ok(None) = outcome {
-        return Some(keeper);
-    }
-    if is_of_no_use(&outcome, keeper.is_met) {
-        tracing::debug!(%to, ?outcome, "no peer any more");
-        let mut places = hub.places.borrow_mut();
-        places.note(clock::now(), to.ip(), Answer::Nobody);
+    let (now, mut places) = (clock::now(), hub.places.borrow_mut());
+    match outcome {
+        Ok(None) => {
+            if places.answer(now, to.ip()) == Some(Answer::Peer(peer)) {
+                places.note(now, to.ip(), Answer::Peer(peer));
+            }
+            drop(places);
+            return Some(keeper);
+        }
+        Ok(Some(Refusal::NotAllowed)) => {
+            let peer_name = &settings.known[peer].name;
+            tracing::info!(
+                peer = peer_name,
+                target = %wanted,
+                "the peer does not allow this; connections there go plain. If the address is the peer's own, seen from \
+                 outside its NAT, say so by endpoint and networks under [[known_peer]]"
+            );
+            places.note_refused(now, peer, wanted);
+        }
+        // One that shook hands is there: it may be what it was asked for that does not answer.
+        Ok(Some(Refusal::Busy | Refusal::Unreachable)) => {}
+        Err(_) if keeper.is_met => {}
+        Err(error) => {
+            tracing::debug!(%to, %error, "no peer any more");
+            places.note(now, to.ip(), Answer::Nobody);
+        }
     }
     None
-}
-
-/// Whether a peer that opened nothing is better not asked for some time. One that shook hands (`is_met`) is there: it may
-/// be what it was asked for that does not answer.
-fn is_of_no_use(outcome: &io::Result<Option<Refusal>>, is_met: bool) -> bool {
-    match outcome {
-        Ok(refusal) => *refusal == Some(Refusal::NotAllowed),
-        Err(_) => !is_met,
-    }
 }
 
 /// How a peer takes connections on.
@@ -152,21 +169,30 @@ struct Way {
     peer: usize,
     /// Where it answers.
     to: SocketAddr,
-    /// What to ask it for; `None`: its own host.
+    /// What to ask it for; `None`: its own host, whatever addresses that has.
     target: Option<IpAddr>,
 }
 
-/// The way to `ip` through a peer, if one is known.
-fn way(hub: &Hub, settings: &StripeSettings, ip: IpAddr) -> Option<Way> {
+/// The way to `target` through a peer, if one is known that allows it.
+fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> {
     let places = hub.places.borrow();
-    let now = clock::now();
+    let (now, ip) = (clock::now(), target.ip());
+    let may = |peer: usize| !places.is_refused(now, peer, target);
+    // Of an address that merely answered with the peer's greeting nobody knows whose it is.
+    let is_configured = |peer: usize| {
+        let known = settings.known.get(peer);
+        let serves = known.and_then(|known| known.serves.as_ref());
+        serves.is_some_and(|(endpoint, _)| endpoint.ip() == ip)
+    };
+    let target = |peer: usize| (!is_configured(peer)).then_some(ip);
     if let Some(Answer::Peer(peer)) = places.answer(now, ip)
         && settings.ask_port > 0
+        && may(peer)
     {
         return Some(Way {
             peer,
             to: SocketAddr::new(ip, settings.ask_port),
-            target: None,
+            target: target(peer),
         });
     }
     let mut known = settings.known.iter().enumerate();
@@ -174,10 +200,10 @@ fn way(hub: &Hub, settings: &StripeSettings, ip: IpAddr) -> Option<Way> {
         let (to, networks) = known.serves.as_ref()?;
         let is_gone = places.answer(now, to.ip()) == Some(Answer::Nobody);
         let serves = networks.iter().any(|net| net.contains(&ip));
-        (serves && !is_gone).then_some(Way {
+        (serves && !is_gone && may(peer)).then_some(Way {
             peer,
             to: *to,
-            target: Some(ip),
+            target: target(peer),
         })
     })
 }
@@ -209,6 +235,7 @@ impl Keeper {
             let answer = shaken.receive().await?;
             return match frame::decode(&answer) {
                 Ok(Frame::Opened) => {
+                    self.note_failure(link);
                     self.stripe.add_lane(lane, Some(link), name, shaken);
                     Ok(None)
                 }
@@ -263,7 +290,7 @@ impl Keeper {
         };
         // It fits into an empty socket.
         shaken.send(&join).await?;
-        // Until something comes on it.
+        // Until it has lived.
         self.note_failure(link);
         self.stripe.add_lane(lane, Some(link), name, shaken);
         Ok(())
@@ -290,11 +317,11 @@ impl Keeper {
         }
         let now = clock::now();
         let lanes = self.stripe.lanes();
-        let works = |link: LinkId| {
-            let mut lanes = lanes.iter().filter(|lane| lane.link == Some(link));
-            lanes.any(|lane| lane.rx_bytes.get() > 0)
-        };
-        self.failed.retain(|link, _| !works(*link));
+        // One that was not dialled again so long after it could have been has had a lane that lived: what lives for less is
+        // no better than none.
+        let is_recent =
+            |link: LinkId, may_at: Instant| now < may_at + MOST_WAIT || self.busy.contains(&link);
+        self.failed.retain(|link, (at, _)| is_recent(*link, *at));
         for link in lane_links(&self.hub, self.to.ip()) {
             let is_there = lanes.iter().any(|lane| lane.link == Some(link));
             let may_try = self.failed.get(&link).is_none_or(|(at, _)| *at <= now);
@@ -406,13 +433,20 @@ const MOST_WAIT: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use futures_util::FutureExt as _;
+    use pleach_core::session::handshake::StaticKeys;
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::{
         daemon::hub::{
-            Device,
-            tests::{hub, striping},
+            Purpose, Stop,
+            tests::{add_link, hub, striping},
         },
-        placer::{LinkSettings, Reach},
+        handshake::Protocol,
+        relay::stripe::tests::{run, shaken},
     };
 
     #[test]
@@ -420,32 +454,10 @@ mod tests {
         let mut hub = hub();
         let settings = striping();
         hub.settings.stripe = Some(settings.clone());
-        let link = hub.placer.borrow_mut().add_link(LinkSettings::default());
-        let reach = Reach {
-            v4: true,
-            ..Reach::default()
-        };
-        hub.placer.borrow_mut().set_reach(link, reach);
-        hub.devices.borrow_mut().push(Device {
-            name: "lo".to_owned(),
-            source: Vec::new(),
-            silent_since: None,
-        });
+        add_link(&hub, "lo");
         let hub = Rc::new(hub);
         for is_reset in [false, true] {
-            let mut keeper = Keeper {
-                hub: Rc::clone(&hub),
-                stripe: Stripe::new("peer".to_owned(), settings.striping),
-                to: ([192, 0, 2, 1], 7701).into(),
-                peer: 0,
-                token: Token::default(),
-                next_lane: 0,
-                is_met: false,
-                dialing: FuturesUnordered::new(),
-                busy: Vec::new(),
-                failed: BTreeMap::new(),
-                _place: StripePlace::take(&hub, &settings).expect("room"),
-            };
+            let mut keeper = keeper(&hub, &settings);
             if is_reset {
                 keeper.stripe.bundle.borrow_mut().reset();
             }
@@ -454,17 +466,189 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_peer_whose_target_is_slow_is_a_peer() {
-        let timeout = || Err(io::ErrorKind::TimedOut.into());
-        assert!(is_of_no_use(&timeout(), false));
-        assert!(!is_of_no_use(&timeout(), true));
-        for (refusal, expected) in [
-            (Refusal::NotAllowed, true),
-            (Refusal::Busy, false),
-            (Refusal::Unreachable, false),
-        ] {
-            assert_eq!(is_of_no_use(&Ok(Some(refusal)), true), expected);
+    /// A hub that knows a peer at the address of the listener.
+    async fn hub_and_peer() -> (Rc<Hub>, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mut hub = hub();
+        add_link(&hub, "lo");
+        let mut settings = striping();
+        settings.known[0].public_key = *peer_keys().public();
+        settings.ask_port = listener.local_addr().expect("bound").port();
+        hub.settings.stripe = Some(settings);
+        // The peer's address is to need a link.
+        hub.locals.borrow_mut().clear();
+        note(&hub, Answer::Peer(0));
+        (Rc::new(hub), listener)
+    }
+
+    fn note(hub: &Hub, answer: Answer) {
+        hub.places.borrow_mut().note(clock::now(), HERE, answer);
+    }
+
+    fn peer_keys() -> StaticKeys {
+        StaticKeys::from_private([4; 32])
+    }
+
+    /// The peer shakes hands with who comes: the lane, and what is wanted.
+    async fn met(listener: &TcpListener) -> (Shaken, Wanted) {
+        let (stream, _) = listener.accept().await.expect("it came");
+        let known = [*striping().keys.public()];
+        let shaken = handshake::answer(stream, &peer_keys(), &known).await;
+        let (mut shaken, _) = shaken.expect("known");
+        let first = shaken.receive().await.expect("a frame");
+        match frame::decode(&first) {
+            Ok(Frame::Open { wanted, .. }) => (shaken, wanted),
+            other => panic!("{other:?}"),
         }
     }
+
+    fn begin(hub: &Hub) -> (Rc<Live>, Vec<LinkId>) {
+        let purpose = Purpose {
+            client: SocketAddr::new(HERE, 1),
+            app: None,
+            target: SocketAddr::new(HERE, 80).into(),
+            protocol: Protocol::Socks5,
+        };
+        hub.begin(purpose, &[HERE]).expect("a link")
+    }
+
+    /// Opens to port 80 while the peer does as `peer` says.
+    async fn open_beside<T>(hub: &Rc<Hub>, peer: impl Future<Output = T>) -> (Option<Keeper>, T) {
+        let (live, links) = begin(hub);
+        tokio::join!(open(hub, &live, &links, &[HERE], 80), peer)
+    }
+
+    fn answer(hub: &Hub) -> Option<Answer> {
+        hub.places.borrow().answer(clock::now(), HERE)
+    }
+
+    #[test]
+    fn who_shook_hands_is_a_peer_whatever_it_opens() {
+        run(async {
+            let (hub, listener) = hub_and_peer().await;
+            let (keeper, _) = open_beside(&hub, met(&listener)).await;
+            assert!(keeper.is_none(), "it left");
+            assert_eq!(answer(&hub), Some(Answer::Peer(0)));
+            let (keeper, _) = open_beside(&hub, listener.accept()).await;
+            assert!(keeper.is_none(), "it said nothing");
+            assert_eq!(answer(&hub), Some(Answer::Nobody));
+        });
+    }
+
+    #[test]
+    fn a_peer_that_does_not_allow_one_target_is_asked_for_others() {
+        run(async {
+            let (hub, listener) = hub_and_peer().await;
+            let refuse = async {
+                let (mut lane, wanted) = met(&listener).await;
+                let sent = lane.send(&Frame::Refused(Refusal::NotAllowed)).await;
+                sent.expect("open");
+                wanted
+            };
+            let (keeper, wanted) = open_beside(&hub, refuse).await;
+            assert!(keeper.is_none());
+            // Who merely answered there may be elsewhere, so the address is said.
+            assert_eq!(
+                wanted,
+                Wanted {
+                    ip: Some(HERE),
+                    port: 80
+                }
+            );
+            assert_eq!(answer(&hub), Some(Answer::Peer(0)));
+            let settings = hub.settings.stripe.as_ref().expect("set");
+            let leads = |port: u16| way(&hub, settings, SocketAddr::new(HERE, port)).is_some();
+            assert!(!leads(80) && leads(81));
+        });
+    }
+
+    #[test]
+    fn only_the_user_says_that_an_address_is_the_peers_own() {
+        let hub = hub();
+        let mut settings = striping();
+        note(&hub, Answer::Peer(0));
+        let target = |settings: &StripeSettings| {
+            let way = way(&hub, settings, SocketAddr::new(HERE, 80));
+            way.expect("a peer").target
+        };
+        assert_eq!(target(&settings), Some(HERE));
+        let networks = vec![HERE.into()];
+        settings.known[0].serves = Some((SocketAddr::new(HERE, 7701), networks));
+        assert_eq!(target(&settings), None);
+        note(&hub, Answer::Asked);
+        assert_eq!(target(&settings), None);
+    }
+
+    #[test]
+    fn a_link_that_goes_while_lanes_are_dialled_does_not_stop_the_connection() {
+        run(async {
+            let (hub, listener) = hub_and_peer().await;
+            let (live, links) = begin(&hub);
+            let peer = async {
+                let (mut lane, _) = met(&listener).await;
+                live.stop(Stop::LinkLost);
+                lane.send(&Frame::Opened).await.expect("open");
+                lane
+            };
+            let addresses = [HERE];
+            let opening = open(&hub, &live, &links, &addresses, 80);
+            let (keeper, _lane) = tokio::join!(opening, peer);
+            let keeper = keeper.expect("it is open");
+            hub.striped(&live, &keeper.stripe);
+            assert!(live.stopped().now_or_never().is_none());
+            live.stop(Stop::Idle);
+            assert!(live.stopped().now_or_never().is_some());
+        });
+    }
+
+    #[test]
+    fn a_link_whose_lanes_die_young_is_not_dialled_at_once() {
+        run(async {
+            let (hub, _listener) = hub_and_peer().await;
+            let link = LinkId(0);
+            let settings = hub.settings.stripe.clone().expect("set");
+            let mut keeper = keeper(&hub, &settings);
+            let [here, mut there] = shaken().await;
+            for _ in 0..6 {
+                keeper.note_failure(link);
+            }
+            keeper
+                .stripe
+                .add_lane(LaneId(0), Some(link), String::new(), here);
+            let lane = keeper.stripe.lanes().remove(0);
+            there
+                .send(&Frame::Gone { lane: LaneId(9) })
+                .await
+                .expect("open");
+            while lane.rx_bytes.get() == 0 {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            keeper.dial();
+            keeper.stripe.end_lane(LaneId(0), "a middlebox");
+            keeper.dial();
+            assert!(keeper.dialing.is_empty());
+            // One that lived since.
+            keeper.failed.insert(link, (Instant::ZERO, MOST_WAIT));
+            keeper.dial();
+            assert!(!keeper.dialing.is_empty() && keeper.failed.is_empty());
+        });
+    }
+
+    fn keeper(hub: &Rc<Hub>, settings: &StripeSettings) -> Keeper {
+        Keeper {
+            hub: Rc::clone(hub),
+            stripe: Stripe::new("peer".to_owned(), settings.striping),
+            to: ([192, 0, 2, 1], 7701).into(),
+            peer: 0,
+            token: Token::default(),
+            next_lane: 0,
+            is_met: false,
+            dialing: FuturesUnordered::new(),
+            busy: Vec::new(),
+            failed: BTreeMap::new(),
+            _place: StripePlace::take(hub, settings).expect("room"),
+        }
+    }
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 }

@@ -338,6 +338,36 @@ impl Stripe {
         Ok(())
     }
 
+    /// Waits until the other end has delivered all that was taken, the end with it.
+    ///
+    /// # Errors
+    /// Nothing more was delivered for as long as `limit`, or the connection broke.
+    async fn delivered(&self, limit: Duration) -> io::Result<()> {
+        let delivered = async {
+            let (mut seen, mut deadline) = (None, time::Instant::now());
+            loop {
+                {
+                    let sender = &self.bundle.borrow().sender;
+                    if sender.is_done() {
+                        return io::Result::Ok(());
+                    }
+                    let now = Some(sender.delivered());
+                    if now != seen {
+                        (seen, deadline) = (now, time::Instant::now() + limit);
+                    }
+                }
+                // Nobody else waits for room: all was taken.
+                let moved = time::timeout_at(deadline, self.takeable.notified());
+                moved.await.map_err(|_| io::ErrorKind::TimedOut)?;
+            }
+        };
+        tokio::select! {
+            outcome = delivered => outcome,
+            error = self.broken() => Err(error),
+            error = self.tick() => Err(error),
+        }
+    }
+
     async fn room(&self) -> usize {
         loop {
             let room = self.bundle.borrow().sender.room();
@@ -404,15 +434,15 @@ pub(crate) async fn relay(
     };
     let both = async { tokio::try_join!(upward, downward).map(drop) };
     let outcome = tokio::select! {
-        outcome = both => outcome,
+        outcome = both => outcome.map(|()| End::Both),
         error = stripe.broken() => Err(error),
         error = stripe.tick() => Err(error),
         () = live.stopped() => Err(stream::stopped(live)),
-        () = stream::another_request(client, live), if is_request => Ok(()),
+        () = stream::another_request(client, live), if is_request => Ok(End::Answered),
     };
     // After a request's answer nothing more goes up.
     stripe.finish();
-    end(client, stripe, outcome).await
+    end(hub, client, stripe, outcome).await
 }
 
 /// The end that was asked: joins `stripe` to `target` until both directions have ended.
@@ -441,23 +471,43 @@ pub(crate) async fn answer(
         tokio::try_join!(upward, downward).map(drop)
     };
     let outcome = tokio::select! {
-        outcome = both => outcome,
+        outcome = both => outcome.map(|()| End::Both),
         error = stripe.broken() => Err(error),
         error = stripe.tick() => Err(error),
         () = live.stopped() => Err(stream::stopped(live)),
     };
-    end(target, stripe, outcome).await
+    end(hub, target, stripe, outcome).await
 }
 
-/// Tells the other end how it ended, and `stream` if it broke.
-async fn end(stream: &TcpStream, stripe: &Stripe, outcome: io::Result<()>) -> io::Result<()> {
+/// How a connection ended that did not break.
+enum End {
+    /// A request was answered, and the client has another one; it is not to wait for the server.
+    Answered,
+    /// In both directions.
+    Both,
+}
+
+/// Lets the other end deliver what was taken, tells it how it ended, and `stream` if it broke.
+async fn end(
+    hub: &Hub,
+    stream: &TcpStream,
+    stripe: &Stripe,
+    outcome: io::Result<End>,
+) -> io::Result<()> {
+    let outcome = match outcome {
+        Ok(End::Answered) => Ok(()),
+        // What is under way may need to be sent again on another lane. `stream` has ended, and keeps what it was given.
+        Ok(End::Both) => stripe.delivered(hub.half_closed_idle()).await,
+        Err(error) => {
+            // A socket that refuses is closed plainly.
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+            Err(error)
+        }
+    };
     if outcome.is_err() {
-        // A socket that refuses is closed plainly.
-        let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         stripe.bundle.borrow_mut().reset();
     }
     stripe.wake();
-    // What is under way may need to be sent again on another lane.
     let last = async {
         tokio::select! {
             () = stripe.drained() => {}
@@ -473,5 +523,5 @@ async fn end(stream: &TcpStream, stripe: &Stripe, outcome: io::Result<()>) -> io
 const TICK: Duration = Duration::from_millis(25);
 /// Without any lane for so long, a connection ends; as long as one without carrier may last.
 const LANELESS: Duration = Duration::from_secs(10);
-/// How long the lanes may take to say their last.
+/// How long the lanes may take to say their last, after all was delivered or the connection broke.
 const LAST_WORDS: Duration = Duration::from_secs(3);

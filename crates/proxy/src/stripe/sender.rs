@@ -2,7 +2,7 @@
 //! sends those of a dead lane on others.
 //!
 //! A chunk is *pending* (cut, not assigned), *staged* (waits for its lane), *sent*, and forgotten when the peer counts it
-//! among those that came on its lane, or delivered everything before its end. A lane that has sent chunks and on which TCP
+//! among those that came on its lane, or delivered everything before its end. A lane that has chunks, sent or staged, and on which TCP
 //! makes no progress for `patience` is *suspect*: what it had is sent on others, and it gets nothing new until it moves
 //! again. That costs duplicates if it was only slow, which the receiver drops. A lane does not repeat what it has sent
 //! itself: TCP brings that.
@@ -15,7 +15,7 @@ mod tests;
 
 use core::time::Duration;
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
@@ -26,7 +26,7 @@ use pleach_core::{
 };
 
 use super::{
-    CHUNK, Chunk, MAX_CHUNKS, MAX_LANES, MAX_PENDING, Violation,
+    CHUNK, Chunk, MAX_CHUNKS, MAX_LANES, MAX_PENDING, Violation, WINDOW,
     frame::LaneId,
     rate::{LaneEstimator, LaneSample},
     sched::{LaneView, Scheduler, Striping},
@@ -40,7 +40,7 @@ pub struct Sender {
     pending: VecDeque<Vec<u8>>,
     pending_bytes: usize,
     /// To be sent on any lane, before anything new.
-    again: BTreeMap<u64, Chunk>,
+    again: BTreeMap<u64, Again>,
     /// Ends of the chunks assigned and not delivered.
     ends: VecDeque<u64>,
     /// Where the next chunk to be assigned begins.
@@ -52,6 +52,14 @@ pub struct Sender {
     is_end_assigned: bool,
     /// Bytes sent more than once.
     repeated_bytes: u64,
+}
+
+/// A chunk to be sent again.
+#[derive(Debug)]
+struct Again {
+    chunk: Chunk,
+    /// The lanes on which it is under way, a bit for each slot.
+    under_way: u8,
 }
 
 #[derive(Debug)]
@@ -82,7 +90,7 @@ impl Sender {
             ends: VecDeque::new(),
             assigned: 0,
             delivered: 0,
-            limit: super::WINDOW,
+            limit: WINDOW,
             is_finished: false,
             is_end_assigned: false,
             repeated_bytes: 0,
@@ -126,6 +134,12 @@ impl Sender {
         self.is_end_assigned && self.delivered == self.assigned
     }
 
+    /// The peer delivered all before it.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
     /// Adds a lane; `false` if there are too many, or it is there.
     pub fn add_lane(&mut self, now: Instant, id: LaneId) -> bool {
         let is_there = self.lanes.iter().any(|lane| lane.id == id);
@@ -154,8 +168,7 @@ impl Sender {
     pub fn remove_lane(&mut self, id: LaneId) {
         if let Some(index) = self.lanes.iter().position(|lane| lane.id == id) {
             let lane = self.lanes.remove(index);
-            self.repeat(lane.sent.into_iter().flatten());
-            self.repeat(lane.staged);
+            self.repeat(lane.sent.into_iter().flatten().chain(lane.staged));
         }
     }
 
@@ -183,7 +196,7 @@ impl Sender {
         for lane in &mut self.lanes {
             let patience = patience(lane.estimator.rtt());
             let is_silent = now.since(lane.progress_at) > patience;
-            if !lane.is_suspect && !lane.sent.is_empty() && is_silent {
+            if !lane.is_suspect && lane.is_waiting() && is_silent {
                 lane.is_suspect = true;
                 // They stay on the lane's account: they may come yet.
                 found.extend(lane.sent.iter().flatten().cloned());
@@ -192,7 +205,9 @@ impl Sender {
             }
         }
         let is_news = !found.is_empty();
-        self.repeat(found);
+        if is_news {
+            self.repeat(found);
+        }
         is_news
     }
 
@@ -208,7 +223,7 @@ impl Sender {
     /// Whether [`Self::handle_timeout`] has anything to look for.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.sent.is_empty())
+        self.lanes.iter().any(Lane::is_waiting)
     }
 
     /// Whether a chunk waits for lane `id`.
@@ -221,8 +236,11 @@ impl Sender {
     /// The next chunk for lane `id`, which can send. O(lanes) for each chunk that is assigned.
     pub fn poll_chunk(&mut self, now: Instant, id: LaneId) -> Option<Chunk> {
         let index = self.lanes.iter().position(|lane| lane.id == id)?;
-        self.lanes[index].is_free = true;
-        if self.lanes[index].is_suspect || self.lanes[index].sent.len() >= MAX_CHUNKS {
+        let lane = &mut self.lanes[index];
+        lane.is_free = true;
+        // What waited for it is with others, and nothing is under way whose arrival would clear it.
+        lane.is_suspect &= !lane.sent.is_empty();
+        if lane.is_suspect || lane.sent.len() >= MAX_CHUNKS {
             return None;
         }
         let chunk = self.next_chunk(now, index)?;
@@ -265,7 +283,8 @@ impl Sender {
                 lane.is_suspect = false;
             }
         }
-        // Acknowledgements overtake each other.
+        // Acknowledgements overtake each other. What is kept here has a bound whatever the peer grants.
+        let limit = limit.min(delivered.saturating_add(WINDOW));
         self.limit = self.limit.max(limit);
         if delivered > self.delivered {
             self.delivered = delivered;
@@ -273,7 +292,7 @@ impl Sender {
                 self.ends.pop_front();
             }
             while let Some(first) = self.again.first_entry()
-                && first.get().end() <= delivered
+                && first.get().chunk.end() <= delivered
             {
                 first.remove();
             }
@@ -306,10 +325,28 @@ impl Sender {
             .iter()
             .flat_map(|lane| lane.sent.iter().flatten());
         let staged = self.lanes.iter().flat_map(|lane| &lane.staged);
-        let all = sent.chain(staged).chain(self.again.values());
+        let again = self.again.values().map(|again| &again.chunk);
+        let all = sent.chain(staged).chain(again);
         // They share their data.
         let chunks: BTreeMap<u64, u64> = all.map(|c| (c.offset, c.data.len() as u64)).collect();
         self.pending_bytes as u64 + chunks.values().sum::<u64>()
+    }
+
+    /// Whether what is noted of chunks under way is so.
+    #[cfg(test)]
+    pub(super) fn knows_what_is_under_way(&self) -> bool {
+        if self.again.is_empty() {
+            return true;
+        }
+        let sent = self.lanes.iter().map(|lane| {
+            let sent = lane.sent.iter().flatten().map(|chunk| chunk.offset);
+            (lane.bit(), sent.collect())
+        });
+        let sent: Vec<(u8, std::collections::BTreeSet<u64>)> = sent.collect();
+        self.again.iter().all(|(offset, again)| {
+            let on = sent.iter().filter(|(_, sent)| sent.contains(offset));
+            on.fold(0, |on, (bit, _)| on | bit) == again.under_way
+        })
     }
 
     fn next_chunk(&mut self, now: Instant, index: usize) -> Option<Chunk> {
@@ -328,8 +365,13 @@ impl Sender {
                 .map(Lane::view)
                 .collect();
             let slot = self.scheduler.assign(now, Bytes::new(len), &views)?;
+            // First: a chunk that was cut must not be dropped.
+            let named = self.lanes.iter().position(|lane| lane.slot == slot)?;
             let chunk = self.cut();
-            let lane = self.lanes.iter_mut().find(|lane| lane.slot == slot)?;
+            let lane = &mut self.lanes[named];
+            if !lane.is_waiting() {
+                lane.progress_at = now;
+            }
             lane.staged_bytes += chunk.data.len() as u64;
             lane.staged.push_back(chunk);
         }
@@ -339,15 +381,13 @@ impl Sender {
         Some(chunk)
     }
 
-    /// The first to be sent again that is not under way on this very lane. O(chunks) while there are any.
+    /// The first to be sent again that is not under way on this very lane. A look at each that is.
     fn next_again(&mut self, index: usize) -> Option<Chunk> {
-        if self.again.is_empty() {
-            return None;
-        }
-        let own = self.lanes[index].sent.iter().flatten();
-        let own: BTreeSet<u64> = own.map(|chunk| chunk.offset).collect();
-        let offset = *self.again.keys().find(|offset| !own.contains(offset))?;
-        self.again.remove(&offset)
+        let bit = self.lanes[index].bit();
+        let mut again = self.again.iter();
+        let (offset, _) = again.find(|(_, again)| again.under_way & bit == 0)?;
+        let offset = *offset;
+        self.again.remove(&offset).map(|again| again.chunk)
     }
 
     /// What waits for another lane, as nothing new may be sent: the receiver has no room until the first of it comes.
@@ -391,10 +431,22 @@ impl Sender {
         chunk
     }
 
+    /// Has `chunks` sent again. O(chunks log chunks); lanes fall silent and go far more seldom than they send.
     fn repeat(&mut self, chunks: impl IntoIterator<Item = Chunk>) {
         for chunk in chunks {
             if chunk.end() > self.delivered {
-                self.again.insert(chunk.offset, chunk);
+                let under_way = 0;
+                self.again.insert(chunk.offset, Again { chunk, under_way });
+            }
+        }
+        for again in self.again.values_mut() {
+            again.under_way = 0;
+        }
+        for lane in &self.lanes {
+            for chunk in lane.sent.iter().flatten() {
+                if let Some(again) = self.again.get_mut(&chunk.offset) {
+                    again.under_way |= lane.bit();
+                }
             }
         }
     }
@@ -405,6 +457,17 @@ impl Sender {
 }
 
 impl Lane {
+    /// Whether it has anything that is to arrive.
+    fn is_waiting(&self) -> bool {
+        !self.sent.is_empty() || !self.staged.is_empty()
+    }
+
+    /// Its bit among the lanes' slots.
+    fn bit(&self) -> u8 {
+        const { assert!(MAX_LANES <= 8) };
+        1 << self.slot.0
+    }
+
     fn view(&self) -> LaneView {
         LaneView {
             slot: self.slot,

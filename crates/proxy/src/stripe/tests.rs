@@ -190,6 +190,7 @@ impl Pair {
         for end in 0..2 {
             let bound = MAX_PENDING as u64 + WINDOW;
             assert!(self.ends[end].sender.kept_bytes() <= bound);
+            assert!(self.ends[end].sender.knows_what_is_under_way());
             assert!(self.ends[end].receiver.kept_bytes() <= WINDOW);
             assert!(self.read[end] <= self.written[1 - end]);
         }

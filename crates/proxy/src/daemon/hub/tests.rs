@@ -52,6 +52,23 @@ pub(crate) fn striping() -> StripeSettings {
     }
 }
 
+/// Adds a link over `device` that leads to all IPv4 addresses.
+pub(crate) fn add_link(hub: &Hub, device: &str) -> LinkId {
+    let mut placer = hub.placer.borrow_mut();
+    let link = placer.add_link(LinkSettings::default());
+    let reach = Reach {
+        v4: true,
+        ..Reach::default()
+    };
+    placer.set_reach(link, reach);
+    hub.devices.borrow_mut().push(Device {
+        name: device.to_owned(),
+        source: Vec::new(),
+        silent_since: None,
+    });
+    link
+}
+
 #[test]
 fn a_notification_for_an_earlier_link_is_ignored() {
     let runtime = tokio::runtime::Builder::new_current_thread()

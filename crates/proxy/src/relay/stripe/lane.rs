@@ -195,11 +195,12 @@ async fn write(stripe: &Stripe, lane: &Lane, sealer: &mut Sealer) -> io::Result<
     }
 }
 
-/// Wakes the lanes that have chunks waiting.
+/// Wakes the lanes that have chunks waiting, and who looks whether they take them.
 fn wake_others(stripe: &Stripe, lane: &Lane) {
     for other in stripe.lanes.borrow().iter() {
         if other.id != lane.id && stripe.bundle.borrow().sender.has_staged(other.id) {
             other.wake.notify_one();
+            stripe.ticking.notify_one();
         }
     }
 }

@@ -1,10 +1,18 @@
 //! Lanes over loopback.
 
 use pleach_core::session::handshake::StaticKeys;
-use tokio::{net::TcpListener, task::LocalSet};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    task::LocalSet,
+};
 
 use super::*;
-use crate::stripe::CHUNK;
+use crate::{
+    daemon::hub::{Purpose, tests::hub},
+    handshake::Protocol,
+    stripe::{CHUNK, WINDOW},
+};
 
 /// Runs `test`, whose tasks are local ones; fails if it hangs.
 pub(crate) fn run(test: impl Future<Output = ()>) {
@@ -81,5 +89,57 @@ fn who_waits_for_the_last_lane_learns_of_it_whoever_else_waits() {
         tokio::join!(stripe.changed.notified(), stripe.drained(), async {
             stripe.end_lane(LaneId(0), "it is over");
         });
+    });
+}
+
+#[test]
+fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
+    run(async {
+        let stripes = ["here", "there"].map(|peer| Stripe::new(peer.to_owned(), Striping::Osia));
+        let [here, there] = &stripes;
+        for (stripe, shaken) in stripes.iter().zip(shaken().await) {
+            assert!(stripe.add_lane(LaneId(0), None, String::new(), shaken));
+        }
+        // The client has said all it wants.
+        here.finish();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let target = TcpStream::connect(to).await.expect("it listens");
+        let (mut service, _) = listener.accept().await.expect("it came");
+        let hub = hub();
+        let purpose = Purpose {
+            client: to,
+            app: None,
+            target: to.into(),
+            protocol: Protocol::Striped,
+        };
+        let (live, _) = hub.begin(purpose, &[to.ip()]).expect("local");
+        // More than the other end has room for.
+        let said = vec![7; usize::try_from(WINDOW).expect("small") + 64 * CHUNK];
+        let serving = async {
+            service.write_all(&said).await.expect("open");
+            service.shutdown().await.expect("open");
+            service.read_to_end(&mut Vec::new()).await.expect("its end")
+        };
+        let slow_client = async {
+            until(|| there.bundle.borrow().sender.room() == 0).await;
+            time::sleep(LAST_WORDS + Duration::from_millis(200)).await;
+            let mut heard = 0;
+            while !here.bundle.borrow().receiver.is_done() {
+                let len = here.bundle.borrow().receiver.peek().len();
+                if len > 0 {
+                    here.bundle.borrow_mut().consume(len);
+                    heard += len;
+                    here.wake_lanes();
+                } else {
+                    here.deliverable.notified().await;
+                }
+            }
+            heard
+        };
+        let answering = answer(&hub, &target, &live, there);
+        let (answered, heard, _) = tokio::join!(answering, slow_client, serving);
+        assert!(answered.is_ok(), "{answered:?}");
+        assert_eq!(heard, said.len());
     });
 }

@@ -49,3 +49,43 @@ fn a_peer_that_never_counts_gets_a_bounded_number_of_chunks() {
     }
     assert_eq!(sent, MAX_CHUNKS);
 }
+
+#[test]
+fn a_peer_that_grants_everything_and_takes_nothing_gets_a_window() {
+    let mut sender = Sender::new(Striping::RoundRobin);
+    let now = Instant::from_millis(1);
+    sender.add_lane(now, LaneId(0));
+    let granted = sender.handle_ack(now, 0, u64::MAX, &[]);
+    assert_eq!(granted, Ok(()));
+    for _ in 0..MAX_CHUNKS {
+        sender.write(&[7; CHUNK]);
+        sender.poll_chunk(now, LaneId(0));
+    }
+    assert_eq!(sender.room(), 0);
+    assert_eq!(sender.kept_bytes(), WINDOW + MAX_PENDING as u64);
+}
+
+#[test]
+fn what_waits_for_a_lane_that_takes_nothing_goes_over_another() {
+    let mut sender = Sender::new(Striping::RoundRobin);
+    let now = Instant::from_millis(1);
+    let (stuck, works) = (LaneId(0), LaneId(1));
+    sender.add_lane(now, stuck);
+    sender.add_lane(now, works);
+    sender.set_free(stuck, true);
+    sender.write(&[7; 2 * CHUNK]);
+    let first = sender.poll_chunk(now, works).expect("a chunk");
+    assert_eq!(first.offset, CHUNK as u64, "the first waits");
+    assert!(sender.has_staged(stuck) && sender.is_waiting());
+    let counted = sender.handle_ack(now, 0, WINDOW, &[(works, 1)]);
+    assert_eq!(counted, Ok(()));
+    assert!(!sender.handle_timeout(Instant::from_millis(200)));
+    let now = Instant::from_millis(1000);
+    assert!(sender.handle_timeout(now));
+    let second = sender.poll_chunk(now, works).expect("what waited");
+    assert_eq!(second.offset, 0);
+    // Nothing that could come late is under way on the other: when it takes something, it is as good as new.
+    sender.set_free(works, false);
+    sender.write(&[7; CHUNK]);
+    assert!(sender.poll_chunk(now, stuck).is_some());
+}
