@@ -89,6 +89,8 @@ pub struct Link {
     /// What this window saw so far.
     up: Traffic,
     down: Traffic,
+    /// Whether the last one saw as much as a bulk connection moves, up and down.
+    was_busy: (bool, bool),
 }
 
 #[derive(Debug)]
@@ -99,6 +101,7 @@ struct Connection {
     target: Target,
     expected: Demand,
     moved: Demand,
+    began_at: Instant,
     progress_at: Instant,
     /// Whether the last window moved something up, down.
     was_active: (bool, bool),
@@ -134,6 +137,7 @@ impl Placer {
             heard_at: None,
             up: Traffic::default(),
             down: Traffic::default(),
+            was_busy: (false, false),
         });
         LinkId(self.links.len() - 1)
     }
@@ -185,6 +189,7 @@ impl Placer {
             target: ask.target.clone(),
             expected,
             moved: Demand { up: 0, down: 0 },
+            began_at: now,
             progress_at: now,
             was_active: (false, false),
             is_striped: false,
@@ -302,11 +307,23 @@ impl Placer {
     pub fn handle_window(&mut self, now: Instant) {
         let length = now.since(self.window_began_at);
         self.window_began_at = now;
-        for link in &mut self.links {
-            let (up, down) = (
-                core::mem::take(&mut link.up),
-                core::mem::take(&mut link.down),
+        let mut crowds = vec![0; self.links.len()];
+        for connection in self.connections.values().filter(|one| is_kept(now, one)) {
+            crowds[connection.link.0] += 1;
+        }
+        for (link, crowd) in self.links.iter_mut().zip(crowds) {
+            let [mut up, mut down] = [&mut link.up, &mut link.down].map(core::mem::take);
+            let was_busy = core::mem::replace(
+                &mut link.was_busy,
+                (up.bytes >= BULK_BYTES, down.bytes >= BULK_BYTES),
             );
+            // What goes the other way are questions, or acknowledgements.
+            let (main, was_busy) = if up.bytes > down.bytes {
+                (&mut up, was_busy.0)
+            } else {
+                (&mut down, was_busy.1)
+            };
+            main.has_crowd = crowd >= CROWD && was_busy && main.bytes >= BULK_BYTES;
             link.estimator.up.on_window(now, up, length);
             link.estimator.down.on_window(now, down, length);
         }
@@ -555,11 +572,24 @@ fn remaining(now: Instant, connection: &Connection) -> u64 {
     }
 }
 
+/// Whether a connection is kept waiting: it gets on, and has had its time, but still lacks some of what it was expected to
+/// move. What has moved more than that and is no bulk is a trickle, which says nothing.
+fn is_kept(now: Instant, connection: &Connection) -> bool {
+    !connection.is_striped
+        && now.since(connection.progress_at) <= ALIVE
+        && now.since(connection.began_at) >= ALIVE
+        && connection.moved.total() < connection.expected.total()
+}
+
 /// How long a window of the estimators is.
 pub const WINDOW: Duration = Duration::from_millis(250);
 
 /// A connection that moved less in a window (three packets, 130 kbit/s) is waiting for something else than the link.
 const BULK_BYTES: u64 = 4 << 10;
+
+/// So many connections kept waiting at a time on one link are its doing: what they move together is what it carries. On a
+/// slow link each of many moves too little to be bulk by itself.
+const CROWD: u32 = 4;
 
 /// Rate of links of which nothing is known, all alike: what it is hardly matters then.
 const FIRST_RATE: Bitrate = Bitrate::from_mbps(10);

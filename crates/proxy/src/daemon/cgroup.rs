@@ -179,7 +179,12 @@ impl State {
                     estimator.restore(at, rate);
                 }
                 let bulk = u32::from(bytes >= BUSY_BYTES);
-                estimator.on_window(now, Traffic { bytes, bulk }, length);
+                let traffic = Traffic {
+                    bytes,
+                    bulk,
+                    has_crowd: false,
+                };
+                estimator.on_window(now, traffic, length);
                 if let Some((rate, at)) = estimator.rate() {
                     shown.restore(at, rate);
                 }

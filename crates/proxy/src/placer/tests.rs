@@ -325,3 +325,64 @@ fn a_busy_link_is_not_suspected_for_one_lost_packet() {
     placer.moved(at(2000), unlucky, LinkId(1), &[LinkId(0)]);
     assert!(placer.is_suspect(at(2000), LinkId(0)));
 }
+
+/// Begins `count` connections on the first link.
+fn crowd(placer: &mut Placer, now: Instant, count: usize) -> Vec<ConnectionId> {
+    let to = target("a.example", 80);
+    let begin = |_| {
+        let id = begin(placer, now, None, &to).expect("links").id;
+        placer.moved(now, id, LinkId(0), &[]);
+        id
+    };
+    (0..count).map(begin).collect()
+}
+
+#[test]
+fn many_connections_that_get_little_each_show_what_a_slow_link_carries() {
+    let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+    for _ in 0..2 {
+        let link = placer.add_link(LinkSettings::default());
+        placer.set_reach(link, everywhere());
+    }
+    let ids = crowd(&mut placer, at(0), 100);
+    let mut moved = vec![0; ids.len()];
+    let mut now = at(0);
+    // 0.24 Mbit/s: five packets a window, to five of the hundred.
+    for window in 0..40 {
+        now += WINDOW;
+        for turn in 0..5 {
+            let index = (window * 5 + turn) % ids.len();
+            moved[index] += 1500;
+            let down = moved[index];
+            placer.observe(now, ids[index], Demand { up: 0, down }, false);
+        }
+        placer.handle_window(now);
+    }
+    let (_, slow) = placer.rates(now, LinkId(0));
+    assert_eq!(slow, Bitrate::from_bps(240_000));
+    let (_, unknown) = placer.rates(now, LinkId(1));
+    assert_eq!(unknown, slow, "as hopeful as of the best");
+}
+
+#[test]
+fn trickles_and_idle_connections_are_no_crowd() {
+    for (each, what) in [(2_000, "trickles"), (0, "idle")] {
+        let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+        let link = placer.add_link(LinkSettings::default());
+        placer.set_reach(link, everywhere());
+        let ids = crowd(&mut placer, at(0), 8);
+        let mut now = at(0);
+        for window in 1..=60 {
+            now += WINDOW;
+            for (index, id) in ids.iter().enumerate() {
+                // Each has moved all that was expected of it; one goes on in either case, below what counts as bulk.
+                let more = if index == 0 { 3_000 } else { each };
+                let down = 22_380 + window * more;
+                placer.observe(now, *id, Demand { up: 0, down }, false);
+            }
+            placer.handle_window(now);
+        }
+        let found = placer.links()[0].estimator.down.rate();
+        assert_eq!(found, None, "{what}");
+    }
+}
