@@ -8,7 +8,7 @@
 //!    only such links;
 //! 2. the first rule that holds (a strict rule leaves no other);
 //! 3. the link its site had ([`crate::sticky`]);
-//! 4. the scheduler's choice among the links of the least cost. A dearer class joins when the cheaper ones would take
+//! 4. the scheduler's choice among the links of the least price ([`Placer::price`]). A dearer class joins when the cheaper ones would take
 //!    longer than [`PATIENCE`]; standby links when nothing else is up; a suspect link, on which connecting failed
 //!    while another link succeeded, when nothing else is left.
 //!
@@ -30,6 +30,7 @@ use pleach_core::{
 };
 
 use crate::{
+    budget::{Account, Standing},
     estimate::{
         application::{Demand, Demands},
         link::{LinkEstimator, TcpSample, Traffic},
@@ -40,7 +41,7 @@ use crate::{
     target::Target,
 };
 
-pub use link::{Cost, LinkSettings, Reach};
+pub use link::{Cost, LinkSettings, Price, Reach};
 pub use placement::{Ask, ConnectionId, NoLink, Placement, Why};
 
 /// What does not change while the proxy runs.
@@ -66,6 +67,8 @@ pub struct Placer {
     next_id: u64,
     /// What applications ask for.
     pub demands: Demands,
+    /// Whether links that need less energy are to be filled before those of the same cost that need more.
+    pub saves_energy: bool,
     sites: Sites,
     window_began_at: Instant,
 }
@@ -83,6 +86,9 @@ pub struct Link {
     pub tx_bytes: u64,
     /// Payload received from servers.
     pub rx_bytes: u64,
+    /// What it has carried of its budget.
+    pub account: Account,
+    standing: Standing,
     suspect_until: Option<Instant>,
     /// When something last came back over it.
     heard_at: Option<Instant>,
@@ -109,6 +115,14 @@ struct Connection {
     is_striped: bool,
 }
 
+impl Link {
+    /// How it stands to its budget.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+}
+
 impl Placer {
     /// A placer without links and connections.
     #[must_use]
@@ -121,6 +135,7 @@ impl Placer {
             connections: BTreeMap::new(),
             next_id: 0,
             demands: Demands::default(),
+            saves_energy: false,
             window_began_at: now,
         }
     }
@@ -133,6 +148,8 @@ impl Placer {
             estimator: LinkEstimator::default(),
             tx_bytes: 0,
             rx_bytes: 0,
+            account: Account::default(),
+            standing: Standing::Within,
             suspect_until: None,
             heard_at: None,
             up: Traffic::default(),
@@ -161,6 +178,29 @@ impl Placer {
     /// One link, to restore what was known of it.
     pub fn link_mut(&mut self, link: LinkId) -> Option<&mut Link> {
         self.links.get_mut(link.0)
+    }
+
+    /// Books `bytes` that `link` has carried until `unix_s`, seconds since 1970-01-01 UTC, and says how it stands to its
+    /// budget if that is new. Call it now and then with none, too: a month may have ended.
+    pub fn charge(&mut self, link: LinkId, unix_s: u64, bytes: u64) -> Option<Standing> {
+        let link = self.links.get_mut(link.0)?;
+        let budget = link.settings.budget?;
+        link.account.charge(&budget, unix_s, bytes);
+        let standing = link.account.standing(&budget, unix_s);
+        (core::mem::replace(&mut link.standing, standing) != standing).then_some(standing)
+    }
+
+    /// What using `link` is worth now: its cost, how it stands to its budget, and energy while that is saved.
+    #[must_use]
+    pub fn price(&self, link: &Link) -> Price {
+        Price {
+            cost: link.standing.cost(link.settings.cost),
+            energy: if self.saves_energy {
+                link.settings.energy
+            } else {
+                0
+            },
+        }
     }
 
     /// How many connections are on each link, by id. O(n).
@@ -378,6 +418,17 @@ impl Placer {
         (of(true), of(false))
     }
 
+    /// Whether nothing has borne out what `link` is taken to carry from servers for longer than that is taken as it is.
+    #[must_use]
+    pub fn is_stale(&self, now: Instant, link: LinkId) -> bool {
+        let link = self.links.get(link.0);
+        link.is_some_and(|link| {
+            let found = link.estimator.down.rate();
+            let is_old = found.is_none_or(|(_, proven_at)| now.since(proven_at) >= MEMORY);
+            link.settings.download.is_none() && is_old
+        })
+    }
+
     fn rank(
         &mut self,
         now: Instant,
@@ -438,7 +489,7 @@ impl Placer {
             .filter(|id| !ranked.contains(id))
             .copied()
             .collect();
-        rest.sort_by_key(|id| (self.is_suspect(now, *id), self.links[id.0].settings.cost));
+        rest.sort_by_key(|id| (self.is_suspect(now, *id), self.price(&self.links[id.0])));
         ranked.extend(rest);
         let why = if let Some((link, why)) = preferred {
             ranked.retain(|id| *id != link);
@@ -462,14 +513,14 @@ impl Placer {
             .copied()
             .collect();
         let pool = if trusted.is_empty() { usable } else { &trusted };
-        let cost = |id: &LinkId| self.links[id.0].settings.cost;
-        let mut costs: Vec<Cost> = pool.iter().map(cost).collect();
-        costs.sort_unstable();
-        costs.dedup();
+        let price = |id: &LinkId| self.price(&self.links[id.0]);
+        let mut prices: Vec<Price> = pool.iter().map(price).collect();
+        prices.sort_unstable();
+        prices.dedup();
         let mut chosen: Vec<LinkId> = Vec::new();
-        for class in costs {
+        for class in prices {
             let is_needed = chosen.is_empty()
-                || class != Cost::Standby && {
+                || class.cost != Cost::Standby && {
                     let views = self.views(now, &chosen, expected);
                     let finish = views
                         .iter()
@@ -481,7 +532,7 @@ impl Placer {
             if !is_needed {
                 break;
             }
-            chosen.extend(pool.iter().filter(|id| cost(id) == class));
+            chosen.extend(pool.iter().filter(|id| price(id) == class));
         }
         chosen.sort_unstable();
         chosen

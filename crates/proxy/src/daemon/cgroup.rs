@@ -258,10 +258,10 @@ fn weights(
         .filter(|(_, link)| link.settings.cost != Cost::Never && leads(link))
         .map(|(index, link)| (LinkId(index), link))
         .collect();
-    let least = usable.iter().map(|(_, link)| link.settings.cost).min();
+    let least = usable.iter().map(|(_, link)| placer.price(link)).min();
     let chosen = usable
         .into_iter()
-        .filter(|(_, link)| Some(link.settings.cost) == least);
+        .filter(|(_, link)| Some(placer.price(link)) == least);
     let chosen: Vec<(LinkId, &Link)> = chosen.collect();
     let by_user = chosen
         .iter()

@@ -386,3 +386,56 @@ fn trickles_and_idle_connections_are_no_crowd() {
         assert_eq!(found, None, "{what}");
     }
 }
+
+#[test]
+fn budgets_make_links_dearer_and_the_next_month_cheaper_again() {
+    let mut placer = placer(config(Policy::RoundRobin));
+    placer.link_mut(LinkId(1)).expect("lte").settings.budget = Some(crate::budget::Budget {
+        bytes: Bytes::new(1_000_000),
+        billing_day: 1,
+    });
+    let day = |day: u64| day * 86_400;
+    let to = target("a.example", 80);
+    let firsts = |placer: &mut Placer| {
+        let mut firsts: Vec<usize> = (0..2)
+            .map(|_| begin(placer, at(0), None, &to).expect("links").links[0].0)
+            .collect();
+        firsts.sort_unstable();
+        firsts
+    };
+    // January 1970.
+    assert_eq!(placer.charge(LinkId(1), day(0), 100_000), None);
+    assert_eq!(firsts(&mut placer), [0, 1]);
+    assert_eq!(placer.charge(LinkId(1), day(0), 1), Some(Standing::Ahead));
+    assert_eq!(firsts(&mut placer), [0, 0]);
+    assert_eq!(placer.charge(LinkId(1), day(0), 0), None, "nothing new");
+    // Somewhat later it has earned it.
+    assert_eq!(placer.charge(LinkId(1), day(1), 0), Some(Standing::Within));
+    assert_eq!(firsts(&mut placer), [0, 1]);
+    // Spent, it is there while nothing else is.
+    assert_eq!(
+        placer.charge(LinkId(1), day(2), 1_000_000),
+        Some(Standing::Spent)
+    );
+    assert_eq!(firsts(&mut placer), [0, 0]);
+    placer.set_reach(LinkId(0), Reach::default());
+    assert_eq!(firsts(&mut placer), [1, 1]);
+    placer.set_reach(LinkId(0), everywhere());
+    assert_eq!(placer.charge(LinkId(1), day(31), 0), Some(Standing::Within));
+    assert_eq!(firsts(&mut placer), [0, 1]);
+    // A link without budget has nothing to tell.
+    assert_eq!(placer.charge(LinkId(0), day(31), 1 << 40), None);
+}
+
+#[test]
+fn energy_counts_while_it_is_saved() {
+    let mut placer = placer(config(Policy::RoundRobin));
+    placer.link_mut(LinkId(1)).expect("lte").settings.energy = 5;
+    let to = target("a.example", 80);
+    let first = |placer: &mut Placer| begin(placer, at(0), None, &to).expect("links").links[0].0;
+    assert_eq!([(); 2].map(|()| first(&mut placer)), [0, 1]);
+    placer.saves_energy = true;
+    assert_eq!([(); 3].map(|()| first(&mut placer)), [0, 0, 0]);
+    placer.set_reach(LinkId(0), Reach::default());
+    assert_eq!(first(&mut placer), 1);
+}
