@@ -2,9 +2,10 @@
 //!
 //! Bytes are counted in windows of a quarter of a second, per direction. A window says what the link carries only if
 //! something used it to the full: a *bulk* connection, which moved bytes through this window and the one before and
-//! was not held up by the client; or a *crowd*, connections that are kept waiting ([`crate::placer`]). What a window shows is a lower bound, so the estimate rises at once, to the lesser of
-//! two windows, against bursts. A first estimate takes a second of bulk: what a transfer shows while it begins is far below
-//! the link, and would keep others away from it. An estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
+//! was not held up by the client; or a *crowd*, connections that are kept waiting ([`crate::placer`]). What a window shows
+//! is a lower bound, so the estimate rises at once, to the lesser of two windows, against bursts. A first estimate takes a
+//! second of bulk: what a transfer shows while it begins is far below the link, and would keep others away from it. An
+//! estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
 //! if two or more bulk connections shared the window, of 60 s for a single one. A link without bulk keeps its estimate;
 //! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
 //! bad is tried again.
@@ -206,7 +207,7 @@ mod tests {
         let now = feed(&mut estimator, now, 1, 1, 1);
         let now = feed(&mut estimator, now, 20, 1, 2);
         assert_eq!(estimator.rate(), None);
-        let now = feed(&mut estimator, now, 20, 1, 1);
+        let now = feed(&mut estimator, now, 20, 1, 2);
         assert_eq!(mbps(&estimator), 20);
         let now = feed(&mut estimator, now, 90, 1, 1);
         assert_eq!(mbps(&estimator), 20);
