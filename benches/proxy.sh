@@ -55,6 +55,11 @@ mkdir "$work/files"
 head -c 1000000 /dev/urandom >"$work/files/1M"
 (cd "$work/files" && exec ip netns exec "$server" python3 "$bench_py" serve 8000 2>"$work/server.log") &
 pids+=($!)
+# Else the first sum is short by as long as Python takes to start.
+for _ in $(seq 100); do
+    ip netns exec "$client" curl -s -o /dev/null http://10.9.0.2:8000/ && break
+    sleep 0.1
+done
 
 # start NAME [TOML]: the proxy, its pid in $proxy.
 start() {

@@ -19,6 +19,12 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
+/// The time of day: seconds since 1970-01-01 UTC. It may be set, forwards and backwards; for billing, not for timers.
+#[must_use]
+pub fn unix_seconds() -> u64 {
+    u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
+}
+
 /// 32 bytes fit for keys, from the kernel's generator.
 ///
 /// Waits until the generator is seeded, which on a running system it is.

@@ -19,6 +19,7 @@ pub mod netns;
 pub mod nft;
 pub mod owner;
 pub mod poll;
+pub mod power;
 pub mod procnet;
 pub mod readiness;
 pub mod redirect;

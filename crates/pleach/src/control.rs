@@ -69,6 +69,9 @@ pub(crate) struct StatusReport {
     /// Sockets of programs that a proxy in cgroup mode has bound, by link.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) bound_sockets: BTreeMap<String, u64>,
+    /// Budgets of a proxy's links, by link.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) budgets: BTreeMap<String, BudgetStatus>,
     /// An equalizer's part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) splitter: Option<SplitterStatus>,
@@ -116,6 +119,17 @@ pub(crate) struct LinkStatus {
     pub(crate) rx_bytes: u64,
     /// Its weight.
     pub(crate) weight: u32,
+}
+
+/// What a link has carried of its budget in the present month.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BudgetStatus {
+    /// What it may carry, both directions together.
+    pub(crate) bytes: u64,
+    /// What it has carried.
+    pub(crate) used_bytes: u64,
+    /// `within` what it has earned of it, `ahead` of that, or `spent`.
+    pub(crate) standing: String,
 }
 
 /// What an equalizer does with packets.

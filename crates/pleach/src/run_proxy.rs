@@ -15,6 +15,7 @@ use pleach_linux::{
     state::DEFAULT_STATE_DIR,
 };
 use pleach_proxy::{
+    budget::Standing,
     daemon::{Daemon, Settings, StripeSettings, report},
     stripe::MAX_LANES,
 };
@@ -25,8 +26,8 @@ use tokio::{task::LocalSet, time};
 use crate::{
     config::ProxyConfig,
     control::{
-        ConnectionStatus, ControlRequest, LaneStatus, LinkState, LinkStatus, SchedulerStatus,
-        StatusReport, StripedStatus,
+        BudgetStatus, ConnectionStatus, ControlRequest, LaneStatus, LinkState, LinkStatus,
+        SchedulerStatus, StatusReport, StripedStatus,
         server::{ControlServer, StartError},
     },
 };
@@ -163,6 +164,8 @@ fn settings(config: &ProxyConfig) -> Settings {
             max: (max_connections / MAX_LANES).clamp(1, MAX_STRIPED),
         }),
         transparent: config.transparent.clone(),
+        probes: config.probes.clone(),
+        save_energy: config.save_energy,
         state_dir: DEFAULT_STATE_DIR.into(),
     }
 }
@@ -220,6 +223,7 @@ fn status(report: &report::Report, name: &str) -> StatusReport {
         connections: connections.collect(),
         connection_count: Some(report.connection_count as u64),
         bound_sockets: report.links.iter().filter_map(bound).collect(),
+        budgets: report.links.iter().filter_map(budget).collect(),
         scheduler: SchedulerStatus {
             policy: report.policy.to_owned(),
         },
@@ -228,6 +232,21 @@ fn status(report: &report::Report, name: &str) -> StatusReport {
             .collect(),
         ..StatusReport::default()
     }
+}
+
+fn budget(link: &report::LinkReport) -> Option<(String, BudgetStatus)> {
+    let budget = link.budget?;
+    let status = BudgetStatus {
+        bytes: budget.bytes.get(),
+        used_bytes: budget.used.get(),
+        standing: match budget.standing {
+            Standing::Within => "within",
+            Standing::Ahead => "ahead",
+            Standing::Spent => "spent",
+        }
+        .to_owned(),
+    };
+    Some((link.name.clone(), status))
 }
 
 fn striped(report: &report::StripedReport) -> StripedStatus {

@@ -125,6 +125,20 @@ fn push_connections(text: &mut String, report: &StatusReport) {
     let count = report.connection_count.unwrap_or_default();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{count} connections");
+    for (link, budget) in &report.budgets {
+        let means = match budget.standing.as_str() {
+            "ahead" => ", more than it has earned so far: used where others are not enough",
+            "spent" => ": used while no other link is up",
+            _ => "",
+        };
+        let _ = writeln!(
+            text,
+            "{} carried {} of {} this month{means}",
+            printable(link),
+            bytes(budget.used_bytes),
+            bytes(budget.bytes)
+        );
+    }
     for (link, count) in &report.bound_sockets {
         let _ = writeln!(
             text,

@@ -15,6 +15,8 @@
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
 //! | `apps` | connections → programs |
+//! | `probe` | asking servers what links carry |
+//! | `thrift` | budgets and the battery |
 //! | `transparent` | connections the kernel redirects here |
 //! | [`cgroup`] | programs' own sockets, bound to links by the kernel |
 //! | [`report`] | the state for `pleach status` |
@@ -27,9 +29,11 @@ pub(crate) mod connect;
 pub(crate) mod hub;
 mod links;
 pub(crate) mod peers;
+mod probe;
 pub mod report;
 mod resolve;
 pub mod settings;
+mod thrift;
 mod transparent;
 
 use std::{
@@ -46,7 +50,10 @@ use crate::placer::WINDOW;
 use cgroup::Cgroup;
 use hub::Hub;
 pub use report::Report;
-pub use settings::{KnownPeer, LinkConfig, Settings, StripeSettings, Transparency};
+pub use settings::{
+    KnownPeer, LinkConfig, Probe, SaveEnergy, Settings, StripeSettings, Transparency,
+};
+use thrift::Thrift;
 use transparent::Transparent;
 
 /// A proxy that listens.
@@ -115,7 +122,8 @@ impl Daemon {
             self.accept_peers(),
             self.accept_redirected(),
             self.follow_links(),
-            self.close_windows()
+            self.close_windows(),
+            probe::run(&self.hub)
         )
         .map(drop)
     }
@@ -220,10 +228,12 @@ impl Daemon {
     async fn close_windows(&self) -> io::Result<()> {
         let mut ticks = time::interval(WINDOW);
         ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        let mut thrift = Thrift::default();
         loop {
             ticks.tick().await;
             let now = clock::now();
             self.hub.handle_window(now);
+            thrift.handle_window(&self.hub);
             if let Some(cgroup) = &self.cgroup {
                 cgroup.handle_window(&self.hub, now);
             }

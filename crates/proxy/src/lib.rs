@@ -11,6 +11,7 @@
 //! | [`target`] | where it wants to go | no |
 //! | [`sched`] | which link a connection takes: the paper's schedulers | no |
 //! | [`rules`], [`sticky`] | what the user says; sites that tie a login to an address | no |
+//! | [`budget`] | what links may carry in a month, and have carried | no |
 //! | [`estimate`] | what links carry and what applications ask for | no |
 //! | [`stripe`] | one connection over several links, to another pleach | no |
 //! | [`placer`] | joins these: the one thing the daemon, and a simulator, talk to | no |
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod budget;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod estimate;

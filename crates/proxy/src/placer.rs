@@ -8,7 +8,7 @@
 //!    only such links;
 //! 2. the first rule that holds (a strict rule leaves no other);
 //! 3. the link its site had ([`crate::sticky`]);
-//! 4. the scheduler's choice among the links of the least cost. A dearer class joins when the cheaper ones would take
+//! 4. the scheduler's choice among the links of the least price ([`Placer::price`]). A dearer class joins when the cheaper ones would take
 //!    longer than [`PATIENCE`]; standby links when nothing else is up; a suspect link, on which connecting failed
 //!    while another link succeeded, when nothing else is left.
 //!
@@ -30,6 +30,7 @@ use pleach_core::{
 };
 
 use crate::{
+    budget::{Account, Standing},
     estimate::{
         application::{Demand, Demands},
         link::{LinkEstimator, TcpSample, Traffic},
@@ -40,7 +41,7 @@ use crate::{
     target::Target,
 };
 
-pub use link::{Cost, LinkSettings, Reach};
+pub use link::{Cost, LinkSettings, Price, Reach};
 pub use placement::{Ask, ConnectionId, NoLink, Placement, Why};
 
 /// What does not change while the proxy runs.
@@ -66,6 +67,8 @@ pub struct Placer {
     next_id: u64,
     /// What applications ask for.
     pub demands: Demands,
+    /// Whether links that need less energy are to be filled before those of the same cost that need more.
+    pub saves_energy: bool,
     sites: Sites,
     window_began_at: Instant,
 }
@@ -83,12 +86,17 @@ pub struct Link {
     pub tx_bytes: u64,
     /// Payload received from servers.
     pub rx_bytes: u64,
+    /// What it has carried of its budget.
+    pub account: Account,
+    standing: Standing,
     suspect_until: Option<Instant>,
     /// When something last came back over it.
     heard_at: Option<Instant>,
     /// What this window saw so far.
     up: Traffic,
     down: Traffic,
+    /// Whether the last one saw as much as a bulk connection moves, up and down.
+    was_busy: (bool, bool),
 }
 
 #[derive(Debug)]
@@ -99,11 +107,20 @@ struct Connection {
     target: Target,
     expected: Demand,
     moved: Demand,
+    began_at: Instant,
     progress_at: Instant,
     /// Whether the last window moved something up, down.
     was_active: (bool, bool),
     /// Over several links: what it moves is booked by [`Placer::observe_lane`], and it loads none of them in particular.
     is_striped: bool,
+}
+
+impl Link {
+    /// How it stands to its budget.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
 }
 
 impl Placer {
@@ -118,6 +135,7 @@ impl Placer {
             connections: BTreeMap::new(),
             next_id: 0,
             demands: Demands::default(),
+            saves_energy: false,
             window_began_at: now,
         }
     }
@@ -130,10 +148,13 @@ impl Placer {
             estimator: LinkEstimator::default(),
             tx_bytes: 0,
             rx_bytes: 0,
+            account: Account::default(),
+            standing: Standing::Within,
             suspect_until: None,
             heard_at: None,
             up: Traffic::default(),
             down: Traffic::default(),
+            was_busy: (false, false),
         });
         LinkId(self.links.len() - 1)
     }
@@ -157,6 +178,29 @@ impl Placer {
     /// One link, to restore what was known of it.
     pub fn link_mut(&mut self, link: LinkId) -> Option<&mut Link> {
         self.links.get_mut(link.0)
+    }
+
+    /// Books `bytes` that `link` has carried until `unix_s`, seconds since 1970-01-01 UTC, and says how it stands to its
+    /// budget if that is new. Call it now and then with none, too: a month may have ended.
+    pub fn charge(&mut self, link: LinkId, unix_s: u64, bytes: u64) -> Option<Standing> {
+        let link = self.links.get_mut(link.0)?;
+        let budget = link.settings.budget?;
+        link.account.charge(&budget, unix_s, bytes);
+        let standing = link.account.standing(&budget, unix_s);
+        (core::mem::replace(&mut link.standing, standing) != standing).then_some(standing)
+    }
+
+    /// What using `link` is worth now: its cost, how it stands to its budget, and energy while that is saved.
+    #[must_use]
+    pub fn price(&self, link: &Link) -> Price {
+        Price {
+            cost: link.standing.cost(link.settings.cost),
+            energy: if self.saves_energy {
+                link.settings.energy
+            } else {
+                0
+            },
+        }
     }
 
     /// How many connections are on each link, by id. O(n).
@@ -185,6 +229,7 @@ impl Placer {
             target: ask.target.clone(),
             expected,
             moved: Demand { up: 0, down: 0 },
+            began_at: now,
             progress_at: now,
             was_active: (false, false),
             is_striped: false,
@@ -302,11 +347,23 @@ impl Placer {
     pub fn handle_window(&mut self, now: Instant) {
         let length = now.since(self.window_began_at);
         self.window_began_at = now;
-        for link in &mut self.links {
-            let (up, down) = (
-                core::mem::take(&mut link.up),
-                core::mem::take(&mut link.down),
+        let mut crowds = vec![0; self.links.len()];
+        for connection in self.connections.values().filter(|one| is_kept(now, one)) {
+            crowds[connection.link.0] += 1;
+        }
+        for (link, crowd) in self.links.iter_mut().zip(crowds) {
+            let [mut up, mut down] = [&mut link.up, &mut link.down].map(core::mem::take);
+            let was_busy = core::mem::replace(
+                &mut link.was_busy,
+                (up.bytes >= BULK_BYTES, down.bytes >= BULK_BYTES),
             );
+            // What goes the other way are questions, or acknowledgements.
+            let (main, was_busy) = if up.bytes > down.bytes {
+                (&mut up, was_busy.0)
+            } else {
+                (&mut down, was_busy.1)
+            };
+            main.has_crowd = crowd >= CROWD && was_busy && main.bytes >= BULK_BYTES;
             link.estimator.up.on_window(now, up, length);
             link.estimator.down.on_window(now, down, length);
         }
@@ -359,6 +416,17 @@ impl Placer {
             }
         };
         (of(true), of(false))
+    }
+
+    /// Whether nothing has borne out what `link` is taken to carry from servers for longer than that is taken as it is.
+    #[must_use]
+    pub fn is_stale(&self, now: Instant, link: LinkId) -> bool {
+        let link = self.links.get(link.0);
+        link.is_some_and(|link| {
+            let found = link.estimator.down.rate();
+            let is_old = found.is_none_or(|(_, proven_at)| now.since(proven_at) >= MEMORY);
+            link.settings.download.is_none() && is_old
+        })
     }
 
     fn rank(
@@ -421,7 +489,7 @@ impl Placer {
             .filter(|id| !ranked.contains(id))
             .copied()
             .collect();
-        rest.sort_by_key(|id| (self.is_suspect(now, *id), self.links[id.0].settings.cost));
+        rest.sort_by_key(|id| (self.is_suspect(now, *id), self.price(&self.links[id.0])));
         ranked.extend(rest);
         let why = if let Some((link, why)) = preferred {
             ranked.retain(|id| *id != link);
@@ -445,14 +513,14 @@ impl Placer {
             .copied()
             .collect();
         let pool = if trusted.is_empty() { usable } else { &trusted };
-        let cost = |id: &LinkId| self.links[id.0].settings.cost;
-        let mut costs: Vec<Cost> = pool.iter().map(cost).collect();
-        costs.sort_unstable();
-        costs.dedup();
+        let price = |id: &LinkId| self.price(&self.links[id.0]);
+        let mut prices: Vec<Price> = pool.iter().map(price).collect();
+        prices.sort_unstable();
+        prices.dedup();
         let mut chosen: Vec<LinkId> = Vec::new();
-        for class in costs {
+        for class in prices {
             let is_needed = chosen.is_empty()
-                || class != Cost::Standby && {
+                || class.cost != Cost::Standby && {
                     let views = self.views(now, &chosen, expected);
                     let finish = views
                         .iter()
@@ -464,7 +532,7 @@ impl Placer {
             if !is_needed {
                 break;
             }
-            chosen.extend(pool.iter().filter(|id| cost(id) == class));
+            chosen.extend(pool.iter().filter(|id| price(id) == class));
         }
         chosen.sort_unstable();
         chosen
@@ -555,11 +623,24 @@ fn remaining(now: Instant, connection: &Connection) -> u64 {
     }
 }
 
+/// Whether a connection is kept waiting: it gets on, and has had its time, but still lacks some of what it was expected to
+/// move. What has moved more than that and is no bulk is a trickle, which says nothing.
+fn is_kept(now: Instant, connection: &Connection) -> bool {
+    !connection.is_striped
+        && now.since(connection.progress_at) <= ALIVE
+        && now.since(connection.began_at) >= ALIVE
+        && connection.moved.total() < connection.expected.total()
+}
+
 /// How long a window of the estimators is.
 pub const WINDOW: Duration = Duration::from_millis(250);
 
 /// A connection that moved less in a window (three packets, 130 kbit/s) is waiting for something else than the link.
 const BULK_BYTES: u64 = 4 << 10;
+
+/// So many connections kept waiting at a time on one link are its doing: what they move together is what it carries. On a
+/// slow link each of many moves too little to be bulk by itself.
+const CROWD: u32 = 4;
 
 /// Rate of links of which nothing is known, all alike: what it is hardly matters then.
 const FIRST_RATE: Bitrate = Bitrate::from_mbps(10);

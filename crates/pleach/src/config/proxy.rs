@@ -7,8 +7,10 @@ use std::{
 };
 
 use ipnet::IpNet;
+use pleach_core::units::Bytes;
 use pleach_proxy::{
-    daemon::{KnownPeer, LinkConfig, Transparency, cgroup},
+    budget::Budget,
+    daemon::{KnownPeer, LinkConfig, Probe, SaveEnergy, Transparency, cgroup},
     placer::{self, LinkSettings, PlacerConfig},
     rules::{Destination, Rule},
     sched::{LinkId, Policy},
@@ -43,6 +45,10 @@ pub(crate) struct ProxyConfig {
     pub(crate) max_connections: Option<u16>,
     /// A connection that moved nothing for this long is closed.
     pub(crate) idle: Duration,
+    /// Servers to ask what links carry.
+    pub(crate) probes: Vec<Probe>,
+    /// When links that take less energy are filled first.
+    pub(crate) save_energy: SaveEnergy,
     /// Scheduler, rules, stickiness.
     pub(crate) placer: PlacerConfig,
     /// The links; empty: every interface with a default route.
@@ -103,6 +109,8 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             "idle",
             "sticky",
             "sticky_time",
+            "save_energy",
+            "probe",
         ],
     )?;
     let mut notes = Vec::new();
@@ -146,6 +154,29 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         .as_ref()
         .map_or(Ok(Stickiness::Tls), sticky)?;
     let (links, device_places) = links(root)?;
+    let save_energy = table
+        .optional("save_energy")
+        .as_ref()
+        .map_or(Ok(SaveEnergy::Never), save_energy)?;
+    let probes = table.optional("probe");
+    let probes = probes.as_ref().map_or(Ok(Vec::new()), probes_of)?;
+    let has_budget = links.iter().any(|link| link.settings.budget.is_some());
+    if has_budget && state.is_none() {
+        notes.push(Note {
+            place: table.place(),
+            text: "what links have carried of their budgets is forgotten when the proxy ends: add state = \"/var/lib/pleach/apps.db\"".to_owned(),
+            warning: true,
+        });
+    }
+    let has_energy = links.iter().any(|link| link.settings.energy > 0);
+    if has_energy && save_energy == SaveEnergy::Never {
+        notes.push(Note {
+            place: table.place(),
+            text: "energy of links does not count: add save_energy = \"battery\" or true"
+                .to_owned(),
+            warning: true,
+        });
+    }
     let rules = rules(root, &links)?;
     if let Transparency::Cgroup(_) = transparent {
         unfit_rules(root, &rules, &mut notes)?;
@@ -160,6 +191,8 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             allow,
             max_connections: max_connections.transpose()?,
             idle: idle.unwrap_or(IDLE),
+            probes,
+            save_energy,
             placer: PlacerConfig {
                 policy,
                 stickiness,
@@ -305,11 +338,18 @@ fn known_peers(root: &Table<'_>) -> Result<Vec<KnownPeer>, ConfigError> {
 }
 
 fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError> {
-    let keys: Vec<&str> = peers::LINK_KEYS.iter().copied().chain(["source"]).collect();
+    let own = ["source", "budget", "billing_day", "energy"];
+    let keys: Vec<&str> = peers::LINK_KEYS.iter().copied().chain(own).collect();
     let tables = root.tables("link", &keys)?;
     let mut links = Vec::new();
     let mut places = Vec::new();
     for ((link, place), table) in peers::links_with(root, &keys)?.into_iter().zip(&tables) {
+        let energy = table.optional("energy").map(|value| {
+            value.integer(
+                0..=1000,
+                "write what a byte takes, compared with other links",
+            )
+        });
         let has_weight = table.optional("weight").is_some();
         links.push(LinkConfig {
             settings: LinkSettings {
@@ -322,6 +362,8 @@ fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError>
                 weight: has_weight.then_some(link.weight),
                 upload: link.upload,
                 download: link.download,
+                budget: budget(table)?,
+                energy: energy.transpose()?.unwrap_or(0),
             },
             device: link.device,
             source: table
@@ -332,6 +374,54 @@ fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError>
         places.push(place);
     }
     Ok((links, places))
+}
+
+/// `budget` and `billing_day` of a link.
+fn budget(table: &Table<'_>) -> Result<Option<Budget>, ConfigError> {
+    let day = table.optional("billing_day");
+    let Some(value) = table.optional("budget") else {
+        return match day {
+            None => Ok(None),
+            Some(day) => Err(day.wrong(
+                "it is of use with a budget only",
+                "add budget = \"20GB\", or remove it",
+            )),
+        };
+    };
+    let what = "a size above zero such as \"20GB\" (kB, MB, GB, KiB, MiB, GiB)";
+    let remedy = "write what the link may carry in a month, both directions together";
+    let bytes: Bytes = value.parse(what, remedy)?;
+    if bytes == Bytes::ZERO {
+        return Err(value.expected(what, remedy));
+    }
+    let day = day.map(|day| day.integer(1..=31, "write the day on which a month begins"));
+    let day = day.transpose()?.and_then(|day| u8::try_from(day).ok());
+    Ok(Some(Budget {
+        bytes,
+        billing_day: day.unwrap_or(1),
+    }))
+}
+
+fn probes_of(value: &Value<'_>) -> Result<Vec<Probe>, ConfigError> {
+    let remedy = "write for example [\"http://203.0.113.7/12MB\"], something large without TLS";
+    let items = value.list(MAX_PROBES, remedy)?;
+    let probe = |item: &Value<'_>| {
+        let found = item.as_text().and_then(Probe::parse);
+        found.ok_or_else(|| item.expected("http://HOST[:PORT]/PATH", remedy))
+    };
+    items.iter().map(probe).collect()
+}
+
+fn save_energy(value: &Value<'_>) -> Result<SaveEnergy, ConfigError> {
+    match (value.as_bool(), value.as_text()) {
+        (Some(true), _) => Ok(SaveEnergy::Always),
+        (Some(false), _) => Ok(SaveEnergy::Never),
+        (None, Some("battery")) => Ok(SaveEnergy::OnBattery),
+        (None, _) => Err(value.expected(
+            "true, false or \"battery\"",
+            "write \"battery\" to fill links of less energy first while the host runs on its battery",
+        )),
+    }
 }
 
 fn rules(root: &Table<'_>, links: &[LinkConfig]) -> Result<Vec<Rule>, ConfigError> {
@@ -535,6 +625,7 @@ const IDLE: Duration = Duration::from_secs(7440);
 /// Longer than the pauses of somebody who fills in a form.
 const STICKY_TIME: Duration = Duration::from_secs(1800);
 const MAX_RULES: usize = 1000;
+const MAX_PROBES: usize = 16;
 const MAX_ALLOWED: usize = 1000;
 /// Each is tried on every greeting: a millisecond.
 const MAX_KNOWN: usize = 256;

@@ -3,7 +3,10 @@
 use core::time::Duration;
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use pleach_core::class::{Duplicate, Service};
+use pleach_core::{
+    class::{Duplicate, Service},
+    units::Bytes,
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -909,6 +912,41 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
             "is already used on line 6",
         ),
         (
+            "weight = 3",
+            "budget = \"0B\"",
+            "p.toml:11: [[link]] budget: expected a size above zero",
+        ),
+        (
+            "weight = 3",
+            "budget = 20",
+            "p.toml:11: [[link]] budget: expected a size above zero",
+        ),
+        (
+            "weight = 3",
+            "billing_day = 5",
+            "p.toml:11: [[link]] billing_day: it is of use with a budget only",
+        ),
+        (
+            "weight = 3",
+            "budget = \"20GB\"\nbilling_day = 32",
+            "p.toml:12: [[link]] billing_day: expected a whole number from 1 to 31",
+        ),
+        (
+            "weight = 3",
+            "energy = -1",
+            "p.toml:11: [[link]] energy: expected a whole number from 0 to 1000",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nprobe = [\"https://a.example/\"]",
+            "p.toml:3: [proxy] probe: expected http://HOST[:PORT]/PATH",
+        ),
+        (
+            "[proxy]",
+            "[proxy]\nsave_energy = \"mains\"",
+            "p.toml:3: [proxy] save_energy: expected true, false or \"battery\"",
+        ),
+        (
             "mode = \"proxy\"",
             "mode = \"prox\"",
             "expected \"client\", \"gateway\", \"proxy\" or \"equalize\"",
@@ -921,6 +959,36 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         assert!(error.contains(expected), "{bad}: {error}");
         assert!(error.contains("; remedy: "), "{error}");
     }
+}
+
+#[test]
+fn budgets_and_energy_say_what_they_need() {
+    use pleach_proxy::{budget::Budget, daemon::SaveEnergy};
+
+    let with = |proxy: &str, link: &str| {
+        let text = PROXY.replace("[proxy]", &format!("[proxy]\n{proxy}"));
+        proxy_text(&text.replace("weight = 3", link)).expect("good file")
+    };
+    let loaded = with("", "budget = \"20GB\"\nenergy = 4");
+    let lte = &loaded.config.links[1].settings;
+    let budget = Budget {
+        bytes: Bytes::new(20_000_000_000),
+        billing_day: 1,
+    };
+    assert_eq!((lte.budget, lte.energy), (Some(budget), 4));
+    let [forgotten, ignored] = &loaded.notes[..] else {
+        panic!("{:?}", loaded.notes);
+    };
+    assert!(forgotten.text.contains("add state = "), "{forgotten:?}");
+    assert!(ignored.text.contains("add save_energy = "), "{ignored:?}");
+    let loaded = with(
+        "save_energy = \"battery\"\nstate = \"/var/lib/pleach/apps.db\"",
+        "budget = \"20GB\"\nbilling_day = 31\nenergy = 4",
+    );
+    assert_eq!(loaded.config.save_energy, SaveEnergy::OnBattery);
+    let lte = &loaded.config.links[1].settings;
+    assert_eq!(lte.budget.map(|budget| budget.billing_day), Some(31));
+    assert!(loaded.notes.is_empty(), "{:?}", loaded.notes);
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! What a proxy has learnt, kept in SQLite over restarts: what applications ask for, what links carry.
+//! What a proxy has learnt, kept in SQLite over restarts: what applications ask for, what links carry, and what they have
+//! carried of their budgets.
 //!
-//! Two tables, replaced as a whole in one transaction; at most some thousand rows. A file that is no database is left
+//! Three tables, replaced as a whole in one transaction; at most some thousand rows. A file that is no database is left
 //! alone and reported, and the proxy begins anew without it.
 
 use std::path::Path;
@@ -27,7 +28,8 @@ impl Store {
         let connection = Connection::open(path)?;
         connection.execute_batch(
             "CREATE TABLE IF NOT EXISTS demand (app TEXT PRIMARY KEY, up INTEGER NOT NULL, down INTEGER NOT NULL);
-             CREATE TABLE IF NOT EXISTS link (name TEXT PRIMARY KEY, up_bps INTEGER NOT NULL, down_bps INTEGER NOT NULL);",
+             CREATE TABLE IF NOT EXISTS link (name TEXT PRIMARY KEY, up_bps INTEGER NOT NULL, down_bps INTEGER NOT NULL);
+             CREATE TABLE IF NOT EXISTS usage (link TEXT NOT NULL, first_day INTEGER NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (link, first_day));",
         )?;
         Ok(Self { connection })
     }
@@ -52,9 +54,16 @@ impl Store {
             let rate = |value| Bitrate::from_bps(number(value));
             Ok((row.get(0)?, rate(row.get(1)?), rate(row.get(2)?)))
         })?;
+        let mut usage = self
+            .connection
+            .prepare("SELECT link, first_day, bytes FROM usage ORDER BY link, first_day")?;
+        let usage = usage.query_map([], |row| {
+            Ok((row.get(0)?, row.get(1)?, number(row.get(2)?)))
+        })?;
         Ok(Learnt {
             demands: demands.collect::<Result<_>>()?,
             links: links.collect::<Result<_>>()?,
+            usage: usage.collect::<Result<_>>()?,
         })
     }
 
@@ -80,6 +89,15 @@ impl Store {
                 )?;
             }
         }
+        for (link, _, _) in &learnt.usage {
+            transaction.execute("DELETE FROM usage WHERE link = ?1", params![link])?;
+        }
+        for (link, first_day, bytes) in &learnt.usage {
+            transaction.execute(
+                "INSERT INTO usage VALUES (?1, ?2, ?3)",
+                params![link, first_day, number(*bytes)],
+            )?;
+        }
         transaction.commit()
     }
 }
@@ -103,6 +121,10 @@ mod tests {
                 ("lte".to_owned(), Bitrate::ZERO, Bitrate::ZERO),
                 ("wifi".to_owned(), Bitrate::ZERO, rate),
             ],
+            usage: vec![
+                ("lte".to_owned(), 20_000, 1 << 40),
+                ("lte".to_owned(), 20_031, 7),
+            ],
         };
         let mut store = Store::open(&path).expect("a new database");
         for _ in 0..2 {
@@ -113,6 +135,7 @@ mod tests {
             .and_then(|store| Ok(store.load()?))
             .expect("loads");
         assert_eq!(found.demands, learnt.demands);
+        assert_eq!(found.usage, learnt.usage);
         assert_eq!(
             found.links,
             learnt.links[1..],

@@ -2,6 +2,7 @@
 //! is told clearly, and nothing stays behind.
 
 mod bad_input;
+mod budgets;
 mod cgroup;
 mod client;
 mod links;

@@ -179,7 +179,12 @@ impl State {
                     estimator.restore(at, rate);
                 }
                 let bulk = u32::from(bytes >= BUSY_BYTES);
-                estimator.on_window(now, Traffic { bytes, bulk }, length);
+                let traffic = Traffic {
+                    bytes,
+                    bulk,
+                    has_crowd: false,
+                };
+                estimator.on_window(now, traffic, length);
                 if let Some((rate, at)) = estimator.rate() {
                     shown.restore(at, rate);
                 }
@@ -253,10 +258,10 @@ fn weights(
         .filter(|(_, link)| link.settings.cost != Cost::Never && leads(link))
         .map(|(index, link)| (LinkId(index), link))
         .collect();
-    let least = usable.iter().map(|(_, link)| link.settings.cost).min();
+    let least = usable.iter().map(|(_, link)| placer.price(link)).min();
     let chosen = usable
         .into_iter()
-        .filter(|(_, link)| Some(link.settings.cost) == least);
+        .filter(|(_, link)| Some(placer.price(link)) == least);
     let chosen: Vec<(LinkId, &Link)> = chosen.collect();
     let by_user = chosen
         .iter()

@@ -64,6 +64,8 @@ pub(crate) struct Hub {
     pub(crate) stripe_count: Cell<usize>,
     pub(crate) asking: Cell<usize>,
     pub(super) strangers: RefCell<Strangers>,
+    /// The link that is being probed, and what came by the probe since the last window.
+    pub(crate) probing: Cell<Option<(LinkId, u64)>>,
     /// Links lead elsewhere than before.
     pub(crate) links_changed: Notify,
     clients: Cell<usize>,
@@ -181,6 +183,7 @@ impl Hub {
             stripe_count: Cell::new(0),
             asking: Cell::new(0),
             strangers: RefCell::default(),
+            probing: Cell::new(None),
             links_changed: Notify::new(),
             clients: Cell::new(0),
             next_number: Cell::new(0),
@@ -243,6 +246,11 @@ impl Hub {
         let own = self.own.borrow();
         let is_here = |ip: IpAddr| ip.is_loopback() || own.contains(&ip);
         !(is_here(to) || to.is_unspecified()) || is_here(from)
+    }
+
+    /// How many connections were ever asked for.
+    pub(crate) fn asked(&self) -> u64 {
+        self.next_number.get()
     }
 
     /// Devices of all links.
@@ -403,6 +411,9 @@ impl Hub {
                 ask_tcp(live, &mut placer);
             }
         }
+        if let Some((link, down)) = self.probing.take() {
+            placer.observe_lane(now, link, Demand { up: 0, down }, false);
+        }
         placer.handle_window(now);
     }
 
@@ -465,6 +476,10 @@ fn restore_link(placer: &mut Placer, link: LinkId, learnt: &Learnt, now: Instant
         link.estimator.up.restore(now, *up);
         link.estimator.down.restore(now, *down);
     }
+    let name = &link.settings.name;
+    let months = learnt.usage.iter().filter(|(link, _, _)| link == name);
+    link.account
+        .restore(months.map(|(_, first, bytes)| (*first, *bytes)));
 }
 
 /// Books what the lanes of a striped connection moved on their links.

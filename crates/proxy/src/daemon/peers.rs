@@ -371,9 +371,9 @@ fn lane_links(hub: &Hub, ip: IpAddr) -> Vec<LinkId> {
     };
     let is_beside = links().any(|(_, link)| link.reach.is_neighbour(ip));
     let fit = || links().filter(|(_, link)| !is_beside || link.reach.is_neighbour(ip));
-    let least = fit().map(|(_, link)| link.settings.cost).min();
+    let least = fit().map(|(_, link)| placer.price(link)).min();
     fit()
-        .filter(|(_, link)| Some(link.settings.cost) == least)
+        .filter(|(_, link)| Some(placer.price(link)) == least)
         .map(|(index, _)| LinkId(index))
         .collect()
 }

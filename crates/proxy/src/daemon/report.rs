@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use pleach_core::units::Bitrate;
+use pleach_core::units::{Bitrate, Bytes};
 use pleach_linux::clock;
 
 use super::hub::Hub;
 use crate::{
+    budget::Standing,
     estimate::application::Demand,
     placer::Cost,
     relay::stripe::{LaneState, Stripe},
@@ -55,6 +56,19 @@ pub struct LinkReport {
     pub bound: Option<u64>,
     /// The user's weight.
     pub weight: Option<u16>,
+    /// Its budget, if it has one.
+    pub budget: Option<BudgetReport>,
+}
+
+/// A link's budget in the present month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetReport {
+    /// What it may carry.
+    pub bytes: Bytes,
+    /// What it has carried.
+    pub used: Bytes,
+    /// How it stands.
+    pub standing: Standing,
 }
 
 /// Whether a link is used.
@@ -140,21 +154,23 @@ pub struct Learnt {
     pub demands: Vec<(String, Demand)>,
     /// Of each link its name and what it carries up and down; zero if not known.
     pub links: Vec<(String, Bitrate, Bitrate)>,
+    /// What links with budgets carried in the months that began on a day, counted from 1970-01-01.
+    pub usage: Vec<(String, i32, u64)>,
 }
 
 pub(super) fn report(hub: &Hub) -> Report {
-    let now = clock::now();
+    let (now, today) = (clock::now(), clock::unix_seconds());
     let placer = hub.placer.borrow();
     let devices = hub.devices.borrow();
     let counts = placer.connection_counts();
     let bound = hub.bound.borrow();
     let link = |index: usize, link: &crate::placer::Link| {
-        let state = match link.settings.cost {
+        let state = match placer.price(link).cost {
             Cost::Never => LinkState::Never,
             _ if link.reach.is_nothing() => LinkState::Down,
             _ if placer.is_suspect(now, LinkId(index)) => LinkState::Suspect,
             Cost::Standby => LinkState::Standby,
-            Cost::Rank(_) => LinkState::Up,
+            Cost::Rank(_) | Cost::Thrift => LinkState::Up,
         };
         let rate = |given: Option<Bitrate>, found: Option<(Bitrate, _)>| {
             given.or(found.map(|(rate, _)| rate))
@@ -176,6 +192,11 @@ pub(super) fn report(hub: &Hub) -> Report {
             connections: counts.get(index).copied().unwrap_or(0),
             bound: bound.map(|bound| bound.sockets),
             weight: link.settings.weight,
+            budget: link.settings.budget.map(|budget| BudgetReport {
+                bytes: budget.bytes,
+                used: link.account.used(&budget, today),
+                standing: link.standing(),
+            }),
         }
     };
     let links = placer.links().iter().enumerate();
@@ -244,11 +265,16 @@ pub(super) fn learnt(hub: &Hub) -> Learnt {
         )
     });
     let demands = placer.demands.known();
+    let usage = placer.links().iter().flat_map(|link| {
+        let months = link.account.months();
+        months.map(|(first, bytes)| (link.settings.name.clone(), first, bytes))
+    });
     Learnt {
         demands: demands
             .map(|(key, demand)| (key.to_owned(), demand))
             .collect(),
         links: links.collect(),
+        usage: usage.collect(),
     }
 }
 

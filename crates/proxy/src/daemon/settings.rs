@@ -12,6 +12,7 @@ use pleach_core::session::handshake::StaticKeys;
 
 use crate::placer::{LinkSettings, PlacerConfig};
 use crate::stripe::sched::Striping;
+use crate::target::{Host, Target};
 
 /// A proxy's settings.
 #[derive(Clone, Debug)]
@@ -32,6 +33,10 @@ pub struct Settings {
     pub stripe: Option<StripeSettings>,
     /// What is done with connections of programs that know no proxy.
     pub transparent: Transparency,
+    /// Servers to ask what links carry, in turn; empty: none is asked.
+    pub probes: Vec<Probe>,
+    /// When links that take less energy are filled first.
+    pub save_energy: SaveEnergy,
     /// For the record of what was changed in the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
     pub state_dir: PathBuf,
 }
@@ -78,6 +83,47 @@ pub enum Transparency {
     Cgroup(Option<PathBuf>),
 }
 
+/// A server that has something to download.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Where it is.
+    pub server: Target,
+    /// What to ask for, from the `/` on.
+    pub path: String,
+}
+
+impl Probe {
+    /// Reads `http://HOST[:PORT][/PATH]`; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("http://")?;
+        let (place, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let is_bare_v6 = place.ends_with(']');
+        let (host, port) = match place.rsplit_once(':').filter(|_| !is_bare_v6) {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (place, 80),
+        };
+        let is_path = path.len() <= MAX_PATH && path.bytes().all(|byte| byte.is_ascii_graphic());
+        is_path.then_some(())?;
+        Some(Self {
+            server: Target::new(Host::parse(host)?, port)?,
+            path: if path.is_empty() { "/" } else { path }.to_owned(),
+        })
+    }
+}
+
+/// When links that take less energy are filled first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SaveEnergy {
+    /// All the time.
+    Always,
+    /// Energy does not matter.
+    #[default]
+    Never,
+    /// While the host runs on its battery.
+    OnBattery,
+}
+
 /// A link and its device.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
@@ -102,4 +148,44 @@ pub(super) fn private_networks() -> Vec<IpNet> {
         "fe80::/10",
     ];
     texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+const MAX_PATH: usize = 2000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_probes_are_read_and_others_refused() {
+        let read = |text: &str| {
+            let probe = Probe::parse(text)?;
+            Some((probe.server.to_string(), probe.path))
+        };
+        let found = |server: &str, path: &str| Some((server.to_owned(), path.to_owned()));
+        assert_eq!(read("http://a.example"), found("a.example:80", "/"));
+        assert_eq!(
+            read("http://a.example:8080/1M?x=1"),
+            found("a.example:8080", "/1M?x=1")
+        );
+        assert_eq!(
+            read("http://[2001:db8::1]/x"),
+            found("[2001:db8::1]:80", "/x")
+        );
+        assert_eq!(
+            read("http://[2001:db8::1]:81"),
+            found("[2001:db8::1]:81", "/")
+        );
+        for text in [
+            "https://a.example/",
+            "a.example",
+            "http://",
+            "http://a.example:0/",
+            "http://a.example:70000/",
+            "http://a.example/a b",
+            "http://a.example/\r\nX: y",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
 }

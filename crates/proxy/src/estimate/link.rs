@@ -2,8 +2,10 @@
 //!
 //! Bytes are counted in windows of a quarter of a second, per direction. A window says what the link carries only if
 //! something used it to the full: a *bulk* connection, which moved bytes through this window and the one before and
-//! was not held up by the client. What a window shows is a lower bound, so the estimate rises at once, to the lesser of
-//! two windows, against bursts. It falls slowly, because the server may be what is slow: with a time constant of 5 s
+//! was not held up by the client; or a *crowd*, connections that are kept waiting ([`crate::placer`]). What a window shows
+//! is a lower bound, so the estimate rises at once, to the lesser of two windows, against bursts. A first estimate takes a
+//! second of bulk: what a transfer shows while it begins is far below the link, and would keep others away from it. An
+//! estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
 //! if two or more bulk connections shared the window, of 60 s for a single one. A link without bulk keeps its estimate;
 //! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
 //! bad is tried again.
@@ -25,6 +27,8 @@ pub struct Traffic {
     pub bytes: u64,
     /// Bulk connections.
     pub bulk: u32,
+    /// Whether many connections were kept waiting, each of which may have moved little.
+    pub has_crowd: bool,
 }
 
 /// What TCP says of a connection since it was last asked.
@@ -54,6 +58,9 @@ pub struct LinkEstimator {
 #[derive(Clone, Debug, Default)]
 pub struct RateEstimator {
     rate: Option<Bitrate>,
+    /// The most that was shown so far, and by how many windows with bulk in a row, while there is no estimate.
+    shown: Bitrate,
+    bulk_windows: u32,
     last: Bitrate,
     proven_at: Instant,
 }
@@ -99,18 +106,25 @@ impl RateEstimator {
         let (low, high) = (sample.min(self.last), sample.max(self.last));
         self.last = sample;
         let Some(rate) = self.rate else {
-            if traffic.bulk > 0 && low > Bitrate::ZERO {
-                self.rate = Some(low);
-                self.proven_at = now;
+            if (traffic.bulk > 0 || traffic.has_crowd) && low > Bitrate::ZERO {
+                self.shown = self.shown.max(low);
+                // Who has been kept waiting is not about to begin.
+                self.bulk_windows += if traffic.has_crowd { FIRST_WINDOWS } else { 1 };
+                if self.bulk_windows >= FIRST_WINDOWS {
+                    self.rate = Some(self.shown);
+                    self.proven_at = now;
+                }
+            } else {
+                self.bulk_windows = 0;
             }
             return;
         };
         if low >= rate {
             self.rate = Some(low);
             self.proven_at = now;
-        } else if traffic.bulk > 0 {
+        } else if traffic.bulk > 0 || traffic.has_crowd {
             self.proven_at = now;
-            let memory = if traffic.bulk > 1 {
+            let memory = if traffic.bulk > 1 || traffic.has_crowd {
                 SHARED_MEMORY
             } else {
                 SINGLE_MEMORY
@@ -140,6 +154,8 @@ impl RateEstimator {
     }
 }
 
+/// So many windows with bulk in a row make a first estimate: a second, several round trips of slow start on most links.
+const FIRST_WINDOWS: u32 = 4;
 /// Falls to a third of the way in this time while several connections fill the link.
 const SHARED_MEMORY: Duration = Duration::from_secs(5);
 /// The same while one does, which may be its server's doing.
@@ -164,7 +180,12 @@ mod tests {
         for _ in 0..windows {
             now += WINDOW;
             let bytes = Bitrate::from_mbps(mbps).bytes_in(WINDOW).get();
-            estimator.on_window(now, Traffic { bytes, bulk }, WINDOW);
+            let traffic = Traffic {
+                bytes,
+                bulk,
+                has_crowd: false,
+            };
+            estimator.on_window(now, traffic, WINDOW);
         }
         now
     }
@@ -179,7 +200,14 @@ mod tests {
         let mut estimator = RateEstimator::default();
         let now = feed(&mut estimator, Instant::ZERO, 20, 0, 8);
         assert_eq!(estimator.rate(), None, "little things prove nothing");
-        let now = feed(&mut estimator, now, 20, 1, 1);
+        // What begins is slow, and says nothing of the link.
+        let now = feed(&mut estimator, now, 1, 1, 3);
+        assert_eq!(estimator.rate(), None);
+        let now = feed(&mut estimator, now, 0, 0, 1);
+        let now = feed(&mut estimator, now, 1, 1, 1);
+        let now = feed(&mut estimator, now, 20, 1, 2);
+        assert_eq!(estimator.rate(), None);
+        let now = feed(&mut estimator, now, 20, 1, 2);
         assert_eq!(mbps(&estimator), 20);
         let now = feed(&mut estimator, now, 90, 1, 1);
         assert_eq!(mbps(&estimator), 20);

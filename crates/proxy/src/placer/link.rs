@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use pleach_core::units::Bitrate;
 
+use crate::budget::Budget;
+
 /// A link as the user describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkSettings {
@@ -18,6 +20,10 @@ pub struct LinkSettings {
     pub upload: Option<Bitrate>,
     /// Rate from servers, if the user knows it.
     pub download: Option<Bitrate>,
+    /// What it may carry in a month; `None`: as much as it can.
+    pub budget: Option<Budget>,
+    /// What a byte over it takes of the battery, in the user's units; compared with other links' only.
+    pub energy: u16,
 }
 
 /// When a link is used.
@@ -25,10 +31,21 @@ pub struct LinkSettings {
 pub enum Cost {
     /// Always; lower ranks are filled first.
     Rank(u8),
-    /// Only while no ranked link is up.
+    /// After all ranks: it has a budget, and has carried more than it has earned of it.
+    Thrift,
+    /// Only while no link of another kind is up.
     Standby,
     /// Not at all.
     Never,
+}
+
+/// What using a link is worth now; those of the least are used, then the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Price {
+    /// The user's cost, or a higher one if its budget says so.
+    pub cost: Cost,
+    /// Energy, while that is saved; else 0.
+    pub energy: u16,
 }
 
 impl Default for Cost {

@@ -325,3 +325,117 @@ fn a_busy_link_is_not_suspected_for_one_lost_packet() {
     placer.moved(at(2000), unlucky, LinkId(1), &[LinkId(0)]);
     assert!(placer.is_suspect(at(2000), LinkId(0)));
 }
+
+/// Begins `count` connections on the first link.
+fn crowd(placer: &mut Placer, now: Instant, count: usize) -> Vec<ConnectionId> {
+    let to = target("a.example", 80);
+    let begin = |_| {
+        let id = begin(placer, now, None, &to).expect("links").id;
+        placer.moved(now, id, LinkId(0), &[]);
+        id
+    };
+    (0..count).map(begin).collect()
+}
+
+#[test]
+fn many_connections_that_get_little_each_show_what_a_slow_link_carries() {
+    let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+    for _ in 0..2 {
+        let link = placer.add_link(LinkSettings::default());
+        placer.set_reach(link, everywhere());
+    }
+    let ids = crowd(&mut placer, at(0), 100);
+    let mut moved = vec![0; ids.len()];
+    let mut now = at(0);
+    // 0.24 Mbit/s: five packets a window, to five of the hundred.
+    for window in 0..40 {
+        now += WINDOW;
+        for turn in 0..5 {
+            let index = (window * 5 + turn) % ids.len();
+            moved[index] += 1500;
+            let down = moved[index];
+            placer.observe(now, ids[index], Demand { up: 0, down }, false);
+        }
+        placer.handle_window(now);
+    }
+    let (_, slow) = placer.rates(now, LinkId(0));
+    assert_eq!(slow, Bitrate::from_bps(240_000));
+    let (_, unknown) = placer.rates(now, LinkId(1));
+    assert_eq!(unknown, slow, "as hopeful as of the best");
+}
+
+#[test]
+fn trickles_and_idle_connections_are_no_crowd() {
+    for (each, what) in [(2_000, "trickles"), (0, "idle")] {
+        let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+        let link = placer.add_link(LinkSettings::default());
+        placer.set_reach(link, everywhere());
+        let ids = crowd(&mut placer, at(0), 8);
+        let mut now = at(0);
+        for window in 1..=60 {
+            now += WINDOW;
+            for (index, id) in ids.iter().enumerate() {
+                // Each has moved all that was expected of it; one goes on in either case, below what counts as bulk.
+                let more = if index == 0 { 3_000 } else { each };
+                let down = 22_380 + window * more;
+                placer.observe(now, *id, Demand { up: 0, down }, false);
+            }
+            placer.handle_window(now);
+        }
+        let found = placer.links()[0].estimator.down.rate();
+        assert_eq!(found, None, "{what}");
+    }
+}
+
+#[test]
+fn budgets_make_links_dearer_and_the_next_month_cheaper_again() {
+    let mut placer = placer(config(Policy::RoundRobin));
+    placer.link_mut(LinkId(1)).expect("lte").settings.budget = Some(crate::budget::Budget {
+        bytes: Bytes::new(1_000_000),
+        billing_day: 1,
+    });
+    let day = |day: u64| day * 86_400;
+    let to = target("a.example", 80);
+    let firsts = |placer: &mut Placer| {
+        let mut firsts: Vec<usize> = (0..2)
+            .map(|_| begin(placer, at(0), None, &to).expect("links").links[0].0)
+            .collect();
+        firsts.sort_unstable();
+        firsts
+    };
+    // January 1970.
+    assert_eq!(placer.charge(LinkId(1), day(0), 100_000), None);
+    assert_eq!(firsts(&mut placer), [0, 1]);
+    assert_eq!(placer.charge(LinkId(1), day(0), 1), Some(Standing::Ahead));
+    assert_eq!(firsts(&mut placer), [0, 0]);
+    assert_eq!(placer.charge(LinkId(1), day(0), 0), None, "nothing new");
+    // Somewhat later it has earned it.
+    assert_eq!(placer.charge(LinkId(1), day(1), 0), Some(Standing::Within));
+    assert_eq!(firsts(&mut placer), [0, 1]);
+    // Spent, it is there while nothing else is.
+    assert_eq!(
+        placer.charge(LinkId(1), day(2), 1_000_000),
+        Some(Standing::Spent)
+    );
+    assert_eq!(firsts(&mut placer), [0, 0]);
+    placer.set_reach(LinkId(0), Reach::default());
+    assert_eq!(firsts(&mut placer), [1, 1]);
+    placer.set_reach(LinkId(0), everywhere());
+    assert_eq!(placer.charge(LinkId(1), day(31), 0), Some(Standing::Within));
+    assert_eq!(firsts(&mut placer), [0, 1]);
+    // A link without budget has nothing to tell.
+    assert_eq!(placer.charge(LinkId(0), day(31), 1 << 40), None);
+}
+
+#[test]
+fn energy_counts_while_it_is_saved() {
+    let mut placer = placer(config(Policy::RoundRobin));
+    placer.link_mut(LinkId(1)).expect("lte").settings.energy = 5;
+    let to = target("a.example", 80);
+    let first = |placer: &mut Placer| begin(placer, at(0), None, &to).expect("links").links[0].0;
+    assert_eq!([(); 2].map(|()| first(&mut placer)), [0, 1]);
+    placer.saves_energy = true;
+    assert_eq!([(); 3].map(|()| first(&mut placer)), [0, 0, 0]);
+    placer.set_reach(LinkId(0), Reach::default());
+    assert_eq!(first(&mut placer), 1);
+}

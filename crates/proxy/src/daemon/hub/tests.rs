@@ -4,7 +4,7 @@ use pleach_core::session::handshake::StaticKeys;
 
 use super::*;
 use crate::{
-    daemon::settings::{KnownPeer, StripeSettings},
+    daemon::settings::{KnownPeer, SaveEnergy, StripeSettings},
     placer::{LinkSettings, PlacerConfig, Reach},
     sched::Policy,
     sticky::Stickiness,
@@ -27,6 +27,8 @@ pub(crate) fn hub() -> Hub {
         links: Vec::new(),
         stripe: None,
         transparent: crate::daemon::settings::Transparency::Off,
+        save_energy: SaveEnergy::Never,
+        probes: Vec::new(),
         state_dir: "/nowhere".into(),
     });
     hub.locals

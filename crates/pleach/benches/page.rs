@@ -1,0 +1,328 @@
+//! A page of 60 objects, loaded by a real browser without a screen: through the proxy over links of 20 and 10 Mbit/s, and over
+//! the better one alone, without a proxy.
+//!
+//! | what | target |
+//! | --- | --- |
+//! | time until the browser's `load` event, median of the loads, through the proxy over the better link alone | ≤ 0.7 |
+//!
+//! The page has 4 style sheets, 16 scripts and 40 pictures, of 2 to 300 kB, once from one host (of which a browser asks six
+//! things at a time), once spread over four. Every load is a new browser with nothing in its cache; one of each kind in turn, so
+//! that what else the machine does falls on all. All objects have to arrive whole, else the bench fails.
+//!
+//! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `SCALE=1` (of the objects' sizes),
+//! `CHROMIUM=chromium-headless-shell`,
+//! `VERBOSE=1` (a line a load).
+
+#![expect(clippy::print_stdout, reason = "the figures are what it is for")]
+
+#[allow(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/proxy/world.rs"]
+mod world;
+
+use core::fmt::Write as _;
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    process::Stdio,
+    thread,
+};
+
+use pleach_core::rng::Rng;
+use world::{PROXY, Proxy, World};
+
+const LINKS: &str = r#"
+name = "page"
+duration = "3600s"
+[[link]]
+name = "wifi"
+rate = "20Mbit"
+delay = "10ms"
+queue = "100kB"
+[[link]]
+name = "lte"
+rate = "10Mbit"
+delay = "20ms"
+queue = "100kB"
+[[traffic]]
+kind = "ping"
+"#;
+
+const PORT: u16 = 8080;
+const HOSTS: usize = 4;
+const SHEETS: usize = 4;
+const SCRIPTS: usize = 16;
+const OBJECTS: usize = 60;
+
+fn main() {
+    // `cargo test --benches` and the like only want to know whether it starts.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let variable = |name: &str| std::env::var(name).ok();
+    let loads = variable("LOADS").and_then(|text| text.parse().ok());
+    let loads = loads.unwrap_or(9);
+    let scale = variable("SCALE").and_then(|text| text.parse().ok());
+    let sizes = sizes(scale.unwrap_or(1.0));
+    let only = variable("ONLY").unwrap_or_default();
+    let bytes: usize = sizes.iter().sum();
+    println!(
+        "{OBJECTS} objects, {:.2} MB; {loads} loads each",
+        megabytes(bytes)
+    );
+    for hosts in [1, HOSTS] {
+        for (name, key, way) in [
+            ("socks5", "", format!("socks5://{PROXY}")),
+            ("http", "", format!("http://{PROXY}")),
+            ("transparent", "transparent = true", String::new()),
+        ] {
+            if name.contains(&only) {
+                compare(name, key, &way, hosts, &sizes, loads);
+            }
+        }
+    }
+}
+
+/// Loads through the proxy and without, in turn, and prints what came of it.
+fn compare(name: &str, key: &str, way: &str, hosts: usize, sizes: &[usize], loads: usize) {
+    let (through, direct) = [(); 2].map(|()| world(sizes)).into();
+    let proxy = through.proxy(key, "");
+    let (mut alone_ms, mut with_ms) = (Vec::new(), Vec::new());
+    let is_verbose = std::env::var_os("VERBOSE").is_some();
+    let mut before = [0, 0];
+    for _ in 0..loads {
+        alone_ms.push(load(&direct, "", hosts, sizes));
+        with_ms.push(load(&through, way, hosts, sizes));
+        if is_verbose {
+            let status = proxy.status().expect("it runs");
+            let now = ["wifi", "lte"].map(|link| Proxy::received(&status, link));
+            let last = with_ms.last().copied().unwrap_or_default();
+            let rates = status["links"].as_array().expect("links").iter();
+            let rates: Vec<String> = rates
+                .map(|link| link["capacity_mbps"].to_string())
+                .collect();
+            println!(
+                "  {last:.0} ms, wifi {} kB, lte {} kB; taken for {} Mbit/s",
+                (now[0] - before[0]) / 1000,
+                (now[1] - before[1]) / 1000,
+                rates.join(" and ")
+            );
+            before = now;
+        }
+    }
+    let first = with_ms[0] / alone_ms[0];
+    let (alone, with) = (median(&mut alone_ms), median(&mut with_ms));
+    let status = proxy.status().expect("it runs");
+    let [wifi, lte] = ["wifi", "lte"].map(|link| Proxy::received(&status, link));
+    let total = (wifi + lte).max(1);
+    println!(
+        "page {name:11} {hosts} host(s): {with:4.0} ms of {alone:4.0} alone: {:.3}; quartiles {:.0} to {:.0} of {:.0} to {:.0}; first load {first:.3}; {} % by wifi",
+        with / alone,
+        quartile(&with_ms, 1),
+        quartile(&with_ms, 3),
+        quartile(&alone_ms, 1),
+        quartile(&alone_ms, 3),
+        wifi * 100 / total,
+    );
+}
+
+/// Links, and servers with the page behind them.
+fn world(sizes: &[usize]) -> World {
+    let (world, _) = World::with_links(LINKS, "").expect("namespaces");
+    let server = &world.topology.server;
+    let more: String = (1..HOSTS).fold(String::new(), |mut lines, host| {
+        let _ = writeln!(lines, "address add {}/24 dev eth0", address(host));
+        lines
+    });
+    server.ip(&more).expect("addresses");
+    let listener = server.run(|| Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?));
+    let listener = listener.expect("server");
+    let sizes = sizes.to_vec();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let sizes = sizes.clone();
+            thread::spawn(move || serve(&stream, &sizes));
+        }
+    });
+    world
+}
+
+/// Milliseconds until the browser said that it has loaded everything.
+fn load(world: &World, way: &str, hosts: usize, sizes: &[usize]) -> f64 {
+    let profile = tempfile::TempDir::new().expect("temporary directory");
+    let program =
+        std::env::var("CHROMIUM").unwrap_or_else(|_| "chromium-headless-shell".to_owned());
+    let mut browser = world.client().command(&program);
+    browser
+        .args([
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+        ])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(if way.is_empty() {
+            "--no-proxy-server".to_owned()
+        } else {
+            format!("--proxy-server={way}")
+        })
+        .arg("--timeout=60000")
+        .arg("--dump-dom")
+        .arg(format!("http://{}:{PORT}/page/{hosts}", address(0)))
+        .stderr(Stdio::null());
+    let output = browser
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found = text
+        .split_once("<title>")
+        .and_then(|(_, rest)| rest.split_once("</title>"));
+    let found = found.unwrap_or_else(|| panic!("no page: {text:.300}")).0;
+    let numbers: Vec<f64> = found
+        .split(' ')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [load_ms, objects, bytes, works] = numbers[..] else {
+        panic!("not loaded: {found:.300}");
+    };
+    let wanted: usize = sizes.iter().sum();
+    let is_whole = bytes > megabytes(wanted) * 1e6 - 1.0 && bytes < megabytes(wanted) * 1e6 + 1.0;
+    assert!(
+        is_whole && [objects, works] == [60.0, 60.0],
+        "not all came: {found}"
+    );
+    load_ms
+}
+
+/// Answers requests until the browser has no more.
+fn serve(stream: &TcpStream, sizes: &[usize]) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut stream = stream;
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head)? == 0 {
+                return Ok(());
+            }
+        }
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        let number = |prefix| path.strip_prefix(prefix)?.parse::<usize>().ok();
+        let (kind, body) = if let Some(hosts) = number("/page/") {
+            ("text/html", page(hosts).into_bytes())
+        } else if let Some(number) = number("/") {
+            let len = sizes.get(number).copied().unwrap_or(0);
+            object(number, len)
+        } else {
+            ("text/plain", Vec::new())
+        };
+        let close = head.to_ascii_lowercase().contains("\r\nconnection: close");
+        let end = if close { "close" } else { "keep-alive" };
+        let mut answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nTiming-Allow-Origin: *\r\n\
+             Cache-Control: no-store\r\nConnection: {end}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        answer.extend_from_slice(&body);
+        stream.write_all(&answer)?;
+        if close {
+            return stream.shutdown(std::net::Shutdown::Write);
+        }
+    }
+}
+
+/// The page, its objects from `hosts` hosts in turn. Its title says when it was loaded, how many objects and bytes of them came,
+/// and how many the browser could make use of.
+fn page(hosts: usize) -> String {
+    let url = |number: usize| {
+        format!(
+            "http://{}:{PORT}/{number}",
+            address(number % hosts.clamp(1, HOSTS))
+        )
+    };
+    let mut head = String::new();
+    let mut body = String::new();
+    for number in 0..OBJECTS {
+        let url = url(number);
+        let _ = if number < SHEETS {
+            writeln!(head, "<link rel=stylesheet href={url}>")
+        } else if number < SHEETS + SCRIPTS {
+            writeln!(body, "<script src={url} async></script>")
+        } else {
+            writeln!(body, "<img src={url}>")
+        };
+    }
+    format!(
+        "<!doctype html><html><head><title>loading</title><link rel=icon href=data:,>\n{head}<script>let ran = 0;\n\
+         onload = () => {{\n\
+         const now = performance.now(), all = performance.getEntriesByType('resource');\n\
+         const bytes = all.reduce((sum, one) => sum + one.decodedBodySize, 0);\n\
+         const seen = [...document.images].filter(one => one.naturalWidth > 0).length;\n\
+         const works = document.styleSheets.length + ran + seen;\n\
+         document.title = [now, all.length, bytes, works].join(' ');\n\
+         }};</script></head><body>\n{body}</body></html>\n"
+    )
+}
+
+/// Something of `len` bytes that a browser can make use of, and its kind.
+fn object(number: usize, len: usize) -> (&'static str, Vec<u8>) {
+    if number < SHEETS + SCRIPTS {
+        let (kind, text) = if number < SHEETS {
+            ("text/css", format!(".c{number} {{ color: red }} /*"))
+        } else {
+            ("text/javascript", "ran += 1; /*".to_owned())
+        };
+        let mut body = text.into_bytes();
+        body.resize(len - 2, b'-');
+        body.extend_from_slice(b"*/");
+        return (kind, body);
+    }
+    // A bitmap of 24 bits a pixel, 100 pixels wide; what is left over is not drawn.
+    let rows = u32::try_from((len - BITMAP_HEAD) / 300).expect("small");
+    let words: [u32; 12] = [40, 100, rows, 1 | 24 << 16, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut body = b"BM".to_vec();
+    body.extend_from_slice(&u32::try_from(len).expect("small").to_le_bytes());
+    body.extend_from_slice(&[0; 4]);
+    body.extend_from_slice(&u32::try_from(BITMAP_HEAD).expect("small").to_le_bytes());
+    body.extend(words[..10].iter().flat_map(|word| word.to_le_bytes()));
+    body.resize(len, 0x7f);
+    ("image/bmp", body)
+}
+
+/// Sizes of the objects, the same every time: between 2 and 300 kB, many small and few large.
+fn sizes(scale: f64) -> Vec<usize> {
+    let mut rng = Rng::new(60);
+    let size = |_| {
+        let share = rng.uniform();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "thousands"
+        )]
+        let bytes = (2_000.0 * 150.0_f64.powf(share) * scale) as usize;
+        bytes.max(1_000)
+    };
+    (0..OBJECTS).map(size).collect()
+}
+
+fn address(host: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 99, 0, u8::try_from(host + 2).expect("few"))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some megabytes")]
+fn megabytes(bytes: usize) -> f64 {
+    bytes as f64 / 1e6
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    quartile(values, 2)
+}
+
+/// Of sorted values.
+fn quartile(values: &[f64], number: usize) -> f64 {
+    values[(values.len() - 1) * number / 4]
+}
+
+/// Both heads of a bitmap.
+const BITMAP_HEAD: usize = 54;

@@ -1,0 +1,292 @@
+//! What a link may carry in a billing month, and whether it has carried more than its share so far.
+//!
+//! A tenth of the budget is free from the month's first second on, so that a link can be used at all on its first day; the
+//! rest is earned evenly until the month's end:
+//!
+//! ```text
+//! earned = budget (1/10 + 9/10 · elapsed / length)
+//! ```
+//!
+//! A link that has carried more than it has earned is *ahead*: dearer than all that are not. One that has carried its budget
+//! is *spent*: used while nothing else is there ([`Standing::cost`]). A month begins at midnight UTC on the billing
+//! day, or on the last day of a month that has no such day. What was carried is booked under the day its month began, so a
+//! clock that is wrong for a while spoils no other month. At most [`MAX_MONTHS`] months are remembered.
+
+use std::collections::BTreeMap;
+
+use pleach_core::units::Bytes;
+use time::{Date, Duration, UtcDateTime};
+
+use crate::placer::Cost;
+
+/// A byte budget, both directions together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// What it may carry in a month; above zero.
+    pub bytes: Bytes,
+    /// When the month begins, 1 to 31.
+    pub billing_day: u8,
+}
+
+/// How a link stands to its budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It has carried no more than it has earned, or has no budget.
+    #[default]
+    Within,
+    /// It has carried more than that.
+    Ahead,
+    /// It has carried all.
+    Spent,
+}
+
+impl Standing {
+    /// What using a link of `cost` is worth, so standing.
+    #[must_use]
+    pub fn cost(self, cost: Cost) -> Cost {
+        match (self, cost) {
+            (Self::Ahead, Cost::Rank(_)) => Cost::Thrift,
+            (Self::Spent, Cost::Rank(_) | Cost::Thrift) => Cost::Standby,
+            (Self::Within | Self::Ahead | Self::Spent, cost) => cost,
+        }
+    }
+}
+
+/// What a link has carried, by months.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// By the day a month began: days since 1970-01-01.
+    months: BTreeMap<i32, u64>,
+}
+
+impl Account {
+    /// Books `bytes` carried at `unix_s`, seconds since 1970-01-01 UTC.
+    pub fn charge(&mut self, budget: &Budget, unix_s: u64, bytes: u64) {
+        let month = self.months.entry(month(budget, unix_s).0).or_default();
+        *month = month.saturating_add(bytes);
+        while self.months.len() > MAX_MONTHS {
+            self.months.pop_first();
+        }
+    }
+
+    /// What was carried in the month of `unix_s`.
+    #[must_use]
+    pub fn used(&self, budget: &Budget, unix_s: u64) -> Bytes {
+        let month = self.months.get(&month(budget, unix_s).0);
+        Bytes::new(month.copied().unwrap_or(0))
+    }
+
+    /// How the link stands at `unix_s`.
+    #[must_use]
+    pub fn standing(&self, budget: &Budget, unix_s: u64) -> Standing {
+        let used = self.used(budget, unix_s);
+        if used >= budget.bytes {
+            return Standing::Spent;
+        }
+        let (first, next) = month(budget, unix_s);
+        let begin_s = u64::try_from(first).unwrap_or(0) * DAY_S;
+        let length_s = u64::try_from(next - first).unwrap_or(1).max(1) * DAY_S;
+        let elapsed_s = unix_s.saturating_sub(begin_s).min(length_s);
+        let whole = u128::from(budget.bytes.get());
+        let earned = whole / 10 + whole * 9 * u128::from(elapsed_s) / u128::from(length_s) / 10;
+        if u128::from(used.get()) > earned {
+            Standing::Ahead
+        } else {
+            Standing::Within
+        }
+    }
+
+    /// All that is booked, for keeping: the day a month began, in days since 1970-01-01, and bytes.
+    pub fn months(&self) -> impl Iterator<Item = (i32, u64)> {
+        self.months.iter().map(|(first, bytes)| (*first, *bytes))
+    }
+
+    /// Takes back what [`Self::months`] gave to an earlier run.
+    pub fn restore(&mut self, months: impl IntoIterator<Item = (i32, u64)>) {
+        for (first, bytes) in months {
+            let month = self.months.entry(first).or_default();
+            *month = month.saturating_add(bytes);
+        }
+        while self.months.len() > MAX_MONTHS {
+            self.months.pop_first();
+        }
+    }
+}
+
+/// The days on which the month of `unix_s` and the one after it begin, in days since 1970-01-01.
+fn month(budget: &Budget, unix_s: u64) -> (i32, i32) {
+    let seconds = i64::try_from(unix_s).unwrap_or(i64::MAX);
+    let today = UtcDateTime::from_unix_timestamp(seconds).map_or(Date::MAX, UtcDateTime::date);
+    let this = billing_date(today, budget.billing_day);
+    let (first, next) = if today < this {
+        let before = first_of_month(today).saturating_sub(Duration::DAY);
+        (billing_date(before, budget.billing_day), this)
+    } else {
+        let last = today.replace_day(today.month().length(today.year()));
+        let after = last.unwrap_or(today).saturating_add(Duration::DAY);
+        (this, billing_date(after, budget.billing_day))
+    };
+    let days = |date: Date| date.to_julian_day() - UtcDateTime::UNIX_EPOCH.to_julian_day();
+    (days(first), days(next))
+}
+
+/// The billing day in the calendar month of `date`.
+fn billing_date(date: Date, billing_day: u8) -> Date {
+    let day = billing_day.clamp(1, date.month().length(date.year()));
+    date.replace_day(day).unwrap_or(date)
+}
+
+fn first_of_month(date: Date) -> Date {
+    date.replace_day(1).unwrap_or(date)
+}
+
+const DAY_S: u64 = 86_400;
+/// A year and the month under way.
+pub const MAX_MONTHS: usize = 13;
+
+#[cfg(test)]
+mod tests {
+    use time::Month;
+
+    use super::*;
+
+    fn at(year: i32, month: Month, day: u8, hour: u8) -> u64 {
+        let date = Date::from_calendar_date(year, month, day).expect("a day");
+        let time = date.with_hms(hour, 0, 0).expect("an hour").as_utc();
+        u64::try_from(time.unix_timestamp()).expect("after 1970")
+    }
+
+    const fn budget(megabytes: u64, billing_day: u8) -> Budget {
+        Budget {
+            bytes: Bytes::new(megabytes * 1_000_000),
+            billing_day,
+        }
+    }
+
+    #[test]
+    fn a_month_ends_and_the_next_begins_with_nothing_used() {
+        let budget = budget(1000, 5);
+        let mut account = Account::default();
+        account.charge(&budget, at(2026, Month::March, 5, 0), 400_000_000);
+        account.charge(&budget, at(2026, Month::April, 4, 23), 600_000_000);
+        let last = at(2026, Month::April, 4, 23);
+        assert_eq!(account.used(&budget, last), Bytes::new(1_000_000_000));
+        assert_eq!(account.standing(&budget, last), Standing::Spent);
+        let next = at(2026, Month::April, 5, 0);
+        assert_eq!(account.used(&budget, next), Bytes::ZERO);
+        assert_eq!(account.standing(&budget, next), Standing::Within);
+        // A clock that is at 1970 for a while neither forgets the month nor fills it.
+        account.charge(&budget, 60, 7);
+        assert_eq!(account.used(&budget, last), Bytes::new(1_000_000_000));
+        assert_eq!(account.used(&budget, next), Bytes::ZERO);
+    }
+
+    #[test]
+    fn what_is_earned_grows_from_a_tenth_to_all() {
+        let budget = budget(1000, 1);
+        let mut account = Account::default();
+        let begin = at(2026, Month::June, 1, 0);
+        account.charge(&budget, begin, 100_000_000);
+        assert_eq!(account.standing(&budget, begin), Standing::Within);
+        account.charge(&budget, begin, 1);
+        assert_eq!(account.standing(&budget, begin), Standing::Ahead);
+        // A day earns 30 MB.
+        let later = at(2026, Month::June, 2, 0);
+        assert_eq!(account.standing(&budget, later), Standing::Within);
+        account.charge(&budget, later, 899_999_998);
+        assert_eq!(account.standing(&budget, later), Standing::Ahead);
+        let end = at(2026, Month::June, 30, 23);
+        account.charge(&budget, end, 1);
+        assert_eq!(account.standing(&budget, end), Standing::Spent);
+    }
+
+    #[test]
+    fn short_months_begin_on_their_last_day() {
+        let budget = budget(1, 31);
+        let begins = |year, name: Month, day| {
+            let (first, next) = month(&budget, at(year, name, day, 12));
+            let date = |days: i32| {
+                let epoch = UtcDateTime::UNIX_EPOCH.to_julian_day();
+                Date::from_julian_day(days + epoch).expect("a day")
+            };
+            let text = |date: Date| format!("{date}");
+            (text(date(first)), text(date(next)))
+        };
+        let wanted = |first: &str, next: &str| (first.to_owned(), next.to_owned());
+        assert_eq!(
+            begins(2026, Month::February, 27),
+            wanted("2026-01-31", "2026-02-28")
+        );
+        assert_eq!(
+            begins(2026, Month::February, 28),
+            wanted("2026-02-28", "2026-03-31")
+        );
+        assert_eq!(
+            begins(2028, Month::February, 29),
+            wanted("2028-02-29", "2028-03-31")
+        );
+        assert_eq!(
+            begins(2026, Month::January, 1),
+            wanted("2025-12-31", "2026-01-31")
+        );
+        assert_eq!(
+            begins(2026, Month::December, 31),
+            wanted("2026-12-31", "2027-01-31")
+        );
+    }
+
+    /// The obvious twin: day by day from 1970 on.
+    #[test]
+    fn months_follow_one_another_without_gap() {
+        for billing_day in [1, 15, 29, 31] {
+            let budget = budget(1, billing_day);
+            let (mut first, mut next) = month(&budget, 0);
+            for day in 0..20_000_i32 {
+                let seconds = u64::try_from(day).expect("positive") * DAY_S;
+                if day == next {
+                    let new = month(&budget, seconds);
+                    assert_eq!(new.0, next, "begins where the last one ended");
+                    assert!((28..=31).contains(&(new.1 - new.0)), "{new:?}");
+                    (first, next) = new;
+                }
+                assert_eq!(month(&budget, seconds), (first, next), "day {day}");
+                assert_eq!(month(&budget, seconds + DAY_S - 1), (first, next));
+            }
+        }
+    }
+
+    #[test]
+    fn months_are_kept_and_bounded() {
+        let budget = budget(1000, 1);
+        let mut account = Account::default();
+        for month in 0..40 {
+            account.charge(&budget, month * 31 * DAY_S, 1);
+        }
+        assert_eq!(account.months().count(), MAX_MONTHS);
+        let mut again = Account::default();
+        again.restore(account.months());
+        assert_eq!(again, account);
+    }
+
+    #[test]
+    fn standing_makes_links_dearer_but_never_cheaper() {
+        use Standing::{Ahead, Spent, Within};
+        assert_eq!(Within.cost(Cost::Rank(3)), Cost::Rank(3));
+        assert_eq!(Ahead.cost(Cost::Rank(3)), Cost::Thrift);
+        assert_eq!(Spent.cost(Cost::Rank(3)), Cost::Standby);
+        for standing in [Within, Ahead, Spent] {
+            assert_eq!(standing.cost(Cost::Never), Cost::Never);
+            assert_eq!(standing.cost(Cost::Standby), Cost::Standby);
+        }
+        assert!(Cost::Rank(u8::MAX) < Cost::Thrift && Cost::Thrift < Cost::Standby);
+    }
+
+    #[test]
+    fn any_clock_is_borne() {
+        let budget = budget(1, 31);
+        let mut account = Account::default();
+        account.charge(&budget, u64::MAX, u64::MAX);
+        account.charge(&budget, u64::MAX, u64::MAX);
+        assert_eq!(account.standing(&budget, u64::MAX), Standing::Spent);
+    }
+}
