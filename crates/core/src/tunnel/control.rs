@@ -483,7 +483,8 @@ impl Tunnel {
         }
         let usable = self.paths().filter(|path| path.health.is_usable());
         let longest = usable.filter_map(|path| path.rtt.min()).max();
-        let target = longest.unwrap_or_default() * 3 / 7;
+        let longest = longest.unwrap_or_default();
+        let target = longest * 3 / 7;
         let mut target = target.clamp(LEAST_TARGET, LARGEST_TARGET);
         // What waits while a path's rate is being found out is no sign of congestion.
         if self
@@ -493,12 +494,22 @@ impl Tunnel {
             target *= 4;
         }
         self.queue.set_target(target);
+        // BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by. Who listens has drained
+        // the queue after four of them and a little.
+        let limit = target + (longest * 3 / 2).max(LEAST_LIMIT);
+        let patience = longest * 4 + PATIENCE;
+        self.queue.set_limit(limit, patience);
+        self.lanes.set_limit(limit, patience);
     }
 }
 
 /// CoDel's own (RFC 8289 section 4.4).
 const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(40);
+/// What a modem's queue adds when it is well set.
+const LEAST_LIMIT: Duration = Duration::from_millis(60);
+/// What a sender may take beside round trips: its own timers.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Longest control body in bytes: fits every path.
 pub(super) const MAX_BODY: usize = 1100;
 /// What a control datagram is longer than its frames, with UDP and IPv4 headers.
