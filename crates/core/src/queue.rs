@@ -7,14 +7,15 @@
 //!   quantum (1514 bytes). A flow that comes with nothing queued goes to the list of new flows, which is served
 //!   first for one quantum, so sparse flows (DNS, voice, games, handshakes) pass by the bulk.
 //! - CoDel on every flow (RFC 8289, in `codel`): what has waited longer than 5 ms for 100 ms is marked (ECN,
-//!   RFC 3168) or, if its sender cannot be told that way, dropped.
+//!   RFC 3168) or, if its sender cannot be told that way, dropped. A flow that does not heed that loses what has waited
+//!   longer than a limit.
 //! - A cap in bytes and packets. Above it the flow with the most bytes loses packets from its head. Finding it costs
 //!   a pass over the active flows, so one pass drops a packet per 16 active flows: 16 visits per packet dropped.
 //!
 //! Every packet that goes in comes out once: from [`Queue::dequeue`], or through the `dropped` callback with the
 //! reason.
 //!
-//! Bounds: packets and bytes by the cap; memory 96 bytes per packet slot plus a flow table of 56 KiB, both made when
+//! Bounds: packets and bytes by the cap; memory 96 bytes per packet slot plus a flow table of 64 KiB, both made when
 //! first needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per
 //! packet but for CoDel's drops and the cap.
 //!
@@ -42,6 +43,10 @@ pub struct QueueConfig {
     pub target: Duration,
     /// How long it may be exceeded before the queue marks or drops: about the longest usual round trip.
     pub interval: Duration,
+    /// What has waited longer is dropped, if its flow's waiting time has been too long for `patience`.
+    pub limit: Duration,
+    /// For how long the waiting time of a flow may be above `target` before its sender counts as one that does not listen.
+    pub patience: Duration,
     /// Most bytes held; at most 4 GiB.
     pub max_bytes: Bytes,
     /// Most packets held.
@@ -49,11 +54,13 @@ pub struct QueueConfig {
 }
 
 impl Default for QueueConfig {
-    /// RFC 8290 section 5.2, with 16 MiB: a second at 128 Mbit/s.
+    /// RFC 8290 section 5.2, with 16 MiB: a second at 128 Mbit/s; limit and patience for round trips of 100 ms.
     fn default() -> Self {
         Self {
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),
+            limit: Duration::from_millis(100),
+            patience: Duration::from_secs(1),
             max_bytes: Bytes::new(16 << 20),
             max_packets: 10_240,
         }
@@ -115,6 +122,12 @@ impl Queue {
     /// Changes the waiting time that is fine to last.
     pub fn set_target(&mut self, target: Duration) {
         self.config.target = target;
+    }
+
+    /// Changes what becomes of flows whose senders do not listen: [`QueueConfig::limit`], [`QueueConfig::patience`].
+    pub fn set_limit(&mut self, limit: Duration, patience: Duration) {
+        self.config.limit = limit;
+        self.config.patience = patience;
     }
 
     /// Changes the cap in bytes; takes effect with the next packet that comes.
@@ -370,5 +383,5 @@ const QUANTUM: i32 = 1514;
 /// How many flows may be looked at per packet that an overflow drops.
 const VISITS_PER_DROP: usize = 16;
 
-// The table of an idle client stays below 64 KiB.
-const _: () = assert!(FLOWS * size_of::<Flow>() < 64 << 10);
+// The table of a client that carries something.
+const _: () = assert!(FLOWS * size_of::<Flow>() <= 64 << 10);

@@ -1,5 +1,8 @@
 //! From what the phases measured to [`Results`].
 
+mod changes;
+mod ranks;
+
 use core::time::Duration;
 
 use hdrhistogram::Histogram as HdrHistogram;
@@ -41,6 +44,10 @@ pub fn join(
         .iter()
         .map(|report| bulk_goodput(scenario, report, false))
         .collect();
+    let mut numbers = vec![Repeat::new("goodput_mbps", goodputs.clone())];
+    if repeats.len() > 1 {
+        numbers.extend(expected_figures(scenario, &repeats));
+    }
     let mut order: Vec<usize> = (0..repeats.len()).collect();
     order.sort_by(|&a, &b| goodputs[a].total_cmp(&goodputs[b]));
     let median = order.get(order.len().saturating_sub(1) / 2).copied();
@@ -70,9 +77,24 @@ pub fn join(
     results.judge_lateness();
     results.refused = results.refused.take().or(late);
     if goodputs.len() > 1 {
-        results.repeats = vec![Repeat::new("goodput_mbps", goodputs)];
+        results.repeats = numbers;
     }
     results
+}
+
+/// What each run gave for each expectation; NaN where it was not measured.
+fn expected_figures(scenario: &Scenario, repeats: &[PhaseReport]) -> Vec<Repeat> {
+    let runs: Vec<Results> = repeats
+        .iter()
+        .map(|report| phase_results(scenario, report))
+        .collect();
+    let figures = scenario.expect.keys().filter_map(|key| {
+        let (name, field) = key.split_once('.')?;
+        let values = runs.iter().map(|run| figure(run, name, field));
+        let values = values.map(|value| value.unwrap_or(f64::NAN)).collect();
+        Some(Repeat::new(key, values))
+    });
+    figures.collect()
 }
 
 /// Results of one phase, without baselines and repetitions.
@@ -100,7 +122,12 @@ fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
         duration_s: scenario.duration.as_secs_f64(),
         flows: flows
             .clone()
-            .map(|(traffic, flow)| flow_result(scenario, traffic, flow, &transport))
+            .map(|(traffic, flow)| FlowResult {
+                start_lost_pkts: changes::lost_at_start(scenario, traffic, report),
+                start_line_losses_pkts: changes::line_losses_at_start(scenario, traffic, report),
+                return_ms: changes::return_ms(scenario, traffic, report),
+                ..flow_result(scenario, traffic, flow, &transport)
+            })
             .collect(),
         links: links(scenario, report),
         video: flows
@@ -195,24 +222,7 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
         let Some((name, field)) = key.split_once('.') else {
             continue;
         };
-        let flow = results.flows.iter().find(|flow| flow.name == name);
-        let voice = results.voice.iter().find(|voice| voice.flow == name);
-        let video = results.video.iter().find(|video| video.flow == name);
-        let value = flow.and_then(|flow| match field {
-            "delay_p50_ms" => flow.delay_ms.p50,
-            "delay_p95_ms" => flow.delay_ms.p95,
-            "delay_p99_ms" => flow.delay_ms.p99,
-            "frozen_s" => video.map(|video| video.frozen_s),
-            "goodput_mbps" => Some(flow.goodput_mbps),
-            "longest_gap_ms" => flow.longest_gap_ms,
-            "loss" => Some(flow.loss),
-            "mos" => voice.map(|voice| voice.mos),
-            "ssim" => video.and_then(|video| video.ssim),
-            "reorder_depth_max" => Some(count(flow.reorder_depth_max)),
-            "unusable" => flow.unusable,
-            _ => None,
-        });
-        match value {
+        match figure(results, name, field) {
             Some(value) if bounds.accept(value) => {}
             Some(value) => unmet.push(format!(
                 "{key} = {value:.3}, expected {} to {}",
@@ -223,6 +233,36 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
         }
     }
     unmet
+}
+
+/// The figure `field` of the flow or link called `name`.
+fn figure(results: &Results, name: &str, field: &str) -> Option<f64> {
+    let link = || results.links.iter().find(|link| link.name == name);
+    match field {
+        "excess" => return link()?.down.excess,
+        "fill" => return link()?.down.fill,
+        _ => {}
+    }
+    let flow = results.flows.iter().find(|flow| flow.name == name)?;
+    let voice = results.voice.iter().find(|voice| voice.flow == name);
+    let video = results.video.iter().find(|video| video.flow == name);
+    match field {
+        "delay_p50_ms" => flow.delay_ms.p50,
+        "delay_p95_ms" => flow.delay_ms.p95,
+        "delay_p99_ms" => flow.delay_ms.p99,
+        "frozen_s" => video.map(|video| video.frozen_s),
+        "goodput_mbps" => Some(flow.goodput_mbps),
+        "longest_gap_ms" => flow.longest_gap_ms,
+        "loss" => Some(flow.loss),
+        "mos" => voice.map(|voice| voice.mos),
+        "return_ms" => flow.return_ms,
+        "ssim" => video.and_then(|video| video.ssim),
+        "start_line_losses_pkts" => flow.start_line_losses_pkts.map(count),
+        "start_lost_pkts" => flow.start_lost_pkts.map(count),
+        "reorder_depth_max" => Some(count(flow.reorder_depth_max)),
+        "unusable" => flow.unusable,
+        _ => None,
+    }
 }
 
 fn flow_result(
@@ -269,8 +309,7 @@ fn flow_result(
         reorder_depth_max: flow.reorder_depth_max,
         longest_gap_ms: gap.map(millis),
         retransmits: flow.retransmits,
-        dup_ack_events: None,
-        timeouts: None,
+        ..FlowResult::default()
     }
 }
 
@@ -294,9 +333,15 @@ fn links(scenario: &Scenario, report: &PhaseReport) -> Vec<LinkResult> {
         .links
         .iter()
         .zip(sides)
-        .map(|(link, (down, up))| {
-            let down = link_side(&link.down, down);
-            let up = link_side(&link.up, up);
+        .enumerate()
+        .map(|(index, (link, (down, up)))| {
+            let ranked = |side: LinkSide, links: &[LinkReport]| LinkSide {
+                fill: ranks::fill(scenario, index, links),
+                excess: ranks::excess(scenario, index, links),
+                ..side
+            };
+            let down = ranked(link_side(&link.down, down), &report.down.links);
+            let up = ranked(link_side(&link.up, up), &report.up.links);
             LinkResult {
                 name: link.name.clone(),
                 tx_bytes: down.tx_bytes + up.tx_bytes,
@@ -333,6 +378,7 @@ fn link_side(config: &LinkConfig, report: &LinkReport) -> LinkSide {
             .filter(|&capacity| capacity > 0.0)
             .map(|capacity| mbps(used, seconds) / capacity),
         queue_delay_ms: quantiles(&report.queue_delay),
+        ..LinkSide::default()
     }
 }
 
@@ -577,3 +623,6 @@ fn millis(duration: Duration) -> f64 {
 fn bin_index(at: Duration) -> usize {
     usize::try_from(at.as_nanos() / BIN.as_nanos()).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ pub use chart::{Chart, ChartLine};
 pub use format::short;
 pub use page::page;
 pub use plot::legend;
-pub use svg::escape;
+pub use svg::{Anchor, Svg, escape};
 pub use tables::Table;
 
 use facts::Facts;

@@ -126,6 +126,18 @@ pub struct FlowResult {
     pub longest_gap_ms: Option<f64>,
     /// Segments the sender sent again (TCP), packets it took for lost (QUIC).
     pub retransmits: Option<u64>,
+    /// Datagrams of all UDP flows of this way that left within a second of this flow's start and never arrived, or came
+    /// after their deadline; what passes by the tunnel does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_lost_pkts: Option<u64>,
+    /// Packets of this way that links lost within a second of its start, in their queues or on the line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_line_losses_pkts: Option<u64>,
+    /// Time from its end until the links above the lowest rank were at rest: below 0.2 Mbit/s together in each 100 ms of half
+    /// a second. In milliseconds, rounded up to 100; 0 if they were before. `None` if they did not come to rest before the
+    /// next flow of this way began or the run ended, or if all links are of one rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_ms: Option<f64>,
     /// Third acknowledgements in a row that miss the same packet, a mean over runs (transfers only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dup_ack_events: Option<f64>,
@@ -214,6 +226,14 @@ pub struct LinkSide {
     pub capacity_mbps: Option<f64>,
     /// Share of `capacity_mbps` that was used, 0..=1.
     pub utilisation: Option<f64>,
+    /// Share of their capacity that this link and all that are not dearer carried while all links together carried more than
+    /// that, 0..=1: less than 1 was left to dearer links without need. `None` if no link is dearer, or if that never was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fill: Option<f64>,
+    /// What this link carried while cheaper ones had room for it, as a share of what all links carried, 0..=1. `None` if no
+    /// link is cheaper.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excess: Option<f64>,
     /// Time packets waited in the link's queue, in milliseconds.
     pub queue_delay_ms: Quantiles,
 }

@@ -97,8 +97,10 @@
 //! deadline = "200ms"             # what takes longer is of no use
 //! source = "testsrc2"            # or "mandelbrot": which of ffmpeg's own pictures
 //!
-//! [expect]
+//! [expect]                       # a figure of a flow, or of a link downwards
 //! "download.goodput_mbps" = { min = 100.0 }
+//! "download.return_ms" = { max = 300.0 }   # after its end, until links of a higher rank are at rest
+//! "dsl.fill" = { min = 0.99 }              # how full it is while links of a higher rank carry something
 //! ```
 //!
 //! A trace's path is relative to the scenario file; `"traces:NAME"` means `NAME` in the directory of recorded links
@@ -191,7 +193,7 @@ pub struct Scenario {
     pub baselines: Vec<Baseline>,
     /// How often the scenario is to run, at least once.
     pub repeat: u32,
-    /// What the results ought to be, by `FLOW.FIELD`.
+    /// What the results ought to be, by `FLOW.FIELD` or `LINK.FIELD`.
     pub expect: BTreeMap<String, Bounds>,
 }
 

@@ -6,6 +6,13 @@
 //! an ECN-capable sender is marked instead of dropped and goes on, as in RFC 8290.
 //!
 //! The code follows the pseudo-code of RFC 8289 section 5.
+//!
+//! A sender that does not slow down is not controlled that way: drops interval / sqrt(count) apart reach its excess of some
+//! hundred packets a second after minutes, and all that time its queue grows. So what has stood above the target for
+//! `patience`, some round trips in which its sender must have heard, loses every packet that has waited longer than
+//! `limit`. (Cake meets the same with a second controller, BLUE, which begins to drop when its buffer overflows.)
+
+use core::time::Duration;
 
 use super::{QueueConfig, Queued};
 use crate::{
@@ -22,6 +29,11 @@ pub(super) struct Codel {
     count: u32,
     lastcount: u32,
     dropping: bool,
+    /// Since when packets have left without a pause and all had waited for too long, if `is_standing`, and when the last
+    /// left: milliseconds of the clock modulo 2^32, which are compared over seconds.
+    standing_since_ms: u32,
+    last_ms: u32,
+    is_standing: bool,
 }
 
 /// A packet taken from the queue, and what it leaves behind.
@@ -40,7 +52,7 @@ impl Codel {
         mut pop: impl FnMut() -> Option<Head>,
         mut drop: impl FnMut(PacketBuf),
     ) -> Option<(Queued, bool)> {
-        let (mut queued, mut ok_to_drop) = self.take(now, config, &mut pop);
+        let (mut queued, mut ok_to_drop) = self.take(now, config, &mut pop, &mut drop);
         if self.dropping {
             if !ok_to_drop {
                 self.dropping = false;
@@ -52,7 +64,7 @@ impl Codel {
                     return Some((queued?, true));
                 }
                 drop(queued?.packet);
-                (queued, ok_to_drop) = self.take(now, config, &mut pop);
+                (queued, ok_to_drop) = self.take(now, config, &mut pop, &mut drop);
                 if ok_to_drop {
                     self.drop_next = self.control_law(self.drop_next, config);
                 } else {
@@ -63,7 +75,7 @@ impl Codel {
             let marked = mark(queued.as_mut());
             if !marked {
                 drop(queued?.packet);
-                (queued, _) = self.take(now, config, &mut pop);
+                (queued, _) = self.take(now, config, &mut pop, &mut drop);
             }
             self.dropping = true;
             // If it dropped a short while ago, the rate that controlled the queue then is the better start.
@@ -83,14 +95,25 @@ impl Codel {
         now: Instant,
         config: &QueueConfig,
         pop: &mut impl FnMut() -> Option<Head>,
+        drop: &mut impl FnMut(PacketBuf),
     ) -> (Option<Queued>, bool) {
-        let Some(head) = pop() else {
-            self.first_above_time = Instant::ZERO;
-            return (None, false);
+        let is_unheard = self.is_unheard(now, config);
+        let (head, sojourn) = loop {
+            let Some(head) = pop() else {
+                self.first_above_time = Instant::ZERO;
+                self.is_standing = false;
+                return (None, false);
+            };
+            let sojourn = now.since(head.queued.enqueued_at);
+            if !is_unheard || sojourn <= config.limit || head.backlog_bytes <= MAX_PACKET_BYTES {
+                break (head, sojourn);
+            }
+            drop(head.queued.packet);
         };
-        let sojourn = now.since(head.queued.enqueued_at);
         let mut ok_to_drop = false;
-        if sojourn < config.target || head.backlog_bytes <= MAX_PACKET_BYTES {
+        let is_short = sojourn < config.target || head.backlog_bytes <= MAX_PACKET_BYTES;
+        self.note(now, !is_short);
+        if is_short {
             self.first_above_time = Instant::ZERO;
         } else if self.first_above_time == Instant::ZERO {
             self.first_above_time = now + config.interval;
@@ -100,9 +123,33 @@ impl Codel {
         (Some(head.queued), ok_to_drop)
     }
 
+    /// Whether the queue has stood for longer than a sender that listens would let it. After a pause in which nothing left,
+    /// the age of what waits tells nothing of its sender.
+    fn is_unheard(&mut self, now: Instant, config: &QueueConfig) -> bool {
+        let since = |then_ms: u32| Duration::from_millis(millis(now).wrapping_sub(then_ms).into());
+        if since(self.last_ms) > config.interval {
+            self.is_standing = false;
+        }
+        self.is_standing && since(self.standing_since_ms) > config.patience
+    }
+
+    /// Takes note that a packet leaves, which had waited for too long if it `is_late`.
+    fn note(&mut self, now: Instant, is_late: bool) {
+        self.last_ms = millis(now);
+        if !self.is_standing {
+            self.standing_since_ms = self.last_ms;
+        }
+        self.is_standing = is_late;
+    }
+
     fn control_law(&self, t: Instant, config: &QueueConfig) -> Instant {
         t + config.interval.div_f64(f64::from(self.count.max(1)).sqrt())
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
+const fn millis(now: Instant) -> u32 {
+    (now.as_nanos() / 1_000_000) as u32
 }
 
 fn mark(queued: Option<&mut Queued>) -> bool {

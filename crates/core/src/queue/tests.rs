@@ -297,6 +297,50 @@ fn codel_of_one_flow_does_not_touch_another() {
     assert!(fat > 50, "{fat}");
 }
 
+/// Three packets come and two go each millisecond for `ticks` ms; how long each that left had waited, in ms.
+fn overload(queue: &mut Queue, ticks: core::ops::Range<u64>) -> Vec<u128> {
+    let mut waited = Vec::new();
+    for tick in ticks {
+        let now = at_us(tick * 1_000);
+        for _ in 0..3 {
+            queue.enqueue(now, packet(1, 1_000, false), hash_of(1), |_, _| {});
+        }
+        for _ in 0..2 {
+            let queued = queue.dequeue(now, |_, _| {}).expect("waiting");
+            waited.push(now.since(queued.enqueued_at).as_millis());
+        }
+    }
+    waited
+}
+
+#[test]
+fn a_sender_that_does_not_listen_finds_a_short_queue_all_the_same() {
+    let mut queue = queue();
+    let waited = overload(&mut queue, 0..10_000);
+    let most = |waited: &[u128]| waited.iter().copied().max();
+    // A third too much for the second of patience, which CoDel does next to nothing about, and then the limit.
+    assert!(
+        most(&waited).is_some_and(|most| (280..=400).contains(&most)),
+        "{:?}",
+        most(&waited)
+    );
+    assert_eq!(most(&waited[4_000..]), Some(100));
+}
+
+#[test]
+fn a_pause_in_which_nothing_could_leave_is_no_sign_of_a_deaf_sender() {
+    let mut queue = queue();
+    overload(&mut queue, 0..900);
+    let waiting = queue.len();
+    // The only path was silent for two seconds.
+    let now = at_us(2_900_000);
+    let mut drops = 0;
+    for _ in 0..waiting / 2 {
+        queue.dequeue(now, |_, _| drops += 1);
+    }
+    assert!(drops * 2 < waiting, "{drops} of {waiting}");
+}
+
 #[test]
 fn overflow_drops_the_oldest_of_the_fattest_flow_only() {
     let mut queue = Queue::new(QueueConfig {
@@ -397,6 +441,8 @@ fn every_packet_comes_out_exactly_once_and_in_order_within_its_flow() {
         let mut queue = Queue::new(QueueConfig {
             target: Duration::from_micros(rng.below(10_000)),
             interval: Duration::from_micros(1 + rng.below(100_000)),
+            limit: Duration::from_micros(rng.below(50_000)),
+            patience: Duration::from_micros(rng.below(100_000)),
             max_bytes,
             max_packets,
         });

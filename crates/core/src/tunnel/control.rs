@@ -484,7 +484,8 @@ impl Tunnel {
         let usable = || self.paths().filter(|path| path.health.is_usable());
         let is_used = |path: &&Path| self.fec_sending.carries(path.id);
         let longest = usable().filter(is_used).filter_map(loaded_rtt).max();
-        let target = longest.unwrap_or_default() * 3 / 7;
+        let longest = longest.unwrap_or_default();
+        let target = longest * 3 / 7;
         // Of packets that are few, one that leaves is much.
         let rates = usable().filter_map(|path| path.rate.max());
         let rate = Bitrate::from_bps(rates.map(Bitrate::as_bps).sum());
@@ -499,9 +500,15 @@ impl Tunnel {
             .paths()
             .any(|path| path.health.is_usable() && path.rate_control.is_searching())
         {
-            target *= 4;
+            target = (target * 4).min(LARGEST_TARGET);
         }
         self.queue.set_target(target);
+        // BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by. Who listens has drained
+        // the queue after four of them and a little.
+        let limit = target + (longest * 3 / 2).max(LEAST_LIMIT);
+        let patience = longest * 4 + PATIENCE;
+        self.queue.set_limit(limit, patience);
+        self.lanes.set_limit(limit, patience);
     }
 }
 
@@ -517,6 +524,10 @@ const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(150);
 /// Two full packets.
 const TARGET_BYTES: Bytes = Bytes::new(3_000);
+/// What a modem's queue adds when it is well set.
+const LEAST_LIMIT: Duration = Duration::from_millis(60);
+/// What a sender may take beside round trips: its own timers.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Longest control body in bytes: fits every path.
 pub(super) const MAX_BODY: usize = 1100;
 /// What a control datagram is longer than its frames, with UDP and IPv4 headers.

@@ -13,6 +13,7 @@
 //! A packet that the policy lets wait for a path holds up its own lane only: a download that waits for its line must not
 //! hold up a voice, or a name look-up.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{Shared, Tunnel};
@@ -63,6 +64,11 @@ impl Lanes {
             is_pinned_next: false,
             waiting: [const { None }; Lane::ALL.len()],
         }
+    }
+
+    /// Changes what becomes of pinned flows whose senders do not listen ([`Queue::set_limit`]).
+    pub(super) fn set_limit(&mut self, limit: Duration, patience: Duration) {
+        self.pinned.set_limit(limit, patience);
     }
 
     /// Whether nothing waits.

@@ -105,15 +105,17 @@ fn send(
         wait::until(at);
         for _ in 0..departure.datagrams {
             datagram[..8].copy_from_slice(&report.sent.to_be_bytes());
-            datagram[8..16].copy_from_slice(&stamp(clock::now()));
+            let now = clock::now();
+            datagram[8..16].copy_from_slice(&stamp(now));
             // What the host refuses counts as lost, as what the network loses.
             let _ = match peer {
                 Some(peer) => socket.send_to(&datagram, peer),
                 None => socket.send(&datagram),
             };
             report.sent += 1;
-            if let Some(at) = schedule.elapsed() {
-                report.record_sent(at, datagram.len());
+            // The instant that the receiver counts it by.
+            if now >= schedule.begin {
+                report.record_sent(now.since(schedule.begin), datagram.len());
             }
         }
     }

@@ -6,21 +6,26 @@
 use std::fmt::Write as _;
 
 /// One drawing, written front to back.
-pub(crate) struct Svg {
+#[derive(Debug)]
+pub struct Svg {
     out: String,
 }
 
 /// Where the given x of a text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Anchor {
+pub enum Anchor {
+    /// At its begin.
     Start,
+    /// In its middle.
     Middle,
+    /// At its end.
     End,
 }
 
 impl Svg {
     /// A drawing of `width` by `height`, described by `label` for those who cannot see it.
-    pub(crate) fn new(width: f64, height: f64, label: &str) -> Self {
+    #[must_use]
+    pub fn new(width: f64, height: f64, label: &str) -> Self {
         let mut out = String::new();
         put(
             &mut out,
@@ -34,7 +39,8 @@ impl Svg {
         Self { out }
     }
 
-    pub(crate) fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
+    /// A straight line.
+    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
         put(
             &mut self.out,
             format_args!(
@@ -48,7 +54,7 @@ impl Svg {
     }
 
     /// A rectangle; a negative width or height counts as 0. An empty `title` is none.
-    pub(crate) fn rect(&mut self, at: (f64, f64), size: (f64, f64), class: &str, title: &str) {
+    pub fn rect(&mut self, at: (f64, f64), size: (f64, f64), class: &str, title: &str) {
         let head = format!(
             "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"",
             px(at.0),
@@ -59,7 +65,8 @@ impl Svg {
         self.close(&head, "rect", title);
     }
 
-    pub(crate) fn circle(&mut self, at: (f64, f64), radius: f64, class: &str, title: &str) {
+    /// A circle; an empty `title` is none.
+    pub fn circle(&mut self, at: (f64, f64), radius: f64, class: &str, title: &str) {
         let head = format!(
             "<circle class=\"{class}\" cx=\"{}\" cy=\"{}\" r=\"{}\"",
             px(at.0),
@@ -70,7 +77,7 @@ impl Svg {
     }
 
     /// A polyline through `points`, interrupted wherever one is not finite; a lone point becomes a short dash.
-    pub(crate) fn polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
+    pub fn polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
         let mut data = String::new();
         for run in points.split(|p| !(p.0.is_finite() && p.1.is_finite())) {
             match run {
@@ -89,7 +96,7 @@ impl Svg {
     }
 
     /// The closed shape with the corners `points`.
-    pub(crate) fn polygon(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
+    pub fn polygon(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
         if points.len() > 2 {
             let data = path_through(points);
             self.close(
@@ -100,7 +107,8 @@ impl Svg {
         }
     }
 
-    pub(crate) fn text(&mut self, at: (f64, f64), anchor: Anchor, class: &str, text: &str) {
+    /// `text`, escaped; `anchor` says where in it `at` is.
+    pub fn text(&mut self, at: (f64, f64), anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
@@ -118,7 +126,8 @@ impl Svg {
     }
 
     /// The drawing as text.
-    pub(crate) fn finish(mut self) -> String {
+    #[must_use]
+    pub fn finish(mut self) -> String {
         self.out.push_str("</svg>\n");
         self.out
     }

@@ -28,6 +28,7 @@ pub(crate) fn all(results: &Results) -> Vec<Table> {
         media::video(results),
         media::voice(results),
         media::freezes(results),
+        changes(results),
         links(results),
         pings(results),
         baselines(results),
@@ -182,9 +183,45 @@ fn flows(results: &Results) -> Table {
     table
 }
 
+/// Begins and ends of flows, where something came of them.
+fn changes(results: &Results) -> Table {
+    let has_ranks = results.flows.iter().any(|f| f.return_ms.is_some());
+    let has_several = results.flows.iter().any(|f| f.start_s > 0.0);
+    let flows = results.flows.iter();
+    let rows = flows.filter(|_| has_ranks || has_several).filter_map(|f| {
+        let count =
+            |count: Option<u64>| count.map_or_else(|| NOTHING.to_owned(), |n| n.to_string());
+        f.start_line_losses_pkts?;
+        Some(vec![
+            f.name.clone(),
+            format!("{} s", number(f.start_s)),
+            count(f.start_lost_pkts),
+            count(f.start_line_losses_pkts),
+            format!("{} s", number(f.start_s + f.duration_s)),
+            f.return_ms.map_or_else(|| NOTHING.to_owned(), duration),
+        ])
+    });
+    Table {
+        title: "Begins and ends",
+        left: 1,
+        head: vec![
+            "flow",
+            "begins",
+            "datagrams lost within 1 s",
+            "by the lines",
+            "ends",
+            "dear links at rest after",
+        ],
+        rows: rows.collect(),
+    }
+}
+
 fn links(results: &Results) -> Table {
+    let sides = || results.links.iter().flat_map(|l| [&l.down, &l.up]);
+    let has_ranks = sides().any(|side| side.fill.is_some() || side.excess.is_some());
+    let share = |share: Option<f64>| share.map_or_else(|| NOTHING.to_owned(), percent);
     let row = |name: &str, way: &str, side: &LinkSide| {
-        vec![
+        let mut row = vec![
             name.to_owned(),
             way.to_owned(),
             side.rate_mbps.map_or_else(|| NOTHING.to_owned(), number),
@@ -195,13 +232,17 @@ fn links(results: &Results) -> Table {
             maybe(side.queue_delay_ms.p99),
             side.queue_drops.to_string(),
             side.loss_drops.to_string(),
-        ]
+        ];
+        if has_ranks {
+            row.extend([share(side.fill), share(side.excess)]);
+        }
+        row
     };
     let rows = results
         .links
         .iter()
         .flat_map(|l| [row(&l.name, "down", &l.down), row(&l.name, "up", &l.up)]);
-    Table {
+    let mut table = Table {
         title: "Links",
         left: 2,
         head: vec![
@@ -217,7 +258,13 @@ fn links(results: &Results) -> Table {
             "lost",
         ],
         rows: rows.collect(),
+    };
+    if has_ranks {
+        table
+            .head
+            .extend(["full while dear ones help", "carried without need"]);
     }
+    table
 }
 
 fn pings(results: &Results) -> Table {

@@ -67,6 +67,7 @@ fn two_lines() -> Results {
                 .filter(|w| w.is_finite())
                 .collect::<Vec<_>>(),
         ),
+        ..LinkSide::default()
     };
     let link = |name: &str, down: LinkSide| LinkResult {
         name: name.to_owned(),

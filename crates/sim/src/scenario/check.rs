@@ -97,7 +97,7 @@ pub(super) fn scenario(
             .map_err(located(Section("traffic", index)))?;
         traffic.push(item);
     }
-    expectations(&raw.expect, &traffic).map_err(located(Section("expect", 0)))?;
+    expectations(&raw.expect, &traffic, &links).map_err(located(Section("expect", 0)))?;
     let max_reordering = max_reordering(&raw.tcp).map_err(located(Section("tcp", 0)))?;
     Ok(Scenario {
         name: raw.name,
@@ -268,16 +268,18 @@ fn max_reordering(raw: &raw::Tcp) -> Result<u32, Problem> {
 fn expectations(
     expect: &BTreeMap<String, super::Bounds>,
     traffic: &[Traffic],
+    links: &[LinkSpec],
 ) -> Result<(), Problem> {
     for key in expect.keys() {
-        let known = key
-            .split_once('.')
-            .is_some_and(|(name, _)| traffic.iter().any(|traffic| traffic.name == name));
+        let known = key.split_once('.').is_some_and(|(name, _)| {
+            traffic.iter().any(|traffic| traffic.name == name)
+                || links.iter().any(|link| link.name == name)
+        });
         if !known {
             return Err(problem(
                 "expect",
-                format!("{key:?} names no traffic"),
-                "write \"NAME.FIELD\" with the name of a [[traffic]], such as \"download.goodput_mbps\"",
+                format!("{key:?} names no traffic and no link"),
+                "write \"NAME.FIELD\" with the name of a [[traffic]] or [[link]], such as \"download.goodput_mbps\"",
             ));
         }
     }

@@ -1,0 +1,106 @@
+//! Links of unlike cost: how full the cheap ones were, and what the dear ones carried without need.
+//!
+//! Sample by sample ([`SAMPLE`](crate::measure::SAMPLE)), from what came out at the far ends. Both are of a link and of all
+//! that are cheaper (or, for the fill, of its own rank): what these could have carried is known, and what was there to be
+//! carried is what all links delivered.
+
+use crate::{
+    measure::{LinkReport, Sample},
+    scenario::{Cost, Scenario},
+};
+
+/// Links above the lowest rank that there is.
+pub(super) fn dear(scenario: &Scenario) -> Vec<usize> {
+    let lowest = ranks(scenario).min();
+    let links = scenario.links.iter().enumerate();
+    let dear = links.filter(|(_, link)| rank(link.cost) > lowest);
+    dear.map(|(index, _)| index).collect()
+}
+
+/// Share of their capacity that `link` and all that are not dearer carried while all links together carried more than that.
+/// `None` if nothing is dearer, if that never was the case, or if a line has no limit.
+#[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
+pub(super) fn fill(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Option<f64> {
+    let own = rank(scenario.links.get(link)?.cost)?;
+    let is_cheap = |rank: u16| rank <= own;
+    if ranks(scenario).all(is_cheap) {
+        return None;
+    }
+    let (mut carried, mut offered) = (0, 0);
+    for sample in samples(scenario, links, is_cheap)? {
+        if sample.cheap + sample.dear > sample.capacity {
+            carried += sample.cheap;
+            offered += sample.capacity;
+        }
+    }
+    (offered > 0).then(|| carried as f64 / offered as f64)
+}
+
+/// What `link` carried while cheaper links had room for it, as a share of all that all links carried. `None` if none is
+/// cheaper, or if one of them has no limit.
+#[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
+pub(super) fn excess(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Option<f64> {
+    let own = rank(scenario.links.get(link)?.cost)?;
+    let is_cheap = |rank: u16| rank < own;
+    if !ranks(scenario).any(is_cheap) {
+        return None;
+    }
+    let (mut needless, mut all) = (0, 0);
+    let own_samples = &links.get(link)?.samples;
+    for (sample, own) in samples(scenario, links, is_cheap)?.iter().zip(own_samples) {
+        let room = sample.capacity.saturating_sub(sample.cheap);
+        needless += room.min(own.tx_bytes);
+        all += sample.cheap + sample.dear;
+    }
+    (all > 0).then(|| needless as f64 / all as f64)
+}
+
+/// What links carried within a sample, in bytes.
+struct Ranked {
+    cheap: u64,
+    dear: u64,
+    /// What the cheap ones could have carried.
+    capacity: u64,
+}
+
+fn samples(
+    scenario: &Scenario,
+    links: &[LinkReport],
+    is_cheap: impl Fn(u16) -> bool,
+) -> Option<Vec<Ranked>> {
+    let length = links.iter().map(|link| link.samples.len()).min()?;
+    let sum = |at: usize| {
+        let mut ranked = Ranked {
+            cheap: 0,
+            dear: 0,
+            capacity: 0,
+        };
+        for (spec, link) in scenario.links.iter().zip(links) {
+            let Sample {
+                tx_bytes, capacity, ..
+            } = link.samples.get(at)?;
+            if rank(spec.cost).is_some_and(&is_cheap) {
+                ranked.cheap += tx_bytes;
+                ranked.capacity += capacity.as_ref()?.get();
+            } else {
+                ranked.dear += tx_bytes;
+            }
+        }
+        Some(ranked)
+    };
+    (0..length).map(sum).collect()
+}
+
+/// The places of all links in the order of cost, but for those that are not used at all.
+fn ranks(scenario: &Scenario) -> impl Iterator<Item = u16> {
+    scenario.links.iter().filter_map(|link| rank(link.cost))
+}
+
+/// The place of a link in the order of cost; `None` if it is not used at all.
+fn rank(cost: Cost) -> Option<u16> {
+    match cost {
+        Cost::Never => None,
+        Cost::Rank(rank) => Some(rank.into()),
+        Cost::Standby => Some(u16::MAX),
+    }
+}
