@@ -5,6 +5,7 @@ use core::time::Duration;
 use hdrhistogram::Histogram as HdrHistogram;
 
 use crate::{
+    idle_delay::IdleDelay,
     link::{LinkConfig, LinkState, histogram::Histogram, trace::Rate},
     measure::{BIN, FlowReport, LinkReport, PhaseReport, SAMPLE},
     phases::Setup,
@@ -109,7 +110,7 @@ fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
             .collect(),
         voice: flows
             .clone()
-            .filter_map(|(traffic, flow)| voice_result(traffic, flow))
+            .filter_map(|(traffic, flow)| voice_result(scenario, traffic, flow))
             .collect(),
         events: scenario
             .events
@@ -199,6 +200,7 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
         let voice = results.voice.iter().find(|voice| voice.flow == name);
         let video = results.video.iter().find(|video| video.flow == name);
         let value = flow.and_then(|flow| match field {
+            "added_p99_ms" => voice.and_then(|voice| voice.added_ms.p99),
             "delay_p50_ms" => flow.delay_ms.p50,
             "delay_p95_ms" => flow.delay_ms.p95,
             "delay_p99_ms" => flow.delay_ms.p99,
@@ -274,7 +276,7 @@ fn flow_result(
     }
 }
 
-fn voice_result(traffic: &Traffic, flow: &FlowReport) -> Option<VoiceResult> {
+fn voice_result(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> Option<VoiceResult> {
     let TrafficKind::Voice { buffer } = traffic.kind else {
         return None;
     };
@@ -285,6 +287,7 @@ fn voice_result(traffic: &Traffic, flow: &FlowReport) -> Option<VoiceResult> {
         flow.sent,
         start,
         buffer,
+        &IdleDelay::of(scenario, traffic),
     ))
 }
 
