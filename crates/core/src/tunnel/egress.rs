@@ -363,11 +363,13 @@ impl Tunnel {
             return;
         };
         path.health.on_sent(now);
+        path.pacer.on_sent(now, Bytes::of_len(len));
         let lost_at = path.sender.lost_at();
         if is_kept && lost_at.is_some_and(|at| now.since(at) < LOSES_FOR) {
-            path.tail_at = Some(now + TAIL_AFTER);
+            // What waits for the pacer follows then.
+            let next_at = path.pacer.next_release().unwrap_or(now).max(now);
+            path.tail_at = Some(next_at + TAIL_AFTER);
         }
-        path.pacer.on_sent(now, Bytes::of_len(len));
         view.in_flight = path.sender.in_flight();
         view.ready = path.pacer.can_send(now);
     }
@@ -481,6 +483,7 @@ impl Tunnel {
                     path.likely_rate()
                 },
                 queue_delay: path.rate_control.queue(now),
+                lateness: path.lateness(),
                 jitter: path.rate_control.jitter(),
                 is_searching: path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(0),
