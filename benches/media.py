@@ -29,6 +29,7 @@ def voice(results):
         "late": call["late_pkts"],
         "burst ratio": call["burst_ratio"],
         "p99 ms": call["delay_ms"]["p99"],
+        "added p99 ms": call["added_ms"]["p99"],
         "mouth to ear ms": call["mouth_to_ear_ms"],
         "R": call["r"],
         "MOS": call["mos"],

@@ -314,6 +314,7 @@ fn policies(criterion: &mut Criterion) {
             extra_delay: Duration::from_millis(u64::from(id)),
             rate: Some(Bitrate::from_mbps(50)),
             queue_delay: Duration::ZERO,
+            lateness: Duration::ZERO,
             jitter: Duration::ZERO,
             is_searching: false,
             loss_ppm: 0,

@@ -160,6 +160,20 @@ impl Path {
             .set_rate(now, [limit, carried].into_iter().flatten().min());
     }
 
+    /// How much longer than its least delay of late the path takes now: by the newest report, or less if a newer probe says so,
+    /// since nothing is reported of a path that is avoided.
+    #[must_use]
+    pub fn lateness(&self) -> Duration {
+        let reported = self.delay.queue_delay();
+        if self.rtt.sampled_at() <= self.delay.sampled_at() {
+            return reported;
+        }
+        let probed = self.rtt.latest().zip(self.rtt.min());
+        probed.map_or(reported, |(latest, least)| {
+            reported.min(latest.saturating_sub(least))
+        })
+    }
+
     /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,
     /// so that a path that is never filled is not taken for slow.
     #[must_use]

@@ -75,6 +75,9 @@ pub struct PathView {
     pub rate: Option<Bitrate>,
     /// How long what is sent now waits in the path's own queue, as of the last report.
     pub queue_delay: Duration,
+    /// How much longer than the path's least of late what is sent now takes, by the newest that is known of it: a queue, or a path
+    /// that has become longer.
+    pub lateness: Duration,
     /// How much the delay varies from report to report.
     pub jitter: Duration,
     /// Whether what the path carries is still being found out; then [`rate`](Self::rate) is what it has carried so far.

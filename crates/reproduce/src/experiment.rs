@@ -51,7 +51,7 @@ pub enum Kind {
     /// A [`Scenario`], for both worlds.
     #[default]
     Scenario,
-    /// A [`Scenario`] that only the simulator can run: one with an equalizer, or with a line that spoils bits.
+    /// A [`Scenario`] that only the simulator can run: one with an equalizer.
     Simulated,
     /// A [`Transfer`], for the simulator only; the experiment it belongs to.
     Transfer(&'static str),

@@ -8,6 +8,7 @@ use core::time::Duration;
 use hdrhistogram::Histogram as HdrHistogram;
 
 use crate::{
+    idle_delay::IdleDelay,
     link::{LinkConfig, LinkState, histogram::Histogram, trace::Rate},
     measure::{BIN, FlowReport, LinkReport, PhaseReport, SAMPLE},
     phases::Setup,
@@ -136,7 +137,7 @@ fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
             .collect(),
         voice: flows
             .clone()
-            .filter_map(|(traffic, flow)| voice_result(traffic, flow))
+            .filter_map(|(traffic, flow)| voice_result(scenario, traffic, flow))
             .collect(),
         events: scenario
             .events
@@ -247,6 +248,7 @@ fn figure(results: &Results, name: &str, field: &str) -> Option<f64> {
     let voice = results.voice.iter().find(|voice| voice.flow == name);
     let video = results.video.iter().find(|video| video.flow == name);
     match field {
+        "added_p99_ms" => voice.and_then(|voice| voice.added_ms.p99),
         "delay_p50_ms" => flow.delay_ms.p50,
         "delay_p95_ms" => flow.delay_ms.p95,
         "delay_p99_ms" => flow.delay_ms.p99,
@@ -313,7 +315,7 @@ fn flow_result(
     }
 }
 
-fn voice_result(traffic: &Traffic, flow: &FlowReport) -> Option<VoiceResult> {
+fn voice_result(scenario: &Scenario, traffic: &Traffic, flow: &FlowReport) -> Option<VoiceResult> {
     let TrafficKind::Voice { buffer } = traffic.kind else {
         return None;
     };
@@ -324,6 +326,7 @@ fn voice_result(traffic: &Traffic, flow: &FlowReport) -> Option<VoiceResult> {
         flow.sent,
         start,
         buffer,
+        &IdleDelay::of(scenario, traffic),
     ))
 }
 

@@ -9,6 +9,7 @@
 pub mod addresses;
 pub mod collect;
 pub mod emodel;
+pub mod idle_delay;
 pub mod link;
 pub mod measure;
 pub mod pattern;

@@ -4,6 +4,8 @@
 //! packets in a jitter buffer of fixed length: what took longer than the fastest packet of the call and the buffer comes
 //! too late to be played and counts as lost. From mouth to ear it takes the fastest packet's time, the buffer and the
 //! 20 ms that fill a packet. [`judge`] gives that, loss and its burst ratio to the [E-model](crate::emodel).
+//!
+//! *Added delay* is what a packet took beyond the [least it could](IdleDelay): queues, detours over slower links, repairs.
 
 use core::time::Duration;
 
@@ -11,6 +13,7 @@ use pleach_core::units::{Bitrate, Bytes};
 
 use crate::{
     emodel::{self, Codec},
+    idle_delay::IdleDelay,
     results::{Freeze, Quantiles, VoiceResult},
 };
 
@@ -27,7 +30,7 @@ const DROPOUT_PKTS: usize = 3;
 const PIECE_PKTS: usize = 250;
 
 /// Rates the call of which packet *n* was sent `n` times [`INTERVAL`] after `start` and took `delays[n]`, `None` for
-/// ever; `sent` packets in all, heard through a jitter buffer of `buffer`.
+/// ever; `sent` packets in all, heard through a jitter buffer of `buffer`. `idle`: the least they could have taken.
 #[must_use]
 pub fn judge(
     flow: &str,
@@ -35,10 +38,16 @@ pub fn judge(
     sent: u64,
     start: Duration,
     buffer: Duration,
+    idle: &IdleDelay,
 ) -> VoiceResult {
     let count = usize::try_from(sent).unwrap_or(usize::MAX).min(MAX_PKTS);
     let delay_of = |number: usize| delays.get(number).copied().flatten();
     let mut delays_ms: Vec<f64> = (0..count).filter_map(delay_of).map(millis).collect();
+    let added_by = |number: usize| {
+        let sent_at = start + INTERVAL * u32::try_from(number).unwrap_or(u32::MAX);
+        Some(delay_of(number)?.saturating_sub(idle.at(sent_at)))
+    };
+    let mut added_ms: Vec<f64> = (0..count).filter_map(added_by).map(millis).collect();
     let fastest_ms = delays_ms.iter().copied().reduce(f64::min);
     let limit_ms = fastest_ms.map(|fastest| fastest + millis(buffer));
     let fate = |number| match (delay_of(number).map(millis), limit_ms) {
@@ -66,6 +75,7 @@ pub fn judge(
         late_pkts: as_u64(number_of(Fate::Late)),
         buffer_ms: millis(buffer),
         delay_ms: Quantiles::of(&mut delays_ms),
+        added_ms: Quantiles::of(&mut added_ms),
         mouth_to_ear_ms,
         unplayed: missing(&fates),
         burst_ratio: burst_ratio(&fates),
@@ -153,8 +163,12 @@ mod tests {
     }
 
     fn call(delays: &[Option<Duration>]) -> VoiceResult {
-        let sent = as_u64(delays.len());
-        judge("call", delays, sent, Duration::from_secs(1), BUFFER)
+        call_of(delays, as_u64(delays.len()))
+    }
+
+    fn call_of(delays: &[Option<Duration>], sent: u64) -> VoiceResult {
+        let idle = IdleDelay::constant(Duration::from_millis(20));
+        judge("call", delays, sent, Duration::from_secs(1), BUFFER, &idle)
     }
 
     #[test]
@@ -162,6 +176,10 @@ mod tests {
         let call = call(&vec![ms(25); 500]);
         assert_eq!((call.lost_pkts, call.late_pkts), (0, 0));
         assert_eq!(call.mouth_to_ear_ms, Some(105.0));
+        assert_eq!(
+            (call.delay_ms.p99, call.added_ms.p99),
+            (Some(25.0), Some(5.0))
+        );
         assert!(call.mos > 4.3 && call.r > 89.0, "{call:?}");
         assert_eq!(call.worst_mos, Some(call.mos));
         assert!(call.dropouts.is_empty());
@@ -199,11 +217,11 @@ mod tests {
 
     #[test]
     fn what_never_came_after_the_last_arrival_is_lost_too() {
-        let call = judge("call", &[ms(10)], 100, Duration::ZERO, BUFFER);
+        let call = call_of(&[ms(10)], 100);
         assert_eq!(call.lost_pkts, 99);
-        let silent = judge("call", &[], 100, Duration::ZERO, BUFFER);
+        let silent = call_of(&[], 100);
         assert_eq!((silent.mos, silent.mouth_to_ear_ms), (1.0, None));
-        let none = judge("call", &[], 0, Duration::ZERO, BUFFER);
+        let none = call_of(&[], 0);
         assert_eq!(none.unplayed, 0.0);
     }
 }

@@ -133,6 +133,12 @@ impl OneWayDelay {
         self.absolute(i32::try_from(high).unwrap_or(max).min(max))
     }
 
+    /// When the newest sample came.
+    #[must_use]
+    pub fn sampled_at(&self) -> Option<Instant> {
+        (self.samples > 0).then_some(self.last_sample_at)
+    }
+
     /// How much longer than the minimum the newest sample took; zero before the first sample.
     #[must_use]
     pub fn queue_delay(&self) -> Duration {

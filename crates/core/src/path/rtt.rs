@@ -13,6 +13,7 @@ use crate::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Rtt {
     latest: Option<Duration>,
+    sampled_at: Option<Instant>,
     smoothed: Option<Duration>,
     rttvar: Duration,
     min: WindowedMin<Duration>,
@@ -32,6 +33,7 @@ impl Rtt {
     pub const fn new() -> Self {
         Self {
             latest: None,
+            sampled_at: None,
             smoothed: None,
             rttvar: Duration::ZERO,
             min: WindowedMin::new(MIN_WINDOW),
@@ -49,6 +51,7 @@ impl Rtt {
     pub fn on_sample(&mut self, now: Instant, rtt: Duration, ack_delay: Duration) {
         let rtt = rtt.min(MAX_RTT);
         self.latest = Some(rtt);
+        self.sampled_at = Some(now);
         self.min.insert(now, rtt);
         let min_rtt = self.min.min().unwrap_or(rtt);
         let adjusted = if rtt.saturating_sub(ack_delay) >= min_rtt {
@@ -70,6 +73,12 @@ impl Rtt {
     #[must_use]
     pub const fn latest(&self) -> Option<Duration> {
         self.latest
+    }
+
+    /// When that came.
+    #[must_use]
+    pub const fn sampled_at(&self) -> Option<Instant> {
+        self.sampled_at
     }
 
     /// The smoothed round-trip time; `None` before the first sample.

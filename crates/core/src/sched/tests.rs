@@ -74,6 +74,7 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
         extra_delay: Duration::ZERO,
         rate: None,
         queue_delay: Duration::ZERO,
+        lateness: Duration::ZERO,
         jitter: Duration::ZERO,
         is_searching: false,
         loss_ppm: 0,

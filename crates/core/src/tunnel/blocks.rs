@@ -207,12 +207,18 @@ impl Tunnel {
 }
 
 impl Tunnel {
-    /// Lets the policy's round trips be sampled while there is traffic; before probes are sent, which may be due by this.
+    /// Lets the policy's round trips be sampled while there is traffic, and where something has to be in time, which wants to
+    /// know when a path that was too late is not any more; before probes are sent, which may be due by this.
     pub(super) fn sample_paths(&mut self, now: Instant) {
         let sampling = self.scheduler.rtt_sampling();
-        let Some((interval, _)) = sampling.filter(|_| self.has_packets()) else {
+        let wanted = sampling.map(|(interval, _)| interval);
+        let is_timed = self.scheduler.repairs() && self.lanes.is_timed();
+        let Some(interval) = wanted.or(is_timed.then_some(SAMPLED_EVERY)) else {
             return;
         };
+        if !self.has_packets() {
+            return;
+        }
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
             path.health.sample(interval, now + SAMPLED_FOR);
         }
@@ -221,5 +227,7 @@ impl Tunnel {
 
 /// How long no copies are sent after a block came before the last had left.
 const REST: core::time::Duration = core::time::Duration::from_millis(500);
+/// How often, where the policy does not say.
+const SAMPLED_EVERY: core::time::Duration = core::time::Duration::from_millis(250);
 /// How long after the last packet round trips are still sampled.
 const SAMPLED_FOR: core::time::Duration = core::time::Duration::from_secs(1);

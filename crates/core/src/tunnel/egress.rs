@@ -485,6 +485,7 @@ impl Tunnel {
                     path.likely_rate()
                 },
                 queue_delay: path.rate_control.queue(now),
+                lateness: path.lateness(),
                 jitter: path.rate_control.jitter(),
                 is_searching: path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(0),

@@ -53,15 +53,17 @@ pub(super) const IN_HEADER: usize = 4;
 
 impl Tunnel {
     /// Puts a packet that will be sent next under the protection of repair symbols, where paths lose. For one that has a deadline
-    /// and the time to be sent again none is sent: it would take from what is sent for the first time.
+    /// none is sent if it has the time to be sent again, or if others are given up for want of room: a symbol would take from
+    /// what is sent for the first time.
     pub(super) fn protect(&mut self, now: Instant, numbered: &Numbered) {
         if self.knows(REPAIR_SYMBOLS) && self.scheduler.repairs() {
             let due = numbered.packet.mark().and_then(|mark| mark.due);
             let repaired_at = now + self.least_delay * 4 + REPORTED_WITHIN;
             let has_time = due.is_some_and(|due| repaired_at < due);
+            let is_short = due.is_some() && self.lanes.is_short_of_room(now);
             let repaired_after = self.least_delay * 2 + TOLD_WITHIN;
             self.fec_sending
-                .push(now, numbered, !has_time, repaired_after);
+                .push(now, numbered, !has_time && !is_short, repaired_after);
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Lanes {
     is_pinned_next: bool,
     /// Packets that have their numbers and wait, by lane.
     waiting: [Option<Numbered>; Lane::ALL.len()],
+    /// When a packet last waited for too long.
+    expired_at: Option<Instant>,
 }
 
 /// See the head of this file.
@@ -63,12 +65,23 @@ impl Lanes {
             pinned: Queue::new(config),
             is_pinned_next: false,
             waiting: [const { None }; Lane::ALL.len()],
+            expired_at: None,
         }
     }
 
     /// Changes what becomes of pinned flows whose senders do not listen ([`Queue::set_limit`]).
     pub(super) fn set_limit(&mut self, limit: Duration, patience: Duration) {
         self.pinned.set_limit(limit, patience);
+    }
+
+    /// Whether of late more had to be in time than the paths could bring: all that is sent then takes another's place.
+    pub(super) fn is_short_of_room(&self, now: Instant) -> bool {
+        self.expired_at.is_some_and(|at| now.since(at) < SHORT_FOR)
+    }
+
+    /// Whether what waits has to be in time.
+    pub(super) fn is_timed(&self) -> bool {
+        !self.urgent.is_empty()
     }
 
     /// Whether nothing waits.
@@ -163,6 +176,7 @@ impl Tunnel {
                 if !is_too_late(now, numbered.packet.mark()) {
                     return Some((lane, numbered));
                 }
+                self.lanes.expired_at = Some(now);
                 self.give_up(numbered.packet, shared);
             }
             if lane == Lane::Sparse && self.lanes.waiting[Lane::Sparse as usize].is_some() {
@@ -215,6 +229,7 @@ impl Tunnel {
             if !is_too_late(now, queued.packet.mark()) {
                 return Some(queued);
             }
+            self.lanes.expired_at = Some(now);
             self.give_up(queued.packet, shared);
         }
     }
@@ -352,5 +367,7 @@ fn is_too_late(now: Instant, mark: Option<Mark>) -> bool {
 /// there. While more comes than paths carry, something has to be dropped, and what is dropped earlier makes what is sent the
 /// surer to be in time.
 const PATIENCE_PERCENT: u32 = 75;
+/// What was given up shows for so long that there is too little room.
+const SHORT_FOR: Duration = Duration::from_secs(1);
 /// A second of 30 Mbit/s.
 const MOST_URGENT: usize = 2_560;

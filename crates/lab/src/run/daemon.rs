@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use pleach_core::time::Instant;
+use pleach_core::{sec::Code, time::Instant};
 use pleach_linux::clock;
 use pleach_sim::{
     addresses::{GATEWAY_V4, GATEWAY_V6},
@@ -61,7 +61,12 @@ impl Daemons {
         let mtu = tunnel
             .mtu
             .map_or_else(String::new, |mtu| format!("mtu = {mtu}\n"));
-        let tunnel_keys = format!("{mtu}compression = {}\n", tunnel.compression);
+        let parity = match tunnel.parity {
+            None => "",
+            Some(Code::Bch) => "parity = \"bch\"\n",
+            Some(Code::Hamming) => "parity = \"hamming\"\n",
+        };
+        let tunnel_keys = format!("{mtu}compression = {}\n{parity}", tunnel.compression);
         client.configure(&format!(
             "mode = \"client\"\n\n[tunnel]\nname = \"pleach0\"\n\
              address = [\"10.77.0.2/24\", \"fd77::2/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\

@@ -33,6 +33,8 @@ pub struct VoiceResult {
     pub buffer_ms: f64,
     /// One-way delay of what came, in milliseconds.
     pub delay_ms: Quantiles,
+    /// Of this, what is beyond the quickest link's while idle ([`crate::idle_delay`]), in milliseconds.
+    pub added_ms: Quantiles,
     /// From mouth to ear, jitter buffer included, in milliseconds; `None` if nothing came.
     pub mouth_to_ear_ms: Option<f64>,
     /// Share of packets lost or late, 0..=1.

@@ -176,6 +176,7 @@ fn views(lines: &[Line]) -> Vec<PathView> {
         extra_delay: line.settings.delay(),
         rate: Some(line.rate()),
         queue_delay: Duration::ZERO,
+        lateness: Duration::ZERO,
         jitter: Duration::ZERO,
         is_searching: false,
         is_silent: false,

@@ -12,11 +12,12 @@
 
 use core::time::Duration;
 
-use super::{Adaptive, MAX_WAIT, arrival, is_open, penalty};
+use super::{Adaptive, MAX_WAIT, is_open, penalty};
 use crate::{
     class::Duplicate,
-    sched::{PacketInfo, PathView, Pick, Urgency, slot},
+    sched::{PacketInfo, PathView, Pick, Urgency, line::Line, slot},
     time::Instant,
+    units::Bytes,
 };
 
 /// A path that is ready.
@@ -64,7 +65,8 @@ impl Adaptive {
                 }
                 continue;
             }
-            let surely = line.drained_at(now, packet.len) + path.extra_delay + risk;
+            let drained = line.drained_at(now, packet.len).max(now + path.lateness);
+            let surely = drained + path.extra_delay + risk;
             if surely > limit {
                 continue;
             }
@@ -135,6 +137,13 @@ impl Candidate {
     }
 }
 
+/// When `len` bytes would arrive that are sent now, beyond the quickest path's least delay. By what came last, where others
+/// go by a queue that may have been taken for the path's own delay: being late is worse here than being sent elsewhere.
+fn arrival(line: &Line, now: Instant, path: &PathView, len: Bytes) -> Instant {
+    let late = path.queue_delay.max(path.lateness);
+    line.sent_until(now, len).max(now + late) + path.extra_delay
+}
+
 /// A path that loses more is worth copies.
 const LOSSY_PPM: u32 = 3_000;
 /// A loss is told after so long.
@@ -183,6 +192,17 @@ mod tests {
     fn a_path_that_is_too_late_is_waited_past() {
         let mut paths = paths_of(&[(6, 0), (4, 250)]);
         paths[0].ready = false;
+        assert_eq!(
+            pick(&paths, &urgent(180, 60_000, Duplicate::Never)),
+            Pick::Wait
+        );
+    }
+
+    #[test]
+    fn a_path_that_has_become_longer_is_late() {
+        let mut paths = paths_of(&[(6, 0), (4, 130)]);
+        paths[0].ready = false;
+        paths[1].lateness = Duration::from_millis(120);
         assert_eq!(
             pick(&paths, &urgent(180, 60_000, Duplicate::Never)),
             Pick::Wait

@@ -117,7 +117,10 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
     let mut sending = lossy();
     for (count, is_expendable, due) in [(2, false, false), (9, true, false), (3, false, true)] {
         for seq in 0..count {
-            push(&mut sending, &numbered(&mut pool, seq, &[7; 50], is_expendable));
+            push(
+                &mut sending,
+                &numbered(&mut pool, seq, &[7; 50], is_expendable),
+            );
             sending.rest(now);
         }
         let at = now + TAIL_AFTER;

@@ -1,0 +1,156 @@
+//! The least a packet of some traffic can take one way: over the quickest link that passes packets when it is sent, with
+//! nothing else under way.
+//!
+//! It is the links' propagation delay as the scenario has it, events included, and the distance of the server. Not in it: the
+//! time to serialise the packet itself, a recorded line's pauses, jitter. So what packets take beyond it is never told too
+//! short.
+
+use core::time::Duration;
+
+use crate::{
+    link::{LinkConfig, LinkState},
+    scenario::{Action, Cost, Direction, Directions, Scenario, Traffic},
+};
+
+/// The least delay over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdleDelay {
+    /// Since when it is so, in order of time; the first since the beginning.
+    steps: Vec<(Duration, Duration)>,
+}
+
+impl IdleDelay {
+    /// Of `traffic` in `scenario`.
+    #[must_use]
+    pub fn of(scenario: &Scenario, traffic: &Traffic) -> Self {
+        let way = traffic.direction;
+        let is_used = |index: usize| match traffic.link {
+            Some(only) => only == index,
+            None => scenario.tunnel.is_none() || scenario.links[index].cost != Cost::Never,
+        };
+        let mut lines: Vec<Option<LinkConfig>> = (0..scenario.links.len())
+            .map(|index| {
+                let link = &scenario.links[index];
+                let line = match way {
+                    Direction::Down => &link.down,
+                    Direction::Up => &link.up,
+                };
+                is_used(index).then(|| line.clone())
+            })
+            .collect();
+        let least = |lines: &[Option<LinkConfig>]| {
+            let passing = lines.iter().flatten();
+            let passing = passing.filter(|line| line.state == LinkState::Up);
+            let least = passing.map(|line| line.delay).min();
+            least.map(|delay| delay + traffic.distance)
+        };
+        let mut steps = vec![(Duration::ZERO, least(&lines).unwrap_or_default())];
+        for event in &scenario.events {
+            let Action::Link {
+                link,
+                directions,
+                change,
+            } = &event.action
+            else {
+                continue;
+            };
+            let line = lines[*link].as_mut().filter(|_| has(*directions, way));
+            let Some(line) = line else {
+                continue;
+            };
+            change.apply_to(line);
+            // While nothing passes, what was before is as good as anything.
+            if let Some(delay) = least(&lines) {
+                steps.push((event.at, delay));
+            }
+        }
+        Self { steps }
+    }
+
+    /// The same all the time.
+    #[cfg(test)]
+    pub(crate) fn constant(delay: Duration) -> Self {
+        Self {
+            steps: vec![(Duration::ZERO, delay)],
+        }
+    }
+
+    /// That of a packet sent `at` so long after the run began.
+    #[must_use]
+    pub fn at(&self, at: Duration) -> Duration {
+        let after = self.steps.partition_point(|(since, _)| *since <= at);
+        let step = after.checked_sub(1).and_then(|index| self.steps.get(index));
+        step.map_or(Duration::ZERO, |(_, delay)| *delay)
+    }
+}
+
+fn has(directions: Directions, way: Direction) -> bool {
+    match way {
+        Direction::Down => directions.has_down(),
+        Direction::Up => directions.has_up(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, path::Path};
+
+    use super::*;
+    use crate::scenario::Files;
+
+    const TEXT: &str = r#"
+        name = "two"
+        duration = "10s"
+        [[link]]
+        name = "near"
+        delay = "10ms"
+        [[link]]
+        name = "far"
+        delay = "40ms"
+        [[event]]
+        at = "2s"
+        link = "near"
+        state = "blackhole"
+        direction = "down"
+        [[event]]
+        at = "3s"
+        link = "far"
+        state = "blackhole"
+        [[event]]
+        at = "4s"
+        link = "near"
+        state = "up"
+        delay = "15ms"
+        [tunnel]
+        policy = "adaptive"
+        [[traffic]]
+        kind = "voice"
+        name = "down"
+        distance = "5ms"
+        [[traffic]]
+        kind = "voice"
+        name = "up"
+        direction = "up"
+        [[traffic]]
+        kind = "voice"
+        name = "beside"
+        link = "far"
+    "#;
+
+    #[test]
+    fn is_that_of_the_quickest_link_that_passes_packets() {
+        let mut files = Files {
+            scenario: Path::new("two.toml"),
+            traces: None,
+            read: &mut |_| Err(io::ErrorKind::NotFound.into()),
+        };
+        let scenario = Scenario::parse(TEXT, &mut files).expect("valid");
+        let delays = |index: usize| {
+            let idle = IdleDelay::of(&scenario, &scenario.traffic[index]);
+            [0, 1_999, 2_000, 3_500, 4_000].map(|at| idle.at(Duration::from_millis(at)).as_millis())
+        };
+        assert_eq!(delays(0), [15, 15, 45, 45, 20]);
+        assert_eq!(delays(1), [10, 10, 10, 10, 15]);
+        assert_eq!(delays(2), [40; 5], "nothing passes from 3 s on");
+    }
+}
