@@ -2,8 +2,10 @@
 //!
 //! Chunks are assigned in the order of the stream, when a lane asks for one. A scheduler may name a lane that is not free:
 //! the chunk waits for that lane, and the next is assigned, until the lane that asked has got one. The round robins
-//! name free lanes only, so that no lane idles whatever their rates are.
+//! name free lanes only, so that no lane idles whatever their rates are. One that works in [blocks](Scheduler::takes_blocks)
+//! is given several chunks at once, and says in which order each lane sends its own.
 
+mod consn;
 mod earliest_arrival;
 mod osia;
 mod round_robin;
@@ -13,6 +15,7 @@ use core::time::Duration;
 
 use pleach_core::{
     ids::PathId,
+    sched::consn::BLOCK,
     time::Instant,
     units::{Bitrate, Bytes},
 };
@@ -35,6 +38,8 @@ pub struct LaneView {
 /// The schedulers by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Striping {
+    /// Blocks of chunks whose sequences run towards each other over the lanes.
+    Consn,
     /// The lane on which the chunk is predicted to arrive first.
     EarliestArrival,
     /// Progressive water-filling.
@@ -47,7 +52,8 @@ pub enum Striping {
 
 impl Striping {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
+        Self::Consn,
         Self::EarliestArrival,
         Self::Osia,
         Self::RoundRobin,
@@ -58,6 +64,7 @@ impl Striping {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Consn => "consn",
             Self::EarliestArrival => "earliest-arrival",
             Self::Osia => "osia",
             Self::RoundRobin => "round-robin",
@@ -78,6 +85,7 @@ pub struct Scheduler(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
+    Consn(Box<consn::Consn>),
     EarliestArrival,
     Osia(Box<osia::Osia>),
     RoundRobin(round_robin::RoundRobin),
@@ -89,6 +97,7 @@ impl Scheduler {
     #[must_use]
     pub fn new(striping: Striping) -> Self {
         Self(match striping {
+            Striping::Consn => Kind::Consn(Box::default()),
             Striping::EarliestArrival => Kind::EarliestArrival,
             Striping::Osia => Kind::Osia(Box::default()),
             Striping::RoundRobin => Kind::RoundRobin(round_robin::RoundRobin::default()),
@@ -101,10 +110,29 @@ impl Scheduler {
     /// `lanes`: those that work, sorted by slot, at most [`super::MAX_LANES`]. O(n), now and then O(n log n).
     pub fn assign(&mut self, now: Instant, len: Bytes, lanes: &[LaneView]) -> Option<PathId> {
         match &mut self.0 {
+            Kind::Consn(state) => state.assign(len, lanes),
             Kind::EarliestArrival => earliest_arrival::assign(len, lanes),
             Kind::Osia(state) => state.assign(now, len, lanes),
             Kind::RoundRobin(state) => state.assign(lanes),
             Kind::WeightedRoundRobin(state) => state.assign(lanes),
+        }
+    }
+
+    /// How many chunks it is to be given at once; `None` if one after the other.
+    #[must_use]
+    pub fn takes_blocks(&self) -> Option<usize> {
+        matches!(self.0, Kind::Consn(_)).then_some(BLOCK)
+    }
+
+    /// Places the chunks of a block of these lengths: index of each and its lane, in the order a lane is to send its own. Those
+    /// that are left out may take any lane.
+    pub fn place(&mut self, lens: &[Bytes], lanes: &[LaneView]) -> Vec<(usize, PathId)> {
+        match &mut self.0 {
+            Kind::Consn(state) => state.place(lens, lanes).collect(),
+            Kind::EarliestArrival
+            | Kind::Osia(_)
+            | Kind::RoundRobin(_)
+            | Kind::WeightedRoundRobin(_) => Vec::new(),
         }
     }
 }

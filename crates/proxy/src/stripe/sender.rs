@@ -358,27 +358,48 @@ impl Sender {
             let Some(len) = self.next_len() else {
                 return self.take_over();
             };
-            let views: Vec<LaneView> = self
-                .lanes
-                .iter()
-                .filter(|lane| !lane.is_suspect)
-                .map(Lane::view)
-                .collect();
+            if let Some(most) = self.scheduler.takes_blocks() {
+                self.place_block(now, index, most);
+                continue;
+            }
+            let views = self.views();
             let slot = self.scheduler.assign(now, Bytes::new(len), &views)?;
             // First: a chunk that was cut must not be dropped.
             let named = self.lanes.iter().position(|lane| lane.slot == slot)?;
             let chunk = self.cut();
-            let lane = &mut self.lanes[named];
-            if !lane.is_waiting() {
-                lane.progress_at = now;
-            }
-            lane.staged_bytes += chunk.data.len() as u64;
-            lane.staged.push_back(chunk);
+            self.lanes[named].stage(now, chunk);
         }
         let lane = &mut self.lanes[index];
         let chunk = lane.staged.pop_front()?;
         lane.staged_bytes -= chunk.data.len() as u64;
         Some(chunk)
+    }
+
+    /// Assigns what waits, up to `most` chunks; what finds no lane, to that of `index`.
+    fn place_block(&mut self, now: Instant, index: usize, most: usize) {
+        let views = self.views();
+        let mut block: Vec<Option<Chunk>> = Vec::new();
+        while block.len() < most && self.next_len().is_some() {
+            block.push(Some(self.cut()));
+        }
+        let len = |chunk: &Option<Chunk>| chunk.as_ref().map_or(0, |c| c.end() - c.offset);
+        let lens: Vec<Bytes> = block.iter().map(|chunk| Bytes::new(len(chunk))).collect();
+        for (place, slot) in self.scheduler.place(&lens, &views) {
+            let lane = self.lanes.iter_mut().find(|lane| lane.slot == slot);
+            let chunk = block.get_mut(place).filter(|_| lane.is_some());
+            if let (Some(lane), Some(chunk)) = (lane, chunk.and_then(Option::take)) {
+                lane.stage(now, chunk);
+            }
+        }
+        for chunk in block.into_iter().flatten() {
+            self.lanes[index].stage(now, chunk);
+        }
+    }
+
+    /// The lanes that work, as a scheduler sees them.
+    fn views(&self) -> Vec<LaneView> {
+        let lanes = self.lanes.iter().filter(|lane| !lane.is_suspect);
+        lanes.map(Lane::view).collect()
     }
 
     /// The first to be sent again that is not under way on this very lane. A look at each that is.
@@ -393,13 +414,15 @@ impl Sender {
     /// What waits for another lane, as nothing new may be sent: the receiver has no room until the first of it comes.
     fn take_over(&mut self) -> Option<Chunk> {
         let is_stuck = !self.pending.is_empty() || self.is_finished && !self.is_end_assigned;
-        let first = |lane: &Lane| lane.staged.front().map(|chunk| chunk.offset);
-        let lanes = self
-            .lanes
-            .iter_mut()
-            .filter(|lane| is_stuck && first(lane).is_some());
-        let lane = lanes.min_by_key(|lane| first(lane))?;
-        let chunk = lane.staged.pop_front()?;
+        // A lane may send its own from the end.
+        let first = |lane: &Lane| {
+            let staged = lane.staged.iter().enumerate();
+            staged.map(|(place, chunk)| (chunk.offset, place)).min()
+        };
+        let lanes = self.lanes.iter_mut().filter(|_| is_stuck);
+        let lanes = lanes.filter_map(|lane| Some((first(lane)?, lane)));
+        let ((_, place), lane) = lanes.min_by_key(|(first, _)| *first)?;
+        let chunk = lane.staged.remove(place)?;
         lane.staged_bytes -= chunk.data.len() as u64;
         Some(chunk)
     }
@@ -466,6 +489,15 @@ impl Lane {
     fn bit(&self) -> u8 {
         const { assert!(MAX_LANES <= 8) };
         1 << self.slot.0
+    }
+
+    /// Takes a chunk that waits for it, behind the others.
+    fn stage(&mut self, now: Instant, chunk: Chunk) {
+        if !self.is_waiting() {
+            self.progress_at = now;
+        }
+        self.staged_bytes += chunk.data.len() as u64;
+        self.staged.push_back(chunk);
     }
 
     fn view(&self) -> LaneView {
