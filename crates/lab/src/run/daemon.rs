@@ -61,7 +61,10 @@ impl Daemons {
         let mtu = tunnel
             .mtu
             .map_or_else(String::new, |mtu| format!("mtu = {mtu}\n"));
-        let tunnel_keys = format!("{mtu}compression = {}\n", tunnel.compression);
+        let tunnel_keys = format!(
+            "{mtu}compression = {}\nremember = false\n",
+            tunnel.compression
+        );
         client.configure(&format!(
             "mode = \"client\"\n\n[tunnel]\nname = \"pleach0\"\n\
              address = [\"10.77.0.2/24\", \"fd77::2/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\
