@@ -95,9 +95,8 @@ fn each_start_asks_what_is_remembered_of_each_path() {
     };
     // A client begins anew once it knows which run of the gateway's it talks to.
     assert!(world.hosts[1].found.ends_with(&both("gateway")));
-    assert_eq!(
-        world.hosts[0].found,
-        both("1"),
+    assert!(
+        world.hosts[0].found.ends_with(&both("1")),
         "with the names it was told"
     );
     world.hosts[1].found.clear();

@@ -61,7 +61,6 @@ fn a_line_yields_to_others_or_holds_its_share() {
     let all = format!(
         "yield {tcp_yield} {dsl_yield} {lte_yield}, usual {tcp} {dsl} {lte}, hold {tcp_hold} {dsl_hold} {lte_hold}"
     );
-    println!("{all}");
     // The paper's TCP is to have 20 of 62.5 Mbit/s.
     assert!(tcp_yield > 8.0 * 20.0 / 62.5, "{all}");
     assert!(tcp_yield > tcp_hold * 1.5, "{all}");
