@@ -9,7 +9,7 @@
 //! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
 //! [`Endpoint::poll_event`]; then sleep until [`Endpoint::poll_timeout`].
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ipnet::IpNet;
@@ -19,7 +19,7 @@ use crate::{
     counters::{DropReason, Drops},
     ids::PathId,
     packet::{PacketBuf, Pool},
-    path::{health::State, link::Link},
+    path::{health::State, link::Link, memory::PathMemory},
     queue::QueueConfig,
     rng::Rng,
     role::Role,
@@ -120,6 +120,18 @@ pub enum Event {
         name: String,
         /// The version it speaks.
         version: u16,
+    },
+    /// A path leads somewhere, or somewhere else than before: what is remembered of that may be
+    /// [recalled](Endpoint::recall).
+    Found {
+        /// The peer's name.
+        peer: String,
+        /// Which path.
+        path: PathId,
+        /// The link's name.
+        link: String,
+        /// Where its datagrams go.
+        remote: IpAddr,
     },
     /// The health of a path changed.
     Path {
@@ -426,7 +438,7 @@ impl Endpoint {
             }
             self.peers[index].is_active = false;
             self.schedule(index);
-            self.notice(index);
+            self.notice(now, index);
         }
     }
 
@@ -451,6 +463,23 @@ impl Endpoint {
         self.peers
             .iter()
             .map(|peer| (&peer.config, peer.tunnel.status()))
+    }
+
+    /// What is worth remembering of the paths that were full of late, with their peers' names.
+    pub fn memories(&self, now: Instant) -> impl Iterator<Item = (&str, PathId, PathMemory)> {
+        self.peers.iter().flat_map(move |peer| {
+            let memories = peer.tunnel.memories(now);
+            memories.map(move |(path, memory)| (peer.config.name.as_str(), path, memory))
+        })
+    }
+
+    /// Takes what was remembered of the network that the path of a peer leads over, no longer ago than
+    /// [`MOST_AGE`](crate::path::memory::MOST_AGE).
+    pub fn recall(&mut self, now: Instant, peer: &str, path: PathId, memory: &PathMemory) {
+        let mut peers = self.peers.iter_mut();
+        if let Some(peer) = peers.find(|known| known.config.name == peer) {
+            peer.tunnel.recall(now, path, memory);
+        }
     }
 
     /// Whether any peer can be sent data.
@@ -488,7 +517,7 @@ impl Endpoint {
     }
 
     /// Notes what the host should know of a peer.
-    fn notice(&mut self, index: usize) {
+    fn notice(&mut self, now: Instant, index: usize) {
         let peer = &mut self.peers[index];
         if self.events.len() >= MAX_EVENTS {
             return;
@@ -498,6 +527,15 @@ impl Endpoint {
             peer.was_up = is_up;
             let name = peer.config.name.clone();
             self.events.push_back(Event::Peer { name, is_up });
+        }
+        while let Some((path, link, remote)) = peer.tunnel.poll_found_path(now) {
+            let peer = peer.config.name.clone();
+            self.events.push_back(Event::Found {
+                peer,
+                path,
+                link,
+                remote,
+            });
         }
         while let Some((link, state)) = peer.tunnel.poll_path_change() {
             let peer = peer.config.name.clone();

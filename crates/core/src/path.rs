@@ -2,7 +2,7 @@
 //!
 //! [`Path`] joins the estimators; each has a file of its own.
 
-use core::time::Duration;
+use core::{net::IpAddr, time::Duration};
 use std::collections::VecDeque;
 
 use self::rtt::INITIAL_RTT;
@@ -20,6 +20,7 @@ pub mod health;
 pub mod holes;
 pub mod link;
 pub mod loss;
+pub mod memory;
 pub mod pacer;
 pub mod rate;
 pub mod rate_control;
@@ -77,6 +78,10 @@ pub struct Path {
     pub told: health::State,
     /// Highest data and control counters received: the newest datagram's address wins.
     pub newest: [Option<u64>; 2],
+    /// Where its datagrams went when the host was last told of the path, and when that was.
+    pub found: Option<(IpAddr, Instant)>,
+    /// What of its losses is remembered.
+    pub remembered_loss_ppm: u32,
 }
 
 /// What the other end knows of a link's settings.
@@ -130,7 +135,41 @@ impl Path {
             probes: Probes::default(),
             told: health::State::Probing,
             newest: [None; 2],
+            found: None,
+            remembered_loss_ppm: 0,
         }
+    }
+
+    /// What is worth remembering of the network the path leads over now; `None` if it was not full there of late.
+    #[must_use]
+    pub fn memory(&self, now: Instant) -> Option<memory::PathMemory> {
+        let (_, since) = self.found?;
+        let filled_at = self.rate_control.filled_at(now)?;
+        Some(memory::PathMemory {
+            rate: self.rate.max().filter(|_| filled_at >= since + SETTLED)?,
+            min_rtt: self.rtt.min()?,
+            loss_ppm: self.loss.floor_ppm().unwrap_or(0),
+        })
+    }
+
+    /// Takes what was remembered of the network the path leads over, unless what is known of the path is like it.
+    pub fn recall(&mut self, now: Instant, memory: &memory::PathMemory) {
+        let known = self
+            .rate
+            .max()
+            .filter(|_| self.rate_control.filled_at(now).is_some());
+        let is_like = |known: Bitrate| known.max(memory.rate) <= known.min(memory.rate).scale(2, 1);
+        let is_needed = memory.rate > Bitrate::ZERO && !known.is_some_and(is_like);
+        if is_needed && self.rate_control.recall(memory) {
+            self.rate = rate::DeliveryRate::new();
+            self.remembered_loss_ppm = memory.loss_ppm;
+        }
+    }
+
+    /// What a policy is to take the path for that has delivered nothing yet, if that is remembered.
+    #[must_use]
+    pub fn remembered_rate(&self) -> Option<Bitrate> {
+        self.rate_control.remembered(self.rtt.smoothed()?)
     }
 
     /// The interval of reports about this path: clamp(min RTT / 4, 5 ms, 25 ms), `docs/algorithms.md` section 3.1.
@@ -183,6 +222,9 @@ impl Path {
         Some(if is_lower_bound { max.scale(5, 4) } else { max })
     }
 }
+
+/// How long the largest rate delivered may still be of before the path led over its present network.
+const SETTLED: Duration = Duration::from_secs(3);
 
 impl Probes {
     /// Notes a probe sent now; returns its token.

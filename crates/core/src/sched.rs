@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub use self::{
-    adaptive::Adaptive,
+    adaptive::{Adaptive, AdaptiveSettings},
     auto_weight::{AutoWeight, AutoWeightSettings},
     awi::{Awi, AwiSettings, Count, Dwd, Gain, LossSource, Wrr},
     consn::{Consn, ConsnSettings, Placement, Variant},

@@ -7,7 +7,7 @@
 //! The owner is [`crate::endpoint::Endpoint`], which finds the tunnel a datagram or packet belongs to, runs handshakes,
 //! and lends the buffers that all tunnels share ([`Shared`]).
 
-use core::{mem, time::Duration};
+use core::{mem, net::IpAddr, time::Duration};
 use std::collections::VecDeque;
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         Path,
         health::{LinkEvent, State},
         link::Link,
+        memory::PathMemory,
         receiver::Receiver,
         sender::{Numbered, Sender},
     },
@@ -289,6 +290,7 @@ impl Tunnel {
             return;
         }
         path.route = route;
+        path.found = None;
         path.health.on_link(
             now,
             if route.is_some() {
@@ -331,6 +333,37 @@ impl Tunnel {
             .find(|path| path.told != path.health.state())?;
         path.told = path.health.state();
         Some((path.link.name.clone(), path.told))
+    }
+
+    /// A path that has a way to somewhere, or to somewhere else, since the last call: its id, its link's name, and the
+    /// address it leads to. A link's name is known to a gateway only once its client has told it.
+    pub fn poll_found_path(&mut self, now: Instant) -> Option<(PathId, String, IpAddr)> {
+        let role = self.role;
+        let mut paths = self.paths.iter_mut().filter_map(Option::as_deref_mut);
+        paths.find_map(|path| {
+            let to = path.route?.remote.ip();
+            let is_named = role == Role::Client || path.announced.due.is_none();
+            let is_new = path.found.is_none_or(|(known, _)| known != to);
+            (is_named && is_new).then(|| {
+                path.found = Some((to, now));
+                (path.id, path.link.name.clone(), to)
+            })
+        })
+    }
+
+    /// What is worth remembering of each path.
+    pub fn memories(&self, now: Instant) -> impl Iterator<Item = (PathId, PathMemory)> {
+        self.paths()
+            .filter_map(move |path| Some((path.id, path.memory(now)?)))
+    }
+
+    /// Takes what was remembered of the network that a path leads over.
+    pub fn recall(&mut self, now: Instant, id: PathId, memory: &PathMemory) {
+        let (role, pacing) = (self.role, self.scheduler.pacing());
+        if let Some(path) = self.path_mut(id) {
+            path.recall(now, memory);
+            path.pace(now, role, pacing);
+        }
     }
 
     /// Paths that have a route and do not work, though nothing says why: another address may.
@@ -507,6 +540,7 @@ impl Tunnel {
                 *path = fresh;
             }
         }
+        self.aim_paths();
     }
 
     /// Says good-bye on every path at the next poll.
@@ -586,6 +620,13 @@ impl Tunnel {
 }
 
 impl Tunnel {
+    /// Tells every path what the policy wants of its queue.
+    fn aim_paths(&mut self) {
+        for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
+            path.rate_control.set_aim(self.resolved.aim(path.id));
+        }
+    }
+
     /// Binds the policy to the links whose names are known.
     fn resolve_policy(&mut self) {
         let id_of = |name: String| {
@@ -599,6 +640,7 @@ impl Tunnel {
             self.scheduler = resolved.build();
             self.resolved = resolved;
         }
+        self.aim_paths();
     }
 }
 

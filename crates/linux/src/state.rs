@@ -2,7 +2,8 @@
 //!
 //! Below a base directory, normally `/run/pleach`, each network namespace has a directory of its own, because tunnels
 //! of one name may live in several. In it each tunnel has `NAME.state` (JSON), written before the first change, and
-//! `NAME.lock`, locked as long as its process lives: the kernel drops the lock when the process dies, however it dies.
+//! `NAME.lock`, locked as long as its process lives: the kernel drops the lock when the process dies, however it dies;
+//! and `NAME.rates`, what its links carried when it last looked.
 
 use std::{
     fs::{self, File},
@@ -83,7 +84,8 @@ impl StateDir {
     }
 
     /// Reads file `name`; `None` if it is missing or makes no sense.
-    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+    #[must_use]
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let bytes = fs::read(self.path.join(name)).ok()?;
         serde_json::from_slice(&bytes)
             .inspect_err(|error| tracing::warn!(name, %error, "state file makes no sense; ignored"))
@@ -91,7 +93,10 @@ impl StateDir {
     }
 
     /// Writes file `name` as a whole or not at all.
-    pub(crate) fn write<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
         let partial = self.path.join(format!("{name}.new"));
         let mut file = File::create(&partial)?;
         file.write_all(&serde_json::to_vec_pretty(value)?)?;

@@ -55,6 +55,8 @@ pub(crate) struct TunnelConfig {
     /// By which code parity of what this end sends is made, for damaged datagrams to be mended by; then it sends
     /// no UDP checksums to an end that knows parity.
     pub(crate) parity: Option<pleach_core::sec::Code>,
+    /// Whether what links carry is kept for the next start.
+    pub(crate) remember: bool,
     /// What rules the packets this end sends.
     pub(crate) scheduler: SchedulerConfig,
     /// Traffic that is served in its own way.
@@ -280,7 +282,7 @@ fn for_other_command(root: &Table<'_>, loaded: &AnyLoaded) -> ConfigError {
 pub(crate) fn read_scheduler(text: String) -> Result<SchedulerConfig, ConfigError> {
     let source = Source::new(Path::new("[scheduler]"), text);
     let document = parse(&source)?;
-    scheduler::read(&Table::root(&source, document.get_ref()), &mut Vec::new())
+    scheduler::read(&Table::root(&source, document.get_ref()))
 }
 
 /// Reads the tables `[[class]]` from `text`, which has nothing else.

@@ -9,6 +9,7 @@
 
 mod data_path;
 mod links;
+mod memory;
 pub(crate) mod report;
 mod sockets;
 
@@ -154,7 +155,7 @@ pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
     match scheduler {
         SchedulerConfig::AutoWeight(settings) => Policy::AutoWeight(*settings),
         SchedulerConfig::Awi(settings) => Policy::Awi(settings.clone()),
-        SchedulerConfig::Adaptive => Policy::Adaptive {},
+        SchedulerConfig::Adaptive(settings) => Policy::Adaptive(settings.clone()),
         SchedulerConfig::Consn(settings) => Policy::Consn(*settings),
         SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},
         SchedulerConfig::Flow => Policy::Flow {},

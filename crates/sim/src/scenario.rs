@@ -39,7 +39,7 @@
 //! action = "restart"             # or "kill"
 //!
 //! [tunnel]                       # none: plain routing
-//! policy = "weighted"            # the policy's own keys stand beside it
+//! policy = "weighted"            # the policy's own keys stand beside it, such as adaptive's target_delay, yield, hold, share
 //! outer = "v4"                   # or "v6"
 //! mtu = 1400
 //! compression = true             # of inner headers

@@ -1,5 +1,7 @@
 //! Whole scenarios on virtual clocks: what hosts measure, computed by hand where it can be.
 
+#[path = "run/aims.rs"]
+mod aims;
 #[path = "run/equalizer.rs"]
 mod equalizer;
 #[path = "run/files.rs"]

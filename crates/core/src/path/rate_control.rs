@@ -34,8 +34,13 @@
 
 use core::time::Duration;
 
+use self::{
+    aim::{Aim, Others, Sharing},
+    recalled::{Evidence, Recalled, Verdict},
+};
 use super::{
     delay::RelativeDelay,
+    memory::PathMemory,
     rate::{DeliveryRate, RateSample},
     window::WindowedMin,
 };
@@ -43,6 +48,9 @@ use crate::{
     time::Instant,
     units::{Bitrate, Bytes},
 };
+
+pub mod aim;
+mod recalled;
 
 /// The state of one path's pace.
 #[derive(Clone, Debug)]
@@ -83,6 +91,11 @@ pub struct RateControl {
     depth: Option<Duration>,
     /// The path's own share of losses in parts per million.
     floor_ppm: u32,
+    aim: Aim,
+    /// What is known of others on the path.
+    others: Others,
+    /// What is remembered of the path, while it is searched.
+    recalled: Option<Recalled>,
 }
 
 /// What a report says of the path.
@@ -217,6 +230,9 @@ impl Default for RateControl {
             peak: (Duration::ZERO, Instant::ZERO),
             depth: None,
             floor_ppm: 0,
+            aim: Aim::default(),
+            others: Others::default(),
+            recalled: None,
         }
     }
 }
@@ -234,7 +250,10 @@ impl RateControl {
         self.floor_ppm = signals.floor_ppm.unwrap_or(0);
         self.on_losses(now, signals, rate);
         self.on_delay(now, signals, rate);
+        self.on_recalled(now, signals, rate);
         self.on_round(now, signals, rate);
+        self.others
+            .on_rate(now, rate.max().map(|max| self.gross(max)));
         if let Some(ceiling) = &mut self.ceiling {
             ceiling.rise(now, signals.rtt);
             let max = rate.max().unwrap_or(Bitrate::ZERO);
@@ -248,7 +267,9 @@ impl RateControl {
     fn on_round(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
         let max = rate.max().unwrap_or(Bitrate::ZERO);
         let elapsed = now.since(self.round.began_at);
-        let is_long = self.queue > self.high(max) * 4;
+        // However long a queue is wanted, the search needs none.
+        let high = self.beyond_noise(HIGH, max);
+        let is_long = self.queue > high * 4;
         if elapsed < signals.rtt.max(LEAST_SEARCH_ROUND) && !is_long {
             return;
         }
@@ -262,7 +283,7 @@ impl RateControl {
         self.is_overrun = sent > received.scale(110, 100);
         let is_flat = self.round.is_pushed && max < self.round.rate.scale(5, 4);
         let flat_rounds = if is_flat {
-            self.round.flat_rounds + 1 + u32::from(self.queue > self.high(max) * 2)
+            self.round.flat_rounds + 1 + u32::from(self.queue > high * 2)
         } else {
             0
         };
@@ -284,6 +305,59 @@ impl RateControl {
         };
     }
 
+    /// Puts what is remembered to the test.
+    fn on_recalled(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+        let most = rate.max();
+        let max = most.unwrap_or(Bitrate::ZERO);
+        let (low, high) = (self.low(max), self.beyond_noise(HIGH, max));
+        let Some(recalled) = self.recalled.as_mut().filter(|_| self.is_searching) else {
+            self.recalled = None;
+            return;
+        };
+        let base = self.base.min().unwrap_or(self.last_delay);
+        let late = u64::try_from(self.last_delay.saturating_sub(base)).unwrap_or(0);
+        let evidence = Evidence {
+            queue: self.queue,
+            late: Duration::from_micros(late),
+            low: low + low / 3,
+            high,
+            most,
+            patience: signals.rtt.max(LEAST_SEARCH_ROUND) * 2,
+        };
+        match recalled.on_report(now, &evidence) {
+            Verdict::Full => {
+                self.on_known(now);
+                self.recalled = None;
+            }
+            Verdict::Open => {}
+            Verdict::Wrong => self.recalled = None,
+        }
+    }
+
+    /// Begins anew with what is remembered of the path; whether a path of unknown rate is searched at all.
+    pub fn recall(&mut self, memory: &PathMemory) -> bool {
+        if self.is_search_wanted {
+            *self = Self {
+                aim: self.aim,
+                recalled: Some(Recalled::new(*memory)),
+                ..Self::default()
+            };
+        }
+        self.is_search_wanted
+    }
+
+    /// What is remembered of the rate of the path, whose round trip is `rtt`, while it is not refuted.
+    #[must_use]
+    pub fn remembered(&self, rtt: Duration) -> Option<Bitrate> {
+        self.recalled?.rate(rtt)
+    }
+
+    /// When the path was last full; `None` if that was too long ago for its rate to be known.
+    #[must_use]
+    pub fn filled_at(&self, now: Instant) -> Option<Instant> {
+        self.filled_at.filter(|at| now.since(*at) < MEMORY)
+    }
+
     /// What the path carries was measured by other means.
     pub fn on_known(&mut self, now: Instant) {
         self.is_searching = false;
@@ -294,6 +368,11 @@ impl RateControl {
     pub fn set_search(&mut self, is_wanted: bool) {
         self.is_search_wanted = is_wanted;
         self.is_searching &= is_wanted;
+    }
+
+    /// What the user wants of the path's queue.
+    pub fn set_aim(&mut self, aim: Aim) {
+        self.aim = aim;
     }
 
     /// Whether the path's queue is so short that bursts overflow it.
@@ -347,6 +426,12 @@ impl RateControl {
             };
             let least = least.unwrap_or(Bitrate::ZERO);
             self.depth = Some(self.peak.0.max(LEAST_DEPTH));
+            // With a ceiling in force less was sent already.
+            if self.ceiling.is_some() {
+                let is_slower = window.lost > window.packets / 10;
+                self.others
+                    .on_test(now, false, is_slower.then_some(carried));
+            }
             self.filled_at = Some(now);
             self.calm_since = now;
             self.is_searching = false;
@@ -395,7 +480,7 @@ impl RateControl {
         }
         let emptied_at = *self.emptied_at.get_or_insert(now);
         let is_stale = now.since(emptied_at) > EMPTY_EVERY;
-        let goal = if is_stale { EMPTY } else { low };
+        let goal = if is_stale { EMPTY.min(low) } else { low };
         let rtt = signals.rtt;
         let gross = self.gross(latest);
         if let Some(drain) = &mut self.drain {
@@ -413,7 +498,11 @@ impl RateControl {
                 let gone = now.since(drain.since) * drain.cut_percent / 100;
                 let has_grown = drain.peak > (drain.from * 3 / 2).max(NOT_JITTER) + self.jitter * 2;
                 let is_as_long = queue > drain.from / 2 && !has_grown;
-                if is_as_long && gone > drain.from / 2 && !is_slower {
+                let is_none_of_ours = is_as_long && gone > drain.from / 2 && !is_slower;
+                let is_gone = queue <= drain.from / 2 || gone <= drain.from / 2;
+                self.others
+                    .on_test(now, is_gone, is_slower.then_some(drain.most));
+                if is_none_of_ours && self.aim.sharing != Sharing::Yield {
                     self.drain = None;
                     self.base = WindowedMin::new(BASE_WINDOW);
                     self.base.insert(now, standing);
@@ -462,7 +551,7 @@ impl RateControl {
     /// Whether the path has been full of late, so that its rate is known.
     #[must_use]
     pub fn is_known(&self, now: Instant) -> bool {
-        self.filled_at.is_some_and(|at| now.since(at) < MEMORY)
+        self.filled_at(now).is_some()
     }
 
     /// The pace; `None`: no limit is known.
@@ -482,6 +571,9 @@ impl RateControl {
                 GENTLE_PERCENT
             };
             let shown = rate.max().unwrap_or(Bitrate::ZERO).scale(percent, 100);
+            let shown = self
+                .recalled
+                .map_or(shown, |recalled| recalled.pace(rtt, shown));
             return Some(shown.max(first));
         }
         let max = rate.max().filter(|_| self.is_known(now))?;
@@ -498,7 +590,7 @@ impl RateControl {
             self.gross(max).scale(percent, 100)
         };
         let pace = self.ceiling.map_or(pace, |ceiling| pace.min(ceiling.pace));
-        Some(pace.max(LEAST))
+        Some(pace.max(self.others.share(now, self.aim)).max(LEAST))
     }
 
     /// What must be sent so that `rate` arrives, the path's own losses being what they are.
@@ -509,16 +601,21 @@ impl RateControl {
 
     /// A queue below this needs more.
     fn low(&self, rate: Bitrate) -> Duration {
-        let low = LOW.max(LOW_BYTES / rate.max(LEAST));
+        let low = self.aim.low(LOW).max(LOW_BYTES / rate.max(LEAST));
         let low = self.depth.map_or(low, |depth| low.min(depth / 3));
         low.max(self.jitter * 3 / 2)
     }
 
     /// A queue above this is drained.
     fn high(&self, rate: Bitrate) -> Duration {
-        let high = HIGH.max(HIGH_BYTES / rate.max(LEAST));
+        let high = self.beyond_noise(self.aim.high(HIGH), rate);
         let high = self.depth.map_or(high, |depth| high.min(depth * 2 / 3));
         high.max(self.jitter * 3)
+    }
+
+    /// A queue as long as `queue`, but longer than what jitter and a few packets on a slow path look like.
+    fn beyond_noise(&self, queue: Duration, rate: Bitrate) -> Duration {
+        queue.max(HIGH_BYTES / rate.max(LEAST)).max(self.jitter * 3)
     }
 }
 

@@ -24,7 +24,10 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
+mod settings;
 mod urgent;
+
+pub use settings::AdaptiveSettings;
 
 /// The default policy. Waits if only paths that would hurt are ready, or a better one will be soon.
 #[derive(Clone, Debug)]

@@ -3,11 +3,11 @@
 use serde::Deserialize;
 
 use super::{
-    Adaptive, AnyScheduler, AutoWeight, AutoWeightSettings, Awi, AwiSettings, Consn, ConsnSettings,
-    EarliestArrival, FlowSticky, MinRtt, Osia, OsiaSettings, Redundant, RoundRobin, Single,
-    SrttWeighted, SrttWeightedSettings, Weighted,
+    Adaptive, AdaptiveSettings, AnyScheduler, AutoWeight, AutoWeightSettings, Awi, AwiSettings,
+    Consn, ConsnSettings, EarliestArrival, FlowSticky, MinRtt, Osia, OsiaSettings, Redundant,
+    RoundRobin, Single, SrttWeighted, SrttWeightedSettings, Weighted,
 };
-use crate::ids::PathId;
+use crate::{ids::PathId, path::rate_control::aim::Aim};
 
 /// A policy with its settings.
 ///
@@ -17,7 +17,7 @@ use crate::ids::PathId;
 #[serde(tag = "policy", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Policy<L = PathId> {
     /// See [`Adaptive`].
-    Adaptive {},
+    Adaptive(AdaptiveSettings<L>),
     /// See [`AutoWeight`].
     AutoWeight(AutoWeightSettings),
     /// See [`Awi`].
@@ -69,7 +69,7 @@ impl<L> Policy<L> {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Adaptive {} => "adaptive",
+            Self::Adaptive(_) => "adaptive",
             Self::AutoWeight(_) => "auto-weight",
             Self::Awi(_) => "awi",
             Self::Consn(_) => "consn",
@@ -87,9 +87,9 @@ impl<L> Policy<L> {
 
     /// The same policy with every link replaced by what `map` makes of it; one it knows nothing of is left to the
     /// policy's default.
-    pub fn map_links<M>(self, map: impl FnOnce(L) -> Option<M>) -> Policy<M> {
+    pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> Policy<M> {
         match self {
-            Self::Adaptive {} => Policy::Adaptive {},
+            Self::Adaptive(settings) => Policy::Adaptive(settings.map_links(map)),
             Self::AutoWeight(settings) => Policy::AutoWeight(settings),
             Self::Awi(settings) => Policy::Awi(settings.map_link(map)),
             Self::Consn(settings) => Policy::Consn(settings),
@@ -109,11 +109,20 @@ impl<L> Policy<L> {
 }
 
 impl Policy {
+    /// How the policy wants a path's queue kept.
+    #[must_use]
+    pub fn aim(&self, path: PathId) -> Aim {
+        if let Self::Adaptive(settings) = self {
+            return settings.aim(&path);
+        }
+        Aim::default()
+    }
+
     /// A scheduler for this policy that has placed no packet yet.
     #[must_use]
     pub fn build(&self) -> AnyScheduler {
         match self {
-            Self::Adaptive {} => AnyScheduler::Adaptive(Adaptive::new()),
+            Self::Adaptive(_) => AnyScheduler::Adaptive(Adaptive::new()),
             Self::AutoWeight(settings) => {
                 AnyScheduler::AutoWeight(Box::new(AutoWeight::new(*settings)))
             }

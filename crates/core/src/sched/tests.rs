@@ -6,7 +6,7 @@ use crate::rng::Rng;
 /// Every policy, and whether its doc allows it to wait while a path is ready.
 fn policies() -> Vec<(Policy, bool)> {
     vec![
-        (Policy::Adaptive {}, true),
+        (Policy::Adaptive(AdaptiveSettings::default()), true),
         (Policy::AutoWeight(AutoWeightSettings::default()), false),
         (Policy::Awi(AwiSettings::default()), false),
         (awi(3, Count::Bytes, Wrr::Block), false),

@@ -480,7 +480,7 @@ impl Tunnel {
                     },
                 },
                 rate: if self.scheduler.repairs() {
-                    path.rate.max()
+                    path.rate.max().or_else(|| path.remembered_rate())
                 } else {
                     path.likely_rate()
                 },
@@ -488,7 +488,7 @@ impl Tunnel {
                 lateness: path.lateness(),
                 jitter: path.rate_control.jitter(),
                 is_searching: path.rate_control.is_searching(),
-                loss_ppm: path.loss.floor_ppm().unwrap_or(0),
+                loss_ppm: path.loss.floor_ppm().unwrap_or(path.remembered_loss_ppm),
                 is_silent: path.health.is_silent(now),
                 in_flight: path.sender.in_flight(),
                 staged: self.staged.bytes(path.id),

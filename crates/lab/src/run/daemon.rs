@@ -66,7 +66,10 @@ impl Daemons {
             Some(Code::Bch) => "parity = \"bch\"\n",
             Some(Code::Hamming) => "parity = \"hamming\"\n",
         };
-        let tunnel_keys = format!("{mtu}compression = {}\n{parity}", tunnel.compression);
+        let tunnel_keys = format!(
+            "{mtu}compression = {}\nremember = false\n{parity}",
+            tunnel.compression
+        );
         client.configure(&format!(
             "mode = \"client\"\n\n[tunnel]\nname = \"pleach0\"\n\
              address = [\"10.77.0.2/24\", \"fd77::2/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\

@@ -108,7 +108,7 @@ fn service(table: &Table<'_>, links: Option<&[&str]>) -> Result<Service, ConfigE
 }
 
 /// What `read` makes of each entry of a list, or of the value itself; empty if the key is not there.
-fn one_or_more<T>(
+pub(super) fn one_or_more<T>(
     table: &Table<'_>,
     key: &str,
     mut read: impl FnMut(&Value<'_>) -> Result<T, ConfigError>,

@@ -182,7 +182,7 @@ fn client(
     let allowed_ips = table.required("allowed_ips", "allowed_ips = [\"10.77.0.2/32\"]")?;
     let scheduler = table
         .optional("scheduler")
-        .map(|value| scheduler::read_table(&value, "[client.scheduler]", notes));
+        .map(|value| scheduler::read_table(&value, "[client.scheduler]"));
     Ok(ClientPeer {
         name,
         public_key,

@@ -3,14 +3,16 @@
 use core::{ops::RangeInclusive, time::Duration};
 
 use pleach_core::sched::{
-    AutoWeightSettings, AwiSettings, ConsnSettings, SrttWeightedSettings, osia::OsiaSettings,
+    AdaptiveSettings, AutoWeightSettings, AwiSettings, ConsnSettings, SrttWeightedSettings,
+    osia::OsiaSettings,
 };
 
 use super::{
-    source::{ConfigError, Note},
+    source::ConfigError,
     table::{Table, Value},
 };
 
+mod adaptive;
 mod awi;
 mod consn;
 mod osia;
@@ -18,11 +20,10 @@ pub(super) mod sec;
 mod values;
 
 /// A scheduling policy with its keys.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SchedulerConfig {
     /// Every path that helps; the default.
-    #[default]
-    Adaptive,
+    Adaptive(AdaptiveSettings<String>),
     /// By what each link carries, measured now and then.
     AutoWeight(AutoWeightSettings),
     /// The fixed line first, the others what it loses.
@@ -52,11 +53,17 @@ pub(crate) enum SchedulerConfig {
     Weighted,
 }
 
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self::Adaptive(AdaptiveSettings::default())
+    }
+}
+
 impl SchedulerConfig {
     /// The policy's name as configuration and status show it.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
-            Self::Adaptive => "adaptive",
+            Self::Adaptive(_) => "adaptive",
             Self::AutoWeight(_) => "auto-weight",
             Self::Awi(_) => "awi",
             Self::Consn(_) => "consn",
@@ -72,13 +79,22 @@ impl SchedulerConfig {
         }
     }
 
-    /// The key that names a link, and the name.
-    pub(super) fn link(&self) -> Option<(&'static str, &str)> {
+    /// The links it names, each with its key.
+    pub(super) fn links(&self) -> Vec<(&'static str, &str)> {
         match self {
-            Self::Awi(settings) => settings.fixed.as_deref().map(|name| ("fixed", name)),
-            Self::Single { link } => Some(("link", link)),
-            Self::Adaptive
-            | Self::AutoWeight(_)
+            Self::Adaptive(settings) => {
+                let named = [("yield", &settings.yields), ("hold", &settings.holds)];
+                let named = named.into_iter();
+                named
+                    .flat_map(|(key, links)| links.iter().map(move |link| (key, link.as_str())))
+                    .collect()
+            }
+            Self::Awi(settings) => {
+                let fixed = settings.fixed.as_deref();
+                fixed.map(|name| ("fixed", name)).into_iter().collect()
+            }
+            Self::Single { link } => vec![("link", link)],
+            Self::AutoWeight(_)
             | Self::Consn(_)
             | Self::EarliestArrival
             | Self::Flow
@@ -87,7 +103,7 @@ impl SchedulerConfig {
             | Self::Redundant
             | Self::RoundRobin
             | Self::SrttWeighted(_)
-            | Self::Weighted => None,
+            | Self::Weighted => Vec::new(),
         }
     }
 }
@@ -96,12 +112,9 @@ impl SchedulerConfig {
 ///
 /// # Errors
 /// The first mistake in it.
-pub(super) fn read(
-    root: &Table<'_>,
-    notes: &mut Vec<Note>,
-) -> Result<SchedulerConfig, ConfigError> {
+pub(super) fn read(root: &Table<'_>) -> Result<SchedulerConfig, ConfigError> {
     match root.optional("scheduler") {
-        Some(value) => read_table(&value, "[scheduler]", notes),
+        Some(value) => read_table(&value, "[scheduler]"),
         None => Ok(SchedulerConfig::default()),
     }
 }
@@ -110,11 +123,7 @@ pub(super) fn read(
 ///
 /// # Errors
 /// An unknown policy, a key of another policy, a bad value.
-pub(super) fn read_table(
-    value: &Value<'_>,
-    label: &str,
-    notes: &mut Vec<Note>,
-) -> Result<SchedulerConfig, ConfigError> {
+pub(super) fn read_table(value: &Value<'_>, label: &str) -> Result<SchedulerConfig, ConfigError> {
     let table = value.table(label.to_owned(), &keys())?;
     let names: Vec<&str> = POLICIES.iter().map(|policy| policy.name).collect();
     let list = format!("write one of: {}", names.join(", "));
@@ -125,17 +134,7 @@ pub(super) fn read_table(
     };
     refuse_foreign_keys(&table, spec)?;
     Ok(match name {
-        "adaptive" => {
-            if let Some(delay) = table.optional("target_delay") {
-                target_delay(&delay)?;
-                notes.push(Note {
-                    place: delay.place(),
-                    text: "\"target_delay\" has no effect in this version".to_owned(),
-                    warning: false,
-                });
-            }
-            SchedulerConfig::Adaptive
-        }
+        "adaptive" => SchedulerConfig::Adaptive(adaptive::read(&table)?),
         "auto-weight" => {
             let mut settings = AutoWeightSettings::default();
             if let Some(value) = table.optional("interval") {
@@ -187,7 +186,7 @@ const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration:
 const POLICIES: [PolicySpec; 13] = [
     PolicySpec {
         name: "adaptive",
-        keys: &["target_delay"],
+        keys: adaptive::KEYS,
     },
     PolicySpec {
         name: "auto-weight",
@@ -256,15 +255,4 @@ fn refuse_foreign_keys(table: &Table<'_>, spec: &PolicySpec) -> Result<(), Confi
         format!("not a key of policy \"{}\"", spec.name),
         &format!("remove it, or choose the policy it belongs to: {owners}"),
     ))
-}
-
-/// Checks a queueing delay to aim at: 1 ms to 10 s.
-fn target_delay(value: &Value<'_>) -> Result<(), ConfigError> {
-    let what = "a duration from \"1ms\" to \"10s\"";
-    let remedy = "write for example \"20ms\"";
-    humantime::parse_duration(value.text(what, remedy)?)
-        .ok()
-        .filter(|delay| (Duration::from_millis(1)..=Duration::from_secs(10)).contains(delay))
-        .map(drop)
-        .ok_or_else(|| value.expected(what, remedy))
 }

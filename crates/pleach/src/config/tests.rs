@@ -5,6 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt};
 
 use pleach_core::{
     class::{Duplicate, Service},
+    sched::AdaptiveSettings,
     units::Bytes,
 };
 use tempfile::TempDir;
@@ -201,6 +202,20 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:8: [tunnel] nat: expected true, false or \"nat66\", found \"nat64\"; remedy: write true to masquerade IPv4, \"nat66\" for IPv6 too";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
         "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"20\"; remedy: write for example \"20ms\"";
+    "target delay too long": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"11s\"",
+        "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"11s\"; remedy: write for example \"20ms\"";
+    "yield to an unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nyield = [\"dsl\", \"cable\"]",
+        "f.toml:10: [scheduler] yield: no link is called \"cable\"; remedy: write the name of a [[link]]: dsl, lte";
+    "yield of another type": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nyield = true",
+        "f.toml:10: [scheduler] yield: expected a name of 1 to 32 characters out of A-Z a-z 0-9 . _ -, found true; remedy: write a short name such as \"dsl\"";
+    "yield and hold": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nyield = \"dsl\"\nhold = [\"lte\", \"dsl\"]",
+        "f.toml:11: [scheduler] hold: \"dsl\" is named by \"yield\" as well; remedy: keep one of the two";
+    "share of nothing": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nshare = 50",
+        "f.toml:10: [scheduler] share: says how much of a link is held, and none is; remedy: add hold = \"NAME\", or remove it";
+    "share above all": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nhold = \"dsl\"\nshare = 101",
+        "f.toml:11: [scheduler] share: expected a whole number from 1 to 100, found 101; remedy: write percent of what the link carries, for example 50";
+    "remember of another type": CLIENT, "mtu = 1400" => "mtu = 1400\nremember = 1",
+        "f.toml:8: [tunnel] remember: expected true or false, found 1; remedy: write true, or remove it";
     "rate bad": CLIENT, "\"20Mbit\"" => "\"20 MB\"",
         "f.toml:23: [[link]] upload: expected a rate above zero such as \"64Mbit\" (bit, kbit, Mbit, Gbit), found \"20 MB\"; remedy: write number and unit as a string, or remove the limit";
     "rate zero": CLIENT, "\"20Mbit\"" => "\"0Mbit\"",
@@ -250,7 +265,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
         "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
     "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
-        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights)";
+        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, yield, hold, share, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights)";
     "single without link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"",
         "f.toml:8: [scheduler] link: missing required key; remedy: add link = \"NAME\", the name of the link to use";
     "single with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlink = \"cable\"",
@@ -355,7 +370,7 @@ fn a_client_file_comes_out_typed() {
     let config = loaded.config;
     assert_eq!(config.name, "pleach0");
     assert_eq!(config.mtu, Some(1400));
-    assert_eq!(config.scheduler, SchedulerConfig::Adaptive);
+    assert_eq!(config.scheduler, SchedulerConfig::default());
     assert_eq!(config.private_key.to_base64().as_str(), PRIVATE);
     assert_eq!(config.control, Path::new("/run/pleach/pleach0.sock"));
     let Role::Client(client) = config.role else {
@@ -584,15 +599,18 @@ wrr = "smooth"
 }
 
 #[test]
-fn a_key_without_effect_is_noted() {
-    let text = CLIENT.replace(
-        "policy = \"adaptive\"",
-        "policy = \"adaptive\"\ntarget_delay = \"20ms\"",
-    );
+fn keys_of_adaptive_come_out_typed() {
+    let keys = "policy = \"adaptive\"\ntarget_delay = \"20ms\"\nyield = \"dsl\"\nhold = [\"lte\"]\nshare = 70";
+    let text = CLIENT.replace("policy = \"adaptive\"", keys);
     let loaded = Files::new().load(&text).expect("good file");
-    assert_eq!(loaded.notes.len(), 1);
-    assert!(!loaded.notes[0].warning);
-    assert_eq!(loaded.notes[0].place.line, Some(10));
+    assert_eq!(loaded.notes.len(), 0);
+    let expected = AdaptiveSettings {
+        target_delay: Some(Duration::from_millis(20)),
+        yields: vec!["dsl".to_owned()],
+        holds: vec!["lte".to_owned()],
+        share: 70,
+    };
+    assert_eq!(loaded.config.scheduler, SchedulerConfig::Adaptive(expected));
 }
 
 #[test]

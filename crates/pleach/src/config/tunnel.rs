@@ -32,6 +32,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "mtu",
             "compression",
             "parity",
+            "remember",
         ],
     )?;
     let mut notes = Vec::new();
@@ -44,10 +45,9 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     if gateway.public_key == keys::public_of(&common.private_key) {
         return Err(own_key(&root.table("gateway", peers::GATEWAY_KEYS)?));
     }
-    if let Some((key, link)) = common.scheduler.link()
-        && !links.is_empty()
-        && !links.iter().any(|(known, _)| known.name == link)
-    {
+    let mut named = common.scheduler.links().into_iter();
+    let is_unknown = |name: &str| !links.iter().any(|(known, _)| known.name == name);
+    if let Some((key, link)) = named.find(|(_, name)| !links.is_empty() && is_unknown(name)) {
         let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
         let table = root.table("scheduler", &scheduler::keys())?;
         let remedy = format!("write the name of a [[link]]: {}", names.join(", "));
@@ -83,6 +83,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "mtu",
             "compression",
             "parity",
+            "remember",
             "listen",
             "nat",
         ],
@@ -133,6 +134,7 @@ struct Common {
     mtu: Option<u16>,
     compression: bool,
     parity: Option<Code>,
+    remember: bool,
     scheduler: SchedulerConfig,
 }
 
@@ -146,6 +148,7 @@ impl Common {
             mtu,
             compression,
             parity,
+            remember,
             scheduler,
         } = self;
         TunnelConfig {
@@ -156,6 +159,7 @@ impl Common {
             mtu,
             compression,
             parity,
+            remember,
             scheduler,
             classes,
             role,
@@ -182,24 +186,30 @@ fn common(
             "remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000",
         )
     });
-    let compression = tunnel.optional("compression").map(|value| {
-        value
-            .as_bool()
-            .ok_or_else(|| value.expected("true or false", "write true, or remove it"))
-    });
     Ok(Common {
         name,
         addresses,
         private_key,
         control,
         mtu: mtu.transpose()?,
-        compression: compression.transpose()?.unwrap_or(true),
+        compression: switch(tunnel, "compression")?,
         parity: tunnel
             .optional("parity")
             .map(|value| sec::parity(&value))
             .transpose()?,
-        scheduler: scheduler::read(root, notes)?,
+        remember: switch(tunnel, "remember")?,
+        scheduler: scheduler::read(root)?,
     })
+}
+
+/// Whether something is wanted that is done unless the user says no.
+fn switch(table: &Table<'_>, key: &str) -> Result<bool, ConfigError> {
+    let switch = table.optional(key).map(|value| {
+        value
+            .as_bool()
+            .ok_or_else(|| value.expected("true or false", "write true, or remove it"))
+    });
+    Ok(switch.transpose()?.unwrap_or(true))
 }
 
 /// Tells tables of the other mode from typing mistakes.

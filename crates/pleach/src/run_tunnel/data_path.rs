@@ -3,7 +3,7 @@
 //! Each round: wait; take what the sockets and the TUN have, a bounded amount each; let the engine's timers run; send
 //! until the engine has nothing more; write what it delivers. Nothing in a round waits for anything.
 
-use std::{collections::BTreeMap, io, os::fd::AsFd, sync::mpsc::Receiver};
+use std::{collections::BTreeMap, io, net::IpAddr, os::fd::AsFd, sync::mpsc::Receiver};
 
 use anyhow::Context as _;
 use pleach_core::{
@@ -19,6 +19,7 @@ use pleach_linux::{
     clock,
     poll::{BusyPoll, Event as Ready, Poller, Signals, Token, Waker},
     routes::Setup,
+    state::StateDir,
     tun::Tun,
     udp::RecvBatch,
     watch::{LinkSnapshot, LinkWatch},
@@ -26,6 +27,7 @@ use pleach_linux::{
 
 use super::{
     links::{self, ClientLink},
+    memory::{self, Memory},
     report,
     sockets::{LinkSocket, Sent, Traits},
 };
@@ -53,6 +55,7 @@ pub(super) struct DataPath<'a> {
     refused: u64,
     /// Packets the TUN did not take.
     undelivered: u64,
+    memory: Option<Memory>,
 }
 
 struct Control {
@@ -100,7 +103,12 @@ impl<'a> DataPath<'a> {
             packets: Vec::new(),
             refused: 0,
             undelivered: 0,
+            memory: None,
         };
+        if config.remember {
+            let dir = StateDir::open(super::state_directory()).context("state directory")?;
+            this.memory = Some(Memory::load(clock::now(), dir, &config.name));
+        }
         match &config.role {
             Role::Gateway(gateway) => {
                 let socket = LinkSocket::listen(gateway.listen, this.traits())?;
@@ -155,12 +163,20 @@ impl<'a> DataPath<'a> {
             self.endpoint.handle_timeout(now);
             self.deliver()?;
             self.transmit(now);
-            self.tell_events();
+            self.tell_events(now);
+            if self
+                .memory
+                .as_mut()
+                .is_some_and(|memory| memory.is_due(now))
+            {
+                self.remember(now);
+            }
         }
     }
 
     fn stop(mut self) -> Setup {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        self.remember(clock::now());
         self.endpoint.close();
         self.transmit(clock::now());
         self.setup
@@ -336,7 +352,45 @@ impl<'a> DataPath<'a> {
         reply.send(Ok(()));
     }
 
-    fn tell_events(&mut self) {
+    /// Notes what links carry now.
+    fn remember(&mut self, now: Instant) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let carried: Vec<_> = self
+            .endpoint
+            .status()
+            .flat_map(|(peer, status)| {
+                let paths = status.paths.into_iter();
+                paths.map(move |path| (peer.name.clone(), path))
+            })
+            .collect();
+        let mut is_changed = false;
+        for (peer, id, carries) in self.endpoint.memories(now) {
+            let path = carried
+                .iter()
+                .find(|(name, path)| name == peer && path.id == id);
+            let Some((_, path)) = path else { continue };
+            let link = self.links.iter().find(|link| link.id == id);
+            let network = match (&self.config.role, link, path.remote) {
+                (Role::Client(_), Some(link), _) => link.network.clone(),
+                (Role::Gateway(_), _, Some(remote)) => memory::provider(remote.ip()),
+                (Role::Client(_) | Role::Gateway(_), ..) => continue,
+            };
+            let key = memory::Key {
+                peer: peer.to_owned(),
+                link: path.name.clone(),
+                network,
+            };
+            memory.note(now, key, &carries);
+            is_changed = true;
+        }
+        if is_changed {
+            memory.save();
+        }
+    }
+
+    fn tell_events(&mut self, now: Instant) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Peer { name, is_up: true } => tracing::info!(peer = name, "connected"),
@@ -348,10 +402,47 @@ impl<'a> DataPath<'a> {
                         "the peer speaks another version of the protocol: update the older end"
                     );
                 }
+                Event::Found {
+                    peer,
+                    path,
+                    link,
+                    remote,
+                } => self.recall(now, peer, path, link, remote),
                 Event::Path { peer, link, state } => {
                     tracing::info!(peer, link, ?state, "path");
                 }
             }
+        }
+    }
+
+    /// Tells the engine what is remembered of the network that a path leads over.
+    fn recall(&mut self, now: Instant, peer: String, id: PathId, link: String, remote: IpAddr) {
+        let network = match &self.config.role {
+            Role::Gateway(_) => memory::provider(remote),
+            Role::Client(_) => {
+                let known = self.links.iter().find(|link| link.id == id);
+                known.map_or_else(String::new, |known| known.network.clone())
+            }
+        };
+        let key = memory::Key {
+            peer,
+            link,
+            network,
+        };
+        let found = self
+            .memory
+            .as_ref()
+            .and_then(|memory| memory.find(now, &key));
+        if let Some((carries, age)) = found {
+            self.endpoint.recall(now, &key.peer, id, &carries);
+            tracing::debug!(
+                peer = key.peer,
+                link = key.link,
+                network = key.network,
+                rate = %carries.rate,
+                ?age,
+                "remembered"
+            );
         }
     }
 
@@ -401,11 +492,15 @@ impl<'a> DataPath<'a> {
         snapshot: &[LinkSnapshot],
         client: &ClientConfig,
     ) {
-        let link = &self.links[index];
-        let (id, device_name) = (link.id, link.device.clone());
+        let (id, device_name) = (self.links[index].id, self.links[index].device.clone());
         let device = links::device(snapshot, &device_name);
         let reach = device.map_or(Reach::NONE, |device| links::reach(device, client));
         let ifindex = device.map(|device| device.ifindex);
+        // A link that reaches nothing may have no address either.
+        if let Some(device) = device.filter(|_| reach != Reach::NONE) {
+            self.links[index].network = links::network(device);
+        }
+        let link = &self.links[index];
         if (ifindex, reach) == (link.ifindex, link.reach) {
             return;
         }
@@ -456,6 +551,7 @@ impl<'a> DataPath<'a> {
                 device: device.to_owned(),
                 ifindex: None,
                 reach: Reach::NONE,
+                network: String::new(),
             }),
             None => tracing::warn!(device, "more links than a tunnel can use: not used"),
         }

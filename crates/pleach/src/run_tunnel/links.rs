@@ -21,6 +21,16 @@ pub(super) struct ClientLink {
     /// Index of the device its sockets are bound to; `None` without sockets.
     pub(super) ifindex: Option<u32>,
     pub(super) reach: Reach,
+    /// What its rate is remembered by; see [`network`].
+    pub(super) network: String,
+}
+
+/// The network a link leads into: the prefix of its first address, IPv4 before IPv6. Links between two hosts only, as
+/// modems often make, have no prefix of their own: there a provider is one network.
+pub(super) fn network(link: &LinkSnapshot) -> String {
+    let is_shared = |net: &&IpNet| net.prefix_len() + 2 < net.max_prefix_len();
+    let net = link.addresses.iter().find(is_shared);
+    net.map_or_else(|| "one host".to_owned(), |net| net.trunc().to_string())
 }
 
 /// The device's part in a snapshot of the host.
@@ -121,6 +131,34 @@ const LEAST_MTU: u16 = 1280;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_is_known_by_its_prefix() {
+        for (addresses, expected) in [
+            (
+                vec!["192.168.1.23/24", "2001:db8:7::5/64"],
+                "192.168.1.0/24",
+            ),
+            (vec!["2001:db8:7::5/64"], "2001:db8:7::/64"),
+            (vec!["10.44.3.2/30", "2001:db8:7::5/128"], "one host"),
+            (vec![], "one host"),
+        ] {
+            let addresses = addresses.iter().map(|net| net.parse().expect("net"));
+            let link = LinkSnapshot {
+                ifindex: 3,
+                name: "wlan0".to_owned(),
+                is_up: true,
+                has_carrier: true,
+                is_loopback: false,
+                is_tunnel: false,
+                mtu: 1500,
+                addresses: addresses.collect(),
+                has_default_v4: true,
+                has_default_v6: false,
+            };
+            assert_eq!(network(&link), expected);
+        }
+    }
 
     #[test]
     fn the_tunnel_takes_what_the_narrowest_link_leaves() {

@@ -223,9 +223,12 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         );
         return Err((key.clone(), "unknown key".to_owned(), remedy));
     }
-    for key in ["link", "fixed"] {
-        let named = policy_keys.get(key).and_then(toml::Value::as_str);
-        if named.is_some_and(|name| links.iter().all(|link| link.name != name)) {
+    for key in ["link", "fixed", "yield", "hold"] {
+        let named = policy_keys.get(key);
+        let list = named.and_then(toml::Value::as_array);
+        let mut names = named.into_iter().chain(list.into_iter().flatten());
+        let is_unknown = |name: &str| links.iter().all(|link| link.name != name);
+        if names.any(|name| name.as_str().is_some_and(is_unknown)) {
             let remedy = "use the name of a [[link]]".to_owned();
             return Err((key.to_owned(), "there is no such link".to_owned(), remedy));
         }

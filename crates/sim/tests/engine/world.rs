@@ -9,14 +9,15 @@ use std::{
 use pleach_core::{
     class::Class,
     counters::{DropReason, Drops},
-    endpoint::{Endpoint, EndpointConfig, PeerConfig, Reach, Side},
+    endpoint::{Endpoint, EndpointConfig, Event, PeerConfig, Reach, Side},
     ids::PathId,
     packet::{PacketBuf, PacketView},
     path::link::Link,
     queue::QueueConfig,
     rng::Rng,
     sched::{
-        AutoWeightSettings, AwiSettings, ConsnSettings, OsiaSettings, Policy, SrttWeightedSettings,
+        AdaptiveSettings, AutoWeightSettings, AwiSettings, ConsnSettings, OsiaSettings, Policy,
+        SrttWeightedSettings,
     },
     session::{aead::Suite, handshake::StaticKeys},
     time::Instant,
@@ -63,6 +64,8 @@ pub(crate) struct Host {
     /// What they had dropped, and released late.
     former_drops: Drops,
     former_late: u64,
+    /// Paths it found a way for: peer, path, link.
+    pub(crate) found: Vec<(String, PathId, String)>,
     generation: u64,
     timer: Option<Instant>,
 }
@@ -126,7 +129,7 @@ struct Flight {
 
 pub(crate) fn policy(name: &str) -> Policy<String> {
     match name {
-        "adaptive" => Policy::Adaptive {},
+        "adaptive" => Policy::Adaptive(AdaptiveSettings::default()),
         "auto-weight" => Policy::AutoWeight(AutoWeightSettings::default()),
         "awi" => Policy::Awi(AwiSettings::default()),
         "consn" => Policy::Consn(ConsnSettings::default()),
@@ -208,6 +211,7 @@ impl World {
                 lives: Vec::new(),
                 former_drops: Drops::default(),
                 former_late: 0,
+                found: Vec::new(),
                 generation: 0,
                 timer: None,
             });
@@ -495,7 +499,14 @@ impl World {
             self.hosts[host].endpoint.pool().recycle(packet);
         }
         let host_of = &mut self.hosts[host];
-        while host_of.endpoint.poll_event().is_some() {}
+        while let Some(event) = host_of.endpoint.poll_event() {
+            if let Event::Found {
+                peer, path, link, ..
+            } = event
+            {
+                host_of.found.push((peer, path, link));
+            }
+        }
         let next = host_of.endpoint.poll_timeout();
         if let Some(at) = core::mem::replace(&mut host_of.timer, next) {
             self.timers.remove(&(at, host));

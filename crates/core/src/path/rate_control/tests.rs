@@ -21,6 +21,9 @@ struct Path {
     jitter_us: u64,
     /// Never more than this is there to send.
     demand: Bitrate,
+    /// What others send over the line, and what of it waits.
+    foreign: Bitrate,
+    others_waiting: f64,
     waiting: f64,
     sent: f64,
     received: f64,
@@ -40,6 +43,8 @@ impl Path {
             loss_ppm: 0,
             jitter_us: 0,
             demand: Bitrate::from_mbps(1_000),
+            foreign: Bitrate::ZERO,
+            others_waiting: 0.0,
             waiting: 0.0,
             sent: 0.0,
             received: 0.0,
@@ -55,7 +60,7 @@ impl Path {
 
     /// The queue in milliseconds.
     fn queue_ms(&self) -> f64 {
-        self.waiting * 8e3 / self.line.as_bps() as f64
+        (self.waiting + self.others_waiting) * 8e3 / self.line.as_bps() as f64
     }
 
     /// Lets `millis` pass; megabits per second that came, and the share of what was sent that was lost.
@@ -66,11 +71,19 @@ impl Path {
             let pace = self.pace().unwrap_or(self.demand).min(self.demand);
             let bytes = pace.as_bps() as f64 / 8e3;
             self.sent += bytes;
+            let foreign = self.foreign.as_bps() as f64 / 8e3;
             self.waiting += bytes;
-            let over = (self.waiting - self.limit.get() as f64).max(0.0);
+            self.others_waiting += foreign;
+            let over = self.waiting + self.others_waiting - self.limit.get() as f64;
+            let over_others = over.max(0.0) * foreign / (bytes + foreign);
+            let over = over.max(0.0) - over_others;
             self.waiting -= over;
-            let carried = self.waiting.min(self.line.as_bps() as f64 / 8e3);
+            self.others_waiting -= over_others;
+            let all = self.waiting + self.others_waiting;
+            let share = (self.line.as_bps() as f64 / 8e3 / all).min(1.0);
+            let carried = self.waiting * share;
             self.waiting -= carried;
+            self.others_waiting -= self.others_waiting * share;
             let noise = carried * f64::from(self.loss_ppm) / 1e6;
             self.received += carried - noise;
             self.lost += over + noise;
@@ -209,3 +222,78 @@ fn a_path_long_unused_is_searched_anew() {
     path.run(62_000);
     assert!(path.control.is_searching());
 }
+
+/// How long the queue is in the mean over 4 s, in milliseconds.
+fn mean_queue(target_ms: Option<u64>) -> f64 {
+    let mut path = Path::new(50, 5_000_000);
+    path.control.set_aim(Aim {
+        target_delay: target_ms.map(Duration::from_millis),
+        ..Aim::default()
+    });
+    path.run(3_000);
+    let mut sum = 0.0;
+    for _ in 0..4_000 {
+        path.run(1);
+        sum += path.queue_ms();
+    }
+    sum / 4_000.0
+}
+
+#[test]
+fn the_queue_is_as_long_as_wanted() {
+    let usual = mean_queue(None);
+    assert_eq!(mean_queue(Some(5)), usual);
+    assert!(mean_queue(Some(2)) < usual);
+    let long = mean_queue(Some(60));
+    assert!((30.0..90.0).contains(&long), "{long}");
+}
+
+/// What comes over a line that others fill from 5 s on, five seconds later.
+fn beside_others(sharing: Sharing) -> f64 {
+    let mut path = Path::new(50, 300_000);
+    path.control.set_aim(Aim {
+        sharing,
+        ..Aim::default()
+    });
+    path.run(5_000);
+    path.foreign = Bitrate::from_mbps(60);
+    path.run(5_000);
+    path.run(5_000).0
+}
+
+#[test]
+fn who_yields_gives_way_to_others() {
+    let [yields, usual] = [Sharing::Yield, Sharing::Auto].map(beside_others);
+    assert!(yields < 2.0 && yields < usual / 3.0, "{yields} {usual}");
+}
+
+#[test]
+fn who_holds_goes_on_beside_others_as_long_as_that_comes() {
+    let share = |others: &Others| {
+        let percent = 60;
+        others.share(
+            Instant::from_millis(3_000),
+            Aim {
+                sharing: Sharing::Hold { percent },
+                ..Aim::default()
+            },
+        )
+    };
+    let mut others = Others::default();
+    others.on_rate(Instant::from_millis(1_000), Some(Bitrate::from_mbps(50)));
+    assert_eq!(share(&others), Bitrate::ZERO, "nobody is there");
+    others.on_test(Instant::from_millis(2_000), true, None);
+    assert_eq!(share(&others), Bitrate::ZERO, "the queue was ours");
+    others.on_test(Instant::from_millis(2_000), false, None);
+    assert_eq!(share(&others), Bitrate::from_mbps(30));
+    others.on_rate(Instant::from_millis(2_500), Some(Bitrate::from_mbps(35)));
+    assert_eq!(share(&others), Bitrate::from_mbps(30), "of what it was");
+    others.on_test(
+        Instant::from_millis(2_500),
+        false,
+        Some(Bitrate::from_mbps(20)),
+    );
+    assert_eq!(share(&others), Bitrate::from_mbps(12), "the path is slower");
+}
+
+mod recalled;

@@ -1,0 +1,85 @@
+//! Settings of `adaptive`.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::path::rate_control::aim::{Aim, Sharing};
+
+/// Settings of [`Adaptive`](super::Adaptive), with the keys of a configuration file; nothing needs to be said.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    bound(deserialize = "L: Deserialize<'de>")
+)]
+pub struct AdaptiveSettings<L> {
+    /// See [`Aim::target_delay`].
+    #[serde(with = "humantime_serde")]
+    pub target_delay: Option<Duration>,
+    /// Links on which others go first. The key is one link or a list, here and below.
+    #[serde(rename = "yield", deserialize_with = "one_or_more")]
+    pub yields: Vec<L>,
+    /// Links on which a [`share`](Self::share) is kept beside others.
+    #[serde(rename = "hold", deserialize_with = "one_or_more")]
+    pub holds: Vec<L>,
+    /// That share in percent, 1 to 100.
+    pub share: u8,
+}
+
+impl<L> Default for AdaptiveSettings<L> {
+    fn default() -> Self {
+        Self {
+            target_delay: None,
+            yields: Vec::new(),
+            holds: Vec::new(),
+            share: 50,
+        }
+    }
+}
+
+impl<L> AdaptiveSettings<L> {
+    /// The same settings with every link replaced by what `map` makes of it; one it knows nothing of is left out.
+    pub fn map_links<M>(self, mut map: impl FnMut(L) -> Option<M>) -> AdaptiveSettings<M> {
+        AdaptiveSettings {
+            target_delay: self.target_delay,
+            yields: self.yields.into_iter().filter_map(&mut map).collect(),
+            holds: self.holds.into_iter().filter_map(map).collect(),
+            share: self.share,
+        }
+    }
+}
+
+impl<L: PartialEq> AdaptiveSettings<L> {
+    /// How `link` is to be paced. One that is to do both yields.
+    #[must_use]
+    pub fn aim(&self, link: &L) -> Aim {
+        let sharing = if self.yields.contains(link) {
+            Sharing::Yield
+        } else if self.holds.contains(link) {
+            let percent = self.share.clamp(1, 100);
+            Sharing::Hold { percent }
+        } else {
+            Sharing::Auto
+        };
+        Aim {
+            target_delay: self.target_delay,
+            sharing,
+        }
+    }
+}
+
+fn one_or_more<'de, D: Deserializer<'de>, L: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<L>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMore<L> {
+        One(L),
+        More(Vec<L>),
+    }
+    Ok(match OneOrMore::deserialize(deserializer)? {
+        OneOrMore::One(link) => vec![link],
+        OneOrMore::More(links) => links,
+    })
+}

@@ -1,0 +1,44 @@
+//! The keys of policy `adaptive`.
+
+use core::{ops::RangeInclusive, time::Duration};
+
+use pleach_core::sched::AdaptiveSettings;
+
+use super::values::time;
+use crate::config::{classes::one_or_more, network, source::ConfigError, table::Table};
+
+/// All of them, in the order they are listed to the user.
+pub(super) const KEYS: &[&str] = &["target_delay", "yield", "hold", "share"];
+
+/// Reads them out of `table`.
+///
+/// # Errors
+/// A value of another type or out of its range; a link that is to yield and to hold; a share of nothing.
+pub(super) fn read(table: &Table<'_>) -> Result<AdaptiveSettings<String>, ConfigError> {
+    let mut settings = AdaptiveSettings::default();
+    if let Some(value) = table.optional("target_delay") {
+        settings.target_delay = Some(time(&value, &TARGET_DELAY, "20ms")?);
+    }
+    settings.yields = one_or_more(table, "yield", network::name)?;
+    settings.holds = one_or_more(table, "hold", network::name)?;
+    let both = settings
+        .holds
+        .iter()
+        .find(|link| settings.yields.contains(link));
+    if let Some(link) = both {
+        let what = format!("\"{link}\" is named by \"yield\" as well");
+        return Err(table.wrong("hold", what, "keep one of the two"));
+    }
+    if let Some(value) = table.optional("share") {
+        if settings.holds.is_empty() {
+            let what = "says how much of a link is held, and none is";
+            return Err(table.wrong("share", what, "add hold = \"NAME\", or remove it"));
+        }
+        let remedy = "write percent of what the link carries, for example 50";
+        let percent = value.integer(1..=100, remedy)?;
+        settings.share = u8::try_from(percent).unwrap_or(settings.share);
+    }
+    Ok(settings)
+}
+
+const TARGET_DELAY: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);

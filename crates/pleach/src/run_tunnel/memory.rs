@@ -1,0 +1,246 @@
+//! What links have carried, remembered over a restart of the daemon and while a link is away.
+//!
+//! One file a tunnel in the state directory, `NAME.rates`, read at the start, and written as a whole now and then and at
+//! the end. It lives as long as the machine runs, so times in it are of the same clock as everywhere. What it says is of the
+//! direction this end sends in.
+//!
+//! An entry is found by peer, link and network. A client knows the network by the prefix its device has an address in
+//! ([`super::links::network`]); a gateway by the one that the client's datagrams come from ([`provider`]).
+//!
+//! Bounds: [`MOST_ENTRIES`], the oldest give way; nothing older than [`MOST_AGE`] is recalled.
+
+use std::{net::IpAddr, time::Duration};
+
+use pleach_core::{
+    path::memory::{MOST_AGE, PathMemory},
+    time::Instant,
+    units::Bitrate,
+};
+use pleach_linux::state::StateDir;
+use serde::{Deserialize, Serialize};
+
+/// What a tunnel remembers.
+#[derive(Debug)]
+pub(super) struct Memory {
+    dir: StateDir,
+    file: String,
+    /// Latest last.
+    entries: Vec<Entry>,
+    save_at: Instant,
+}
+
+/// Whose path over which network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Key {
+    pub(super) peer: String,
+    pub(super) link: String,
+    pub(super) network: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    #[serde(flatten)]
+    key: Key,
+    rate_bps: u64,
+    min_rtt_us: u64,
+    loss_ppm: u32,
+    /// Seconds since boot.
+    at_s: u64,
+}
+
+impl Memory {
+    /// What the file in `dir` says, or nothing if there is none or it makes no sense.
+    pub(super) fn load(now: Instant, dir: StateDir, tunnel: &str) -> Self {
+        let file = format!("{tunnel}.rates");
+        let mut entries: Vec<Entry> = dir.read(&file).unwrap_or_default();
+        // Whatever has written it, this end keeps its bounds.
+        entries.sort_by_key(|entry| entry.at_s);
+        entries.drain(..entries.len().saturating_sub(MOST_ENTRIES));
+        Self {
+            dir,
+            file,
+            entries,
+            save_at: now + SAVE_EVERY,
+        }
+    }
+
+    /// What is remembered of `key`, and how old that is.
+    pub(super) fn find(&self, now: Instant, key: &Key) -> Option<(PathMemory, Duration)> {
+        let entry = self.entries.iter().find(|entry| entry.key == *key)?;
+        let age = seconds(now).checked_sub(entry.at_s);
+        let age = age.map(Duration::from_secs).filter(|age| *age < MOST_AGE)?;
+        let memory = PathMemory {
+            rate: Bitrate::from_bps(entry.rate_bps),
+            min_rtt: Duration::from_micros(entry.min_rtt_us),
+            loss_ppm: entry.loss_ppm,
+        };
+        Some((memory, age))
+    }
+
+    /// Whether it is time to note what paths carry, and to save it.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.save_at;
+        if is_due {
+            self.save_at = now + SAVE_EVERY;
+        }
+        is_due
+    }
+
+    /// Notes what the path of `key` carries.
+    pub(super) fn note(&mut self, now: Instant, key: Key, memory: &PathMemory) {
+        self.entries.retain(|entry| entry.key != key);
+        if self.entries.len() >= MOST_ENTRIES {
+            self.entries.remove(0);
+        }
+        self.entries.push(Entry {
+            key,
+            rate_bps: memory.rate.as_bps(),
+            min_rtt_us: u64::try_from(memory.min_rtt.as_micros()).unwrap_or(u64::MAX),
+            loss_ppm: memory.loss_ppm,
+            at_s: seconds(now),
+        });
+    }
+
+    /// Writes the file; a failure is told and does no other harm.
+    pub(super) fn save(&self) {
+        if let Err(error) = self.dir.write(&self.file, &self.entries) {
+            tracing::warn!(file = self.file, %error, "what links carry cannot be saved");
+        }
+    }
+}
+
+/// The network that an address of a client belongs to, as a gateway tells them apart: what one provider has, for its
+/// addresses change. RFC 1918 and the like count as any other.
+pub(super) fn provider(remote: IpAddr) -> String {
+    match remote.to_canonical() {
+        IpAddr::V4(address) => {
+            let [first, second, ..] = address.octets();
+            format!("{first}.{second}.0.0/16")
+        }
+        IpAddr::V6(address) => {
+            let [first, second, ..] = address.segments();
+            format!("{first:x}:{second:x}::/32")
+        }
+    }
+}
+
+fn seconds(now: Instant) -> u64 {
+    now.since(Instant::ZERO).as_secs()
+}
+
+/// Links of a household, or of a few hundred clients.
+const MOST_ENTRIES: usize = 1024;
+/// How much is forgotten if the daemon is killed.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn key(network: &str) -> Key {
+        Key {
+            peer: "gateway".to_owned(),
+            link: "wifi".to_owned(),
+            network: network.to_owned(),
+        }
+    }
+
+    fn carries(mbps: u64) -> PathMemory {
+        PathMemory {
+            rate: Bitrate::from_mbps(mbps),
+            min_rtt: Duration::from_micros(23_400),
+            loss_ppm: 120,
+        }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn load(now: Instant, base: &TempDir) -> Memory {
+        let dir = StateDir::open(base.path()).expect("a directory");
+        Memory::load(now, dir, "pleach0")
+    }
+
+    #[test]
+    fn networks_of_a_link_are_told_apart_over_a_restart() {
+        let base = TempDir::new().expect("a directory");
+        let mut memory = load(at(100), &base);
+        memory.note(at(100), key("192.168.1.0/24"), &carries(300));
+        memory.note(at(200), key("10.0.0.0/24"), &carries(8));
+        memory.note(at(300), key("192.168.1.0/24"), &carries(290));
+        memory.save();
+        let memory = load(at(1_000), &base);
+        let found = memory.find(at(1_000), &key("192.168.1.0/24"));
+        assert_eq!(found, Some((carries(290), Duration::from_secs(700))));
+        let found = memory.find(at(1_000), &key("10.0.0.0/24"));
+        assert_eq!(found, Some((carries(8), Duration::from_secs(800))));
+        assert_eq!(memory.find(at(1_000), &key("10.0.1.0/24")), None);
+    }
+
+    #[test]
+    fn what_is_old_or_of_the_future_is_not_recalled() {
+        let base = TempDir::new().expect("a directory");
+        let mut memory = load(at(100), &base);
+        memory.note(at(100), key("a"), &carries(8));
+        assert!(memory.find(at(100 + 86_399), &key("a")).is_some());
+        assert_eq!(memory.find(at(100 + 86_400), &key("a")), None);
+        assert_eq!(memory.find(at(99), &key("a")), None, "of another boot");
+    }
+
+    #[test]
+    fn a_file_that_makes_no_sense_is_ignored_and_replaced() {
+        let base = TempDir::new().expect("a directory");
+        let mut memory = load(at(1), &base);
+        memory.note(at(1), key("a"), &carries(8));
+        memory.save();
+        let dir = fs::read_dir(base.path()).expect("a directory").next();
+        let file = dir
+            .expect("one")
+            .expect("readable")
+            .path()
+            .join("pleach0.rates");
+        for text in [
+            "",
+            "[{\"peer\":",
+            "{\"peer\": 3}",
+            "[{\"peer\": \"x\"}]",
+            "[1e999]",
+        ] {
+            fs::write(&file, text).expect("writable");
+            let mut memory = load(at(2), &base);
+            assert_eq!(memory.find(at(2), &key("a")), None, "{text}");
+            memory.note(at(2), key("a"), &carries(9));
+            memory.save();
+            assert!(load(at(3), &base).find(at(3), &key("a")).is_some());
+        }
+    }
+
+    #[test]
+    fn the_oldest_give_way() {
+        let base = TempDir::new().expect("a directory");
+        let mut memory = load(at(0), &base);
+        for number in 0..=MOST_ENTRIES as u64 {
+            memory.note(at(number), key(&number.to_string()), &carries(8));
+        }
+        let now = at(MOST_ENTRIES as u64);
+        assert_eq!(memory.find(now, &key("0")), None);
+        assert!(memory.find(now, &key("1")).is_some());
+        assert_eq!(memory.entries.len(), MOST_ENTRIES);
+    }
+
+    #[test]
+    fn a_gateway_knows_a_network_by_its_provider() {
+        for (address, network) in [
+            ("198.51.100.7", "198.51.0.0/16"),
+            ("::ffff:198.51.100.7", "198.51.0.0/16"),
+            ("2001:db8:1:2::3", "2001:db8::/32"),
+        ] {
+            assert_eq!(provider(address.parse().expect("address")), network);
+        }
+    }
+}
