@@ -410,8 +410,11 @@ impl RateControl {
             None => window.lost > window.packets / 100 * UNKNOWN_FLOOR,
         };
         let is_again = self.ceiling.is_some_and(|ceiling| now < ceiling.judge_at);
-        if is_congested && !is_again {
-            let carried = self.gross(window.rate).scale(97, 100);
+        // What overflows that much has to be drained as well.
+        let kept_percent = if is_heavy { 90 } else { 97 };
+        let carried = self.gross(window.rate).scale(kept_percent, 100);
+        // A ceiling of nothing would never rise.
+        if is_congested && !is_again && carried > Bitrate::ZERO {
             // Senders that back off make the rate fall below what the path carries. So the first time it is taken to carry
             // what it did.
             let max = rate.max().map(|max| self.gross(max));
@@ -422,7 +425,7 @@ impl RateControl {
                     before.map(|before| before.scale(70, 100))
                 }
                 (false, Some(ceiling)) => Some(ceiling.pace.scale(85, 100)),
-                (false, None) => max.map(|max| max.scale(97, 100)),
+                (false, None) => max.map(|max| max.scale(kept_percent, 100)),
             };
             let least = least.unwrap_or(Bitrate::ZERO);
             self.depth = Some(self.peak.0.max(LEAST_DEPTH));

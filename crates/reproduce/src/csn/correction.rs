@@ -328,8 +328,7 @@ fn target() -> Target {
         "stream through the tunnel, BCH: lost".to_owned(),
         "%",
         Range::at_most(0.3),
-        "wrong bits in the headers of IP and UDP, in kind or receiver index lose the datagram: 34 of 1500 bytes, 2.3 blocks with a chance of \
-         one in 20 in every 30th packet, so 0.36 % by algebra, and five standard deviations of 43 000 packets",
+        "wrong bits in the headers of IP and UDP, in kind or receiver index lose the datagram: 34 of 1500 bytes, a few blocks of 90",
         Box::new(|runs| tunnel_loss(runs, "bch")),
     ));
     let mut cells = vec![CODES.to_owned()];

@@ -232,11 +232,11 @@ fn mean_queue(target_ms: Option<u64>) -> f64 {
     });
     path.run(3_000);
     let mut sum = 0.0;
-    for _ in 0..4_000 {
-        path.run(1);
+    for _ in 0..400 {
+        path.run(INTERVAL);
         sum += path.queue_ms();
     }
-    sum / 4_000.0
+    sum / 400.0
 }
 
 #[test]
