@@ -62,10 +62,20 @@ pub struct Account {
 impl Account {
     /// Books `bytes` carried at `unix_s`, seconds since 1970-01-01 UTC.
     pub fn charge(&mut self, budget: &Budget, unix_s: u64, bytes: u64) {
-        let month = self.months.entry(month(budget, unix_s).0).or_default();
+        let present = month(budget, unix_s).0;
+        let month = self.months.entry(present).or_default();
         *month = month.saturating_add(bytes);
         while self.months.len() > MAX_MONTHS {
-            self.months.pop_first();
+            // A clock that was wrong has booked into the future: the present month stays.
+            let is_oldest = self
+                .months
+                .first_key_value()
+                .is_some_and(|(month, _)| *month == present);
+            if is_oldest {
+                self.months.pop_last();
+            } else {
+                self.months.pop_first();
+            }
         }
     }
 

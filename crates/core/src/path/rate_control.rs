@@ -87,8 +87,8 @@ pub struct RateControl {
     ceiling: Option<Ceiling>,
     /// The longest queue of late, and when it was seen.
     peak: (Duration, Instant),
-    /// The longest queue seen before it overflowed.
-    depth: Option<Duration>,
+    /// The longest queue seen before it overflowed, and when that was.
+    depth: Option<(Duration, Instant)>,
     /// The path's own share of losses in parts per million.
     floor_ppm: u32,
     aim: Aim,
@@ -428,7 +428,7 @@ impl RateControl {
                 (false, None) => max.map(|max| max.scale(kept_percent, 100)),
             };
             let least = least.unwrap_or(Bitrate::ZERO);
-            self.depth = Some(self.peak.0.max(LEAST_DEPTH));
+            self.depth = Some((self.peak.0.max(LEAST_DEPTH), now));
             // With a ceiling in force less was sent already.
             if self.ceiling.is_some() {
                 let is_slower = window.lost > window.packets / 10;
@@ -472,8 +472,10 @@ impl RateControl {
         if queue >= self.peak.0 || now.since(self.peak.1) > PEAK_WINDOW + signals.rtt {
             self.peak = (queue, now);
         }
-        // It holds more than was thought.
-        self.depth = self.depth.filter(|depth| queue < *depth * 3 / 2);
+        // It holds more than was thought, or what was lost was long ago.
+        self.depth = self
+            .depth
+            .filter(|(depth, at)| queue < *depth * 3 / 2 && now.since(*at) < MEMORY);
         let (low, high) = (self.low(max), self.high(max));
         if queue < EMPTY {
             self.emptied_at = Some(now);
@@ -605,14 +607,16 @@ impl RateControl {
     /// A queue below this needs more.
     fn low(&self, rate: Bitrate) -> Duration {
         let low = self.aim.low(LOW).max(LOW_BYTES / rate.max(LEAST));
-        let low = self.depth.map_or(low, |depth| low.min(depth / 3));
+        let low = self.depth.map_or(low, |(depth, _)| low.min(depth / 3));
         low.max(self.jitter * 3 / 2)
     }
 
     /// A queue above this is drained.
     fn high(&self, rate: Bitrate) -> Duration {
         let high = self.beyond_noise(self.aim.high(HIGH), rate);
-        let high = self.depth.map_or(high, |depth| high.min(depth * 2 / 3));
+        let high = self
+            .depth
+            .map_or(high, |(depth, _)| high.min(depth * 2 / 3));
         high.max(self.jitter * 3)
     }
 

@@ -488,7 +488,8 @@ impl Tunnel {
         let target = longest * 3 / 7;
         // Of packets that are few, one that leaves is much.
         let rates = usable().filter_map(|path| path.rate.max());
-        let rate = Bitrate::from_bps(rates.map(Bitrate::as_bps).sum());
+        let bps = rates.fold(0_u64, |sum, rate| sum.saturating_add(rate.as_bps()));
+        let rate = Bitrate::from_bps(bps);
         let packets = if rate > Bitrate::ZERO {
             (TARGET_BYTES / rate).min(LEAST_TARGET * 4)
         } else {

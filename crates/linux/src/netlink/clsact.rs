@@ -46,7 +46,13 @@ impl Netlink {
             TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
         ];
         filter.attributes.push(TcAttribute::Options(options));
-        self.change(RouteNetlinkMessage::NewTrafficFilter(filter), NLM_F_CREATE)?;
+        if let Err(error) = self.change(RouteNetlinkMessage::NewTrafficFilter(filter), NLM_F_CREATE)
+        {
+            if is_new {
+                let _ = self.remove_egress_program(ifindex, true);
+            }
+            return Err(error);
+        }
         Ok(is_new)
     }
 

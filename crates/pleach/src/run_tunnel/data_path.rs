@@ -497,11 +497,11 @@ impl<'a> DataPath<'a> {
         let reach = device.map_or(Reach::NONE, |device| links::reach(device, client));
         let ifindex = device.map(|device| device.ifindex);
         // A link that reaches nothing may have no address either.
-        if let Some(device) = device.filter(|_| reach != Reach::NONE) {
-            self.links[index].network = links::network(device);
-        }
-        let link = &self.links[index];
-        if (ifindex, reach) == (link.ifindex, link.reach) {
+        let network = device.filter(|_| reach != Reach::NONE).map(links::network);
+        let link = &mut self.links[index];
+        let old = network.map(|network| std::mem::replace(&mut link.network, network));
+        let has_roamed = old.is_some_and(|old| !old.is_empty() && old != link.network);
+        if !has_roamed && (ifindex, reach) == (link.ifindex, link.reach) {
             return;
         }
         if ifindex != link.ifindex || reach == Reach::NONE {

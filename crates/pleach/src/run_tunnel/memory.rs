@@ -54,6 +54,9 @@ impl Memory {
         let file = format!("{tunnel}.rates");
         let mut entries: Vec<Entry> = dir.read(&file).unwrap_or_default();
         // Whatever has written it, this end keeps its bounds.
+        entries.retain(|entry| {
+            (1..=MOST_BPS).contains(&entry.rate_bps) && entry.loss_ppm <= 1_000_000
+        });
         entries.sort_by_key(|entry| entry.at_s);
         entries.drain(..entries.len().saturating_sub(MOST_ENTRIES));
         Self {
@@ -128,6 +131,8 @@ fn seconds(now: Instant) -> u64 {
     now.since(Instant::ZERO).as_secs()
 }
 
+/// No path carries more.
+const MOST_BPS: u64 = 400_000_000_000;
 /// Links of a household, or of a few hundred clients.
 const MOST_ENTRIES: usize = 1024;
 /// How much is forgotten if the daemon is killed.

