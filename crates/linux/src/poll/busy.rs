@@ -124,8 +124,10 @@ mod tests {
 
     /// After `rounds` of a request whose answer comes after `answer`, and a pause.
     fn after(rounds: u32, answer: Duration) -> (BusyPoll, Instant) {
-        let mut busy = BusyPoll::default();
-        busy.last = REQUEST.token;
+        let mut busy = BusyPoll {
+            last: REQUEST.token,
+            ..BusyPoll::default()
+        };
         for _ in 0..rounds {
             busy.learn(answer, Some(&ANSWER));
             busy.learn(LONG, Some(&REQUEST));
