@@ -1,7 +1,7 @@
 //! What is known of a path, to be kept while this end does not run or the link is away.
 //!
 //! A rate that was true once is a guess: the network may be another one, slower, or shared. So it never enters the
-//! estimates. It is a pace that the search of the path begins with ([`super::rate_control::recalled`]), and what a policy
+//! estimates. It is a pace that the search of the path begins with (`rate_control/recalled.rs`), and what a policy
 //! sees of a path that has delivered nothing yet.
 //!
 //! Who keeps it decides which network a path leads over; beside that, a path whose round trip is far from the remembered

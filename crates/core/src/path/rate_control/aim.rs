@@ -4,7 +4,7 @@
 //!
 //! - [`Sharing::Auto`]: it counts as the path's own delay, and what this end sends goes on beside it.
 //! - [`Sharing::Yield`]: it counts as ours, so the path is sent less and less, while it stands and the least delay of 10 s
-//!   is below it. A sender that fills the queue gets the path but for [`super::LEAST`].
+//!   is below it. A sender that fills the queue gets the path but for `LEAST`.
 //! - [`Sharing::Hold`]: as `Auto`, but for `FOREIGN` after that neither losses nor queues take the pace below a share of
 //!   what the path carried before. If less than that comes, the path itself has become slower, and the share is taken of
 //!   what comes.
