@@ -1,12 +1,7 @@
 //! Emulated links between real namespaces: delay, rate, loss, outages. Plain routing, no tunnel.
 
-use std::path::Path;
-
 use pleach_lab::{Options, netns};
-use pleach_sim::{
-    results::Results,
-    scenario::{Files, Scenario},
-};
+use pleach_sim::{results::Results, scenario::Scenario};
 
 /// Runs a scenario; `None`, aloud, where namespaces are not allowed.
 fn run(text: &str) -> Option<Results> {
@@ -14,12 +9,7 @@ fn run(text: &str) -> Option<Results> {
         eprintln!("SKIPPED, nothing was tested: {error:#}");
         return None;
     }
-    let mut files = Files {
-        scenario: Path::new("test.toml"),
-        traces: None,
-        read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
-    };
-    let scenario = Scenario::parse(text, &mut files).expect("valid scenario");
+    let scenario = Scenario::parse_alone("test.toml", text).expect("valid scenario");
     let out = tempfile::tempdir().expect("a directory");
     let options = Options {
         quiet: true,

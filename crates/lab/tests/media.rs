@@ -3,7 +3,7 @@
 use std::{path::Path, process::Command};
 
 use pleach_lab::{Options, netns};
-use pleach_sim::scenario::{Files, Scenario};
+use pleach_sim::scenario::Scenario;
 
 #[test]
 fn a_viewer_sees_the_freeze_and_a_listener_hears_the_dropout() {
@@ -40,12 +40,7 @@ fn a_viewer_sees_the_freeze_and_a_listener_hears_the_dropout() {
         kind = "voice"
         name = "call"
     "#;
-    let mut files = Files {
-        scenario: Path::new("test.toml"),
-        traces: None,
-        read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
-    };
-    let scenario = Scenario::parse(text, &mut files).expect("valid scenario");
+    let scenario = Scenario::parse_alone("test.toml", text).expect("valid scenario");
     let out = tempfile::tempdir().expect("a directory");
     let options = Options {
         quiet: true,

@@ -2,10 +2,10 @@
 //! datagrams. `./dev bench parity` does the rest, delays and TCP included.
 #![cfg(all(feature = "lab", feature = "sim"))]
 
-use std::{io, path::Path, sync::Mutex};
+use std::sync::Mutex;
 
 use pleach_lab::parity::{Check, Outcome, Parity, Quantity};
-use pleach_sim::scenario::{Files, Scenario};
+use pleach_sim::scenario::Scenario;
 
 /// The line is five times as fast as the traffic and its queue holds two seconds of it, so that a stall of the machine
 /// loses nothing.
@@ -58,12 +58,7 @@ fn run(scenario: &str) -> Option<Vec<Check>> {
         out: out.path().to_owned(),
         runs: 1,
     };
-    let mut files = Files {
-        scenario: Path::new("parity.toml"),
-        traces: None,
-        read: &mut |_: &Path| Err(io::ErrorKind::NotFound.into()),
-    };
-    let scenario = Scenario::parse(scenario, &mut files).expect("a valid scenario");
+    let scenario = Scenario::parse_alone("parity.toml", scenario).expect("a valid scenario");
     match parity.run(&scenario).expect("it can be simulated") {
         Outcome::Compared { checks, .. } => Some(checks),
         Outcome::Skipped(why) => {

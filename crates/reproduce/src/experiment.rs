@@ -1,13 +1,13 @@
 //! What an experiment consists of.
 
 use core::time::Duration;
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use pleach_sim::{
     report::Chart,
     results::World,
-    scenario::{Files, Scenario, ScenarioError},
+    scenario::{Scenario, ScenarioError},
     transfer::Transfer,
 };
 
@@ -193,12 +193,7 @@ impl Cell {
     /// The first mistake in its text.
     pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
         let name = format!("{}.toml", self.name);
-        let mut files = Files {
-            scenario: Path::new(&name),
-            traces: None,
-            read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
-        };
-        Scenario::parse(&self.toml, &mut files)
+        Scenario::parse_alone(&name, &self.toml)
     }
 
     /// The transfer.

@@ -4,13 +4,13 @@
 //! `raw` forwards UDP through client, link, gateway and server; `tunnel` the same through two production engines over
 //! two links, with real keys; `tcp` a CUBIC download through them. Time is per event: criterion's throughput is the figure.
 
-use std::{io, path::Path, time::Duration};
+use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 use pleach_sim::{
     phases::{Setup, setups},
     run::{EngineOnly, PhaseOutcome, run_phase},
-    scenario::{Files, Scenario},
+    scenario::Scenario,
 };
 
 const LINKS: &str = r#"
@@ -35,12 +35,7 @@ const UDP: &str =
 const TCP: &str = "[[traffic]]\nkind = \"tcp\"\nname = \"tcp\"\n";
 
 fn scenario(text: &str) -> Scenario {
-    let mut files = Files {
-        scenario: Path::new("bench.toml"),
-        traces: None,
-        read: &mut |_: &Path| Err(io::ErrorKind::NotFound.into()),
-    };
-    Scenario::parse(text, &mut files).expect("a valid scenario")
+    Scenario::parse_alone("bench.toml", text).expect("a valid scenario")
 }
 
 fn simulate(scenario: &Scenario, setup: &Setup) -> PhaseOutcome {

@@ -93,10 +93,8 @@ fn has(directions: Directions, way: Direction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, path::Path};
 
     use super::*;
-    use crate::scenario::Files;
 
     const TEXT: &str = r#"
         name = "two"
@@ -139,12 +137,7 @@ mod tests {
 
     #[test]
     fn is_that_of_the_quickest_link_that_passes_packets() {
-        let mut files = Files {
-            scenario: Path::new("two.toml"),
-            traces: None,
-            read: &mut |_| Err(io::ErrorKind::NotFound.into()),
-        };
-        let scenario = Scenario::parse(TEXT, &mut files).expect("valid");
+        let scenario = Scenario::parse_alone("two.toml", TEXT).expect("valid");
         let delays = |index: usize| {
             let idle = IdleDelay::of(&scenario, &scenario.traffic[index]);
             [0, 1_999, 2_000, 3_500, 4_000].map(|at| idle.at(Duration::from_millis(at)).as_millis())

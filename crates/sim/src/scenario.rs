@@ -588,6 +588,19 @@ impl Scenario {
         check::scenario(raw, text, files)
     }
 
+    /// Parses and validates a text that refers to no files; mistakes are told of `name`.
+    ///
+    /// # Errors
+    /// The first mistake found.
+    pub fn parse_alone(name: impl AsRef<Path>, text: &str) -> Result<Self, ScenarioError> {
+        let mut files = Files {
+            scenario: name.as_ref(),
+            traces: None,
+            read: &mut |_| Err(io::ErrorKind::NotFound.into()),
+        };
+        Self::parse(text, &mut files)
+    }
+
     /// What happens to the daemons, in order of time since traffic began.
     pub fn daemon_events(&self) -> impl Iterator<Item = (Duration, End, DaemonAction)> {
         self.events.iter().filter_map(|event| match event.action {

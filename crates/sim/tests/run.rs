@@ -11,13 +11,11 @@ mod plain;
 #[path = "run/tunnel.rs"]
 mod tunnel;
 
-use std::{io, path::Path};
-
 use pleach_sim::{
     phases::setups,
     results::Results,
     run::{EngineOnly, Options, PhaseOutcome, run, run_phase},
-    scenario::{Files, Scenario},
+    scenario::Scenario,
 };
 
 /// Two lines of unlike delay.
@@ -39,12 +37,7 @@ weight = 10
 "#;
 
 fn scenario(text: &str) -> Scenario {
-    let mut files = Files {
-        scenario: Path::new("test.toml"),
-        traces: None,
-        read: &mut |_: &Path| Err(io::ErrorKind::NotFound.into()),
-    };
-    Scenario::parse(text, &mut files).expect("a valid scenario")
+    Scenario::parse_alone("test.toml", text).expect("a valid scenario")
 }
 
 /// [`PAIR`] under the policy, with `rest` behind it.

@@ -1,20 +1,13 @@
 //! A call in the simulator.
 
-use std::path::Path;
-
 use pleach_sim::{
     results::{Freeze, Results},
     run::{EngineOnly, Options, RunError, run},
-    scenario::{Files, Scenario},
+    scenario::Scenario,
 };
 
 fn scenario(text: &str) -> Scenario {
-    let mut files = Files {
-        scenario: Path::new("test.toml"),
-        traces: None,
-        read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
-    };
-    Scenario::parse(text, &mut files).expect("valid scenario")
+    Scenario::parse_alone("test.toml", text).expect("valid scenario")
 }
 
 fn simulate(text: &str) -> Result<Results, RunError> {

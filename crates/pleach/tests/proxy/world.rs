@@ -5,7 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::{linux::fs::MetadataExt as _, unix::fs::OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
@@ -16,7 +16,7 @@ use pleach_lab::{
     topology::{Reach, Topology},
 };
 use pleach_linux::clock;
-use pleach_sim::scenario::{Event, Files, Scenario};
+use pleach_sim::scenario::{Event, Scenario};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -76,13 +76,8 @@ impl World {
             eprintln!("SKIPPED, nothing was tested: {error:#}");
             return None;
         }
-        let mut files = Files {
-            scenario: Path::new("test.toml"),
-            traces: None,
-            read: &mut |_| Err(std::io::ErrorKind::NotFound.into()),
-        };
         let text = format!("{links}{events}");
-        let scenario = Scenario::parse(&text, &mut files).expect("valid scenario");
+        let scenario = Scenario::parse_alone("test.toml", &text).expect("valid scenario");
         let topology = Topology::build(&scenario, Reach::Links, 1).expect("hosts and links");
         let start = clock::now();
         topology.emulator.begin(start, &scenario.events);

@@ -1,12 +1,9 @@
-use std::{io, path::Path};
-
 use pleach_core::units::Bytes;
 
 use super::*;
 use crate::{
     link::LinkStats,
     measure::{DirectionReport, Sample},
-    scenario::Files,
 };
 
 /// Two lines of which the second is dearer, and two UDP flows, of which one comes at 1 s and goes at 2 s.
@@ -42,12 +39,7 @@ stop = "2s"
 "#;
 
 fn scenario(text: &str) -> Scenario {
-    let mut files = Files {
-        scenario: Path::new("test.toml"),
-        traces: None,
-        read: &mut |_: &Path| Err(io::ErrorKind::NotFound.into()),
-    };
-    Scenario::parse(text, &mut files).expect("a valid scenario")
+    Scenario::parse_alone("test.toml", text).expect("a valid scenario")
 }
 
 /// A line whose samples carry `bytes` and lose `lost` packets, by number.

@@ -1,13 +1,12 @@
 //! Runs every policy over every pair, and writes what hosts measured as text.
 
 use core::{fmt::Write as _, time::Duration};
-use std::{io, path::Path};
 
 use pleach_core::sched::Policy;
 use pleach_sim::{
     results::{FlowKind, FlowResult},
     run::{EngineOnly, Options, run},
-    scenario::{Files, Scenario},
+    scenario::Scenario,
 };
 use rayon::prelude::*;
 
@@ -195,10 +194,5 @@ pub(crate) fn scenario(pair: &Pair, udp: Option<&str>, policy: &str, lengths: Le
         duration.as_millis(),
         pair.links
     );
-    let mut files = Files {
-        scenario: Path::new(pair.name),
-        traces: None,
-        read: &mut |_: &Path| Err(io::ErrorKind::NotFound.into()),
-    };
-    Scenario::parse(&text, &mut files).unwrap_or_else(|error| panic!("{error}"))
+    Scenario::parse_alone(pair.name, &text).unwrap_or_else(|error| panic!("{error}"))
 }
