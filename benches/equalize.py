@@ -140,8 +140,8 @@ def patterns(step, seed):
     return [(step, (0, 0))] + [(dice.uniform(step / 4, step), (level(), level())) for _ in range(8)]
 
 
-def background(peer, label, step, seed="", congestion="cubic"):
-    """One TCP stream beside UDP background of changing rates: goodput of each phase, how near to what is free, and when it is there."""
+def connect(peer, congestion):
+    """A TCP stream to `peer`: its receiver, the (time, bytes) that one has told so far, and the stream."""
     receiver = subprocess.Popen(["ip", "netns", "exec", peer, sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True)
     receiver.stdout.readline()
     points = []
@@ -150,6 +150,12 @@ def background(peer, label, step, seed="", congestion="cubic"):
     stream = socket.socket()
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     stream.connect(("10.20.0.1", 7000))
+    return receiver, points, stream
+
+
+def background(peer, label, step, seed="", congestion="cubic"):
+    """One TCP stream beside UDP background of changing rates: goodput of each phase, how near to what is free, and when it is there."""
+    receiver, points, stream = connect(peer, congestion)
     stop = threading.Event()
 
     def pour():
@@ -324,14 +330,7 @@ def no_checksums(name):
 
 def flow(peer, label, seconds, congestion="cubic"):
     """Goodput of one TCP stream in its first 5 seconds and after."""
-    receiver = subprocess.Popen(["ip", "netns", "exec", peer, sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True)
-    receiver.stdout.readline()
-    points = []
-    reader = threading.Thread(target=lambda: points.extend(tuple(map(float, line.split())) for line in receiver.stdout), daemon=True)
-    reader.start()
-    stream = socket.socket()
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-    stream.connect(("10.20.0.1", 7000))
+    receiver, points, stream = connect(peer, congestion)
     begin, end = time.monotonic(), time.monotonic() + float(seconds)
     stream.settimeout(1)
     while time.monotonic() < end:

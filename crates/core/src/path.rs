@@ -154,10 +154,7 @@ impl Path {
 
     /// Takes what was remembered of the network the path leads over, unless what is known of the path is like it.
     pub fn recall(&mut self, now: Instant, memory: &memory::PathMemory) {
-        let known = self
-            .rate
-            .max()
-            .filter(|_| self.rate_control.filled_at(now).is_some());
+        let known = self.rate.max().filter(|_| self.rate_control.is_known(now));
         let is_like = |known: Bitrate| known.max(memory.rate) <= known.min(memory.rate).scale(2, 1);
         let is_needed = memory.rate > Bitrate::ZERO && !known.is_some_and(is_like);
         if is_needed && self.rate_control.recall(memory) {

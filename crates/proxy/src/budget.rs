@@ -222,27 +222,15 @@ mod tests {
             let text = |date: Date| format!("{date}");
             (text(date(first)), text(date(next)))
         };
-        let wanted = |first: &str, next: &str| (first.to_owned(), next.to_owned());
-        assert_eq!(
-            begins(2026, Month::February, 27),
-            wanted("2026-01-31", "2026-02-28")
-        );
-        assert_eq!(
-            begins(2026, Month::February, 28),
-            wanted("2026-02-28", "2026-03-31")
-        );
-        assert_eq!(
-            begins(2028, Month::February, 29),
-            wanted("2028-02-29", "2028-03-31")
-        );
-        assert_eq!(
-            begins(2026, Month::January, 1),
-            wanted("2025-12-31", "2026-01-31")
-        );
-        assert_eq!(
-            begins(2026, Month::December, 31),
-            wanted("2026-12-31", "2027-01-31")
-        );
+        for (year, name, day, first, next) in [
+            (2026, Month::February, 27, "2026-01-31", "2026-02-28"),
+            (2026, Month::February, 28, "2026-02-28", "2026-03-31"),
+            (2028, Month::February, 29, "2028-02-29", "2028-03-31"),
+            (2026, Month::January, 1, "2025-12-31", "2026-01-31"),
+            (2026, Month::December, 31, "2026-12-31", "2027-01-31"),
+        ] {
+            assert_eq!(begins(year, name, day), (first.to_owned(), next.to_owned()));
+        }
     }
 
     /// The obvious twin: day by day from 1970 on.

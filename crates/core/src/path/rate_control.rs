@@ -307,30 +307,26 @@ impl RateControl {
 
     /// Puts what is remembered to the test.
     fn on_recalled(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
-        let most = rate.max();
-        let max = most.unwrap_or(Bitrate::ZERO);
-        let (low, high) = (self.low(max), self.beyond_noise(HIGH, max));
-        let Some(recalled) = self.recalled.as_mut().filter(|_| self.is_searching) else {
-            self.recalled = None;
+        let Some(mut recalled) = self.recalled.take().filter(|_| self.is_searching) else {
             return;
         };
+        let most = rate.max();
+        let max = most.unwrap_or(Bitrate::ZERO);
+        let low = self.low(max);
         let base = self.base.min().unwrap_or(self.last_delay);
         let late = u64::try_from(self.last_delay.saturating_sub(base)).unwrap_or(0);
         let evidence = Evidence {
             queue: self.queue,
             late: Duration::from_micros(late),
             low: low + low / 3,
-            high,
+            high: self.beyond_noise(HIGH, max),
             most,
             patience: signals.rtt.max(LEAST_SEARCH_ROUND) * 2,
         };
         match recalled.on_report(now, &evidence) {
-            Verdict::Full => {
-                self.on_known(now);
-                self.recalled = None;
-            }
-            Verdict::Open => {}
-            Verdict::Wrong => self.recalled = None,
+            Verdict::Full => self.on_known(now),
+            Verdict::Open => self.recalled = Some(recalled),
+            Verdict::Wrong => {}
         }
     }
 

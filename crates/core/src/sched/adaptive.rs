@@ -178,7 +178,8 @@ impl Scheduler for Adaptive {
                 } else {
                     Duration::ZERO
                 };
-                let arrival = arrival(line, now, path, packet.len) + penalty(path) + margin;
+                let arrival = arrival(line, now, path, path.queue_delay, packet.len);
+                let arrival = arrival + penalty(path) + margin;
                 if ready.is_none_or(|(earliest, _)| arrival < earliest) {
                     ready = Some((arrival, index));
                 }
@@ -305,9 +306,10 @@ fn likely_rate(path: &PathView) -> Bitrate {
     }
 }
 
-/// When `len` bytes would arrive that are sent now, beyond the quickest path's delay.
-fn arrival(line: &Line, now: Instant, path: &PathView, len: Bytes) -> Instant {
-    line.sent_until(now, len).max(now + path.queue_delay) + path.extra_delay
+/// When `len` bytes would arrive that are sent now, beyond the quickest path's delay. `wait`: for what stands before them in the
+/// path itself.
+fn arrival(line: &Line, now: Instant, path: &PathView, wait: Duration, len: Bytes) -> Instant {
+    line.sent_until(now, len).max(now + wait) + path.extra_delay
 }
 
 /// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as

@@ -12,12 +12,11 @@
 
 use core::time::Duration;
 
-use super::{Adaptive, MAX_WAIT, is_open, penalty};
+use super::{Adaptive, MAX_WAIT, arrival, is_open, penalty};
 use crate::{
     class::Duplicate,
-    sched::{PacketInfo, PathView, Pick, Urgency, line::Line, slot},
+    sched::{PacketInfo, PathView, Pick, Urgency, slot},
     time::Instant,
-    units::Bytes,
 };
 
 /// A path that is ready.
@@ -54,7 +53,7 @@ impl Adaptive {
             let line = &self.lines[slot(path)];
             let risk = penalty(path) + path.jitter * 2;
             if path.ready {
-                let probably = arrival(line, now, path, packet.len);
+                let probably = arrival(line, now, path, wait(path), packet.len);
                 let candidate = Candidate {
                     index,
                     probably,
@@ -122,7 +121,10 @@ impl Adaptive {
         let limit = now + urgency.left;
         let others = paths.iter().enumerate().take(16);
         let others = others.filter(|(other, path)| *other != index && path.ready);
-        let when = |path: &PathView| arrival(&self.lines[slot(path)], now, path, packet.len);
+        let when = |path: &PathView| {
+            let line = &self.lines[slot(path)];
+            arrival(line, now, path, wait(path), packet.len)
+        };
         let others = others.map(|(other, path)| (when(path), other));
         let (_, second) = others.filter(|(at, _)| *at <= limit).min()?;
         self.lines[slot(&paths[second])].on_sent(now, packet.len);
@@ -137,11 +139,10 @@ impl Candidate {
     }
 }
 
-/// When `len` bytes would arrive that are sent now, beyond the quickest path's least delay. By what came last, where others
-/// go by a queue that may have been taken for the path's own delay: being late is worse here than being sent elsewhere.
-fn arrival(line: &Line, now: Instant, path: &PathView, len: Bytes) -> Instant {
-    let late = path.queue_delay.max(path.lateness);
-    line.sent_until(now, len).max(now + late) + path.extra_delay
+/// How long what is sent now waits in the path itself. By what came last, where others go by a queue that may have been taken for
+/// the path's own delay: being late is worse here than being sent elsewhere.
+fn wait(path: &PathView) -> Duration {
+    path.queue_delay.max(path.lateness)
 }
 
 /// A path that loses more is worth copies.
