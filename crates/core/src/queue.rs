@@ -41,6 +41,10 @@ mod tests;
 pub struct QueueConfig {
     /// Waiting time that is fine to last.
     pub target: Duration,
+    /// Bytes that are fine to stand here, all flows together, as long as no packet has waited for more than `allowed`.
+    pub allowance: Bytes,
+    /// See [`allowance`](Self::allowance).
+    pub allowed: Duration,
     /// How long it may be exceeded before the queue marks or drops: about the longest usual round trip.
     pub interval: Duration,
     /// What has waited longer is dropped, if its flow's waiting time has been too long for `patience`.
@@ -58,6 +62,8 @@ impl Default for QueueConfig {
     fn default() -> Self {
         Self {
             target: Duration::from_millis(5),
+            allowance: Bytes::ZERO,
+            allowed: Duration::ZERO,
             interval: Duration::from_millis(100),
             limit: Duration::from_millis(100),
             patience: Duration::from_secs(1),
@@ -122,6 +128,12 @@ impl Queue {
     /// Changes the waiting time that is fine to last.
     pub fn set_target(&mut self, target: Duration) {
         self.config.target = target;
+    }
+
+    /// Changes what is fine to stand here: [`QueueConfig::allowance`], [`QueueConfig::allowed`].
+    pub fn set_allowance(&mut self, allowance: Bytes, allowed: Duration) {
+        self.config.allowance = allowance;
+        self.config.allowed = allowed;
     }
 
     /// Changes what becomes of flows whose senders do not listen: [`QueueConfig::limit`], [`QueueConfig::patience`].
@@ -271,6 +283,7 @@ impl Queue {
             Some(Head {
                 queued,
                 backlog_bytes: fifo.bytes(),
+                is_allowed: self.bytes <= self.config.allowance.get(),
             })
         };
         let drop = |packet| dropped(packet, QueueDrop::Aqm);

@@ -23,7 +23,7 @@ use crate::{
         link::Link,
         memory::PathMemory,
         receiver::Receiver,
-        sender::{Numbered, Sender},
+        sender::{Numbered, Origin, Sender},
     },
     queue::{Queue, QueueConfig},
     resequencer::AnyResequencer,
@@ -577,6 +577,27 @@ impl Tunnel {
         path.sender.take_unreported(id, &mut self.reinject);
         self.counts.reinjected += (self.reinject.len() - before) as u64;
         self.sort_reinjected();
+    }
+
+    /// A path that was silent works again. What was taken back from it and still waits may have arrived by now, so it is sent
+    /// again only if it is told missing.
+    fn keep_again(&mut self, now: Instant, id: PathId, shared: &mut Shared<'_>) {
+        let path = self
+            .paths
+            .get_mut(id.index())
+            .and_then(Option::as_deref_mut);
+        let Some(path) = path.filter(|_| self.scheduler.repairs()) else {
+            return;
+        };
+        let is_of_path = |origin: Origin| origin.path == id && !origin.is_lost;
+        for numbered in mem::take(&mut self.reinject) {
+            if !numbered.origin.is_some_and(is_of_path) {
+                self.reinject.push_back(numbered);
+            } else if let Some(numbered) = path.sender.give_back(numbered) {
+                shared.pool.recycle(numbered.packet);
+            }
+        }
+        path.tail.tell(now);
     }
 
     /// Several paths may lose or fall silent at once: what is oldest goes first.

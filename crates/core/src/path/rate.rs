@@ -8,7 +8,7 @@
 //!
 //! A sample from a time in which the sender had nothing to send is only a lower bound; it is marked, and enters the
 //! estimates only where it raises them. Kept: the largest of 2 s, which ages only with samples that count, and a mean
-//! (1/8).
+//! (1/8), with the largest that it has been in half a minute.
 //!
 //! Bounds: ten remembered reports, at least 5 ms and two packets apart, so that one is always old enough.
 
@@ -58,6 +58,8 @@ pub struct DeliveryRate {
     busy: Instant,
     busy_at: Instant,
     smoothed: Option<Bitrate>,
+    /// The largest of that of late.
+    peak: WindowedMin<Reverse<Bitrate>>,
 }
 
 impl Default for DeliveryRate {
@@ -85,6 +87,7 @@ impl DeliveryRate {
             busy: Instant::ZERO,
             busy_at: Instant::ZERO,
             smoothed: None,
+            peak: WindowedMin::new(PEAK_WINDOW),
         }
     }
 
@@ -129,7 +132,16 @@ impl DeliveryRate {
             let [old, new] = [smoothed.as_bps(), sample.rate.as_bps()];
             self.smoothed = Some(Bitrate::from_bps(old - old / 8 + new / 8));
         }
+        if let Some(smoothed) = self.smoothed {
+            self.peak.insert(now, Reverse(smoothed));
+        }
         Some(sample)
+    }
+
+    /// The largest [`smoothed`](Self::smoothed) of the last half minute.
+    #[must_use]
+    pub fn peak(&self) -> Option<Bitrate> {
+        self.peak.min().map(|Reverse(rate)| rate)
     }
 
     /// Begins with a guess, which the first samples that count replace when they are larger, or in time.
@@ -214,6 +226,8 @@ const STARTS: usize = START_SPACING as usize + 2;
 const MOST_BUSY: Duration = Duration::from_millis(100);
 
 const MAX_WINDOW: Duration = Duration::from_secs(2);
+/// For how long it matters what a path carried before it became slow: long enough for a bridge, a curve, a cell's edge.
+const PEAK_WINDOW: Duration = Duration::from_secs(30);
 
 /// Without reports for so long, measuring starts afresh: the stamps may have wrapped.
 const MAX_SILENCE: Duration = Duration::from_secs(10);

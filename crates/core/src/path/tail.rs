@@ -34,6 +34,11 @@ impl Tail {
         }
     }
 
+    /// Has it told soon, whatever was sent.
+    pub fn tell(&mut self, now: Instant) {
+        self.due = Some(now + SHORTEST);
+    }
+
     /// When it is to be told.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
@@ -84,6 +89,15 @@ mod tests {
     #[test]
     fn small_packets_have_each_their_own() {
         assert_eq!(tails(50, 200, 20_000), 50);
+    }
+
+    #[test]
+    fn it_is_told_for_what_was_sent_before() {
+        let mut tail = Tail::default();
+        tail.on_sent(Instant::ZERO, 1_400, false);
+        tail.tell(Instant::from_millis(9));
+        assert!(!tail.take(Instant::from_millis(9)));
+        assert!(tail.take(Instant::from_millis(10)));
     }
 
     #[test]

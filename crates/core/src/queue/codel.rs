@@ -40,6 +40,8 @@ pub(super) struct Codel {
 pub(super) struct Head {
     pub(super) queued: Queued,
     pub(super) backlog_bytes: u32,
+    /// Whether all that waits is within [`QueueConfig::allowance`].
+    pub(super) is_allowed: bool,
 }
 
 impl Codel {
@@ -111,7 +113,9 @@ impl Codel {
             drop(head.queued.packet);
         };
         let mut ok_to_drop = false;
-        let is_short = sojourn < config.target || head.backlog_bytes <= MAX_PACKET_BYTES;
+        let is_allowed = head.is_allowed && sojourn < config.allowed;
+        let is_short =
+            sojourn < config.target || is_allowed || head.backlog_bytes <= MAX_PACKET_BYTES;
         self.note(now, !is_short);
         if is_short {
             self.first_above_time = Instant::ZERO;

@@ -328,6 +328,32 @@ fn a_sender_that_does_not_listen_finds_a_short_queue_all_the_same() {
 }
 
 #[test]
+fn what_is_allowed_to_stand_stands_for_as_long_as_it_may() {
+    // 50 packets come at once, and one goes for one that comes each 4 ms: each waits for 200 ms.
+    let dropped = |allowance: u64, allowed_ms: u64| {
+        let mut queue = queue();
+        queue.set_allowance(Bytes::new(allowance), Duration::from_millis(allowed_ms));
+        for _ in 0..50 {
+            queue.enqueue(at_us(0), packet(1, 1_000, false), hash_of(1), none_dropped);
+        }
+        let mut dropped = 0;
+        for tick in 1..500 {
+            let now = at_us(tick * 4_000);
+            queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
+            queue.dequeue(now, |_, reason| {
+                assert_eq!(reason, QueueDrop::Aqm);
+                dropped += 1;
+            });
+        }
+        dropped
+    };
+    assert_eq!(dropped(51_000, 300), 0);
+    assert!(dropped(51_000, 100) > 10, "for too long");
+    assert!(dropped(20_000, 300) > 10, "too much");
+    assert!(dropped(0, 0) > 10, "nothing is allowed");
+}
+
+#[test]
 fn a_pause_in_which_nothing_could_leave_is_no_sign_of_a_deaf_sender() {
     let mut queue = queue();
     overload(&mut queue, 0..900);
@@ -445,6 +471,8 @@ fn every_packet_comes_out_exactly_once_and_in_order_within_its_flow() {
             patience: Duration::from_micros(rng.below(100_000)),
             max_bytes,
             max_packets,
+            allowance: Bytes::new(rng.below(40_000)),
+            allowed: Duration::from_micros(rng.below(20_000)),
         });
         let flows = 1 + rng.below(200);
         // What should be waiting, by flow, as numbers and lengths in order.

@@ -207,13 +207,14 @@ impl Tunnel {
 }
 
 impl Tunnel {
-    /// Lets the policy's round trips be sampled while there is traffic, and where something has to be in time, which wants to
-    /// know when a path that was too late is not any more; before probes are sent, which may be due by this.
+    /// Lets round trips be sampled while there is traffic, for a path that is busy needs no other probes: one that was too late
+    /// is seen to be quick again, and one measured in a jam is not taken for far away. Before probes are sent, which may be
+    /// due by this.
     pub(super) fn sample_paths(&mut self, now: Instant) {
         let sampling = self.scheduler.rtt_sampling();
         let wanted = sampling.map(|(interval, _)| interval);
-        let is_timed = self.scheduler.repairs() && self.lanes.is_timed();
-        let Some(interval) = wanted.or(is_timed.then_some(SAMPLED_EVERY)) else {
+        let usual = self.scheduler.repairs().then_some(SAMPLED_EVERY);
+        let Some(interval) = wanted.or(usual) else {
             return;
         };
         if !self.has_packets() {

@@ -13,7 +13,7 @@ use crate::{
         Path,
         delay::RelativeDelay,
         health::State,
-        rate::Delivered,
+        rate::{Delivered, DeliveryRate},
         rate_control::Signals,
         sender::{MAX_OUTSTANDING, Origin},
         train::CAR_BYTES,
@@ -223,7 +223,7 @@ impl Tunnel {
                         path.probes.owe(token, size);
                     }
                 }
-                Frame::Pong { token, .. } => self.on_pong(now, id, token),
+                Frame::Pong { token, .. } => self.on_pong(now, id, token, shared),
                 Frame::Report { path, report } => self.on_report(now, path, &report, shared),
                 Frame::Link {
                     path,
@@ -320,7 +320,7 @@ impl Tunnel {
         }
     }
 
-    fn on_pong(&mut self, now: Instant, id: PathId, token: u32) {
+    fn on_pong(&mut self, now: Instant, id: PathId, token: u32, shared: &mut Shared<'_>) {
         let (role, pacing) = (self.role, self.scheduler.pacing());
         let sampling = self.scheduler.rtt_sampling();
         let Some(path) = self.path_mut(id) else {
@@ -340,8 +340,12 @@ impl Tunnel {
         if matches!(path.health.state(), State::Down | State::Probing) {
             path.train_sender.on_up(now);
         }
+        let is_back = path.health.state() != State::Up;
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
+        if is_back {
+            self.keep_again(now, id, shared);
+        }
         self.view_paths(now);
         self.scheduler.on_paths(&self.views);
     }
@@ -382,7 +386,7 @@ impl Tunnel {
                 }
             }
         }
-        let rtt = path.rtt.smoothed().unwrap_or_default();
+        let rtt = loaded_rtt(path).unwrap_or_default();
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
         let is_limited = path
             .limited_at
@@ -418,9 +422,27 @@ impl Tunnel {
             path.rate_control.on_sample(now, sample);
         }
         path.pace(now, role, pacing);
+        let is_back = path.health.state() != State::Up;
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
+        if is_back {
+            self.keep_again(now, id, shared);
+        }
         self.adapt_queue();
+    }
+
+    /// What a path that varies may have waiting while it is slow. What a flow has under way is what fills the path once it is
+    /// fast again, and is regained in seconds only. So a flow that backs off by 30 % is to keep what fills the paths at
+    /// the best of the last half minute, in a round trip of `span`.
+    fn allowance(&self, span: Duration) -> Bytes {
+        let rates = |rate: fn(&DeliveryRate) -> Option<Bitrate>| {
+            let usable = self.paths().filter(|path| path.health.is_usable());
+            let rates = usable.filter_map(|path| rate(&path.rate));
+            rates.fold(0_u64, |sum, rate| sum.saturating_add(rate.as_bps()))
+        };
+        let before = Bitrate::from_bps(rates(DeliveryRate::peak)).scale(10, 7);
+        let now = Bitrate::from_bps(rates(DeliveryRate::smoothed));
+        before.saturating_sub(now).bytes_in(span)
     }
 
     /// What the other end misses on a path goes again, before anything new, if it is still kept and worth its cost.
@@ -504,6 +526,8 @@ impl Tunnel {
             target = (target * 4).min(LARGEST_TARGET);
         }
         self.queue.set_target(target);
+        let allowance = self.allowance(longest + packets);
+        self.queue.set_allowance(allowance, LONGEST_ALLOWED);
         // BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by. Who listens has drained
         // the queue after four of them and a little.
         let limit = target + (longest * 3 / 2).max(LEAST_LIMIT);
@@ -523,6 +547,8 @@ fn loaded_rtt(path: &Path) -> Option<Duration> {
 /// CoDel's own (RFC 8289 section 4.4).
 const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(150);
+/// However fast a path was, its slower days end sometime.
+const LONGEST_ALLOWED: Duration = Duration::from_millis(600);
 /// Two full packets.
 const TARGET_BYTES: Bytes = Bytes::new(3_000);
 /// What a modem's queue adds when it is well set.

@@ -79,11 +79,6 @@ impl Lanes {
         self.expired_at.is_some_and(|at| now.since(at) < SHORT_FOR)
     }
 
-    /// Whether what waits has to be in time.
-    pub(super) fn is_timed(&self) -> bool {
-        !self.urgent.is_empty()
-    }
-
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.pinned.is_empty() && self.waiting.iter().all(Option::is_none)
