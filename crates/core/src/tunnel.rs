@@ -32,6 +32,7 @@ use crate::{
     session::rotation::SessionSet,
     time::Instant,
     transmit::Route,
+    units::Bytes,
     wire::control::LinkRole,
 };
 
@@ -438,9 +439,11 @@ impl Tunnel {
                 .set_reserve(path.link.role == LinkRole::Standby && has_active);
             let was_up = path.health.state() == State::Up;
             path.health.on_timeout(now);
+            let id = path.id;
             if was_up && path.health.state() != State::Up {
-                let id = path.id;
                 self.take_back(id);
+            } else if self.overdue_at(id).is_some_and(|at| at <= now) {
+                self.take_overdue(now, id);
             }
         }
         self.sessions_deadline = self.sessions.expire(now);
@@ -457,6 +460,7 @@ impl Tunnel {
             .filter_map(|path| {
                 let announce = path.announced.due.filter(|_| self.role == Role::Client);
                 [
+                    self.overdue_at(path.id),
                     path.health.next_deadline(),
                     path.receiver.report_due(),
                     path.tail.due(),
@@ -579,6 +583,46 @@ impl Tunnel {
         self.sort_reinjected();
     }
 
+    /// When what is under way on a path will be so late that it is worth being sent on another as well, if there is one.
+    fn overdue_at(&self, id: PathId) -> Option<Instant> {
+        let path = self.path(id)?;
+        let serves = |other: &Path| {
+            other.id != id
+                && other.health.is_usable()
+                && other.route.is_some()
+                && self.is_allowed(other)
+        };
+        if !self.scheduler.repairs() || !path.health.is_usable() || !self.paths().any(serves) {
+            return None;
+        }
+        let usual = path.rtt.min()? + path.feedback_interval() * 3;
+        // Of packets that are few, some make a long queue.
+        let rate = path.rate.max().unwrap_or_default();
+        let queue = OVERDUE.max((OVERDUE_BYTES / rate).min(OVERDUE * 4));
+        Some(path.sender.oldest_at()? + usual + path.rate_control.jitter() * 4 + queue)
+    }
+
+    /// A path has become slow: what is under way on it is sent on others too, as far as repairs may cost, and how fast it is
+    /// now is searched anew. Otherwise it would be given what it carried before, for seconds, and hold up its flows.
+    fn take_overdue(&mut self, now: Instant, id: PathId) {
+        let path = self
+            .paths
+            .get_mut(id.index())
+            .and_then(Option::as_deref_mut);
+        let Some(path) = path else {
+            return;
+        };
+        let before = self.reinject.len();
+        path.rate.on_collapse();
+        path.rate_control.search_again();
+        path.pace(now, self.role, self.scheduler.pacing());
+        let repairs = &mut self.repairs;
+        path.sender
+            .take_overdue(id, &mut self.reinject, |len| repairs.try_spend(len));
+        self.counts.reinjected += (self.reinject.len() - before) as u64;
+        self.sort_reinjected();
+    }
+
     /// A path that was silent works again. What was taken back from it and still waits may have arrived by now, so it is sent
     /// again only if it is told missing.
     fn keep_again(&mut self, now: Instant, id: PathId, shared: &mut Shared<'_>) {
@@ -665,5 +709,9 @@ impl Tunnel {
     }
 }
 
+/// What is so much later than it may be, and than four times the jitter, has met a jam: some of the longest queues that are wanted.
+const OVERDUE: Duration = Duration::from_millis(50);
+/// Ten full packets.
+const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
 /// How long the policy's [`crate::sched::Pick::Wait`] is believed before it is asked again.
 const WAIT: Duration = Duration::from_millis(1);

@@ -151,6 +151,16 @@ impl DeliveryRate {
         }
     }
 
+    /// Forgets what the path carried but for the newest sample: it has become slow.
+    pub fn on_collapse(&mut self) {
+        let latest = self.latest.map(|sample| sample.rate);
+        self.max = WindowedMin::new(MAX_WINDOW);
+        self.smoothed = latest;
+        if let Some(latest) = latest {
+            self.max.insert(self.busy, Reverse(latest));
+        }
+    }
+
     /// The newest sample; `None` before the first, here and below.
     #[must_use]
     pub const fn latest(&self) -> Option<RateSample> {

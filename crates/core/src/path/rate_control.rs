@@ -360,6 +360,14 @@ impl RateControl {
         self.filled_at = Some(now);
     }
 
+    /// The path has become slow, and how fast it will be is to be found out again.
+    pub fn search_again(&mut self) {
+        self.is_searching = self.is_search_wanted;
+        self.filled_at = None;
+        self.drain = None;
+        self.ceiling = None;
+    }
+
     /// Whether a path of unknown rate is to be searched.
     pub fn set_search(&mut self, is_wanted: bool) {
         self.is_search_wanted = is_wanted;

@@ -62,6 +62,8 @@ pub struct Sender {
     written_off: u64,
     /// One more than the highest of them.
     written_off_before: u64,
+    /// One more than the highest of what was taken back because the path had become slow.
+    overdue_before: u64,
     in_flight: Bytes,
     /// Data datagrams since the first that is not settled, oldest first; the last is `next_data - 1`.
     outstanding: VecDeque<Outstanding>,
@@ -248,6 +250,41 @@ impl Sender {
         self.written_off_before = self.next_data;
     }
 
+    /// When the oldest datagram was sent that is under way: neither reported, nor taken back with those before it.
+    #[must_use]
+    pub fn oldest_at(&self) -> Option<Instant> {
+        let first = self.place(self.first_under_way());
+        Some(self.outstanding.get(first)?.sent_at)
+    }
+
+    /// Hands packets under way to `taken`, oldest first, that have not been sent before and that `may_take` by their length:
+    /// the path delivers, but slowly. They count as under way, for they are.
+    pub fn take_overdue(
+        &mut self,
+        path: PathId,
+        taken: &mut VecDeque<Numbered>,
+        mut may_take: impl FnMut(usize) -> bool,
+    ) {
+        let first = self.first_kept();
+        let from = self.place(self.first_under_way());
+        for (counter, outstanding) in (first..).zip(&mut self.outstanding).skip(from) {
+            let is_first = |numbered: &Numbered| {
+                numbered.origin.is_none()
+                    && !numbered.is_expendable
+                    && may_take(numbered.packet.len())
+            };
+            if outstanding.numbered.as_ref().is_some_and(is_first) {
+                taken.extend(outstanding.take(path, counter, false));
+            }
+        }
+        self.overdue_before = self.next_data;
+    }
+
+    fn first_under_way(&self) -> u64 {
+        let taken = self.written_off_before.max(self.overdue_before);
+        self.reported.max(taken)
+    }
+
     /// Returns all buffers and forgets what is in flight, as after a change of address or a restart of the other end.
     pub fn forget(&mut self, pool: &mut Pool) {
         while !self.outstanding.is_empty() {
@@ -398,6 +435,37 @@ mod tests {
         );
         assert!(sender.on_reported(Seq(9), Some(Seq(10)), &mut pool));
         assert_eq!(sender.first_kept(), 10);
+    }
+
+    #[test]
+    fn what_is_overdue_is_taken_once_and_stays_under_way() {
+        let mut pool = Pool::new(100, 1);
+        let mut sender = Sender::default();
+        for global in 0..6 {
+            send(&mut sender, &mut pool, global);
+        }
+        sender.on_reported(Seq(1), None, &mut pool);
+        assert_eq!(sender.oldest_at(), Some(Instant::ZERO));
+        let mut taken = VecDeque::new();
+        let mut left = 3;
+        sender.take_overdue(PathId(0), &mut taken, |len| {
+            left -= len;
+            left > 0
+        });
+        let numbers: Vec<_> = taken.iter().map(|numbered| numbered.global_seq.0).collect();
+        assert_eq!(numbers, [2, 3], "as far as it can be paid");
+        assert_eq!(
+            (sender.in_flight(), sender.lost_pkts()),
+            (Bytes::new(400), 0)
+        );
+        assert_eq!(sender.oldest_at(), None);
+        for numbered in taken {
+            assert!(sender.give_back(numbered).is_none());
+        }
+        send(&mut sender, &mut pool, 6);
+        let mut taken = VecDeque::new();
+        sender.take_overdue(PathId(0), &mut taken, |_| true);
+        assert_eq!(taken.len(), 1, "what was sent since");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: waiting for the slower at the
 //!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
 //!   slower paths together carry much more (`WORTH_PERCENT`), it takes those instead.
+//! - **Jams.** What stands in a path's queue for longer than that keeps a path out as well, unless all have such a queue.
 //! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
 //!   would hold flows up in its queue. So the paths beside the quickest are searched with copies of a large flow's
@@ -160,7 +161,12 @@ impl Scheduler for Adaptive {
             let is_quickest = quickest == Some(path.id);
             let is_alone = is_quickest && path.is_searching;
             let is_worth = is_alone || !is_large || Self::is_worth(path, total);
-            path.usable && is_member(path, from) && is_open(path, quickest) && is_worth
+            let is_jammed = path.queue_delay > GATE;
+            path.usable
+                && is_member(path, from)
+                && is_open(path, quickest)
+                && is_worth
+                && !is_jammed
         };
         let is_any = paths.iter().any(is_chosen);
         let mut ready: Option<(Instant, usize)> = None;
@@ -412,6 +418,16 @@ mod tests {
         let paths = paths_of(&[(200, 0), (5, 50)]);
         let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
         assert!(share(&picks, 1) < 5);
+    }
+
+    #[test]
+    fn a_path_in_a_jam_carries_nothing_unless_all_are() {
+        let mut paths = paths_of(&[(60, 0), (60, 0)]);
+        paths[1].queue_delay = Duration::from_millis(150);
+        assert_eq!(share(&picks(&mut Adaptive::new(), &paths, 0, 500), 1), 0);
+        paths[0].queue_delay = Duration::from_millis(150);
+        let both = share(&picks(&mut Adaptive::new(), &paths, 0, 500), 1);
+        assert!((40..60).contains(&both), "{both}");
     }
 
     #[test]
