@@ -328,8 +328,9 @@ def no_checksums(name):
         fcntl.ioctl(sock, SIOCETHTOOL, request)
 
 
-def flow(peer, label, seconds, congestion="cubic"):
-    """Goodput of one TCP stream in its first 5 seconds and after."""
+def flow(peer, seconds, congestion="cubic"):
+    """One TCP stream: its goodput in each tenth of a second as a share of what TCP can carry over both links, and segments sent again."""
+    TCPI_TOTAL_RETRANS = 100
     receiver, points, stream = connect(peer, congestion)
     begin, end = time.monotonic(), time.monotonic() + float(seconds)
     stream.settimeout(1)
@@ -338,14 +339,84 @@ def flow(peer, label, seconds, congestion="cubic"):
             stream.send(bytes(1 << 16))
         except TimeoutError:
             pass
+    info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     receiver.terminate()
     stream.close()
     ideal = 20 * 1448 / 1514
     total = lambda at: max([bytes for when, bytes in points if when <= at], default=0)
-    rate = lambda a, b: (total(begin + b) - total(begin + a)) * 8 / 1e6 / (b - a)
-    early, late = rate(2, 5), rate(5, float(seconds))
-    print(f"  {label:8} {congestion}: 2 to 5 s {early:5.2f} Mbit/s ({early / ideal:.2f} of the ideal), then {late:5.2f} ({late / ideal:.2f})")
+    tenths = [begin + step / 10 for step in range(int(float(seconds) * 10) + 1)]
+    shares = [(total(b) - total(a)) * 8 / 1e6 / (b - a) / ideal for a, b in zip(tenths, tenths[1:])]
+    again = int.from_bytes(info[TCPI_TOTAL_RETRANS : TCPI_TOTAL_RETRANS + 4], sys.byteorder)
+    print(again, *(f"{share:.4f}" for share in shares))
+
+
+def flows(label, congestion):
+    """Medians over the runs of `flow` on the standard input."""
+    runs = [[float(word) for word in line.split()] for line in sys.stdin]
+    again = [int(run[0]) for run in runs]
+    runs = [run[1:] for run in runs]
+    # From then on a second has nine tenths of the ideal.
+    first = lambda run: next((at / 10 for at in range(len(run) - 9) if statistics.mean(run[at : at + 10]) >= 0.9), None)
+    there = [first(run) for run in runs]
+    median = lambda values: statistics.median(values)
+    known = sorted(float("inf") if at is None else at for at in there)
+    middle = known[len(known) // 2]
+    shown = "never" if middle == float("inf") else f"from {middle:.1f} s on"
+    seconds = [median([statistics.mean(run[at : at + 10]) for run in runs]) for at in range(0, len(runs[0]) - 9, 10)]
+    late = median([statistics.mean(run[50:]) for run in runs])
+    print(f"  {label:7} {congestion}: nine tenths of the ideal {shown} (runs: {' '.join('never' if at is None else f'{at:.1f}' for at in there)}), from 5 s on {late:.3f}; sent again {median(again):.0f} segments")
+    print(f"          each second: {' '.join(f'{share:.2f}' for share in seconds)}")
+
+
+def pour(daemon, seconds, label):
+    """Super-packets of UDP without a pause: what leaves by the links, and what the daemon takes meanwhile."""
+    UDP_SEGMENT = 103
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1400)
+    data = bytes(1400 * 45)
+
+    def used():
+        with open(f"/proc/{daemon}/stat", encoding="ascii") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+    before, used_before, begin = device_counters(), used(), time.monotonic()
+    offered = 0
+    while time.monotonic() < begin + float(seconds):
+        try:
+            offered += sock.sendto(data, TARGET)
+        except OSError:
+            pass  # nobody listens there, and ICMP says so
+    time.sleep(0.1)
+    span = time.monotonic() - begin
+    after = device_counters()
+    rate = sum(after[name][1] - before[name][1] for name in LINKS) * 8 / 1e9 / span
+    print(f"  {label:6} {rate:6.2f} Gbit/s left of {offered * 8 / 1e9 / span:6.2f} offered, the daemon {(used() - used_before) / span:.2f} of a processor")
+
+
+def answers(*devices_ms):
+    """Answers pings in place of the kernel, what came in by each device that many milliseconds later."""
+    replies = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    replies.bind((TARGET[0], 0))
+
+    def serve(device, later):
+        requests = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        requests.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+        while True:
+            packet, source = requests.recvfrom(2048)
+            message = packet[20:]
+            if message[0] != 8:
+                continue
+            time.sleep(later)
+            # Type 8 becomes 0, and the checksum grows by as much.
+            total = int.from_bytes(message[2:4], "big") + 0x0800
+            total = (total & 0xFFFF) + (total >> 16)
+            replies.sendto(b"\0\0" + total.to_bytes(2, "big") + message[4:], source)
+
+    threads = [threading.Thread(target=serve, args=(device, float(later) / 1e3)) for device, later in zip(devices_ms[::2], devices_ms[1::2])]
+    for thread in threads:
+        thread.start()
 
 
 if __name__ == "__main__":
-    {"change": change, "cost": cost, "background": background, "outage": outage, "wire": wire, "no_checksums": no_checksums, "flow": flow}[sys.argv[1]](*sys.argv[2:])
+    {"answers": answers, "change": change, "cost": cost, "background": background, "outage": outage, "pour": pour, "wire": wire, "no_checksums": no_checksums, "flow": flow, "flows": flows}[sys.argv[1]](*sys.argv[2:])

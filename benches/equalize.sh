@@ -8,7 +8,13 @@
 #   outage   time until a link that has lost its carrier, is switched off or vanishes is left out, and until it is taken in again
 #   auto     goodput with automatic weights and with equal ones while background changes every 20 s (R-NAT-10); 2 × 10 Mbit/s.
 #            SEED=n: eight random backgrounds of random length instead; CC=reno: that congestion control
-#   delays   goodput of one TCP flow over 10 and 90 ms, 10 Mbit/s each, by what keeps its link
+#   delays   goodput of one TCP flow over 10 and 90 ms, 10 Mbit/s each, from its first second on, by SPREADS: packet (what TEQL does with
+#            links of one rate), turns (the same dealt by nftables), 80ms (flowlets), flow, named (packets of the quick link held, a
+#            host named that is asked), delay (the same, whom to ask known from a flow before), first (the same without one before)
+#            FLOW_RUNS=n fresh daemons and flows each; medians. CC=reno: that congestion control. DELAY=ms: the slow link's;
+#            RACK=0, REORDERING=n: net.ipv4.tcp_recovery, tcp_max_reordering of the sender, for kernels as of the paper's time
+#   holding  UDP with segmentation offload over the bare veth links, as fast as it goes, without and with packets of one waiting for
+#            5 ms: Gbit/s, and what the daemon takes of a processor
 #   BACKEND=clsact|nft: that back end
 set -euo pipefail
 bin=${PLEACH_BIN:-$(dirname "$0")/../target/release/pleach}
@@ -120,7 +126,7 @@ live() { # FIELD RATE
     done
 }
 
-for part in ${PARTS:-bytes packets change cost speed outage auto delays}; do
+for part in ${PARTS:-bytes packets change cost speed outage auto holding delays}; do
     echo "$part"
     case $part in
     bytes)
@@ -178,14 +184,43 @@ for part in ${PARTS:-bytes packets change cost speed outage auto delays}; do
             in_peer sysctl -qw "net.ipv4.conf.r$n.rp_filter=0"
             in_host tc qdisc add dev "l$n" root tbf rate 10mbit burst 16kb latency 60ms
         done
-        ip netns exec "$wire" python3 "$(dirname "$0")/equalize.py" wire 10 90 >"$work/wire" &
+        ip netns exec "$wire" python3 "$(dirname "$0")/equalize.py" wire 10 "${DELAY:-90}" >"$work/wire" &
         pids+=("$!")
+        # Kept for the next flow, the last one's disorder would be known from the beginning.
+        in_host sysctl -qw net.ipv4.tcp_no_metrics_save=1
+        [ -z "${RACK:-}" ] || in_host sysctl -qw net.ipv4.tcp_recovery="$RACK"
+        [ -z "${REORDERING:-}" ] || in_host sysctl -qw net.ipv4.tcp_max_reordering="$REORDERING"
         for _ in $(seq 100); do grep -q ready "$work/wire" && break; sleep 0.05; done
-        for spread in packet 80ms flow; do
-            start "weights = \"fixed\"\ninterleave = true\nspread = \"$spread\""
-            in_host python3 "$(dirname "$0")/equalize.py" flow "$peer" "$spread" 20 "${CC:-cubic}"
+        for spread in ${SPREADS:-packet turns 80ms flow named delay first}; do
+            rm -f "$work/flows"
+            for _ in $(seq "${FLOW_RUNS:-3}"); do
+                case $spread in
+                turns) BACKEND=nft start 'weights = "fixed"\ninterleave = true' ;;
+                named) start 'weights = "fixed"\ninterleave = true\nspread = "delay"\nprobe = "10.20.0.1"' && sleep 1 ;;
+                delay | first) start 'weights = "fixed"\ninterleave = true\nspread = "delay"' ;;
+                *) start "weights = \"fixed\"\ninterleave = true\nspread = \"$spread\"" ;;
+                esac
+                [ "$spread" != delay ] || in_host python3 "$(dirname "$0")/equalize.py" flow "$peer" 1 cubic >/dev/null
+                in_host python3 "$(dirname "$0")/equalize.py" flow "$peer" "${FLOW_SECONDS:-15}" "${CC:-cubic}" >>"$work/flows"
+                stop
+            done
+            python3 "$(dirname "$0")/equalize.py" flows "$spread" "${CC:-cubic}" <"$work/flows"
+        done
+        ;;
+    holding)
+        in_peer sysctl -qw net.ipv4.icmp_echo_ignore_all=1
+        # Not by a function, whose process would be another.
+        ip netns exec "$peer" python3 "$(dirname "$0")/equalize.py" answers r0 0 r1 5 &
+        pids+=("$!")
+        for spread in packet delay; do
+            start "weights = \"fixed\"\nspread = \"$spread\"$([ "$spread" = packet ] || echo '\nprobe = "10.20.0.1"')"
+            set_weights 1000 1
+            sleep 1
+            in_host python3 "$(dirname "$0")/equalize.py" pour "$daemon" "$seconds" "$spread"
+            [ "$spread" = packet ] || "$bin" status --control "$work/e.sock" | grep -E '^l[01].*%|delays are'
             stop
         done
+        in_peer sysctl -qw net.ipv4.icmp_echo_ignore_all=0
         ;;
     auto)
         for n in 0 1; do in_host tc qdisc add dev "l$n" root tbf rate 10mbit burst 16kb latency 50ms; done

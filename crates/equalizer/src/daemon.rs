@@ -17,10 +17,15 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 use pleach_linux::{
-    equalize::{self, Backend, Equalizer, Hop, Mode, Sent},
-    ethtool, procnet, tcp_diag,
+    equalize::{self, Backend, Equalizer, HoldingDevice, Hop, Mode, Sent},
+    ethtool, ping, procnet, tcp_diag,
     watch::LinkSnapshot,
 };
+
+mod keeper;
+
+pub use keeper::Holding;
+use keeper::{Keeper, Plan};
 
 use crate::{
     MAX_LINKS,
@@ -40,6 +45,8 @@ pub struct Settings {
     pub backend: Option<Backend>,
     /// How.
     pub mode: Mode,
+    /// If packets wait: who is asked how long each link's way is; `None`: whom this host has connections with.
+    pub probe: Option<IpAddr>,
     /// Where weights come from.
     pub source: Source,
     /// How automatic ones follow.
@@ -84,6 +91,8 @@ pub struct LinkReport {
     pub sent_since_change: Sent,
     /// Bytes its device received since the start.
     pub rx_bytes: u64,
+    /// How its packets wait; `None` if none ever do.
+    pub holding: Option<Holding>,
 }
 
 /// State of the equalizer, for people.
@@ -99,6 +108,19 @@ pub struct Report {
     pub source: Source,
     /// Why weights changed last; `None` before the first time.
     pub last_change: Option<(String, Instant)>,
+    /// Of packets that wait; `None` if none ever do.
+    pub hold: Option<HoldReport>,
+}
+
+/// What there is to say of packets that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldReport {
+    /// Who is asked how long each link's way is.
+    pub probe: Option<IpAddr>,
+    /// Packets that left early for want of room.
+    pub not_held: u64,
+    /// Packets that were lost: they came faster than they were taken, or the kernel did not take them back.
+    pub lost: u64,
 }
 
 /// The running equalizer; dropping it undoes what it changed.
@@ -106,6 +128,14 @@ pub struct Report {
 pub struct Daemon {
     settings: Settings,
     control: WeightControl,
+    // Before the kernel's part: what waits leaves while that is still there.
+    keeper: Option<Keeper>,
+    /// Who is asked how long each link's way is, and from where.
+    probe: Option<(IpAddr, IpAddr)>,
+    /// Whether nobody seems to need that right now.
+    is_idle: bool,
+    /// Whether packets of each link wait.
+    waits: [bool; MAX_LINKS],
     kernel: Equalizer,
     backend_why: String,
     passive: Passive,
@@ -131,6 +161,8 @@ pub struct Daemon {
     ask_interval: Duration,
     look_at: Instant,
     check_at: Instant,
+    /// Before then, what goes wrong again and again is not said again.
+    complain_at: Instant,
 }
 
 impl Daemon {
@@ -144,13 +176,19 @@ impl Daemon {
             .iter()
             .map(|link| link.device.clone())
             .collect();
-        let (kernel, backend_why) = Equalizer::begin(
+        let (mut kernel, backend_why) = Equalizer::begin(
             &settings.state_dir,
             settings.backend,
             settings.mode,
             &settings.destinations,
             &devices,
         )?;
+        let keeper = if settings.mode.hold {
+            let (device, alive) = kernel.hold()?;
+            Some(Keeper::start(device, alive)?)
+        } else {
+            None
+        };
         if kernel.backend() == Backend::Nft {
             // Each change is a program that runs for some milliseconds.
             settings.auto.interval = settings.auto.interval.max(LEAST_NFT_INTERVAL);
@@ -174,6 +212,10 @@ impl Daemon {
                 now,
             ),
             settings,
+            keeper,
+            probe: None,
+            is_idle: false,
+            waits: [false; MAX_LINKS],
             kernel,
             backend_why,
             passive: Passive::default(),
@@ -195,6 +237,7 @@ impl Daemon {
             ask_interval: FIRST_ASK_INTERVAL,
             look_at: now + LOOK_INTERVAL,
             check_at: now + CHECK_INTERVAL,
+            complain_at: now,
         })
     }
 
@@ -237,7 +280,7 @@ impl Daemon {
                 is_new
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot tell which devices have a carrier");
+                self.complain(now, &error, "cannot tell which devices have a carrier");
                 false
             }
         }
@@ -255,7 +298,8 @@ impl Daemon {
             .kernel
             .answering(&there, &self.hops)
             .unwrap_or_else(|error| {
-                tracing::warn!(%error, "cannot tell which next hops answer; keeping those in use");
+                let text = "cannot tell which next hops answer; keeping those in use";
+                self.complain(now, &error, text);
                 (still_there(&self.hops, &there), false)
             });
         if all_known {
@@ -334,11 +378,17 @@ impl Daemon {
         }
         if now >= self.look_at {
             self.look_at = now + LOOK_INTERVAL;
-            if self.settings.guideline {
-                self.look_at_connections(now);
+            let seen = if self.settings.guideline || self.keeper.is_some() {
+                self.look_at_connections(now)
+            } else {
+                0
+            };
+            if self.keeper.is_some() && self.probe.is_none() && seen <= FEW_CONNECTIONS {
+                self.look_at = now + SOON_INTERVAL;
             }
         }
         let mut again = self.retry_at.is_some_and(|retry_at| now >= retry_at);
+        again |= self.look_at_keeper();
         if now >= self.check_at {
             self.check_at = now + CHECK_INTERVAL;
             match self.kernel.check_routes() {
@@ -347,6 +397,30 @@ impl Daemon {
             }
         }
         self.apply(now, again);
+    }
+
+    /// Tells who holds packets how things are, and looks whose packets wait; `true` if that has changed.
+    fn look_at_keeper(&mut self) -> bool {
+        let Some(keeper) = &mut self.keeper else {
+            return false;
+        };
+        let device = |(hop, weight): (&Option<Hop>, &u32)| {
+            let hop = hop.as_ref().filter(|_| *weight > 0)?;
+            Some(hop.device.clone())
+        };
+        keeper.set(Plan {
+            devices: self.hops.iter().zip(&self.weights).map(device).collect(),
+            probe: self.probe,
+            is_idle: self.is_idle,
+        });
+        let waits = core::array::from_fn(|link| {
+            let holding = keeper.holding(link);
+            // What waits still is not overtaken by what need not.
+            !holding.hold.is_zero() || holding.waiting > Bytes::ZERO
+        });
+        let is_new = waits != self.waits;
+        self.waits = waits;
+        is_new
     }
 
     /// When [`Self::handle_timeout`] is due.
@@ -363,8 +437,8 @@ impl Daemon {
     }
 
     /// How things are.
-    pub fn report(&mut self) -> Report {
-        self.read_sent();
+    pub fn report(&mut self, now: Instant) -> Report {
+        self.read_sent(now);
         let received = procnet::device_bytes().unwrap_or_default();
         let link = |(index, link): (usize, &LinkConfig)| {
             let (rx, _) = received.get(&link.device).copied().unwrap_or_default();
@@ -380,6 +454,7 @@ impl Daemon {
                     bytes: sent.bytes.saturating_sub(base.bytes),
                 },
                 rx_bytes: rx.checked_sub(before).unwrap_or(rx),
+                holding: self.keeper.as_ref().map(|keeper| keeper.holding(index)),
             })
         };
         Report {
@@ -397,6 +472,14 @@ impl Daemon {
                 .last_change
                 .as_ref()
                 .map(|(change, why)| (why.clone(), change.at)),
+            hold: self.keeper.as_ref().map(|keeper| {
+                let (not_held, lost) = keeper.failures();
+                HoldReport {
+                    probe: self.probe.map(|(host, _)| host),
+                    not_held,
+                    lost: lost + HoldingDevice::overflows().unwrap_or(0),
+                }
+            }),
         }
     }
 
@@ -404,23 +487,40 @@ impl Daemon {
     ///
     /// # Errors
     /// What could not be undone.
-    pub fn stop(self) -> io::Result<()> {
+    pub fn stop(mut self) -> io::Result<()> {
+        if self.keeper.is_some() {
+            // Nothing more is given to who holds packets, then all leaves that waits.
+            self.waits = [false; MAX_LINKS];
+            self.put_in_force()?;
+            self.keeper = None;
+        }
         self.kernel.undo()
     }
 
-    fn read_sent(&mut self) {
+    /// Warns of `error`, or not, if there was a warning lately.
+    fn complain(&mut self, now: Instant, error: &io::Error, text: &str) {
+        if now >= self.complain_at {
+            self.complain_at = now + COMPLAIN_INTERVAL;
+            tracing::warn!(%error, "{text}");
+        } else {
+            tracing::debug!(%error, "{text}");
+        }
+    }
+
+    fn read_sent(&mut self, now: Instant) {
         match self.kernel.sent() {
             Ok(sent) if sent.len() == self.sent.len() => self.sent = sent,
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "cannot read what was sent"),
+            Err(error) => self.complain(now, &error, "cannot read what was sent"),
         }
     }
 
     fn read_counters(&mut self, now: Instant) {
-        self.read_sent();
-        let devices = procnet::device_bytes()
-            .inspect_err(|error| tracing::warn!(%error, "cannot read the counters of devices"))
-            .unwrap_or_default();
+        self.read_sent(now);
+        let devices = procnet::device_bytes().unwrap_or_else(|error| {
+            self.complain(now, &error, "cannot read the counters of devices");
+            BTreeMap::new()
+        });
         let others = self.kernel.others(&self.hops);
         let counters = |index: usize| {
             self.hops[index].as_ref()?;
@@ -435,12 +535,13 @@ impl Daemon {
         self.control.handle_counters(now, &counters);
     }
 
-    fn look_at_connections(&mut self, now: Instant) {
+    /// How many connections there are.
+    fn look_at_connections(&mut self, now: Instant) -> usize {
         let connections = match tcp_diag::connections(MAX_CONNECTIONS) {
             Ok(connections) => connections,
             Err(error) => {
                 tracing::debug!(%error, "cannot list connections");
-                return;
+                return MAX_CONNECTIONS;
             }
         };
         let is_spread = |ip: IpAddr| {
@@ -453,6 +554,21 @@ impl Daemon {
             let has = |addresses: &Vec<IpNet>| addresses.iter().any(|net| net.addr() == ip);
             self.addresses.iter().position(has)
         };
+        if self.keeper.is_some() {
+            let spread = connections
+                .iter()
+                .filter(|connection| is_spread(connection.remote.ip()));
+            let ends = spread.map(|connection| {
+                let (remote, local) = (connection.remote.ip(), connection.local.ip());
+                (connection.info.segments, (remote, local))
+            });
+            self.is_idle = self.settings.probe.is_none() && ends.clone().next().is_none();
+            self.probe = match self.settings.probe {
+                Some(host) => ping::source_to(host).ok().map(|source| (host, source)),
+                // The next connection begins with what is known from the last.
+                None => busiest(self.probe, ends).or(self.probe),
+            };
+        }
         let samples: Vec<Sample> = connections
             .iter()
             .filter(|connection| !is_spread(connection.remote.ip()))
@@ -468,8 +584,18 @@ impl Daemon {
             })
             .collect();
         self.passive.handle_samples(now, &samples);
-        let impairments = self.passive.impairments(self.settings.links.len());
+        if !self.settings.guideline {
+            return connections.len();
+        }
+        let mut impairments = self.passive.impairments(self.settings.links.len());
+        if self.keeper.is_some() {
+            // Packets wait so that all come alike.
+            for impairment in impairments.iter_mut().flatten() {
+                impairment.delay = Duration::ZERO;
+            }
+        }
         self.control.handle_impairments(now, &impairments);
+        connections.len()
     }
 
     /// Gives the kernel what has changed, or everything again.
@@ -486,6 +612,19 @@ impl Daemon {
             tracing::debug!(weights = ?change.weights, why, "weights");
             self.last_change = Some((change, why));
         }
+        self.retry_at = None;
+        if let Err(error) = self.put_in_force() {
+            tracing::warn!(%error, "not all of the weights are in force; trying again");
+            self.retry_at = Some(now + RETRY_INTERVAL);
+        }
+        if is_change {
+            self.read_sent(now);
+            self.sent_at_change.clone_from(&self.sent);
+        }
+    }
+
+    /// Gives the kernel everything.
+    fn put_in_force(&mut self) -> io::Result<()> {
         let of_family = |is_v6: bool| -> Vec<u32> {
             let weight = |(weight, hop): (&u32, &Option<Hop>)| {
                 let has = hop.as_ref().is_some_and(|hop| {
@@ -505,15 +644,7 @@ impl Daemon {
         let slots = turns
             .each_ref()
             .map(|turns| turns.as_ref().map_or(&[][..], Sequence::slots));
-        self.retry_at = None;
-        if let Err(error) = self.kernel.set(&self.hops, &shares, slots) {
-            tracing::warn!(%error, "not all of the weights are in force; trying again");
-            self.retry_at = Some(now + RETRY_INTERVAL);
-        }
-        if is_change {
-            self.read_sent();
-            self.sent_at_change.clone_from(&self.sent);
-        }
+        self.kernel.set(&self.hops, &shares, slots, &self.waits)
     }
 
     fn why(&self, why: Why) -> String {
@@ -540,6 +671,15 @@ impl Daemon {
     }
 }
 
+/// Both ends of the connection to ask along: that of `before` while there is one, else the one that has sent most.
+fn busiest(
+    before: Option<(IpAddr, IpAddr)>,
+    connections: impl Iterator<Item = (u32, (IpAddr, IpAddr))> + Clone,
+) -> Option<(IpAddr, IpAddr)> {
+    let kept = before.filter(|before| connections.clone().any(|(_, ends)| ends == *before));
+    kept.or_else(|| connections.max().map(|(_, ends)| ends))
+}
+
 /// Of the next hops `before`, those whose link was found, and is the same.
 fn still_there(before: &[Option<Hop>], found: &[Option<Hop>]) -> Vec<Option<Hop>> {
     let both = before.iter().zip(found);
@@ -561,8 +701,14 @@ const FIRST_ASK_INTERVAL: Duration = Duration::from_millis(5);
 const LEAST_NFT_INTERVAL: Duration = Duration::from_millis(200);
 /// Between two looks at TCP connections.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while nobody is known whom to ask about the links, and there are at most [`FEW_CONNECTIONS`].
+const SOON_INTERVAL: Duration = Duration::from_millis(50);
+/// To look at so many costs some tens of microseconds.
+const FEW_CONNECTIONS: usize = 200;
 /// Between two looks whether the routes are still there.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two warnings of what fails many times a second.
+const COMPLAIN_INTERVAL: Duration = Duration::from_secs(10);
 /// After what the kernel refused.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -576,6 +722,23 @@ const _: () = assert!(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_asked_stays_while_connected_else_the_busiest_is() {
+        let ip = |last| IpAddr::from([10, 20, 0, last]);
+        let ends = |last| (ip(last), ip(200));
+        let connections = [(5, ends(1)), (9, ends(2)), (7, ends(3))];
+        assert_eq!(busiest(None, connections.into_iter()), Some(ends(2)));
+        assert_eq!(
+            busiest(Some(ends(1)), connections.into_iter()),
+            Some(ends(1))
+        );
+        assert_eq!(
+            busiest(Some(ends(4)), connections.into_iter()),
+            Some(ends(2))
+        );
+        assert_eq!(busiest(Some(ends(1)), [].into_iter()), None);
+    }
 
     #[test]
     fn a_hop_in_use_stays_as_long_as_its_link() {

@@ -56,12 +56,18 @@ impl DelayEqualizer {
         }
     }
 
+    /// The shortest round trip over link `index` lately; `None` while nothing is known of it.
+    #[must_use]
+    pub fn round_trip(&self, now: Instant, index: usize) -> Option<Duration> {
+        self.links.get(index)?.least(now)
+    }
+
     /// How long a packet for link `index` waits at `now`; zero while nothing is known of the link.
     ///
     /// `is_used`: whether link so-and-so has packets at all; nobody waits for one that has none.
     #[must_use]
     pub fn hold(&self, now: Instant, index: usize, is_used: impl Fn(usize) -> bool) -> Duration {
-        let Some(own) = self.links.get(index).and_then(|ways| ways.least(now)) else {
+        let Some(own) = self.round_trip(now, index) else {
             return Duration::ZERO;
         };
         let others = self.links.iter().enumerate();
@@ -70,6 +76,7 @@ impl DelayEqualizer {
         differences
             .filter(|difference| *difference <= MAX_HOLD)
             .max()
+            .filter(|hold| *hold >= MIN_HOLD)
             .unwrap_or_default()
     }
 }
@@ -86,6 +93,9 @@ impl Ways {
 
 /// A queue has been empty once within so long, or it is a standing one.
 const WINDOW: Duration = Duration::from_secs(5);
+
+/// Shorter waits are those of links as good as alike: the chance of one probe.
+pub const MIN_HOLD: Duration = Duration::from_micros(500);
 
 /// Longest wait: beyond, a link is too slow to be made one with the others.
 pub const MAX_HOLD: Duration = Duration::from_millis(500);

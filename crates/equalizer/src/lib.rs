@@ -12,6 +12,7 @@
 //! | [`flowlet`] | what a turn is given to: a packet, a flowlet, a flow | no |
 //! | [`splitter`] | joins these two: what the kernel does, in plain Rust | no |
 //! | [`delay_equalizer`] | how long packets of quick links wait so that all arrive together | no |
+//! | [`hold_queue`] | the packets that wait | no |
 //! | [`auto`] | weights from what links carry and what others use of it | no |
 //! | [`background`] | what others send over a link | no |
 //! | [`guideline`] | the paper's three rules about loss and delay | no |
@@ -31,6 +32,7 @@ pub mod daemon;
 pub mod delay_equalizer;
 pub mod flowlet;
 pub mod guideline;
+pub mod hold_queue;
 pub mod passive;
 pub mod sequence;
 pub mod splitter;

@@ -90,6 +90,14 @@ impl Map {
         })
     }
 
+    /// The same map by another descriptor.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            fd: self.fd.try_clone()?,
+            ..*self
+        })
+    }
+
     /// Sets the value of `key`.
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         assert!(key.len() == self.key_len && value.len() == self.value_len);
@@ -155,6 +163,8 @@ pub(crate) enum Attach {
     Connect4 = 10,
     /// `connect(2)` of an IPv6 socket.
     Connect6 = 11,
+    /// A packet came in by a device, before anything else sees it (TCX).
+    TcxIngress = 46,
     /// A packet leaves by a device, before its queueing discipline (TCX).
     TcxEgress = 47,
 }
@@ -168,7 +178,7 @@ impl Attach {
             Self::Connect4 | Self::Connect6 => {
                 (CGROUP_SOCK_ADDR, *b"pleach_connect\0\0", self as u32)
             }
-            Self::TcxEgress => (SCHED_CLS, *b"pleach_equalize\0", 0),
+            Self::TcxEgress | Self::TcxIngress => (SCHED_CLS, *b"pleach_equalize\0", 0),
         }
     }
 }

@@ -21,6 +21,7 @@
 //! [`Equalizer::undo`], or dropping the value, takes all back; [`Equalizer::begin`] and [`recover`] first do so for what a
 //! crashed process left. The BPF program goes with its process, but under clsact.
 
+mod holding;
 mod nft;
 mod program;
 mod tc;
@@ -33,12 +34,15 @@ use std::{
     time::Duration,
 };
 
+pub use holding::{HeldPacket, HoldingDevice};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use tc::Hook;
 
 use crate::{
+    bpf::Map,
+    clock,
     netlink::{
         Netlink,
         hops::{Answer, HopRoute},
@@ -56,6 +60,11 @@ pub const SHARE_BITS: u32 = 24;
 pub const MAX_DEBT: i64 = (1 << 24) << SHARE_BITS;
 /// Most destinations.
 pub const MAX_DESTINATIONS: usize = 32;
+
+/// Mark of packets that ask how long a link's way is: they leave by the device they were sent by.
+pub const PROBE_MARK: u32 = 0x0070_6510;
+/// After so long without a word from who holds packets, none is given to it.
+pub const ALIVE_FOR: Duration = Duration::from_millis(200);
 
 /// What chooses links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +96,8 @@ pub struct Mode {
     pub gap: Option<Duration>,
     /// Devices of links are told to take no offloaded packets, so that every packet has its own turn.
     pub interleave: bool,
+    /// Packets of some links wait for a time, in user space: [`Equalizer::hold`].
+    pub hold: bool,
 }
 
 /// A link that packets may take.
@@ -138,6 +149,20 @@ pub struct Equalizer {
     prepared: BTreeSet<u32>,
     is_undone: bool,
     _lock: Lock,
+}
+
+/// What tells the kernel that packets that wait are taken care of: to be called more often than every [`ALIVE_FOR`].
+#[derive(Debug)]
+pub struct Alive(Map);
+
+impl Alive {
+    /// Tells so now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tell(&self) -> io::Result<()> {
+        self.0.set(&[0; 4], &clock::now().as_nanos().to_ne_bytes())
+    }
 }
 
 enum Splitter {
@@ -204,7 +229,7 @@ impl Equalizer {
             .filter(usable)
             .map(IpNet::trunc)
             .collect();
-        let (splitter, why) = splitter(backend, &mode, &destinations, devices, links)?;
+        let (splitter, why) = splitter(&netlink, backend, &mode, &destinations, devices, links)?;
         let state = State {
             has_nft: matches!(splitter, Splitter::Nft(_)),
             filter_devices: match &splitter {
@@ -243,7 +268,7 @@ impl Equalizer {
 
     /// From now on packets go over `hops`, `None` for links that are down.
     ///
-    /// `shares`: of IPv4 and of IPv6, one for each link, 0 or adding up to 2^[`SHARE_BITS`]; those of a link that is down or has
+    /// `waits`: whether packets of each link go into the device of [`Self::hold`] first, if that was called. `shares`: of IPv4 and of IPv6, one for each link, 0 or adding up to 2^[`SHARE_BITS`]; those of a link that is down or has
     /// no next hop of the family must be 0. `slots`: for the back end that deals in turns, the link of each turn, alike.
     ///
     /// # Errors
@@ -253,9 +278,10 @@ impl Equalizer {
         hops: &[Option<Hop>],
         shares: &[[u32; MAX_LINKS]; 2],
         slots: [&[u8]; 2],
+        waits: &[bool; MAX_LINKS],
     ) -> io::Result<()> {
         let split = match &mut self.splitter {
-            Splitter::Bpf(splitter) => splitter.set(hops, shares).and_then(|()| {
+            Splitter::Bpf(splitter) => splitter.set(hops, shares, waits).and_then(|()| {
                 let (state, dir) = (&mut self.state, &self.dir);
                 splitter.attach(&self.netlink, hops, |hop| {
                     state.filter_places.insert(hop.device.clone(), hop.ifindex);
@@ -267,6 +293,27 @@ impl Equalizer {
         let routed = self.route(hops);
         let prepared = self.prepare_devices(hops);
         split.and(routed).and(prepared)
+    }
+
+    /// Makes the device in which packets wait, which is used from the next [`Self::set`] on that says so.
+    ///
+    /// # Errors
+    /// The back end cannot do it; there is no such device here; the kernel's.
+    pub fn hold(&mut self) -> io::Result<(HoldingDevice, Alive)> {
+        let Splitter::Bpf(splitter) = &mut self.splitter else {
+            return Err(nft::cannot_hold());
+        };
+        let device = HoldingDevice::create()?;
+        if Path::new("/proc/sys/net/ipv6").exists() {
+            // It needs no address; gone with the device.
+            sysctl::write(
+                &format!("net/ipv6/conf/{}/disable_ipv6", holding::NAME),
+                "1",
+            )?;
+        }
+        self.netlink.set_up(device.ifindex(), holding::MTU.into())?;
+        splitter.release_from(&self.netlink, device.ifindex())?;
+        Ok((device, Alive(splitter.alive()?)))
     }
 
     /// Those of `hops` whose next hops answer, without those that do not; an unknown next hop is as in `before`. Whoever has
@@ -499,6 +546,7 @@ pub fn recover(base: &Path) -> io::Result<bool> {
 }
 
 fn splitter(
+    netlink: &Netlink,
     backend: Option<Backend>,
     mode: &Mode,
     destinations: &[IpNet],
@@ -527,7 +575,15 @@ fn splitter(
         let text = format!("{why}, which redirecting by BPF needs: use backend = \"nft\"");
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
-    match bpf(hook) {
+    let usable = bpf(hook).and_then(|splitter| {
+        if hook.is_none()
+            && let Splitter::Bpf(program) = &splitter
+        {
+            program.check(netlink)?;
+        }
+        Ok(splitter)
+    });
+    match usable {
         Ok(splitter) => {
             let why = match &splitter {
                 _ if hook.is_some() => "as configured",

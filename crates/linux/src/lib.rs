@@ -18,6 +18,7 @@ pub mod netlink;
 pub mod netns;
 pub mod nft;
 pub mod owner;
+pub mod ping;
 pub mod poll;
 pub mod power;
 pub mod procnet;

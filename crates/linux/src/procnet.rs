@@ -37,6 +37,15 @@ pub fn device_bytes() -> io::Result<BTreeMap<String, (u64, u64)>> {
     Ok(text.lines().skip(2).filter_map(device).collect())
 }
 
+/// Packets that each device was given to send and dropped, so far.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn device_drops() -> io::Result<BTreeMap<String, u64>> {
+    let text = fs::read_to_string("/proc/net/dev")?;
+    Ok(text.lines().skip(2).filter_map(drops).collect())
+}
+
 fn route_v4(line: &str) -> Option<IpNet> {
     let mut fields = line.split_whitespace().skip(1);
     // In the byte order of the network, printed as a number of this host.
@@ -65,6 +74,12 @@ fn device(line: &str) -> Option<(String, (u64, u64))> {
     Some((name.trim().to_owned(), (received, sent)))
 }
 
+fn drops(line: &str) -> Option<(String, u64)> {
+    let (name, counters) = line.split_once(':')?;
+    let dropped = counters.split_whitespace().nth(11)?.parse().ok()?;
+    Some((name.trim().to_owned(), dropped))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,8 +97,9 @@ mod tests {
             route_v6(route).map(|net| net.to_string()).as_deref(),
             Some("fd99::/64")
         );
-        let line = "  wifi: 1500 2 0 0 0 0 0 0 700 1 0 0 0 0 0 0";
+        let line = "  wifi: 1500 2 0 0 0 0 0 0 700 1 0 5 0 0 0 0";
         assert_eq!(device(line), Some(("wifi".to_owned(), (1500, 700))));
+        assert_eq!(drops(line), Some(("wifi".to_owned(), 5)));
         assert_eq!(
             (route_v4("Iface Destination"), device("nonsense")),
             (None, None)

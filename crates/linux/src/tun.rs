@@ -20,10 +20,10 @@ use pleach_core::packet::{PacketBuf, Pool};
 use rustix::io::Errno;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-mod checksum;
+pub(crate) mod checksum;
 mod merge;
 mod split;
-mod vnet;
+pub(crate) mod vnet;
 
 use merge::{Headers, MAX_SEGMENTS, Merger};
 use vnet::{VNET_HEADER_LEN, VnetHeader};

@@ -13,7 +13,7 @@
 mod client;
 pub(crate) mod server;
 
-use std::{collections::BTreeMap, sync::mpsc::SyncSender};
+use std::{collections::BTreeMap, net::IpAddr, sync::mpsc::SyncSender};
 
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +135,7 @@ pub(crate) struct BudgetStatus {
 /// What an equalizer does with packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SplitterStatus {
-    /// `bpf` or `nft`.
+    /// `bpf`, `clsact` or `nft`.
     pub(crate) backend: String,
     /// Why this one.
     pub(crate) backend_why: String,
@@ -145,8 +145,22 @@ pub(crate) struct SplitterStatus {
     pub(crate) last_change_why: Option<String>,
     /// How many seconds ago.
     pub(crate) last_change_seconds: Option<f64>,
+    /// With `spread = "delay"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hold: Option<HoldStatus>,
     /// By name of the link.
     pub(crate) links: BTreeMap<String, SplitStatus>,
+}
+
+/// What there is to say of packets that wait.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HoldStatus {
+    /// Who is asked how long each link's way is; `None`: nobody is known.
+    pub(crate) probe: Option<IpAddr>,
+    /// Packets that left early for want of room.
+    pub(crate) not_held: u64,
+    /// Packets that came faster than they were taken, or that the kernel did not take back.
+    pub(crate) lost: u64,
 }
 
 /// A link's part in what an equalizer sends. Shares are fractions, 0 to 1; those sent count from the last change of weights.
@@ -164,6 +178,12 @@ pub(crate) struct SplitStatus {
     pub(crate) background_mbps: f64,
     /// What is left of the link's rate; `None` if that is unknown.
     pub(crate) available_mbps: Option<f64>,
+    /// With `spread = "delay"`: how long its packets wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hold_ms: Option<f64>,
+    /// The same: how many bytes wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) held_bytes: Option<u64>,
 }
 
 /// State of a proxy's connection.

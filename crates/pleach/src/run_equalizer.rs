@@ -20,8 +20,8 @@ use pleach_linux::{
 use crate::{
     config::EqualizerConfig,
     control::{
-        ControlRequest, LinkState, LinkStatus, SchedulerStatus, SplitStatus, SplitterStatus,
-        StatusReport, server::ControlServer,
+        ControlRequest, HoldStatus, LinkState, LinkStatus, SchedulerStatus, SplitStatus,
+        SplitterStatus, StatusReport, server::ControlServer,
     },
 };
 
@@ -77,6 +77,7 @@ fn settings(config: &EqualizerConfig) -> Settings {
         destinations: config.destinations.clone(),
         backend: config.backend,
         mode: config.mode,
+        probe: config.probe,
         source: config.weights,
         auto: AutoSettings {
             interval: config.interval,
@@ -90,7 +91,7 @@ fn settings(config: &EqualizerConfig) -> Settings {
 
 fn answer(daemon: &mut Daemon, now: Instant, request: ControlRequest) {
     match request {
-        ControlRequest::Status(reply) => reply.send(Ok(status(&daemon.report(), now))),
+        ControlRequest::Status(reply) => reply.send(Ok(status(&daemon.report(now), now))),
         ControlRequest::Weights(weights, reply) => reply.send(daemon.handle_weights(now, &weights)),
     }
 }
@@ -113,6 +114,11 @@ fn status(report: &Report, now: Instant) -> StatusReport {
                 .last_change
                 .as_ref()
                 .map(|(_, at)| tenths(now.since(*at))),
+            hold: report.hold.map(|hold| HoldStatus {
+                probe: hold.probe,
+                not_held: hold.not_held,
+                lost: hold.lost,
+            }),
             links: splits(&report.links),
         }),
         ..StatusReport::default()
@@ -132,6 +138,8 @@ fn splits(links: &[LinkReport]) -> BTreeMap<String, SplitStatus> {
         packets: link.sent.packets,
         background_mbps: link.view.load.background.as_mbps(),
         available_mbps: link.view.load.available.map(Bitrate::as_mbps),
+        hold_ms: link.holding.map(|holding| millis(holding.hold)),
+        held_bytes: link.holding.map(|holding| holding.waiting.get()),
     };
     links
         .iter()
@@ -141,6 +149,8 @@ fn splits(links: &[LinkReport]) -> BTreeMap<String, SplitStatus> {
 
 fn link_status(link: &LinkReport) -> LinkStatus {
     let impairment = link.view.impairment;
+    let asked = link.holding.map(|holding| holding.round_trip);
+    let asked = asked.filter(|round_trip| !round_trip.is_zero());
     LinkStatus {
         name: link.name.clone(),
         device: link.device.clone(),
@@ -150,7 +160,9 @@ fn link_status(link: &LinkReport) -> LinkStatus {
             LinkState::Down
         },
         endpoint: None,
-        rtt_ms: impairment.map(|impairment| (impairment.delay.as_secs_f64() * 1e6).round() / 1e3),
+        rtt_ms: asked
+            .or(impairment.map(|impairment| impairment.delay))
+            .map(millis),
         queue_delay_ms: None,
         capacity_mbps: link.view.load.rate.map(Bitrate::as_mbps),
         loss: impairment.map_or(0.0, |impairment| impairment.loss),
@@ -164,6 +176,10 @@ fn link_status(link: &LinkReport) -> LinkStatus {
 #[expect(clippy::cast_precision_loss, reason = "display only")]
 fn fraction(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 fn tenths(time: Duration) -> f64 {

@@ -88,6 +88,7 @@ fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
         "BYTES",
         "BACKGROUND",
         "AVAILABLE",
+        "HELD FOR",
     ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     let percent = |share: Option<f64>| {
@@ -101,10 +102,23 @@ fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
             percent(link.share_bytes),
             rate(link.background_mbps),
             link.available_mbps.map_or("-".to_owned(), rate),
+            link.hold_ms
+                .map_or("-".to_owned(), |ms| format!("{ms:.1} ms")),
         ]
     }));
     push_table(text, &rows);
     // Writing to a string cannot fail.
+    if let Some(hold) = &splitter.hold {
+        let _ = match hold.probe {
+            Some(host) => write!(text, "delays are those to {host}"),
+            None => write!(text, "no host is known that tells the links' delays"),
+        };
+        let _ = writeln!(
+            text,
+            "; {} packets left early, {} lost",
+            hold.not_held, hold.lost
+        );
+    }
     let _ = writeln!(
         text,
         "back end {}: {}",

@@ -124,7 +124,15 @@ pub(super) fn refuse(mode: &Mode) -> io::Result<()> {
         let text = "nftables cannot keep flows together: use spread = \"packet\", or a kernel with BPF at the egress of devices (5.10)";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
+    if mode.hold {
+        return Err(cannot_hold());
+    }
     Ok(())
+}
+
+pub(super) fn cannot_hold() -> io::Error {
+    let text = "nftables cannot have packets wait: use spread = \"packet\", or a kernel with BPF at the egress of devices (5.10)";
+    io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 /// Removes everything.

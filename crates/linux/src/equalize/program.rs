@@ -7,14 +7,18 @@
 //!    counted as other traffic of the device.
 //! 3. In the modes that keep flows together: a flow seen less than `gap` ago stays on its link if that has a share.
 //! 4. Else every link earns its share of the packet's price, and the one that is owed most takes it and pays.
-//! 5. The packet is counted. If the device is not this one, it is tagged and redirected to that link's next hop.
+//! 5. The packet is counted. If packets of that link have to wait, it goes into the device for that ([`super::holding`]).
+//! 6. Else, if the link's device is not this one, it is tagged and redirected to that link's next hop.
 //!
 //! What is owed is kept for each processor apart: there is no lock and no shared cache line. The links, their shares and
 //! next hops lie in one of two halves of a map, for each family; the other half is written, then the number of the half
 //! in force changed, so that no packet sees a mixture.
+//!
+//! A second program ([`release`]) is called for what comes back out of the device in which packets wait.
 
 use std::time::Duration;
 
+use super::holding::MAGIC;
 use crate::bpf::{
     Map,
     asm::{Asm, Insn, Label, Reg},
@@ -34,6 +38,8 @@ pub(super) struct Maps {
     pub(super) others: Map,
     /// Hash of a flow → when it was seen, its link: `u64`, `u32`, 4 bytes of nothing.
     pub(super) flows: Map,
+    /// One element: when the holder of packets last told that it lives, in nanoseconds since boot.
+    pub(super) alive: Map,
 }
 
 /// What is fixed when the program is loaded.
@@ -45,11 +51,14 @@ pub(super) struct Shape {
     pub(super) by_packets: bool,
     /// Flows keep their link until a pause as long as this.
     pub(super) gap: Option<Duration>,
+    /// Packets of some links wait.
+    pub(super) hold: bool,
     /// Marks packets that were redirected; not zero.
     pub(super) tag: u16,
 }
 
-/// Bytes of a link's record: share, ifindex, family of the next hop, 16 bytes of its address, 4 of nothing.
+/// Bytes of a link's record: share, ifindex, family of the next hop, 16 bytes of its address, ifindex of the device in which its
+/// packets wait or 0.
 pub(super) const LINK_LEN: usize = 32;
 /// See [`super::MAX_LINKS`].
 const MAX_LINKS: usize = super::MAX_LINKS;
@@ -71,6 +80,40 @@ pub(super) fn program(maps: &Maps, shape: Shape) -> Vec<Insn> {
     program.asm.finish()
 }
 
+/// Sends a packet that has waited to the next hop of the link that its frame names.
+pub(super) fn release(maps: &Maps, shape: Shape) -> Vec<Insn> {
+    let mut asm = Asm::default();
+    asm.copy(R6, R1);
+    asm.store_u32_value(Fp, FRAME, 0);
+    asm.store_u32_value(Fp, FRAME + 4, 0);
+    asm.set(R2, 0);
+    asm.copy(R3, Fp);
+    asm.add(R3, FRAME.into());
+    asm.set(R4, FRAME_LEN);
+    asm.call(LOAD_BYTES);
+    asm.jump_unless_is(R0, 0, DROP);
+    asm.load_u32(R0, Fp, FRAME);
+    asm.jump_unless_is(R0, i32::from_ne_bytes(MAGIC), DROP);
+    asm.load_u32(R9, Fp, FRAME + 4);
+    asm.and(R9, low(MAX_LINKS) - 1);
+    asm.set(R8, 0);
+    asm.load_u32(R0, R6, PROTOCOL);
+    asm.jump_if_is(R0, ethertype(0x0800), KEY_DONE);
+    asm.jump_unless_is(R0, ethertype(0x86dd), DROP);
+    asm.set(R8, 1);
+    asm.label(KEY_DONE);
+    find_links(&mut asm, maps, DROP);
+    asm.shift_left(R9, LINK_BITS);
+    asm.add_reg(R7, R9);
+    asm.load_u32(R1, R7, LINK_IFINDEX);
+    asm.jump_if_is(R1, 0, DROP);
+    redirect(&mut asm, shape.tag);
+    asm.label(DROP);
+    asm.set(R0, SHOT);
+    asm.exit();
+    asm.finish()
+}
+
 use Reg::{Fp, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 
 struct Program<'a> {
@@ -87,8 +130,9 @@ impl Program<'_> {
         asm.copy(R6, R1);
         asm.load_u32(R0, R6, TC_INDEX);
         asm.jump_if_is(R0, self.shape.tag.into(), PASS);
+        asm.load_u32(R0, R6, MARK);
+        asm.jump_if_is(R0, low(super::PROBE_MARK as usize), OTHER);
         asm.load_u32(R0, R6, PROTOCOL);
-        let ethertype = |number: u16| i32::from(number.to_be());
         asm.jump_if_is(R0, ethertype(0x86dd), IS_V6);
         asm.jump_unless_is(R0, ethertype(0x0800), OTHER);
         let mapped = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
@@ -121,14 +165,7 @@ impl Program<'_> {
     /// After it: `R7` the links of the half in force, `R8` this processor's state, `R9` the price.
     fn find_state(&mut self) {
         let asm = &mut self.asm;
-        asm.store_u32_value(Fp, WORD, 0);
-        look_up(asm, &self.maps.active, WORD, OTHER);
-        asm.load_u32(R1, R0, 0);
-        asm.shift_left(R1, 1);
-        asm.add_reg(R1, R8);
-        asm.store_u32(Fp, WORD, R1);
-        look_up(asm, &self.maps.links, WORD, OTHER);
-        asm.copy(R7, R0);
+        find_links(asm, self.maps, OTHER);
         asm.store_u32(Fp, WORD, R8);
         look_up(asm, &self.maps.states, WORD, OTHER);
         asm.copy(R8, R0);
@@ -242,23 +279,18 @@ impl Program<'_> {
         asm.add_reg(R4, R3);
         asm.store_u64(R2, 2 * by_links, R4);
 
+        if self.shape.hold {
+            asm.store_u32(Fp, FRAME + 4, R1);
+        }
         asm.shift_left(R1, LINK_BITS);
         asm.add_reg(R7, R1);
-        asm.load_u32(R1, R7, 4);
+        if self.shape.hold {
+            hold(asm, self.maps);
+        }
+        asm.load_u32(R1, R7, LINK_IFINDEX);
         asm.load_u32(R0, R6, IFINDEX);
         asm.jump_if_equal(R0, R1, PASS);
-        asm.set(R0, self.shape.tag.into());
-        asm.store_u32(R6, TC_INDEX, R0);
-        for word in (0..NEXT_HOP_LEN).step_by(4) {
-            asm.load_u32(R0, R7, 8 + word);
-            asm.store_u32(Fp, NEXT_HOP + word, R0);
-        }
-        asm.copy(R2, Fp);
-        asm.add(R2, NEXT_HOP.into());
-        asm.set(R3, NEXT_HOP_LEN.into());
-        asm.set(R4, 0);
-        asm.call(REDIRECT_NEIGH);
-        asm.exit();
+        redirect(asm, self.shape.tag);
         asm.label(OTHER);
         asm.load_u32(R0, R6, IFINDEX);
         asm.store_u32(Fp, WORD, R0);
@@ -274,6 +306,72 @@ impl Program<'_> {
         self.next_label += 1;
         Label(self.next_label)
     }
+}
+
+/// Sends the packet, whose link is `R7` and its number in the frame's place on the stack, to where it waits, if it has to and somebody
+/// lives who lets it go again.
+fn hold(asm: &mut Asm, maps: &Maps) {
+    asm.load_u32(R9, R7, LINK_WAITS);
+    asm.jump_if_is(R9, 0, AT_ONCE);
+    asm.call(KTIME_BOOT_NS);
+    asm.store_u64(Fp, NOW, R0);
+    asm.store_u32_value(Fp, WORD, 0);
+    look_up(asm, &maps.alive, WORD, AT_ONCE);
+    asm.load_u64(R2, R0, 0);
+    asm.load_u64(R1, Fp, NOW);
+    asm.sub_reg(R1, R2);
+    asm.set_u64(R2, u64::try_from(super::ALIVE_FOR.as_nanos()).unwrap_or(0));
+    // With signs: it may have told after the clock was read here.
+    asm.jump_if_at_most(R1, R2, IS_ALIVE);
+    asm.jump(AT_ONCE);
+    asm.label(IS_ALIVE);
+    asm.store_u32_value(Fp, FRAME, u32::from_ne_bytes(MAGIC));
+    asm.copy(R1, R6);
+    asm.set(R2, 0);
+    asm.copy(R3, Fp);
+    asm.add(R3, FRAME.into());
+    asm.set(R4, FRAME_LEN);
+    asm.set(R5, 0);
+    asm.call(STORE_BYTES);
+    asm.jump_unless_is(R0, 0, AT_ONCE);
+    asm.copy(R1, R9);
+    asm.set(R2, 0);
+    asm.call(REDIRECT);
+    asm.exit();
+    asm.label(AT_ONCE);
+}
+
+/// `R7` = the links of the half in force, for IPv6 if `R8` is 1, else for IPv4; or goes to `absent`.
+fn find_links(asm: &mut Asm, maps: &Maps, absent: Label) {
+    asm.store_u32_value(Fp, WORD, 0);
+    look_up(asm, &maps.active, WORD, absent);
+    asm.load_u32(R1, R0, 0);
+    asm.shift_left(R1, 1);
+    asm.add_reg(R1, R8);
+    asm.store_u32(Fp, WORD, R1);
+    look_up(asm, &maps.links, WORD, absent);
+    asm.copy(R7, R0);
+}
+
+/// Tags the packet, sends it out by the device `R1` to the next hop of the link `R7`, and ends.
+fn redirect(asm: &mut Asm, tag: u16) {
+    asm.set(R0, tag.into());
+    asm.store_u32(R6, TC_INDEX, R0);
+    for word in (0..NEXT_HOP_LEN).step_by(4) {
+        asm.load_u32(R0, R7, LINK_NEXT_HOP + word);
+        asm.store_u32(Fp, NEXT_HOP + word, R0);
+    }
+    asm.copy(R2, Fp);
+    asm.add(R2, NEXT_HOP.into());
+    asm.set(R3, NEXT_HOP_LEN.into());
+    asm.set(R4, 0);
+    asm.call(REDIRECT_NEIGH);
+    asm.exit();
+}
+
+/// As `__sk_buff` has it.
+fn ethertype(number: u16) -> i32 {
+    i32::from(number.to_be())
 }
 
 /// `R4` = what `link` is owed after it earned its part of the price; uses `R3`.
@@ -344,7 +442,10 @@ const PAID: Label = Label(7);
 const COUNTED: Label = Label(8);
 const SLOW_V4: Label = Label(9);
 const OTHER: Label = Label(10);
-const FIRST_FREE_LABEL: u8 = 10;
+const DROP: Label = Label(11);
+const IS_ALIVE: Label = Label(12);
+const AT_ONCE: Label = Label(13);
+const FIRST_FREE_LABEL: u8 = 13;
 
 // On the stack.
 const V6_HEADER: i16 = -40;
@@ -356,12 +457,20 @@ const FLOW: i16 = -68;
 const FLOW_VALUE: i16 = -88;
 const NOW: i16 = -96;
 const CHOSEN: i16 = -104;
+/// Where a frame has its destination: [`MAGIC`], then the link in four bytes, of which two are part of the address.
+const FRAME: i16 = -112;
+const FRAME_LEN: i32 = 6;
 
 /// `struct bpf_redir_neigh`
 const NEXT_HOP_LEN: i16 = 20;
+// Fields of a link's record.
+const LINK_IFINDEX: i16 = 4;
+const LINK_NEXT_HOP: i16 = 8;
+const LINK_WAITS: i16 = 28;
 const LINK_BITS: i32 = LINK_LEN.trailing_zeros().cast_signed();
 
 // Fields of `struct __sk_buff`.
+const MARK: i16 = 8;
 const PROTOCOL: i16 = 16;
 const IFINDEX: i16 = 40;
 const TC_INDEX: i16 = 44;
@@ -374,9 +483,15 @@ const GSO_SEGS: i16 = 164;
 const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
 const KTIME_NS: i32 = 5;
+const STORE_BYTES: i32 = 9;
+const REDIRECT: i32 = 23;
+const LOAD_BYTES: i32 = 26;
 const HASH_RECALC: i32 = 34;
 const LOAD_BYTES_RELATIVE: i32 = 68;
+const KTIME_BOOT_NS: i32 = 125;
 const REDIRECT_NEIGH: i32 = 152;
 
 /// `TCX_NEXT`, and `TC_ACT_UNSPEC` under clsact: whatever else is attached decides.
 const NEXT_PROGRAM: i32 = -1;
+/// `TC_ACT_SHOT`
+const SHOT: i32 = 2;

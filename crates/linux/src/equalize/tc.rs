@@ -20,7 +20,7 @@ use super::{
 use crate::{
     bpf::{self, Attach, Map, MapKind, prefix_key},
     clock,
-    netlink::Netlink,
+    netlink::{Netlink, clsact::Side},
 };
 
 /// Where the program is attached.
@@ -33,12 +33,22 @@ pub(super) enum Hook {
 /// The program, attached to the devices of the links until dropped.
 pub(super) struct Splitter {
     maps: Maps,
+    shape: Shape,
     program: OwnedFd,
     hook: Hook,
     links: usize,
     active: u32,
     /// By ifindex; what holds the program there under TCX.
     attached: BTreeMap<u32, Option<OwnedFd>>,
+    /// What lets packets out that have waited.
+    release: Option<Release>,
+}
+
+/// The second program, at the device in which packets wait.
+struct Release {
+    ifindex: u32,
+    _program: OwnedFd,
+    _attached: Option<OwnedFd>,
 }
 
 impl Splitter {
@@ -64,6 +74,7 @@ impl Splitter {
             states: map(MapKind::ArrayPerCpu, 4, state_len, 2)?,
             others: map(MapKind::LruHash, 4, 8, MAX_DEVICES)?,
             flows: map(MapKind::LruHash, 4, 16, flows)?,
+            alive: map(MapKind::Array, 4, 8, 1)?,
         };
         for (net, verdict) in places {
             maps.places.set(&prefix_key(net), &verdict.to_ne_bytes())?;
@@ -73,6 +84,7 @@ impl Splitter {
             links,
             by_packets: mode.by_packets,
             gap: mode.gap,
+            hold: mode.hold,
             tag: u16::from_ne_bytes([entropy[0], entropy[1]]).max(1),
         };
         let program = bpf::load(&program::program(&maps, shape), Attach::TcxEgress)
@@ -88,12 +100,48 @@ impl Splitter {
         };
         Ok(Self {
             maps,
+            shape,
             program,
             hook,
             links,
             active: 0,
             attached: BTreeMap::new(),
+            release: None,
         })
+    }
+
+    /// Whether it can be attached on this kernel.
+    pub(super) fn check(&self, netlink: &Netlink) -> io::Result<()> {
+        match self.hook {
+            // Found out when it was chosen.
+            Hook::Tcx => Ok(()),
+            Hook::Clsact => netlink.try_program(self.program.as_fd()),
+        }
+    }
+
+    /// Has packets that come back out of the device `ifindex` go to their links. What stands in [`Self::set`]'s `waits` goes there from
+    /// then on.
+    pub(super) fn release_from(&mut self, netlink: &Netlink, ifindex: u32) -> io::Result<()> {
+        let attach = Attach::TcxIngress;
+        let program = bpf::load(&program::release(&self.maps, self.shape), attach)
+            .map_err(|error| told("BPF program", &error))?;
+        let attached = match self.hook {
+            Hook::Tcx => bpf::link_device(program.as_fd(), ifindex, attach).map(Some),
+            Hook::Clsact => netlink
+                .set_program(ifindex, Side::Ingress, program.as_fd())
+                .map(|_| None),
+        };
+        self.release = Some(Release {
+            ifindex,
+            _attached: attached.map_err(|error| told("attaching to a device", &error))?,
+            _program: program,
+        });
+        Ok(())
+    }
+
+    /// What tells the program that packets which have to wait are taken care of.
+    pub(super) fn alive(&self) -> io::Result<Map> {
+        self.maps.alive.try_clone()
     }
 
     /// Where it is attached.
@@ -106,13 +154,17 @@ impl Splitter {
         &mut self,
         hops: &[Option<Hop>],
         shares: &[[u32; MAX_LINKS]; 2],
+        waits: &[bool; MAX_LINKS],
     ) -> io::Result<()> {
+        let device = self.release.as_ref().map_or(0, |release| release.ifindex);
         let idle = 1 - self.active;
         for (family, shares) in (0_u32..).zip(shares) {
             let mut value = [0; MAX_LINKS * LINK_LEN];
-            for ((record, hop), share) in value.chunks_exact_mut(LINK_LEN).zip(hops).zip(shares) {
+            let records = value.chunks_exact_mut(LINK_LEN).zip(hops);
+            for (((record, hop), share), waits) in records.zip(shares).zip(waits) {
                 if let Some(hop) = hop {
-                    fill(record, hop, family == 1, *share);
+                    let device = if *waits { device } else { 0 };
+                    fill(record, hop, family == 1, *share, device);
                 }
             }
             let half = (idle * 2 + family).to_ne_bytes();
@@ -168,7 +220,7 @@ impl Splitter {
                     bpf::link_device(self.program.as_fd(), hop.ifindex, Attach::TcxEgress).map(Some)
                 }
                 Hook::Clsact => {
-                    let set = netlink.set_egress_program(hop.ifindex, self.program.as_fd());
+                    let set = netlink.set_program(hop.ifindex, Side::Egress, self.program.as_fd());
                     if matches!(set, Ok(true)) {
                         on_place(hop)?;
                     }
@@ -188,8 +240,9 @@ impl Splitter {
     }
 }
 
-/// Writes the record of a link; `share` is left out if the link has no next hop of this family.
-fn fill(record: &mut [u8], hop: &Hop, is_v6: bool, share: u32) {
+/// Writes the record of a link, whose packets wait in the device `waits` unless that is 0; nothing if the link has no next hop of this
+/// family.
+fn fill(record: &mut [u8], hop: &Hop, is_v6: bool, share: u32, waits: u32) {
     let next_hop: Option<IpAddr> = if is_v6 {
         hop.v6.map(IpAddr::V6)
     } else {
@@ -200,6 +253,7 @@ fn fill(record: &mut [u8], hop: &Hop, is_v6: bool, share: u32) {
     record[4..8].copy_from_slice(&hop.ifindex.to_ne_bytes());
     let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET };
     record[8..12].copy_from_slice(&family.to_ne_bytes());
+    record[28..32].copy_from_slice(&waits.to_ne_bytes());
     match next_hop {
         IpAddr::V4(ip) => record[12..16].copy_from_slice(&ip.octets()),
         IpAddr::V6(ip) => record[12..28].copy_from_slice(&ip.octets()),

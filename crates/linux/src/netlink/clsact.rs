@@ -1,4 +1,4 @@
-//! Programs at the egress of devices by way of classful traffic control, for kernels without TCX (before 6.6).
+//! Programs at devices by way of classful traffic control, for kernels without TCX (before 6.6).
 //!
 //! A `clsact` queueing discipline is a place for filters beside the device's own queue; a filter of kind `bpf` is a program,
 //! which in direct-action mode says itself what becomes of a packet. Both stay until they are removed or the device is
@@ -9,35 +9,53 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{TcAttribute, TcBpfFlags, TcFilterBpfOption, TcHandle, TcMessage, TcOption},
 };
-use rtnetlink::packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+use rtnetlink::{
+    TrafficFilterGetRequest,
+    packet_core::{
+        NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    },
 };
 
 use super::Netlink;
 
+/// Which packets of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side {
+    /// Those that leave by it.
+    Egress,
+    /// Those that came in.
+    Ingress,
+}
+
 impl Netlink {
-    /// Has `program` called for what leaves by link `ifindex`, in place of what was set so before. `true` if the place for
+    /// Has `program` called for what passes link `ifindex` on `side`, in place of what was set so before. `true` if the place for
     /// filters had to be made.
     ///
     /// # Errors
-    /// The error of the kernel.
-    pub(crate) fn set_egress_program(
+    /// The error of the kernel; another queueing discipline is where the place for filters would be.
+    pub(crate) fn set_program(
         &self,
         ifindex: u32,
+        side: Side,
         program: BorrowedFd<'_>,
     ) -> io::Result<bool> {
-        let place = RouteNetlinkMessage::NewQueueDiscipline(place(ifindex)?);
-        let is_new = match self.change(place, NLM_F_CREATE | NLM_F_EXCL) {
+        let make = || io::Result::Ok(RouteNetlinkMessage::NewQueueDiscipline(place(ifindex)?));
+        let is_new = match self.change(make()?, NLM_F_CREATE | NLM_F_EXCL) {
             Ok(()) => true,
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => false,
+            // Told to change what is there, the kernel compares its kind: `ingress` has no place for what leaves.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                self.change(make()?, 0)
+                    .map_err(|error| other_kind(error, ifindex))?;
+                false
+            }
             Err(error) => return Err(error),
         };
-        let mut filter = filter(ifindex)?;
+        let mut filter = filter(ifindex, side)?;
         let options = vec![
             TcOption::Bpf(TcFilterBpfOption::ProgFd(
                 program.as_raw_fd().cast_unsigned(),
@@ -56,19 +74,40 @@ impl Netlink {
         Ok(is_new)
     }
 
-    /// Removes what [`Self::set_egress_program`] set on link `ifindex`, and with `place` the place for filters, as far as they
-    /// are there.
+    /// Removes what [`Self::set_program`] set at the egress of link `ifindex`, as far as it is there, and with `has_place` the place for
+    /// filters, unless somebody else has put one there.
     ///
     /// # Errors
     /// The error of the kernel.
     pub(crate) fn remove_egress_program(&self, ifindex: u32, has_place: bool) -> io::Result<()> {
-        let filter = RouteNetlinkMessage::DelTrafficFilter(filter(ifindex)?);
+        let filter = RouteNetlinkMessage::DelTrafficFilter(filter(ifindex, Side::Egress)?);
         absent_is_fine(self.change(filter, 0))?;
-        if has_place {
+        if has_place && !self.has_filters(ifindex)? {
             let place = RouteNetlinkMessage::DelQueueDiscipline(place(ifindex)?);
             absent_is_fine(self.change(place, 0))?;
         }
         Ok(())
+    }
+
+    /// Whether programs can be set at this kernel's devices: one is, at the loopback device, and removed again.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub(crate) fn try_program(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let is_new = self.set_program(LOOPBACK, Side::Egress, program)?;
+        self.remove_egress_program(LOOPBACK, is_new)
+    }
+
+    /// Whether the place for filters at link `ifindex` has any.
+    fn has_filters(&self, ifindex: u32) -> io::Result<bool> {
+        let index = i32::try_from(ifindex).map_err(io::Error::other)?;
+        let all = || self.handle.traffic_filter(index).get();
+        let any = |request: TrafficFilterGetRequest| {
+            let found = self.runtime.block_on(request.execute().try_collect());
+            let found: Vec<TcMessage> = super::absent_is_none(found)?.unwrap_or_default();
+            io::Result::Ok(found.iter().any(|filter| filter.header.index == index))
+        };
+        Ok(any(all().ingress())? || any(all().egress())?)
     }
 
     /// Sends a request and waits for the kernel's verdict.
@@ -103,11 +142,24 @@ fn place(ifindex: u32) -> io::Result<TcMessage> {
     Ok(message)
 }
 
-fn filter(ifindex: u32) -> io::Result<TcMessage> {
+fn other_kind(error: io::Error, ifindex: u32) -> io::Error {
+    if error.raw_os_error() != Some(libc::EINVAL) {
+        return error;
+    }
+    let text = format!(
+        "device number {ifindex} has a queueing discipline of kind `ingress` where `clsact` is needed: replace it (`tc qdisc replace dev … clsact`), or use backend = \"nft\""
+    );
+    io::Error::new(io::ErrorKind::ResourceBusy, text)
+}
+
+fn filter(ifindex: u32, side: Side) -> io::Result<TcMessage> {
     let mut message = message(ifindex)?;
     message.header.parent = TcHandle {
         major: u16::MAX,
-        minor: TcHandle::MIN_EGRESS,
+        minor: match side {
+            Side::Egress => TcHandle::MIN_EGRESS,
+            Side::Ingress => TcHandle::MIN_INGRESS,
+        },
     };
     message.header.handle = TcHandle { major: 0, minor: 1 };
     message.header.info = u32::from(TcHandle {
@@ -139,6 +191,7 @@ fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
+const LOOPBACK: u32 = 1;
 const NAME: &str = "pleach_equalize";
 /// The letters "pe": our filter among those of others.
 const PRIORITY: u16 = 0x7065;

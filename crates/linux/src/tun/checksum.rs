@@ -6,11 +6,11 @@
 
 /// A running one's complement sum.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sum(u64);
+pub(crate) struct Sum(u64);
 
 impl Sum {
     /// Adds `bytes`, which start at an even offset of what is summed; an odd last byte is padded with zero.
-    pub(super) fn add(self, bytes: &[u8]) -> Self {
+    pub(crate) fn add(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
         let total = add_words(words);
         let mut tail = [0; 4];
@@ -38,7 +38,7 @@ impl Sum {
     }
 
     /// The checksum, as it lies in memory.
-    pub(super) fn checksum(self) -> [u8; 2] {
+    pub(crate) fn checksum(self) -> [u8; 2] {
         let [a, b] = self.fold();
         [!a, !b]
     }

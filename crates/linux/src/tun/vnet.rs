@@ -3,7 +3,7 @@
 //! Source: virtio 1.2 section 5.1.6 and `include/uapi/linux/virtio_net.h`.
 
 /// Length of the header in bytes.
-pub(super) const VNET_HEADER_LEN: usize = 10;
+pub(crate) const VNET_HEADER_LEN: usize = 10;
 
 /// The checksum is not complete: the field holds the sum of the pseudo header only.
 const NEEDS_CHECKSUM: u8 = 1;

@@ -29,6 +29,8 @@ pub(crate) struct EqualizerConfig {
     pub(crate) backend: Option<Backend>,
     /// How packets are spread.
     pub(crate) mode: Mode,
+    /// Whom to ask how long each link's way is.
+    pub(crate) probe: Option<IpAddr>,
     /// Automatic or fixed.
     pub(crate) weights: Weights,
     /// Between two readings of counters.
@@ -67,6 +69,7 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
             "interval",
             "control",
             "spread",
+            "probe",
             "interleave",
             "guideline",
         ],
@@ -80,14 +83,22 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
         .as_ref()
         .map_or(Ok(Weights::Auto), weights)?;
     let interval = table.optional("interval").as_ref().map(interval);
-    let gap = table.optional("spread").as_ref().map_or(Ok(None), spread)?;
-    if gap.is_some() && backend == Some(Backend::Nft) {
-        return Err(table.wrong(
-            "spread",
-            "nftables cannot keep flows together",
-            "write spread = \"packet\", or backend = \"bpf\"",
-        ));
+    let spread_value = table.optional("spread");
+    let spread = spread_value.as_ref().map_or(Ok(Spread::Packet), spread)?;
+    if spread != Spread::Packet && backend == Some(Backend::Nft) {
+        let text = if spread == Spread::Delay {
+            "nftables cannot have packets wait"
+        } else {
+            "nftables cannot keep flows together"
+        };
+        let remedy = "write spread = \"packet\", or backend = \"bpf\"";
+        return Err(table.wrong("spread", text, remedy));
     }
+    let probe_value = table.optional("probe");
+    let probe = probe_value
+        .as_ref()
+        .map(|value| probe(value, spread, &destinations))
+        .transpose()?;
     let interleave = flag(&table, "interleave", false)?;
     let control = match table.optional("control") {
         Some(value) => tunnel::control(&value)?,
@@ -119,9 +130,14 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
             backend,
             mode: Mode {
                 by_packets: interleave,
-                gap,
+                gap: match spread {
+                    Spread::Packet | Spread::Delay => None,
+                    Spread::Pause(gap) => Some(gap),
+                },
                 interleave,
+                hold: spread == Spread::Delay,
             },
+            probe,
             weights,
             interval: interval
                 .transpose()?
@@ -260,19 +276,49 @@ fn weights(value: &Value<'_>) -> Result<Weights, ConfigError> {
     }
 }
 
-fn spread(value: &Value<'_>) -> Result<Option<Duration>, ConfigError> {
-    let what = "\"packet\", \"flow\", or a pause such as \"20ms\"";
-    let remedy = "write \"packet\" to give every packet its turn, \"flow\" to keep each flow on a link, or the pause after which a flow may change";
-    let text = value.text(what, remedy)?;
-    match text {
-        "packet" => Ok(None),
-        "flow" => Ok(Some(pleach_equalizer::flowlet::FLOW_MEMORY)),
-        _ => {
+/// What `spread` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spread {
+    /// Each packet by itself.
+    Packet,
+    /// Each packet by itself, and those of quick links wait.
+    Delay,
+    /// Flows change their link after such a pause.
+    Pause(Duration),
+}
+
+fn spread(value: &Value<'_>) -> Result<Spread, ConfigError> {
+    let what = "\"packet\", \"delay\", \"flow\", or a pause such as \"20ms\"";
+    let remedy = "write \"packet\" to give every packet its turn, \"delay\" to have those of quick links wait for the slow ones as well, \"flow\" to keep each flow on a link, or the pause after which a flow may change";
+    match value.text(what, remedy)? {
+        "packet" => Ok(Spread::Packet),
+        "delay" => Ok(Spread::Delay),
+        "flow" => Ok(Spread::Pause(pleach_equalizer::flowlet::FLOW_MEMORY)),
+        text => {
             let pause = humantime::parse_duration(text).ok();
             let pause = pause.filter(|pause| (MIN_PAUSE..=MAX_PAUSE).contains(pause));
-            pause.map(Some).ok_or_else(|| value.expected(what, remedy))
+            pause
+                .map(Spread::Pause)
+                .ok_or_else(|| value.expected(what, remedy))
         }
     }
+}
+
+/// Whom to ask how long each link's way is: a host that packets are spread to.
+fn probe(value: &Value<'_>, spread: Spread, destinations: &[IpNet]) -> Result<IpAddr, ConfigError> {
+    let what = "the address of a host within `destinations` that answers pings";
+    let remedy = "write for example probe = \"10.20.0.1\", or remove it: then hosts are asked that this one has connections with";
+    let ip: IpAddr = value.parse(what, remedy)?;
+    if !destinations.iter().any(|net| net.contains(&ip)) {
+        return Err(value.expected(what, remedy));
+    }
+    if spread != Spread::Delay {
+        return Err(value.wrong(
+            "only spread = \"delay\" asks anybody",
+            "remove it, or write spread = \"delay\"",
+        ));
+    }
+    Ok(ip)
 }
 
 fn interval(value: &Value<'_>) -> Result<Duration, ConfigError> {
@@ -359,12 +405,22 @@ mod tests {
             (
                 "spread = \"packet\"",
                 "spread = \"packets\"",
-                "[equalizer] spread: expected \"packet\", \"flow\", or a pause",
+                "[equalizer] spread: expected \"packet\", \"delay\", \"flow\", or a pause",
             ),
             (
                 "spread = \"packet\"",
                 "spread = \"1us\"",
-                "[equalizer] spread: expected \"packet\", \"flow\", or a pause",
+                "[equalizer] spread: expected \"packet\", \"delay\", \"flow\", or a pause",
+            ),
+            (
+                "#probe = \"10.20.0.1\"",
+                "probe = \"10.20.0.1\"",
+                "[equalizer] probe: only spread = \"delay\" asks anybody",
+            ),
+            (
+                "#probe = \"10.20.0.1\"",
+                "probe = \"10.21.0.1\"",
+                "[equalizer] probe: expected the address of a host within `destinations`",
             ),
             (
                 "#interval = \"50ms\"",
@@ -436,6 +492,16 @@ mod tests {
         let error = load(&text).expect_err("nft keeps no flows").to_string();
         assert!(
             error.contains("[equalizer] spread: nftables cannot keep flows together"),
+            "{error}"
+        );
+        let text = FILE.replace("spread = \"packet\"", "spread = \"delay\"");
+        let waiting = text.replace("#probe", "probe");
+        let config = load(&waiting).expect("good file").config;
+        assert!(config.mode.hold && config.probe == Some([10, 20, 0, 1].into()));
+        let error = load(&text.replace("backend = \"auto\"", "backend = \"nft\""));
+        let error = error.expect_err("nft holds nothing").to_string();
+        assert!(
+            error.contains("[equalizer] spread: nftables cannot have packets wait"),
             "{error}"
         );
         let text = FILE.replace("[\"10.20.0.0/16\"]", "[\"fd20::/16\"]");

@@ -14,6 +14,7 @@ fn nothing_is_left_after_the_end_nor_after_a_crash_and_another_run() {
     for more in [
         "backend = \"bpf\"\ninterleave = true\n",
         "backend = \"clsact\"\n",
+        "backend = \"bpf\"\nspread = \"delay\"\n",
         "backend = \"nft\"\n",
     ] {
         let more = format!("{FIXED}{more}");
@@ -38,6 +39,39 @@ fn nothing_is_left_after_the_end_nor_after_a_crash_and_another_run() {
         world.equalizer(FIXED).stop();
         assert_eq!(world.traces(), before, "{more}");
     }
+}
+
+#[test]
+fn filters_of_others_stay_and_a_place_without_egress_is_refused() {
+    let Some(world) = World::new() else { return };
+    let tc = |args: &str| {
+        let mut command = world.host.command("tc");
+        let status = command.args(args.split_whitespace()).status();
+        assert!(status.expect("tc").success(), "tc {args}");
+    };
+    let clsact = format!("{FIXED}backend = \"clsact\"\n");
+    let before = world.traces();
+    let equalizer = world.equalizer(&clsact);
+    tc("filter add dev l0 egress protocol ip prio 9 u32 match u32 0 0");
+    equalizer.stop();
+    let shown = world.traces();
+    assert!(shown.contains("pref 9 u32"), "{shown}");
+    tc("qdisc del dev l0 clsact");
+    assert_eq!(world.traces(), before);
+
+    // Filters there see what comes in only.
+    tc("qdisc add dev l0 ingress");
+    let equalizer = world.equalizer(&clsact);
+    let told = within(PATIENCE, || {
+        equalizer
+            .log()
+            .contains("queueing discipline of kind `ingress`")
+            .then_some(())
+    });
+    assert!(told.is_some(), "{}", equalizer.log());
+    equalizer.stop();
+    let shown = world.traces();
+    assert!(shown.contains("qdisc ingress"), "{shown}");
 }
 
 #[test]

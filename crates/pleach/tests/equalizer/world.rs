@@ -163,6 +163,7 @@ impl World {
             text += &shown("ip", args);
         }
         text += &shown("nft", &["list", "ruleset"]);
+        text += &shown("ip", &["-o", "link", "show", "type", "tun"]);
         for device in ["l0", "l1"] {
             text += &shown("tc", &["qdisc", "show", "dev", device]);
             text += &shown("tc", &["filter", "show", "dev", device, "egress"]);
@@ -261,6 +262,11 @@ impl Equalizer {
         assert_eq!(status.code(), Some(0));
     }
 
+    /// What it has said so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("our child");
@@ -272,8 +278,7 @@ impl Drop for Equalizer {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            let log = fs::read_to_string(&self.log).unwrap_or_default();
-            eprintln!("log of the equalizer:\n{log}");
+            eprintln!("log of the equalizer:\n{}", self.log());
         }
     }
 }

@@ -4,16 +4,15 @@
 //! (`pleach-equalizer`). What is here is what a kernel does around them: counting the bytes of each port, the equalizer's own
 //! and all others', holding packets until their time, and asking the other end by echo requests (RFC 792) how long each
 //! way is. The answers to these come back as any packet for the host does, so what differs between them is the way out.
-//! Bound: [`MAX_HELD`] packets a port; what exceeds it leaves at once.
 
 use core::{net::Ipv4Addr, time::Duration};
-use std::collections::VecDeque;
 
 use pleach_core::{packet::PacketView, time::Instant, units::Bytes};
 use pleach_equalizer::{
     auto::{AutoSettings, Counters},
     delay_equalizer::DelayEqualizer,
     flowlet,
+    hold_queue::HoldQueue,
     splitter::{Charge, Splitter},
     weights::{LinkSettings, Source, WeightControl},
 };
@@ -21,8 +20,6 @@ use pleach_equalizer::{
 use super::packet::{Outbox, Packet};
 use crate::scenario::Spread;
 
-/// Most packets held for a port: a quarter of a second at 100 Mbit/s.
-const MAX_HELD: usize = 2_048;
 /// ICMP's protocol number, and the types of RFC 792.
 const ICMP: u8 = 1;
 const ECHO_REQUEST: u8 = 8;
@@ -65,8 +62,7 @@ pub(crate) struct Equalizer {
 /// What left a port, or waits to.
 #[derive(Debug)]
 struct Lane {
-    /// Packets and when they leave, in order.
-    held: VecDeque<(Instant, Packet)>,
+    held: HoldQueue<Packet>,
     counters: Counters,
 }
 
@@ -77,7 +73,7 @@ impl Lane {
             ..Counters::default()
         };
         Self {
-            held: VecDeque::new(),
+            held: HoldQueue::default(),
             counters,
         }
     }
@@ -168,14 +164,9 @@ impl Equalizer {
         let lane = &mut self.lanes[at];
         let len = Bytes::of_len(packet.bytes().len());
         lane.counters.own += len;
-        // What was sent earlier over this port leaves earlier.
-        let due = lane.held.back().map_or(now, |(due, _)| *due);
-        let due = due.max(now + hold);
-        if due <= now || lane.held.len() >= MAX_HELD {
+        if let Err(packet) = lane.held.push(now, hold, len, packet) {
             lane.counters.total += len;
             outbox.send(self.config.ports[at].port, packet);
-        } else {
-            lane.held.push_back((due, packet));
         }
         Ok(())
     }
@@ -194,7 +185,7 @@ impl Equalizer {
     /// Sends what is due, measures, asks.
     pub(super) fn settle(&mut self, now: Instant, outbox: &mut Outbox) {
         for (lane, port) in self.lanes.iter_mut().zip(&self.config.ports) {
-            while let Some((_, packet)) = lane.held.pop_front_if(|(due, _)| *due <= now) {
+            while let Some(packet) = lane.held.pop(now) {
                 lane.counters.total += Bytes::of_len(packet.bytes().len());
                 outbox.send(port.port, packet);
             }
@@ -212,15 +203,15 @@ impl Equalizer {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let held = self.lanes.iter().filter_map(|lane| lane.held.front());
+        let held = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.held.poll_timeout());
         let counters = self
             .config
             .auto_weights
             .then(|| self.control.poll_timeout());
-        held.map(|(due, _)| *due)
-            .chain(self.probe_at)
-            .chain(counters)
-            .min()
+        held.chain(self.probe_at).chain(counters).min()
     }
 
     fn choose(&mut self, now: Instant, packet: &[u8]) -> Option<usize> {

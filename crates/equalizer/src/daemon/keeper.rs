@@ -1,0 +1,359 @@
+//! The thread that holds packets of quick links, and asks how long each link's way is.
+//!
+//! How long packets wait is [`DelayEqualizer`]'s to say, which packets leave when [`HoldQueue`]'s; this joins both to the device
+//! the packets come from and go back to. Every link is asked by echo requests from the address that spread packets have, so
+//! that all answers take the same way back and round trips differ by the ways out alone.
+//!
+//! The main thread waits for the kernel now and then, for milliseconds; hence one of its own. They talk through a plan, which
+//! says what links there are, and a board, on which holds and counters stand.
+
+use core::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+use std::{
+    io,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, JoinHandle},
+};
+
+use pleach_core::{time::Instant, units::Bytes};
+use pleach_linux::{
+    clock,
+    equalize::{self, Alive, HeldPacket, HoldingDevice},
+    ping::Pinger,
+    poll::{Poller, Token, Waker, set_precise_timers},
+};
+
+use crate::{MAX_LINKS, delay_equalizer::DelayEqualizer, hold_queue::HoldQueue};
+
+/// What the thread goes by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Device of each link that is up and has weight.
+    pub(super) devices: Vec<Option<String>>,
+    /// Who is asked, and from which address.
+    pub(super) probe: Option<(IpAddr, IpAddr)>,
+    /// Whether it is enough to ask now and then.
+    pub(super) is_idle: bool,
+}
+
+/// The thread; it ends when this is dropped, and lets go what it holds.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    plan: Plan,
+    shared: Arc<Shared>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How it is with a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// How long its packets wait.
+    pub hold: Duration,
+    /// The shortest round trip lately; zero if unknown.
+    pub round_trip: Duration,
+    /// How much waits.
+    pub waiting: Bytes,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    plan: Mutex<Option<Plan>>,
+    board: [Board; MAX_LINKS],
+    not_held: AtomicU64,
+    lost: AtomicU64,
+    is_over: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Board {
+    hold_ns: AtomicU64,
+    round_trip_ns: AtomicU64,
+    waiting_bytes: AtomicU64,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    pub(super) fn start(device: HoldingDevice, alive: Alive) -> io::Result<Self> {
+        let waker = Waker::new()?;
+        let shared = Arc::new(Shared::default());
+        let poller = Poller::new()?;
+        let pinger = Pinger::open()
+            .inspect_err(|error| tracing::warn!(%error, "cannot ask how long the links' ways are: no packet will wait"))
+            .ok();
+        poller.add(&waker, WAKE)?;
+        poller.add(&device, PACKETS)?;
+        for socket in pinger.iter().flat_map(Pinger::sockets) {
+            poller.add(socket, ANSWERS)?;
+        }
+        let work = Work {
+            shared: shared.clone(),
+            waker: waker.clone(),
+            poller,
+            device,
+            alive,
+            pinger,
+            plan: Plan::default(),
+            delays: DelayEqualizer::default(),
+            holds: [Duration::ZERO; MAX_LINKS],
+            queues: core::array::from_fn(|_| HoldQueue::default()),
+            asked: [None; ASKED],
+            number: 0,
+            ask_at: clock::now(),
+            trust_at: clock::now(),
+        };
+        let run = move || {
+            if let Err(error) = work.run() {
+                tracing::error!(%error, "packets wait no longer");
+            }
+        };
+        Ok(Self {
+            plan: Plan::default(),
+            shared,
+            waker,
+            thread: Some(thread::Builder::new().name("hold".to_owned()).spawn(run)?),
+        })
+    }
+
+    /// From now on it goes by `plan`.
+    pub(super) fn set(&mut self, plan: Plan) {
+        if plan != self.plan {
+            self.plan = plan.clone();
+            *self
+                .shared
+                .plan
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(plan);
+            self.waker.wake();
+        }
+    }
+
+    /// How it is with link `index`.
+    pub(super) fn holding(&self, index: usize) -> Holding {
+        self.shared
+            .board
+            .get(index)
+            .map_or(Holding::default(), |board| Holding {
+                hold: Duration::from_nanos(board.hold_ns.load(Relaxed)),
+                round_trip: Duration::from_nanos(board.round_trip_ns.load(Relaxed)),
+                waiting: Bytes::new(board.waiting_bytes.load(Relaxed)),
+            })
+    }
+
+    /// Packets that left early for want of room, and those that were lost because the kernel had none.
+    pub(super) fn failures(&self) -> (u64, u64) {
+        (
+            self.shared.not_held.load(Relaxed),
+            self.shared.lost.load(Relaxed),
+        )
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Relaxed);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Work {
+    shared: Arc<Shared>,
+    waker: Waker,
+    poller: Poller,
+    device: HoldingDevice,
+    alive: Alive,
+    pinger: Option<Pinger>,
+    plan: Plan,
+    delays: DelayEqualizer,
+    holds: [Duration; MAX_LINKS],
+    queues: [HoldQueue<HeldPacket>; MAX_LINKS],
+    /// Number, link and time of the last questions, by number.
+    asked: [Option<(u16, usize, Instant)>; ASKED],
+    number: u16,
+    ask_at: Instant,
+    /// From when on holds follow what is known, though that is not of every link.
+    trust_at: Instant,
+}
+
+impl Work {
+    fn run(mut self) -> io::Result<()> {
+        set_precise_timers()?;
+        let mut events = Vec::new();
+        let mut tell_at = clock::now();
+        loop {
+            let now = clock::now();
+            self.waker.clear();
+            if self.shared.is_over.load(Relaxed) {
+                return self.release(Instant::from_nanos(u64::MAX));
+            }
+            self.take_plan(now);
+            self.release(now)?;
+            self.take_packets(now)?;
+            self.take_answers();
+            if now >= self.ask_at {
+                self.ask_at = now
+                    + if self.plan.is_idle {
+                        IDLE_INTERVAL
+                    } else {
+                        ASK_INTERVAL
+                    };
+                self.ask(now);
+                self.measure(now);
+            }
+            if now >= tell_at {
+                tell_at = now + TELL_INTERVAL;
+                self.alive.tell()?;
+            }
+            self.publish(now);
+            let due = self.queues.iter().filter_map(HoldQueue::poll_timeout);
+            let deadline = due.fold(self.ask_at.min(tell_at), Instant::min);
+            self.poller.wait(Some(deadline), &mut events)?;
+        }
+    }
+
+    fn take_plan(&mut self, now: Instant) {
+        let plan = self
+            .shared
+            .plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(plan) = plan else { return };
+        if plan.probe != self.plan.probe {
+            // Another host is at another distance.
+            self.delays = DelayEqualizer::default();
+            self.asked = [None; ASKED];
+            self.trust_at = now + PATIENCE;
+        }
+        self.plan = plan;
+        self.ask_at = now;
+    }
+
+    /// Has all packets leave whose time has come.
+    fn release(&mut self, now: Instant) -> io::Result<()> {
+        for link in 0..MAX_LINKS {
+            while let Some(packet) = self.queues[link].pop(now) {
+                self.write(packet)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, mut packet: HeldPacket) -> io::Result<()> {
+        let is_up = |link: usize| self.plan.devices.get(link).is_some_and(Option::is_some);
+        if !is_up(packet.link)
+            && let Some(other) = (0..MAX_LINKS).find(|link| is_up(*link))
+        {
+            // Its link went down while it waited.
+            packet.move_to(other);
+        }
+        if !self.device.write(&packet)? {
+            self.shared.lost.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn take_packets(&mut self, now: Instant) -> io::Result<()> {
+        for _ in 0..MOST_READS {
+            let packet = match self.device.read() {
+                Ok(Some(packet)) => packet,
+                Ok(None) => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            };
+            let link = packet.link;
+            let len = Bytes::of_len(packet.len_bytes());
+            if let Err(packet) = self.queues[link].push(now, self.holds[link], len, packet) {
+                if !self.holds[link].is_zero() {
+                    self.shared.not_held.fetch_add(1, Relaxed);
+                }
+                self.write(packet)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_answers(&mut self) {
+        let Some(pinger) = &self.pinger else { return };
+        let mut is_news = false;
+        while let Some((host, number)) = pinger.answer() {
+            let now = clock::now();
+            let slot = &mut self.asked[usize::from(number) % ASKED];
+            let is_asked = |slot: &&mut Option<(u16, usize, Instant)>| {
+                slot.is_some_and(|(asked, ..)| asked == number)
+                    && self.plan.probe.is_some_and(|(probed, _)| probed == host)
+            };
+            if let Some((_, link, asked_at)) = Some(slot).filter(is_asked).and_then(Option::take) {
+                self.delays.on_round_trip(now, link, now.since(asked_at));
+                is_news = true;
+            }
+        }
+        if is_news {
+            self.measure(clock::now());
+        }
+    }
+
+    fn ask(&mut self, now: Instant) {
+        let (Some(pinger), Some((host, source))) = (&mut self.pinger, self.plan.probe) else {
+            return;
+        };
+        for (link, device) in self.plan.devices.iter().enumerate() {
+            let Some(device) = device else { continue };
+            self.number = self.number.wrapping_add(1);
+            let asked = pinger.ask(host, source, device, equalize::PROBE_MARK, self.number);
+            match asked {
+                Ok(()) => {
+                    self.asked[usize::from(self.number) % ASKED] = Some((self.number, link, now))
+                }
+                // Its device has just gone, or has no way there.
+                Err(error) => tracing::trace!(%error, device, "cannot ask"),
+            }
+        }
+    }
+
+    /// Has holds follow what is known.
+    fn measure(&mut self, now: Instant) {
+        let is_used = |link: usize| self.plan.devices.get(link).is_some_and(Option::is_some);
+        let is_known = |link: usize| self.delays.round_trip(now, link).is_some();
+        if now < self.trust_at && !(0..MAX_LINKS).filter(|link| is_used(*link)).all(is_known) {
+            return;
+        }
+        self.holds = core::array::from_fn(|link| self.delays.hold(now, link, is_used));
+    }
+
+    fn publish(&self, now: Instant) {
+        for (link, board) in self.shared.board.iter().enumerate() {
+            let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            board.hold_ns.store(nanos(self.holds[link]), Relaxed);
+            let round_trip = self.delays.round_trip(now, link).unwrap_or_default();
+            board.round_trip_ns.store(nanos(round_trip), Relaxed);
+            board
+                .waiting_bytes
+                .store(self.queues[link].bytes().get(), Relaxed);
+        }
+    }
+}
+
+const WAKE: Token = Token(0);
+const PACKETS: Token = Token(1);
+const ANSWERS: Token = Token(2);
+/// Between two questions over each link: of the many within the delay equalizer's memory some find no queue.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while nobody sends: often enough that the last answers are remembered.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Questions that are waited for: those of the longest wait over the most links.
+const ASKED: usize = 256;
+/// Between two words to the kernel.
+const TELL_INTERVAL: Duration = Duration::from_millis(50);
+const _: () = assert!(TELL_INTERVAL.as_nanos() * 3 < equalize::ALIVE_FOR.as_nanos());
+/// How long holds stay as they were when another host is asked.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Packets taken before those that are due leave.
+const MOST_READS: usize = 64;

@@ -1,0 +1,105 @@
+//! The packets of one link that wait, in the order in which they came.
+//!
+//! A packet whose wait is shorter than that of the one before it leaves with that one: a link's packets keep their order. Bound:
+//! [`MAX_HELD_BYTES`]; what exceeds it does not wait.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use pleach_core::{time::Instant, units::Bytes};
+
+/// Packets, and when they leave.
+#[derive(Clone, Debug)]
+pub struct HoldQueue<T> {
+    held: VecDeque<(Instant, Bytes, T)>,
+    bytes: Bytes,
+}
+
+impl<T> Default for HoldQueue<T> {
+    fn default() -> Self {
+        Self {
+            held: VecDeque::new(),
+            bytes: Bytes::ZERO,
+        }
+    }
+}
+
+impl<T> HoldQueue<T> {
+    /// Takes a packet that came at `now` and waits for `hold`.
+    ///
+    /// # Errors
+    /// The packet, if there is no room for it, or nothing to wait for.
+    pub fn push(&mut self, now: Instant, hold: Duration, len: Bytes, packet: T) -> Result<(), T> {
+        let due = self.held.back().map_or(now, |(due, ..)| *due);
+        let due = due.max(now + hold);
+        let need_not_wait = self.held.is_empty() && due <= now;
+        if need_not_wait || self.bytes + len > MAX_HELD_BYTES {
+            return Err(packet);
+        }
+        self.bytes += len;
+        self.held.push_back((due, len, packet));
+        Ok(())
+    }
+
+    /// The next packet whose time has come.
+    pub fn pop(&mut self, now: Instant) -> Option<T> {
+        let (_, len, packet) = self.held.pop_front_if(|(due, ..)| *due <= now)?;
+        self.bytes = self.bytes.saturating_sub(len);
+        Some(packet)
+    }
+
+    /// When [`Self::pop`] gives something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.held.front().map(|(due, ..)| *due)
+    }
+
+    /// How much waits.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+}
+
+/// A quarter of a second at 1 Gbit/s.
+pub const MAX_HELD_BYTES: Bytes = Bytes::new(32 << 20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_leave_in_order_at_their_time() {
+        let (at, ms) = (Instant::from_millis, Duration::from_millis);
+        let mut queue = HoldQueue::default();
+        let len = Bytes::new(100);
+        assert_eq!(queue.push(at(0), ms(80), len, 'a'), Ok(()));
+        // Waits are shorter now: not before what came earlier.
+        assert_eq!(queue.push(at(10), ms(20), len, 'b'), Ok(()));
+        assert_eq!(queue.push(at(11), ms(0), len, 'c'), Ok(()));
+        assert_eq!(
+            (queue.poll_timeout(), queue.pop(at(79))),
+            (Some(at(80)), None)
+        );
+        assert_eq!(queue.bytes(), Bytes::new(300));
+        let left: Vec<char> = core::iter::from_fn(|| queue.pop(at(80))).collect();
+        assert_eq!(left, ['a', 'b', 'c']);
+        assert_eq!(
+            queue.push(at(81), ms(0), len, 'd'),
+            Err('d'),
+            "nothing to wait for"
+        );
+        assert_eq!(queue.bytes(), Bytes::ZERO);
+    }
+
+    #[test]
+    fn what_exceeds_the_bound_does_not_wait() {
+        let mut queue = HoldQueue::default();
+        let (now, hold) = (Instant::ZERO, Duration::from_secs(1));
+        let half = Bytes::new(MAX_HELD_BYTES.get() / 2);
+        assert_eq!(queue.push(now, hold, half, 1), Ok(()));
+        assert_eq!(queue.push(now, hold, half, 2), Ok(()));
+        assert_eq!(queue.push(now, hold, Bytes::new(1), 3), Err(3));
+        assert_eq!(queue.bytes(), MAX_HELD_BYTES);
+    }
+}

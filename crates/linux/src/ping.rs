@@ -1,0 +1,214 @@
+//! Echo requests (RFC 792, RFC 4443) over a device of the caller's choice, whose answers may come in by any.
+//!
+//! Raw sockets: one for answers of each family, and one for each device and source address that is asked from. An
+//! answer is believed if it repeats eight random bytes. Needs `CAP_NET_RAW`.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use rustix::net::{RecvFlags, recvfrom};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::{clock, tun::checksum::Sum};
+
+/// Asks, and takes answers.
+#[derive(Debug)]
+pub struct Pinger {
+    receivers: Vec<(bool, Socket)>,
+    /// By device and source.
+    senders: BTreeMap<(String, IpAddr), Socket>,
+    identifier: [u8; 2],
+    secret: [u8; SECRET_LEN],
+}
+
+impl Pinger {
+    /// Opens the sockets for answers, of each family that this host has.
+    ///
+    /// # Errors
+    /// There is none of either family: the kernel's error.
+    pub fn open() -> io::Result<Self> {
+        let entropy = clock::entropy()?;
+        let open = |is_v6| raw(is_v6).map(|socket| (is_v6, socket));
+        let receivers = match (open(false), open(true)) {
+            (Err(error), Err(_)) => return Err(error),
+            (v4, v6) => v4.into_iter().chain(v6).collect(),
+        };
+        let mut identifier = [0; 2];
+        let mut secret = [0; SECRET_LEN];
+        identifier.copy_from_slice(&entropy[..2]);
+        secret.copy_from_slice(&entropy[2..2 + SECRET_LEN]);
+        Ok(Self {
+            receivers,
+            senders: BTreeMap::new(),
+            identifier,
+            secret,
+        })
+    }
+
+    /// What to wait for.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.receivers.iter().map(|(_, socket)| socket.as_fd())
+    }
+
+    /// Asks `host` from the address `source` over the device `device`, by `number`. Both addresses are of one family.
+    ///
+    /// `mark`: of the packet.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn ask(
+        &mut self,
+        host: IpAddr,
+        source: IpAddr,
+        device: &str,
+        mark: u32,
+        number: u16,
+    ) -> io::Result<()> {
+        let key = (device.to_owned(), source);
+        if !self.senders.contains_key(&key) {
+            if self.senders.len() >= MAX_SENDERS {
+                self.senders.clear();
+            }
+            let socket = raw(source.is_ipv6())?;
+            // Answers come to it as well, and are not read.
+            socket.set_recv_buffer_size(0)?;
+            socket.bind_device(Some(device.as_bytes()))?;
+            socket.bind(&SocketAddr::new(source, 0).into())?;
+            socket.set_mark(mark)?;
+            self.senders.insert(key.clone(), socket);
+        }
+        let message = self.message(host.is_ipv6(), number);
+        let sent = self.senders[&key].send_to(&message, &SocketAddr::new(host, 0).into());
+        if sent.is_err() {
+            // The device may be another by now.
+            self.senders.remove(&key);
+        }
+        sent.map(drop)
+    }
+
+    /// The next answer that has come: who answered, to which number.
+    pub fn answer(&self) -> Option<(IpAddr, u16)> {
+        let mut buffer = [0; LONGEST_ANSWER];
+        for (is_v6, socket) in &self.receivers {
+            // Each error is one packet less, but that there is none.
+            while let Ok((len, _, from)) = recvfrom(socket, &mut buffer, RecvFlags::empty()) {
+                let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                if let (Some(from), Some(number)) = (from, self.read(*is_v6, &buffer[..len])) {
+                    return Some((from.ip(), number));
+                }
+            }
+        }
+        None
+    }
+
+    fn message(&self, is_v6: bool, number: u16) -> Vec<u8> {
+        let mut message = vec![if is_v6 { REQUEST_V6 } else { REQUEST_V4 }, 0, 0, 0];
+        message.extend_from_slice(&self.identifier);
+        message.extend_from_slice(&number.to_be_bytes());
+        message.extend_from_slice(&self.secret);
+        if !is_v6 {
+            // That of ICMPv6 is the kernel's work.
+            let checksum = Sum::default().add(&message).checksum();
+            message[2..4].copy_from_slice(&checksum);
+        }
+        message
+    }
+
+    /// The number of an answer to one of our questions.
+    fn read(&self, is_v6: bool, packet: &[u8]) -> Option<u16> {
+        // Sockets of IPv4 give the IP header as well.
+        let header = if is_v6 {
+            0
+        } else {
+            usize::from(packet.first()? & 15) * 4
+        };
+        let (head, rest) = packet.get(header..)?.split_first_chunk::<HEADER_LEN>()?;
+        let [kind, 0, _, _, a, b, c, d] = *head else {
+            return None;
+        };
+        let expected = if is_v6 { ANSWER_V6 } else { ANSWER_V4 };
+        let is_ours =
+            kind == expected && [a, b] == self.identifier && rest.starts_with(&self.secret);
+        is_ours.then(|| u16::from_be_bytes([c, d]))
+    }
+}
+
+/// The address that this host would send to `host` from.
+///
+/// # Errors
+/// There is no route.
+pub fn source_to(host: IpAddr) -> io::Result<IpAddr> {
+    let any = match host {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = std::net::UdpSocket::bind((any, 0))?;
+    // Nothing is sent by this.
+    socket.connect((host, DISCARD_PORT))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+fn raw(is_v6: bool) -> io::Result<Socket> {
+    let (domain, protocol) = if is_v6 {
+        (Domain::IPV6, Protocol::ICMPV6)
+    } else {
+        (Domain::IPV4, Protocol::ICMPV4)
+    };
+    let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+const REQUEST_V4: u8 = 8;
+const ANSWER_V4: u8 = 0;
+const REQUEST_V6: u8 = 128;
+const ANSWER_V6: u8 = 129;
+const HEADER_LEN: usize = 8;
+const SECRET_LEN: usize = 8;
+/// Longest IPv4 header, ICMP header and what we put in; of longer messages the beginning says that they are not ours.
+const LONGEST_ANSWER: usize = 60 + HEADER_LEN + SECRET_LEN;
+/// Beyond, all are opened anew.
+const MAX_SENDERS: usize = 64;
+const DISCARD_PORT: u16 = 9;
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn this_host_answers_by_number_and_forged_answers_do_not_count() {
+        let Ok(mut pinger) = Pinger::open() else {
+            eprintln!("SKIPPED: no right to open raw sockets");
+            return;
+        };
+        for (number, host) in [(7, "127.0.0.1"), (9, "::1")] {
+            let host: IpAddr = host.parse().expect("literal");
+            if let Err(error) = pinger.ask(host, host, "lo", 0, number) {
+                eprintln!("SKIPPED {host}: {error}");
+                continue;
+            }
+            let answer = (0..200).find_map(|_| {
+                thread::park_timeout(Duration::from_millis(5));
+                pinger.answer()
+            });
+            assert_eq!(answer, Some((host, number)));
+        }
+        let mut forged = pinger.message(true, 3);
+        forged[0] = ANSWER_V6;
+        assert_eq!(pinger.read(true, &forged), Some(3));
+        forged[HEADER_LEN] ^= 1;
+        assert_eq!(pinger.read(true, &forged), None);
+    }
+
+    #[test]
+    fn the_source_is_that_of_the_route() {
+        let host = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(source_to(host).expect("loopback"), host);
+    }
+}
