@@ -479,6 +479,7 @@ impl Tunnel {
     pub(super) fn adapt_queue(&mut self) {
         let is_limited = |path: &Path| path.pacer.rate().is_some();
         if self.scheduler.pacing() == Pacing::Limits && !self.paths().any(is_limited) {
+            self.lanes.set_target(Duration::MAX);
             return self.queue.set_target(Duration::MAX);
         }
         let usable = || self.paths().filter(|path| path.health.is_usable());
@@ -504,6 +505,7 @@ impl Tunnel {
             target = (target * 4).min(LARGEST_TARGET);
         }
         self.queue.set_target(target);
+        self.lanes.set_target(target);
         // BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by. Who listens has drained
         // the queue after four of them and a little.
         let limit = target + (longest * 3 / 2).max(LEAST_LIMIT);

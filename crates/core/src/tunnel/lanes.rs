@@ -69,6 +69,11 @@ impl Lanes {
         }
     }
 
+    /// Changes how long pinned packets may wait before they are marked ([`Queue::set_target`]).
+    pub(super) fn set_target(&mut self, target: Duration) {
+        self.pinned.set_target(target);
+    }
+
     /// Changes what becomes of pinned flows whose senders do not listen ([`Queue::set_limit`]).
     pub(super) fn set_limit(&mut self, limit: Duration, patience: Duration) {
         self.pinned.set_limit(limit, patience);
@@ -183,7 +188,11 @@ impl Tunnel {
                 return None;
             }
             let queued = self.dequeue(now, lane, shared)?;
-            self.lanes.is_pinned_next = lane == Lane::Bulk;
+            match lane {
+                Lane::Bulk => self.lanes.is_pinned_next = true,
+                Lane::Pinned => self.lanes.is_pinned_next = false,
+                Lane::Urgent | Lane::Sparse => {}
+            }
             let numbered = self.number(now, queued);
             self.protect(now, &numbered);
             if lane == Lane::Sparse && self.is_behind(&numbered) {
