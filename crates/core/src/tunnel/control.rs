@@ -455,6 +455,7 @@ impl Tunnel {
                 let Some(numbered) = numbered else {
                     continue;
                 };
+                self.fec_sending.on_missing(numbered.global_seq);
                 if self.fec_sending.has_recovered(numbered.global_seq) {
                     shared.pool.recycle(numbered.packet);
                 } else if self.repairs.try_spend(numbered.packet.len()) {

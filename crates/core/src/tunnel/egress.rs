@@ -44,6 +44,9 @@ impl Tunnel {
             self.sample_paths(now);
         }
         self.send_control(now, out);
+        if is_idle {
+            self.fec_sending.pause(now);
+        }
         if self.is_closing || is_idle && !self.fec_sending.is_due(now, true) {
             return;
         }

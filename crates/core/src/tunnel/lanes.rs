@@ -121,8 +121,11 @@ impl Tunnel {
     ) {
         let classifier = &mut self.lanes.classifier;
         let found = packet.parse().ok();
-        let found = found.and_then(|view| classifier.find(now, &view, flow_hash));
-        let mark = found.map(|found| self.mark_of(now, found));
+        let found = found.and_then(|view| {
+            let found = classifier.find(now, &view, flow_hash)?;
+            Some((found, view.ends_frame()))
+        });
+        let mark = found.map(|(found, ends_frame)| self.mark_of(now, found, ends_frame));
         packet.set_mark(mark);
         let queue = match mark {
             Some(mark) if mark.due.is_some() => {
@@ -149,7 +152,7 @@ impl Tunnel {
     }
 
     /// Until when a packet of a class is of use. A deadline no path could meet is none.
-    fn mark_of(&self, now: Instant, found: Found) -> Mark {
+    fn mark_of(&self, now: Instant, found: Found, ends_frame: bool) -> Mark {
         let service = self.lanes.classifier.service(found.id);
         let deadline = service.and_then(|service| service.deadline);
         let due = deadline.filter(|deadline| *deadline > self.least_delay);
@@ -158,6 +161,7 @@ impl Tunnel {
             found,
             due: due.map(|deadline| now + deadline),
             give_up_at: patience.map(|patience| now + patience),
+            ends_frame,
         }
     }
 
