@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, time::Duration};
 
 use pleach_core::{
     class::{Class, Match, Service},
-    counters::DropReason,
     units::Bitrate,
 };
 use pleach_sim::link::loss::{Gilbert, Loss, LossState};
@@ -109,38 +108,12 @@ fn symbols_behind_each_frame_save_nearly_all_of_them() {
     // One loss in a hundred hits a quarter of the frames, and there is no time to send it again.
     let lossy = [Loss::Bernoulli(0.01)];
     for slack_ms in [30, 100] {
-        let film = film(&lossy, Duration::from_millis(slack_ms), 1_000);
+        let film = film(&lossy, Duration::from_millis(slack_ms), 2_000);
         assert!(film.broken * 200 <= film.frames, "{slack_ms} ms: {film:?}");
-        assert!(film.symbols_pct < 9.0, "{film:?}");
+        assert!(film.symbols_pct < 9.0 && film.lost_pct > 0.8, "{film:?}");
     }
     // Bursts of five are longer than an eighth of a frame: some are lost, but the share is kept.
     let film = film(&[bursts(5.0, 0.01)], Duration::from_millis(100), 1_000);
     assert!(film.broken * 40 <= film.frames, "{film:?}");
     assert!(film.symbols_pct < 14.0, "{film:?}");
-}
-
-#[test]
-fn a_block_that_comes_in_pieces_is_copied_as_one() {
-    let path = |mbps, delay_ms| PathModel {
-        rate: Some(Bitrate::from_mbps(mbps)),
-        ..PathModel::with_delay(delay_ms)
-    };
-    let paths = [path(25, 30), path(4, 160)];
-    let mut world = World::new(1, &paths, "consn+redundancy", 5);
-    world
-        .run_until_true(Duration::from_secs(3), connected)
-        .expect("connects");
-    for frame in 0..200 {
-        // As a host hands them over: two at a time.
-        for piece in 0..9 {
-            for packet in 0..2 {
-                world.send(1, 0, 2, frame * 18 + piece * 2 + packet, 1_400);
-            }
-            world.run_for(Duration::from_micros(100));
-        }
-        world.run_for(Duration::from_micros(24_100));
-    }
-    world.run_for(Duration::from_secs(1));
-    let copies = world.hosts[0].endpoint.drops().get(DropReason::Duplicate);
-    assert!(copies > 600, "{copies}");
 }
