@@ -73,7 +73,7 @@ fn film(losses: &[Loss], slack: Duration, frames: u32) -> Film {
     let mut newest = 0_u32;
     for (at, packet) in &world.hosts[0].delivered {
         let (_, number) = number_of(packet);
-        let step = (number as u16).wrapping_sub(newest as u16) as i16;
+        let step = (number as u16).wrapping_sub(newest as u16).cast_signed();
         let number = newest.wrapping_add_signed(step.into());
         newest = newest.max(number);
         let frame = number / PACKETS;
