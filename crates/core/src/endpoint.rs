@@ -280,14 +280,6 @@ impl Endpoint {
         }
     }
 
-    /// Whether a peer that has a path to `remote` said in its Hello that it mends datagrams by their parity. Looks through
-    /// all peers.
-    #[must_use]
-    pub fn takes_parity(&self, remote: SocketAddr) -> bool {
-        let mut peers = self.peers.iter().map(|peer| &peer.tunnel);
-        peers.any(|tunnel| tunnel.takes_parity(remote))
-    }
-
     /// Takes a datagram from the network. Its content is unspecified afterwards.
     pub fn handle_datagram(&mut self, now: Instant, incoming: &Incoming, datagram: &mut [u8]) {
         let result = match datagram.first() {
@@ -307,23 +299,35 @@ impl Endpoint {
         incoming: &Incoming,
         datagram: &mut [u8],
     ) -> Result<(), DropReason> {
-        let (header, data) = Header::parse(datagram).ok_or(DropReason::Malformed)?;
-        let index = self
-            .indices
-            .peer_of(header.receiver_index)
-            .ok_or(DropReason::UnknownSession)?;
+        let headers = Header::parse(datagram);
+        let addressed = headers.and_then(|headers| {
+            let index = self.indices.peer_of(headers.0.receiver_index)?;
+            Some((index, headers))
+        });
+        let reason = match headers {
+            None => DropReason::Malformed,
+            Some(_) => DropReason::UnknownSession,
+        };
+        let expecting = || {
+            let expects = |peer: &Peer| peer.tunnel.expects_parity(now, incoming.route.remote);
+            self.peers.iter().position(expects)
+        };
+        let index = addressed.map(|(index, _)| index).or_else(expecting);
+        let index = index.ok_or(reason)?;
         let peer = &mut self.peers[index];
         let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
         let allowed = &self.allowed;
         let is_allowed = |source| allowed.peer_of(source) == Some(index);
-        let result = peer.tunnel.handle_datagram(
-            now,
-            incoming,
-            (header, data),
-            datagram,
-            is_allowed,
-            &mut shared,
-        );
+        let result = match addressed {
+            Some((_, headers)) => {
+                let tunnel = &mut peer.tunnel;
+                tunnel.handle_datagram(now, incoming, headers, datagram, is_allowed, &mut shared)
+            }
+            None => {
+                let tunnel = &mut peer.tunnel;
+                tunnel.handle_unaddressed(now, incoming, reason, datagram, is_allowed, &mut shared)
+            }
+        };
         if peer.tunnel.take_closed_by_peer() {
             if let Some(connector) = &mut self.connector {
                 // Attempts under way carry the association id that ends here.

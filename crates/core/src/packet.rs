@@ -32,6 +32,8 @@ pub struct Mark {
     pub due: Option<Instant>,
     /// When it is given up if it has not been sent.
     pub give_up_at: Option<Instant>,
+    /// Whether it says that it is the last of a frame ([`PacketView::ends_frame`]).
+    pub ends_frame: bool,
 }
 
 impl PacketBuf {
@@ -471,6 +473,23 @@ impl<'a> PacketView<'a> {
             return false;
         };
         header[13] & !ECE_CWR == ACK && usize::from(header[12] >> 4) * 4 == self.transport().len()
+    }
+
+    /// Whether this is UDP with what looks like RTP of a dynamic payload type and has the marker, as the last packet of each frame
+    /// of video has (RFC 3550 section 5.1; RFC 6184 section 5.1).
+    #[must_use]
+    pub fn ends_frame(&self) -> bool {
+        const UDP_HEADER: usize = 8;
+        const RTP_HEADER: usize = 12;
+        const MARKED_DYNAMIC: u8 = 0x80 | 96;
+        if self.layout.protocol != Some(17) || self.is_fragment() {
+            return false;
+        }
+        let payload = self.transport().get(UDP_HEADER..);
+        let Some(header) = payload.and_then(|payload| payload.first_chunk::<RTP_HEADER>()) else {
+            return false;
+        };
+        header[0] >> 6 == 2 && header[1] >= MARKED_DYNAMIC
     }
 
     /// Whether it is a part of a larger packet.

@@ -25,6 +25,7 @@ pub struct TxBatch {
     segment_len: usize,
     segments: usize,
     is_closed: bool,
+    has_parity: bool,
 }
 
 impl TxBatch {
@@ -50,6 +51,12 @@ impl TxBatch {
     #[must_use]
     pub fn segments(&self) -> usize {
         self.segments
+    }
+
+    /// Whether the far end may mend some of the datagrams if they come with wrong bits (`tunnel/sec.rs`).
+    #[must_use]
+    pub fn has_parity(&self) -> bool {
+        self.has_parity
     }
 
     fn has_room(&self, len: usize) -> bool {
@@ -124,6 +131,14 @@ impl TxQueue {
         Some(&mut batch.bytes[start..])
     }
 
+    /// Notes that the newest datagram for `route` [can be mended](TxBatch::has_parity).
+    pub fn note_parity(&mut self, route: &Route) {
+        let mut batches = self.batches[..self.used].iter_mut();
+        if let Some(batch) = batches.rfind(|batch| batch.route == *route) {
+            batch.has_parity = true;
+        }
+    }
+
     fn open(&mut self, route: &Route, segment_len: usize) -> Option<usize> {
         if self.is_full() {
             return None;
@@ -137,6 +152,7 @@ impl TxQueue {
                 segment_len,
                 segments: 0,
                 is_closed: false,
+                has_parity: false,
             });
         }
         let batch = &mut self.batches[index];
@@ -145,6 +161,7 @@ impl TxQueue {
         batch.segment_len = segment_len;
         batch.segments = 0;
         batch.is_closed = false;
+        batch.has_parity = false;
         Some(index)
     }
 }

@@ -671,9 +671,9 @@ impl Tunnel {
             && self.lanes.is_empty())
     }
 
-    /// When a path that cannot send at `now` for its pacer may, if a packet waits.
+    /// When a path that cannot send at `now` for its pacer may, if a packet or a frame's repair symbol waits.
     fn next_release(&self, now: Instant) -> Option<Instant> {
-        if !self.has_packets() && !self.blocks.has_copies() {
+        if !self.has_packets() && !self.blocks.has_copies() && !self.fec_sending.is_owed() {
             return None;
         }
         self.paths()

@@ -12,6 +12,8 @@ mod classes;
 mod clients;
 #[path = "engine/faults.rs"]
 mod faults;
+#[path = "engine/frames.rs"]
+mod frames;
 #[path = "engine/memory.rs"]
 mod memory;
 #[path = "engine/ops.rs"]

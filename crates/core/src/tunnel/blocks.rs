@@ -10,6 +10,9 @@
 //! lost and past help, and is passed over. Where a block comes before the last has left, copies rest for [`REST`]: they must not
 //! take from what is new. Copies of a block are forgotten with the next block, or once its deadline is over.
 //!
+//! A host hands a burst over in pieces, and the first is placed before the last has come. What comes within [`BURST`] of the first, up to a
+//! block of packets, is of the same block as far as copies are concerned.
+//!
 //! Bounds: one block of packets to place, and as many copies for each path.
 
 use super::{Shared, Tunnel, lanes::Lane};
@@ -36,6 +39,8 @@ pub(super) struct Blocks {
     copies_until: Option<Instant>,
     /// No copies before: there was more to send than paths carried.
     rests_until: Option<Instant>,
+    /// When the first piece of the block was placed, and how many packets have been since.
+    begun: Option<(Instant, usize)>,
 }
 
 /// A packet that a path may send though it is another's.
@@ -123,8 +128,17 @@ impl Tunnel {
             copies,
             copies_until,
             rests_until,
+            begun,
         } = &mut blocks;
-        if self.views.iter().any(|view| view.staged > Bytes::ZERO) {
+        let is_of =
+            |&(at, pkts): &(Instant, usize)| now.since(at) < BURST && pkts + packets.len() <= BLOCK;
+        let before = begun.filter(is_of);
+        let (at, pkts) = before.unwrap_or((now, 0));
+        *begun = Some((at, pkts + packets.len()));
+        if before.is_none() {
+            copies.clear();
+        }
+        if before.is_none() && self.views.iter().any(|view| view.staged > Bytes::ZERO) {
             *rests_until = Some(now + REST);
         }
         let rests = rests_until.is_some_and(|until| now < until);
@@ -132,19 +146,21 @@ impl Tunnel {
             policy.place(&self.views, infos, placement);
             *copies_until = Some(now + policy.settings().deadline);
         }
-        copies.clear();
-        for (on, index) in placement.copies.iter().rev().filter(|_| !rests) {
-            let of = placement.packets.iter().find(|(_, packet)| packet == index);
-            if let (Some((of, _)), Some(Some((numbered, _)))) =
-                (of, packets.get(usize::from(*index)))
-            {
-                copies.push(Copy {
-                    on: self.views[usize::from(*on)].id,
-                    of: self.views[usize::from(*of)].id,
-                    global_seq: numbered.global_seq,
-                });
-            }
-        }
+        let wanted = placement.copies.iter().rev().filter(|_| !rests);
+        let new = wanted.filter_map(|(on, index)| {
+            let (of, _) = placement
+                .packets
+                .iter()
+                .find(|(_, packet)| packet == index)?;
+            let (numbered, _) = packets.get(usize::from(*index))?.as_ref()?;
+            Some(Copy {
+                on: self.views[usize::from(*on)].id,
+                of: self.views[usize::from(*of)].id,
+                global_seq: numbered.global_seq,
+            })
+        });
+        // After those of the block's pieces before.
+        copies.splice(0..0, new);
         for (path, index) in &placement.packets {
             let packet = packets.get_mut(usize::from(*index)).and_then(Option::take);
             if let Some((numbered, is_reinjected)) = packet {
@@ -226,6 +242,8 @@ impl Tunnel {
     }
 }
 
+/// A sender writes what belongs together within less.
+const BURST: core::time::Duration = core::time::Duration::from_millis(5);
 /// How long no copies are sent after a block came before the last had left.
 const REST: core::time::Duration = core::time::Duration::from_millis(500);
 /// How often, where the policy does not say.

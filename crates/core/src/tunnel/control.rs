@@ -477,6 +477,7 @@ impl Tunnel {
                 let Some(numbered) = numbered else {
                     continue;
                 };
+                self.fec_sending.on_missing(numbered.global_seq);
                 if self.fec_sending.has_recovered(numbered.global_seq) {
                     shared.pool.recycle(numbered.packet);
                 } else if self.repairs.try_spend(numbered.packet.len()) {
@@ -501,6 +502,7 @@ impl Tunnel {
     pub(super) fn adapt_queue(&mut self) {
         let is_limited = |path: &Path| path.pacer.rate().is_some();
         if self.scheduler.pacing() == Pacing::Limits && !self.paths().any(is_limited) {
+            self.lanes.set_target(Duration::MAX);
             return self.queue.set_target(Duration::MAX);
         }
         let usable = || self.paths().filter(|path| path.health.is_usable());
@@ -526,6 +528,7 @@ impl Tunnel {
             target = (target * 4).min(LARGEST_TARGET);
         }
         self.queue.set_target(target);
+        self.lanes.set_target(target);
         let allowance = self.allowance(longest + packets);
         self.queue.set_allowance(allowance, LONGEST_ALLOWED);
         // BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by. Who listens has drained

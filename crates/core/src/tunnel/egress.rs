@@ -44,6 +44,9 @@ impl Tunnel {
             self.sample_paths(now);
         }
         self.send_control(now, out);
+        if is_idle {
+            self.fec_sending.pause(now);
+        }
         if self.is_closing || is_idle && !self.fec_sending.is_due(now, true) {
             return;
         }
@@ -304,7 +307,8 @@ impl Tunnel {
         let session = self.sessions.sending(now)?;
         let payload = numbered.packet.as_slice();
         let len = payload.len() + DATA_OVERHEAD;
-        let datagram = out.reserve(path.route.as_ref()?, len)?;
+        let route = path.route?;
+        let datagram = out.reserve(&route, len)?;
         let counter = path.sender.next_data();
         let header = Header {
             kind: Kind::Data,
@@ -328,7 +332,9 @@ impl Tunnel {
         let (body, tag) = body.split_at_mut(payload.len());
         body.copy_from_slice(payload);
         tag.copy_from_slice(&session.seal(id, counter, header, body));
-        self.sec.on_sealed(now, id, wire_seq(counter), datagram);
+        if self.sec.on_sealed(now, id, wire_seq(counter), datagram) {
+            out.note_parity(&route);
+        }
         Some(len)
     }
 

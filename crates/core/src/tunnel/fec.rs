@@ -2,7 +2,7 @@
 //! trip.
 //!
 //! *Out.* Where paths lose, packets are put into an encoder ([`crate::fec`]) by their global number, and after every so
-//! many a repair symbol over the newest of them goes out ([`sending`]). It is a data datagram without a packet: numbered,
+//! many, or behind each frame of video, a repair symbol over the newest of them goes out ([`sending`]). It is a data datagram without a packet: numbered,
 //! paced and reported on its path as any, and never sent again. Only to an end that knows it ([`REPAIR_SYMBOLS`]).
 //!
 //! *In.* From the first repair symbol on, every packet that comes is given to a decoder ([`receiving`]). What it computes
@@ -33,6 +33,7 @@ use crate::{
     },
 };
 
+mod frames;
 mod receiving;
 mod sending;
 
@@ -103,7 +104,10 @@ impl Tunnel {
             return false;
         }
         let mut symbol = [0; MAX_SYMBOL_BYTES];
-        let Some(made) = self.fec_sending.take(header.key(), &mut symbol) else {
+        let Some(made) = self
+            .fec_sending
+            .take(now, self.least_delay, header.key(), &mut symbol)
+        else {
             return false;
         };
         let Some((&[a, b, c, d], rest)) = symbol[..made.len].split_first_chunk::<IN_HEADER>()

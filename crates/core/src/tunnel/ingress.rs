@@ -59,7 +59,7 @@ impl Tunnel {
             Kind::Data => id,
         };
         let len = datagram.len();
-        self.sec.before_opening(now, header.kind, datagram);
+        self.sec.before_opening(now, datagram);
         let (aad, body) = datagram.split_at_mut(header.kind.header_len());
         let opened =
             self.sessions

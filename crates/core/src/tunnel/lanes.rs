@@ -69,6 +69,11 @@ impl Lanes {
         }
     }
 
+    /// Changes how long pinned packets may wait before they are marked ([`Queue::set_target`]).
+    pub(super) fn set_target(&mut self, target: Duration) {
+        self.pinned.set_target(target);
+    }
+
     /// Changes what becomes of pinned flows whose senders do not listen ([`Queue::set_limit`]).
     pub(super) fn set_limit(&mut self, limit: Duration, patience: Duration) {
         self.pinned.set_limit(limit, patience);
@@ -111,8 +116,11 @@ impl Tunnel {
     ) {
         let classifier = &mut self.lanes.classifier;
         let found = packet.parse().ok();
-        let found = found.and_then(|view| classifier.find(now, &view, flow_hash));
-        let mark = found.map(|found| self.mark_of(now, found));
+        let found = found.and_then(|view| {
+            let found = classifier.find(now, &view, flow_hash)?;
+            Some((found, view.ends_frame()))
+        });
+        let mark = found.map(|(found, ends_frame)| self.mark_of(now, found, ends_frame));
         packet.set_mark(mark);
         let queue = match mark {
             Some(mark) if mark.due.is_some() => {
@@ -139,7 +147,7 @@ impl Tunnel {
     }
 
     /// Until when a packet of a class is of use. A deadline no path could meet is none.
-    fn mark_of(&self, now: Instant, found: Found) -> Mark {
+    fn mark_of(&self, now: Instant, found: Found, ends_frame: bool) -> Mark {
         let service = self.lanes.classifier.service(found.id);
         let deadline = service.and_then(|service| service.deadline);
         let due = deadline.filter(|deadline| *deadline > self.least_delay);
@@ -148,6 +156,7 @@ impl Tunnel {
             found,
             due: due.map(|deadline| now + deadline),
             give_up_at: patience.map(|patience| now + patience),
+            ends_frame,
         }
     }
 
@@ -178,7 +187,11 @@ impl Tunnel {
                 return None;
             }
             let queued = self.dequeue(now, lane, shared)?;
-            self.lanes.is_pinned_next = lane == Lane::Bulk;
+            match lane {
+                Lane::Bulk => self.lanes.is_pinned_next = true,
+                Lane::Pinned => self.lanes.is_pinned_next = false,
+                Lane::Urgent | Lane::Sparse => {}
+            }
             let numbered = self.number(now, queued);
             self.protect(now, &numbered);
             if lane == Lane::Sparse && self.is_behind(&numbered) {

@@ -21,7 +21,8 @@
 //! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] parities out, [`MAX_RECEIVED`] in. Datagrams whose parity is
 //! longer than [`MAX_PARITY_BYTES`] have none.
 //!
-//! Known limit: a datagram with wrong bits where its kind or receiver index stand never reaches its tunnel.
+//! A datagram with wrong bits where its kind or receiver index stand names no tunnel. It is tried by the one whose path leads where it
+//! came from, if that expects parity.
 //!
 //! [`Frame::Parity`]: crate::wire::control::Frame::Parity
 
@@ -175,36 +176,46 @@ fn names(datagram: &[u8]) -> Option<(PathId, Seq)> {
 }
 
 impl Sec {
-    /// Leaves the parity of a data datagram that was just sealed.
-    pub(super) fn on_sealed(&mut self, now: Instant, path: PathId, path_seq: Seq, datagram: &[u8]) {
+    /// Leaves the parity of a data datagram that was just sealed; whether it did.
+    pub(super) fn on_sealed(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        path_seq: Seq,
+        datagram: &[u8],
+    ) -> bool {
         let Some(code) = self
             .code
             .filter(|_| self.is_on && self.out.len() < MAX_PARITY)
         else {
-            return;
+            return false;
         };
         let mut bytes = [0; MAX_PARITY_BYTES];
-        if let Ok(len) = u16::try_from(datagram.len())
-            && code.encode(datagram, &mut bytes).is_some()
-        {
-            self.out.push_back(Parity {
-                code,
-                path,
-                path_seq,
-                len,
-                at: now,
-                bytes,
-            });
+        let len = u16::try_from(datagram.len());
+        let (Ok(len), Some(_)) = (len, code.encode(datagram, &mut bytes)) else {
+            return false;
+        };
+        self.out.push_back(Parity {
+            code,
+            path,
+            path_seq,
+            len,
+            at: now,
+            bytes,
+        });
+        true
+    }
+
+    /// Keeps a copy of a datagram that is about to be opened, if it could be mended: of any kind, for that may be wrong.
+    pub(super) fn before_opening(&mut self, now: Instant, datagram: &[u8]) {
+        self.copy.clear();
+        if !self.is_mending && self.is_expected(now) {
+            self.copy.extend_from_slice(datagram);
         }
     }
 
-    /// Keeps a copy of a datagram that is about to be opened, if it could be mended.
-    pub(super) fn before_opening(&mut self, now: Instant, kind: Kind, datagram: &[u8]) {
-        self.copy.clear();
-        let is_expected = |at| now.since(at) < HEARD_FOR;
-        if kind == Kind::Data && !self.is_mending && self.heard_at.is_some_and(is_expected) {
-            self.copy.extend_from_slice(datagram);
-        }
+    fn is_expected(&self, now: Instant) -> bool {
+        self.heard_at.is_some_and(|at| now.since(at) < HEARD_FOR)
     }
 
     /// The datagram of which [`before_opening`](Self::before_opening) has kept a copy has no fitting tag, and will be counted
@@ -381,11 +392,30 @@ impl Tunnel {
         self.sec.code = code;
     }
 
-    /// Whether a path leads to `remote`, and the end there knows parity.
-    #[must_use]
-    pub fn takes_parity(&self, remote: SocketAddr) -> bool {
+    /// Whether parity is expected of what comes from `remote`.
+    pub(crate) fn expects_parity(&self, now: Instant, remote: SocketAddr) -> bool {
         let leads_there = |path: &Path| path.route.is_some_and(|route| route.remote == remote);
-        self.paths().any(leads_there) && self.knows(PARITY)
+        self.sec.is_expected(now) && self.paths().any(leads_there)
+    }
+
+    /// Takes a datagram that names no session, and for `reason` would be dropped, from where [parity is
+    /// expected](Self::expects_parity).
+    ///
+    /// # Errors
+    /// `reason`, if it was not mended at once.
+    pub(crate) fn handle_unaddressed(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        reason: DropReason,
+        datagram: &[u8],
+        is_source_allowed: impl Fn(IpAddr) -> bool,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
+        self.sec.before_opening(now, datagram);
+        self.sec.on_damaged(now, incoming, reason, shared.pool);
+        let is_mended = self.handle_mended(now, &is_source_allowed, false, shared);
+        if is_mended { Ok(()) } else { Err(reason) }
     }
 
     /// Whether parity may travel on a path: one that data may.

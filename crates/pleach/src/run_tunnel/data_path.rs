@@ -255,7 +255,6 @@ impl<'a> DataPath<'a> {
             // A gateway's one socket serves everybody: go on when it has room.
             return;
         }
-        let has_parity = self.config.parity.is_some();
         loop {
             self.tx.clear();
             self.endpoint.poll_transmit(now, &mut self.tx);
@@ -273,9 +272,7 @@ impl<'a> DataPath<'a> {
                     continue;
                 };
                 // With wrong bits a datagram is of use only to an end that can mend it.
-                let has_checksums =
-                    !(has_parity && self.endpoint.takes_parity(batch.route().remote));
-                match socket.send(batch, has_checksums) {
+                match socket.send(batch, !batch.has_parity()) {
                     Sent::All => {}
                     Sent::Later => {
                         let _ = self.poller.want_write(&*socket, Token(token), true);

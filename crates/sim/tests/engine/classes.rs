@@ -14,6 +14,7 @@ use crate::world::{PathModel, World, connected, number_of, path_id};
 /// The source ports, by which flows are told apart.
 const BULK: u16 = 1;
 const STREAM: u16 = 2;
+const PINNED: u16 = 3;
 
 /// The class of the stream.
 fn class(service: Service) -> Class {
@@ -280,4 +281,77 @@ fn what_waits_for_its_link_does_not_hold_up_the_rest() {
     }
     let bulk = run.world.numbers(0, BULK).len();
     assert!(bulk > 9_000, "{bulk} of 11 Mbit/s on a path of 20");
+}
+
+#[test]
+fn redundancy_never_exceeds_its_share() {
+    for share_percent in [0, 5, 15, 40] {
+        let service = Service {
+            deadline: Some(Duration::from_millis(100)),
+            is_ordered: false,
+            duplicate: Duplicate::Always,
+            share_percent,
+            ..Service::default()
+        };
+        // Nothing could be sent again in time, so all asks for redundancy: copies, repair symbols, and repairs all the same.
+        let lossy = PathModel {
+            loss_pct: 3,
+            ..limited(60, 20)
+        };
+        let mut run = Run::new(&[lossy, lossy], vec![class(service)]);
+        let sent_bytes = |run: &Run| {
+            let mut peers = run.world.hosts[1].endpoint.status();
+            let (_, status) = peers.next().expect("a peer");
+            status.paths.iter().map(|path| path.tx_bytes).sum::<u64>()
+        };
+        let before = sent_bytes(&run);
+        for number in 0..12_000_u64 {
+            run.stream(500 + (number * 7_919 % 800) as usize);
+            run.world.run_for(Duration::from_millis(2));
+            let counts = run.counts();
+            let share = counts.bytes.get() * u64::from(share_percent) / 100;
+            assert!(counts.copied_bytes.get() <= share, "{counts:?}");
+        }
+        let counts = run.counts();
+        let share = counts.bytes.get() * u64::from(share_percent) / 100;
+        assert!(
+            counts.copied_bytes.get() + 64 * 1024 > share,
+            "it is used: {counts:?}"
+        );
+        // Copies have headers as well. Repairs and their symbols have an eighth of all that is sent, themselves and copies
+        // not left out, and a burst of 384 KiB.
+        let payload = counts.bytes.get() + counts.packets * 38;
+        let most = payload * u64::from(100 + share_percent) / 100 * 8 / 7 + 384 * 1024;
+        let sent = sent_bytes(&run) - before;
+        assert!(sent <= most, "{share_percent} %: {sent} of {most} bytes");
+    }
+}
+
+#[test]
+fn what_keeps_to_a_link_has_its_turn_beside_what_has_a_deadline() {
+    let pinned = Class {
+        name: "pinned".to_owned(),
+        matches: Match {
+            ports: vec![PINNED..=PINNED],
+            ..Match::default()
+        },
+        service: Service {
+            links: vec!["link0".to_owned()],
+            ..Service::default()
+        },
+    };
+    let service = Service {
+        deadline: Some(Duration::from_millis(300)),
+        ..Service::default()
+    };
+    let mut run = Run::new(&[limited(10, 20)], vec![class(service), pinned]);
+    for number in 0..12_000 {
+        // As many packets that have to be in time as can be sent of others: 3 Mbit/s, and twice 16 for what is left of 20.
+        run.stream(200);
+        run.bulk();
+        run.world.send(1, 0, PINNED, number, 1_400);
+        run.world.run_for(Duration::from_micros(700));
+    }
+    let [bulk, pinned] = [BULK, PINNED].map(|flow| run.world.numbers(0, flow).len());
+    assert!(pinned * 5 > bulk * 4, "{pinned} beside {bulk}");
 }

@@ -25,6 +25,7 @@ use pleach_core::{
     tunnel::Incoming,
     units::{Bitrate, Bytes},
 };
+use pleach_sim::link::loss::{Loss, LossState};
 
 pub(crate) const GATEWAY: &str = "203.0.113.5:7700";
 
@@ -94,6 +95,8 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) hosts: Vec<Host>,
     pub(crate) paths: Vec<PathModel>,
+    /// What each path loses beside that, to the gateway and to the client.
+    pub(crate) losses: Vec<[LossState; 2]>,
     /// Until when the bottleneck of each path is busy, to the gateway and to the client.
     busy_until: Vec<[Instant; 2]>,
     pub(crate) rng: Rng,
@@ -186,6 +189,7 @@ impl World {
             now: Instant::from_millis(1000),
             hosts: Vec::new(),
             paths: paths.to_vec(),
+            losses: vec![[LossState::new(Loss::None); 2]; paths.len()],
             busy_until: vec![[Instant::ZERO; 2]; paths.len()],
             rng: Rng::new(seed),
             policy: policy(policy_name),
@@ -540,6 +544,7 @@ impl World {
         }
         if path.is_silent[usize::from(from == 0)]
             || self.rng.below(100) < path.loss_pct
+            || self.losses[link][usize::from(from == 0)].is_lost(&mut self.rng)
             || to >= self.hosts.len()
         {
             self.lost_data += u64::from(datagram[0] == DATA);

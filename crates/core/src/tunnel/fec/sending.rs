@@ -11,15 +11,19 @@
 //!
 //! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if there was a burst of them.
 //!
+//! *Frames.* Video that could not be sent again in time has its symbols behind each frame instead ([`super::frames`]).
+//!
 //! Packets whose loss does no harm, or that can be sent again in time, have a number, so they are covered, but nothing is sent for their sake.
 //!
 //! Bounds: an encoder's memory, from the first packet of an association whose paths may lose; [`REMEMBERED`] numbers.
 
 use core::time::Duration;
 
+use super::frames::{Frames, PAUSE};
 use crate::{
     fec::{Encoder, MAX_WINDOW_PKTS, Repair},
     ids::{PathId, Seq},
+    packet::Mark,
     path::sender::Numbered,
     time::Instant,
     wire::header::COVERED_UNIT,
@@ -49,6 +53,10 @@ pub(in super::super) struct Sending {
     carried: [u32; PathId::MAX],
     /// What the other end has computed, by number.
     recovered: Vec<Option<Seq>>,
+    /// Of packets worth a repair that have a deadline.
+    frames: Frames,
+    /// The number after the newest packet's.
+    next: Seq,
 }
 
 impl Sending {
@@ -65,8 +73,19 @@ impl Sending {
         let gap = self.pushed_at.map_or(Duration::ZERO, |at| now.since(at));
         self.pushed_at = Some(now);
         self.gap = self.gap * 15 / 16 + gap.min(LONGEST_GAP) / 16;
+        let is_worth = is_worth && !numbered.is_expendable;
+        let timed = numbered.packet.mark().filter(|_| is_worth);
+        if let Some(Mark {
+            due: Some(due),
+            ends_frame,
+            ..
+        }) = timed
+        {
+            self.frames.on_packet(numbered.global_seq, due, ends_frame);
+        }
+        let is_of_frame = timed.is_some_and(|mark| mark.due.is_some()) && self.frames.are_there();
         // On average the loss is half an interval before the symbol.
-        let is_quick = |pkts: &u32| self.gap * *pkts / 2 < repaired_after;
+        let is_quick = |pkts: &u32| is_of_frame || self.gap * *pkts / 2 < repaired_after;
         if self.interval().filter(is_quick).is_none() {
             self.uncovered = 0;
             return;
@@ -75,7 +94,8 @@ impl Sending {
         let encoder = self.encoder.get_or_insert_with(new);
         let head = numbered.flow_step.to_be_bytes();
         encoder.push_parts(numbered.global_seq, &head, numbered.packet.as_slice());
-        self.uncovered += u32::from(is_worth && !numbered.is_expendable);
+        self.next = numbered.global_seq.plus(1);
+        self.uncovered += u32::from(is_worth && !is_of_frame);
     }
 
     /// Notes a data datagram on `id`.
@@ -112,7 +132,9 @@ impl Sending {
         self.burst = self.burst.saturating_add(1);
         self.rest_at = Some(now + TAIL_AFTER);
         let is_tail = self.burst.min(self.uncovered) >= LEAST_TAIL;
-        self.tail_at = self.rest_at.filter(|_| is_tail);
+        self.tail_at = self
+            .rest_at
+            .filter(|_| is_tail || self.frames.are_under_way());
     }
 
     /// No path was ready for the tail.
@@ -122,24 +144,54 @@ impl Sending {
 
     /// When a symbol is due if nothing is sent before.
     pub(in super::super) fn tail_due(&self) -> Option<Instant> {
-        self.tail_at.filter(|_| self.uncovered >= LEAST_TAIL)
+        self.tail_at
+            .filter(|_| self.uncovered >= LEAST_TAIL || self.frames.are_under_way())
     }
 
     /// Whether a symbol is due. `is_idle`: no packet waits.
     pub(in super::super) fn is_due(&self, now: Instant, is_idle: bool) -> bool {
         let is_full = self.interval().is_some_and(|pkts| self.uncovered >= pkts);
-        is_full || (is_idle && self.tail_due().is_some_and(|at| at <= now))
+        self.is_owed() || is_full || (is_idle && self.tail_due().is_some_and(|at| at <= now))
     }
 
-    /// Writes the symbol that is due.
-    pub(super) fn take(&mut self, key: u16, out: &mut [u8]) -> Option<Repair> {
-        self.uncovered = 0;
-        self.tail_at = None;
-        let window = usize::try_from(self.interval()? * INTERVALS).ok()?;
+    /// Whether a symbol of a frame waits for a path.
+    pub(in super::super) fn is_owed(&self) -> bool {
+        self.frames.is_owed() && self.interval().is_some()
+    }
+
+    /// No packet waits: a frame ends here, if nothing has followed for long enough.
+    pub(in super::super) fn pause(&mut self, now: Instant) {
+        if self.tail_due().is_some_and(|at| at <= now) {
+            self.frames.pause();
+        }
+    }
+
+    /// Writes the symbol that is due. `least_delay`: how long it takes at least until it is there.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        least_delay: Duration,
+        key: u16,
+        out: &mut [u8],
+    ) -> Option<Repair> {
+        let interval = self.interval()?;
+        let window = if self.frames.is_owed() {
+            self.frames.cover(now, least_delay, self.next)
+        } else {
+            self.uncovered = 0;
+            self.tail_at = None;
+            interval * INTERVALS
+        };
         let encoder = self.encoder.as_mut()?;
-        let newest = encoder.held().min(window).min(MAX_WINDOW_PKTS);
-        let newest = newest - newest % usize::from(COVERED_UNIT);
-        encoder.repair(newest, key, out)
+        let unit = usize::from(COVERED_UNIT);
+        let most = encoder.held().min(MAX_WINDOW_PKTS) / unit * unit;
+        let window = usize::try_from(window).ok()?;
+        encoder.repair(window.next_multiple_of(unit).min(most), key, out)
+    }
+
+    /// The packet `seq`, which was kept, is told missing.
+    pub(in super::super) fn on_missing(&mut self, seq: Seq) {
+        self.frames.on_lost(seq);
     }
 
     /// The other end has `count` packets from `first`.
@@ -189,7 +241,7 @@ const CARRIED: u32 = 256;
 const INTERVALS: u32 = 4;
 /// Fewer packets are no tail worth a symbol.
 const LEAST_TAIL: u32 = 3;
-pub(super) const TAIL_AFTER: Duration = Duration::from_millis(2);
+pub(super) const TAIL_AFTER: Duration = PAUSE;
 /// Numbers of computed packets remembered. A power of two.
 const REMEMBERED: usize = 1024;
 /// Most of one range.

@@ -3,7 +3,7 @@ use core::time::Duration;
 use super::{Receiving, Sending, sending::TAIL_AFTER};
 use crate::{
     counters::DropReason,
-    fec::MAX_SYMBOL_BYTES,
+    fec::{MAX_SYMBOL_BYTES, Repair},
     ids::{PathId, Seq},
     packet::Pool,
     path::sender::Numbered,
@@ -56,6 +56,11 @@ fn push(sending: &mut Sending, numbered: &Numbered) {
     sending.push(Instant::ZERO, numbered, true, Duration::from_millis(100));
 }
 
+/// The symbol that is due, as if the other end were near.
+fn take(sending: &mut Sending, key: u16, out: &mut [u8]) -> Option<Repair> {
+    sending.take(Instant::ZERO, Duration::ZERO, key, out)
+}
+
 fn packet(seq: u32) -> Vec<u8> {
     let [byte, ..] = seq.to_le_bytes();
     (0..40 + byte % 7)
@@ -81,7 +86,7 @@ fn symbols_follow_the_losses() {
     sending.on_lost(30);
     let few = due_after(&mut sending, 1_000);
     let mut symbol = [0; MAX_SYMBOL_BYTES];
-    assert!(sending.take(1, &mut symbol).is_some());
+    assert!(take(&mut sending, 1, &mut symbol).is_some());
     sending.on_lost(300);
     let many = due_after(&mut sending, 2_000);
     assert!(few.is_some() && many < few, "{few:?}, {many:?}");
@@ -101,7 +106,7 @@ fn no_symbol_comes_later_than_the_packet_sent_again() {
             sending.push(now, &packet, true, repaired_after);
             if sending.is_due(now, false) {
                 let mut symbol = [0; MAX_SYMBOL_BYTES];
-                symbols += u32::from(sending.take(0, &mut symbol).is_some());
+                symbols += u32::from(take(&mut sending, 0, &mut symbol).is_some());
             }
         }
         symbols
@@ -128,7 +133,7 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
         assert_eq!(sending.is_due(at, true), due);
         assert_eq!(sending.tail_due(), due.then_some(at));
         let mut symbol = [0; MAX_SYMBOL_BYTES];
-        let _ = sending.take(0, &mut symbol);
+        let _ = take(&mut sending, 0, &mut symbol);
         assert!(!sending.is_due(at, true));
     }
     for seq in 0..5 {
@@ -162,9 +167,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
             continue;
         }
         let mut symbol = [0; MAX_SYMBOL_BYTES];
-        let made = sending
-            .take(header(0, symbols).key(), &mut symbol)
-            .expect("due");
+        let made = take(&mut sending, header(0, symbols).key(), &mut symbol).expect("due");
         assert_eq!(made.count % COVERED_UNIT, 0);
         let header = header(made.count, symbols);
         receiving

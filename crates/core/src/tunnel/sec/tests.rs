@@ -54,14 +54,20 @@ fn hear(sec: &mut Sec, path_seq: u32, pool: &mut Pool) {
 }
 
 fn come(sec: &mut Sec, now: Instant, datagram: &[u8], pool: &mut Pool) {
-    sec.before_opening(now, Kind::Data, datagram);
+    sec.before_opening(now, datagram);
     sec.on_damaged(now, &incoming(), DropReason::Forged, pool);
 }
 
 #[test]
 fn wrong_bits_in_number_and_packet_are_mended_whichever_comes_first() {
     for is_parity_first in [true, false] {
-        for wrong_bytes in [&[300][..], &[9][..], &[9, 40, 599][..]] {
+        for wrong_bytes in [
+            &[300][..],
+            &[9][..],
+            &[9, 40, 599][..],
+            &[0][..],
+            &[4, 17][..],
+        ] {
             let (mut sec, mut pool) = (Sec::default(), Pool::new(64, 2000));
             hear(&mut sec, 70, &mut pool);
             let mut damaged = datagram(7);

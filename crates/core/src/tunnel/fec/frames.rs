@@ -1,0 +1,331 @@
+//! Frames of video: where they end, and how many repair symbols one is worth.
+//!
+//! A frame is of use if all of it is there in time, and its packets leave at once. Symbols that come while it is still being sent
+//! protect half of it, and those of the next frame are too late if that is further away than the deadline. So where packets can
+//! not be sent again in time, symbols follow the frame's last packet.
+//!
+//! *Frames.* Packets of one class that came to this end within [`PAUSE`] of each other. The last is known by RTP's marker (RFC 3550
+//! section 5.1), or else because nothing follows. What is longer than [`MOST_PKTS`] is cut. A stream that hardly ever pauses has no frames, and
+//! is protected as any other ([`super::sending`]).
+//!
+//! *How many symbols.* What is told missing is counted by frame. As many as all but one frame in [`ONE_IN`] would have needed; an eighth of
+//! its packets at most, what one leaves over being the next one's.
+//!
+//! *Over what.* All packets that are still of use. If the deadline is near, that is this frame alone, and the symbols are those of a block code
+//! over it (random ones, of which one in 250 depends on the others, where Reed and Solomon's never do); if it is not, the window slides over several
+//! frames, and so may the burst of losses. A block of its own for each frame is never better than this, and falls behind as soon as
+//! the deadline reaches the next frame: each frame has to pay for the longest burst alone.
+//!
+//! Source: ours, and measured (`docs/media.md`); the window as in RFC 8681. Bounds: [`REMEMBERED`] frames.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::{ids::Seq, time::Instant};
+
+/// The frames of what is sent.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    /// The one under way.
+    current: Option<Frame>,
+    /// Those before it, oldest first.
+    sent: VecDeque<Frame>,
+    /// Of those before these: how many lost so many packets.
+    by_losses: [u32; MOST_LOST + 1],
+    /// How sure it is that there are frames.
+    pauses: u8,
+    /// Symbols to send.
+    owed: u32,
+    /// Packets whose part of the symbols is not sent yet.
+    saved_pkts: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    first: Seq,
+    pkts: u32,
+    lost: usize,
+    /// When its last packet is of no use any more.
+    due: Instant,
+}
+
+impl Frames {
+    /// Takes the next packet: its number, until when it is of use, and whether it says that it is the last of its frame.
+    pub(super) fn on_packet(&mut self, seq: Seq, due: Instant, is_last: bool) {
+        let is_new = |frame: &mut Frame| due.since(frame.due) >= PAUSE;
+        if let Some(frame) = self.current.take_if(is_new) {
+            self.end(frame, true);
+        }
+        let frame = self.current.get_or_insert(Frame {
+            first: seq,
+            pkts: 0,
+            lost: 0,
+            due,
+        });
+        frame.pkts += 1;
+        frame.due = due;
+        let is_full = seq.distance_from(frame.first) >= MOST_PKTS - 1;
+        if let Some(frame) = self.current.take_if(|_| is_last || is_full) {
+            self.end(frame, is_last);
+        }
+    }
+
+    /// Nothing follows.
+    pub(super) fn pause(&mut self) {
+        if let Some(frame) = self.current.take() {
+            self.end(frame, true);
+        }
+    }
+
+    /// Whether symbols follow frames.
+    pub(super) fn are_there(&self) -> bool {
+        self.pauses >= SURE
+    }
+
+    /// Whether they do, and packets were sent of one that has not ended.
+    pub(super) fn are_under_way(&self) -> bool {
+        self.are_there() && self.current.is_some()
+    }
+
+    /// Whether a symbol is to be sent.
+    pub(super) fn is_owed(&self) -> bool {
+        self.are_there() && self.owed > 0
+    }
+
+    /// A symbol is being sent at `now`, `least_delay` from the other end: how many packets before `next` it should cover.
+    pub(super) fn cover(&mut self, now: Instant, least_delay: Duration, next: Seq) -> u32 {
+        self.owed = self.owed.saturating_sub(1);
+        let is_of_use = |frame: &&Frame| now + least_delay < frame.due;
+        let newest_first = self.current.iter().chain(self.sent.iter().rev());
+        let oldest = newest_first.take_while(is_of_use).last();
+        // Late or not, it is made for the newest.
+        let oldest = oldest.or(self.current.as_ref()).or(self.sent.back());
+        let pkts = oldest.map_or(0, |frame| next.distance_from(frame.first));
+        u32::try_from(pkts).unwrap_or(0)
+    }
+
+    /// The packet `seq` was lost.
+    pub(super) fn on_lost(&mut self, seq: Seq) {
+        let mut frames = self.current.iter_mut().chain(self.sent.iter_mut().rev());
+        let holds = |frame: &&mut Frame| {
+            let place = seq.distance_from(frame.first);
+            u32::try_from(place).is_ok_and(|place| place < frame.pkts)
+        };
+        if let Some(frame) = frames.find(holds) {
+            frame.lost = MOST_LOST.min(frame.lost + 1);
+        }
+    }
+
+    /// `is_paused`: it was not cut. Single packets now and then, as of a call, are no frames.
+    fn end(&mut self, frame: Frame, is_paused: bool) {
+        self.pauses = if is_paused && frame.pkts >= LEAST_PKTS {
+            SURE_FOR_LONG.min(self.pauses + 1)
+        } else {
+            self.pauses.saturating_sub(1)
+        };
+        if self.sent.len() == REMEMBERED
+            && let Some(oldest) = self.sent.pop_front()
+        {
+            self.by_losses[oldest.lost] += 1;
+            if self.by_losses.iter().sum::<u32>() >= FADES_AT {
+                self.by_losses.iter_mut().for_each(|frames| *frames /= 2);
+            }
+        }
+        self.sent.push_back(frame);
+        self.saved_pkts = MOST_SAVED_PKTS.min(self.saved_pkts + frame.pkts);
+        self.owed = self.needed().min(self.saved_pkts / PKTS_A_SYMBOL);
+        self.saved_pkts -= self.owed * PKTS_A_SYMBOL;
+    }
+
+    /// How many symbols are enough for nearly all frames, by those of late.
+    fn needed(&self) -> u32 {
+        let told = self.sent.iter().rev().skip(UNTOLD);
+        let mut by_losses = self.by_losses;
+        for frame in told {
+            by_losses[frame.lost] += 1;
+        }
+        let frames = by_losses.iter().sum::<u32>();
+        if frames < LEAST_FRAMES {
+            return u32::MAX;
+        }
+        // From the most losses down, until the frames that have as many are too many to be let go.
+        let mut frames_beyond = 0;
+        let most = by_losses.iter().rposition(|count| {
+            frames_beyond += count;
+            frames_beyond * ONE_IN > frames
+        });
+        most.and_then(|lost| u32::try_from(lost).ok()).unwrap_or(0)
+    }
+}
+
+/// What follows after so long is of the next frame.
+pub(super) const PAUSE: Duration = Duration::from_millis(2);
+/// Fewer packets are no frame.
+const LEAST_PKTS: u32 = 3;
+/// Most packets of a frame, those of others between them counted: a symbol covers no more than 64, and always a multiple of four.
+const MOST_PKTS: i32 = 60;
+/// More pauses than cuts of late, so many: there are frames.
+const SURE: u8 = 4;
+const SURE_FOR_LONG: u8 = 16;
+/// A frame in so many may have lost more than there are symbols for.
+const ONE_IN: u32 = 200;
+/// Of fewer frames nothing is known.
+const LEAST_FRAMES: u32 = 64;
+/// One symbol for so many packets: the budget of repairs (`tunnel/repairs.rs`).
+const PKTS_A_SYMBOL: u32 = 8;
+/// What may be left over: eight symbols.
+const MOST_SAVED_PKTS: u32 = 64;
+/// More losses of one frame count as so many.
+const MOST_LOST: usize = 16;
+/// A second or more of frames is told by then; older ones are but counted.
+const REMEMBERED: usize = 96;
+/// The newest frames may not have been told of.
+const UNTOLD: usize = 16;
+/// Frames after which earlier ones weigh half.
+const FADES_AT: u32 = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender of frames of `pkts` packets, thirty a second, each with a deadline after `left`.
+    struct Film {
+        frames: Frames,
+        pkts: u32,
+        next: u32,
+        at: Instant,
+    }
+
+    const LEFT: Duration = Duration::from_millis(50);
+
+    impl Film {
+        fn new(pkts: u32) -> Self {
+            Self {
+                frames: Frames::default(),
+                pkts,
+                next: 0,
+                at: Instant::from_millis(1),
+            }
+        }
+
+        /// Sends a frame of which `lost` are lost; how many symbols it was worth.
+        fn frame(&mut self, is_marked: bool, lost: u32) -> u32 {
+            self.at += Duration::from_millis(33);
+            let first = self.next;
+            for packet in 0..self.pkts {
+                let is_last = is_marked && packet + 1 == self.pkts;
+                self.frames
+                    .on_packet(Seq(self.next), self.at + LEFT, is_last);
+                self.next += 1;
+            }
+            if !is_marked {
+                self.frames.pause();
+            }
+            (0..lost).for_each(|i| self.frames.on_lost(Seq(first + i)));
+            let mut symbols = 0;
+            while self.frames.is_owed() {
+                self.frames.cover(self.at, Duration::ZERO, Seq(self.next));
+                symbols += 1;
+            }
+            symbols
+        }
+    }
+
+    #[test]
+    fn frames_end_with_a_marker_or_a_pause() {
+        for is_marked in [true, false] {
+            let mut film = Film::new(20);
+            for _ in 0..SURE {
+                assert!(!film.frames.are_there());
+                film.frame(is_marked, 0);
+            }
+            assert!(film.frames.are_there(), "{is_marked}");
+        }
+        // That nothing follows shows with the next at the latest.
+        let mut frames = Frames::default();
+        for frame in 0..6_u32 {
+            let due = Instant::from_millis(100) + PAUSE * frame;
+            (0..5).for_each(|i| frames.on_packet(Seq(frame * 5 + i), due, false));
+        }
+        assert!(frames.are_under_way());
+    }
+
+    #[test]
+    fn what_never_pauses_has_no_frames() {
+        let mut frames = Frames::default();
+        for seq in 0..5_000_u32 {
+            let due = Instant::from_millis(100) + PAUSE * seq / 2;
+            frames.on_packet(Seq(seq), due, false);
+            assert!(!frames.are_there() && !frames.is_owed());
+        }
+    }
+
+    #[test]
+    fn a_call_has_no_frames() {
+        let mut film = Film::new(1);
+        assert_eq!((0..500).map(|_| film.frame(true, 0)).sum::<u32>(), 0);
+    }
+
+    #[test]
+    fn a_large_frame_among_others_is_cut() {
+        let mut film = Film::new(20);
+        (0..8).for_each(|_| _ = film.frame(true, 0));
+        film.pkts = 170;
+        film.frame(true, 0);
+        assert!(film.frames.are_there());
+        assert_eq!(film.frames.sent.iter().map(|f| f.pkts).max(), Some(60));
+    }
+
+    #[test]
+    fn as_many_symbols_as_nearly_all_frames_need_and_the_share_allows() {
+        for (lost, one_in, symbols) in [
+            (0, 1, 0..=0),
+            (1, 10, 100..=100),
+            (2, 20, 200..=200),
+            (2, 900, 0..=0),
+            (9, 10, 320..=330),
+        ] {
+            let mut film = Film::new(26);
+            let mut run = |frames: u32| {
+                (0..frames)
+                    .map(|i| film.frame(i % 2 == 0, if i % one_in == 0 { lost } else { 0 }))
+                    .sum::<u32>()
+            };
+            let first = run(20);
+            // Before anything is known the whole share is used.
+            assert!((50..=65).contains(&first), "{first}");
+            run(1_000);
+            let sent = run(100);
+            assert!(symbols.contains(&sent), "{lost} of one in {one_in}: {sent}");
+        }
+    }
+
+    #[test]
+    fn a_symbol_covers_what_is_still_of_use() {
+        let mut film = Film::new(20);
+        (0..10).for_each(|_| _ = film.frame(true, 0));
+        let next = Seq(film.next);
+        let mut cover = |least_ms| {
+            film.frames
+                .cover(film.at, Duration::from_millis(least_ms), next)
+        };
+        // Frames are 33 ms apart and have 50 ms.
+        assert_eq!(
+            [cover(0), cover(10), cover(20), cover(49), cover(60)],
+            [40, 40, 20, 20, 20]
+        );
+    }
+
+    #[test]
+    fn losses_of_anything_are_taken() {
+        let mut film = Film::new(5);
+        film.frames.on_lost(Seq(3));
+        for frame in 0..300_u32 {
+            film.frame(frame % 3 == 0, 0);
+            for lost in [frame.wrapping_mul(0x9e37_79b9), film.next, 0, u32::MAX] {
+                (0..30).for_each(|_| film.frames.on_lost(Seq(lost)));
+            }
+        }
+        assert_eq!(film.frames.sent.len(), REMEMBERED);
+    }
+}
