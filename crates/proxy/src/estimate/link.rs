@@ -127,7 +127,7 @@ impl Beginning {
         }
     }
 
-    /// The mean rate so far; `None` but from [`FIRST_STEPS`] to [`LAST_STEPS`] after the first byte: what an estimate has not come
+    /// The mean rate so far; `None` but from `FIRST_STEPS` to `LAST_STEPS` after the first byte: what an estimate has not come
     /// of by then trickles, which says nothing.
     #[must_use]
     pub fn rate(&self) -> Option<Bitrate> {
