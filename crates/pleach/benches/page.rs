@@ -11,7 +11,7 @@
 //!
 //! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `SCALE=1` (of the objects' sizes),
 //! `CHROMIUM=chromium-headless-shell`,
-//! `VERBOSE=1` (a line a load).
+//! `VERBOSE=1` (a line a load), `TRACE=1` (a line an object: when it was asked for, began and ended, and over which link).
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]
 
@@ -21,9 +21,11 @@ mod world;
 
 use core::fmt::Write as _;
 use std::{
+    collections::BTreeMap,
     io::{BufRead as _, BufReader, Write as _},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     process::Stdio,
+    sync::Mutex,
     thread,
 };
 
@@ -46,6 +48,9 @@ queue = "100kB"
 [[traffic]]
 kind = "ping"
 "#;
+
+/// Where the connection came from over which an object was asked for last.
+static PEERS: Mutex<BTreeMap<usize, SocketAddr>> = Mutex::new(BTreeMap::new());
 
 const PORT: u16 = 8080;
 const HOSTS: usize = 4;
@@ -177,6 +182,10 @@ fn load(world: &World, way: &str, hosts: usize, sizes: &[usize]) -> f64 {
         .split_once("<title>")
         .and_then(|(_, rest)| rest.split_once("</title>"));
     let found = found.unwrap_or_else(|| panic!("no page: {text:.300}")).0;
+    let (found, times) = found.split_once('|').unwrap_or((found, ""));
+    if std::env::var_os("TRACE").is_some() {
+        trace(times, sizes);
+    }
     let numbers: Vec<f64> = found
         .split(' ')
         .filter_map(|word| word.parse().ok())
@@ -191,6 +200,23 @@ fn load(world: &World, way: &str, hosts: usize, sizes: &[usize]) -> f64 {
         "not all came: {found}"
     );
     load_ms
+}
+
+/// Prints what the browser noted of each object, in the order in which it wanted them.
+fn trace(times: &str, sizes: &[usize]) {
+    let peers = PEERS.lock().expect("no thread panics with it");
+    for line in times.split('|') {
+        let number = line.split(' ').next().and_then(|text| text.parse().ok());
+        let number: usize = number.unwrap_or(usize::MAX);
+        let size = sizes.get(number).unwrap_or(&0);
+        println!("    {line} {size} {:?}", peers.get(&number));
+    }
+}
+
+/// Notes that object `number` was asked for over the connection from `peer`.
+fn note(number: usize, peer: SocketAddr) {
+    let mut peers = PEERS.lock().expect("no thread panics with it");
+    peers.insert(number, peer);
 }
 
 /// Answers requests until the browser has no more.
@@ -211,6 +237,7 @@ fn serve(stream: &TcpStream, sizes: &[usize]) -> std::io::Result<()> {
             ("text/html", page(hosts).into_bytes())
         } else if let Some(number) = number("/") {
             let len = sizes.get(number).copied().unwrap_or(0);
+            note(number, stream.peer_addr()?);
             object(number, len)
         } else {
             ("text/plain", Vec::new())
@@ -259,7 +286,9 @@ fn page(hosts: usize) -> String {
          const bytes = all.reduce((sum, one) => sum + one.decodedBodySize, 0);\n\
          const seen = [...document.images].filter(one => one.naturalWidth > 0).length;\n\
          const works = document.styleSheets.length + ran + seen;\n\
-         document.title = [now, all.length, bytes, works].join(' ');\n\
+         const times = all.map(one => [one.name.split('/').pop(), one.startTime, one.requestStart, one.responseStart,\n\
+         one.responseEnd].map(Math.round).join(' '));\n\
+         document.title = [now, all.length, bytes, works].join(' ') + '|' + times.join('|');\n\
          }};</script></head><body>\n{body}</body></html>\n"
     )
 }

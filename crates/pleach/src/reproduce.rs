@@ -1,5 +1,7 @@
 //! The bridge from the command line to the published figures.
 
+mod workload;
+
 use std::{
     io::{self, Write as _},
     path::Path,
@@ -7,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
-use pleach_reproduce::{Experiment, Runner, Unknown};
+use pleach_reproduce::{Experiment, Runner, Unknown, dbas::model::Workload};
 use pleach_sim::{
     results::{Results, World},
     scenario::Scenario,
@@ -62,6 +64,10 @@ impl Runner for Worlds {
             }
             World::Sim => sim::simulate(scenario, &|_| {}),
         }
+    }
+
+    fn play(&self, workload: &Workload, work: &Path) -> anyhow::Result<Results> {
+        workload::play(workload, work)
     }
 }
 

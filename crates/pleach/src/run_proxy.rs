@@ -3,7 +3,7 @@
 //! One thread serves everything; see [`pleach_proxy::daemon`]. SIGTERM and SIGINT end it: connections are closed,
 //! redirects undone, and what was learnt is kept for the next start.
 
-mod store;
+pub(crate) mod store;
 
 use std::{io, time::Duration};
 

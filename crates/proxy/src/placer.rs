@@ -12,9 +12,12 @@
 //!    longer than [`PATIENCE`]; standby links when nothing else is up; a suspect link, on which connecting failed
 //!    while another link succeeded, when nothing else is left.
 //!
-//! What a connection will still move (`remaining`) is the application's demand less what it has moved. One that has
-//! moved more than that is taken to be in its middle: sizes are heavy-tailed, and what has lasted lasts on. One that
-//! moved nothing for [`QUIET`] is taken to be done.
+//! What a connection will still move (`remaining`) follows from what its application's connections move, which is looked up
+//! anew each window, and from what it has moved ([`Expected::left`]). One that moved nothing for [`QUIET`] is taken to be
+//! done.
+//!
+//! A link of which nothing is known is taken for as good as the best one, but for no more than twice what it has shown since
+//! its first byte ([`Beginning`]): so a slow one is told from a quick one within some round trips.
 
 mod link;
 mod placement;
@@ -32,8 +35,8 @@ use pleach_core::{
 use crate::{
     budget::{Account, Standing},
     estimate::{
-        application::{Demand, Demands},
-        link::{LinkEstimator, TcpSample, Traffic},
+        application::{Demand, Demands, Expected},
+        link::{Beginning, LinkEstimator, TcpSample, Traffic},
     },
     rules::Rule,
     sched::{LinkId, LinkView, Policy, Scheduler},
@@ -95,6 +98,8 @@ pub struct Link {
     /// What this window saw so far.
     up: Traffic,
     down: Traffic,
+    /// What was seen while there is no estimate, up and down.
+    beginnings: (Beginning, Beginning),
     /// Whether the last one saw as much as a bulk connection moves, up and down.
     was_busy: (bool, bool),
 }
@@ -105,8 +110,10 @@ struct Connection {
     client: IpAddr,
     app: Option<String>,
     target: Target,
-    expected: Demand,
+    expected: Expected,
     moved: Demand,
+    /// The same when it was last looked at, be it between two windows.
+    glanced: Demand,
     began_at: Instant,
     progress_at: Instant,
     /// Whether the last window moved something up, down.
@@ -154,6 +161,7 @@ impl Placer {
             heard_at: None,
             up: Traffic::default(),
             down: Traffic::default(),
+            beginnings: <(Beginning, Beginning)>::default(),
             was_busy: (false, false),
         });
         LinkId(self.links.len() - 1)
@@ -166,6 +174,7 @@ impl Placer {
         {
             link.reach = reach;
             link.suspect_until = None;
+            link.beginnings = <(Beginning, Beginning)>::default();
         }
     }
 
@@ -219,7 +228,7 @@ impl Placer {
     /// No link leads there now; nothing is booked.
     pub fn begin(&mut self, now: Instant, ask: Ask<'_>) -> Result<Placement, NoLink> {
         let expected = self.demands.expected(ask.app, ask.target.port);
-        let (links, why) = self.rank(now, ask, expected)?;
+        let (links, why) = self.rank(now, ask, expected.demand)?;
         let id = ConnectionId(self.next_id);
         self.next_id += 1;
         let connection = Connection {
@@ -229,6 +238,7 @@ impl Placer {
             target: ask.target.clone(),
             expected,
             moved: Demand { up: 0, down: 0 },
+            glanced: Demand { up: 0, down: 0 },
             began_at: now,
             progress_at: now,
             was_active: (false, false),
@@ -307,11 +317,36 @@ impl Placer {
         heard_at.is_some_and(|heard_at| now.since(heard_at) <= ALIVE)
     }
 
+    /// Whether there is a link of which nothing is known how fast it is from servers, so that [`Self::glance`] is of use.
+    #[must_use]
+    pub fn is_curious(&self) -> bool {
+        let is_unknown =
+            |link: &Link| link.settings.download.is_none() && link.estimator.down.rate().is_none();
+        let mut links = self.links.iter();
+        links.any(|link| !link.reach.is_nothing() && is_unknown(link))
+    }
+
+    /// Notes what connection `id` has moved since it began, in the midst of a window.
+    pub fn glance(&mut self, now: Instant, id: ConnectionId, moved: Demand) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && !connection.is_striped
+            && let Some(link) = self.links.get_mut(connection.link.0)
+        {
+            let seen = core::mem::replace(&mut connection.glanced, moved);
+            let (up, down) = &mut link.beginnings;
+            up.on_bytes(now, moved.up.saturating_sub(seen.up));
+            down.on_bytes(now, moved.down.saturating_sub(seen.down));
+        }
+    }
+
     /// Notes what connection `id` has moved since it began, and whether its client, and not the network, held it up.
     pub fn observe(&mut self, now: Instant, id: ConnectionId, moved: Demand, client_limited: bool) {
+        self.glance(now, id, moved);
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
+        let port = connection.target.port;
+        connection.expected = self.demands.expected(connection.app.as_deref(), port);
         let up = moved.up.saturating_sub(connection.moved.up);
         let down = moved.down.saturating_sub(connection.moved.down);
         connection.moved = moved;
@@ -399,9 +434,15 @@ impl Placer {
                 };
                 (given, estimator.rate())
             };
+            let shown = |link: &Link| {
+                let (up, down) = link.beginnings;
+                let shown = if is_up { up.rate() } else { down.rate() };
+                shown.map(|shown| shown.scale(SHOWN_TO_HOPED, 1))
+            };
             let highest = self.links.iter().filter_map(|link| match rate(link) {
                 (Some(given), _) => Some(given),
-                (None, found) => found.map(|(rate, _)| rate),
+                (None, Some((rate, _))) => Some(rate),
+                (None, None) => shown(link),
             });
             let highest = highest.max().unwrap_or(FIRST_RATE);
             match self.links.get(link.0).map(rate) {
@@ -412,7 +453,10 @@ impl Placer {
                     let hoped = rate.as_bps().saturating_mul(1 << ages.min(30));
                     Bitrate::from_bps(hoped).min(highest).max(rate)
                 }
-                Some((None, None)) | None => highest,
+                Some((None, None)) | None => {
+                    let hoped = self.links.get(link.0).and_then(shown);
+                    hoped.map_or(highest, |hoped| hoped.min(highest))
+                }
             }
         };
         (of(true), of(false))
@@ -612,15 +656,7 @@ fn remaining(now: Instant, connection: &Connection) -> u64 {
     if now.since(connection.progress_at) > QUIET {
         return 0;
     }
-    let (expected, moved) = (
-        connection.expected.total().get(),
-        connection.moved.total().get(),
-    );
-    if moved < expected {
-        expected - moved
-    } else {
-        moved
-    }
+    connection.expected.left(connection.moved.total()).get()
 }
 
 /// Whether a connection is kept waiting: it gets on, and has had its time, but still lacks some of what it was expected to
@@ -629,7 +665,7 @@ fn is_kept(now: Instant, connection: &Connection) -> bool {
     !connection.is_striped
         && now.since(connection.progress_at) <= ALIVE
         && now.since(connection.began_at) >= ALIVE
-        && connection.moved.total() < connection.expected.total()
+        && connection.moved.total() < connection.expected.demand.total()
 }
 
 /// How long a window of the estimators is.
@@ -644,6 +680,9 @@ const CROWD: u32 = 4;
 
 /// Rate of links of which nothing is known, all alike: what it is hardly matters then.
 const FIRST_RATE: Bitrate = Bitrate::from_mbps(10);
+
+/// A link is hoped to carry so many times what it has shown while it was not known: nobody may have asked for more.
+const SHOWN_TO_HOPED: u64 = 2;
 
 /// How long an estimate is taken as it is.
 const MEMORY: Duration = Duration::from_secs(300);

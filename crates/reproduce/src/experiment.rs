@@ -57,7 +57,7 @@ pub enum Kind {
     Transfer(&'static str),
     /// A [`Correction`], for the simulator only; the experiment it belongs to.
     Correction(&'static str),
-    /// A [`Workload`], for the simulator only; the experiment it belongs to.
+    /// A [`Workload`], for both worlds; the experiment it belongs to.
     Workload(&'static str),
 }
 
@@ -234,7 +234,7 @@ impl Cell {
     /// Whether it can run in `world`.
     #[must_use]
     pub fn runs_in(&self, world: World) -> bool {
-        world == World::Sim || self.kind == Kind::Scenario
+        world == World::Sim || matches!(self.kind, Kind::Scenario | Kind::Workload(_))
     }
 }
 

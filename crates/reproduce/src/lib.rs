@@ -1,8 +1,8 @@
 //! Published figures, measured again.
 //!
 //! A paper is a folder of experiments ([`l3`], [`csn`], [`os`], [`dbas`], [`nat`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
-//! `pleach sim run` and `pleach lab run` take as it is, or a transfer ([`pleach_sim::transfer`]) or workload ([`dbas::model`]), which only
-//! the simulator has, and [`Target`]s, each with an id, what was published, the range
+//! `pleach sim run` and `pleach lab run` take as it is, or a workload ([`dbas::model`]), or a transfer ([`pleach_sim::transfer`]), which
+//! only the simulator has, and [`Target`]s, each with an id, what was published, the range
 //! in which a measurement counts as the same with the reason for that range, and how it is read off the results.
 //!
 //! [`run()`] writes the scenarios, runs them in one world, keeps their results and judges. All of it lies below one

@@ -12,7 +12,7 @@ use rusqlite::{Connection, Result, params};
 
 /// An open database.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(crate) struct Store {
     connection: Connection,
 }
 
@@ -21,7 +21,7 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be opened or is something else.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
@@ -38,7 +38,7 @@ impl Store {
     ///
     /// # Errors
     /// The database's.
-    pub(super) fn load(&self) -> Result<Learnt> {
+    pub(crate) fn load(&self) -> Result<Learnt> {
         let number = |value: i64| u64::try_from(value).unwrap_or(0);
         let mut demands = self
             .connection
@@ -71,7 +71,7 @@ impl Store {
     ///
     /// # Errors
     /// The database's; then nothing has changed.
-    pub(super) fn save(&mut self, learnt: &Learnt) -> Result<()> {
+    pub(crate) fn save(&mut self, learnt: &Learnt) -> Result<()> {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let transaction = self.connection.transaction()?;
         transaction.execute("DELETE FROM demand", [])?;

@@ -275,7 +275,16 @@ impl Hub {
                 target: &purpose.target,
                 addresses,
             };
-            Some(self.placer.borrow_mut().begin(now, ask)?)
+            let mut placer = self.placer.borrow_mut();
+            if placer.is_curious() {
+                // A page asks for all it has within the first window.
+                for live in self.live.borrow().values() {
+                    if let Some(id) = live.id {
+                        placer.glance(now, id, live.moved());
+                    }
+                }
+            }
+            Some(placer.begin(now, ask)?)
         };
         let (id, links, why) = match placement {
             Some(Placement { id, links, why }) => (Some(id), links, Some(why)),

@@ -4,6 +4,9 @@
 //! process's name) and per destination port, which serves where no process is known. What was never seen before is
 //! taken for the median of the last connections, at the beginning 22.38 kB, the paper's web page. At most
 //! [`MAX_KEYS`] applications and ports are remembered; the one unused for longest goes first.
+//!
+//! Beside the mean it keeps, ours, how far connections lie from it, smoothed alike: of sizes that vary, what a connection has
+//! moved says little about what is left ([`Expected::left`]). That is not kept over a restart.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,10 +21,19 @@ pub struct Demand {
     pub down: u64,
 }
 
+/// What a connection is expected to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// In the mean.
+    pub demand: Demand,
+    /// How far connections lie from that, in the mean; zero where nothing is known of it.
+    pub deviation: Bytes,
+}
+
 /// Remembers demands.
 #[derive(Debug, Default)]
 pub struct Demands {
-    known: BTreeMap<String, (Demand, Instant)>,
+    known: BTreeMap<String, (Expected, Instant)>,
     /// Sizes of the last connections, for the median.
     recent: VecDeque<u64>,
 }
@@ -34,15 +46,46 @@ impl Demand {
     }
 }
 
+impl Expected {
+    /// No more and no less than `demand`.
+    #[must_use]
+    pub const fn exactly(demand: Demand) -> Self {
+        Self {
+            demand,
+            deviation: Bytes::ZERO,
+        }
+    }
+
+    /// What a connection that has moved `moved` will probably still move.
+    ///
+    /// Of sizes that do not vary, the rest of the mean. Of sizes that vary as exponential ones do, the mean again, whatever it
+    /// has moved; in between, in proportion. One beyond the mean is half-way between that and as much again, which holds for
+    /// sizes without a scale.
+    #[must_use]
+    pub fn left(self, moved: Bytes) -> Bytes {
+        let (mean, moved) = (self.demand.total().get(), moved.get());
+        let left = if moved < mean {
+            // Exponential sizes lie 2/e of their mean from it.
+            let exponential = (u128::from(mean) * 736 / 1000).max(1);
+            let deviation = u128::from(self.deviation.get()).min(exponential);
+            let again = u128::from(moved) * deviation / exponential;
+            mean - moved + u64::try_from(again).unwrap_or(moved)
+        } else {
+            mean / 2 + moved / 2
+        };
+        Bytes::new(left)
+    }
+}
+
 impl Demands {
     /// What a connection of `app` to `port` will probably move.
     #[must_use]
-    pub fn expected(&self, app: Option<&str>, port: u16) -> Demand {
+    pub fn expected(&self, app: Option<&str>, port: u16) -> Expected {
         let of_app = app.and_then(|app| self.known.get(app));
         let of_port = || self.known.get(&port_key(port));
         match of_app.or_else(of_port) {
-            Some((demand, _)) => *demand,
-            None => self.prior(),
+            Some((expected, _)) => *expected,
+            None => Expected::exactly(self.prior()),
         }
     }
 
@@ -50,7 +93,10 @@ impl Demands {
     pub fn note(&mut self, now: Instant, app: Option<&str>, port: u16, moved: Demand) {
         let prior = self.prior();
         for key in app.map(str::to_owned).into_iter().chain([port_key(port)]) {
-            let (demand, used_at) = self.known.entry(key).or_insert((prior, now));
+            let first = (Expected::exactly(prior), now);
+            let (Expected { demand, deviation }, used_at) = self.known.entry(key).or_insert(first);
+            let off = demand.total().get().abs_diff(moved.total().get());
+            *deviation = Bytes::new(smoothed(deviation.get(), off));
             demand.up = smoothed(demand.up, moved.up);
             demand.down = smoothed(demand.down, moved.down);
             *used_at = now;
@@ -71,7 +117,7 @@ impl Demands {
     /// All that is known, for keeping: name of the application, or `:PORT`.
     pub fn known(&self) -> impl Iterator<Item = (&str, Demand)> {
         let entries = self.known.iter();
-        entries.map(|(key, (demand, _))| (key.as_str(), *demand))
+        entries.map(|(key, (expected, _))| (key.as_str(), expected.demand))
     }
 
     /// Takes back what [`Self::known`] gave to an earlier run.
@@ -79,7 +125,7 @@ impl Demands {
         let room = MAX_KEYS.saturating_sub(self.known.len());
         let entries = known.into_iter().take(room);
         self.known
-            .extend(entries.map(|(key, demand)| (key, (demand, now))));
+            .extend(entries.map(|(key, demand)| (key, (Expected::exactly(demand), now))));
     }
 
     /// What somebody never seen before will move.
@@ -126,19 +172,55 @@ mod tests {
         Demand { up: 0, down }
     }
 
+    fn expects(demands: &Demands, app: Option<&str>, port: u16) -> Demand {
+        demands.expected(app, port).demand
+    }
+
+    #[test]
+    fn what_is_left_depends_on_how_sizes_vary() {
+        let left = |deviation: u64, moved: u64| {
+            let deviation = Bytes::new(deviation);
+            let expected = Expected {
+                demand: down(1000),
+                deviation,
+            };
+            expected.left(Bytes::new(moved)).get()
+        };
+        // The same size each time; as exponential sizes lie; half as far.
+        assert_eq!([left(0, 0), left(0, 600)], [1000, 400]);
+        assert_eq!([left(736, 0), left(736, 600)], [1000, 1000]);
+        assert_eq!([left(368, 600), left(5000, 600)], [700, 1000]);
+        assert_eq!([left(0, 1000), left(736, 9000)], [1000, 5000]);
+    }
+
+    #[test]
+    fn deviation_is_learnt_beside_the_mean() {
+        let mut demands = Demands::default();
+        for _ in 0..100 {
+            demands.note(Instant::ZERO, Some("same"), 1, down(5_000));
+        }
+        assert!(demands.expected(Some("same"), 1).deviation < Bytes::new(50));
+        for turn in 0..100 {
+            let size = if turn % 2 == 0 { 1_000 } else { 9_000 };
+            demands.note(Instant::ZERO, Some("either"), 2, down(size));
+        }
+        let deviation = demands.expected(Some("either"), 2).deviation.get();
+        assert!((3_500..4_500).contains(&deviation), "{deviation}");
+    }
+
     #[test]
     fn demand_follows_the_papers_equation() {
         let mut demands = Demands::default();
-        assert_eq!(demands.expected(Some("ftp"), 21), down(FIRST_DEMAND));
+        assert_eq!(expects(&demands, Some("ftp"), 21), down(FIRST_DEMAND));
         demands.note(Instant::ZERO, Some("ftp"), 21, down(1_000_000));
         let first = (7 * FIRST_DEMAND + 1_000_000 + 4) / 8;
-        assert_eq!(demands.expected(Some("ftp"), 21), down(first));
+        assert_eq!(expects(&demands, Some("ftp"), 21), down(first));
         // Known by the port to whoever comes next, while the application has a mind of its own.
-        assert_eq!(demands.expected(Some("scp"), 21), down(first));
+        assert_eq!(expects(&demands, Some("scp"), 21), down(first));
         for _ in 0..100 {
             demands.note(Instant::ZERO, Some("ftp"), 21, down(1_000_000));
         }
-        assert!(demands.expected(None, 21).down > 999_000);
+        assert!(expects(&demands, None, 21).down > 999_000);
     }
 
     #[test]
@@ -147,7 +229,7 @@ mod tests {
         for size in [1, 5_000, 5_000, 9_000, 1 << 40] {
             demands.note(Instant::ZERO, None, 80, down(size));
         }
-        assert_eq!(demands.expected(Some("new"), 9999), down(5_000));
+        assert_eq!(expects(&demands, Some("new"), 9999), down(5_000));
     }
 
     #[test]

@@ -54,6 +54,15 @@ pub struct LinkEstimator {
     retransmitted: u64,
 }
 
+/// What one direction of a link has shown since something first came over it; begins anew after a pause.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beginning {
+    /// When the first bytes were seen, which had come before, and the last.
+    times: Option<(Instant, Instant)>,
+    /// Those between.
+    bytes: u64,
+}
+
 /// The rate of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct RateEstimator {
@@ -94,6 +103,40 @@ impl LinkEstimator {
             return 0.0;
         }
         (self.retransmitted as f64 / self.segments as f64).min(1.0)
+    }
+}
+
+impl Beginning {
+    /// Notes that `bytes` more were seen `now`.
+    pub fn on_bytes(&mut self, now: Instant, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        match &mut self.times {
+            Some((first_at, last_at)) if now.since(*last_at) <= PAUSE => {
+                *last_at = now;
+                // What several connections are seen to have moved at first came before, too.
+                if now > *first_at {
+                    self.bytes += bytes;
+                }
+            }
+            times => {
+                *times = Some((now, now));
+                self.bytes = 0;
+            }
+        }
+    }
+
+    /// The mean rate so far; `None` but from `FIRST_STEPS` to `LAST_STEPS` after the first byte: what an estimate has not come
+    /// of by then trickles, which says nothing.
+    #[must_use]
+    pub fn rate(&self) -> Option<Bitrate> {
+        let (first_at, last_at) = self.times?;
+        let length = last_at.since(first_at);
+        if !(FIRST_STEPS..=LAST_STEPS).contains(&length) {
+            return None;
+        }
+        Bitrate::from_transfer(Bytes::new(self.bytes), length)
     }
 }
 
@@ -154,6 +197,11 @@ impl RateEstimator {
     }
 }
 
+/// After so long without a byte a link's beginning is forgotten.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Some round trips: before, it is hardly more than how far the servers are.
+const FIRST_STEPS: Duration = Duration::from_millis(150);
+const LAST_STEPS: Duration = Duration::from_secs(3);
 /// So many windows with bulk in a row make a first estimate: a second, several round trips of slow start on most links.
 const FIRST_WINDOWS: u32 = 4;
 /// Falls to a third of the way in this time while several connections fill the link.
@@ -227,6 +275,27 @@ mod tests {
         let mut idle = single.clone();
         feed(&mut idle, now, 0, 0, 4_000);
         assert_eq!(mbps(&idle), mbps(&single));
+    }
+
+    #[test]
+    fn a_beginning_shows_what_came_after_the_first_byte_until_a_pause() {
+        let at = Instant::from_millis;
+        let mut beginning = Beginning::default();
+        // Two connections are seen for the first time; who knows since when they move.
+        beginning.on_bytes(at(1000), 50_000);
+        beginning.on_bytes(at(1000), 50_000);
+        beginning.on_bytes(at(1100), 10_000);
+        assert_eq!(beginning.rate(), None, "too early");
+        beginning.on_bytes(at(1200), 10_000);
+        beginning.on_bytes(at(1200), 5_000);
+        beginning.on_bytes(at(1300), 0);
+        assert_eq!(beginning.rate(), Some(Bitrate::from_mbps(1)));
+        beginning.on_bytes(at(1900), 10_000);
+        assert_eq!(beginning.rate(), None, "anew");
+        for step in 1..=8 {
+            beginning.on_bytes(at(1900 + step * 400), 1_000);
+            assert_eq!(beginning.rate().is_some(), step <= 7, "a trickle");
+        }
     }
 
     #[test]

@@ -252,7 +252,7 @@ fn rates_are_learnt_and_hope_comes_back() {
     );
     // The end teaches what a connection moves.
     placer.end(now, ids[0], true);
-    assert!(placer.demands.expected(None, 80).down > 900_000);
+    assert!(placer.demands.expected(None, 80).demand.down > 900_000);
     assert_eq!(placer.connection_counts(), [0, 1]);
 }
 
@@ -308,7 +308,7 @@ fn idle_and_overdue_connections_count_for_what_they_may_still_move() {
         },
         false,
     );
-    assert_eq!(left(&placer, at(20)), 100_000, "in its middle");
+    assert_eq!(left(&placer, at(20)), 61_190, "beyond what was expected");
     assert_eq!(left(&placer, at(5_021)), 0, "done");
 }
 
@@ -362,6 +362,34 @@ fn many_connections_that_get_little_each_show_what_a_slow_link_carries() {
     assert_eq!(slow, Bitrate::from_bps(240_000));
     let (_, unknown) = placer.rates(now, LinkId(1));
     assert_eq!(unknown, slow, "as hopeful as of the best");
+}
+
+#[test]
+fn links_that_are_not_known_are_told_apart_by_what_they_have_shown() {
+    let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+    for _ in 0..3 {
+        let link = placer.add_link(LinkSettings::default());
+        placer.set_reach(link, everywhere());
+    }
+    assert!(placer.is_curious());
+    let to = target("a.example", 80);
+    let ids: Vec<ConnectionId> = (0..2)
+        .map(|_| begin(&mut placer, at(0), None, &to).expect("links").id)
+        .collect();
+    placer.moved(at(0), ids[0], LinkId(0), &[]);
+    placer.moved(at(0), ids[1], LinkId(1), &[]);
+    // 8 and 2 Mbit/s, seen between two windows.
+    for step in 0..=2_u64 {
+        let now = at(50 + step * 100);
+        for (id, bytes) in [(ids[0], 100_000), (ids[1], 25_000)] {
+            let down = bytes * (step + 1);
+            placer.glance(now, id, Demand { up: 0, down });
+        }
+    }
+    let down = |link| placer.rates(at(250), LinkId(link)).1;
+    assert_eq!(down(0), Bitrate::from_mbps(16));
+    assert_eq!(down(1), Bitrate::from_mbps(4));
+    assert_eq!(down(2), down(0), "as hopeful as of the best");
 }
 
 #[test]

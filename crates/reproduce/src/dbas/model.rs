@@ -11,11 +11,13 @@
 //! [`Scheduler`](pleach_proxy::sched::Scheduler), asked once for each chunk of the connection. The other end has room for
 //! all that comes early, so a striped connection is done when the last of its parts is.
 //!
-//! A [`Workload`] is a file of its own kind, like a transfer; the same file and seed give the same numbers.
+//! A [`Workload`] is a file of its own kind, like a transfer; the same file and seed give the same numbers. In namespaces it is
+//! played with real connections, the same ones ([`arrivals()`]), and read in the same way ([`results`]).
 
 mod arrivals;
 mod chooser;
 mod link;
+mod outcome;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -24,8 +26,10 @@ mod world;
 use pleach_sim::results::{FlowResult, Quantiles, Results, World};
 
 pub use self::{
+    arrivals::{App, Arrival, arrivals},
     chooser::Choice,
-    settings::{Case, LinkSettings, Sizes, Workload, WorkloadError},
+    outcome::Outcome,
+    settings::{Case, Lab, LinkSettings, Sizes, Workload, WorkloadError},
 };
 
 /// What a second flow of a case measures; its name is the case's with this behind it.
@@ -67,28 +71,32 @@ impl Reading {
 /// Run `n` of every scheduler sees the same connections.
 #[must_use]
 pub fn run(workload: &Workload) -> Results {
-    let mut flows = Vec::new();
-    for case in &workload.case {
-        let runs = 0..workload.repeat;
-        let outcomes = runs.map(|run| {
-            let seed = workload.seed.wrapping_add(u64::from(run));
-            world::run(workload, case, seed)
-        });
-        let outcomes: Vec<world::Outcome> = outcomes.collect();
-        flows.extend(Reading::ALL.map(|reading| flow(case, reading, &outcomes)));
-    }
+    let play = |case: &Case| {
+        let seeds = workload.seeds();
+        seeds.map(|seed| world::run(workload, case, seed)).collect()
+    };
+    let outcomes: Vec<Vec<Outcome>> = workload.case.iter().map(play).collect();
+    results(workload, World::Sim, &outcomes)
+}
+
+/// The results of `workload`, whose cases' runs in `world` had `outcomes`, by case.
+#[must_use]
+pub fn results(workload: &Workload, world: World, outcomes: &[Vec<Outcome>]) -> Results {
+    let cases = workload.case.iter().zip(outcomes);
+    let flows = cases
+        .flat_map(|(case, outcomes)| Reading::ALL.map(|reading| flow(case, reading, outcomes)));
     Results {
         scenario: workload.name.clone(),
         seed: workload.seed,
-        world: World::Sim,
+        world,
         policy: workload.choice.name().to_owned(),
-        flows,
+        flows: flows.collect(),
         ..Results::default()
     }
 }
 
-fn flow(case: &Case, reading: Reading, outcomes: &[world::Outcome]) -> FlowResult {
-    let mean = |read: &dyn Fn(&world::Outcome) -> f64| {
+fn flow(case: &Case, reading: Reading, outcomes: &[Outcome]) -> FlowResult {
+    let mean = |read: &dyn Fn(&Outcome) -> f64| {
         let values: Vec<f64> = outcomes.iter().map(read).collect();
         crate::series::mean(&values)
     };

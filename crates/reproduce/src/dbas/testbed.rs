@@ -268,6 +268,9 @@ impl Sweep {
     }
 }
 
+/// How long connections arrive in namespaces, at most.
+const LAB_SECONDS: f64 = 10.0;
+
 /// A cell of `points` with `choice`.
 #[must_use]
 pub fn cell(
@@ -278,11 +281,12 @@ pub fn cell(
     points: &[Point],
 ) -> Cell {
     let mut toml = format!(
-        "name = \"{name}\"\nchoice = \"{}\"\n{}seconds = {}.0\nrepeat = {}\nrtt_ms = 50\nsmall = \"22380B\"\nlarge = \"285kB\"\n",
+        "name = \"{name}\"\nchoice = \"{}\"\n{}seconds = {}.0\nrepeat = {}\nlab = {{ seconds = {:?}, repeat = 1 }}\nrtt_ms = 50\nsmall = \"22380B\"\nlarge = \"285kB\"\n",
         choice.name(),
         terms.keys,
         terms.seconds,
         terms.repeat,
+        f64::from(terms.seconds).min(LAB_SECONDS),
     );
     for point in points {
         toml += &format!(

@@ -30,6 +30,15 @@ impl Runner for Fake {
             ..Results::default()
         })
     }
+
+    fn play(&self, workload: &Workload, _: &Path) -> anyhow::Result<Results> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        Ok(Results {
+            scenario: workload.name.clone(),
+            world: World::Lab,
+            ..Results::default()
+        })
+    }
 }
 
 fn run_one(out: &Path, world: World, fake: &Fake) -> anyhow::Result<Vec<Record>> {
@@ -76,6 +85,33 @@ fn results_of_another_scenario_do_not_count() {
         (records[0].headline.sim, records[0].headline.lab),
         (Some(0.5), None)
     );
+}
+
+#[test]
+fn workloads_are_played_in_the_lab_as_their_file_says() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake::default();
+    let all = registry::all();
+    let chosen = select(registry::all(), &["R-DB-6".to_owned()]).expect("there is one");
+    run(
+        &all,
+        &chosen,
+        World::Lab,
+        out.path(),
+        &fake,
+        &ProgressBar::hidden(),
+    )
+    .expect("runs");
+    assert_eq!(fake.runs.load(Ordering::Relaxed), chosen[0].cells.len());
+    let cell = &chosen[0].cells[0];
+    assert!(again(World::Lab, cell).contains("--in lab"));
+    let workload = cell.workload().expect("valid");
+    let lab = workload.in_lab();
+    assert_eq!(
+        (lab.repeat, lab.seconds),
+        (workload.lab.repeat, workload.lab.seconds)
+    );
+    assert_eq!(lab.seeds().count(), 1);
 }
 
 #[test]

@@ -6,23 +6,29 @@ use super::settings::{Case, Sizes, Workload};
 
 /// A connection to come.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Arrival {
-    pub(super) at_s: f64,
-    pub(super) app: App,
+pub struct Arrival {
+    /// Seconds from the beginning.
+    pub at_s: f64,
+    /// Whose it is.
+    pub app: App,
     /// Whole bytes.
-    pub(super) bytes: f64,
+    pub bytes: f64,
 }
 
 /// Who opens it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum App {
+pub enum App {
+    /// Of the many small ones.
     Small,
+    /// Of the few large ones.
     Large,
+    /// The one that never ends.
     Long,
 }
 
 /// The connections of one run, the earliest first: Poisson processes of either application.
-pub(super) fn arrivals(workload: &Workload, case: &Case, seed: u64) -> Vec<Arrival> {
+#[must_use]
+pub fn arrivals(workload: &Workload, case: &Case, seed: u64) -> Vec<Arrival> {
     let mut all = Vec::new();
     if case.long {
         all.push(Arrival {
@@ -65,6 +71,18 @@ fn factor(rng: &mut Rng, sizes: Sizes) -> f64 {
             let value = (1.0 - rng.uniform() * (1.0 - cut)).powf(-1.0 / SHAPE);
             let mean = SHAPE / (SHAPE - 1.0) * (1.0 - SPREAD.powf(1.0 - SHAPE)) / (1.0 - cut);
             value / mean
+        }
+    }
+}
+
+impl App {
+    /// The port its connections go to, by which the proxy knows it.
+    #[must_use]
+    pub const fn port(self) -> u16 {
+        match self {
+            Self::Small => 80,
+            Self::Large => 21,
+            Self::Long => 22,
         }
     }
 }

@@ -3,10 +3,7 @@
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr};
 
-use pleach_core::{
-    time::Instant,
-    units::{Bitrate, Bytes},
-};
+use pleach_core::{time::Instant, units::Bytes};
 use pleach_proxy::{
     estimate::application::Demand,
     placer::{Ask, ConnectionId, LinkSettings as PlacerLink, Placer, PlacerConfig, Reach},
@@ -18,8 +15,7 @@ use serde::Deserialize;
 
 use super::{
     arrivals::App,
-    link::carries_bps,
-    settings::{Case, Workload},
+    settings::{Case, Workload, whole},
 };
 
 /// The paper's schedulers.
@@ -142,7 +138,7 @@ impl Connections {
         };
         let mut placer = Placer::new(config, Instant::ZERO);
         for &index in links {
-            let told = bitrate(carries_bps(&case.link[index]));
+            let told = case.link[index].carries();
             let id = placer.add_link(PlacerLink {
                 name: format!("if{}", index + 1),
                 download: (!workload.learns).then_some(told),
@@ -157,26 +153,24 @@ impl Connections {
             );
         }
         if !workload.learns {
-            let long = whole(workload.long_bytes(case));
-            let of = |app: App, down| (name(app).to_owned(), Demand { up: 0, down });
-            let known = [
-                of(App::Small, workload.small.get()),
-                of(App::Large, workload.large.get()),
-                of(App::Long, long),
-            ];
-            placer.demands.restore(Instant::ZERO, known);
+            let known = workload.demands(case);
+            let of = |(app, bytes): (App, u64)| {
+                let demand = Demand { up: 0, down: bytes };
+                (name(app).to_owned(), demand)
+            };
+            placer.demands.restore(Instant::ZERO, known.map(of));
         }
-        let target = |port| Target {
+        let target = |app: App| Target {
             host: Host::Ip(SERVER),
-            port,
+            port: app.port(),
         };
         Self {
             placer,
             links: links.to_vec(),
             ids: Vec::new(),
-            small: target(80),
-            large: target(21),
-            long: target(22),
+            small: target(App::Small),
+            large: target(App::Large),
+            long: target(App::Long),
         }
     }
 
@@ -237,7 +231,7 @@ impl Chunks {
     fn new(case: &Case, policy: Policy) -> Self {
         let views = case.link.iter().enumerate().map(|(index, link)| LinkView {
             id: LinkId(index),
-            rate: bitrate(carries_bps(link)),
+            rate: link.carries(),
             load: Bytes::ZERO,
             sharing: Bytes::ZERO,
             weight: None,
@@ -277,19 +271,6 @@ fn moved(bytes: f64) -> Demand {
         up: 0,
         down: whole(bytes),
     }
-}
-
-fn bitrate(bps: f64) -> Bitrate {
-    Bitrate::from_bps(whole(bps))
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "not negative, and far below 2^63"
-)]
-fn whole(value: f64) -> u64 {
-    value.max(0.0).round() as u64
 }
 
 /// The paper's chunk is what fits a packet.

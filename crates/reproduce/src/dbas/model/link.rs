@@ -25,7 +25,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(settings: &LinkSettings, rtt_ms: u32) -> Self {
         Self {
-            bytes_per_s: carries_bps(settings) / 8.0,
+            bytes_per_s: settings.carries_bps() / 8.0,
             most_per_s: aimd_bytes_per_s(settings.loss, f64::from(rtt_ms) / 1e3),
             served: 0.0,
             parts: Vec::new(),
@@ -72,11 +72,6 @@ impl Link {
     fn each_per_s(&self) -> f64 {
         (self.bytes_per_s / self.parts.len().max(1) as f64).min(self.most_per_s)
     }
-}
-
-/// What a link carries, lost packets deducted, in bit/s.
-pub(super) fn carries_bps(settings: &LinkSettings) -> f64 {
-    settings.bps() * (1.0 - settings.loss)
 }
 
 /// What a TCP connection gets at most through `loss`: Padhye, Firoiu, Towsley and Kurose, 1998, equation 31, with delayed

@@ -3,7 +3,7 @@
 use pleach_core::units::{Bitrate, Bytes};
 use serde::Deserialize;
 
-use super::Choice;
+use super::{App, Choice};
 
 /// Connections, over several sets of links.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -31,8 +31,20 @@ pub struct Workload {
     pub small: Bytes,
     /// Mean size of a large one.
     pub large: Bytes,
+    /// In namespaces, where a second takes one.
+    pub lab: Lab,
     /// The sets of links.
     pub case: Vec<Case>,
+}
+
+/// What differs in namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lab {
+    /// Runs of each case.
+    pub repeat: u32,
+    /// How long connections arrive, in seconds.
+    pub seconds: f64,
 }
 
 /// What differs from point to point.
@@ -103,12 +115,13 @@ impl Workload {
             true => Ok(()),
             false => Err(WorkloadError::Range { key, expected }),
         };
-        check((1..=1_000).contains(&this.repeat), "repeat", "1 to 1000")?;
-        check(
-            (0.1..=3_600.0).contains(&this.seconds),
-            "seconds",
-            "0.1 to 3600",
-        )?;
+        for (repeat, seconds) in [
+            (this.repeat, this.seconds),
+            (this.lab.repeat, this.lab.seconds),
+        ] {
+            check((1..=1_000).contains(&repeat), "repeat", "1 to 1000")?;
+            check((0.1..=3_600.0).contains(&seconds), "seconds", "0.1 to 3600")?;
+        }
         check((1..=10_000).contains(&this.rtt_ms), "rtt_ms", "1 to 10000")?;
         for (key, size) in [("small", this.small), ("large", this.large)] {
             let holds = (1_000..=1_000_000_000).contains(&size.get());
@@ -135,6 +148,31 @@ impl Workload {
         Ok(this)
     }
 
+    /// The same as it runs in namespaces.
+    #[must_use]
+    pub fn in_lab(&self) -> Self {
+        Self {
+            repeat: self.lab.repeat,
+            seconds: self.lab.seconds,
+            ..self.clone()
+        }
+    }
+
+    /// Of a case's runs.
+    pub fn seeds(&self) -> impl Iterator<Item = u64> {
+        (0..self.repeat).map(|run| self.seed.wrapping_add(u64::from(run)))
+    }
+
+    /// Bytes that a connection moves in the mean, by application.
+    #[must_use]
+    pub fn demands(&self, case: &Case) -> [(App, u64); 3] {
+        [
+            (App::Small, self.small.get()),
+            (App::Large, self.large.get()),
+            (App::Long, whole(self.long_bytes(case))),
+        ]
+    }
+
     /// Bits of the long connection of `case`: what its links carry in twice the time.
     pub(super) fn long_bytes(&self, case: &Case) -> f64 {
         let bits: f64 = case.link.iter().map(|link| link.bps()).sum();
@@ -148,6 +186,38 @@ impl LinkSettings {
     pub(super) fn bps(&self) -> f64 {
         self.rate.as_bps() as f64
     }
+
+    /// What it carries, lost packets deducted, in bit/s.
+    pub(super) fn carries_bps(&self) -> f64 {
+        self.bps() * (1.0 - self.loss)
+    }
+
+    /// What it carries, lost packets deducted.
+    #[must_use]
+    pub fn carries(&self) -> Bitrate {
+        Bitrate::from_bps(whole(self.carries_bps()))
+    }
+}
+
+impl Case {
+    /// All its links as one that loses nothing more.
+    #[must_use]
+    pub fn pooled(&self) -> LinkSettings {
+        let bps: f64 = self.link.iter().map(LinkSettings::carries_bps).sum();
+        LinkSettings {
+            rate: Bitrate::from_bps(whole(bps)),
+            loss: 0.0,
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "not negative, and far below 2^63"
+)]
+pub(super) fn whole(value: f64) -> u64 {
+    value.max(0.0).round() as u64
 }
 
 const fn one() -> u64 {

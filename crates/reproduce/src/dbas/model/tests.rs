@@ -7,7 +7,7 @@ use super::{
 /// A workload of two links, told, with fixed sizes.
 fn text(choice: &str, rates: [&str; 2], more: &str) -> String {
     format!(
-        "name = \"test\"\nchoice = \"{choice}\"\nseconds = 60.0\nrepeat = 3\nrtt_ms = 50\nsmall = \"22380B\"\n\
+        "name = \"test\"\nchoice = \"{choice}\"\nseconds = 60.0\nrepeat = 3\nlab = {{ seconds = 9.0, repeat = 1 }}\nrtt_ms = 50\nsmall = \"22380B\"\n\
          large = \"285kB\"\n{more}\n[[case]]\nname = \"a\"\nsmall_per_s = 13.0\nlarge_per_s = 1.0\n\
          link = [{{ rate = \"{}\" }}, {{ rate = \"{}\" }}]\n",
         rates[0], rates[1]
@@ -118,7 +118,7 @@ fn in_turn_the_slower_link_decides_and_chunks_by_weight_fill_both() {
 
 #[test]
 fn a_striped_connection_is_as_far_as_its_slowest_part() {
-    let text = "name = \"t\"\nchoice = \"CHOICE\"\nseconds = 10.0\nrepeat = 1\nrtt_ms = 50\nsizes = \"fixed\"\n\
+    let text = "name = \"t\"\nchoice = \"CHOICE\"\nseconds = 10.0\nrepeat = 1\nlab = { seconds = 9.0, repeat = 1 }\nrtt_ms = 50\nsizes = \"fixed\"\n\
                 small = \"22380B\"\nlarge = \"285kB\"\n[[case]]\nname = \"a\"\nsmall_per_s = 0.0\nlarge_per_s = 0.0\n\
                 long = true\nlink = [{ rate = \"2Mbit\" }, { rate = \"1Mbit\" }]\n";
     let long = |choice: &str| {
@@ -171,6 +171,7 @@ fn mistakes_in_files_are_named() {
     assert!(Workload::parse(&good).is_ok());
     for (from, to, wanted) in [
         ("repeat = 3", "repeat = 0", "repeat"),
+        ("seconds = 9.0", "seconds = 0.0", "seconds"),
         ("seconds = 60.0", "seconds = nan", "seconds"),
         ("rtt_ms = 50", "rtt_ms = 0", "rtt_ms"),
         ("small_per_s = 13.0", "small_per_s = -1.0", "small_per_s"),

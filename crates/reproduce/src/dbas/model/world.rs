@@ -2,33 +2,16 @@
 
 use core::time::Duration;
 
-use pleach_core::{
-    time::Instant,
-    units::{Bitrate, Bytes},
-};
+use pleach_core::time::Instant;
 use pleach_proxy::placer::WINDOW;
 
 use super::{
-    Choice, Reading,
+    Choice, Outcome,
     arrivals::{App, arrivals},
     chooser::Chooser,
-    link::{Link, carries_bps},
+    link::Link,
     settings::{Case, LinkSettings, Workload},
 };
-
-/// What came of a run.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Outcome {
-    /// When the last byte had come.
-    pub(super) done_s: f64,
-    bytes: f64,
-    /// While connections arrived.
-    early_s: f64,
-    early_bytes: f64,
-    long_bytes: f64,
-    /// Of each connection but the long one: bytes, and seconds from beginning to end.
-    each: Vec<(f64, f64)>,
-}
 
 #[derive(Debug)]
 struct Connection {
@@ -59,7 +42,7 @@ impl<'a> Run<'a> {
     fn new(workload: &'a Workload, case: &Case) -> Self {
         let link = |link: &LinkSettings| Link::new(link, workload.rtt_ms);
         let links = match workload.choice {
-            Choice::Optimal => vec![link(&pooled(case))],
+            Choice::Optimal => vec![link(&case.pooled())],
             Choice::OnlyFirst
             | Choice::OnlyLast
             | Choice::RoundRobin
@@ -183,57 +166,6 @@ impl<'a> Run<'a> {
                 self.outcome.long_bytes = came;
             }
         }
-    }
-}
-
-impl Outcome {
-    /// Mbit/s as `reading` counts; NaN if there is nothing to count.
-    pub(super) fn mbps(&self, reading: Reading) -> f64 {
-        let mbps = |bytes: f64, seconds: f64| bytes * 8.0 / 1e6 / seconds;
-        match reading {
-            Reading::UntilDone => mbps(self.bytes, self.done_s),
-            Reading::WhileArriving => mbps(self.early_bytes, self.early_s),
-            Reading::PerConnection => {
-                let rates = self
-                    .each
-                    .iter()
-                    .map(|(bytes, took_s)| mbps(*bytes, *took_s));
-                let rates: Vec<f64> = rates.collect();
-                crate::series::mean(&rates).unwrap_or(f64::NAN)
-            }
-            Reading::LongOne => mbps(self.long_bytes, self.early_s),
-        }
-    }
-
-    /// The time that `share` of the connections took at most, in milliseconds; NaN if there were none.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "clamped to the list"
-    )]
-    pub(super) fn time_ms(&self, share: f64) -> f64 {
-        let mut times: Vec<f64> = self.each.iter().map(|(_, took_s)| took_s * 1e3).collect();
-        times.sort_by(f64::total_cmp);
-        let rank = (share * times.len() as f64).ceil() as usize;
-        let index = rank.max(1).min(times.len());
-        index.checked_sub(1).map_or(f64::NAN, |index| times[index])
-    }
-}
-
-/// All links of `case` as one that loses nothing more.
-fn pooled(case: &Case) -> LinkSettings {
-    let bytes = case.link.iter().map(carries_bps).sum::<f64>() / 8.0;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive, and far below 2^63"
-    )]
-    let bytes = Bytes::new(bytes.round() as u64);
-    let rate = Bitrate::from_transfer(bytes, Duration::from_secs(1));
-    LinkSettings {
-        rate: rate.unwrap_or_default(),
-        loss: 0.0,
     }
 }
 
