@@ -447,10 +447,11 @@ mod tests {
         sender.on_reported(Seq(1), None, &mut pool);
         assert_eq!(sender.oldest_at(), Some(Instant::ZERO));
         let mut taken = VecDeque::new();
-        let mut left = 3;
+        let mut left = 2_usize;
         sender.take_overdue(PathId(0), &mut taken, |len| {
-            left -= len;
-            left > 0
+            let rest = left.checked_sub(len);
+            left = rest.unwrap_or(left);
+            rest.is_some()
         });
         let numbers: Vec<_> = taken.iter().map(|numbered| numbered.global_seq.0).collect();
         assert_eq!(numbers, [2, 3], "as far as it can be paid");
