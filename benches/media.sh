@@ -3,7 +3,8 @@
 # lab once per policy, on the same film, seed and losses, and prints one line each; the reports are in bench-results/.
 #
 # POLICIES="adaptive redundant" chooses some; SCENARIO=FILE another scenario; RUNS=3 prints the median of so many seeds.
-# With PLEACH_TRACES (a directory of recorded links), `video` also runs scenarios/video-recorded.toml.
+# `consn+pdc` is `consn` with `pdc = true`. With PLEACH_TRACES (a directory of recorded links), `video` also runs
+# scenarios/video-recorded.toml and scenarios/video-lte.toml.
 set -euo pipefail
 what=$1
 cd "$(dirname "$0")/.."
@@ -16,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 compare() {
     local scenario=$1 policies label link policy results=() seed
     local dir=$out/$(basename "$scenario" .toml)
-    policies=${POLICIES:-single weighted redundant adaptive}
+    policies=${POLICIES:-single weighted srtt-weighted consn+pdc redundant adaptive}
     mkdir -p "$dir"
     for policy in $policies; do
         local variants=("$policy")
@@ -48,7 +49,9 @@ variant() {
     awk -v policy="${2%% *}" -v link="${2#* }" -v seed="$3" '
         /^seed *=/ { print "seed = " seed; next }
         /^policy *=/ {
+            pdc = sub(/\+pdc$/, "", policy)
             print "policy = \"" policy "\""
+            if (pdc) print "pdc = true"
             if (policy == "single") print "link = \"" link "\""
             next
         }
@@ -59,7 +62,8 @@ compare "${SCENARIO:-scenarios/$what.toml}"
 if [ "$what" = video ] && [ -z "${SCENARIO:-}" ]; then
     if [ -n "${PLEACH_TRACES:-}" ]; then
         compare scenarios/video-recorded.toml
+        compare scenarios/video-lte.toml
     else
-        echo "SKIPPED: scenarios/video-recorded.toml: PLEACH_TRACES names no directory of recorded links"
+        echo "SKIPPED: scenarios/video-recorded.toml, video-lte.toml: PLEACH_TRACES names no directory of recorded links"
     fi
 fi

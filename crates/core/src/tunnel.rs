@@ -637,8 +637,11 @@ impl Tunnel {
         for numbered in mem::take(&mut self.reinject) {
             if !numbered.origin.is_some_and(is_of_path) {
                 self.reinject.push_back(numbered);
-            } else if let Some(numbered) = path.sender.give_back(numbered) {
-                shared.pool.recycle(numbered.packet);
+            } else {
+                self.repairs.refund(&numbered);
+                if let Some(numbered) = path.sender.give_back(numbered) {
+                    shared.pool.recycle(numbered.packet);
+                }
             }
         }
         path.tail.tell(now);

@@ -200,7 +200,10 @@ fn datagrams_follow_their_rates_and_take_their_link_to_their_server() {
     assert_eq!(far.transport.to_string(), "single:one");
     assert!(v6.goodput_mbps > 1.0, "{}", v6.goodput_mbps);
     let series = &results.series.flows[0];
-    assert!(series.sent_mbps[1] < 4.4 && series.sent_mbps[28] > 7.6);
+    // A busy machine sends some later, and makes up for it.
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    let (first, last) = (mean(&series.sent_mbps[..5]), mean(&series.sent_mbps[20..]));
+    assert!(first < 4.4 && last > 7.6, "{first} {last}");
     assert_eq!(series.in_order_mbps, series.goodput_mbps);
     assert!(results.links[0].down.tx_bytes < 100_000, "only pings");
     assert_eq!(results.links.len(), 2);

@@ -42,6 +42,8 @@ pub struct Origin {
     pub sent_at: Instant,
     /// Whether it is known to be lost there.
     pub is_lost: bool,
+    /// Whether sending it again is paid for already, out of what repairs may cost.
+    pub is_paid: bool,
 }
 
 /// The sending side of one path.
@@ -80,9 +82,17 @@ struct Outstanding {
     numbered: Option<Numbered>,
 }
 
+/// Why a packet is to be sent elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Lost,
+    Silent,
+    Overdue,
+}
+
 impl Outstanding {
     /// The packet, to be sent elsewhere; it travelled on `path` as `counter`.
-    fn take(&mut self, path: PathId, counter: u64, is_lost: bool) -> Option<Numbered> {
+    fn take(&mut self, path: PathId, counter: u64, why: Why) -> Option<Numbered> {
         let mut numbered = self.numbered.take()?;
         numbered.origin = Some(Origin {
             path,
@@ -90,7 +100,8 @@ impl Outstanding {
             sent_at: numbered
                 .origin
                 .map_or(self.sent_at, |origin| origin.sent_at),
-            is_lost,
+            is_lost: why == Why::Lost,
+            is_paid: why == Why::Overdue,
         });
         Some(numbered)
     }
@@ -171,8 +182,9 @@ impl Sender {
         true
     }
 
-    /// Counts `seq` as lost; the packet that travelled as it, if it is still kept and worth sending again.
-    pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<Numbered> {
+    /// Counts `seq` as lost; the packet that travelled as it, if it is still kept and worth sending again, and whether that costs
+    /// nothing: it had been taken from here when the path was silent.
+    pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<(Numbered, bool)> {
         let counter = self.counter_of(seq)?;
         let at = counter.checked_sub(self.first_kept())?;
         let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
@@ -184,7 +196,14 @@ impl Sender {
         if outstanding.numbered.as_ref().is_some_and(is_expendable) {
             return None;
         }
-        outstanding.take(path, counter, true)
+        let is_silent =
+            |origin: Origin| (origin.path, origin.counter) == (path, counter) && !origin.is_paid;
+        let origin = outstanding
+            .numbered
+            .as_ref()
+            .and_then(|numbered| numbered.origin);
+        let is_free = origin.is_some_and(is_silent);
+        Some((outstanding.take(path, counter, Why::Lost)?, is_free))
     }
 
     /// Keeps a packet again that was taken from here; hands it back if its place is gone.
@@ -244,7 +263,7 @@ impl Sender {
         for (counter, outstanding) in (first..).zip(&mut self.outstanding).skip(from) {
             outstanding.len = 0;
             self.written_off += u64::from(!core::mem::replace(&mut outstanding.is_told, true));
-            taken.extend(outstanding.take(path, counter, false));
+            taken.extend(outstanding.take(path, counter, Why::Silent));
         }
         self.in_flight = Bytes::ZERO;
         self.written_off_before = self.next_data;
@@ -274,7 +293,7 @@ impl Sender {
                     && may_take(numbered.packet.len())
             };
             if outstanding.numbered.as_ref().is_some_and(is_first) {
-                taken.extend(outstanding.take(path, counter, false));
+                taken.extend(outstanding.take(path, counter, Why::Overdue));
             }
         }
         self.overdue_before = self.next_data;
@@ -403,9 +422,10 @@ mod tests {
         assert!(sender.on_reported(Seq(7), Some(Seq(3)), &mut pool));
         assert_eq!((pool.free_len(), sender.outstanding_pkts()), (3, 2));
         assert_eq!(sender.in_flight(), Bytes::new(200));
-        let lost = sender
+        let (lost, is_free) = sender
             .take_lost(Instant::ZERO, PathId(1), Seq(4))
             .expect("kept");
+        assert!(!is_free);
         let origin = lost.origin.expect("was sent");
         assert_eq!((lost.global_seq, origin.is_lost), (Seq(4), true));
         assert!(

@@ -16,6 +16,8 @@ pub struct Tail {
     sent_at: Option<Instant>,
     /// Mean time between two packets.
     gap: Duration,
+    /// How many times it is told again, lest that is lost too.
+    repeats: u8,
 }
 
 impl Tail {
@@ -34,9 +36,10 @@ impl Tail {
         }
     }
 
-    /// Has it told soon, whatever was sent.
+    /// Has it told soon, whatever was sent, and more than once: much may depend on it.
     pub fn tell(&mut self, now: Instant) {
         self.due = Some(now + SHORTEST);
+        self.repeats = REPEATS;
     }
 
     /// When it is to be told.
@@ -47,7 +50,14 @@ impl Tail {
 
     /// Whether it is to be told now, once.
     pub fn take(&mut self, now: Instant) -> bool {
-        self.due.take_if(|at| *at <= now).is_some()
+        if self.due.take_if(|at| *at <= now).is_none() {
+            return false;
+        }
+        if self.repeats > 0 {
+            self.repeats -= 1;
+            self.due = Some(now + AGAIN);
+        }
+        true
     }
 }
 
@@ -55,6 +65,9 @@ impl Tail {
 const SHORTEST: Duration = Duration::from_millis(1);
 /// No later than the packets of a voice follow each other.
 const LONGEST: Duration = Duration::from_millis(20);
+/// How often, and how far apart, what is told of itself is repeated.
+const REPEATS: u8 = 2;
+const AGAIN: Duration = Duration::from_millis(100);
 /// A shorter datagram is small.
 const SMALL_BYTES: usize = 400;
 
@@ -97,7 +110,8 @@ mod tests {
         tail.on_sent(Instant::ZERO, 1_400, false);
         tail.tell(Instant::from_millis(9));
         assert!(!tail.take(Instant::from_millis(9)));
-        assert!(tail.take(Instant::from_millis(10)));
+        let told = (10..1_000).filter(|ms| tail.take(Instant::from_millis(*ms)));
+        assert_eq!(told.collect::<Vec<_>>(), [10, 110, 210]);
     }
 
     #[test]

@@ -343,7 +343,7 @@ impl Tunnel {
         let is_back = path.health.state() != State::Up;
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
-        if is_back {
+        if is_back && path.health.is_usable() {
             self.keep_again(now, id, shared);
         }
         self.view_paths(now);
@@ -381,8 +381,11 @@ impl Tunnel {
             for numbered in core::mem::take(&mut self.reinject) {
                 if !numbered.origin.is_some_and(is_settled) {
                     self.reinject.push_back(numbered);
-                } else if let Some(numbered) = path.sender.give_back(numbered) {
-                    shared.pool.recycle(numbered.packet);
+                } else {
+                    self.repairs.refund(&numbered);
+                    if let Some(numbered) = path.sender.give_back(numbered) {
+                        shared.pool.recycle(numbered.packet);
+                    }
                 }
             }
         }
@@ -425,7 +428,7 @@ impl Tunnel {
         let is_back = path.health.state() != State::Up;
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
-        if is_back {
+        if is_back && path.health.is_usable() {
             self.keep_again(now, id, shared);
         }
         self.adapt_queue();
@@ -474,13 +477,13 @@ impl Tunnel {
                 let numbered = path.sender.take_lost(now, id, first.plus(offset));
                 self.fec_sending
                     .on_lost(path.sender.lost_pkts() - lost_pkts);
-                let Some(numbered) = numbered else {
+                let Some((numbered, is_free)) = numbered else {
                     continue;
                 };
                 self.fec_sending.on_missing(numbered.global_seq);
                 if self.fec_sending.has_recovered(numbered.global_seq) {
                     shared.pool.recycle(numbered.packet);
-                } else if self.repairs.try_spend(numbered.packet.len()) {
+                } else if is_free || self.repairs.try_spend(numbered.packet.len()) {
                     self.reinject.push_back(numbered);
                 } else {
                     shared.drops.add(DropReason::Expired, 1);

@@ -101,7 +101,10 @@ impl Tunnel {
             }
             let backlog = self.backlog(lane.unwrap_or(Lane::Bulk), &numbered.packet);
             let flow = (numbered.flow_hash, numbered.is_expendable);
-            match self.pick(now, &numbered.packet, flow, backlog) {
+            // A path from which it was taken back, for it would be late there, is no better for it now.
+            let taken = numbered.origin.filter(|origin| !origin.is_lost);
+            let avoided = taken.map(|origin| origin.path);
+            match self.pick(now, &numbered.packet, flow, backlog, avoided) {
                 Pick::Wait => {
                     self.wait_until = Some(now + WAIT);
                     let Some(lane) = lane else {

@@ -271,7 +271,7 @@ impl Tunnel {
         let Some(queued) = self.lanes.urgent.newest() else {
             return false;
         };
-        let pick = self.pick(now, &queued.packet, (queued.flow_hash, false), ahead);
+        let pick = self.pick(now, &queued.packet, (queued.flow_hash, false), ahead, None);
         if pick == Pick::Wait {
             self.lanes.urgent.put_back(queued);
             return false;

@@ -3,6 +3,8 @@
 //! Repairs pay off where losses are random. Where they come from a full queue, repairs would feed it, so they get a share
 //! of what is sent and no more; the rest is left to the inner transports. Own rule.
 
+use crate::path::sender::Numbered;
+
 /// What may be spent on repairs: an eighth of what is sent, and a burst.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -24,6 +26,13 @@ impl Budget {
     /// Whether a repair of `len` bytes can be paid.
     pub(super) fn has(&self, len: usize) -> bool {
         self.bytes >= len as u64
+    }
+
+    /// Gives back what was paid for a packet that is not sent again after all.
+    pub(super) fn refund(&mut self, numbered: &Numbered) {
+        if numbered.origin.is_some_and(|origin| origin.is_paid) {
+            self.bytes = (self.bytes + numbered.packet.len() as u64).min(BURST);
+        }
     }
 
     /// Pays for a repair of `len` bytes; whether there was enough.

@@ -74,7 +74,7 @@ pub struct TunnelStatus {
     pub packets_in: u64,
     /// See `packets_in`.
     pub packets_out: u64,
-    /// Packets taken back from silent paths.
+    /// Packets taken back from paths that were silent or had become slow.
     pub reinjected: u64,
     /// Repair symbols sent, and received.
     pub symbols: [u64; 2],

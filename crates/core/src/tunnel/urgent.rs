@@ -6,7 +6,7 @@ use crate::{
     ids::PathId,
     packet::PacketBuf,
     path::sender::Numbered,
-    sched::{PacketInfo, Pick, Scheduler, Urgency},
+    sched::{PacketInfo, PathView, Pick, Scheduler, Urgency},
     time::Instant,
     units::Bytes,
     wire::header::DATA_OVERHEAD,
@@ -14,13 +14,14 @@ use crate::{
 
 impl Tunnel {
     /// Asks the policy for the path of a packet: its flow, whether its loss does no harm, and what has to go as soon or
-    /// before it.
+    /// before it. `avoided`: taken only if no other works.
     pub(super) fn pick(
         &mut self,
         now: Instant,
         packet: &PacketBuf,
         (flow_hash, is_expendable): (u64, bool),
         backlog: Bytes,
+        avoided: Option<PathId>,
     ) -> Pick {
         let info = PacketInfo {
             len: Bytes::of_len(packet.len() + DATA_OVERHEAD),
@@ -31,7 +32,9 @@ impl Tunnel {
         };
         let wanted = self.wanted_links(packet);
         let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
-        if wanted.is_none() && !is_small {
+        let serves = |view: &PathView| view.usable && Some(view.id) != avoided;
+        let avoided = avoided.filter(|_| self.views.iter().any(serves));
+        if wanted.is_none() && !is_small && avoided.is_none() {
             return self.scheduler.pick(now, &self.views, &info);
         }
         let mut views = core::mem::take(&mut self.views);
@@ -45,6 +48,9 @@ impl Tunnel {
                 view.ready = view.usable && self.has_room(now, view.id);
             }
             view.ready |= view.usable && is_small && self.may_overdraw(now, view.id);
+            if avoided == Some(view.id) {
+                (view.ready, view.usable) = (false, false);
+            }
         }
         let pick = if views.iter().any(|view| view.ready) {
             self.scheduler.pick(now, &views, &info)

@@ -106,8 +106,13 @@ impl Keeper {
             trust_at: clock::now(),
         };
         let run = move || {
+            let shared = work.shared.clone();
             if let Err(error) = work.run() {
                 tracing::error!(%error, "packets wait no longer");
+            }
+            for board in &shared.board {
+                board.hold_ns.store(0, Relaxed);
+                board.waiting_bytes.store(0, Relaxed);
             }
         };
         Ok(Self {
@@ -191,6 +196,7 @@ impl Work {
             let now = clock::now();
             self.waker.clear();
             if self.shared.is_over.load(Relaxed) {
+                self.take_packets(now)?;
                 return self.release(Instant::from_nanos(u64::MAX));
             }
             self.take_plan(now);

@@ -1,7 +1,7 @@
 //! Through the production engine.
 
 use pleach_sim::{
-    results::{EventKind, World},
+    results::{EventKind, Results, World},
     run::{EngineOnly, RunError, run_phase},
     scenario::Scenario,
 };
@@ -139,4 +139,56 @@ fn a_tunnel_over_dead_lines_is_an_error_and_so_is_an_unknown_policy() {
         tunnel.policy = "fastest".to_owned();
     }
     assert!(run(&scenario).to_string().contains("fastest"));
+}
+
+/// A download over 40 and 25 Mbit/s with `event` on the second line at 3 s.
+fn with_event(event: &str) -> Results {
+    results(&scenario(&format!(
+        r#"
+name = "test"
+duration = "8s"
+[[link]]
+name = "dsl"
+rate = "40Mbit"
+delay = "10ms"
+queue = "200kB"
+[[link]]
+name = "lte"
+rate = "25Mbit"
+delay = "30ms"
+queue = "1500kB"
+[[event]]
+at = "3s"
+link = "lte"
+{event}
+[tunnel]
+policy = "adaptive"
+[[traffic]]
+kind = "tcp"
+name = "download"
+"#
+    )))
+}
+
+/// The longest time without data, in ms, and the mean rate from 4 s on, in Mbit/s.
+fn stall_and_rest(results: &Results) -> (f64, f64) {
+    let flow = &results.flows[0];
+    let rest = &results.series.flows[0].goodput_mbps[40..];
+    let mean = rest.iter().sum::<f64>() / rest.len() as f64;
+    (flow.longest_gap_ms.expect("arrivals"), mean)
+}
+
+#[test]
+fn a_line_that_becomes_slow_holds_up_no_flow() {
+    let (gap_ms, mbps) = stall_and_rest(&with_event("rate = \"300kbit\""));
+    // What was under way there alone would take a second and more.
+    assert!(gap_ms <= 400.0, "{gap_ms} ms");
+    assert!(mbps > 0.85 * 40.0, "{mbps} Mbit/s");
+}
+
+#[test]
+fn a_line_that_goes_down_under_load_holds_up_no_flow() {
+    let (gap_ms, mbps) = stall_and_rest(&with_event("state = \"down\""));
+    assert!(gap_ms <= 200.0, "{gap_ms} ms");
+    assert!(mbps > 0.85 * 40.0, "{mbps} Mbit/s");
 }
