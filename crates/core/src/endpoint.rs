@@ -318,13 +318,12 @@ impl Endpoint {
         let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
         let allowed = &self.allowed;
         let is_allowed = |source| allowed.peer_of(source) == Some(index);
+        let tunnel = &mut peer.tunnel;
         let result = match addressed {
             Some((_, headers)) => {
-                let tunnel = &mut peer.tunnel;
                 tunnel.handle_datagram(now, incoming, headers, datagram, is_allowed, &mut shared)
             }
             None => {
-                let tunnel = &mut peer.tunnel;
                 tunnel.handle_unaddressed(now, incoming, reason, datagram, is_allowed, &mut shared)
             }
         };

@@ -586,6 +586,7 @@ impl Tunnel {
     /// When what is under way on a path will be so late that it is worth being sent on another as well, if there is one.
     fn overdue_at(&self, id: PathId) -> Option<Instant> {
         let path = self.path(id)?;
+        let oldest_at = path.sender.oldest_at()?;
         let serves = |other: &Path| {
             other.id != id
                 && other.health.is_usable()
@@ -599,7 +600,7 @@ impl Tunnel {
         // Of packets that are few, some make a long queue.
         let rate = path.rate.max().unwrap_or_default();
         let queue = OVERDUE.max((OVERDUE_BYTES / rate).min(OVERDUE * 4));
-        Some(path.sender.oldest_at()? + usual + path.rate_control.jitter() * 4 + queue)
+        Some(oldest_at + usual + path.rate_control.jitter() * 4 + queue)
     }
 
     /// A path has become slow: what is under way on it is sent on others too, as far as repairs may cost, and how fast it is
@@ -623,28 +624,51 @@ impl Tunnel {
         self.sort_reinjected();
     }
 
-    /// A path that was silent works again. What was taken back from it and still waits may have arrived by now, so it is sent
+    /// News that something arrived over a path.
+    ///
+    /// If it was silent and works again, what was taken back from it and still waits may have arrived by now, so that is sent
     /// again only if it is told missing.
-    fn keep_again(&mut self, now: Instant, id: PathId, shared: &mut Shared<'_>) {
+    fn on_evidence(&mut self, now: Instant, id: PathId, shared: &mut Shared<'_>) {
+        let repairs = self.scheduler.repairs();
+        let Some(path) = self.path_mut(id) else {
+            return;
+        };
+        let was_silent = path.health.state() != State::Up;
+        path.health
+            .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
+        if was_silent && path.health.is_usable() && repairs {
+            path.tail.tell(now);
+            self.give_back(id, |_| true, shared);
+        }
+    }
+
+    /// Packets that were taken back from a path, still wait, are not known to be lost, and by their number on it `may_have_come`,
+    /// wait for its reports again.
+    fn give_back(
+        &mut self,
+        id: PathId,
+        may_have_come: impl Fn(u64) -> bool,
+        shared: &mut Shared<'_>,
+    ) {
         let path = self
             .paths
             .get_mut(id.index())
             .and_then(Option::as_deref_mut);
-        let Some(path) = path.filter(|_| self.scheduler.repairs()) else {
+        let Some(path) = path.filter(|_| !self.reinject.is_empty()) else {
             return;
         };
-        let is_of_path = |origin: Origin| origin.path == id && !origin.is_lost;
+        let is_it =
+            |origin: Origin| origin.path == id && !origin.is_lost && may_have_come(origin.counter);
         for numbered in mem::take(&mut self.reinject) {
-            if !numbered.origin.is_some_and(is_of_path) {
+            if !numbered.origin.is_some_and(is_it) {
                 self.reinject.push_back(numbered);
-            } else {
-                self.repairs.refund(&numbered);
-                if let Some(numbered) = path.sender.give_back(numbered) {
-                    shared.pool.recycle(numbered.packet);
-                }
+                continue;
+            }
+            self.repairs.refund(&numbered);
+            if let Some(numbered) = path.sender.give_back(numbered) {
+                shared.pool.recycle(numbered.packet);
             }
         }
-        path.tail.tell(now);
     }
 
     /// Several paths may lose or fall silent at once: what is oldest goes first.

@@ -15,7 +15,7 @@ use crate::{
         health::State,
         rate::{Delivered, DeliveryRate},
         rate_control::Signals,
-        sender::{MAX_OUTSTANDING, Origin},
+        sender::MAX_OUTSTANDING,
         train::CAR_BYTES,
     },
     role::Role,
@@ -340,12 +340,7 @@ impl Tunnel {
         if matches!(path.health.state(), State::Down | State::Probing) {
             path.train_sender.on_up(now);
         }
-        let is_back = path.health.state() != State::Up;
-        path.health
-            .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
-        if is_back && path.health.is_usable() {
-            self.keep_again(now, id, shared);
-        }
+        self.on_evidence(now, id, shared);
         self.view_paths(now);
         self.scheduler.on_paths(&self.views);
     }
@@ -373,22 +368,16 @@ impl Tunnel {
             return;
         }
         let reported = path.sender.reported();
-        if !self.reinject.is_empty() {
-            // The path was not silent after all: what has arrived, or is lost, need not be sent again.
-            // Should it be lost, that will be told.
-            let is_settled =
-                |origin: Origin| origin.path == id && origin.counter < reported && !origin.is_lost;
-            for numbered in core::mem::take(&mut self.reinject) {
-                if !numbered.origin.is_some_and(is_settled) {
-                    self.reinject.push_back(numbered);
-                } else {
-                    self.repairs.refund(&numbered);
-                    if let Some(numbered) = path.sender.give_back(numbered) {
-                        shared.pool.recycle(numbered.packet);
-                    }
-                }
-            }
-        }
+        // The path was not silent after all: what has arrived, or is lost, need not be sent again.
+        // Should it be lost, that will be told.
+        self.give_back(id, |counter| counter < reported, shared);
+        let path = self
+            .paths
+            .get_mut(id.index())
+            .and_then(Option::as_deref_mut);
+        let Some(path) = path else {
+            return;
+        };
         let rtt = loaded_rtt(path).unwrap_or_default();
         path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
         let is_limited = path
@@ -425,12 +414,7 @@ impl Tunnel {
             path.rate_control.on_sample(now, sample);
         }
         path.pace(now, role, pacing);
-        let is_back = path.health.state() != State::Up;
-        path.health
-            .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
-        if is_back && path.health.is_usable() {
-            self.keep_again(now, id, shared);
-        }
+        self.on_evidence(now, id, shared);
         self.adapt_queue();
     }
 
