@@ -154,7 +154,7 @@ impl<'a> DataPath<'a> {
                             self.flush(token, now);
                         }
                         if event.readable {
-                            self.receive(token, now);
+                            self.receive(token);
                         }
                     }
                 }
@@ -196,7 +196,7 @@ impl<'a> DataPath<'a> {
         Ok(())
     }
 
-    fn receive(&mut self, token: u64, now: Instant) {
+    fn receive(&mut self, token: u64) {
         let Some(socket) = self.sockets.get(&token) else {
             return;
         };
@@ -211,6 +211,9 @@ impl<'a> DataPath<'a> {
                 },
                 is_congested: message.ecn == Ecn::Congested,
             };
+            // Not before it came: a delay that is measured too long matters once, one too short for as long as the least
+            // is remembered.
+            let now = clock::now();
             for datagram in message.contents.chunks_mut(message.stride) {
                 endpoint.handle_datagram(now, &incoming, datagram);
             }

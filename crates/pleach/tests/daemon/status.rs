@@ -1,11 +1,14 @@
 //! `pleach status` and `pleach weights` while traffic flows.
 
+use std::{thread, time::Duration};
+
+use pleach_lab::netns::Netns;
 use serde_json::Value;
 
 use crate::{
     process::{Client, Daemon, Gateway, TUNNEL, link},
     traffic::{SteadyStream, Target, tcp_counter},
-    world::{PATIENCE, World, within},
+    world::{PATIENCE, World, run, within},
 };
 
 #[test]
@@ -25,6 +28,7 @@ fn status_tells_and_weights_rule_live_traffic() {
     client.until_links_up(&["l0", "l1"]);
     let server = Target::new(&world.server, "10.99.0.2");
     let _stream = SteadyStream::start(&world.client, &server);
+    clog(&world.client, "l0");
 
     let at_client = |status: &Value| links(&status["links"]);
     let at_gateway = |status: &Value| links(&status["clients"][0]["links"]);
@@ -75,6 +79,18 @@ fn status_tells_and_weights_rule_live_traffic() {
     assert_eq!(weight(&status["links"][0]), 3, "all or nothing");
 }
 
+/// Makes a link slow for a moment, which must not be remembered: at the pace of what it carries when traffic comes in
+/// bursts, it never carried its share again.
+fn clog(host: &Netns, device: &str) {
+    let tc = |line: &str| run(host, "tc", &line.split(' ').collect::<Vec<_>>());
+    thread::sleep(Duration::from_millis(500));
+    tc(&format!(
+        "qdisc add dev {device} root tbf rate 5mbit burst 3000 latency 200ms"
+    ));
+    thread::sleep(Duration::from_millis(300));
+    tc(&format!("qdisc del dev {device} root"));
+}
+
 fn weight(link: &Value) -> u64 {
     link["weight"].as_u64().expect("a number")
 }
@@ -101,7 +117,11 @@ fn assert_share(daemon: &Daemon, sent: impl Fn(&Value) -> [u64; 2], share: f64) 
         found.push(first);
         ((first / share - 1.0).abs() < 0.05).then_some(())
     });
-    assert!(settled.is_some(), "never {share}: {found:?}");
+    let status = daemon.status();
+    assert!(
+        settled.is_some(),
+        "never {share}: {found:?}, and then {status:?}"
+    );
 }
 
 /// Asserts that the contract's fields are there and make sense.
