@@ -27,7 +27,8 @@
 //!
 //! **Search.** Of a path that was not full for 60 s nothing is known. If the policy wants that, it is paced at a multiple
 //! of what it has carried, a little to begin with, until more was sent than came and a round trip later no more comes,
-//! twice, or a long queue stands, or losses show congestion. Otherwise it is not paced before it was full.
+//! twice, or a long queue stands, or losses show congestion. Otherwise it is not paced before it was full, nor once no queue
+//! has stood on it for a second.
 //!
 //! **Jitter** moves the delay from one report to the next, a queue does not: all queues above are at least one and a half
 //! (low) and three (high) times what two reports differ by.
@@ -252,6 +253,7 @@ impl RateControl {
         self.on_delay(now, signals, rate);
         self.on_recalled(now, signals, rate);
         self.on_round(now, signals, rate);
+        self.on_slack(now, signals);
         self.others
             .on_rate(now, rate.max().map(|max| self.gross(max)));
         if let Some(ceiling) = &mut self.ceiling {
@@ -303,6 +305,15 @@ impl RateControl {
             pace: signals.pace,
             flat_rounds,
         };
+    }
+
+    /// A path that is not searched and has no queue is not full, whatever filled it once: at a pace not far above the little
+    /// it is given it would get no more, for of what comes in bursts others take what has to wait for it.
+    fn on_slack(&mut self, now: Instant, signals: &Signals) {
+        let is_calm = now.since(self.calm_since) > SLACK.max(signals.rtt * 4);
+        if !self.is_search_wanted && is_calm && self.ceiling.is_none() {
+            self.filled_at = None;
+        }
     }
 
     /// Puts what is remembered to the test.
@@ -711,6 +722,8 @@ const LEAST_TEST: Duration = Duration::from_millis(250);
 const MEMORY: Duration = Duration::from_secs(60);
 /// A path without a queue for so long carries much more than it is given.
 const CALM: Duration = Duration::from_millis(500);
+/// A path without a queue for so long is not full.
+const SLACK: Duration = Duration::from_secs(1);
 /// Reports and probes, which no pacer holds: on a slow path they would undo a drain.
 const UNPACED: Bitrate = Bitrate::from_bps(80_000);
 /// No pace is lower.

@@ -223,6 +223,27 @@ fn a_path_long_unused_is_searched_anew() {
     assert!(path.control.is_searching());
 }
 
+#[test]
+fn a_path_that_is_not_searched_is_paced_while_it_is_full_only() {
+    let mut path = Path::new(50, 1_500_000);
+    path.control.set_search(false);
+    path.demand = Bitrate::from_mbps(5);
+    path.run(3_000);
+    assert_eq!(path.pace(), None);
+    // The machine stalls.
+    path.waiting += 600_000.0;
+    path.run(200);
+    assert!(path.pace().is_some());
+    path.run(2_000);
+    assert_eq!(path.pace(), None);
+    path.demand = Bitrate::from_mbps(70);
+    path.run(1_000);
+    for _ in 0..500 {
+        path.run(INTERVAL);
+        assert!(path.pace().is_some(), "full all the time");
+    }
+}
+
 /// How long the queue is in the mean over 4 s, in milliseconds.
 fn mean_queue(target_ms: Option<u64>) -> f64 {
     let mut path = Path::new(50, 5_000_000);
