@@ -1,7 +1,5 @@
 //! `pleach status` and `pleach weights` while traffic flows.
 
-use std::{thread, time::Duration};
-
 use pleach_lab::netns::Netns;
 use serde_json::Value;
 
@@ -28,7 +26,7 @@ fn status_tells_and_weights_rule_live_traffic() {
     client.until_links_up(&["l0", "l1"]);
     let server = Target::new(&world.server, "10.99.0.2");
     let _stream = SteadyStream::start(&world.client, &server);
-    clog(&world.client, "l0");
+    clog(&world.client, &client);
 
     let at_client = |status: &Value| links(&status["links"]);
     let at_gateway = |status: &Value| links(&status["clients"][0]["links"]);
@@ -79,16 +77,19 @@ fn status_tells_and_weights_rule_live_traffic() {
     assert_eq!(weight(&status["links"][0]), 3, "all or nothing");
 }
 
-/// Makes a link slow for a moment, which must not be remembered: at the pace of what it carries when traffic comes in
-/// bursts, it never carried its share again.
-fn clog(host: &Netns, device: &str) {
+/// Makes the first link slow for a moment, which must not be remembered: at the pace of what it carries when traffic comes
+/// in bursts, it never carried its share again.
+fn clog(host: &Netns, daemon: &Daemon) {
     let tc = |line: &str| run(host, "tc", &line.split(' ').collect::<Vec<_>>());
-    thread::sleep(Duration::from_millis(500));
-    tc(&format!(
-        "qdisc add dev {device} root tbf rate 5mbit burst 3000 latency 200ms"
-    ));
-    thread::sleep(Duration::from_millis(300));
-    tc(&format!("qdisc del dev {device} root"));
+    let until_sent = |bytes: u64| {
+        let sent = |status: &Value| links(&status["links"])[0];
+        let begin = sent(&daemon.until_up());
+        daemon.until("bytes on the link", |status| sent(status) > begin + bytes);
+    };
+    until_sent(500_000);
+    tc("qdisc add dev l0 root tbf rate 5mbit burst 3000 latency 200ms");
+    until_sent(200_000);
+    tc("qdisc del dev l0 root");
 }
 
 fn weight(link: &Value) -> u64 {
