@@ -31,7 +31,7 @@ mod tests;
 
 pub use self::{
     order::Order,
-    settings::{Case, LineSettings, Transfer, TransferError},
+    settings::{Case, LineSettings, ModelFileError, Transfer},
 };
 
 use crate::results::{FlowResult, Results, World};

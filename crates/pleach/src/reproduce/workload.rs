@@ -149,7 +149,7 @@ fn play_case(workload: &Workload, case: &Case, seed: u64, work: &Path) -> anyhow
         sleep_until(begin + Duration::from_secs_f64(fetch.arrival.at_s));
         let (fetch, broken, is_over) =
             (Arc::clone(fetch), Arc::clone(&broken), Arc::clone(is_over));
-        let work = move || Ok(fetch.run(&broken, &is_over));
+        let work = move || fetch.run(&broken, &is_over);
         threads.push(lan.spawn("connection", work)?);
     }
     let early = begin + Duration::from_secs_f64(workload.seconds);
@@ -196,19 +196,29 @@ fn play_case(workload: &Workload, case: &Case, seed: u64, work: &Path) -> anyhow
 
 impl Fetch {
     /// Makes the connection until all has come, and says when; `None`: it was given up, because all is over.
-    fn run(&self, broken: &AtomicU64, is_over: &AtomicBool) -> Option<Instant> {
+    ///
+    /// # Errors
+    /// Nothing has come by any attempt for [`PATIENCE`]: the proxy, or what is behind it, is dead.
+    fn run(&self, broken: &AtomicU64, is_over: &AtomicBool) -> anyhow::Result<Option<Instant>> {
+        let mut alive_at = clock::now();
         while !is_over.load(Ordering::Relaxed) {
             self.came.store(0, Ordering::Relaxed);
             match self.attempt(is_over) {
-                Ok(true) => return Some(clock::now()),
-                Ok(false) => return None,
-                Err(_) => {
+                Ok(true) => return Ok(Some(clock::now())),
+                Ok(false) => return Ok(None),
+                Err(error) => {
                     broken.fetch_add(1, Ordering::Relaxed);
+                    if self.came.load(Ordering::Relaxed) > 0 {
+                        alive_at = clock::now();
+                    } else if clock::now().since(alive_at) > PATIENCE {
+                        let text = "connections bring nothing any more: the proxy may have died";
+                        return Err(error).context(text);
+                    }
                     thread::park_timeout(Duration::from_millis(100));
                 }
             }
         }
-        None
+        Ok(None)
     }
 
     /// Whether all has come; not if it is over before.

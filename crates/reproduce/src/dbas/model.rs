@@ -29,7 +29,7 @@ pub use self::{
     arrivals::{App, Arrival, arrivals},
     chooser::Choice,
     outcome::Outcome,
-    settings::{Case, Lab, LinkSettings, Sizes, Workload, WorkloadError},
+    settings::{Case, Lab, LinkSettings, Sizes, Workload},
 };
 
 /// What a second flow of a case measures; its name is the case's with this behind it.

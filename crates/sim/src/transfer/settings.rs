@@ -67,9 +67,9 @@ impl LineSettings {
     }
 }
 
-/// What is wrong with a file.
+/// What is wrong with the file of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransferError {
+pub enum ModelFileError {
     /// It is not what a file of this kind looks like.
     #[error("{0}")]
     Form(String),
@@ -88,12 +88,12 @@ impl Transfer {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, TransferError> {
+    pub fn parse(text: &str) -> Result<Self, ModelFileError> {
         let this: Self =
-            toml::from_str(text).map_err(|error| TransferError::Form(error.to_string()))?;
+            toml::from_str(text).map_err(|error| ModelFileError::Form(error.to_string()))?;
         let check = |holds: bool, key, expected| match holds {
             true => Ok(()),
-            false => Err(TransferError::Range { key, expected }),
+            false => Err(ModelFileError::Range { key, expected }),
         };
         check((1..=1_000).contains(&this.repeat), "repeat", "1 to 1000")?;
         check(

@@ -1,6 +1,7 @@
 //! The file that describes a workload.
 
 use pleach_core::units::{Bitrate, Bytes};
+use pleach_sim::transfer::ModelFileError;
 use serde::Deserialize;
 
 use super::{App, Choice};
@@ -87,33 +88,17 @@ pub enum Sizes {
     Pareto,
 }
 
-/// What is wrong with a file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WorkloadError {
-    /// It is not what a file of this kind looks like.
-    #[error("{0}")]
-    Form(String),
-    /// A number is out of its range.
-    #[error("{key}: expected {expected}")]
-    Range {
-        /// Which.
-        key: &'static str,
-        /// What it may be.
-        expected: &'static str,
-    },
-}
-
 impl Workload {
     /// Reads the text of a file.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, WorkloadError> {
+    pub fn parse(text: &str) -> Result<Self, ModelFileError> {
         let this: Self =
-            toml::from_str(text).map_err(|error| WorkloadError::Form(error.to_string()))?;
+            toml::from_str(text).map_err(|error| ModelFileError::Form(error.to_string()))?;
         let check = |holds: bool, key, expected| match holds {
             true => Ok(()),
-            false => Err(WorkloadError::Range { key, expected }),
+            false => Err(ModelFileError::Range { key, expected }),
         };
         for (repeat, seconds) in [
             (this.repeat, this.seconds),
