@@ -70,6 +70,7 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
         command,
         target,
         head: Vec::new(),
+        exchange: None,
         body: Body::Tunnel,
         rest,
     }))
