@@ -11,6 +11,11 @@
 //! early in one interval is made up for in the next, up to one interval's worth. How background is smoothed and a change
 //! found: [`Background`].
 //!
+//! By the time a change is found a link was given more than it carries, and that lies in its queue or has overflowed it. As long as
+//! it does, packets of a flow on that link are late, and what overflows is lost again when it is repaired there. So after such a
+//! change what came too much is added up ([`Link::excess_bytes`]), and is taken off what is available as if it had to be carried
+//! within [`DRAIN`]. At other times a queue is TCP's own and nobody's business here.
+//!
 //! The rate of a link is told (configuration, ethtool) or learned: see [`LearnedRate`]. Links whose rate is not known yet
 //! count as much as the mean of those that are known.
 //!
@@ -88,6 +93,9 @@ struct Link {
     last: Option<Counters>,
     /// Bytes of ours that the device has not sent yet.
     early_bytes: u64,
+    /// Bytes that came since others were found to give it more, beyond what it has carried: `None` once there are none, or if
+    /// it is not known what others give it.
+    excess_bytes: Option<u64>,
     background: Background,
 }
 
@@ -226,8 +234,20 @@ impl Link {
         // Of a link that nobody knows, what it carries now is all there is to measure changes by.
         let carried = Bitrate::from_transfer(Bytes::new(total), length);
         let rate = self.rate().or(carried).unwrap_or(Bitrate::ZERO);
-        self.background
+        let is_more = self
+            .background
             .on_interval(Bytes::new(others), length, rate);
+        let is_counted = counters.others.is_some();
+        if is_more && is_counted && self.excess_bytes.is_none() {
+            self.excess_bytes = Some(0);
+        }
+        if let (Some(rate), Some(excess)) = (self.rate(), self.excess_bytes) {
+            let given = others.saturating_add((counters.own - last.own).get());
+            let most = rate.bytes_in(MAX_EXCESS).get();
+            let excess = excess.saturating_add(given);
+            let excess = excess.saturating_sub(rate.bytes_in(length).get()).min(most);
+            self.excess_bytes = (excess > 0).then_some(excess);
+        }
     }
 
     fn rate(&self) -> Option<Bitrate> {
@@ -238,7 +258,10 @@ impl Link {
         let background = self.background.rate();
         let available = self.rate().map(|rate| {
             let least = rate.scale(part(settings.floor), PARTS);
-            rate.saturating_sub(background).max(least)
+            let excess = Bytes::new(self.excess_bytes.unwrap_or(0));
+            let excess = Bitrate::from_transfer(excess, DRAIN).unwrap_or_default();
+            let left = rate.saturating_sub(background).saturating_sub(excess);
+            left.max(least)
         });
         Load {
             rate: self.rate(),
@@ -313,6 +336,10 @@ fn part(fraction: f64) -> u64 {
 
 const PARTS: u64 = 1_000_000;
 
+/// What came too much after a change is to be gone after so long, as far as others leave room for it.
+const DRAIN: Duration = Duration::from_millis(200);
+/// No more of it lies in a queue than the link carries in this time: what is beyond was lost.
+const MAX_EXCESS: Duration = Duration::from_millis(50);
 /// Below this nothing is learned: keep-alives say nothing of a link.
 const LEAST_LEARNED: Bitrate = Bitrate::from_bps(100_000);
 /// How much more a link tries in its turn.
@@ -381,6 +408,42 @@ mod tests {
             let weights = self.auto.weights();
             f64::from(weights[0]) / f64::from(weights[1])
         }
+    }
+
+    #[test]
+    fn what_came_too_much_before_a_change_was_found_is_given_time_to_leave() {
+        let told = [Some(Bitrate::from_mbps(10)); 2];
+        let mut auto = AutoWeights::new(AutoSettings::default(), &told, Instant::ZERO);
+        let mut counters = [Counters {
+            others: Some(Bytes::ZERO),
+            ..Counters::default()
+        }; 2];
+        let mut now = Instant::ZERO;
+        auto.handle_counters(now, &counters.map(Some));
+        let mut interval = |own: [f64; 2], others: [f64; 2]| {
+            now += INTERVAL;
+            for (index, counters) in counters.iter_mut().enumerate() {
+                let bytes = |mbps: f64| bitrate(mbps * 1e6).bytes_in(INTERVAL);
+                counters.own += bytes(own[index]);
+                counters.others = counters.others.map(|all| all + bytes(others[index]));
+                counters.total += bytes(10.0);
+            }
+            auto.handle_counters(now, &counters.map(Some));
+            auto.load(0).available.expect("told").as_mbps()
+        };
+        // A queue that TCP keeps is no reason to give a link less.
+        for _ in 0..20 {
+            interval([10.2, 1.0], [0.0, 9.0]);
+        }
+        assert!((interval([10.2, 1.0], [0.0, 9.0]) - 10.0).abs() < 0.01);
+        // 9 Mbit/s too much for 50 ms, of which others leave room for 1 Mbit/s to carry it.
+        assert!((interval([10.0, 1.0], [9.0, 0.0]) - 0.1).abs() < 0.01);
+        let mut waited = 1;
+        while interval([0.1, 10.0], [9.0, 0.0]) < 0.95 {
+            waited += 1;
+            assert!(waited < 30, "the link comes back");
+        }
+        assert!((8..=12).contains(&waited), "{waited}");
     }
 
     #[test]

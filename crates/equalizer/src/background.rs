@@ -44,14 +44,14 @@ impl Background {
         bitrate(self.mean.unwrap_or(0.0))
     }
 
-    /// Others gave the link `bytes` in `length`, not zero. `rate`: of the link.
+    /// Others gave the link `bytes` in `length`, not zero. `rate`: of the link. `true`: they have been found to give it more than before.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-    pub fn on_interval(&mut self, bytes: Bytes, length: Duration, rate: Bitrate) {
+    pub fn on_interval(&mut self, bytes: Bytes, length: Duration, rate: Bitrate) -> bool {
         let (bits, time) = (bytes.get() as f64 * 8.0, length.as_secs_f64());
         let rate = rate.as_bps() as f64;
         let Some(mean) = self.mean else {
             self.start(bits, time);
-            return;
+            return false;
         };
         let excess = bits - mean * time;
         let slack = SLACK * rate * time;
@@ -68,6 +68,7 @@ impl Background {
         } else {
             self.start(bits, time);
         }
+        is_more
     }
 
     fn start(&mut self, bits: f64, time: f64) {

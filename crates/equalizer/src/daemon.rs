@@ -17,15 +17,20 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 use pleach_linux::{
-    equalize::{self, Backend, Equalizer, HoldingDevice, Hop, Mode, Sent},
+    clock,
+    equalize::{self, Backend, Equalizer, Hop, Mode, Sent},
     ethtool, ping, procnet, tcp_diag,
     watch::LinkSnapshot,
 };
 
+mod asking;
 mod keeper;
+mod report;
 
+use asking::{Asking, Ends};
 pub use keeper::Holding;
-use keeper::{Keeper, Plan};
+use keeper::{Keeper, Plan, Way};
+pub use report::{HoldReport, LinkReport, Report};
 
 use crate::{
     MAX_LINKS,
@@ -33,7 +38,7 @@ use crate::{
     guideline::Rule,
     passive::{MAX_CONNECTIONS, Passive, Sample},
     sequence::{self, Sequence},
-    weights::{Change, LinkSettings, LinkView, Source, WeightControl, Why},
+    weights::{Change, LinkSettings, Source, WeightControl, Why},
 };
 
 /// Everything a configuration says.
@@ -76,53 +81,6 @@ pub struct LinkConfig {
     pub weight: u32,
 }
 
-/// State of a link, for people.
-#[derive(Clone, Debug)]
-pub struct LinkReport {
-    /// Its name.
-    pub name: String,
-    /// Its device.
-    pub device: String,
-    /// Weight, share, background and so on.
-    pub view: LinkView,
-    /// What was sent over it since the start.
-    pub sent: Sent,
-    /// The same since weights changed last.
-    pub sent_since_change: Sent,
-    /// Bytes its device received since the start.
-    pub rx_bytes: u64,
-    /// How its packets wait; `None` if none ever do.
-    pub holding: Option<Holding>,
-}
-
-/// State of the equalizer, for people.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// In the order of the configuration.
-    pub links: Vec<LinkReport>,
-    /// Who chooses links.
-    pub backend: Backend,
-    /// Why this one.
-    pub backend_why: String,
-    /// Where weights come from.
-    pub source: Source,
-    /// Why weights changed last; `None` before the first time.
-    pub last_change: Option<(String, Instant)>,
-    /// Of packets that wait; `None` if none ever do.
-    pub hold: Option<HoldReport>,
-}
-
-/// What there is to say of packets that wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldReport {
-    /// Who is asked how long each link's way is.
-    pub probe: Option<IpAddr>,
-    /// Packets that left early for want of room.
-    pub not_held: u64,
-    /// Packets that were lost: they came faster than they were taken, or the kernel did not take them back.
-    pub lost: u64,
-}
-
 /// The running equalizer; dropping it undoes what it changed.
 #[derive(Debug)]
 pub struct Daemon {
@@ -130,8 +88,9 @@ pub struct Daemon {
     control: WeightControl,
     // Before the kernel's part: what waits leaves while that is still there.
     keeper: Option<Keeper>,
-    /// Who is asked how long each link's way is, and from where.
-    probe: Option<(IpAddr, IpAddr)>,
+    /// Who is asked how long each link's way is, and from where; how that was chosen.
+    probe: Option<Ends>,
+    asking: Asking,
     /// Whether nobody seems to need that right now.
     is_idle: bool,
     /// Whether packets of each link wait.
@@ -214,6 +173,7 @@ impl Daemon {
             settings,
             keeper,
             probe: None,
+            asking: Asking::default(),
             is_idle: false,
             waits: [false; MAX_LINKS],
             kernel,
@@ -378,6 +338,7 @@ impl Daemon {
         }
         if now >= self.look_at {
             self.look_at = now + LOOK_INTERVAL;
+            let began_at = clock::now();
             let seen = if self.settings.guideline || self.keeper.is_some() {
                 self.look_at_connections(now)
             } else {
@@ -386,9 +347,12 @@ impl Daemon {
             if self.keeper.is_some() && self.probe.is_none() && seen <= FEW_CONNECTIONS {
                 self.look_at = now + SOON_INTERVAL;
             }
+            // The kernel walks a table whose size depends on the host's memory, whatever is in it.
+            let took = clock::now().since(began_at);
+            self.look_at = self.look_at.max(now + took * LOOK_PART);
         }
         let mut again = self.retry_at.is_some_and(|retry_at| now >= retry_at);
-        again |= self.look_at_keeper();
+        again |= self.tell_keeper();
         if now >= self.check_at {
             self.check_at = now + CHECK_INTERVAL;
             match self.kernel.check_routes() {
@@ -400,16 +364,21 @@ impl Daemon {
     }
 
     /// Tells who holds packets how things are, and looks whose packets wait; `true` if that has changed.
-    fn look_at_keeper(&mut self) -> bool {
+    fn tell_keeper(&mut self) -> bool {
         let Some(keeper) = &mut self.keeper else {
             return false;
         };
-        let device = |(hop, weight): (&Option<Hop>, &u32)| {
+        let way = |(link, (hop, weight)): (usize, (&Option<Hop>, &u32))| {
             let hop = hop.as_ref().filter(|_| *weight > 0)?;
-            Some(hop.device.clone())
+            Some(Way {
+                device: hop.device.clone(),
+                families: [hop.v4.is_some(), hop.v6.is_some()],
+                rate: self.control.view(link).and_then(|view| view.load.rate),
+            })
         };
+        let ways = self.hops.iter().zip(&self.weights).enumerate();
         keeper.set(Plan {
-            devices: self.hops.iter().zip(&self.weights).map(device).collect(),
+            ways: ways.map(way).collect(),
             probe: self.probe,
             is_idle: self.is_idle,
         });
@@ -434,53 +403,6 @@ impl Daemon {
             .min(self.look_at)
             .min(self.check_at);
         self.retry_at.map_or(due, |retry_at| due.min(retry_at))
-    }
-
-    /// How things are.
-    pub fn report(&mut self, now: Instant) -> Report {
-        self.read_sent(now);
-        let received = procnet::device_bytes().unwrap_or_default();
-        let link = |(index, link): (usize, &LinkConfig)| {
-            let (rx, _) = received.get(&link.device).copied().unwrap_or_default();
-            let before = self.rx_at_start.get(&link.device).copied().unwrap_or(0);
-            let (sent, base) = (self.sent[index], self.sent_at_change[index]);
-            Some(LinkReport {
-                name: link.name.clone(),
-                device: link.device.clone(),
-                view: self.control.view(index)?,
-                sent,
-                sent_since_change: Sent {
-                    packets: sent.packets.saturating_sub(base.packets),
-                    bytes: sent.bytes.saturating_sub(base.bytes),
-                },
-                rx_bytes: rx.checked_sub(before).unwrap_or(rx),
-                holding: self.keeper.as_ref().map(|keeper| keeper.holding(index)),
-            })
-        };
-        Report {
-            links: self
-                .settings
-                .links
-                .iter()
-                .enumerate()
-                .filter_map(link)
-                .collect(),
-            backend: self.kernel.backend(),
-            backend_why: self.backend_why.clone(),
-            source: self.control.source(),
-            last_change: self
-                .last_change
-                .as_ref()
-                .map(|(change, why)| (why.clone(), change.at)),
-            hold: self.keeper.as_ref().map(|keeper| {
-                let (not_held, lost) = keeper.failures();
-                HoldReport {
-                    probe: self.probe.map(|(host, _)| host),
-                    not_held,
-                    lost: lost + HoldingDevice::overflows().unwrap_or(0),
-                }
-            }),
-        }
     }
 
     /// Undoes everything.
@@ -554,7 +476,7 @@ impl Daemon {
             let has = |addresses: &Vec<IpNet>| addresses.iter().any(|net| net.addr() == ip);
             self.addresses.iter().position(has)
         };
-        if self.keeper.is_some() {
+        if let Some(keeper) = &self.keeper {
             let spread = connections
                 .iter()
                 .filter(|connection| is_spread(connection.remote.ip()));
@@ -565,8 +487,7 @@ impl Daemon {
             self.is_idle = self.settings.probe.is_none() && ends.clone().next().is_none();
             self.probe = match self.settings.probe {
                 Some(host) => ping::source_to(host).ok().map(|source| (host, source)),
-                // The next connection begins with what is known from the last.
-                None => busiest(self.probe, ends).or(self.probe),
+                None => self.asking.choose(now, keeper.silent(), ends),
             };
         }
         let samples: Vec<Sample> = connections
@@ -613,6 +534,8 @@ impl Daemon {
             self.last_change = Some((change, why));
         }
         self.retry_at = None;
+        // Before the kernel forgets a link, so that what waits for it leaves by another.
+        self.tell_keeper();
         if let Err(error) = self.put_in_force() {
             tracing::warn!(%error, "not all of the weights are in force; trying again");
             self.retry_at = Some(now + RETRY_INTERVAL);
@@ -671,15 +594,6 @@ impl Daemon {
     }
 }
 
-/// Both ends of the connection to ask along: that of `before` while there is one, else the one that has sent most.
-fn busiest(
-    before: Option<(IpAddr, IpAddr)>,
-    connections: impl Iterator<Item = (u32, (IpAddr, IpAddr))> + Clone,
-) -> Option<(IpAddr, IpAddr)> {
-    let kept = before.filter(|before| connections.clone().any(|(_, ends)| ends == *before));
-    kept.or_else(|| connections.max().map(|(_, ends)| ends))
-}
-
 /// Of the next hops `before`, those whose link was found, and is the same.
 fn still_there(before: &[Option<Hop>], found: &[Option<Hop>]) -> Vec<Option<Hop>> {
     let both = before.iter().zip(found);
@@ -705,6 +619,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const SOON_INTERVAL: Duration = Duration::from_millis(50);
 /// To look at so many costs some tens of microseconds.
 const FEW_CONNECTIONS: usize = 200;
+/// Of its time it spends at most one part of this many looking at connections.
+const LOOK_PART: u32 = 50;
 /// Between two looks whether the routes are still there.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two warnings of what fails many times a second.
@@ -722,23 +638,6 @@ const _: () = assert!(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_is_asked_stays_while_connected_else_the_busiest_is() {
-        let ip = |last| IpAddr::from([10, 20, 0, last]);
-        let ends = |last| (ip(last), ip(200));
-        let connections = [(5, ends(1)), (9, ends(2)), (7, ends(3))];
-        assert_eq!(busiest(None, connections.into_iter()), Some(ends(2)));
-        assert_eq!(
-            busiest(Some(ends(1)), connections.into_iter()),
-            Some(ends(1))
-        );
-        assert_eq!(
-            busiest(Some(ends(4)), connections.into_iter()),
-            Some(ends(2))
-        );
-        assert_eq!(busiest(Some(ends(1)), [].into_iter()), None);
-    }
 
     #[test]
     fn a_hop_in_use_stays_as_long_as_its_link() {

@@ -1,18 +1,22 @@
 //! The packets of one link that wait, in the order in which they came.
 //!
 //! A packet whose wait is shorter than that of the one before it leaves with that one: a link's packets keep their order. Bound:
-//! [`MAX_HELD_BYTES`]; what exceeds it does not wait.
+//! [`HoldQueue::set_room`], at most [`MAX_HELD_BYTES`]; what exceeds it does not wait.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use pleach_core::{time::Instant, units::Bytes};
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
 
 /// Packets, and when they leave.
 #[derive(Clone, Debug)]
 pub struct HoldQueue<T> {
     held: VecDeque<(Instant, Bytes, T)>,
     bytes: Bytes,
+    room: Bytes,
 }
 
 impl<T> Default for HoldQueue<T> {
@@ -20,11 +24,20 @@ impl<T> Default for HoldQueue<T> {
         Self {
             held: VecDeque::new(),
             bytes: Bytes::ZERO,
+            room: MAX_HELD_BYTES,
         }
     }
 }
 
 impl<T> HoldQueue<T> {
+    /// From now on as much may wait as a link of `rate` is given within `hold`: twice what it carries, as senders send in bursts,
+    /// and some super-packets. Of a link of unknown rate, [`MAX_HELD_BYTES`].
+    pub fn set_room(&mut self, rate: Option<Bitrate>, hold: Duration) {
+        self.room = rate.map_or(MAX_HELD_BYTES, |rate| {
+            (rate.bytes_in(hold * 2) + BURST).min(MAX_HELD_BYTES)
+        });
+    }
+
     /// Takes a packet that came at `now` and waits for `hold`.
     ///
     /// # Errors
@@ -33,7 +46,7 @@ impl<T> HoldQueue<T> {
         let due = self.held.back().map_or(now, |(due, ..)| *due);
         let due = due.max(now + hold);
         let need_not_wait = self.held.is_empty() && due <= now;
-        if need_not_wait || self.bytes + len > MAX_HELD_BYTES {
+        if need_not_wait || self.bytes + len > self.room {
             return Err(packet);
         }
         self.bytes += len;
@@ -61,6 +74,8 @@ impl<T> HoldQueue<T> {
     }
 }
 
+/// Sixteen super-packets.
+const BURST: Bytes = Bytes::new(1 << 20);
 /// A quarter of a second at 1 Gbit/s.
 pub const MAX_HELD_BYTES: Bytes = Bytes::new(32 << 20);
 
@@ -101,5 +116,18 @@ mod tests {
         assert_eq!(queue.push(now, hold, half, 2), Ok(()));
         assert_eq!(queue.push(now, hold, Bytes::new(1), 3), Err(3));
         assert_eq!(queue.bytes(), MAX_HELD_BYTES);
+    }
+
+    #[test]
+    fn a_slow_link_has_room_for_twice_what_it_carries() {
+        let mut queue = HoldQueue::default();
+        let (now, hold) = (Instant::ZERO, Duration::from_millis(80));
+        queue.set_room(Some(Bitrate::from_mbps(10)), hold);
+        let room = BURST + Bytes::new(200_000);
+        assert_eq!(queue.push(now, hold, room, 1), Ok(()));
+        assert_eq!(queue.push(now, hold, Bytes::new(1), 2), Err(2));
+        queue.set_room(Some(Bitrate::from_mbps(100_000)), hold);
+        assert_eq!(queue.push(now, hold, MAX_HELD_BYTES - room, 3), Ok(()));
+        assert_eq!(queue.push(now, hold, Bytes::new(1), 4), Err(4));
     }
 }

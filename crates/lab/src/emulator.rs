@@ -1,6 +1,7 @@
 //! Emulated links: the link model of `pleach-sim` driven by real packets and the real clock.
 //!
-//! A link is a TUN device in the client's namespace and one in the gateway's. Each direction of all links has a thread
+//! A link is a TUN device in the client's namespace and one in the gateway's, or a TAP device where daemons need link-layer
+//! addresses; the model sees IP packets in either case. Each direction of all links has a thread
 //! that reads packets from the sending ends, passes them through a [`Recorded`] bundle and writes them to the receiving
 //! ends when the model says so. The devices have no virtual header, so the kernel completes checksums and packets have
 //! their real size.
@@ -37,10 +38,12 @@ use crate::emulator::worker::{Command, Worker};
 /// The two ends of a link.
 #[derive(Debug)]
 pub struct Ends {
-    /// The TUN device in the client.
+    /// The device in the client.
     pub client: OwnedFd,
-    /// The TUN device in the gateway.
+    /// The device in the gateway.
     pub gateway: OwnedFd,
+    /// What both are.
+    pub kind: tun::Kind,
 }
 
 /// The threads of all links. Dropping it stops them and thereby removes the devices.
@@ -75,6 +78,7 @@ impl Emulator {
         let up = Recorded::new(scenario, Way::Up, far, seed, now);
         let (mut clients, mut gateways) = (Vec::new(), Vec::new());
         let (mut to_clients, mut to_gateways) = (Vec::new(), Vec::new());
+        let headers: Vec<usize> = ends.iter().map(|end| end.kind.header_bytes()).collect();
         for end in ends {
             to_clients.push(end.client.try_clone()?);
             to_gateways.push(end.gateway.try_clone()?);
@@ -82,8 +86,8 @@ impl Emulator {
             gateways.push(end.gateway);
         }
         Ok(Self {
-            down: Direction::start("emulator-down", down, gateways, to_clients)?,
-            up: Direction::start("emulator-up", up, clients, to_gateways)?,
+            down: Direction::start("emulator-down", down, gateways, to_clients, headers.clone())?,
+            up: Direction::start("emulator-up", up, clients, to_gateways, headers)?,
         })
     }
 
@@ -110,10 +114,11 @@ impl Direction {
         links: Recorded<Vec<u8>>,
         from: Vec<OwnedFd>,
         to: Vec<OwnedFd>,
+        headers: Vec<usize>,
     ) -> anyhow::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, receiver) = mpsc::channel();
-        let worker = Worker::new(links, from, to, receiver, Arc::clone(&wake))?;
+        let worker = Worker::new(links, from, to, headers, receiver, Arc::clone(&wake))?;
         let thread = thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || worker.run())?;

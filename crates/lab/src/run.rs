@@ -7,6 +7,7 @@
 //! Into the output directory go each phase's configuration and logs of the daemons.
 
 mod daemon;
+mod equalizers;
 mod phase;
 
 use core::time::Duration;
@@ -47,10 +48,6 @@ pub struct Options {
 /// If the machine does not allow the world the scenario needs, or a daemon fails to come up. A run that is not to be
 /// trusted is no error: see [`Results::refused`].
 pub fn run(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result<Results> {
-    anyhow::ensure!(
-        scenario.equalizers.is_empty(),
-        "[[equalizer]] runs in the simulator only: use `pleach sim run`"
-    );
     anyhow::ensure!(
         scenario.recovery != Recovery::Fack,
         "[tcp] recovery: no kernel of today has \"fack\"; use `pleach sim run`, or write \"dupack\""

@@ -7,6 +7,9 @@
 //! | server | `10.99.0.2/24`, `fd99::2/64` | to everything by the gateway, or only to the tunnel's network |
 //! | far server *j* | `10.98.j.2/24`, `fd98:j::2/64`; the gateway is `.1` | cross traffic's: to everything; others': as the server's |
 //!
+//! In a world with equalizers links are Ethernet with fixed neighbours, and the client's spread traffic has the address that
+//! would be in the tunnel, `10.77.0.2`, `fd77::2`, on `lo`; without an equalizer at the gateway that is reached over the first link.
+//!
 //! In a world with a tunnel the server knows no way to the links' own networks, so what bypasses the tunnel gets no
 //! answer. Traffic that is to take one link beside the tunnel, and traffic with a server at a distance, have servers of
 //! their own, one for each distance, behind an emulated line without limits. TCP keeps no metrics between connections,
@@ -18,13 +21,17 @@ use std::os::fd::OwnedFd;
 use anyhow::Context as _;
 use pleach_sim::{
     addresses::{
-        GATEWAY_V4, GATEWAY_V6, Place, SERVER_V4, SERVER_V6, far_address, link_address, of_family,
+        GATEWAY_V4, GATEWAY_V6, INNER_V4, INNER_V6, Place, SERVER_V4, SERVER_V6, far_address,
+        link_address, of_family,
     },
     scenario::{Family, MAX_REORDERING, Recovery, Scenario, Traffic},
 };
 
 use crate::{
-    emulator::{Emulator, Ends, tun},
+    emulator::{
+        Emulator, Ends,
+        tun::{self, Kind},
+    },
     netns::Netns,
 };
 
@@ -87,23 +94,39 @@ impl Topology {
             ("ipv6/conf/all/forwarding", "1"),
         ])?;
         let mut ends = Vec::new();
+        let kind = if scenario.equalizers.is_empty() {
+            Kind::Tun
+        } else {
+            Kind::Tap
+        };
         for link in &scenario.links {
-            let open = || open_device(&link.name);
+            let open = || open_device(&link.name, kind);
             ends.push(Ends {
                 client: client.run(open)?,
                 gateway: gateway.run(open)?,
+                kind,
             });
         }
         for (index, (_, host)) in far.iter().enumerate() {
+            let kind = Kind::Tun;
             ends.push(Ends {
-                client: gateway.run(|| open_device(&far_device(index)))?,
-                gateway: host.run(|| open_device("eth0"))?,
+                client: gateway.run(|| open_device(&far_device(index), kind))?,
+                gateway: host.run(|| open_device("eth0", kind))?,
+                kind,
             });
         }
         let distances: Vec<Duration> = places.iter().map(|place| place.distance).collect();
         let emulator = Emulator::start(scenario, &distances, ends, seed)?;
         client.ip(&client_setup(scenario))?;
         gateway.ip(&gateway_setup(scenario, &server, far.len()))?;
+        if kind == Kind::Tap {
+            client.ip(&ethernet_setup(scenario, 2, 1))?;
+            gateway.ip(&ethernet_setup(scenario, 1, 2))?;
+            client.ip(&format!(
+                "addr add {INNER_V4}/32 dev lo\naddr add {INNER_V6}/128 dev lo nodad\n"
+            ))?;
+            gateway.ip(&unspread_routes(scenario))?;
+        }
         server.ip(&server_setup(reach, "10.99.0", "fd99:"))?;
         for (index, (place, host)) in far.iter().enumerate() {
             let reach = if place.outside { Reach::Links } else { reach };
@@ -164,9 +187,9 @@ fn far_device(index: usize) -> String {
     format!("far.{index}")
 }
 
-fn open_device(name: &str) -> anyhow::Result<OwnedFd> {
-    tun::open(name).context(
-        "cannot make a TUN device; /dev/net/tun must be there, and writable for who runs the lab",
+fn open_device(name: &str, kind: Kind) -> anyhow::Result<OwnedFd> {
+    tun::open(name, kind).context(
+        "cannot make a TUN or TAP device; /dev/net/tun must be there, and writable for who runs the lab",
     )
 }
 
@@ -210,6 +233,58 @@ fn client_setup(scenario: &Scenario) -> String {
                 format_args!("-6 rule add from fd00:{n}::2 lookup {n} priority {n}"),
             );
         }
+    }
+    lines
+}
+
+/// Link-layer addresses of links' devices at the host that is number `own` on each, and of the other end, number `other`. Known
+/// from the beginning: what asks for them would be lost and delayed as all else, and be in the counters.
+fn ethernet_setup(scenario: &Scenario, own: u8, other: u8) -> String {
+    let mut lines = String::new();
+    for (index, link) in scenario.links.iter().enumerate() {
+        let (dev, n) = (&link.name, 100 + index);
+        let mac = |host: u8| format!("02:00:00:00:{index:02x}:{host:02x}");
+        // A device that is up keeps its neighbours.
+        push(
+            &mut lines,
+            format_args!("link set dev {dev} address {}", mac(own)),
+        );
+        push(
+            &mut lines,
+            format_args!(
+                "neigh replace 10.{n}.0.{other} lladdr {} dev {dev} nud permanent",
+                mac(other)
+            ),
+        );
+        if link.ipv6 {
+            push(
+                &mut lines,
+                format_args!(
+                    "-6 neigh replace fd00:{n}::{other} lladdr {} dev {dev} nud permanent",
+                    mac(other)
+                ),
+            );
+        }
+    }
+    lines
+}
+
+/// The gateway's way to the client's spread traffic, unless an equalizer knows another.
+fn unspread_routes(scenario: &Scenario) -> String {
+    let mut lines = String::new();
+    let Some(first) = scenario.links.first() else {
+        return lines;
+    };
+    let dev = &first.name;
+    push(
+        &mut lines,
+        format_args!("route add {INNER_V4}/32 via 10.100.0.2 dev {dev}"),
+    );
+    if first.ipv6 {
+        push(
+            &mut lines,
+            format_args!("-6 route add {INNER_V6}/128 via fd00:100::2 dev {dev}"),
+        );
     }
     lines
 }

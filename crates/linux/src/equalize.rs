@@ -45,6 +45,7 @@ use crate::{
     clock,
     netlink::{
         Netlink,
+        clsact::LOOPBACK,
         hops::{Answer, HopRoute},
     },
     routes,
@@ -229,7 +230,17 @@ impl Equalizer {
             .filter(usable)
             .map(IpNet::trunc)
             .collect();
-        let (splitter, why) = splitter(&netlink, backend, &mode, &destinations, devices, links)?;
+        let tried = |has_place: bool| {
+            let lo = "lo".to_owned();
+            let place = has_place.then(|| (lo.clone(), LOOPBACK));
+            let state = State {
+                filter_devices: vec![lo],
+                filter_places: place.into_iter().collect(),
+                ..State::default()
+            };
+            dir.write(STATE_FILE, &state)
+        };
+        let (splitter, why) = splitter(&netlink, backend, &mode, &destinations, devices, tried)?;
         let state = State {
             has_nft: matches!(splitter, Splitter::Nft(_)),
             filter_devices: match &splitter {
@@ -551,8 +562,9 @@ fn splitter(
     mode: &Mode,
     destinations: &[IpNet],
     devices: &[String],
-    links: usize,
+    tried: impl FnMut(bool) -> io::Result<()>,
 ) -> io::Result<(Splitter, String)> {
+    let links = devices.len().min(MAX_LINKS);
     let bpf = |hook| {
         tc::Splitter::load(hook, mode, destinations, links)
             .map(|splitter| Splitter::Bpf(Box::new(splitter)))
@@ -579,7 +591,7 @@ fn splitter(
         if hook.is_none()
             && let Splitter::Bpf(program) = &splitter
         {
-            program.check(netlink)?;
+            program.check(netlink, tried)?;
         }
         Ok(splitter)
     });

@@ -13,6 +13,9 @@ use anyhow::Context;
 use clap::{Parser, Subcommand, error::ErrorKind};
 use zeroize::Zeroizing;
 
+#[cfg(feature = "reproduce")]
+use pleach_reproduce::Extent;
+
 use crate::{
     check,
     config::{self, ConfigError, Note, RUN_DIRECTORY},
@@ -89,6 +92,9 @@ enum Command {
         /// Directory for the results; what an earlier call left there stays
         #[arg(long, value_name = "DIR", required_unless_present = "list")]
         out: Option<PathBuf>,
+        /// Run only what has not run into DIR yet, as after an interruption
+        #[arg(long)]
+        missing: bool,
         /// Only list what there is, and how long it takes
         #[arg(long)]
         list: bool,
@@ -207,8 +213,16 @@ fn run(command: Command) -> Result<(), Failure> {
             ids,
             world,
             out,
+            missing,
             list,
-        } => reproduce(&ids, world, out.as_deref(), list),
+        } => {
+            let extent = if missing {
+                Extent::Missing
+            } else {
+                Extent::All
+            };
+            reproduce(&ids, world, extent, out.as_deref(), list)
+        }
         #[cfg(feature = "sim")]
         Command::Sim(SimCommand::Run {
             scenario,
@@ -222,6 +236,7 @@ fn run(command: Command) -> Result<(), Failure> {
 fn reproduce(
     ids: &[String],
     world: ReproduceIn,
+    extent: Extent,
     out: Option<&std::path::Path>,
     list: bool,
 ) -> Result<(), Failure> {
@@ -232,7 +247,7 @@ fn reproduce(
         ReproduceIn::Sim => pleach_sim::results::World::Sim,
     };
     match out {
-        Some(out) if !list => Ok(crate::reproduce::run(&experiments, world, out)?),
+        Some(out) if !list => Ok(crate::reproduce::run(&experiments, world, extent, out)?),
         Some(_) | None => Ok(crate::reproduce::list(&experiments)?),
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
-use pleach_reproduce::{Experiment, Runner, Unknown, dbas::model::Workload};
+use pleach_reproduce::{Experiment, Extent, Runner, Unknown, dbas::model::Workload};
 use pleach_sim::{
     results::{Results, World},
     scenario::Scenario,
@@ -37,14 +37,19 @@ pub(crate) fn list(experiments: &[Experiment]) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If something does not run or cannot be written.
-pub(crate) fn run(experiments: &[Experiment], world: World, out: &Path) -> anyhow::Result<()> {
+pub(crate) fn run(
+    experiments: &[Experiment],
+    world: World,
+    extent: Extent,
+    out: &Path,
+) -> anyhow::Result<()> {
     if world == World::Lab {
         // Before the progress bar starts a thread.
         pleach_lab::netns::prepare()?;
     }
     let progress = ProgressBar::no_length();
     let all = pleach_reproduce::all();
-    let records = pleach_reproduce::run(&all, experiments, world, out, &Worlds, &progress)?;
+    let records = pleach_reproduce::run(&all, experiments, world, extent, out, &Worlds, &progress)?;
     print(&pleach_reproduce::table(&records))?;
     print(&format!("report: {}\n", out.join("report.html").display()))
 }

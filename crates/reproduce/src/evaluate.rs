@@ -1,10 +1,12 @@
 //! From runs to records: what was measured, and whether it counts as the same.
 
+use std::collections::BTreeSet;
+
 use pleach_sim::results::World;
 use serde::Serialize;
 
 use crate::{
-    experiment::{Check, Experiment, Target},
+    experiment::{Cell, Check, Experiment, Kind, Target},
     runs::{Runs, Worlds},
 };
 
@@ -117,6 +119,9 @@ fn record(experiment: &Experiment, target: &Target, all: &[Experiment], worlds: 
             notes.extend(why.map(|why| format!("{}: {why}", name(world))));
             ok = all_of([ok, in_order]);
         }
+        if world == World::Lab {
+            notes.extend(smaller(experiment, target, &worlds.lab));
+        }
         for (cell, why) in worlds.of(world).refused() {
             if target.cells.iter().any(|name| name == cell) {
                 notes.push(format!("{}: {cell} does not count: {why}", name(world)));
@@ -143,6 +148,36 @@ fn record(experiment: &Experiment, target: &Target, all: &[Experiment], worlds: 
             .map(|figure| figure.id.to_owned())
             .collect(),
     }
+}
+
+/// Which of the scenarios of `target` ran in the lab, if it does not run all of them there, or not as long.
+fn smaller(experiment: &Experiment, target: &Target, runs: &Runs) -> Option<String> {
+    let cells = experiment.cells.iter();
+    let mine: Vec<&Cell> = cells
+        .filter(|cell| target.cells.contains(&cell.name))
+        .collect();
+    let played = mine.iter().filter(|cell| cell.kind == Kind::Played);
+    let ran: Vec<&&Cell> = played
+        .filter(|cell| runs.get(&cell.name).is_some())
+        .collect();
+    if ran.is_empty() {
+        return None;
+    }
+    let seconds = |cells: &mut dyn Iterator<Item = u64>| {
+        let all: BTreeSet<u64> = cells.collect();
+        let all: Vec<String> = all.iter().map(u64::to_string).collect();
+        all.join(", ")
+    };
+    let simulated = mine.iter().filter(|cell| cell.kind == Kind::Simulated);
+    let names: Vec<&str> = ran.iter().map(|cell| cell.name.as_str()).collect();
+    Some(format!(
+        "lab: of the {} scenarios here {} ran, of {} s in place of {}: {}",
+        simulated.clone().count(),
+        ran.len(),
+        seconds(&mut ran.iter().map(|cell| cell.duration().as_secs())),
+        seconds(&mut simulated.map(|cell| cell.duration().as_secs())),
+        names.join(", ")
+    ))
 }
 
 fn part(check: &Check, worlds: &Worlds, notes: &mut Vec<String>) -> Part {

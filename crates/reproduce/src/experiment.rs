@@ -37,7 +37,7 @@ pub struct Experiment {
 /// One thing that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Name of its files, unique among all experiments.
+    /// Name of its files, unique in each world among all experiments.
     pub name: String,
     /// The file's text. It reads no other files.
     pub toml: String,
@@ -51,7 +51,10 @@ pub enum Kind {
     /// A [`Scenario`], for both worlds.
     #[default]
     Scenario,
-    /// A [`Scenario`] that only the simulator can run: one with an equalizer.
+    /// A [`Scenario`] for the lab only, in place of the simulated one of the same name: what kernels of today cannot do or what
+    /// would take too long is another there. It runs beside others.
+    Played,
+    /// A [`Scenario`] for the simulator only.
     Simulated,
     /// A [`Transfer`], for the simulator only; the experiment it belongs to.
     Transfer(&'static str),
@@ -224,7 +227,7 @@ impl Cell {
     #[must_use]
     pub fn duration(&self) -> Duration {
         match self.kind {
-            Kind::Scenario | Kind::Simulated => self
+            Kind::Played | Kind::Scenario | Kind::Simulated => self
                 .scenario()
                 .map_or(Duration::ZERO, |scenario| scenario.duration),
             Kind::Correction(_) | Kind::Transfer(_) | Kind::Workload(_) => Duration::ZERO,
@@ -234,12 +237,17 @@ impl Cell {
     /// Whether it can run in `world`.
     #[must_use]
     pub fn runs_in(&self, world: World) -> bool {
-        world == World::Sim || matches!(self.kind, Kind::Scenario | Kind::Workload(_))
+        match self.kind {
+            Kind::Scenario | Kind::Workload(_) => true,
+            Kind::Played => world == World::Lab,
+            Kind::Correction(_) | Kind::Simulated | Kind::Transfer(_) => world == World::Sim,
+        }
     }
 }
 
-/// The cells of `experiments` by name.
-pub(crate) fn cells_by_name(experiments: &[Experiment]) -> BTreeMap<&str, &Cell> {
+/// The cells of `experiments` that run in `world`, by name.
+pub(crate) fn cells_by_name(experiments: &[Experiment], world: World) -> BTreeMap<&str, &Cell> {
     let cells = experiments.iter().flat_map(|experiment| &experiment.cells);
+    let cells = cells.filter(|cell| cell.runs_in(world));
     cells.map(|cell| (cell.name.as_str(), cell)).collect()
 }

@@ -36,5 +36,5 @@ pub use evaluate::{Measured, Part, Record, Verdict, evaluate};
 pub use experiment::{Cell, Check, Draw, Experiment, Figure, Kind, Measure, Panel, Range, Target};
 pub use registry::{Unknown, all, list, select};
 pub use report::{html, table};
-pub use run::{Runner, run};
+pub use run::{Extent, Runner, run};
 pub use runs::{Directory, Runs, Worlds};

@@ -39,11 +39,20 @@ pub trait Runner: Sync {
     fn play(&self, workload: &Workload, work: &Path) -> anyhow::Result<Results>;
 }
 
+/// Which cells run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All.
+    All,
+    /// Those that have not run yet, or not to be trusted.
+    Missing,
+}
+
 /// Runs the cells of `chosen` in `world` and judges, with what earlier calls left below `out`, all targets of `all`; the
-/// records of `chosen` are returned.
+/// records of `chosen` are returned. With [`Extent::Missing`] cells that have run before, as they are now, do not run again.
 ///
 /// `chosen` is what [`select`](crate::select) left of `all`. Simulated cells run on all cores, scenarios in the lab one
-/// after the other, then workloads `LAB_BESIDE` at a time. After each cell in the lab, and after every `WRITE_EVERY` simulated
+/// after the other, then those that may run beside others, `LAB_BESIDE` at a time. After each cell in the lab, and after every `WRITE_EVERY` simulated
 /// ones, table and page are written anew; what ran counts if this is interrupted.
 ///
 /// # Errors
@@ -52,17 +61,26 @@ pub fn run(
     all: &[Experiment],
     chosen: &[Experiment],
     world: World,
+    extent: Extent,
     out: &Path,
     runner: &dyn Runner,
     progress: &ProgressBar,
 ) -> anyhow::Result<Vec<Record>> {
     let directory = Directory::new(out)?;
-    let cells = cells_by_name(chosen).into_values();
-    let cells: Vec<&Cell> = cells.filter(|cell| cell.runs_in(world)).collect();
+    let mut cells: Vec<&Cell> = cells_by_name(chosen, world).into_values().collect();
     anyhow::ensure!(
         !cells.is_empty(),
         "what was asked for runs in the simulator only; leave out `--in lab`"
     );
+    if extent == Extent::Missing {
+        let mut missing = Vec::new();
+        for cell in cells {
+            if !directory.has_run(cell, world)? {
+                missing.push(cell);
+            }
+        }
+        cells = missing;
+    }
     for cell in &cells {
         directory.write_scenario(cell)?;
     }
@@ -72,7 +90,7 @@ pub fn run(
     let run_one = |cell: &&Cell| -> anyhow::Result<()> {
         progress.set_message(cell.name.clone());
         let results = match cell.kind {
-            Kind::Scenario | Kind::Simulated => runner
+            Kind::Played | Kind::Scenario | Kind::Simulated => runner
                 .run(world, &cell.scenario()?, &directory.work(cell))
                 .with_context(|| format!("experiment `{}`", cell.name))?,
             Kind::Transfer(_) => transfer::run(&cell.transfer()?),
@@ -99,13 +117,13 @@ pub fn run(
     };
     match world {
         World::Lab => {
-            let is_slow = |cell: &&Cell| matches!(cell.kind, Kind::Workload(_));
-            let (beside, alone): (Vec<&Cell>, Vec<&Cell>) =
-                cells.iter().copied().partition(is_slow);
+            let (besides, alone): (Vec<&Cell>, Vec<&Cell>) =
+                cells.iter().copied().partition(|cell| beside(cell) > 1);
             alone.iter().try_for_each(run_one)?;
             let pool = rayon::ThreadPoolBuilder::new().num_threads(usize::from(LAB_BESIDE));
             let pool = pool.build().context("threads")?;
-            pool.install(|| beside.par_iter().try_for_each(run_one))?;
+            let each = besides.par_iter().with_max_len(1);
+            pool.install(|| each.try_for_each(run_one))?;
         }
         World::Sim => cells.par_iter().try_for_each(run_one)?,
     }
@@ -120,6 +138,7 @@ pub fn run(
 /// The command that runs `cell` again, from the output directory.
 pub(crate) fn again(world: World, cell: &Cell) -> String {
     match cell.kind {
+        Kind::Played => format!("pleach lab run scenarios/lab/{}.toml --out out", cell.name),
         Kind::Scenario | Kind::Simulated => {
             let world = name(world);
             format!("pleach {world} run scenarios/{}.toml --out out", cell.name)
@@ -152,8 +171,14 @@ pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
     };
     let (tunnels, plain) = (total(&[Kind::Scenario]), total(&[Kind::Simulated]));
     let in_lab = cells.iter().filter(|cell| cell.runs_in(World::Lab));
-    let around: Duration = in_lab
-        .map(|cell| LAB_SET_UP + played(cell) / u32::from(LAB_BESIDE))
+    let lab: Duration = in_lab
+        .map(|cell| {
+            let at_once = u32::from(beside(cell));
+            match played(cell) {
+                Duration::ZERO => (LAB_SET_UP + cell.duration()) / at_once,
+                played => LAB_SET_UP + played / at_once,
+            }
+        })
         .sum();
     let packets: f64 = cells.iter().map(transferred).sum();
     let workloads: f64 = cells.iter().map(arriving).sum();
@@ -161,7 +186,15 @@ pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
         + plain.as_secs_f64() * PLAIN_COST
         + packets * TRANSFER_COST
         + workloads * WORKLOAD_COST;
-    (sim, (tunnels + around).as_secs_f64())
+    (sim, lab.as_secs_f64())
+}
+
+/// How many cells like `cell` run at the same time in the lab.
+fn beside(cell: &Cell) -> u8 {
+    match cell.kind {
+        Kind::Played | Kind::Workload(_) => LAB_BESIDE,
+        Kind::Correction(_) | Kind::Scenario | Kind::Simulated | Kind::Transfer(_) => 1,
+    }
 }
 
 /// Packets of all runs of a transfer.
@@ -212,8 +245,8 @@ const WRITE_EVERY: usize = 64;
 const TRANSFER_COST: f64 = 2e-6;
 /// Real time for one connection of a workload, on one core, measured as above.
 const WORKLOAD_COST: f64 = 2.5e-6;
-/// So many workloads run at the same time in namespaces, each with all its cases: their links are slow. Five were too many for
-/// a machine of two cores.
+/// So many workloads, each with all its cases, or scenarios of [`Kind::Played`], which carry 20 Mbit/s at most, run at the same
+/// time in namespaces. Five workloads and four scenarios were too many for a machine of two cores.
 const LAB_BESIDE: u8 = 2;
 /// Building a world and waiting for the tunnel.
 const LAB_SET_UP: Duration = Duration::from_secs(3);

@@ -35,6 +35,12 @@ impl Runs {
         results.refused.is_none().then_some(results)
     }
 
+    /// Where these ran; `None` if nothing did.
+    #[must_use]
+    pub fn world(&self) -> Option<World> {
+        self.0.values().next().map(|results| results.world)
+    }
+
     /// Cells whose runs are not to be trusted, and why.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &str)> {
         let runs = self.0.iter();
@@ -77,7 +83,7 @@ impl Directory {
     pub fn new(path: &Path) -> anyhow::Result<Self> {
         let this = Self(path.to_owned());
         for dir in [
-            "scenarios",
+            "scenarios/lab",
             "transfers",
             "workloads",
             "runs/sim",
@@ -98,7 +104,7 @@ impl Directory {
         if !self.has_scenario(cell) {
             for world in [World::Lab, World::Sim] {
                 let run = self.run(cell, world);
-                if run.exists() {
+                if cell.runs_in(world) && run.exists() {
                     fs::remove_file(&run)
                         .with_context(|| format!("cannot remove {}", run.display()))?;
                 }
@@ -129,15 +135,10 @@ impl Directory {
         let cells = experiments.iter().flat_map(|experiment| &experiment.cells);
         for cell in cells.filter(|cell| self.has_scenario(cell)) {
             for world in [World::Lab, World::Sim] {
-                let path = self.run(cell, world);
-                if !path.exists() {
-                    continue;
+                if cell.runs_in(world) && self.run(cell, world).exists() {
+                    let results = self.read_run(cell, world)?;
+                    worlds.of_mut(world).insert(&cell.name, results);
                 }
-                let text = fs::read_to_string(&path)
-                    .with_context(|| format!("cannot read {}", path.display()))?;
-                let results = Results::from_json(&text)
-                    .with_context(|| format!("{} holds no results", path.display()))?;
-                worlds.of_mut(world).insert(&cell.name, results);
             }
         }
         Ok(worlds)
@@ -157,12 +158,31 @@ impl Directory {
         self.0.join("work").join(&cell.name)
     }
 
+    /// Whether `cell` has run in `world` as it is now, and its run is to be trusted.
+    ///
+    /// # Errors
+    /// If a file is there but is not what it ought to be.
+    pub fn has_run(&self, cell: &Cell, world: World) -> anyhow::Result<bool> {
+        if !self.has_scenario(cell) || !self.run(cell, world).exists() {
+            return Ok(false);
+        }
+        Ok(self.read_run(cell, world)?.refused.is_none())
+    }
+
+    fn read_run(&self, cell: &Cell, world: World) -> anyhow::Result<Results> {
+        let path = self.run(cell, world);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Results::from_json(&text).with_context(|| format!("{} holds no results", path.display()))
+    }
+
     fn has_scenario(&self, cell: &Cell) -> bool {
         fs::read_to_string(self.scenario(cell)).is_ok_and(|text| text == cell.toml)
     }
 
     fn scenario(&self, cell: &Cell) -> PathBuf {
         let folder = match cell.kind {
+            Kind::Played => "scenarios/lab",
             Kind::Scenario | Kind::Simulated => "scenarios",
             Kind::Transfer(_) => "transfers",
             Kind::Correction(_) | Kind::Workload(_) => "workloads",

@@ -18,7 +18,10 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use pleach_core::{time::Instant, units::Bytes};
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
 use pleach_linux::{
     clock,
     equalize::{self, Alive, HeldPacket, HoldingDevice},
@@ -28,15 +31,45 @@ use pleach_linux::{
 
 use crate::{MAX_LINKS, delay_equalizer::DelayEqualizer, hold_queue::HoldQueue};
 
+/// A link that is up and has weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) device: String,
+    /// Whether it has a next hop of IPv4, of IPv6.
+    pub(super) families: [bool; 2],
+    /// What it carries, if that is known.
+    pub(super) rate: Option<Bitrate>,
+}
+
 /// What the thread goes by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Device of each link that is up and has weight.
-    pub(super) devices: Vec<Option<String>>,
+    /// One for each link.
+    pub(super) ways: Vec<Option<Way>>,
     /// Who is asked, and from which address.
     pub(super) probe: Option<(IpAddr, IpAddr)>,
     /// Whether it is enough to ask now and then.
     pub(super) is_idle: bool,
+}
+
+impl Plan {
+    fn is_used(&self, link: usize) -> bool {
+        self.ways.get(link).is_some_and(Option::is_some)
+    }
+
+    fn carries(&self, link: usize, is_v6: bool) -> bool {
+        let way = self.ways.get(link).and_then(Option::as_ref);
+        way.is_some_and(|way| way.families[usize::from(is_v6)])
+    }
+
+    /// Where a packet leaves that waited for `link`: by that or, if that went down meanwhile, another; `link` if there is none.
+    fn way_out(&self, link: usize, is_v6: bool) -> usize {
+        if self.carries(link, is_v6) {
+            return link;
+        }
+        let other = (0..MAX_LINKS).find(|other| self.carries(*other, is_v6));
+        other.unwrap_or(link)
+    }
 }
 
 /// The thread; it ends when this is dropped, and lets go what it holds.
@@ -65,6 +98,8 @@ struct Shared {
     board: [Board; MAX_LINKS],
     not_held: AtomicU64,
     lost: AtomicU64,
+    /// Who was asked [`MOST_UNANSWERED`] times and never answered.
+    silent: Mutex<Option<IpAddr>>,
     is_over: AtomicBool,
 }
 
@@ -104,6 +139,7 @@ impl Keeper {
             number: 0,
             ask_at: clock::now(),
             trust_at: clock::now(),
+            unanswered: 0,
         };
         let run = move || {
             let shared = work.shared.clone();
@@ -148,6 +184,15 @@ impl Keeper {
             })
     }
 
+    /// A host that was asked for some time and never answered.
+    pub(super) fn silent(&self) -> Option<IpAddr> {
+        *self
+            .shared
+            .silent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Packets that left early for want of room, and those that were lost because the kernel had none.
     pub(super) fn failures(&self) -> (u64, u64) {
         (
@@ -185,6 +230,8 @@ struct Work {
     ask_at: Instant,
     /// From when on holds follow what is known, though that is not of every link.
     trust_at: Instant,
+    /// How often who is asked was, unless it has answered: [`u32::MAX`] then.
+    unanswered: u32,
 }
 
 impl Work {
@@ -237,9 +284,19 @@ impl Work {
             self.delays = DelayEqualizer::default();
             self.asked = [None; ASKED];
             self.trust_at = now + PATIENCE;
+            self.unanswered = 0;
+        }
+        let is_other = |(old, new): (&Option<Way>, &Option<Way>)| {
+            old.as_ref().map(|way| &way.device) != new.as_ref().map(|way| &way.device)
+        };
+        if plan.probe != self.plan.probe
+            || plan.is_idle != self.plan.is_idle
+            || plan.ways.len() != self.plan.ways.len()
+            || self.plan.ways.iter().zip(&plan.ways).any(is_other)
+        {
+            self.ask_at = now;
         }
         self.plan = plan;
-        self.ask_at = now;
     }
 
     /// Has all packets leave whose time has come.
@@ -253,12 +310,9 @@ impl Work {
     }
 
     fn write(&self, mut packet: HeldPacket) -> io::Result<()> {
-        let is_up = |link: usize| self.plan.devices.get(link).is_some_and(Option::is_some);
-        if !is_up(packet.link)
-            && let Some(other) = (0..MAX_LINKS).find(|link| is_up(*link))
-        {
-            // Its link went down while it waited.
-            packet.move_to(other);
+        let link = self.plan.way_out(packet.link, packet.is_v6());
+        if link != packet.link {
+            packet.move_to(link);
         }
         if !self.device.write(&packet)? {
             self.shared.lost.fetch_add(1, Relaxed);
@@ -298,6 +352,7 @@ impl Work {
             };
             if let Some((_, link, asked_at)) = Some(slot).filter(is_asked).and_then(Option::take) {
                 self.delays.on_round_trip(now, link, now.since(asked_at));
+                self.unanswered = u32::MAX;
                 is_news = true;
             }
         }
@@ -310,28 +365,44 @@ impl Work {
         let (Some(pinger), Some((host, source))) = (&mut self.pinger, self.plan.probe) else {
             return;
         };
-        for (link, device) in self.plan.devices.iter().enumerate() {
-            let Some(device) = device else { continue };
+        let mut is_asked = false;
+        for (link, way) in self.plan.ways.iter().enumerate() {
+            let Some(way) = way else { continue };
+            let device = &way.device;
             self.number = self.number.wrapping_add(1);
             let asked = pinger.ask(host, source, device, equalize::PROBE_MARK, self.number);
             match asked {
                 Ok(()) => {
-                    self.asked[usize::from(self.number) % ASKED] = Some((self.number, link, now))
+                    self.asked[usize::from(self.number) % ASKED] = Some((self.number, link, now));
+                    is_asked = true;
                 }
                 // Its device has just gone, or has no way there.
                 Err(error) => tracing::trace!(%error, device, "cannot ask"),
             }
         }
+        if is_asked && self.unanswered < MOST_UNANSWERED {
+            self.unanswered += 1;
+        }
+        let is_silent = self.unanswered == MOST_UNANSWERED;
+        *self
+            .shared
+            .silent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = is_silent.then_some(host);
     }
 
     /// Has holds follow what is known.
     fn measure(&mut self, now: Instant) {
-        let is_used = |link: usize| self.plan.devices.get(link).is_some_and(Option::is_some);
+        let is_used = |link: usize| self.plan.is_used(link);
         let is_known = |link: usize| self.delays.round_trip(now, link).is_some();
         if now < self.trust_at && !(0..MAX_LINKS).filter(|link| is_used(*link)).all(is_known) {
             return;
         }
         self.holds = core::array::from_fn(|link| self.delays.hold(now, link, is_used));
+        for (link, queue) in self.queues.iter_mut().enumerate() {
+            let way = self.plan.ways.get(link).and_then(Option::as_ref);
+            queue.set_room(way.and_then(|way| way.rate), self.holds[link]);
+        }
     }
 
     fn publish(&self, now: Instant) {
@@ -361,5 +432,42 @@ const TELL_INTERVAL: Duration = Duration::from_millis(50);
 const _: () = assert!(TELL_INTERVAL.as_nanos() * 3 < equalize::ALIVE_FOR.as_nanos());
 /// How long holds stay as they were when another host is asked.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Who does not answer that many questions in a row, from the first on, is taken not to answer at all: three seconds.
+const MOST_UNANSWERED: u32 = 30;
 /// Packets taken before those that are due leave.
 const MOST_READS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_whose_link_went_down_leaves_by_one_that_has_its_family() {
+        let way = |families| {
+            Some(Way {
+                device: "eth".to_owned(),
+                families,
+                rate: None,
+            })
+        };
+        let ways = vec![
+            way([true, false]),
+            None,
+            way([false, true]),
+            way([true, true]),
+        ];
+        let plan = Plan {
+            ways,
+            ..Plan::default()
+        };
+        let out = |link, is_v6| plan.way_out(link, is_v6);
+        assert_eq!([out(0, false), out(2, true), out(3, true)], [0, 2, 3], "up");
+        assert_eq!([out(1, false), out(1, true)], [0, 2], "down");
+        assert_eq!(
+            [out(0, true), out(2, false)],
+            [2, 0],
+            "no next hop of the family"
+        );
+        assert_eq!(Plan::default().way_out(5, true), 5, "nothing is up");
+    }
+}

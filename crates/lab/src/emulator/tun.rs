@@ -1,4 +1,4 @@
-//! A plain TUN device: one whole IP packet per read and write, no virtual header.
+//! A plain TUN or TAP device: one whole IP packet or Ethernet frame per read and write, no virtual header.
 
 use std::{
     fs::OpenOptions,
@@ -7,12 +7,32 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
 };
 
-/// Makes a TUN device called `name` in the calling thread's network namespace. It does not block, and it goes when the
+/// What a device hands over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Ethernet frames: for daemons that need link-layer addresses.
+    Tap,
+    /// IP packets.
+    Tun,
+}
+
+impl Kind {
+    /// What stands before the IP packet, in bytes.
+    #[must_use]
+    pub const fn header_bytes(self) -> usize {
+        match self {
+            Self::Tap => 14,
+            Self::Tun => 0,
+        }
+    }
+}
+
+/// Makes a device called `name` in the calling thread's network namespace. It does not block, and it goes when the
 /// descriptor and its clones are closed.
 ///
 /// # Errors
 /// If `name` does not fit or the kernel refuses.
-pub fn open(name: &str) -> io::Result<OwnedFd> {
+pub fn open(name: &str, kind: Kind) -> io::Result<OwnedFd> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -26,8 +46,12 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
+    let kind = match kind {
+        Kind::Tap => libc::IFF_TAP,
+        Kind::Tun => libc::IFF_TUN,
+    };
     request.ifr_ifru.ifru_flags =
-        i16::try_from(libc::IFF_TUN | libc::IFF_NO_PI).map_err(io::Error::other)?;
+        i16::try_from(kind | libc::IFF_NO_PI).map_err(io::Error::other)?;
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which lives here.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if done < 0 {

@@ -19,10 +19,13 @@ use pleach_sim::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::{emulator::tun::set_carrier, wait::timespec};
+use crate::{
+    emulator::tun::{Kind, set_carrier},
+    wait::timespec,
+};
 
-/// Largest packet a device hands over: the largest IP packet.
-const BUFFER_BYTES: usize = 65_536;
+/// Largest packet a device hands over: the largest IP packet, in a frame.
+const BUFFER_BYTES: usize = 65_536 + Kind::Tap.header_bytes();
 /// Packets read from one device before the others get their turn.
 const READ_BATCH: usize = 32;
 /// Free buffers kept for reuse.
@@ -42,6 +45,8 @@ pub(super) struct Worker {
     links: Recorded<Vec<u8>>,
     from: Vec<OwnedFd>,
     to: Vec<OwnedFd>,
+    /// What stands before the IP packet on each link, in bytes, which the model does not count.
+    headers: Vec<usize>,
     commands: mpsc::Receiver<Command>,
     wake: Arc<OwnedFd>,
     pool: Vec<Vec<u8>>,
@@ -54,6 +59,7 @@ impl Worker {
         links: Recorded<Vec<u8>>,
         from: Vec<OwnedFd>,
         to: Vec<OwnedFd>,
+        headers: Vec<usize>,
         commands: mpsc::Receiver<Command>,
         wake: Arc<OwnedFd>,
     ) -> anyhow::Result<Self> {
@@ -61,6 +67,7 @@ impl Worker {
             links,
             from,
             to,
+            headers,
             commands,
             wake,
             pool: Vec::new(),
@@ -158,6 +165,7 @@ impl Worker {
             let mut packet = self.pool.pop().unwrap_or_default();
             packet.clear();
             packet.extend_from_slice(&self.scratch[..len]);
+            let len = len.saturating_sub(self.headers[link]);
             self.links.handle_packet(clock::now(), link, len, packet);
         }
     }

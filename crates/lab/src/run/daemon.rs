@@ -19,6 +19,7 @@ use pleach_sim::{
     scenario::{Cost, DaemonAction, End, Family, LinkSpec, TunnelSpec},
 };
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 use crate::{netns::Netns, topology::Topology, wait};
 
@@ -36,12 +37,14 @@ pub(super) struct Daemons {
     gateway: Daemon,
 }
 
-struct Daemon {
-    name: &'static str,
+/// A daemon under test.
+pub(super) struct Daemon {
+    pub(super) name: &'static str,
+    command: &'static str,
     binary: PathBuf,
     config: PathBuf,
     log: PathBuf,
-    control: PathBuf,
+    pub(super) control: PathBuf,
     process: Option<Child>,
 }
 
@@ -55,8 +58,8 @@ impl Daemons {
         links: Vec<&LinkSpec>,
     ) -> anyhow::Result<Self> {
         let [client_key, gateway_key] = [KeyPair::new(binary)?, KeyPair::new(binary)?];
-        let mut client = Daemon::new("client", binary, dir);
-        let mut gateway = Daemon::new("gateway", binary, dir);
+        let mut client = Daemon::new("client", "up", binary, dir);
+        let mut gateway = Daemon::new("gateway", "up", binary, dir);
         let scheduler = scheduler_section(tunnel)?;
         let mtu = tunnel
             .mtu
@@ -123,13 +126,7 @@ impl Daemons {
     /// Asks both daemons for their status; one that does not answer in time is left out.
     pub(super) fn sample_status(&self, begin: Instant, samples: &mut Vec<StatusSample>) {
         for daemon in [&self.client, &self.gateway] {
-            if let Some(status) = daemon.status() {
-                samples.push(StatusSample {
-                    time_s: clock::now().since(begin).as_secs_f64(),
-                    node: daemon.name.to_owned(),
-                    status,
-                });
-            }
+            samples.extend(daemon.sample(begin));
         }
     }
 
@@ -156,7 +153,13 @@ impl Daemons {
 }
 
 impl Daemon {
-    fn new(name: &'static str, binary: &Path, dir: &Path) -> Self {
+    /// Of the subcommand `command`; its files in `dir` are called `name`.
+    pub(super) fn new(
+        name: &'static str,
+        command: &'static str,
+        binary: &Path,
+        dir: &Path,
+    ) -> Self {
         let file = |extension: &str| dir.join(format!("{name}.{extension}"));
         let mut control = file("sock");
         if control.as_os_str().len() > MAX_SOCKET_PATH {
@@ -165,6 +168,7 @@ impl Daemon {
         }
         Self {
             name,
+            command,
             binary: binary.to_owned(),
             config: file("toml"),
             log: file("log"),
@@ -173,8 +177,8 @@ impl Daemon {
         }
     }
 
-    /// Writes the configuration, which holds a key, readable for its owner only.
-    fn configure(&self, text: &str) -> anyhow::Result<()> {
+    /// Writes the configuration, which may hold a key, readable for its owner only.
+    pub(super) fn configure(&self, text: &str) -> anyhow::Result<()> {
         // The mode counts for new files only.
         let _ = fs::remove_file(&self.config);
         let _ = fs::remove_file(&self.log);
@@ -187,7 +191,7 @@ impl Daemon {
         Ok(file.write_all(text.as_bytes())?)
     }
 
-    fn launch(&mut self, host: &Netns) -> anyhow::Result<()> {
+    pub(super) fn launch(&mut self, host: &Netns) -> anyhow::Result<()> {
         let log = File::options()
             .append(true)
             .create(true)
@@ -195,7 +199,7 @@ impl Daemon {
             .with_context(|| format!("cannot write {}", self.log.display()))?;
         let process = host
             .command(&self.binary)
-            .arg("up")
+            .arg(self.command)
             .arg(&self.config)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -206,7 +210,9 @@ impl Daemon {
         Ok(())
     }
 
-    fn check(&mut self) -> anyhow::Result<()> {
+    /// # Errors
+    /// If it has ended, with the end of its log.
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
         let Some(process) = &mut self.process else {
             return Ok(());
         };
@@ -220,16 +226,37 @@ impl Daemon {
     }
 
     /// What it says of itself; `None` if it does not answer in time.
-    fn status(&self) -> Option<serde_json::Value> {
+    pub(super) fn status(&self) -> Option<serde_json::Value> {
+        self.ask(&json!({ "command": "status" }))
+    }
+
+    /// The same with time and name.
+    pub(super) fn sample(&self, begin: Instant) -> Option<StatusSample> {
+        let status = self.status()?;
+        Some(StatusSample {
+            time_s: clock::now().since(begin).as_secs_f64(),
+            node: self.name.to_owned(),
+            status,
+        })
+    }
+
+    /// Its answer to `request`; `None` if there is none in time.
+    pub(super) fn ask(&self, request: &serde_json::Value) -> Option<serde_json::Value> {
         let socket = UnixStream::connect(&self.control).ok()?;
         socket.set_read_timeout(Some(STATUS_PATIENCE)).ok()?;
-        (&socket).write_all(b"{\"command\":\"status\"}\n").ok()?;
+        (&socket)
+            .write_all(format!("{request}\n").as_bytes())
+            .ok()?;
         let mut answer = String::new();
         BufReader::new(&socket).read_line(&mut answer).ok()?;
         serde_json::from_str(&answer).ok()
     }
 
-    fn stop(&mut self) -> anyhow::Result<()> {
+    /// Ends it.
+    ///
+    /// # Errors
+    /// If it had ended before or does not end when asked to.
+    pub(super) fn stop(&mut self) -> anyhow::Result<()> {
         self.check()?;
         let Some(process) = &mut self.process else {
             return Ok(());

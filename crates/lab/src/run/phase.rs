@@ -4,7 +4,7 @@ use core::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use std::{fs, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use anyhow::{Context as _, bail};
 use indicatif::ProgressBar;
@@ -22,7 +22,7 @@ use pleach_sim::{
 
 use crate::{
     media::film::Film,
-    run::daemon::Daemons,
+    run::{daemon::Daemons, equalizers::Equalizers},
     topology::{Reach, Topology},
     traffic::{self, Ends, Flow},
     wait,
@@ -76,6 +76,13 @@ impl Phase<'_> {
             }
             Some(_) | None => None,
         };
+        let equalizers = if self.setup.equalizes(self.scenario) {
+            let started = Equalizers::start(&world, self.binary, &self.dir, self.scenario)?;
+            lead += SETTLE;
+            Some(started)
+        } else {
+            None
+        };
 
         let flows = self.scenario.traffic.iter();
         let pings = |traffic: &Traffic| matches!(traffic.kind, TrafficKind::Ping { .. });
@@ -97,7 +104,7 @@ impl Phase<'_> {
                 None
             });
         }
-        let (status, weights) = self.play(&world, daemons.as_mut(), begin)?;
+        let (status, weights) = self.play(&world, daemons.as_mut(), equalizers.as_ref(), begin)?;
         let (down, up) = world.emulator.report()?;
         let mut flows = Vec::new();
         for flow in running {
@@ -106,6 +113,7 @@ impl Phase<'_> {
         if let Some(daemons) = daemons {
             daemons.stop()?;
         }
+        equalizers.map_or(Ok(()), Equalizers::stop)?;
         Ok(PhaseReport {
             flows,
             down,
@@ -128,11 +136,15 @@ impl Phase<'_> {
             (None, Transport::Single(_), false) => self.setup.links.first().copied(),
             (None, _, _) => None,
         };
+        let is_spread = only_link.is_none() && self.setup.equalizes(self.scenario);
+        let spread = is_spread.then(|| of_family(family, INNER_V4, INNER_V6));
         Ends {
             client: world.client.clone(),
             server: server.clone(),
             server_address,
-            bind: only_link.map(|index| link_address(index, family)),
+            bind: only_link
+                .map(|index| link_address(index, family))
+                .or(spread),
             mptcp,
             film: self.films.get(index).cloned().flatten(),
             dir: self.dir.clone(),
@@ -178,13 +190,20 @@ impl Phase<'_> {
         &self,
         world: &Topology,
         mut daemons: Option<&mut Daemons>,
+        equalizers: Option<&Equalizers<'_>>,
         begin: Instant,
     ) -> anyhow::Result<(Vec<StatusSample>, Vec<Vec<f64>>)> {
         let mut status = Vec::new();
-        let mut weights = match &daemons {
-            Some(_) => vec![Vec::new(); self.scenario.links.len()],
-            None => Vec::new(),
+        let mut weights = if daemons.is_some() || equalizers.is_some() {
+            vec![Vec::new(); self.scenario.links.len()]
+        } else {
+            Vec::new()
         };
+        let mut weight_events = self
+            .scenario
+            .weight_events()
+            .map(|(at, end, weights)| (begin + at, end, weights))
+            .peekable();
         let mut events = self
             .scenario
             .daemon_events()
@@ -209,18 +228,46 @@ impl Phase<'_> {
                     status_at = now + STATUS_INTERVAL;
                     daemons.sample_status(begin, &mut status);
                 }
-                let sample = usize::try_from(now.since(begin).as_nanos() / SAMPLE.as_nanos())?;
-                if weights.iter().any(|series| series.len() <= sample) {
-                    let known = daemons.weights();
-                    for (series, link) in weights.iter_mut().zip(&self.scenario.links) {
-                        series.resize(sample, f64::NAN);
-                        series.push(known.get(&link.name).copied().unwrap_or(f64::NAN));
-                    }
+                self.sample_weights(now, begin, &mut weights, || daemons.weights())?;
+            }
+            if let Some(equalizers) = equalizers {
+                while let Some((_, end, new)) = weight_events.next_if(|event| event.0 <= now) {
+                    equalizers.set_weights(end, new)?;
+                }
+                let is_due = now >= status_at;
+                if is_due {
+                    status_at = now + STATUS_INTERVAL;
+                    equalizers.sample_status(begin, &mut status);
+                }
+                if is_due || equalizers.follow() {
+                    self.sample_weights(now, begin, &mut weights, || equalizers.shares())?;
                 }
             }
             let tick = clock::now() + Duration::from_millis(25);
             let event = events.peek().map_or(end, |event| event.0);
+            let event = weight_events
+                .peek()
+                .map_or(event, |other| event.min(other.0));
             wait::until(tick.min(event).min(end));
         }
+    }
+    /// Adds what links weigh now, by `known`, unless that of this time is there.
+    fn sample_weights(
+        &self,
+        now: Instant,
+        begin: Instant,
+        weights: &mut [Vec<f64>],
+        known: impl FnOnce() -> BTreeMap<String, f64>,
+    ) -> anyhow::Result<()> {
+        let sample = usize::try_from(now.since(begin).as_nanos() / SAMPLE.as_nanos())?;
+        if weights.iter().all(|series| series.len() > sample) {
+            return Ok(());
+        }
+        let known = known();
+        for (series, link) in weights.iter_mut().zip(&self.scenario.links) {
+            series.resize(sample, f64::NAN);
+            series.push(known.get(&link.name).copied().unwrap_or(f64::NAN));
+        }
+        Ok(())
     }
 }

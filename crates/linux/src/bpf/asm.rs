@@ -110,6 +110,11 @@ impl Asm {
         self.push(0x79, to, from, offset, 0);
     }
 
+    /// `*(u16 *)(to + offset) = from`
+    pub(crate) fn store_u16(&mut self, to: Reg, offset: i16, from: Reg) {
+        self.push(0x6b, to, from, offset, 0);
+    }
+
     /// `*(u32 *)(to + offset) = from`
     pub(crate) fn store_u32(&mut self, to: Reg, offset: i16, from: Reg) {
         self.push(0x63, to, from, offset, 0);

@@ -3,8 +3,8 @@
 //! No queueing discipline that every kernel has holds a packet for a given time, and BPF cannot wait. So the program at the
 //! links' devices sends what has to wait into a TAP device, whole as it is, super-packets of segmentation offload included; the
 //! daemon keeps it and writes it back unchanged, the header that tells of checksums and segments included, when its time has come. A program at the ingress of the same device sends
-//! it to the next hop of its link before anything else of the host sees it. Which link that is stands
-//! where the frame had the address of the device it was to leave by, behind four bytes by which such frames are known.
+//! it to the next hop of its link before anything else of the host sees it. Which link that is stands in two bytes, in the order of
+//! this host, where the frame had the address of the device it was to leave by, behind four bytes by which such frames are known.
 //!
 //! The device goes with its descriptor, and so with the process. The first program looks when the daemon last told
 //! that it lives ([`super::ALIVE_FOR`]): what finds nobody there to hold it leaves at once.
@@ -42,11 +42,29 @@ impl HeldPacket {
         self.frame.len()
     }
 
+    /// Whether it is of IPv6.
+    #[must_use]
+    pub fn is_v6(&self) -> bool {
+        self.frame.get(TYPE_AT..TYPE_AT + 2) == Some(&[0x86, 0xdd])
+    }
+
     /// Has it leave by another link.
     pub fn move_to(&mut self, link: usize) {
         debug_assert!(link < MAX_LINKS, "the kernel reads four bits of it");
         self.link = link;
-        self.frame[LINK_AT] = u8::try_from(link).unwrap_or(0);
+        let number = u16::try_from(link).unwrap_or(0).to_ne_bytes();
+        self.frame[LINK_AT..LINK_AT + 2].copy_from_slice(&number);
+    }
+
+    /// The packet in what the device gave; `None` if it is none of ours.
+    fn parse(frame: &[u8]) -> Option<Self> {
+        let address = frame.get(VNET_HEADER_LEN..)?.first_chunk::<6>()?;
+        let [a, b, c, d, link @ ..] = *address;
+        let link = usize::from(u16::from_ne_bytes(link));
+        ([a, b, c, d] == MAGIC && link < MAX_LINKS).then(|| Self {
+            link,
+            frame: frame.into(),
+        })
     }
 }
 
@@ -99,21 +117,7 @@ impl HoldingDevice {
                 result => break result?,
             }
         };
-        let frame = &self.buffer[..len];
-        let Some(address) = frame
-            .get(VNET_HEADER_LEN..)
-            .and_then(|rest| rest.first_chunk::<6>())
-        else {
-            return Ok(None);
-        };
-        let [a, b, c, d, link, 0] = *address else {
-            return Ok(None);
-        };
-        let is_ours = [a, b, c, d] == MAGIC && usize::from(link) < MAX_LINKS;
-        Ok(is_ours.then(|| HeldPacket {
-            link: link.into(),
-            frame: frame.into(),
-        }))
+        Ok(HeldPacket::parse(&self.buffer[..len]))
     }
 
     /// Has a packet leave; `false` if the kernel has no room for it.
@@ -162,5 +166,41 @@ pub(super) const MTU: u16 = u16::MAX - ETHERNET_LEN;
 const ETHERNET_LEN: u16 = 14;
 /// Where the link stands in what is read.
 const LINK_AT: usize = VNET_HEADER_LEN + MAGIC.len();
+/// Where the type of the packet stands.
+const TYPE_AT: usize = VNET_HEADER_LEN + 12;
 /// Headers and the largest super-packet (`GSO_LEGACY_MAX_SIZE`).
 const READ_LEN: usize = VNET_HEADER_LEN + ETHERNET_LEN as usize + 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the program in the kernel writes it: the link as a number of 16 bits in the order of this host.
+    fn frame(link: u16, ethertype: u16) -> Vec<u8> {
+        let mut frame = vec![0; VNET_HEADER_LEN];
+        frame.extend(MAGIC);
+        frame.extend(link.to_ne_bytes());
+        frame.extend([0; 6]);
+        frame.extend(ethertype.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn a_packet_tells_its_link_and_family_and_can_be_moved() {
+        let mut packet = HeldPacket::parse(&frame(3, 0x86dd)).expect("ours");
+        assert_eq!((packet.link, packet.is_v6()), (3, true));
+        packet.move_to(12);
+        assert_eq!(HeldPacket::parse(&packet.frame), Some(packet));
+        let packet = HeldPacket::parse(&frame(0, 0x0800)).expect("ours");
+        assert!(!packet.is_v6());
+    }
+
+    #[test]
+    fn what_is_not_ours_is_none() {
+        assert_eq!(HeldPacket::parse(&frame(16, 0x0800)), None, "no such link");
+        let mut other = frame(0, 0x0800);
+        other[VNET_HEADER_LEN] ^= 1;
+        assert_eq!(HeldPacket::parse(&other), None);
+        assert_eq!(HeldPacket::parse(&other[..VNET_HEADER_LEN + 5]), None);
+    }
+}

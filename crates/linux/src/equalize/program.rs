@@ -94,7 +94,7 @@ pub(super) fn release(maps: &Maps, shape: Shape) -> Vec<Insn> {
     asm.jump_unless_is(R0, 0, DROP);
     asm.load_u32(R0, Fp, FRAME);
     asm.jump_unless_is(R0, i32::from_ne_bytes(MAGIC), DROP);
-    asm.load_u32(R9, Fp, FRAME + 4);
+    asm.load_u16(R9, Fp, FRAME + 4);
     asm.and(R9, low(MAX_LINKS) - 1);
     asm.set(R8, 0);
     asm.load_u32(R0, R6, PROTOCOL);
@@ -280,7 +280,7 @@ impl Program<'_> {
         asm.store_u64(R2, 2 * by_links, R4);
 
         if self.shape.hold {
-            asm.store_u32(Fp, FRAME + 4, R1);
+            asm.store_u16(Fp, FRAME + 4, R1);
         }
         asm.shift_left(R1, LINK_BITS);
         asm.add_reg(R7, R1);
@@ -457,7 +457,7 @@ const FLOW: i16 = -68;
 const FLOW_VALUE: i16 = -88;
 const NOW: i16 = -96;
 const CHOSEN: i16 = -104;
-/// Where a frame has its destination: [`MAGIC`], then the link in four bytes, of which two are part of the address.
+/// Where a frame has its destination: [`MAGIC`], then the link in two bytes, in the order of this host. Eight bytes on the stack.
 const FRAME: i16 = -112;
 const FRAME_LEN: i32 = 6;
 

@@ -110,12 +110,16 @@ impl Splitter {
         })
     }
 
-    /// Whether it can be attached on this kernel.
-    pub(super) fn check(&self, netlink: &Netlink) -> io::Result<()> {
+    /// Whether it can be attached on this kernel. `record`: see [`Netlink::try_program`].
+    pub(super) fn check(
+        &self,
+        netlink: &Netlink,
+        record: impl FnMut(bool) -> io::Result<()>,
+    ) -> io::Result<()> {
         match self.hook {
             // Found out when it was chosen.
             Hook::Tcx => Ok(()),
-            Hook::Clsact => netlink.try_program(self.program.as_fd()),
+            Hook::Clsact => netlink.try_program(self.program.as_fd(), record),
         }
     }
 

@@ -89,13 +89,21 @@ impl Netlink {
         Ok(())
     }
 
-    /// Whether programs can be set at this kernel's devices: one is, at the loopback device, and removed again.
+    /// Whether programs can be set at this kernel's devices: one is, at the loopback device, and removed again. `record` is called
+    /// before and, with `true`, if the place for filters had to be made: for who has to remove both after a crash.
     ///
     /// # Errors
-    /// Why they cannot.
-    pub(crate) fn try_program(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+    /// Why they cannot; what `record` returns.
+    pub(crate) fn try_program(
+        &self,
+        program: BorrowedFd<'_>,
+        mut record: impl FnMut(bool) -> io::Result<()>,
+    ) -> io::Result<()> {
+        record(false)?;
         let is_new = self.set_program(LOOPBACK, Side::Egress, program)?;
-        self.remove_egress_program(LOOPBACK, is_new)
+        let recorded = if is_new { record(true) } else { Ok(()) };
+        self.remove_egress_program(LOOPBACK, is_new)?;
+        recorded
     }
 
     /// Whether the place for filters at link `ifindex` has any.
@@ -191,7 +199,8 @@ fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-const LOOPBACK: u32 = 1;
+/// The index of `lo`, in every namespace.
+pub(crate) const LOOPBACK: u32 = 1;
 const NAME: &str = "pleach_equalize";
 /// The letters "pe": our filter among those of others.
 const PRIORITY: u16 = 0x7065;

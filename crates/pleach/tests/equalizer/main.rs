@@ -2,6 +2,7 @@
 //! go; nothing stays behind.
 
 mod holding;
+mod lab;
 mod links;
 mod shares;
 mod undo;

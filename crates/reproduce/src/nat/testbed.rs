@@ -16,10 +16,14 @@
 //!   133. (A threshold that stays at 3, another reading, leaves 1 Mbit/s at 70 ms, and none of the figures.)
 //! - *Today's TCP* ([`Tcp::Today`]): CUBIC, RACK, up to 300 segments learnt: Linux's defaults.
 //! - One run of one seed a point, as far as is known like the paper's.
+//!
+//! In the lab a part of the points runs, for a shorter time, with the kernel's TCP and `pleach equalize`. No kernel of today has
+//! that recovery, few have Westwood: the paper's TCP is Reno there, without RACK and with the old bound of disorder, which is
+//! as near as settings get (`net.ipv4.tcp_recovery = 0`, `tcp_max_reordering = 127`).
 
 use pleach_sim::{
     report::{Chart, ChartLine},
-    results::Results,
+    results::{Results, World},
 };
 
 use crate::{
@@ -57,14 +61,26 @@ impl Tcp {
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
-            Self::Paper => "Westwood, Linux of 2005",
-            Self::Today => "CUBIC, Linux of today",
+            Self::Paper => "Linux of 2005 (Westwood; in the lab Reno)",
+            Self::Today => "Linux of today (CUBIC)",
         }
     }
 
-    fn sections(self) -> &'static str {
-        match self {
-            Self::Paper => {
+    fn sections(self, world: World) -> &'static str {
+        match (self, world) {
+            (Self::Paper, World::Lab) => {
+                "
+[tcp]
+recovery = \"dupack\"          # Linux without RACK
+max_reordering = 127         # Linux 2.6.11
+[[traffic]]
+kind = \"tcp\"
+name = \"tcp\"
+cc = \"reno\"
+direction = \"up\"
+"
+            }
+            (Self::Paper, World::Sim) => {
                 "
 [tcp]
 recovery = \"fack\"            # Linux 2.6.11
@@ -76,7 +92,7 @@ cc = \"westwood\"
 direction = \"up\"
 "
             }
-            Self::Today => {
+            (Self::Today, _) => {
                 "
 [[traffic]]
 kind = \"tcp\"
@@ -124,6 +140,8 @@ pub struct Run<'a> {
     pub about: String,
     /// How long.
     pub seconds: u32,
+    /// How long in the lab; `None`: not there.
+    pub lab_seconds: Option<u32>,
     /// `l0` and `l1`.
     pub lines: [Line; 2],
     /// Keys of the client's equalizer beside its links.
@@ -137,13 +155,26 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// As a cell.
+    /// As cells: one for the simulator and perhaps one for the lab.
     #[must_use]
-    pub fn cell(&self) -> Cell {
+    pub fn cells(&self) -> Vec<Cell> {
+        let cell = |(kind, world, seconds)| Cell {
+            name: self.name.clone(),
+            toml: self.text(world, seconds),
+            kind,
+        };
+        let in_lab = self.lab_seconds;
+        [(Kind::Simulated, World::Sim, self.seconds)]
+            .into_iter()
+            .chain(in_lab.map(|seconds| (Kind::Played, World::Lab, seconds)))
+            .map(cell)
+            .collect()
+    }
+
+    fn text(&self, world: World, seconds: u32) -> String {
         let Self {
             name,
             about,
-            seconds,
             spread,
             back,
             ..
@@ -159,7 +190,8 @@ impl Run<'_> {
                 loss,
                 weight,
             } = line;
-            let weight = weight.max(&1);
+            // One that carries no data may have to carry acknowledgements, like the others.
+            let weight = if *weight == 0 { &100 } else { weight };
             toml += &format!(
                 "
 [[link]]
@@ -188,13 +220,8 @@ links = {back}
 ",
             used.join(", ")
         );
-        toml += self.tcp.sections();
-        toml += &self.more;
-        Cell {
-            name: name.clone(),
-            toml,
-            kind: Kind::Simulated,
-        }
+        toml += self.tcp.sections(world);
+        toml + &self.more
     }
 }
 
@@ -207,6 +234,14 @@ pub const PACKETS: &str = "spread = \"packet\"";
 #[must_use]
 pub fn ideal(mbps: f64) -> f64 {
     mbps * PAYLOAD_SHARE
+}
+
+/// All `points` of a sweep, in the lab those that are `played` there.
+#[must_use]
+pub fn points<P: Copy>(runs: &Runs, points: &[P], played: impl Fn(P) -> bool) -> Vec<P> {
+    let is_lab = runs.world() == Some(World::Lab);
+    let points = points.iter().copied();
+    points.filter(|&point| !is_lab || played(point)).collect()
 }
 
 /// What the flow delivered over the whole run, in Mbit/s.

@@ -44,7 +44,8 @@ impl Runner for Fake {
 fn run_one(out: &Path, world: World, fake: &Fake) -> anyhow::Result<Vec<Record>> {
     let all = registry::all();
     let chosen = select(registry::all(), &["R-L3-5".to_owned()])?;
-    run(&all, &chosen, world, out, fake, &ProgressBar::hidden())
+    let hidden = ProgressBar::hidden();
+    run(&all, &chosen, world, Extent::All, out, fake, &hidden)
 }
 
 #[test]
@@ -97,6 +98,7 @@ fn workloads_are_played_in_the_lab_as_their_file_says() {
         &all,
         &chosen,
         World::Lab,
+        Extent::All,
         out.path(),
         &fake,
         &ProgressBar::hidden(),
@@ -112,6 +114,50 @@ fn workloads_are_played_in_the_lab_as_their_file_says() {
         (workload.lab.repeat, workload.lab.seconds)
     );
     assert_eq!(lab.seeds().count(), 1);
+}
+
+#[test]
+fn an_interrupted_lab_goes_on_where_it_was_and_tells_which_points_ran() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake::default();
+    let all = registry::all();
+    let chosen = select(registry::all(), &["R-NAT-3".to_owned()]).expect("there is one");
+    let lab = |extent| {
+        let hidden = ProgressBar::hidden();
+        run(
+            &all,
+            &chosen,
+            World::Lab,
+            extent,
+            out.path(),
+            &fake,
+            &hidden,
+        )
+        .expect("runs")
+    };
+    lab(Extent::Missing);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 4, "none had run");
+    let cell = "nat-delay-long-paper-10mbit-90ms.json";
+    fs::remove_file(out.path().join("runs/lab").join(cell)).expect("it ran");
+    lab(Extent::Missing);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 5, "that one");
+    let text = fs::read_to_string(out.path().join("results.json")).expect("written");
+    assert_eq!(text, "[]\n", "this fake has no such flow");
+    lab(Extent::All);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 9);
+    let played = chosen[0].cells.iter();
+    let mut played = played.filter(|cell| cell.kind == Kind::Played);
+    let again = again(World::Lab, played.next().expect("one"));
+    assert!(
+        again.starts_with("pleach lab run scenarios/lab/nat-"),
+        "{again}"
+    );
+    assert!(
+        out.path()
+            .join("scenarios/lab")
+            .join(cell.replace("json", "toml"))
+            .exists()
+    );
 }
 
 #[test]
