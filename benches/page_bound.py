@@ -6,9 +6,7 @@ Prints the time over that of the better link alone, mean and worst of 40 draws o
   any byte    every byte may take either link: nobody does better
   pinned      connections stay on their link, shared out as max-throughput does; each asks for the next object when it
               has one, a round trip later
-  request     each object is placed anew, by what is left on the links and its size, which nobody knows beforehand
-  guessed     the same by what is known: the rest of what has begun to come, the mean size of the new object; this is what
-              the proxy does with plain HTTP
+  request     each object is placed anew, by what is left on the links: only for who reads the requests
 """
 
 import random
@@ -26,16 +24,15 @@ def sizes(seed, scale):
     return [size * MEAN * scale * 60 / sum(drawn) for size in drawn]
 
 
-def load(links, objects, guess=None):
-    """Seconds. links: of each connection; with `guess`, of an object's size, objects take any, as many at a time."""
+def load(links, objects, is_free):
+    """Seconds. links: of each connection; is_free: objects take any, as many at a time."""
     waiting, idle, active, now = list(objects), list(links), [], FIRST
     while waiting or active:
         while waiting and len(active) < len(links):
             size = waiting.pop(0)
-            if guess:
-                left = lambda one: one[2] if one[1] <= 0 else guess(one[2])
+            if is_free:
                 finish = [
-                    (sum(left(one) for one in active if one[0] == link) + guess(size)) / RATES[link] + ROUND_TRIPS[link]
+                    (sum(one[2] for one in active if one[0] == link) + size) / RATES[link] + ROUND_TRIPS[link]
                     for link in (0, 1)
                 ]
                 link = finish.index(min(finish))
@@ -61,16 +58,14 @@ def main():
     for hosts in (1, 4):
         split = [0, 0, 1, 0, 0, 1] * hosts
         for scale in (1, 2, 4):
-            ratios = {"any byte": [], "pinned": [], "request": [], "guessed": []}
-            mean = lambda _: MEAN * scale
+            ratios = {"any byte": [], "pinned": [], "request": []}
             for seed in range(40):
                 objects = sizes(seed, scale)
-                alone = load([0] * len(split), objects)
+                alone = load([0] * len(split), objects, False)
                 least = FIRST + ROUND_TRIPS[0] + sum(objects) / sum(RATES)
                 ratios["any byte"].append(least / alone)
-                ratios["pinned"].append(load(split, objects) / alone)
-                ratios["request"].append(load(split, objects, lambda size: size) / alone)
-                ratios["guessed"].append(load(split, objects, mean) / alone)
+                ratios["pinned"].append(load(split, objects, False) / alone)
+                ratios["request"].append(load(split, objects, True) / alone)
             shown = ", ".join(
                 f"{name} {statistics.mean(values):.2f} (worst {max(values):.2f})" for name, values in ratios.items()
             )

@@ -7,8 +7,7 @@
 //!
 //! The page has 4 style sheets, 16 scripts and 40 pictures, of 2 to 300 kB, once from one host (of which a browser asks six
 //! things at a time), once spread over four. Every load is a new browser with nothing in its cache; one of each kind in turn, so
-//! that what else the machine does falls on all. All objects have to arrive whole, else the bench fails. The proxy places each
-//! request anew, but for `pinned`: that page is on a port on which it takes connections for what they are, as it does with TLS.
+//! that what else the machine does falls on all. All objects have to arrive whole, else the bench fails.
 //!
 //! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `SCALE=1` (of the objects' sizes),
 //! `CHROMIUM=chromium-headless-shell`,
@@ -54,8 +53,6 @@ kind = "ping"
 static PEERS: Mutex<BTreeMap<usize, SocketAddr>> = Mutex::new(BTreeMap::new());
 
 const PORT: u16 = 8080;
-/// One on which the proxy does not look for HTTP.
-const PINNED_PORT: u16 = 9080;
 const HOSTS: usize = 4;
 const SHEETS: usize = 4;
 const SCRIPTS: usize = 16;
@@ -78,37 +75,28 @@ fn main() {
         megabytes(bytes)
     );
     for hosts in [1, HOSTS] {
-        let socks5 = format!("socks5://{PROXY}");
-        for (name, key, way, port) in [
-            ("pinned", "", socks5.clone(), PINNED_PORT),
-            ("socks5", "", socks5, PORT),
-            ("http", "", format!("http://{PROXY}"), PORT),
-            ("transparent", "transparent = true", String::new(), PORT),
+        for (name, key, way) in [
+            ("socks5", "", format!("socks5://{PROXY}")),
+            ("http", "", format!("http://{PROXY}")),
+            ("transparent", "transparent = true", String::new()),
         ] {
             if name.contains(&only) {
-                compare(name, key, (&way, port), hosts, &sizes, loads);
+                compare(name, key, &way, hosts, &sizes, loads);
             }
         }
     }
 }
 
 /// Loads through the proxy and without, in turn, and prints what came of it.
-fn compare(
-    name: &str,
-    key: &str,
-    (way, port): (&str, u16),
-    hosts: usize,
-    sizes: &[usize],
-    loads: usize,
-) {
+fn compare(name: &str, key: &str, way: &str, hosts: usize, sizes: &[usize], loads: usize) {
     let (through, direct) = [(); 2].map(|()| world(sizes)).into();
     let proxy = through.proxy(key, "");
     let (mut alone_ms, mut with_ms) = (Vec::new(), Vec::new());
     let is_verbose = std::env::var_os("VERBOSE").is_some();
     let mut before = [0, 0];
     for _ in 0..loads {
-        alone_ms.push(load(&direct, "", port, hosts, sizes));
-        with_ms.push(load(&through, way, port, hosts, sizes));
+        alone_ms.push(load(&direct, "", hosts, sizes));
+        with_ms.push(load(&through, way, hosts, sizes));
         if is_verbose {
             let status = proxy.status().expect("it runs");
             let now = ["wifi", "lte"].map(|link| Proxy::received(&status, link));
@@ -151,22 +139,20 @@ fn world(sizes: &[usize]) -> World {
         lines
     });
     server.ip(&more).expect("addresses");
-    for port in [PORT, PINNED_PORT] {
-        let listener = server.run(|| Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?));
-        let listener = listener.expect("server");
-        let sizes = sizes.to_vec();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let sizes = sizes.clone();
-                thread::spawn(move || serve(&stream, port, &sizes));
-            }
-        });
-    }
+    let listener = server.run(|| Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?));
+    let listener = listener.expect("server");
+    let sizes = sizes.to_vec();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let sizes = sizes.clone();
+            thread::spawn(move || serve(&stream, &sizes));
+        }
+    });
     world
 }
 
 /// Milliseconds until the browser said that it has loaded everything.
-fn load(world: &World, way: &str, port: u16, hosts: usize, sizes: &[usize]) -> f64 {
+fn load(world: &World, way: &str, hosts: usize, sizes: &[usize]) -> f64 {
     let profile = tempfile::TempDir::new().expect("temporary directory");
     let program =
         std::env::var("CHROMIUM").unwrap_or_else(|_| "chromium-headless-shell".to_owned());
@@ -186,7 +172,7 @@ fn load(world: &World, way: &str, port: u16, hosts: usize, sizes: &[usize]) -> f
         })
         .arg("--timeout=60000")
         .arg("--dump-dom")
-        .arg(format!("http://{}:{port}/page/{hosts}", address(0)))
+        .arg(format!("http://{}:{PORT}/page/{hosts}", address(0)))
         .stderr(Stdio::null());
     let output = browser
         .output()
@@ -234,7 +220,7 @@ fn note(number: usize, peer: SocketAddr) {
 }
 
 /// Answers requests until the browser has no more.
-fn serve(stream: &TcpStream, port: u16, sizes: &[usize]) -> std::io::Result<()> {
+fn serve(stream: &TcpStream, sizes: &[usize]) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
@@ -248,7 +234,7 @@ fn serve(stream: &TcpStream, port: u16, sizes: &[usize]) -> std::io::Result<()> 
         let path = head.split(' ').nth(1).unwrap_or_default();
         let number = |prefix| path.strip_prefix(prefix)?.parse::<usize>().ok();
         let (kind, body) = if let Some(hosts) = number("/page/") {
-            ("text/html", page(port, hosts).into_bytes())
+            ("text/html", page(hosts).into_bytes())
         } else if let Some(number) = number("/") {
             let len = sizes.get(number).copied().unwrap_or(0);
             note(number, stream.peer_addr()?);
@@ -274,10 +260,10 @@ fn serve(stream: &TcpStream, port: u16, sizes: &[usize]) -> std::io::Result<()> 
 
 /// The page, its objects from `hosts` hosts in turn. Its title says when it was loaded, how many objects and bytes of them came,
 /// and how many the browser could make use of.
-fn page(port: u16, hosts: usize) -> String {
+fn page(hosts: usize) -> String {
     let url = |number: usize| {
         format!(
-            "http://{}:{port}/{number}",
+            "http://{}:{PORT}/{number}",
             address(number % hosts.clamp(1, HOSTS))
         )
     };

@@ -12,8 +12,6 @@
 //! | `links` | devices of the host → where links lead |
 //! | `client` | one client, from its first byte on |
 //! | `peers`, `answering` | other pleaches: asking and striping; answering |
-//! | `requests` | the plain HTTP requests of a client, each placed anew |
-//! | `pool` | connections to servers that wait for the next of them |
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
 //! | `apps` | connections → programs |
@@ -31,10 +29,8 @@ pub(crate) mod connect;
 pub(crate) mod hub;
 mod links;
 pub(crate) mod peers;
-pub(crate) mod pool;
 mod probe;
 pub mod report;
-mod requests;
 mod resolve;
 pub mod settings;
 mod thrift;

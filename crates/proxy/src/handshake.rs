@@ -14,8 +14,7 @@
 //! [`Protocol::failure`].
 
 pub mod body;
-pub(crate) mod http;
-pub mod overheard;
+mod http;
 mod socks4;
 pub mod socks5;
 #[cfg(test)]
@@ -61,55 +60,12 @@ pub struct Request {
     pub command: Command,
     /// Where to; with [`Command::UdpAssociate`] a placeholder.
     pub target: Target,
-    /// What the server is sent first: the rewritten head of a plain HTTP request up to [`Self::seal`], else nothing.
+    /// What the server is sent first: the rewritten head of a plain HTTP request, else nothing.
     pub head: Vec<u8>,
-    /// If it is a plain HTTP request.
-    pub exchange: Option<Exchange>,
     /// How much of what the client sends then is for this server.
     pub body: Body,
     /// What the client had sent beyond the request.
     pub rest: Vec<u8>,
-}
-
-/// What must be known of a plain HTTP request to pass on its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exchange {
-    /// Its answer has no body.
-    pub is_head: bool,
-    /// Its ends know of no proxy, so that both messages go through as they are.
-    pub is_overheard: bool,
-    /// Another request may follow on the connection to the server: it is HTTP/1.1, and no login that is tied to a connection.
-    pub server_keeps: bool,
-    /// The client may ask again on its connection.
-    pub keeps: bool,
-}
-
-impl Request {
-    /// A connection to `target`, in which the client has said `rest` so far.
-    #[must_use]
-    pub fn tunnel(protocol: Protocol, target: Target, rest: Vec<u8>) -> Self {
-        Self {
-            protocol,
-            command: Command::Connect,
-            target,
-            head: Vec::new(),
-            exchange: None,
-            body: Body::Tunnel,
-            rest,
-        }
-    }
-
-    /// Ends the head of a plain HTTP request: the server may take another one on the connection, or closes it.
-    pub fn seal(&mut self, server_keeps: bool) {
-        if self.exchange.is_some_and(|exchange| !exchange.is_overheard) {
-            let end: &[u8] = if server_keeps {
-                b"\r\n"
-            } else {
-                b"Connection: close\r\n\r\n"
-            };
-            self.head.extend_from_slice(end);
-        }
-    }
 }
 
 /// A request refused: what to send before closing, and why, for the log.
@@ -166,15 +122,6 @@ impl Handshake {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// One for the next request on a connection, of which `begin` has come.
-    #[must_use]
-    pub fn of(begin: Vec<u8>) -> Self {
-        Self {
-            buffer: begin,
-            ..Self::default()
-        }
     }
 
     /// Adds what was read. After each call, take [`Self::next_step`] until it is [`Step::More`] or the end.

@@ -8,7 +8,6 @@
 //! | module | what | does I/O |
 //! | --- | --- | --- |
 //! | [`handshake`] | what a client says first | no |
-//! | [`answer`] | what a server answers to a plain HTTP request | no |
 //! | [`target`] | where it wants to go | no |
 //! | [`sched`] | which link a connection takes: the paper's schedulers | no |
 //! | [`rules`], [`sticky`] | what the user says; sites that tie a login to an address | no |
@@ -24,7 +23,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod answer;
 pub mod budget;
 #[cfg(feature = "daemon")]
 pub mod daemon;

@@ -118,8 +118,6 @@ struct Connection {
     progress_at: Instant,
     /// Whether the last window moved something up, down.
     was_active: (bool, bool),
-    /// What it will move is known, no guess.
-    is_known: bool,
     /// Over several links: what it moves is booked by [`Placer::observe_lane`], and it loads none of them in particular.
     is_striped: bool,
 }
@@ -244,7 +242,6 @@ impl Placer {
             began_at: now,
             progress_at: now,
             was_active: (false, false),
-            is_known: false,
             is_striped: false,
         };
         self.connections.insert(id, connection);
@@ -299,14 +296,6 @@ impl Placer {
         }
     }
 
-    /// Notes that connection `id` will move `demand` in all, which somebody has said.
-    pub fn expect(&mut self, id: ConnectionId, demand: Demand) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.expected = Expected::exactly(demand);
-            connection.is_known = true;
-        }
-    }
-
     /// Notes that something came back over `link`: it works.
     pub fn trust(&mut self, link: LinkId) {
         if let Some(link) = self.links.get_mut(link.0) {
@@ -357,9 +346,7 @@ impl Placer {
             return;
         };
         let port = connection.target.port;
-        if !connection.is_known {
-            connection.expected = self.demands.expected(connection.app.as_deref(), port);
-        }
+        connection.expected = self.demands.expected(connection.app.as_deref(), port);
         let up = moved.up.saturating_sub(connection.moved.up);
         let down = moved.down.saturating_sub(connection.moved.down);
         connection.moved = moved;
@@ -669,12 +656,7 @@ fn remaining(now: Instant, connection: &Connection) -> u64 {
     if now.since(connection.progress_at) > QUIET {
         return 0;
     }
-    let moved = connection.glanced.total();
-    if connection.is_known {
-        let all = connection.expected.demand.total();
-        return all.saturating_sub(moved).get();
-    }
-    connection.expected.left(moved).get()
+    connection.expected.left(connection.moved.total()).get()
 }
 
 /// Whether a connection is kept waiting: it gets on, and has had its time, but still lacks some of what it was expected to

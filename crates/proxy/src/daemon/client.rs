@@ -18,10 +18,9 @@ use super::{
     connect,
     hub::{Hub, Live, Purpose},
     peers::{self, Keeper},
-    requests,
 };
 use crate::{
-    handshake::{Command, Failure, Handshake, Protocol, Refusal, Request, Step},
+    handshake::{Body, Command, Failure, Handshake, Protocol, Refusal, Request, Step},
     relay::{stream, stripe, udp},
     sched::LinkId,
     target::Host,
@@ -36,8 +35,6 @@ pub(crate) struct Session {
     pub(crate) links: Vec<LinkId>,
     /// Links that were tried and did not work.
     pub(crate) failed: Vec<LinkId>,
-    /// The connection is left from an earlier request, and its server may have closed it.
-    pub(crate) is_reused: bool,
 }
 
 /// Serves `client` until it ends.
@@ -61,9 +58,6 @@ pub(super) async fn serve(hub: &Rc<Hub>, mut client: TcpStream, from: SocketAddr
         }
     };
     match request.command {
-        Command::Connect if request.exchange.is_some() => {
-            requests::serve(hub, client, from, request).await;
-        }
         Command::Connect => connect_and_relay(hub, client, from, request).await,
         Command::UdpAssociate => {
             if let Err(error) = udp::associate(hub, client, from).await {
@@ -81,12 +75,19 @@ pub(super) async fn serve_redirected(
     wanted: SocketAddr,
 ) {
     prepare(&client);
-    let request = Request::tunnel(Protocol::Transparent, wanted.into(), Vec::new());
+    let request = Request {
+        protocol: Protocol::Transparent,
+        command: Command::Connect,
+        target: wanted.into(),
+        head: Vec::new(),
+        body: Body::Tunnel,
+        rest: Vec::new(),
+    };
     connect_and_relay(hub, client, from, request).await;
 }
 
 /// Reads until a request is complete. `Err(None)`: the client left.
-pub(super) async fn read_request(
+async fn read_request(
     hub: &Hub,
     client: &mut TcpStream,
     handshake: &mut Handshake,
@@ -120,16 +121,14 @@ pub(super) async fn read_request(
     }
 }
 
-/// Connects `client` to where its `request` leads, and serves it until it ends.
-pub(super) async fn connect_and_relay(
+async fn connect_and_relay(
     hub: &Rc<Hub>,
     mut client: TcpStream,
     from: SocketAddr,
     request: Request,
 ) {
     let protocol = request.protocol;
-    let app = find_app(hub, &client, from, &request).await;
-    let (live, opened) = match open(hub, from, app.clone(), &request).await {
+    let (live, opened) = match open(hub, &client, from, &request).await {
         Ok(opened) => opened,
         Err((failure, text)) => {
             tracing::debug!(%from, target = %request.target, "not served: {text}");
@@ -143,16 +142,16 @@ pub(super) async fn connect_and_relay(
         }
     };
     let bound = match &opened {
-        Opened::Plain(_, upstream) => upstream.local_addr().unwrap_or(UNKNOWN),
+        Opened::Plain(_, upstream) => {
+            prepare(upstream);
+            upstream.local_addr().unwrap_or(UNKNOWN)
+        }
         Opened::Striped(_) => UNKNOWN,
     };
     let success = protocol.success(bound);
     let outcome = match (client.write_all(&success).await, opened) {
-        (Ok(()), Opened::Plain(session, upstream)) if requests::may_overhear(hub, &request) => {
-            return requests::overhear(hub, client, from, app, upstream, *session, request).await;
-        }
         (Ok(()), Opened::Plain(session, upstream)) => {
-            stream::relay(hub, &client, upstream, *session, request).await
+            stream::relay(hub, client, upstream, *session, request).await
         }
         (Ok(()), Opened::Striped(mut keeper)) => {
             let stripe = Rc::clone(&keeper.stripe);
@@ -170,35 +169,27 @@ pub(super) async fn connect_and_relay(
 }
 
 /// A connection to where the client wants.
-pub(super) enum Opened {
-    Plain(Box<Session>, Rc<TcpStream>),
+enum Opened {
+    Plain(Box<Session>, TcpStream),
     Striped(Box<Keeper>),
 }
 
-/// The program at the other end of `client`, if it is on this host.
-pub(super) async fn find_app(
-    hub: &Hub,
+/// Finds addresses and links for `request` and connects.
+async fn open(
+    hub: &Rc<Hub>,
     client: &TcpStream,
     from: SocketAddr,
     request: &Request,
-) -> Option<String> {
+) -> Result<(Rc<Live>, Opened), (Failure, String)> {
     let here = match (request.protocol, &request.target.host) {
         // As the client sees it.
         (Protocol::Transparent, Host::Ip(ip)) => SocketAddr::new(*ip, request.target.port),
         _ => client.local_addr().unwrap_or(UNKNOWN),
     };
-    hub.apps.find(from, here).await
-}
-
-/// Finds addresses and links for `request` and connects; a plain HTTP request that does no harm if it is said twice may get
-/// a connection that an earlier one has left.
-pub(super) async fn open(
-    hub: &Rc<Hub>,
-    from: SocketAddr,
-    app: Option<String>,
-    request: &Request,
-) -> Result<(Rc<Live>, Opened), (Failure, String)> {
-    let addresses = hub.resolver.resolve(&request.target).await;
+    let (addresses, app) = tokio::join!(
+        hub.resolver.resolve(&request.target),
+        hub.apps.find(from, here)
+    );
     let addresses = addresses.map_err(|text| {
         hub.count_drop("name-not-resolved");
         (Failure::HostUnreachable, text)
@@ -223,22 +214,8 @@ pub(super) async fn open(
         hub.striped(&live, &keeper.stripe);
         return Ok((live, Opened::Striped(Box::new(keeper))));
     }
-    if request.exchange.is_some()
-        && stream::may_replay(&request.head)
-        && let Some(upstream) = hub.take_idle(&live)
-    {
-        let session = Session {
-            live: Rc::clone(&live),
-            addresses,
-            links: links.into_iter().skip(1).collect(),
-            failed: Vec::new(),
-            is_reused: true,
-        };
-        return Ok((live, Opened::Plain(Box::new(session), upstream)));
-    }
     match connect::open(hub, &links, &addresses, port).await {
         Ok(opened) => {
-            prepare(&opened.stream);
             hub.opened(&live, opened.link, &opened.failed);
             let rest = links
                 .into_iter()
@@ -249,12 +226,8 @@ pub(super) async fn open(
                 addresses,
                 links: rest,
                 failed: Vec::new(),
-                is_reused: false,
             };
-            Ok((
-                live,
-                Opened::Plain(Box::new(session), Rc::new(opened.stream)),
-            ))
+            Ok((live, Opened::Plain(Box::new(session), opened.stream)))
         }
         Err(error) => {
             hub.count_drop("not-connected");
@@ -266,7 +239,7 @@ pub(super) async fn open(
 
 /// Sends the last words and closes so that the client can read them: what it still sends is read away for a moment,
 /// since closing a socket with unread data resets the connection.
-pub(super) async fn farewell(client: &mut TcpStream, reply: &[u8]) {
+async fn farewell(client: &mut TcpStream, reply: &[u8]) {
     let goodbye = async {
         client.write_all(reply).await?;
         client.shutdown().await?;
@@ -285,7 +258,7 @@ pub(super) async fn farewell(client: &mut TcpStream, reply: &[u8]) {
 }
 
 /// Options of every TCP socket here: no delay for small segments, and dead peers are noticed.
-pub(crate) fn prepare(stream: &TcpStream) {
+pub(super) fn prepare(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(KEEPALIVE)

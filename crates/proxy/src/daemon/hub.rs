@@ -23,7 +23,6 @@ use super::{
     answering::Strangers,
     apps::Apps,
     cgroup::Bound,
-    pool::{Kind, Pool, Upstream},
     report::Learnt,
     resolve::Resolver,
     settings::{Settings, private_networks},
@@ -52,8 +51,6 @@ pub(crate) struct Hub {
     pub(crate) resolver: Resolver,
     pub(crate) apps: Apps,
     pub(crate) pipes: PipePool,
-    /// Connections to servers that wait for requests.
-    pub(crate) pool: Pool,
     /// Where small reads go; never borrowed across an await.
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) live: RefCell<BTreeMap<u64, Rc<Live>>>,
@@ -177,7 +174,6 @@ impl Hub {
             resolver: Resolver::default(),
             apps: Apps::default(),
             pipes: PipePool::default(),
-            pool: Pool::default(),
             scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
             live: RefCell::default(),
             drops: RefCell::default(),
@@ -218,11 +214,6 @@ impl Hub {
         }
         self.clients.set(self.clients.get() + 1);
         Some(Place(Rc::clone(self)))
-    }
-
-    /// Whether so many clients may come still that one may stay that has nothing to ask just now.
-    pub(crate) fn has_room(&self) -> bool {
-        self.clients.get() < self.settings.max_connections / 2
     }
 
     pub(crate) fn count_drop(&self, reason: &'static str) {
@@ -285,8 +276,8 @@ impl Hub {
                 addresses,
             };
             let mut placer = self.placer.borrow_mut();
-            if placer.is_curious() || self.live.borrow().len() <= FEW {
-                // A page asks for all it has within a window or two.
+            if placer.is_curious() {
+                // A page asks for all it has within the first window.
                 for live in self.live.borrow().values() {
                     if let Some(id) = live.id {
                         placer.glance(now, id, live.moved());
@@ -365,38 +356,6 @@ impl Hub {
         }
     }
 
-    /// Notes that `len` bytes more will come from the server.
-    pub(crate) fn expect(&self, live: &Live, len: u64) {
-        if let Some(id) = live.id {
-            let Demand { up, down } = live.moved();
-            let down = down.saturating_add(len);
-            self.placer.borrow_mut().expect(id, Demand { up, down });
-        }
-    }
-
-    /// What a connection to the server that `live` could have would be known by in the pool.
-    fn kind(live: &Live) -> Kind {
-        Kind {
-            client: live.purpose.client.ip().to_canonical(),
-            target: live.purpose.target.clone(),
-            link: live.link.get(),
-        }
-    }
-
-    /// A connection for `live` that an earlier request has left, on the link it was placed on.
-    pub(crate) fn take_idle(&self, live: &Live) -> Option<Rc<TcpStream>> {
-        let Upstream { stream, tcp_seen } = self.pool.take(&Self::kind(live))?;
-        live.tcp_seen.set(tcp_seen);
-        Some(stream)
-    }
-
-    /// Keeps the connection that `live`, which has ended, was on.
-    pub(crate) fn put_idle(&self, live: &Live, stream: Rc<TcpStream>) {
-        let tcp_seen = live.tcp_seen.get();
-        let upstream = Upstream { stream, tcp_seen };
-        self.pool.put(clock::now(), Self::kind(live), upstream);
-    }
-
     /// Notes that a connection is striped over `stripe`.
     pub(crate) fn striped(&self, live: &Live, stripe: &Rc<Stripe>) {
         *live.stripe.borrow_mut() = Some(Rc::clone(stripe));
@@ -465,11 +424,6 @@ impl Hub {
             placer.observe_lane(now, link, Demand { up: 0, down }, false);
         }
         placer.handle_window(now);
-        let is_up = |link: LinkId| {
-            let found = placer.links().get(link.0);
-            found.is_some_and(|link| !link.reach.is_nothing())
-        };
-        self.pool.sweep(now, is_up);
     }
 
     /// Takes back what an earlier run had learnt, for the links that are there and those that come.
@@ -581,9 +535,6 @@ fn observe_tcp(placer: &mut Placer, link: LinkId, info: TcpInfo, seen: &Cell<(u3
         placer.observe_tcp(link, sample);
     }
 }
-
-/// So many connections are looked at for each new one; what more move is known from the last window.
-const FEW: usize = 256;
 
 /// Room for the largest head of a request at once.
 const SCRATCH_BYTES: usize = 32 << 10;

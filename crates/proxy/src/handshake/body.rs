@@ -1,17 +1,16 @@
-//! How much of what a client sends belongs to a plain HTTP request, and of what a server sends to its answer.
+//! How much of what a client sends belongs to its one plain HTTP request.
 //!
-//! What comes after it is another message, perhaps of another server's, and must not be taken for a part of this one. So the
-//! body is measured while it is passed on unchanged (RFC 9112, section 6): by its length, or chunk by chunk. Chunks are read
-//! strictly, every line to its CR LF: what others could read otherwise is an error.
+//! What comes after it would be another request, perhaps for another server, and must not reach this one. So the body
+//! is measured while it is passed on unchanged (RFC 9112, section 6): by its length, or chunk by chunk.
 
-/// The body of a request or an answer, as far as it has not passed yet.
+/// The body of a request, as far as it has not passed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// `Transfer-Encoding: chunked`.
     Chunked(Chunks),
     /// This many bytes more.
     Length(u64),
-    /// Everything that comes on the connection belongs to it, until that ends.
+    /// No request: everything belongs to the connection.
     Tunnel,
 }
 
@@ -21,35 +20,21 @@ pub struct Chunks {
     state: State,
     /// Bytes of the current chunk, or of the line that is being read.
     left: u64,
-    /// Bytes of extensions and trailer so far.
-    extra: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In the data of a chunk.
+    /// In the data of a chunk, with the line end behind it.
     Data,
-    /// Behind the data of a chunk: a line end must come.
-    DataEnd,
     /// Behind the last line.
     Done,
     /// In a chunk's extension, up to the end of the line.
     Extension,
-    /// Behind the carriage return that ends a line: of a chunk's data, of its length, of the trailer.
-    LineFeed(Line),
     /// In a chunk's length.
     Size,
     /// Before a chunk's length: a digit must come.
     Start,
     /// In a trailer line of so far `left` bytes.
-    Trailer,
-}
-
-/// A line of a chunked body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
-    Data,
-    Size,
     Trailer,
 }
 
@@ -85,43 +70,11 @@ impl Body {
         }
         match (is_chunked, length) {
             (true, Some(_)) => Err("Transfer-Encoding and Content-Length together"),
-            (true, None) => Ok(Self::chunked()),
+            (true, None) => Ok(Self::Chunked(Chunks {
+                state: State::Start,
+                left: 0,
+            })),
             (false, length) => Ok(Self::Length(length.unwrap_or(0))),
-        }
-    }
-
-    /// A chunked body of which nothing has come.
-    #[must_use]
-    pub const fn chunked() -> Self {
-        Self::Chunked(Chunks {
-            state: State::Start,
-            left: 0,
-            extra: 0,
-        })
-    }
-
-    /// How many bytes come next that belong to the body whatever they are; [`Self::take`] need not see them but for their
-    /// number ([`Self::skip`]).
-    #[must_use]
-    pub const fn run(&self) -> u64 {
-        match self {
-            Self::Chunked(Chunks {
-                state: State::Data,
-                left,
-                ..
-            })
-            | Self::Length(left) => *left,
-            Self::Chunked(_) => 0,
-            Self::Tunnel => u64::MAX,
-        }
-    }
-
-    /// Counts `len` bytes as passed, at most [`Self::run`].
-    pub fn skip(&mut self, len: u64) {
-        match self {
-            Self::Chunked(chunks) => chunks.skip(len),
-            Self::Length(left) => *left = left.saturating_sub(len),
-            Self::Tunnel => {}
         }
     }
 
@@ -155,7 +108,7 @@ impl Body {
 
 /// A chunked body that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the body is not chunked as it should be")]
+#[error("the request's body is not chunked as it should be")]
 pub struct BadChunk;
 
 impl Chunks {
@@ -165,8 +118,11 @@ impl Chunks {
             if self.state == State::Data {
                 let available = (bytes.len() - at) as u64;
                 let taken = available.min(self.left);
-                self.skip(taken);
+                self.left -= taken;
                 at += usize::try_from(taken).unwrap_or(bytes.len() - at);
+                if self.left == 0 {
+                    self.state = State::Start;
+                }
                 continue;
             }
             self.take_byte(bytes[at])?;
@@ -175,32 +131,15 @@ impl Chunks {
         Ok(at)
     }
 
-    fn skip(&mut self, len: u64) {
-        self.left = self.left.saturating_sub(len);
-        if self.left == 0 {
-            self.state = State::DataEnd;
-        }
-    }
-
     /// One byte of a line.
     fn take_byte(&mut self, byte: u8) -> Result<(), BadChunk> {
-        self.state = match (self.state, byte) {
-            (State::DataEnd, b'\r') => State::LineFeed(Line::Data),
-            (State::Size | State::Extension, b'\r') => State::LineFeed(Line::Size),
-            (State::Trailer, b'\r') => State::LineFeed(Line::Trailer),
-            (State::LineFeed(Line::Data), b'\n') => State::Start,
-            (State::LineFeed(Line::Size), b'\n') if self.left > 0 => State::Data,
-            (State::LineFeed(Line::Size), b'\n') => State::Trailer,
-            (State::LineFeed(Line::Trailer), b'\n') if self.left == 0 => State::Done,
-            (State::LineFeed(Line::Trailer), b'\n') => {
-                self.left = 0;
-                State::Trailer
-            }
+        match (self.state, byte) {
             (State::Start, _) => {
                 self.left = char::from(byte).to_digit(16).ok_or(BadChunk)?.into();
-                State::Size
+                self.state = State::Size;
             }
-            (State::Size, b';' | b' ' | b'\t') => State::Extension,
+            (State::Size, b';' | b' ' | b'\t' | b'\r') => self.state = State::Extension,
+            (State::Size, b'\n') => self.end_size_line(),
             (State::Size, _) => {
                 let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
                 let grown = self.left.checked_mul(16).ok_or(BadChunk)?;
@@ -208,35 +147,28 @@ impl Chunks {
                 if self.left > MAX_CHUNK {
                     return Err(BadChunk);
                 }
-                State::Size
             }
-            (State::Extension | State::Trailer, b'\n' | 0)
-            | (State::DataEnd | State::LineFeed(_), _) => return Err(BadChunk),
-            (State::Extension, _) => {
-                self.count_extra()?;
-                State::Extension
-            }
-            (State::Trailer, _) => {
-                self.left += 1;
-                self.count_extra()?;
-                State::Trailer
-            }
-            (State::Data | State::Done, _) => self.state,
-        };
-        Ok(())
-    }
-
-    fn count_extra(&mut self) -> Result<(), BadChunk> {
-        self.extra += 1;
-        if self.extra > MAX_EXTRA {
-            return Err(BadChunk);
+            (State::Extension, b'\n') => self.end_size_line(),
+            (State::Extension, _) => {}
+            (State::Trailer, b'\n') if self.left == 0 => self.state = State::Done,
+            (State::Trailer, b'\n') => self.left = 0,
+            (State::Trailer, b'\r') => {}
+            (State::Trailer, _) => self.left += 1,
+            (State::Data | State::Done, _) => {}
         }
         Ok(())
     }
+
+    fn end_size_line(&mut self) {
+        if self.left == 0 {
+            self.state = State::Trailer;
+        } else {
+            // The line end behind the data is counted with it.
+            self.left += 2;
+            self.state = State::Data;
+        }
+    }
 }
 
-/// No honest sender has chunks of a tebibyte.
+/// No honest client sends chunks of a tebibyte.
 const MAX_CHUNK: u64 = 1 << 40;
-
-/// Extensions of chunks and the trailer of a body have at most so many bytes together.
-const MAX_EXTRA: u64 = 64 << 10;

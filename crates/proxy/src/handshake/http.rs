@@ -1,14 +1,13 @@
 //! HTTP/1 proxying (RFC 9110, 9112): CONNECT, and requests with an absolute URL.
 //!
-//! A plain request is rewritten: origin form, the host of the URL in `Host`, no hop-by-hop fields. `Via` is left
+//! A plain request is rewritten: origin form, the host of the URL in `Host`, no hop-by-hop fields, `Connection: close`.
+//! So each client connection carries one request to one server, and what comes back is relayed unread. `Via` is left
 //! out, against RFC 9110 section 7.6.3: this proxy is a part of the user's own host, and servers treat what comes with
 //! `Via` worse (no compression).
 
 use std::collections::BTreeSet;
 
-use super::{
-    Body, Command, Exchange, Failure, MAX_HEAD_BYTES, Protocol, Refusal, Request, Step, refuse,
-};
+use super::{Body, Command, Failure, MAX_HEAD_BYTES, Protocol, Refusal, Request, Step, refuse};
 use crate::target::{Host, Target};
 
 /// Reads a request head, once all of it is there. `searched`: how much of `buffer` was looked at before.
@@ -35,18 +34,13 @@ pub(super) fn request(buffer: &mut Vec<u8>, searched: &mut usize) -> Step {
         plain(method, path, version, parsed.headers)
     };
     match outcome {
-        Ok((exchange, target, head, body)) => {
+        Ok((protocol, target, head, body)) => {
             let rest = buffer.split_off(len);
             Step::Request(Box::new(Request {
-                protocol: if exchange.is_some() {
-                    Protocol::HttpRequest
-                } else {
-                    Protocol::HttpConnect
-                },
+                protocol,
                 command: Command::Connect,
                 target,
                 head,
-                exchange,
                 body,
                 rest,
             }))
@@ -56,7 +50,7 @@ pub(super) fn request(buffer: &mut Vec<u8>, searched: &mut usize) -> Step {
 }
 
 /// Whether an empty line is in `buffer`. Each byte is looked at once, however small the pieces are that it comes in.
-pub(super) fn has_end(buffer: &[u8], searched: &mut usize) -> bool {
+fn has_end(buffer: &[u8], searched: &mut usize) -> bool {
     // The end of the line before may have been seen already.
     let from = searched.saturating_sub(2);
     *searched = buffer.len();
@@ -66,13 +60,13 @@ pub(super) fn has_end(buffer: &[u8], searched: &mut usize) -> bool {
     line_ends.skip(1).any(|line| matches!(line, b"" | b"\r"))
 }
 
-type Understood = (Option<Exchange>, Target, Vec<u8>, Body);
+type Understood = (Protocol, Target, Vec<u8>, Body);
 
 fn connect(authority: &str) -> Result<Understood, Step> {
     let target = split_authority(authority)
         .and_then(|(host, port)| Target::new(host_of(host)?, port?))
         .ok_or_else(|| bad("CONNECT needs HOST:PORT"))?;
-    Ok((None, target, Vec::new(), Body::Tunnel))
+    Ok((Protocol::HttpConnect, target, Vec::new(), Body::Tunnel))
 }
 
 fn plain(
@@ -123,19 +117,8 @@ fn plain(
             head.extend_from_slice(b"\r\n");
         }
     }
-    // Old clients speak of the connection to the proxy by a field of its own.
-    let is_last = named.contains("close")
-        || fields.iter().any(|field| {
-            field.name.eq_ignore_ascii_case("proxy-connection")
-                && list_members(field.value).any(|member| member.eq_ignore_ascii_case("close"))
-        });
-    let exchange = Exchange {
-        is_head: method == "HEAD",
-        is_overheard: false,
-        server_keeps: version == 1 && !has_tied_login(fields, "authorization"),
-        keeps: version == 1 && !is_last,
-    };
-    Ok((Some(exchange), target, head, body))
+    head.extend_from_slice(b"Connection: close\r\n\r\n");
+    Ok((Protocol::HttpRequest, target, head, body))
 }
 
 /// Host and port of `HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT`; `None` if the port is no number.
@@ -166,24 +149,8 @@ fn host_of(text: &str) -> Option<Host> {
     })
 }
 
-/// Whether field `name` speaks of a login that holds for the connection it was made on (NTLM, RFC 4559), which nobody else
-/// may then use.
-pub(crate) fn has_tied_login(fields: &[httparse::Header<'_>], name: &str) -> bool {
-    let of_name = fields
-        .iter()
-        .filter(|field| field.name.eq_ignore_ascii_case(name));
-    of_name
-        .flat_map(|field| list_members(field.value))
-        .any(|member| {
-            let scheme = member.split(' ').next().unwrap_or_default();
-            ["ntlm", "negotiate"]
-                .iter()
-                .any(|tied| scheme.eq_ignore_ascii_case(tied))
-        })
-}
-
 /// What `Connection` names, in lower case.
-pub(crate) fn connection_options(fields: &[httparse::Header<'_>]) -> BTreeSet<String> {
+fn connection_options(fields: &[httparse::Header<'_>]) -> BTreeSet<String> {
     fields
         .iter()
         .filter(|field| field.name.eq_ignore_ascii_case("connection"))
@@ -193,7 +160,7 @@ pub(crate) fn connection_options(fields: &[httparse::Header<'_>]) -> BTreeSet<St
 }
 
 /// Whether a field ends at this proxy: the fixed ones, and those that `Connection` names.
-pub(crate) fn is_hop_by_hop(name: &str, named: &BTreeSet<String>) -> bool {
+fn is_hop_by_hop(name: &str, named: &BTreeSet<String>) -> bool {
     // `Host` is written anew; `Transfer-Encoding` and `Trailer` stay, because the body is passed on as it is.
     const FIXED: [&str; 9] = [
         "connection",
@@ -215,7 +182,7 @@ pub(crate) fn is_hop_by_hop(name: &str, named: &BTreeSet<String>) -> bool {
 }
 
 /// The members of a list field.
-pub(crate) fn list_members(value: &[u8]) -> impl Iterator<Item = &str> {
+fn list_members(value: &[u8]) -> impl Iterator<Item = &str> {
     core::str::from_utf8(value)
         .unwrap_or_default()
         .split(',')
@@ -256,4 +223,4 @@ fn bad(text: &str) -> Step {
     refuse(error_page("400 Bad Request", text), text)
 }
 
-pub(super) const MAX_FIELDS: usize = 128;
+const MAX_FIELDS: usize = 128;

@@ -44,7 +44,6 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
         command: Command::Connect,
         target,
         head: Vec::new(),
-        exchange: None,
         body: Body::Tunnel,
         rest,
     }))

@@ -70,7 +70,6 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
         command,
         target,
         head: Vec::new(),
-        exchange: None,
         body: Body::Tunnel,
         rest,
     }))

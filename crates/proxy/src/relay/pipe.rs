@@ -71,36 +71,19 @@ pub(crate) async fn pump(
     to: &TcpStream,
     meter: &impl Meter,
 ) -> io::Result<()> {
-    pump_most(pool, from, to, u64::MAX, meter).await?;
-    finish(to)
-}
-
-/// Moves the next `limit` bytes that come from `from` to `to`; those that did not come before the end are returned.
-///
-/// # Errors
-/// As [`pump`].
-pub(crate) async fn pump_most(
-    pool: &PipePool,
-    from: &TcpStream,
-    to: &TcpStream,
-    mut limit: u64,
-    meter: &impl Meter,
-) -> io::Result<u64> {
-    while limit > 0 {
+    loop {
         from.readable().await?;
         let Some(pipe) = pool.take() else {
-            return copy(from, to, limit, meter).await;
+            return copy(from, to, meter).await;
         };
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let room = at_most(pipe.size, limit);
-        let fill = || Ok(splice(from, None, &pipe.into, None, room, flags)?);
+        let fill = || Ok(splice(from, None, &pipe.into, None, pipe.size, flags)?);
         match from.try_io(Interest::READABLE, fill) {
             Ok(0) => {
                 pool.give(pipe);
-                return Ok(limit);
+                return finish(to);
             }
             Ok(filled) => {
-                limit -= filled as u64;
                 let mut left = filled;
                 while left > 0 {
                     let drain = || Ok(splice(&pipe.from, None, to, None, left, flags)?);
@@ -127,36 +110,20 @@ pub(crate) async fn pump_most(
             Err(error) => return Err(error),
         }
     }
-    Ok(0)
 }
 
 /// The same without pipes.
-async fn copy(
-    from: &TcpStream,
-    to: &TcpStream,
-    mut limit: u64,
-    meter: &impl Meter,
-) -> io::Result<u64> {
+async fn copy(from: &TcpStream, to: &TcpStream, meter: &impl Meter) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BYTES];
-    while limit > 0 {
+    loop {
         from.readable().await?;
-        let room = at_most(buffer.len(), limit);
-        match from.try_read(&mut buffer[..room]) {
-            Ok(0) => return Ok(limit),
-            Ok(len) => {
-                limit -= len as u64;
-                write_all(to, &buffer[..len], meter).await?;
-            }
+        match from.try_read(&mut buffer) {
+            Ok(0) => return finish(to),
+            Ok(len) => write_all(to, &buffer[..len], meter).await?,
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(0)
-}
-
-/// The lesser of both.
-pub(crate) fn at_most(len: usize, limit: u64) -> usize {
-    usize::try_from(limit).map_or(len, |limit| limit.min(len))
 }
 
 /// Writes all of `bytes`.

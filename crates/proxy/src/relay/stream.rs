@@ -10,15 +10,12 @@ use std::{io, rc::Rc, time::Duration};
 
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
-use tokio::{io::Interest, net::TcpStream};
+use tokio::{io::Interest, net::TcpStream, time};
 
-use super::{
-    http,
-    pipe::{self, Meter},
-};
+use super::pipe::{self, Meter};
 use crate::{
     daemon::{
-        client::{self, Session},
+        client::Session,
         connect,
         hub::{Hub, Live, Stop},
     },
@@ -31,32 +28,66 @@ use crate::{
 /// What broke the connection; both ends are reset then.
 pub(crate) async fn relay(
     hub: &Hub,
-    client: &TcpStream,
-    upstream: Rc<TcpStream>,
+    client: TcpStream,
+    upstream: TcpStream,
     session: Session,
     request: Request,
 ) -> io::Result<()> {
     let live = Rc::clone(&session.live);
-    let mut opening = Opening::new(hub, client, upstream, session, request);
-    let outcome = match opening.run().await {
+    let mut opening = Opening {
+        hub,
+        client: &client,
+        upstream: Rc::new(upstream),
+        session,
+        protocol: request.protocol,
+        body: request.body,
+        is_closed: false,
+        sent: request.head,
+        written: 0,
+        is_shut: false,
+        is_told: false,
+    };
+    opening.add(&request.rest)?;
+    live.upstream.replace(Some(Rc::clone(&opening.upstream)));
+    let opened = opening.run().await;
+    let Opening {
+        upstream,
+        sent,
+        written,
+        body,
+        is_closed,
+        is_shut,
+        is_told,
+        ..
+    } = opening;
+    live.is_opening.set(false);
+    let is_request = body != Body::Tunnel;
+    let outcome = match opened {
         Ok(()) => {
-            live.is_opening.set(false);
-            let rest = opening.take_rest();
+            if let Some(link) = live.link.get() {
+                hub.placer.borrow_mut().trust(link);
+            }
+            let up = UpMeter(&live);
             let upward = async {
-                let up = UpMeter(&live);
-                pipe::write_all(&opening.upstream, &rest, &up).await?;
-                drop(rest);
-                if !opening.is_closed {
-                    pipe::pump(&hub.pipes, client, &opening.upstream, &up).await?;
-                } else if !opening.is_shut {
-                    pipe::finish(&opening.upstream)?;
+                if written < sent.len() {
+                    pipe::write_all(&upstream, &sent[written..], &up).await?;
+                }
+                drop(sent);
+                if is_closed {
+                    if !is_shut {
+                        pipe::finish(&upstream)?;
+                    }
+                } else if body == Body::Tunnel {
+                    pipe::pump(&hub.pipes, &client, &upstream, &up).await?;
+                } else {
+                    send_body(hub, &client, &upstream, body, &live).await?;
                 }
                 live.is_half_closed.set(true);
                 Ok(())
             };
             let downward = async {
                 let down = DownMeter(&live);
-                pipe::pump(&hub.pipes, &opening.upstream, client, &down).await?;
+                pipe::pump(&hub.pipes, &upstream, &client, &down).await?;
                 live.is_half_closed.set(true);
                 Ok(())
             };
@@ -64,29 +95,32 @@ pub(crate) async fn relay(
             tokio::select! {
                 outcome = both => outcome,
                 () = live.stopped() => Err(stopped(&live)),
+                () = another_request(&client, &live), if is_request => Ok(()),
             }
         }
         Err(error) => Err(error),
     };
     if outcome.is_err() {
-        opening.reset();
+        // A socket that refuses is closed plainly.
+        let reset = |stream: &TcpStream| {
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        };
+        reset(&upstream);
+        if !is_told {
+            reset(&client);
+        }
     }
     outcome
 }
 
 /// A connection on which nothing has come back.
-pub(super) struct Opening<'a> {
+struct Opening<'a> {
     hub: &'a Hub,
     client: &'a TcpStream,
-    pub(super) upstream: Rc<TcpStream>,
+    upstream: Rc<TcpStream>,
     session: Session,
     protocol: Protocol,
-    /// What the client has still to say.
-    pub(super) body: Body,
-    /// What the client had said beyond that.
-    pub(super) beyond: Vec<u8>,
-    /// What is wrong with what it said.
-    fault: Option<io::Error>,
+    body: Body,
     /// The client has said its last.
     is_closed: bool,
     /// All that the server is to get, from the beginning, and how much of it it got.
@@ -95,7 +129,7 @@ pub(super) struct Opening<'a> {
     /// The server was told that nothing more comes.
     is_shut: bool,
     /// The client has got an error page, which a reset would spoil.
-    pub(super) is_told: bool,
+    is_told: bool,
 }
 
 /// What happened while it was opening.
@@ -106,76 +140,9 @@ enum Event {
     Stopped,
 }
 
-impl<'a> Opening<'a> {
-    /// One over `upstream` on which nothing was said yet.
-    pub(super) fn new(
-        hub: &'a Hub,
-        client: &'a TcpStream,
-        upstream: Rc<TcpStream>,
-        session: Session,
-        request: Request,
-    ) -> Self {
-        let live = &session.live;
-        live.upstream.replace(Some(Rc::clone(&upstream)));
-        let (mut sent, mut body, mut rest) = (request.head, request.body, request.rest);
-        let (len, fault) = match body.take(&rest) {
-            Ok(len) => (len, None),
-            Err(error) => (0, Some(io::Error::other(error))),
-        };
-        let beyond = rest.split_off(len);
-        sent.append(&mut rest);
-        Self {
-            hub,
-            client,
-            upstream,
-            session,
-            protocol: request.protocol,
-            body,
-            beyond,
-            fault,
-            is_closed: false,
-            sent,
-            written: 0,
-            is_shut: false,
-            is_told: false,
-        }
-    }
-
+impl Opening<'_> {
     /// Runs until the server's first byte or end has come, or more was sent than is kept.
-    ///
-    /// # Errors
-    /// No link leads on; the client of a plain request was told why.
-    pub(super) async fn run(&mut self) -> io::Result<()> {
-        if let Some(fault) = self.fault.take() {
-            return Err(fault);
-        }
-        self.open().await?;
-        if let Some(link) = self.session.live.link.get() {
-            self.hub.placer.borrow_mut().trust(link);
-        }
-        Ok(())
-    }
-
-    /// What was kept and not sent yet.
-    pub(super) fn take_rest(&mut self) -> Vec<u8> {
-        let rest = self.sent.split_off(self.written);
-        self.sent = Vec::new();
-        rest
-    }
-
-    /// Lets both ends see that the connection broke.
-    pub(super) fn reset(&self) {
-        // A socket that refuses is closed plainly.
-        let reset = |stream: &TcpStream| {
-            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-        };
-        reset(&self.upstream);
-        if !self.is_told {
-            reset(self.client);
-        }
-    }
-
-    async fn open(&mut self) -> io::Result<()> {
+    async fn run(&mut self) -> io::Result<()> {
         while self.sent.len() < MAX_REPLAY {
             let live = &self.session.live;
             let has_room = !self.is_closed && !self.body.is_done();
@@ -190,9 +157,6 @@ impl<'a> Opening<'a> {
                 // What the client does wrong is no matter of links.
                 Event::ClientReadable => Ok(self.read_client()?),
                 Event::UpstreamReadable => match self.peek_upstream() {
-                    Ok(Some(0)) if self.session.is_reused => {
-                        Err(io::Error::other("the server had closed the connection"))
-                    }
                     Ok(Some(0)) if self.protocol == Protocol::HttpRequest => {
                         let error = io::Error::other("the server closed without an answer");
                         self.tell(&error).await?;
@@ -218,17 +182,37 @@ impl<'a> Opening<'a> {
     fn read_client(&mut self) -> io::Result<()> {
         let mut scratch = self.hub.scratch.borrow_mut();
         let room = (MAX_REPLAY - self.sent.len()).min(scratch.len());
-        if self.body != Body::Tunnel {
-            let piece = http::read_piece(self.client, &mut self.body, &mut scratch[..room])?;
-            self.sent.extend_from_slice(piece);
-            return Ok(());
-        }
-        match self.client.try_read(&mut scratch[..room]) {
-            Ok(0) => self.is_closed = true,
+        let limit = if self.body == Body::Tunnel {
+            room
+        } else {
+            // What is not for this server is left where it is.
+            let peek = || Ok(recv(self.client, &mut scratch[..room], RecvFlags::PEEK)?.0);
+            match self.client.try_io(Interest::READABLE, peek) {
+                Ok(0) => 1,
+                Ok(len) => self.body.take(&scratch[..len]).map_err(io::Error::other)?,
+                Err(error) if pipe::is_transient(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        };
+        match self.client.try_read(&mut scratch[..limit]) {
+            Ok(0) => {
+                if self.body != Body::Tunnel {
+                    return Err(io::Error::other("the client left within its request"));
+                }
+                self.is_closed = true;
+            }
             Ok(len) => self.sent.extend_from_slice(&scratch[..len]),
             Err(error) if pipe::is_transient(&error) => {}
             Err(error) => return Err(error),
         }
+        Ok(())
+    }
+
+    /// Adds what the client sent along with its request.
+    fn add(&mut self, rest: &[u8]) -> io::Result<()> {
+        let len = self.body.take(rest).map_err(io::Error::other)?;
+        self.sent.extend_from_slice(&rest[..len]);
+        self.session.live.is_ahead.set(len < rest.len());
         Ok(())
     }
 
@@ -243,7 +227,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Tells the client of a plain HTTP request why there is no answer.
-    pub(super) async fn tell(&mut self, error: &io::Error) -> io::Result<()> {
+    async fn tell(&mut self, error: &io::Error) -> io::Result<()> {
         let live = &self.session.live;
         let text = format!("{}: {error}", live.purpose.target);
         let page = self.protocol.failure(Failure::General, &text);
@@ -273,9 +257,7 @@ impl<'a> Opening<'a> {
     /// Connects anew over the links that were not tried yet, and begins again there.
     async fn try_another_link(&mut self, error: io::Error) -> io::Result<()> {
         let live = Rc::clone(&self.session.live);
-        // The connection was left from an earlier request, which says nothing of its link.
-        let was_reused = std::mem::take(&mut self.session.is_reused);
-        if !may_replay(&self.sent) || self.session.links.is_empty() && !was_reused {
+        if self.session.links.is_empty() || !may_replay(&self.sent) {
             if self.protocol == Protocol::HttpRequest {
                 self.tell(&error).await?;
             }
@@ -283,12 +265,7 @@ impl<'a> Opening<'a> {
         }
         // Nothing that happens to the old link or its connection meanwhile is a matter of this one any more.
         live.upstream.take();
-        let link = live.link.take();
-        if was_reused {
-            self.session.links.splice(0..0, link);
-        } else {
-            self.session.failed.extend(link);
-        }
+        self.session.failed.extend(live.link.take());
         let port = live.purpose.target.port;
         let links = std::mem::take(&mut self.session.links);
         let opened = connect::open(self.hub, &links, &self.session.addresses, port).await;
@@ -304,7 +281,6 @@ impl<'a> Opening<'a> {
         if let Some(link) = opened.link {
             self.hub.moved(&live, link, failed);
         }
-        client::prepare(&opened.stream);
         self.upstream = Rc::new(opened.stream);
         self.written = 0;
         self.is_shut = false;
@@ -313,19 +289,75 @@ impl<'a> Opening<'a> {
     }
 }
 
+/// Passes on the rest of a request's body; what follows it stays unread.
+async fn send_body(
+    hub: &Hub,
+    client: &TcpStream,
+    upstream: &TcpStream,
+    mut body: Body,
+    live: &Live,
+) -> io::Result<()> {
+    while !body.is_done() {
+        client.readable().await?;
+        let read = {
+            let mut scratch = hub.scratch.borrow_mut();
+            match client.try_read(&mut scratch) {
+                Ok(0) => return Err(io::Error::other("the client left within its request")),
+                Ok(len) => {
+                    let taken = body.take(&scratch[..len]).map_err(io::Error::other)?;
+                    live.is_ahead.set(taken < len);
+                    Some(scratch[..taken].to_vec())
+                }
+                Err(error) if pipe::is_transient(&error) => None,
+                Err(error) => return Err(error),
+            }
+        };
+        if let Some(bytes) = read {
+            pipe::write_all(upstream, &bytes, &UpMeter(live)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the client of a plain request sends another one though nothing more comes back: then the server has
+/// ignored that the connection ends after its answer, and only an end makes the client ask anew.
+pub(super) async fn another_request(client: &TcpStream, live: &Live) {
+    while !live.is_ahead.get() {
+        if client.readable().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        let peek = || Ok(recv(client, &mut [0; 1], RecvFlags::PEEK)?.0);
+        match client.try_io(Interest::READABLE, peek) {
+            // While its one request is still coming, that is what there is to read.
+            Ok(len) if len > 0 && live.is_half_closed.get() => live.is_ahead.set(true),
+            Ok(len) if len > 0 => time::sleep(ANSWER_PAUSE).await,
+            Err(error) if pipe::is_transient(&error) => {}
+            // It says no more; whether its answer is complete, the server's end will tell.
+            Ok(_) | Err(_) => std::future::pending().await,
+        }
+    }
+    loop {
+        let before = live.down.get();
+        time::sleep(ANSWER_PAUSE).await;
+        if before > 0 && live.down.get() == before {
+            return;
+        }
+    }
+}
+
 /// Whether a server may get `sent` twice: nothing, the beginning of a TLS handshake, or an HTTP request that asks only
 /// (RFC 9110, 9.2.1).
-pub(crate) fn may_replay(sent: &[u8]) -> bool {
+fn may_replay(sent: &[u8]) -> bool {
     let beginnings: [&[u8]; 4] = [b"\x16\x03", b"GET ", b"HEAD ", b"OPTIONS "];
     sent.is_empty() || beginnings.iter().any(|begin| sent.starts_with(begin))
 }
 
-pub(crate) fn stopped(live: &Live) -> io::Error {
+pub(super) fn stopped(live: &Live) -> io::Error {
     io::Error::other(live.stop_reason.get().map_or("stopped", Stop::text))
 }
 
 /// Counts bytes to the server.
-pub(super) struct UpMeter<'a>(pub(super) &'a Live);
+struct UpMeter<'a>(&'a Live);
 
 impl Meter for UpMeter<'_> {
     fn moved(&self, bytes: u64) {
@@ -337,7 +369,7 @@ impl Meter for UpMeter<'_> {
 }
 
 /// Counts bytes from the server.
-pub(super) struct DownMeter<'a>(pub(super) &'a Live);
+struct DownMeter<'a>(&'a Live);
 
 impl Meter for DownMeter<'_> {
     fn moved(&self, bytes: u64) {
@@ -349,6 +381,8 @@ impl Meter for DownMeter<'_> {
     }
 }
 
+/// A server that answers pauses for less than this.
+const ANSWER_PAUSE: Duration = Duration::from_secs(2);
 /// What is kept of a client's words to say them again.
 const MAX_REPLAY: usize = 16 << 10;
 

@@ -19,9 +19,8 @@ use std::{
 
 use pleach_core::{time::Instant, units::Bitrate};
 use pleach_linux::clock;
-use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
-use tokio::{io::Interest, net::TcpStream, sync::Notify, time};
+use tokio::{net::TcpStream, sync::Notify, time};
 
 use self::{handshake::Shaken, lane::Lane};
 use super::pipe;
@@ -439,7 +438,7 @@ pub(crate) async fn relay(
         error = stripe.broken() => Err(error),
         error = stripe.tick() => Err(error),
         () = live.stopped() => Err(stream::stopped(live)),
-        () = another_request(client, live), if is_request => Ok(End::Answered),
+        () = stream::another_request(client, live), if is_request => Ok(End::Answered),
     };
     // After a request's answer nothing more goes up.
     stripe.finish();
@@ -520,34 +519,6 @@ async fn end(
     outcome
 }
 
-/// Waits until the client of a plain request sends another one though nothing more comes back: then the server has
-/// ignored that the connection ends after its answer, and only an end makes the client ask anew.
-async fn another_request(client: &TcpStream, live: &Live) {
-    while !live.is_ahead.get() {
-        if client.readable().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        let peek = || Ok(recv(client, &mut [0; 1], RecvFlags::PEEK)?.0);
-        match client.try_io(Interest::READABLE, peek) {
-            // While its one request is still coming, that is what there is to read.
-            Ok(len) if len > 0 && live.is_half_closed.get() => live.is_ahead.set(true),
-            Ok(len) if len > 0 => time::sleep(ANSWER_PAUSE).await,
-            Err(error) if pipe::is_transient(&error) => {}
-            // It says no more; whether its answer is complete, the server's end will tell.
-            Ok(_) | Err(_) => std::future::pending().await,
-        }
-    }
-    loop {
-        let before = live.down.get();
-        time::sleep(ANSWER_PAUSE).await;
-        if before > 0 && live.down.get() == before {
-            return;
-        }
-    }
-}
-
-/// A server that answers pauses for less than this.
-const ANSWER_PAUSE: Duration = Duration::from_secs(2);
 /// How often TCP is asked about the lanes.
 const TICK: Duration = Duration::from_millis(25);
 /// Without any lane for so long, a connection ends; as long as one without carrier may last.
