@@ -202,11 +202,14 @@ impl Phase<'_> {
         let mut weight_events = self
             .scenario
             .weight_events()
+            .filter(|_| equalizers.is_some())
             .map(|(at, end, weights)| (begin + at, end, weights))
             .peekable();
+        let has_daemons = daemons.is_some();
         let mut events = self
             .scenario
             .daemon_events()
+            .filter(|_| has_daemons)
             .map(|(at, end, action)| (begin + at, end, action))
             .peekable();
         let end = begin + self.scenario.duration;
