@@ -13,8 +13,8 @@
 //!
 //! By the time a change is found a link was given more than it carries, and that lies in its queue or has overflowed it. As long as
 //! it does, packets of a flow on that link are late, and what overflows is lost again when it is repaired there. So after such a
-//! change what came too much is added up ([`Link::excess_bytes`]), and is taken off what is available as if it had to be carried
-//! within [`DRAIN`]. At other times a queue is TCP's own and nobody's business here.
+//! change what came too much is added up (`Link::excess_bytes`), and is taken off what is available as if it had to be carried
+//! within `DRAIN`. At other times a queue is TCP's own and nobody's business here.
 //!
 //! The rate of a link is told (configuration, ethtool) or learned: see [`LearnedRate`]. Links whose rate is not known yet
 //! count as much as the mean of those that are known.

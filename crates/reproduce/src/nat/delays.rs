@@ -1,7 +1,7 @@
 //! Section IV.A, figures 2 to 4: two links of one rate and equal weights, of which link 1 is slower by up to 80 ms.
 //!
 //! The delays of figure 4's panels are not told: 10, 30, 50, 70, 90 ms, with 0 ms beside them in figures 2 and 3. In the lab
-//! runs are shorter ([`What::lab_seconds`]), and there are fewer of slow links and of acknowledgements ([`is_played`]).
+//! runs are shorter (`What::lab_seconds`), and there are fewer of slow links and of acknowledgements (`is_played`).
 
 use super::testbed::{
     LINK_2, Line, PACKETS, Run, Tcp, across, goodput, goodput_between, ideal, line, over_time,

@@ -3,7 +3,7 @@
 //! Rates of case II are not told: 10 with 5 and 10 with 2 Mbit/s, as case III the other way round. Nor are the losses and
 //! weights of the curves, beyond what the text names: here 0, .01, .02, .04 and .1, and eight weights of link 1 beside 100 of link 0,
 //! from none to link 1 alone (A-NAT-4). Runs are 60 s long. In the lab: four of the losses, without .02, four of the weights, those
-//! of one link alone, by rate, and one below ([`Case::is_played`]), 10 s.
+//! of one link alone, by rate, and one below (`Case::is_played`), 10 s.
 
 use super::testbed::{LINK_2, Line, PACKETS, Run, Tcp, across, goodput, line, points};
 use std::collections::BTreeSet;
