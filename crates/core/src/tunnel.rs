@@ -562,16 +562,12 @@ impl Tunnel {
     }
 
     fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
-        self.paths.get_mut(id.index())?.as_deref_mut()
+        path_in(&mut self.paths, id)
     }
 
     /// Takes what a path has not reported back, to be sent elsewhere.
     fn take_back(&mut self, id: PathId) {
-        let Some(path) = self
-            .paths
-            .get_mut(id.index())
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(path) = path_in(&mut self.paths, id) else {
             return;
         };
         let next = egress::wire_seq(path.sender.next_data());
@@ -606,11 +602,7 @@ impl Tunnel {
     /// A path has become slow: what is under way on it is sent on others too, as far as repairs may cost, and how fast it is
     /// now is searched anew. Otherwise it would be given what it carried before, for seconds, and hold up its flows.
     fn take_overdue(&mut self, now: Instant, id: PathId) {
-        let path = self
-            .paths
-            .get_mut(id.index())
-            .and_then(Option::as_deref_mut);
-        let Some(path) = path else {
+        let Some(path) = path_in(&mut self.paths, id) else {
             return;
         };
         let before = self.reinject.len();
@@ -650,10 +642,7 @@ impl Tunnel {
         may_have_come: impl Fn(u64) -> bool,
         shared: &mut Shared<'_>,
     ) {
-        let path = self
-            .paths
-            .get_mut(id.index())
-            .and_then(Option::as_deref_mut);
+        let path = path_in(&mut self.paths, id);
         let Some(path) = path.filter(|_| !self.reinject.is_empty()) else {
             return;
         };
@@ -734,6 +723,11 @@ impl Tunnel {
         }
         self.aim_paths();
     }
+}
+
+/// The path `id` among all there may be, with no more of the tunnel borrowed.
+fn path_in(paths: &mut [Option<Box<Path>>; PathId::MAX], id: PathId) -> Option<&mut Path> {
+    paths.get_mut(id.index())?.as_deref_mut()
 }
 
 /// What is so much later than it may be, and than four times the jitter, has met a jam: some of the longest queues that are wanted.

@@ -9,10 +9,10 @@
 //!            link n                              2001:db8::5            fd99::2
 //! ```
 //!
-//! (TAP in place of TUN in scenarios with equalizers.) The [`emulator`] drives `pleach-sim`'s link model with real packets and the real clock. Daemons run as child
-//! processes in client and gateway, traffic programs ([`traffic`]) as threads. What they measured becomes
-//! `pleach-sim`'s results and report. Nothing outlives the process, not even when it is killed: namespaces, devices and
-//! daemons hang on its descriptors and threads.
+//! Where a scenario has equalizers it is TAP in place of TUN. The [`emulator`] drives `pleach-sim`'s link model with real
+//! packets and the real clock. Daemons run as child processes in client and gateway, traffic programs ([`traffic`]) as
+//! threads. What they measured becomes `pleach-sim`'s results and report. Nothing outlives the process, not even when it
+//! is killed: namespaces, devices and daemons hang on its descriptors and threads.
 //!
 //! Needs root, or a kernel that lets users make user namespaces; `/dev/net/tun`; `ip` (iproute2); for films `ffmpeg`.
 

@@ -52,8 +52,8 @@ pub enum Extent {
 /// records of `chosen` are returned. With [`Extent::Missing`] cells that have run before, as they are now, do not run again.
 ///
 /// `chosen` is what [`select`](crate::select) left of `all`. Simulated cells run on all cores, scenarios in the lab one
-/// after the other, then those that may run beside others, `LAB_BESIDE` at a time. After each cell in the lab, and after every `WRITE_EVERY` simulated
-/// ones, table and page are written anew; what ran counts if this is interrupted.
+/// after the other, then those that may run beside others, `LAB_BESIDE` at a time. After each cell in the lab, and after
+/// every `WRITE_EVERY` simulated ones, table and page are written anew; what ran counts if this is interrupted.
 ///
 /// # Errors
 /// The first cell that does not run, or a file that cannot be read or written.

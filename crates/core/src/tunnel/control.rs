@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use super::{Shared, Tunnel, egress::wire_seq};
+use super::{Shared, Tunnel, egress::wire_seq, path_in};
 use crate::{
     counters::DropReason,
     ids::PathId,
@@ -353,11 +353,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let (role, pacing) = (self.role, self.scheduler.pacing());
-        let path = self
-            .paths
-            .get_mut(id.index())
-            .and_then(Option::as_deref_mut);
-        let Some(path) = path else {
+        let Some(path) = path_in(&mut self.paths, id) else {
             return;
         };
         let settled = report.settled_seq;
@@ -371,11 +367,7 @@ impl Tunnel {
         // The path was not silent after all: what has arrived, or is lost, need not be sent again.
         // Should it be lost, that will be told.
         self.give_back(id, |counter| counter < reported, shared);
-        let path = self
-            .paths
-            .get_mut(id.index())
-            .and_then(Option::as_deref_mut);
-        let Some(path) = path else {
+        let Some(path) = path_in(&mut self.paths, id) else {
             return;
         };
         let rtt = loaded_rtt(path).unwrap_or_default();
@@ -443,11 +435,7 @@ impl Tunnel {
         left: &mut usize,
         shared: &mut Shared<'_>,
     ) {
-        let path = self
-            .paths
-            .get_mut(id.index())
-            .and_then(Option::as_deref_mut);
-        let Some(path) = path else {
+        let Some(path) = path_in(&mut self.paths, id) else {
             return;
         };
         let before = self.reinject.len();

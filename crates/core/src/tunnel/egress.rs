@@ -11,7 +11,7 @@
 
 use core::time::Duration;
 
-use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT, lanes::Lane};
+use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT, lanes::Lane, path_in};
 use crate::{
     counters::DropReason,
     ids::{PathId, Seq},
@@ -306,7 +306,7 @@ impl Tunnel {
         out: &mut TxQueue,
     ) -> Option<usize> {
         let id = self.views.get(index)?.id;
-        let path = self.paths.get_mut(id.index())?.as_deref_mut()?;
+        let path = path_in(&mut self.paths, id)?;
         let session = self.sessions.sending(now)?;
         let payload = numbered.packet.as_slice();
         let len = payload.len() + DATA_OVERHEAD;

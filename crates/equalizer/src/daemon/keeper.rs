@@ -14,7 +14,7 @@ use core::{
 use std::{
     io,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
 };
 
@@ -163,11 +163,7 @@ impl Keeper {
     pub(super) fn set(&mut self, plan: Plan) {
         if plan != self.plan {
             self.plan = plan.clone();
-            *self
-                .shared
-                .plan
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(plan);
+            *lock(&self.shared.plan) = Some(plan);
             self.waker.wake();
         }
     }
@@ -186,11 +182,7 @@ impl Keeper {
 
     /// A host that was asked for some time and never answered.
     pub(super) fn silent(&self) -> Option<IpAddr> {
-        *self
-            .shared
-            .silent
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.shared.silent)
     }
 
     /// Packets that left early for want of room, and those that were lost because the kernel had none.
@@ -272,12 +264,7 @@ impl Work {
     }
 
     fn take_plan(&mut self, now: Instant) {
-        let plan = self
-            .shared
-            .plan
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let plan = lock(&self.shared.plan).take();
         let Some(plan) = plan else { return };
         if plan.probe != self.plan.probe {
             // Another host is at another distance.
@@ -384,11 +371,7 @@ impl Work {
             self.unanswered += 1;
         }
         let is_silent = self.unanswered == MOST_UNANSWERED;
-        *self
-            .shared
-            .silent
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = is_silent.then_some(host);
+        *lock(&self.shared.silent) = is_silent.then_some(host);
     }
 
     /// Has holds follow what is known.
@@ -416,6 +399,11 @@ impl Work {
                 .store(self.queues[link].bytes().get(), Relaxed);
         }
     }
+}
+
+/// What is behind it is whole at any time, whatever became of who held it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const WAKE: Token = Token(0);

@@ -112,16 +112,7 @@ struct Fetch {
 }
 
 fn play_case(workload: &Workload, case: &Case, seed: u64, work: &Path) -> anyhow::Result<Played> {
-    let links = match workload.choice {
-        Choice::Optimal => vec![case.pooled()],
-        Choice::OnlyFirst
-        | Choice::OnlyLast
-        | Choice::RoundRobin
-        | Choice::WeightedRoundRobin
-        | Choice::MaxThroughput
-        | Choice::ChunksRoundRobin
-        | Choice::ChunksWeightedRoundRobin => case.link.clone(),
-    };
+    let links = case.links(workload.choice);
     let scenario = Scenario::parse_alone("workload.toml", &scenario(workload, &links))?;
     let world = Topology::build(&scenario, Reach::Links, seed)?;
     let lan = programs_host(&world)?;

@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -175,16 +175,7 @@ fn send_numbers(world: &World, count: u32) {
 /// A TCP stream from host to peer, compared.
 fn stream(world: &World) {
     const LEN: usize = 1 << 20;
-    let listener = world
-        .peer
-        .run(|| Ok(TcpListener::bind((FAR_V4, 7000))?))
-        .expect("server");
-    let reader = thread::spawn(move || {
-        let (mut stream, _) = listener.accept()?;
-        let mut data = Vec::new();
-        stream.read_to_end(&mut data)?;
-        Ok::<_, std::io::Error>(data)
-    });
+    let reader = world.receive_stream();
     let data: Vec<u8> = (0..LEN)
         .map(|at| u8::try_from(at % 251).expect("small"))
         .collect();

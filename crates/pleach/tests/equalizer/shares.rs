@@ -1,9 +1,8 @@
 //! Who gets how much.
 
 use std::{
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream, UdpSocket},
-    thread,
+    io::Write as _,
+    net::{TcpStream, UdpSocket},
 };
 
 use crate::world::{FAR_V4, FAR_V6, FIXED, PATIENCE, World, packets, within};
@@ -64,16 +63,7 @@ fn a_stream_over_both_links_loses_nothing_while_weights_change() {
     const LEN: usize = 20 << 20;
     let Some(world) = World::new() else { return };
     let equalizer = world.equalizer(FIXED);
-    let listener = world
-        .peer
-        .run(|| Ok(TcpListener::bind((FAR_V4, 7000))?))
-        .expect("server");
-    let reader = thread::spawn(move || {
-        let (mut stream, _) = listener.accept()?;
-        let mut data = Vec::new();
-        stream.read_to_end(&mut data)?;
-        Ok::<_, std::io::Error>(data)
-    });
+    let reader = world.receive_stream();
     let content = |at: usize| u8::try_from(at % 251).expect("small");
     world
         .host

@@ -2,11 +2,12 @@
 
 use std::{
     fs,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    io::{self, Read as _},
+    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
     os::linux::fs::MetadataExt as _,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -29,6 +30,20 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// All that comes over the one TCP connection to port 7000 at the peer.
+    pub(crate) fn receive_stream(&self) -> JoinHandle<io::Result<Vec<u8>>> {
+        let listener = self
+            .peer
+            .run(|| Ok(TcpListener::bind((FAR_V4, 7000))?))
+            .expect("server");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept()?;
+            let mut data = Vec::new();
+            stream.read_to_end(&mut data)?;
+            Ok(data)
+        })
+    }
+
     /// `None`, said aloud, where namespaces are not allowed.
     pub(crate) fn new() -> Option<Self> {
         let (host, peer) = match (Netns::new("host"), Netns::new("peer")) {

@@ -185,9 +185,23 @@ impl LinkSettings {
 }
 
 impl Case {
-    /// All its links as one that loses nothing more.
+    /// What connections that are placed by `choice` are spread over: the optimum has all links as one.
     #[must_use]
-    pub fn pooled(&self) -> LinkSettings {
+    pub fn links(&self, choice: Choice) -> Vec<LinkSettings> {
+        match choice {
+            Choice::Optimal => vec![self.pooled()],
+            Choice::OnlyFirst
+            | Choice::OnlyLast
+            | Choice::RoundRobin
+            | Choice::WeightedRoundRobin
+            | Choice::MaxThroughput
+            | Choice::ChunksRoundRobin
+            | Choice::ChunksWeightedRoundRobin => self.link.clone(),
+        }
+    }
+
+    /// All its links as one that loses nothing more.
+    fn pooled(&self) -> LinkSettings {
         let bps: f64 = self.link.iter().map(LinkSettings::carries_bps).sum();
         LinkSettings {
             rate: Bitrate::from_bps(whole(bps)),

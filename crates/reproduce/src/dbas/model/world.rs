@@ -6,11 +6,11 @@ use pleach_core::time::Instant;
 use pleach_proxy::placer::WINDOW;
 
 use super::{
-    Choice, Outcome,
+    Outcome,
     arrivals::{App, arrivals},
     chooser::Chooser,
     link::Link,
-    settings::{Case, LinkSettings, Workload},
+    settings::{Case, Workload},
 };
 
 #[derive(Debug)]
@@ -40,21 +40,12 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(workload: &'a Workload, case: &Case) -> Self {
-        let link = |link: &LinkSettings| Link::new(link, workload.rtt_ms);
-        let links = match workload.choice {
-            Choice::Optimal => vec![link(&case.pooled())],
-            Choice::OnlyFirst
-            | Choice::OnlyLast
-            | Choice::RoundRobin
-            | Choice::WeightedRoundRobin
-            | Choice::MaxThroughput
-            | Choice::ChunksRoundRobin
-            | Choice::ChunksWeightedRoundRobin => case.link.iter().map(link).collect(),
-        };
+        let links = case.links(workload.choice);
+        let links = links.iter().map(|link| Link::new(link, workload.rtt_ms));
         Self {
             workload,
             chooser: Chooser::new(workload, case),
-            links,
+            links: links.collect(),
             connections: Vec::new(),
             now_s: 0.0,
             outcome: Outcome::default(),
