@@ -23,8 +23,6 @@ pub(crate) const OUTER_V4: &str = "203.0.113.5:7700";
 pub(crate) const OUTER_V6: &str = "[2001:db8::5]:7700";
 /// The tunnel's device at both ends.
 pub(crate) const TUNNEL: &str = "plD0";
-/// How long a daemon may take to end.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A private key and its public one.
 #[derive(Clone, Debug)]
@@ -228,13 +226,13 @@ impl Daemon {
         command.arg("up").arg(&self.file).output().expect("starts")
     }
 
-    /// Asks it to end, and asserts that it does in time with success.
+    /// Asks it to end, and asserts that it does with success.
     #[track_caller]
     pub(crate) fn stop(&mut self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("the daemon runs");
-        let status = within(STOP_PATIENCE, || self.child.try_wait().expect("our child"));
-        let status = status.expect("ends within two seconds");
+        let status = within(PATIENCE, || self.child.try_wait().expect("our child"));
+        let status = status.expect("ends when asked");
         assert_eq!(status.code(), Some(0), "{}", self.log());
     }
 

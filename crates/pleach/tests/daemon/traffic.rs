@@ -87,7 +87,7 @@ impl<'a> Target<'a> {
 /// Sends `len` bytes by TCP and has them sent back; asserts that they are the same. Returns whom the target saw.
 ///
 /// # Errors
-/// If no connection comes about within three seconds, or one stalls for ten.
+/// If no connection comes about within [`INTERRUPTION`], or one stalls for [`PATIENCE`].
 pub(crate) fn tcp(from: &Netns, to: &Target<'_>, len: usize) -> io::Result<IpAddr> {
     try_tcp(from, to, len, INTERRUPTION)
 }

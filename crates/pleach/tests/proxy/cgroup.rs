@@ -181,9 +181,7 @@ fn a_killed_daemon_leaves_nothing_attached() {
     refused.expect("the hook is at work");
     // By SIGKILL.
     drop(proxy);
-    let free = within(Duration::from_secs(2), || {
-        cgroup.reaches(host, SERVER).then_some(())
-    });
+    let free = within(PATIENCE, || cgroup.reaches(host, SERVER).then_some(()));
     free.expect("the hook went with the process");
 }
 

@@ -111,14 +111,14 @@ impl<P: Corrupt> Recorded<P> {
 
     /// Start of the run, samples and changes that are due; whether the run begins with this call.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
-        let begins = self.begin_at.is_some_and(|at| at <= now);
-        if begins {
-            self.begin_at = None;
+        let began = self.begin_at.take_if(|at| *at <= now);
+        if let Some(at) = began {
             self.bundle.restart(now);
             self.samples.iter_mut().for_each(Vec::clear);
             self.sampled_bytes.fill(0);
             self.sampled_losses.fill(0);
-            self.sample_end = Some(now + SAMPLE);
+            // Not from now: who runs late must not have fewer samples in the run.
+            self.sample_end = Some(at + SAMPLE);
         }
         while let Some(end) = self.sample_end.filter(|&end| end <= now) {
             self.sample(end);
@@ -137,7 +137,7 @@ impl<P: Corrupt> Recorded<P> {
                 Target::Shared(shared) => self.bundle.apply_shared(now, shared, &change.change),
             }
         }
-        begins
+        began.is_some()
     }
 
     /// A link whose state a change has set, for who must tell its sender.

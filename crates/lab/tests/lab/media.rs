@@ -2,15 +2,10 @@
 
 use std::{path::Path, process::Command};
 
-use pleach_lab::{Options, netns};
-use pleach_sim::scenario::Scenario;
+use crate::run;
 
 #[test]
 fn a_viewer_sees_the_freeze_and_a_listener_hears_the_dropout() {
-    if let Err(error) = netns::Netns::new("probe") {
-        eprintln!("SKIPPED, nothing was tested: {error:#}");
-        return;
-    }
     if Command::new("ffmpeg").arg("-version").output().is_err() {
         eprintln!("SKIPPED, nothing was tested: ffmpeg is not installed");
         return;
@@ -40,13 +35,9 @@ fn a_viewer_sees_the_freeze_and_a_listener_hears_the_dropout() {
         kind = "voice"
         name = "call"
     "#;
-    let scenario = Scenario::parse_alone("test.toml", text).expect("valid scenario");
-    let out = tempfile::tempdir().expect("a directory");
-    let options = Options {
-        quiet: true,
-        ..Options::default()
+    let Some((results, _files)) = run(text) else {
+        return;
     };
-    let results = pleach_lab::run(&scenario, out.path(), &options).expect("the scenario runs");
 
     let film = &results.video[0];
     assert_eq!(film.frames, 75);

@@ -1,26 +1,10 @@
 //! Emulated links between real namespaces: delay, rate, loss, outages. Plain routing, no tunnel.
 
-use pleach_lab::{Options, netns};
-use pleach_sim::{results::Results, scenario::Scenario};
-
-/// Runs a scenario; `None`, aloud, where namespaces are not allowed.
-fn run(text: &str) -> Option<Results> {
-    if let Err(error) = netns::Netns::new("probe") {
-        eprintln!("SKIPPED, nothing was tested: {error:#}");
-        return None;
-    }
-    let scenario = Scenario::parse_alone("test.toml", text).expect("valid scenario");
-    let out = tempfile::tempdir().expect("a directory");
-    let options = Options {
-        quiet: true,
-        ..Options::default()
-    };
-    Some(pleach_lab::run(&scenario, out.path(), &options).expect("the scenario runs"))
-}
+use crate::run;
 
 #[test]
 fn a_link_delays_and_shapes_and_loses_as_told() {
-    let Some(results) = run(r#"
+    let Some((results, _)) = run(r#"
         name = "shape"
         seed = 7
         duration = "4s"
@@ -82,7 +66,7 @@ fn a_link_delays_and_shapes_and_loses_as_told() {
 
 #[test]
 fn a_black_hole_stops_tcp_and_lets_it_go_on() {
-    let Some(results) = run(r#"
+    let Some((results, _)) = run(r#"
         name = "hole"
         duration = "5s"
         [[link]]
@@ -125,7 +109,7 @@ fn a_black_hole_stops_tcp_and_lets_it_go_on() {
 
 #[test]
 fn kernel_mptcp_uses_both_links() {
-    let Some(results) = run(r#"
+    let Some((results, _)) = run(r#"
         name = "mptcp"
         duration = "2s"
         baselines = ["mptcp", "raw"]
@@ -154,7 +138,7 @@ fn kernel_mptcp_uses_both_links() {
 
 #[test]
 fn datagrams_follow_their_rates_and_take_their_link_to_their_server() {
-    let Some(results) = run(r#"
+    let Some((results, _)) = run(r#"
         name = "cross"
         duration = "3s"
         [tcp]
