@@ -36,6 +36,10 @@ pub struct TcpInfo {
 /// # Errors
 /// If it is no TCP socket.
 pub fn info(fd: impl AsFd) -> io::Result<TcpInfo> {
+    Ok(parse(&raw_info(fd)?))
+}
+
+fn raw_info(fd: impl AsFd) -> io::Result<[u8; 256]> {
     let mut buffer = [0_u8; 256];
     let mut len = libc::socklen_t::try_from(buffer.len()).unwrap_or(0);
     // SAFETY: the kernel writes at most `len` bytes into the buffer, which has that many and lives through the call.
@@ -51,8 +55,72 @@ pub fn info(fd: impl AsFd) -> io::Result<TcpInfo> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(parse(&buffer))
+    Ok(buffer)
 }
+
+/// Bounds how much the other end may have on the way when the TCP socket `fd` has connected: the receive window, in bytes, half of
+/// it on some kernels. The kernel raises it from there on as it thinks good.
+///
+/// # Errors
+/// If it is no TCP socket, or the kernel is older than Linux 5.15; nothing is changed then.
+pub fn begin_window(fd: impl AsFd, bytes: u32) -> io::Result<()> {
+    // Else the bound would stay, and keep the window from being scaled.
+    set_number(&fd, libc::SOL_SOCKET, SO_BUF_LOCK, 0)?;
+    set_number(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, number(bytes))?;
+    set_number(&fd, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
+}
+
+/// Bounds how much the other end of the TCP connection `fd` may have on the way: the receive window, in bytes; `None`: as
+/// much as the kernel thinks good. What was allowed before stays allowed. The kernel may set another bound when it first sees how
+/// large segments are: repeat it.
+///
+/// # Errors
+/// If it is no TCP socket, or the kernel is older than Linux 5.15 and is to take a bound off.
+pub fn bound_window(fd: impl AsFd, bytes: Option<u32>) -> io::Result<()> {
+    let Some(bytes) = bytes else {
+        set_number(&fd, libc::SOL_SOCKET, SO_BUF_LOCK, 0)?;
+        return set_number(
+            &fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_WINDOW_CLAMP,
+            LARGEST_WINDOW,
+        );
+    };
+    // Packets take up to four times their payload; and a buffer whose size is given is not enlarged.
+    let buffer = number(bytes.saturating_mul(2));
+    set_number(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, buffer)?;
+    set_number(
+        &fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_WINDOW_CLAMP,
+        number(bytes).max(1),
+    )
+}
+
+fn number(bytes: u32) -> libc::c_int {
+    libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX)
+}
+
+fn set_number(
+    fd: impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    number: libc::c_int,
+) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of_val(&number)).unwrap_or(0);
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads one integer, which lives through the call.
+    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const number).cast(), len) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// `asm-generic/socket.h`, since Linux 5.15: whether sizes of buffers are the kernel's to change.
+const SO_BUF_LOCK: libc::c_int = 72;
+/// RFC 7323, section 2.3.
+const LARGEST_WINDOW: libc::c_int = 1 << 30;
 
 /// Reads a `struct tcp_info` (linux/tcp.h), which only grows at its end; what an old kernel lacks stays zero.
 pub(crate) fn parse(buffer: &[u8]) -> TcpInfo {
@@ -110,5 +178,51 @@ mod tests {
         assert!(info.congestion_window_bytes >= 1000, "{info:?}");
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
         assert!(super::info(&udp).is_err());
+    }
+
+    /// How much the other end lets this one have on the way: `tcpi_snd_wnd`.
+    fn peers_window(fd: &TcpStream) -> u32 {
+        let info = raw_info(fd).expect("a TCP socket");
+        let bytes = info[228..].first_chunk::<4>().expect("Linux 5.4");
+        u32::from_ne_bytes(*bytes)
+    }
+
+    /// Two ends, of which the first begins with a small window, and is bound to one, or to none if 0, if any is given.
+    fn ends(bound: Option<u32>) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = listener.local_addr().expect("bound");
+        let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let client = client.expect("a socket");
+        // As long as those of networks.
+        set_number(&client, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 1400).expect("a TCP socket");
+        begin_window(&client, 6_000).expect("Linux 5.15");
+        client.connect(&address.into()).expect("connects");
+        let mut client = TcpStream::from(client);
+        let (mut server, _) = listener.accept().expect("accepts");
+        server.set_nodelay(true).expect("a TCP socket");
+        for _ in 0..4 {
+            if let Some(bytes) = bound {
+                let bytes = Some(bytes).filter(|&bytes| bytes > 0);
+                bound_window(&client, bytes).expect("a TCP socket");
+                // What was allowed before is used up first.
+                for _ in 0..50 {
+                    server.write_all(&[7; 4000]).expect("writes");
+                    client.read_exact(&mut [0; 4000]).expect("reads");
+                }
+            }
+        }
+        (client, server)
+    }
+
+    #[test]
+    fn no_more_is_on_the_way_than_the_window_allows() {
+        let window = |bound| peers_window(&ends(bound).1);
+        let [begun, bound, free] = [None, Some(20_000), Some(0)].map(window);
+        // In units of a kilobyte or two, as scaled.
+        assert!((3_000..9_000).contains(&begun), "{begun}");
+        assert!((18_000..23_000).contains(&bound), "{bound}");
+        assert!(free > 40_000, "{free}");
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
+        assert!(bound_window(&udp, Some(8_000)).is_err());
     }
 }

@@ -10,7 +10,7 @@
 //! that what else the machine does falls on all. All objects have to arrive whole, else the bench fails.
 //!
 //! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `SCALE=1` (of the objects' sizes),
-//! `CHROMIUM=chromium-headless-shell`,
+//! `CHROMIUM=chromium-headless-shell`, `KEYS='short_queues = false'` (of the proxy, beside the way's),
 //! `VERBOSE=1` (a line a load), `TRACE=1` (a line an object: when it was asked for, began and ended, and over which link).
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]
@@ -90,7 +90,8 @@ fn main() {
 /// Loads through the proxy and without, in turn, and prints what came of it.
 fn compare(name: &str, key: &str, way: &str, hosts: usize, sizes: &[usize], loads: usize) {
     let (through, direct) = [(); 2].map(|()| world(sizes)).into();
-    let proxy = through.proxy(key, "");
+    let more = std::env::var("KEYS").unwrap_or_default();
+    let proxy = through.proxy(&format!("{key}\n{more}"), "");
     let (mut alone_ms, mut with_ms) = (Vec::new(), Vec::new());
     let is_verbose = std::env::var_os("VERBOSE").is_some();
     let mut before = [0, 0];

@@ -166,6 +166,7 @@ fn settings(config: &ProxyConfig) -> Settings {
         transparent: config.transparent.clone(),
         probes: config.probes.clone(),
         save_energy: config.save_energy,
+        short_queues: config.short_queues,
         state_dir: DEFAULT_STATE_DIR.into(),
     }
 }

@@ -35,6 +35,7 @@ mod resolve;
 pub mod settings;
 mod thrift;
 mod transparent;
+mod windows;
 
 use std::{
     io,
@@ -123,6 +124,7 @@ impl Daemon {
             self.accept_redirected(),
             self.follow_links(),
             self.close_windows(),
+            self.divide_links(),
             probe::run(&self.hub)
         )
         .map(drop)
@@ -237,6 +239,21 @@ impl Daemon {
             if let Some(cgroup) = &self.cgroup {
                 cgroup.handle_window(&self.hub, now);
             }
+        }
+    }
+
+    async fn divide_links(&self) -> io::Result<()> {
+        if !self.hub.settings.short_queues {
+            return Ok(());
+        }
+        let mut ticks = time::interval(windows::LOOK);
+        ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        let mut last = clock::now();
+        loop {
+            ticks.tick().await;
+            let now = clock::now();
+            self.hub.divide_links(now, now.since(last));
+            last = now;
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | [`rules`], [`sticky`] | what the user says; sites that tie a login to an address | no |
 //! | [`budget`] | what links may carry in a month, and have carried | no |
 //! | [`estimate`] | what links carry and what applications ask for | no |
+//! | [`window`] | how much servers may have on the way, so that links' queues stay short | no |
 //! | [`stripe`] | one connection over several links, to another pleach | no |
 //! | [`placer`] | joins these: the one thing the daemon, and a simulator, talk to | no |
 //! | [`daemon`] | sockets, names, processes, the running proxy | yes |
@@ -36,3 +37,4 @@ pub mod sched;
 pub mod sticky;
 pub mod stripe;
 pub mod target;
+pub mod window;

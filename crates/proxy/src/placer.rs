@@ -462,6 +462,14 @@ impl Placer {
         (of(true), of(false))
     }
 
+    /// What `link` is known to carry from servers, from the user or from what it carried; `None`: nobody knows.
+    #[must_use]
+    pub fn known_download(&self, now: Instant, link: LinkId) -> Option<Bitrate> {
+        let found = self.links.get(link.0)?;
+        let is_known = found.settings.download.is_some() || found.estimator.down.rate().is_some();
+        is_known.then(|| self.rates(now, link).1)
+    }
+
     /// Whether nothing has borne out what `link` is taken to carry from servers for longer than that is taken as it is.
     #[must_use]
     pub fn is_stale(&self, now: Instant, link: LinkId) -> bool {

@@ -49,6 +49,7 @@ pub(crate) struct ProxyConfig {
     pub(crate) probes: Vec<Probe>,
     /// When links that take less energy are filled first.
     pub(crate) save_energy: SaveEnergy,
+    pub(crate) short_queues: bool,
     /// Scheduler, rules, stickiness.
     pub(crate) placer: PlacerConfig,
     /// The links; empty: every interface with a default route.
@@ -110,6 +111,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             "sticky",
             "sticky_time",
             "save_energy",
+            "short_queues",
             "probe",
         ],
     )?;
@@ -158,6 +160,11 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         .optional("save_energy")
         .as_ref()
         .map_or(Ok(SaveEnergy::Never), save_energy)?;
+    let short_queues = table.optional("short_queues").map(|value| {
+        value
+            .as_bool()
+            .ok_or_else(|| value.expected("true or false", "write false, or remove it"))
+    });
     let probes = table.optional("probe");
     let probes = probes.as_ref().map_or(Ok(Vec::new()), probes_of)?;
     let has_budget = links.iter().any(|link| link.settings.budget.is_some());
@@ -193,6 +200,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             idle: idle.unwrap_or(IDLE),
             probes,
             save_energy,
+            short_queues: short_queues.transpose()?.unwrap_or(true),
             placer: PlacerConfig {
                 policy,
                 stickiness,

@@ -965,6 +965,11 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
             "p.toml:3: [proxy] save_energy: expected true, false or \"battery\"",
         ),
         (
+            "[proxy]",
+            "[proxy]\nshort_queues = \"yes\"",
+            "p.toml:3: [proxy] short_queues: expected true or false",
+        ),
+        (
             "mode = \"proxy\"",
             "mode = \"prox\"",
             "expected \"client\", \"gateway\", \"proxy\" or \"equalize\"",

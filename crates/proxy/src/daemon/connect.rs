@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use pleach_linux::{clock, redirect};
+use pleach_linux::{clock, redirect, tcp};
 use tokio::{
     net::{TcpSocket, TcpStream},
     time,
@@ -169,6 +169,13 @@ fn attempts(hub: &Hub, links: &[LinkId], addresses: &[IpAddr]) -> Vec<Attempt> {
 async fn try_one(hub: &Hub, attempt: Attempt, port: u16) -> (Attempt, io::Result<TcpStream>) {
     let connect = async {
         let socket = outgoing(hub, attempt.link, attempt.ip, socket2::Type::STREAM)?;
+        let window = attempt
+            .link
+            .and_then(|link| hub.first_window(clock::now(), link));
+        if let Some(bytes) = window {
+            // A kernel that cannot bound it does as it thinks good.
+            let _ = tcp::begin_window(&socket, u32::try_from(bytes.get()).unwrap_or(u32::MAX));
+        }
         let stream = std::net::TcpStream::from(socket);
         let socket = TcpSocket::from_std_stream(stream);
         socket.connect(SocketAddr::new(attempt.ip, port)).await

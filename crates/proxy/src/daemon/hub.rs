@@ -26,6 +26,7 @@ use super::{
     report::Learnt,
     resolve::Resolver,
     settings::{Settings, private_networks},
+    windows::Share,
 };
 use crate::{
     estimate::{application::Demand, link::TcpSample},
@@ -35,6 +36,7 @@ use crate::{
     sched::LinkId,
     stripe::{frame::Token, peers::Places},
     target::Target,
+    window::Slack,
 };
 
 /// See the module's head.
@@ -55,6 +57,8 @@ pub(crate) struct Hub {
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) live: RefCell<BTreeMap<u64, Rc<Live>>>,
     pub(crate) drops: RefCell<BTreeMap<&'static str, u64>>,
+    /// By link: how much larger than computed receive windows are.
+    pub(super) slacks: RefCell<Vec<Slack>>,
     /// What the kernel's hook did, by link; empty without it.
     pub(crate) bound: RefCell<Vec<Bound>>,
     /// Where other pleaches answer, and striped connections of others: by peer and token.
@@ -120,6 +124,8 @@ pub(crate) struct Live {
     seen: Cell<Demand>,
     progress_at: Cell<Instant>,
     tcp_seen: Cell<(u32, u32)>,
+    /// What it has of its link.
+    pub(crate) share: Cell<Share>,
 }
 
 /// Why a connection is told to stop.
@@ -177,6 +183,7 @@ impl Hub {
             scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
             live: RefCell::default(),
             drops: RefCell::default(),
+            slacks: RefCell::default(),
             bound: RefCell::default(),
             places: RefCell::default(),
             stripes: RefCell::default(),
@@ -312,6 +319,7 @@ impl Hub {
             seen: Cell::new(Demand { up: 0, down: 0 }),
             progress_at: Cell::new(now),
             tcp_seen: Cell::new((0, 0)),
+            share: Cell::default(),
         });
         self.live.borrow_mut().insert(number, Rc::clone(&live));
         Ok((live, links))
@@ -521,6 +529,9 @@ fn ask_tcp(live: &Live, placer: &mut Placer) {
     if live.is_opening.get() && info.timeouts >= STALL_TIMEOUTS && info.unacked > 0 {
         live.stop(Stop::Stalled);
     }
+    let mut share = live.share.get();
+    share.on_round_trip(info.min_rtt);
+    live.share.set(share);
     observe_tcp(placer, link, info, &live.tcp_seen);
 }
 

@@ -37,6 +37,8 @@ pub struct Settings {
     pub probes: Vec<Probe>,
     /// When links that take less energy are filled first.
     pub save_energy: SaveEnergy,
+    /// Whether servers may send no more at a time than keeps links full.
+    pub short_queues: bool,
     /// For the record of what was changed in the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
     pub state_dir: PathBuf,
 }

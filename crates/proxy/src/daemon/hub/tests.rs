@@ -28,6 +28,7 @@ pub(crate) fn hub() -> Hub {
         stripe: None,
         transparent: crate::daemon::settings::Transparency::Off,
         save_energy: SaveEnergy::Never,
+        short_queues: true,
         probes: Vec::new(),
         state_dir: "/nowhere".into(),
     });

@@ -1,0 +1,227 @@
+//! Divides links among the connections over them ([`crate::window`]).
+
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
+
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+use pleach_linux::tcp;
+use tokio::net::TcpStream;
+
+use super::hub::{Hub, Live};
+use crate::{
+    sched::LinkId,
+    window::{self, Sharer, Slack},
+};
+
+/// What a connection has of its link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    /// Its shortest round trip; zero before it is connected.
+    base: Duration,
+    /// Bytes from the server when it was last looked at, and its rate since, smoothed.
+    seen: u64,
+    rate: Bitrate,
+    part: Option<Bitrate>,
+    /// The bound that is in force.
+    bound: Option<Bytes>,
+}
+
+impl Share {
+    /// Whether it takes next to nothing of what it may.
+    fn is_idle(&self) -> bool {
+        self.part
+            .is_some_and(|part| self.rate.as_bps() < part.as_bps() / IDLE_PART)
+    }
+
+    /// Notes what TCP says of the shortest round trip.
+    pub(crate) fn on_round_trip(&mut self, shortest: Duration) {
+        if shortest > Duration::ZERO {
+            self.base = shortest;
+        }
+    }
+}
+
+impl Hub {
+    /// Divides anew what links carry whose connections moved something since the last time, `elapsed` ago.
+    pub(super) fn divide_links(&self, now: Instant, elapsed: Duration) {
+        let mut of_links: BTreeMap<LinkId, Vec<Rc<Live>>> = BTreeMap::new();
+        let mut is_busy = vec![false; self.devices.borrow().len()];
+        for live in self.live.borrow().values() {
+            let (Some(link), true) = (live.link.get(), live.upstream.borrow().is_some()) else {
+                continue;
+            };
+            let mut share = live.share.get();
+            let down = live.down.get();
+            let moved = Bytes::new(down.saturating_sub(share.seen));
+            if let Some(is_busy) = is_busy.get_mut(link.0) {
+                *is_busy |= moved > Bytes::ZERO;
+            }
+            let sample = Bitrate::from_transfer(moved, elapsed).unwrap_or(share.rate);
+            let smoothed_bps = (share.rate.as_bps() * 3 + sample.as_bps()) / 4;
+            share.rate = Bitrate::from_bps(smoothed_bps);
+            share.seen = down;
+            live.share.set(share);
+            of_links.entry(link).or_default().push(Rc::clone(live));
+        }
+        let placer = self.placer.borrow();
+        let mut slacks = self.slacks.borrow_mut();
+        slacks.resize(is_busy.len(), Slack::default());
+        for (link, sharing) in of_links {
+            let known = placer.known_download(now, link);
+            let is_busy = is_busy.get(link.0) == Some(&true);
+            if let (Some(rate), Some(slack), true) = (known, slacks.get_mut(link.0), is_busy) {
+                divide(rate, slack, &sharing);
+            }
+        }
+    }
+
+    /// The window with which a connection over `link` begins, as one of those that have not shown to be idle; `None`: the kernel's.
+    pub(crate) fn first_window(&self, now: Instant, link: LinkId) -> Option<Bytes> {
+        if !self.settings.short_queues {
+            return None;
+        }
+        let placer = self.placer.borrow();
+        let rate = placer.known_download(now, link)?;
+        let round_trip = placer.links().get(link.0)?.estimator.rtt()?;
+        let live = self.live.borrow();
+        let sharing = live
+            .values()
+            .filter(|live| live.link.get() == Some(link) && !live.share.get().is_idle());
+        let count = u64::try_from(sharing.count()).unwrap_or(u64::MAX);
+        window::window(rate.scale(1, count.max(1)), round_trip)
+    }
+
+    /// Notes that `live` has connected over `stream`.
+    pub(crate) fn join_link(live: &Live, stream: &TcpStream) {
+        let mut share = Share {
+            seen: live.down.get(),
+            ..Share::default()
+        };
+        if let Ok(info) = tcp::info(stream) {
+            share.on_round_trip(info.min_rtt);
+        }
+        live.share.set(share);
+    }
+}
+
+/// Gives each of the connections `sharing` a link that carries `rate` its window.
+fn divide(rate: Bitrate, slack: &mut Slack, sharing: &[Rc<Live>]) {
+    let sharer = |live: &Rc<Live>| {
+        let Share { rate, part, .. } = live.share.get();
+        Sharer { rate, part }
+    };
+    let sharers: Vec<Sharer> = sharing.iter().map(sharer).collect();
+    slack.on_look(rate, &sharers);
+    for (live, part) in sharing.iter().zip(window::parts(rate, &sharers)) {
+        let mut share = live.share.get();
+        share.part = Some(part);
+        if let Some(stream) = live.upstream.borrow().as_ref()
+            && share.base > Duration::ZERO
+        {
+            let window = window::window(part, share.base);
+            share.bound(stream, window.and_then(|window| slack.widen(window)));
+        }
+        live.share.set(share);
+    }
+}
+
+impl Share {
+    /// Puts `bound` in force. One that is in force already is repeated, because the kernel may have taken it off.
+    fn bound(&mut self, stream: &TcpStream, bound: Option<Bytes>) {
+        if bound.is_none() && self.bound.is_none() {
+            return;
+        }
+        let bytes = bound.map(|bytes| u32::try_from(bytes.get()).unwrap_or(u32::MAX));
+        // A socket that refuses goes on as the kernel thinks good.
+        if tcp::bound_window(stream, bytes).is_ok() {
+            self.bound = bound;
+        }
+    }
+}
+
+/// Who takes less than one of so many parts of its own is idle.
+const IDLE_PART: u64 = 16;
+
+/// Time between two looks: what a connection leaves is the others' after that.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, SocketAddr, TcpListener};
+
+    use pleach_linux::clock;
+
+    use super::*;
+    use crate::{
+        daemon::hub::{
+            Purpose,
+            tests::{add_link, hub},
+        },
+        handshake::Protocol,
+    };
+
+    /// A connection over the only link, to a server here.
+    fn connection(hub: &Hub, listener: &TcpListener) -> Rc<Live> {
+        let server = IpAddr::from([10, 0, 0, 1]);
+        let purpose = Purpose {
+            client: ([127, 0, 0, 1], 1).into(),
+            app: None,
+            target: SocketAddr::new(server, 80).into(),
+            protocol: Protocol::Socks5,
+        };
+        let (live, _) = hub.begin(purpose, &[server]).expect("a link");
+        let address = listener.local_addr().expect("bound");
+        let stream = std::net::TcpStream::connect(address).expect("connects");
+        stream.set_nonblocking(true).expect("a socket");
+        let stream = TcpStream::from_std(stream).expect("a runtime");
+        Hub::join_link(&live, &stream);
+        live.upstream.replace(Some(Rc::new(stream)));
+        live
+    }
+
+    /// Bounds of windows after a while in which each connection took as much per look as told.
+    fn bounds(hub: &Hub, taken: &[(&Rc<Live>, u64)]) -> Vec<Option<u64>> {
+        for _ in 0..20 {
+            for (live, bytes) in taken {
+                live.down.set(live.down.get() + bytes);
+            }
+            hub.divide_links(clock::now(), LOOK);
+        }
+        let bound = |(live, _): &(&Rc<Live>, u64)| live.share.get().bound.map(Bytes::get);
+        taken.iter().map(bound).collect()
+    }
+
+    #[test]
+    fn who_shares_a_known_link_is_bound_to_a_part_of_it() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_io().build().expect("runtime");
+        let _guard = runtime.enter();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let hub = hub();
+        let link = add_link(&hub, "l0");
+        let (a, b) = (connection(&hub, &listener), connection(&hub, &listener));
+        assert_eq!(hub.first_window(clock::now(), link), None);
+        assert_eq!(bounds(&hub, &[(&a, 25_000), (&b, 25_000)]), [None, None]);
+
+        // 25 kB a look are 4 Mbit/s, 30 ms of which are 15 kB.
+        let carries = |mbps: u64| {
+            let mut placer = hub.placer.borrow_mut();
+            let link = placer.link_mut(link).expect("there");
+            let rate = Bitrate::from_mbps(mbps);
+            link.estimator.down.restore(clock::now(), rate);
+        };
+        carries(8);
+        let both = bounds(&hub, &[(&a, 25_000), (&b, 25_000)]);
+        let near = |bound: Option<u64>, wanted: u64| {
+            bound.is_some_and(|bound| (wanted * 9 / 10..wanted * 11 / 10).contains(&bound))
+        };
+        assert!(near(both[0], 15_000) && near(both[1], 15_000), "{both:?}");
+        let one = bounds(&hub, &[(&a, 50_000), (&b, 0)]);
+        assert!(near(one[0], 30_000) && near(one[1], 15_000), "{one:?}");
+        // A link that carries more than the kernel's windows.
+        carries(800);
+        assert_eq!(bounds(&hub, &[(&a, 25_000), (&b, 25_000)]), [None, None]);
+    }
+}
