@@ -448,7 +448,7 @@ impl Tunnel {
                 let lost_pkts = path.sender.lost_pkts();
                 let numbered = path.sender.take_lost(now, id, first.plus(offset));
                 self.fec_sending
-                    .on_lost(path.sender.lost_pkts() - lost_pkts);
+                    .on_lost(now, path.sender.lost_pkts() - lost_pkts);
                 let Some((numbered, is_free)) = numbered else {
                     continue;
                 };
