@@ -58,6 +58,8 @@ pub struct DeliveryRate {
     busy: Instant,
     busy_at: Instant,
     smoothed: Option<Bitrate>,
+    /// A guess that may be far too high.
+    doubtful: Option<Bitrate>,
     /// The largest of that of late.
     peak: WindowedMin<Reverse<Bitrate>>,
 }
@@ -87,6 +89,7 @@ impl DeliveryRate {
             busy: Instant::ZERO,
             busy_at: Instant::ZERO,
             smoothed: None,
+            doubtful: None,
             peak: WindowedMin::new(PEAK_WINDOW),
         }
     }
@@ -144,9 +147,27 @@ impl DeliveryRate {
         self.peak.min().map(|Reverse(rate)| rate)
     }
 
-    /// Begins with a guess, which the first samples that count replace when they are larger, or in time.
-    pub fn guess(&mut self, rate: Bitrate) {
+    /// Begins with a guess, which the first samples that count replace when they are larger, or in time; one that
+    /// `is_doubtful` also when the path overflows.
+    pub fn guess(&mut self, rate: Bitrate, is_doubtful: bool) {
         if self.max().is_none_or(|max| max < rate) {
+            self.doubtful = is_doubtful.then_some(rate);
+            self.max.insert(self.busy, Reverse(rate));
+        }
+    }
+
+    /// Whether [`Self::max`] is a doubtful guess.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful.is_some() && self.max() == self.doubtful
+    }
+
+    /// The path overflowed while it carried `rate`: what is guessed to be more, and doubtful, is wrong. It would last, for
+    /// below it no sample counts.
+    pub fn on_overflow(&mut self, rate: Bitrate) {
+        if self.is_doubtful() && rate > Bitrate::ZERO {
+            self.doubtful = None;
+            self.max = WindowedMin::new(MAX_WINDOW);
             self.max.insert(self.busy, Reverse(rate));
         }
     }
@@ -355,6 +376,22 @@ mod tests {
         }
         assert_eq!(line.rate.max(), Some(Bitrate::from_mbps(4)));
         assert!(!line.rate.latest().expect("samples").app_limited);
+    }
+
+    #[test]
+    fn a_doubtful_guess_ends_when_the_path_overflows() {
+        for (is_doubtful, max) in [(true, 18), (false, 49)] {
+            let mut rate = DeliveryRate::new();
+            rate.guess(Bitrate::from_mbps(49), is_doubtful);
+            rate.on_overflow(Bitrate::ZERO);
+            assert_eq!(
+                rate.max(),
+                Some(Bitrate::from_mbps(49)),
+                "nothing was measured"
+            );
+            rate.on_overflow(Bitrate::from_mbps(18));
+            assert_eq!(rate.max(), Some(Bitrate::from_mbps(max)));
+        }
     }
 
     #[test]

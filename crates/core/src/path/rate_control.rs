@@ -246,10 +246,16 @@ impl RateControl {
         }
     }
 
-    /// Takes note of a report; `rate`: what was known before it.
-    pub fn on_report(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+    /// Takes note of a report; `rate`: what was known before it. If it shows that the path overflows even under a ceiling: what
+    /// was delivered meanwhile.
+    pub fn on_report(
+        &mut self,
+        now: Instant,
+        signals: &Signals,
+        rate: &DeliveryRate,
+    ) -> Option<Bitrate> {
         self.floor_ppm = signals.floor_ppm.unwrap_or(0);
-        self.on_losses(now, signals, rate);
+        let overflow = self.on_losses(now, signals, rate);
         self.on_delay(now, signals, rate);
         self.on_recalled(now, signals, rate);
         self.on_round(now, signals, rate);
@@ -263,6 +269,7 @@ impl RateControl {
                 self.ceiling = None;
             }
         }
+        overflow
     }
 
     /// Looks back on a round trip: the search ends when more was sent than came, and no more comes a round trip later.
@@ -408,7 +415,13 @@ impl RateControl {
         self.is_searching
     }
 
-    fn on_losses(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+    /// What was delivered while the path overflowed, if it did under a ceiling.
+    fn on_losses(
+        &mut self,
+        now: Instant,
+        signals: &Signals,
+        rate: &DeliveryRate,
+    ) -> Option<Bitrate> {
         let window = &mut self.losses;
         window.lost = window.lost.saturating_add(signals.lost);
         window.packets = window.packets.saturating_add(signals.received);
@@ -417,7 +430,7 @@ impl RateControl {
         window.rate = window.rate.max(latest);
         let is_heavy = window.packets >= HEAVY_WINDOW && window.lost > window.packets / 4;
         if window.packets < LOSS_WINDOW && !is_heavy {
-            return;
+            return None;
         }
         let window = core::mem::take(window);
         let is_congested = match signals.floor_ppm {
@@ -445,7 +458,8 @@ impl RateControl {
             let least = least.unwrap_or(Bitrate::ZERO);
             self.depth = Some((self.peak.0.max(LEAST_DEPTH), now));
             // With a ceiling in force less was sent already.
-            if self.ceiling.is_some() {
+            let is_under_ceiling = self.ceiling.is_some();
+            if is_under_ceiling {
                 let is_slower = window.lost > window.packets / 10;
                 self.others
                     .on_test(now, false, is_slower.then_some(carried));
@@ -460,7 +474,9 @@ impl RateControl {
                 raised_at: now,
                 step: 2,
             });
+            return (is_under_ceiling && signals.is_limited).then_some(window.rate);
         }
+        None
     }
 
     fn on_delay(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {

@@ -50,6 +50,9 @@ pub struct Guess {
     pub rate: Bitrate,
     /// Whether that was measured over long enough to be true.
     pub is_sure: bool,
+    /// Whether it is not, and much of the train was lost: what a queue of a few packets lets through tells no more of a
+    /// long train than of a short one, and takes so little time that jitter may be all that was measured.
+    pub is_doubtful: bool,
 }
 
 impl TrainSender {
@@ -120,11 +123,18 @@ impl TrainSender {
         let before = self.before.replace(rate);
         let is_alike = before.is_some_and(|before| before.max(rate) < before.min(rate).scale(5, 4));
         let is_sure = time > LONG || (is_alike && time > SHORT);
+        let whole = TRAINS.get(self.stage).map_or(0, |cars| usize::from(*cars)) * CAR_BYTES;
+        let is_short = usize::try_from(bytes).is_ok_and(|bytes| bytes < whole / 8 * 7);
+        let is_doubtful = is_short && !is_sure;
         if !is_sure && self.stage + 1 < TRAINS.len() {
             self.stage += 1;
             self.start(now);
         }
-        Some(Guess { rate, is_sure })
+        Some(Guess {
+            rate,
+            is_sure,
+            is_doubtful,
+        })
     }
 }
 
@@ -218,6 +228,26 @@ mod tests {
         }
         assert_eq!(sender.due(), None);
         receiver.take_result(at).expect("complete")
+    }
+
+    #[test]
+    fn a_train_that_lost_much_and_took_a_short_time_is_doubtful() {
+        // Of 12 datagrams: bytes behind the first, and the milliseconds they took.
+        for (bytes, millis, is_doubtful) in
+            [(12_738, 4, false), (9_264, 4, true), (9_264, 120, false)]
+        {
+            let mut sender = TrainSender::default();
+            let now = Instant::from_millis(1);
+            sender.on_up(now);
+            let number = sender.next(now).map(|car| car.train).expect("a car");
+            while sender.next(now).is_some() {}
+            let guess = sender.on_result(now, number, bytes, millis * 1_000);
+            assert_eq!(
+                guess.map(|guess| guess.is_doubtful),
+                Some(is_doubtful),
+                "{bytes}, {millis} ms"
+            );
+        }
     }
 
     #[test]

@@ -107,12 +107,15 @@ impl Adaptive {
     }
 
     /// Whether a path brings a large flow more than it costs: its share of what all carry against how much later than
-    /// on the quickest its packets come, losses included.
-    fn is_worth(path: &PathView, total: u128) -> bool {
+    /// on the quickest its packets come, losses included, and by how much longer its queue is while both are full
+    /// (`usual`: the quickest's): of a slow path, some packets are a long time, and what comes too late to be waited for
+    /// looks lost.
+    fn is_worth(path: &PathView, total: u128, usual: Duration) -> bool {
         let Some(rate) = path.rate else {
             return false;
         };
         let later = path.extra_delay + penalty(path);
+        let later = later.saturating_add(full_queue(rate).saturating_sub(usual));
         let later_ms = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
         let percent = LEAST_SHARE_PERCENT + later_ms / 10;
         u128::from(rate.as_bps()) * 100 >= total * u128::from(percent)
@@ -150,17 +153,14 @@ impl Scheduler for Adaptive {
         let is_large = !packet.is_expendable && self.count(now, packet);
         let last = self.flow_of(packet).and_then(|flow| flow.path);
         let from = Self::group(paths, is_large);
-        let quickest = paths
-            .iter()
-            .filter(|path| path.usable && path.extra_delay >= from);
-        let quickest = quickest
-            .min_by_key(|path| path.extra_delay)
-            .map(|path| path.id);
+        let quickest = quickest(paths, from);
+        let usual = usual_queue(quickest);
+        let quickest = quickest.map(|path| path.id);
         let total = carried_where(paths, |_| true);
         let is_chosen = |path: &PathView| {
             let is_quickest = quickest == Some(path.id);
             let is_alone = is_quickest && path.is_searching;
-            let is_worth = is_alone || !is_large || Self::is_worth(path, total);
+            let is_worth = is_alone || !is_large || Self::is_worth(path, total, usual);
             let is_jammed = path.queue_delay > GATE;
             path.usable
                 && is_member(path, from)
@@ -251,8 +251,10 @@ impl Scheduler for Adaptive {
         }
         let from = Self::group(paths, true);
         let total = carried_where(paths, |_| true);
-        let serves =
-            |path: &&PathView| path.usable && is_member(path, from) && Self::is_worth(path, total);
+        let usual = usual_queue(quickest(paths, from));
+        let serves = |path: &&PathView| {
+            path.usable && is_member(path, from) && Self::is_worth(path, total, usual)
+        };
         let last = paths.iter().filter(serves);
         let last = last.max_by_key(|path| path.extra_delay)?;
         let own = paths.get(index)?;
@@ -288,6 +290,24 @@ impl Copies {
 /// Whether a path is of the group that begins at `from` beyond the quickest path's delay.
 fn is_member(path: &PathView, from: Duration) -> bool {
     path.extra_delay >= from && path.extra_delay <= from + GATE
+}
+
+/// The path of the least delay, of those that are usable and not before `from`.
+fn quickest(paths: &[PathView], from: Duration) -> Option<&PathView> {
+    let usable = paths.iter().filter(|path| path.usable);
+    let usable = usable.filter(|path| path.extra_delay >= from);
+    usable.min_by_key(|path| path.extra_delay)
+}
+
+/// What the queue of the quickest path is while that is full.
+fn usual_queue(quickest: Option<&PathView>) -> Duration {
+    let rate = quickest.and_then(|path| path.rate);
+    rate.map_or(FULL_QUEUE, full_queue)
+}
+
+/// What the queue of a path of `rate` is while that is full: before it is drained ([`crate::path::rate_control`]).
+fn full_queue(rate: Bitrate) -> Duration {
+    FULL_QUEUE.max(FULL_QUEUE_BYTES / rate)
 }
 
 /// Whether a path may carry packets of its own: what is being searched carries what it has shown, while that makes no queue.
@@ -335,6 +355,9 @@ const GATE: Duration = Duration::from_millis(110);
 const WORTH_PERCENT: u128 = 130;
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
 const LEAST_SHARE_PERCENT: u64 = 3;
+/// The queue of a full path, which on a slow one is of four full packets.
+const FULL_QUEUE: Duration = Duration::from_millis(7);
+const FULL_QUEUE_BYTES: Bytes = Bytes::new(6_000);
 /// A flow is large if it sends more than this in a second.
 const LARGE: Bytes = Bytes::new(64_000);
 /// A flow begins anew after a pause as long.
@@ -418,6 +441,16 @@ mod tests {
         let paths = paths_of(&[(200, 0), (5, 50)]);
         let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
         assert!(share(&picks, 1) < 5);
+    }
+
+    #[test]
+    fn what_stands_in_a_slow_paths_queue_counts_as_delay() {
+        // An eighth of the whole, but four packets take 5 ms of the one and 48 of the other.
+        for (fast, is_used) in [(70, true), (7, false)] {
+            let paths = paths_of(&[(fast, 0), (fast / 7, 95)]);
+            let picks = picks(&mut Adaptive::new(), &paths, 0, 20_000);
+            assert_eq!(share(&picks, 1) > 5, is_used, "{fast} Mbit/s");
+        }
     }
 
     #[test]

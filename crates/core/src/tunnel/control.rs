@@ -287,7 +287,7 @@ impl Tunnel {
                     if let Some(path) = self.path_mut(id)
                         && let Some(guess) = path.train_sender.on_result(now, train, bytes, micros)
                     {
-                        path.rate.guess(guess.rate);
+                        path.rate.guess(guess.rate, guess.is_doubtful);
                         if guess.is_sure {
                             path.rate_control.on_known(now);
                         }
@@ -400,7 +400,9 @@ impl Tunnel {
             tx_us: report.sent_us,
             rx_us: report.received_us,
         };
-        path.rate_control.on_report(now, &signals, &path.rate);
+        if let Some(carried) = path.rate_control.on_report(now, &signals, &path.rate) {
+            path.rate.on_overflow(carried);
+        }
         let app_limited = !path.rate_control.is_full(&signals, &path.rate);
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
@@ -448,7 +450,7 @@ impl Tunnel {
                 let lost_pkts = path.sender.lost_pkts();
                 let numbered = path.sender.take_lost(now, id, first.plus(offset));
                 self.fec_sending
-                    .on_lost(path.sender.lost_pkts() - lost_pkts);
+                    .on_lost(now, path.sender.lost_pkts() - lost_pkts);
                 let Some((numbered, is_free)) = numbered else {
                     continue;
                 };

@@ -9,6 +9,10 @@
 //! several intervals, so that one that is lost, or falls short, is made up for by the next. Where packets go out so slowly
 //! that the symbol would come later than the packet sent again, there is none.
 //!
+//! *Stalls.* Where round trips are long, few losses stop a fast flow for much of the time, for what follows a lost packet is
+//! held until it has been sent again. So there are symbols as well while something lost was being sent again for an eighth of
+//! the time of late, however few those losses are.
+//!
 //! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if there was a burst of them.
 //!
 //! *Frames.* Video that could not be sent again in time has its symbols behind each frame instead ([`super::frames`]).
@@ -39,6 +43,9 @@ pub(in super::super) struct Sending {
     lost: u32,
     /// Whether so much was sent that nothing need be assumed.
     is_settled: bool,
+    /// What it takes to send a lost packet again, and for how much of the time that was done.
+    repaired_after: Duration,
+    stalls: Stalls,
     /// When the last packet went out, and the mean time between two.
     pushed_at: Option<Instant>,
     gap: Duration,
@@ -73,6 +80,8 @@ impl Sending {
         let gap = self.pushed_at.map_or(Duration::ZERO, |at| now.since(at));
         self.pushed_at = Some(now);
         self.gap = self.gap * 15 / 16 + gap.min(LONGEST_GAP) / 16;
+        self.repaired_after = repaired_after;
+        self.stalls.look(now);
         let is_worth = is_worth && !numbered.is_expendable;
         let timed = numbered.packet.mark().filter(|_| is_worth);
         if let Some(Mark {
@@ -114,7 +123,10 @@ impl Sending {
     }
 
     /// Notes losses.
-    pub(in super::super) fn on_lost(&mut self, pkts: u64) {
+    pub(in super::super) fn on_lost(&mut self, now: Instant, pkts: u64) {
+        if pkts > 0 && self.repaired_after > SHORT_STALL {
+            self.stalls.on_loss(now, self.repaired_after);
+        }
         let pkts = u32::try_from(pkts).unwrap_or(u32::MAX);
         self.lost = self.lost.saturating_add(pkts).min(MEMORY);
     }
@@ -215,8 +227,8 @@ impl Sending {
         let lost = self.lost + u32::from(!self.is_settled) * ASSUMED;
         let ppm = u64::from(lost) * 1_000_000 / u64::from(self.sent.max(LEAST_SENT));
         match ppm {
-            0..LEAST_PPM => None,
-            LEAST_PPM..=7_000 => Some(26),
+            0..LEAST_PPM if !self.stalls.are_many => None,
+            0..=7_000 => Some(26),
             7_001..=12_000 => Some(18),
             12_001..=25_000 => Some(12),
             _ => Some(10),
@@ -224,6 +236,50 @@ impl Sending {
     }
 }
 
+/// For how much of the time something lost was being sent again.
+#[derive(Debug, Default)]
+struct Stalls {
+    /// When the present [`STALLS_OVER`] began, and how much of it that was; the same of the one before.
+    since: Instant,
+    present: Duration,
+    before: Duration,
+    /// When the last is over.
+    until: Instant,
+    are_many: bool,
+}
+
+impl Stalls {
+    /// A packet was lost, and sending it again takes `repaired_after`.
+    fn on_loss(&mut self, now: Instant, repaired_after: Duration) {
+        let until = now + repaired_after;
+        self.present += until.since(self.until.max(now));
+        self.until = self.until.max(until);
+    }
+
+    /// Finds out whether there are many.
+    fn look(&mut self, now: Instant) {
+        let elapsed = now.since(self.since);
+        if elapsed >= STALLS_OVER {
+            let is_next = elapsed < STALLS_OVER * 2;
+            self.before = if is_next {
+                self.present
+            } else {
+                Duration::ZERO
+            };
+            self.present = Duration::ZERO;
+            self.since = now;
+        }
+        let time = STALLS_OVER + now.since(self.since);
+        self.are_many = (self.before + self.present) * MANY_STALLS > time;
+    }
+}
+
+/// Over how long stalls are counted, and which share of the time is much: a symbol costs a part in 27.
+const STALLS_OVER: Duration = Duration::from_secs(4);
+const MANY_STALLS: u32 = 8;
+/// A shorter one is bridged by what stands in the queues; and where round trips are short, few losses are mostly of a short queue
+/// that overflows, which symbols would feed.
+const SHORT_STALL: Duration = Duration::from_millis(100);
 /// Losses below this are left to being sent again.
 const LEAST_PPM: u64 = 1_500;
 /// Datagrams after which earlier ones weigh half.
