@@ -464,10 +464,17 @@ impl Placer {
 
     /// What `link` is known to carry from servers, from the user or from what it carried; `None`: nobody knows.
     #[must_use]
-    pub fn known_download(&self, now: Instant, link: LinkId) -> Option<Bitrate> {
-        let found = self.links.get(link.0)?;
-        let is_known = found.settings.download.is_some() || found.estimator.down.rate().is_some();
-        is_known.then(|| self.rates(now, link).1)
+    pub fn known_download(&self, link: LinkId) -> Option<Bitrate> {
+        let link = self.links.get(link.0)?;
+        let shown = || link.estimator.down.rate().map(|(rate, _)| rate);
+        link.settings.download.or_else(shown)
+    }
+
+    /// Notes that what comes from servers over `link` in this window is bound by the proxy itself.
+    pub fn bind(&mut self, link: LinkId) {
+        if let Some(link) = self.links.get_mut(link.0) {
+            link.down.is_bound = true;
+        }
     }
 
     /// Whether nothing has borne out what `link` is taken to carry from servers for longer than that is taken as it is.

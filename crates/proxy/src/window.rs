@@ -10,12 +10,16 @@
 //! the time between two looks.
 //!
 //! Windows must not become what keeps a link from being full: a rate taken for too low would confirm itself, and round trips of radio
-//! links are mostly longer than the shortest. So they let pass more than the rate, half as much again over the longest round trips, and
-//! grow ([`Slack`]) while connections take all they get and the link still shows less than it is known to carry.
+//! links are mostly longer than the shortest. So they let pass more than the rate, half as much again over the longest round trips; while
+//! they are in force the known rate does not fall ([`crate::estimate::link`]); and they come off for a while if a link shows less
+//! than it is known to carry while they hold somebody up ([`Caution`]).
 
 use core::time::Duration;
 
-use pleach_core::units::{Bitrate, Bytes};
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
 
 /// A connection that shares a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,40 +28,62 @@ pub struct Sharer {
     pub rate: Bitrate,
     /// What it may take at most now; `None`: it is new, or bound by nothing.
     pub part: Option<Bitrate>,
+    /// Whether its window may be what keeps it from taking more.
+    pub is_held_up: bool,
 }
 
-/// How much larger than computed windows are on a link, for those computed do not fill it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slack {
-    percent: u64,
-}
-
-impl Default for Slack {
-    fn default() -> Self {
-        Self { percent: 100 }
-    }
-}
-
-impl Slack {
-    /// Notes, at each look, what the `sharers` of a link take that is known to carry `rate`.
-    pub fn on_look(&mut self, rate: Bitrate, sharers: &[Sharer]) {
-        let shown_bps: u64 = sharers.iter().map(|one| one.rate.as_bps()).sum();
-        let want_more = sharers.iter().any(|one| taken_bps(one).is_none());
-        let is_full = shown_bps >= rate.scale(FULL_PERCENT, 100).as_bps();
-        self.percent = if is_full {
-            (self.percent * 95 / 100).max(100)
-        } else if want_more {
-            (self.percent * 105 / 100).min(MOST_PERCENT)
-        } else {
-            self.percent
-        };
-    }
-
-    /// `window` with it.
+impl Sharer {
+    /// Whether it takes next to nothing of what it may.
     #[must_use]
-    pub fn widen(self, window: Bytes) -> Option<Bytes> {
-        let bytes = Bytes::new(window.get().saturating_mul(self.percent) / 100);
-        (bytes < UNBOUND).then_some(bytes)
+    pub fn is_idle(&self) -> bool {
+        self.part
+            .is_some_and(|part| self.rate.as_bps() < part.as_bps() / IDLE_PART)
+    }
+}
+
+/// Whether connections over a link may be bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caution {
+    /// Looks in a row at which the link was not full though a bound held somebody up.
+    short_looks: u32,
+    /// Until when nobody is bound, and for how long that was.
+    off_until: Option<Instant>,
+    off_for: Duration,
+}
+
+impl Caution {
+    /// Whether nobody is bound now.
+    #[must_use]
+    pub fn is_off(&self, now: Instant) -> bool {
+        self.off_until.is_some_and(|until| now < until)
+    }
+
+    /// Notes, at each look, what the `sharers` of a link take that is known to carry `rate`; whether they may be bound.
+    pub fn on_look(&mut self, now: Instant, rate: Bitrate, sharers: &[Sharer]) -> bool {
+        if self.is_off(now) {
+            return false;
+        }
+        let shown_bps: u64 = sharers.iter().map(|one| one.rate.as_bps()).sum();
+        let is_short = shown_bps < rate.scale(FULL_PERCENT, 100).as_bps();
+        if !is_short {
+            self.short_looks = 0;
+        } else if sharers.iter().any(|one| one.is_held_up) {
+            self.short_looks += 1;
+        }
+        let is_wrong = self.short_looks > PATIENT_LOOKS;
+        if is_wrong {
+            self.short_looks = 0;
+            let again = self
+                .off_until
+                .is_some_and(|until| now.since(until) < self.off_for * 2);
+            self.off_for = if again {
+                (self.off_for * 2).min(LONGEST_OFF)
+            } else {
+                FIRST_OFF
+            };
+            self.off_until = Some(now + self.off_for);
+        }
+        !is_wrong
     }
 }
 
@@ -65,7 +91,9 @@ impl Slack {
 #[must_use]
 pub fn parts(rate: Bitrate, sharers: &[Sharer]) -> Vec<Bitrate> {
     let count = u64::try_from(sharers.len()).unwrap_or(u64::MAX);
-    let equal_bps = rate.as_bps() / count.max(1);
+    // Of those that are idle few come back at a time.
+    let idle = sharers.iter().filter(|one| one.is_idle()).count() as u64;
+    let equal_bps = rate.as_bps() / (count - idle + idle / IDLE_AT_ONCE + 1);
     let mut order: Vec<usize> = (0..sharers.len()).collect();
     order.sort_unstable_by_key(|&index| taken_bps(&sharers[index]).unwrap_or(u64::MAX));
     let mut left_bps = rate.as_bps();
@@ -101,9 +129,15 @@ const LEAST: Bytes = Bytes::new(4 * 1460);
 /// With so much or more the kernel's own window, which begins here, is left alone.
 const UNBOUND: Bytes = Bytes::new(64 << 10);
 /// A link that shows so much of what it is known to carry is full.
-const FULL_PERCENT: u64 = 90;
-/// Then the known rate is wrong rather than windows too small.
-const MOST_PERCENT: u64 = 400;
+const FULL_PERCENT: u64 = 95;
+/// What begins is slow: a second at 50 ms a look.
+const PATIENT_LOOKS: u32 = 20;
+/// For how long nobody is bound when windows have kept a link from being full; twice as long each further time.
+const FIRST_OFF: Duration = Duration::from_secs(10);
+const LONGEST_OFF: Duration = Duration::from_secs(600);
+/// Who takes less than one of so many parts of its own is idle, and of so many idle ones one comes back at a time.
+const IDLE_PART: u64 = 16;
+const IDLE_AT_ONCE: u64 = 4;
 /// Who takes less than its part may take so many times as much.
 const WISH_TO_USE: u64 = 2;
 
@@ -115,6 +149,7 @@ mod tests {
         Sharer {
             rate: Bitrate::from_mbps(mbps),
             part: part.map(Bitrate::from_mbps),
+            is_held_up: true,
         }
     }
 
@@ -128,29 +163,38 @@ mod tests {
         assert_eq!(mbps(20, &[sharer(0, None); 4]), [5; 4]);
         assert_eq!(mbps(20, &[]), [0; 0]);
         let sharers = [sharer(1, Some(6)), sharer(6, Some(6)), sharer(1, Some(6))];
-        assert_eq!(mbps(21, &sharers), [7, 19, 7]);
+        assert_eq!(mbps(21, &sharers), [5, 19, 5]);
         // More than half of what it may take: it may want more.
         let both = [sharer(4, Some(6)), sharer(6, Some(6))];
         assert_eq!(mbps(20, &both), [10; 2]);
         let idle = [sharer(0, Some(5)), sharer(9, Some(10)), sharer(4, Some(20))];
-        assert_eq!(mbps(21, &idle), [7, 17, 8]);
+        assert_eq!(mbps(21, &idle), [7, 17, 8], "idle, eager, modest");
     }
 
     #[test]
-    fn windows_grow_while_they_may_be_what_keeps_a_link_from_being_full() {
-        let mut slack = Slack::default();
-        let mut looks = |sharers: &[Sharer], count: usize| {
-            (0..count).for_each(|_| slack.on_look(Bitrate::from_mbps(20), sharers));
-            slack.widen(Bytes::new(10_000)).map(Bytes::get)
+    fn bounds_come_off_for_longer_and_longer_where_they_keep_a_link_from_being_full() {
+        let mut caution = Caution::default();
+        let mut now = Instant::ZERO;
+        let mut bound_for = |sharers: &[Sharer], looks: usize| {
+            let looks = (0..looks).filter(|_| {
+                now += Duration::from_millis(50);
+                caution.on_look(now, Bitrate::from_mbps(20), sharers)
+            });
+            looks.count()
         };
-        let slow = [sharer(7, Some(10)), sharer(7, Some(10))];
-        assert_eq!(looks(&slow, 1), Some(10_500));
-        assert_eq!(looks(&slow, 100), Some(40_000));
-        let idle = [sharer(1, Some(10)), sharer(1, Some(10))];
-        assert_eq!(looks(&idle, 100), Some(40_000), "shows nothing");
         let full = [sharer(10, Some(10)), sharer(9, Some(10))];
-        assert_eq!(looks(&full, 100), Some(10_000));
-        assert_eq!(slack.widen(Bytes::new(70_000)), None);
+        let short = [sharer(7, Some(10)), sharer(7, Some(10))];
+        let content = short.map(|one| Sharer {
+            is_held_up: false,
+            ..one
+        });
+        assert_eq!(bound_for(&full, 100), 100);
+        assert_eq!(bound_for(&content, 100), 100);
+        assert_eq!(bound_for(&short, 20), 20, "it begins");
+        assert_eq!(bound_for(&full, 1), 1);
+        assert_eq!(bound_for(&short, 220), 20, "off for ten seconds");
+        assert_eq!(bound_for(&short, 20 + 400), 20, "and for twenty");
+        assert_eq!(bound_for(&full, 2), 2);
     }
 
     #[test]

@@ -718,7 +718,7 @@ const BASE_WINDOW: Duration = Duration::from_secs(10);
 /// A queue below this needs more.
 const LOW: Duration = Duration::from_millis(3);
 /// A queue above this is drained.
-const HIGH: Duration = Duration::from_millis(7);
+pub(crate) const HIGH: Duration = Duration::from_millis(7);
 /// A queue below this is as good as none.
 const EMPTY: Duration = Duration::from_millis(1);
 /// How long a queue is seen before its losses are.
@@ -727,7 +727,7 @@ const PEAK_WINDOW: Duration = Duration::from_millis(300);
 const LEAST_DEPTH: Duration = Duration::from_micros(1_500);
 /// Nor is a queue of one and a half full packets long, or one of four in need of a drain.
 const LOW_BYTES: Bytes = Bytes::new(2_250);
-const HIGH_BYTES: Bytes = Bytes::new(6_000);
+pub(crate) const HIGH_BYTES: Bytes = Bytes::new(6_000);
 /// A shorter one may be jitter that is not recognised as such.
 const NOT_JITTER: Duration = Duration::from_millis(25);
 /// How often a queue is emptied: twice within the window of the least delay.

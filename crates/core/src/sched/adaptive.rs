@@ -21,6 +21,7 @@ use core::time::Duration;
 use super::{PacketInfo, PathView, Pick, Scheduler, line::Line, slot};
 use crate::{
     ids::PathId,
+    path::rate_control,
     time::Instant,
     units::{Bitrate, Bytes},
 };
@@ -302,12 +303,12 @@ fn quickest(paths: &[PathView], from: Duration) -> Option<&PathView> {
 /// What the queue of the quickest path is while that is full.
 fn usual_queue(quickest: Option<&PathView>) -> Duration {
     let rate = quickest.and_then(|path| path.rate);
-    rate.map_or(FULL_QUEUE, full_queue)
+    rate.map_or(rate_control::HIGH, full_queue)
 }
 
-/// What the queue of a path of `rate` is while that is full: before it is drained ([`crate::path::rate_control`]).
+/// What the queue of a path of `rate` is while that is full: before it is drained.
 fn full_queue(rate: Bitrate) -> Duration {
-    FULL_QUEUE.max(FULL_QUEUE_BYTES / rate)
+    rate_control::HIGH.max(rate_control::HIGH_BYTES / rate)
 }
 
 /// Whether a path may carry packets of its own: what is being searched carries what it has shown, while that makes no queue.
@@ -355,9 +356,6 @@ const GATE: Duration = Duration::from_millis(110);
 const WORTH_PERCENT: u128 = 130;
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
 const LEAST_SHARE_PERCENT: u64 = 3;
-/// The queue of a full path, which on a slow one is of four full packets.
-const FULL_QUEUE: Duration = Duration::from_millis(7);
-const FULL_QUEUE_BYTES: Bytes = Bytes::new(6_000);
 /// A flow is large if it sends more than this in a second.
 const LARGE: Bytes = Bytes::new(64_000);
 /// A flow begins anew after a pause as long.

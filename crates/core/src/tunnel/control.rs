@@ -450,10 +450,11 @@ impl Tunnel {
                 let lost_pkts = path.sender.lost_pkts();
                 let numbered = path.sender.take_lost(now, id, first.plus(offset));
                 self.fec_sending
-                    .on_lost(now, path.sender.lost_pkts() - lost_pkts);
+                    .on_lost(path.sender.lost_pkts() - lost_pkts);
                 let Some((numbered, is_free)) = numbered else {
                     continue;
                 };
+                self.fec_sending.on_repair(now);
                 self.fec_sending.on_missing(numbered.global_seq);
                 if self.fec_sending.has_recovered(numbered.global_seq) {
                     shared.pool.recycle(numbered.packet);

@@ -183,6 +183,7 @@ impl State {
                     bytes,
                     bulk,
                     has_crowd: false,
+                    is_bound: false,
                 };
                 estimator.on_window(now, traffic, length);
                 if let Some((rate, at)) = estimator.rate() {

@@ -214,7 +214,10 @@ async fn open(
         hub.striped(&live, &keeper.stripe);
         return Ok((live, Opened::Striped(Box::new(keeper))));
     }
-    match connect::open(hub, &links, &addresses, port).await {
+    live.is_connecting.set(true);
+    let opened = connect::open(hub, &links, &addresses, port).await;
+    live.is_connecting.set(false);
+    match opened {
         Ok(opened) => {
             hub.opened(&live, opened.link, &opened.failed);
             let rest = links

@@ -36,7 +36,7 @@ use crate::{
     sched::LinkId,
     stripe::{frame::Token, peers::Places},
     target::Target,
-    window::Slack,
+    window::Caution,
 };
 
 /// See the module's head.
@@ -57,8 +57,8 @@ pub(crate) struct Hub {
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) live: RefCell<BTreeMap<u64, Rc<Live>>>,
     pub(crate) drops: RefCell<BTreeMap<&'static str, u64>>,
-    /// By link: how much larger than computed receive windows are.
-    pub(super) slacks: RefCell<Vec<Slack>>,
+    /// By link: whether receive windows may be bound.
+    pub(super) cautions: RefCell<Vec<Caution>>,
     /// What the kernel's hook did, by link; empty without it.
     pub(crate) bound: RefCell<Vec<Bound>>,
     /// Where other pleaches answer, and striped connections of others: by peer and token.
@@ -111,6 +111,8 @@ pub(crate) struct Live {
     pub(crate) is_held_up: Cell<bool>,
     /// Nothing has come back yet, so that another link may be tried.
     pub(crate) is_opening: Cell<bool>,
+    /// A TCP connection for it is being made.
+    pub(crate) is_connecting: Cell<bool>,
     pub(crate) is_half_closed: Cell<bool>,
     /// The client of a plain request has sent more than that.
     pub(crate) is_ahead: Cell<bool>,
@@ -183,7 +185,7 @@ impl Hub {
             scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
             live: RefCell::default(),
             drops: RefCell::default(),
-            slacks: RefCell::default(),
+            cautions: RefCell::default(),
             bound: RefCell::default(),
             places: RefCell::default(),
             stripes: RefCell::default(),
@@ -309,6 +311,7 @@ impl Hub {
             down: Cell::new(0),
             is_held_up: Cell::new(false),
             is_opening: Cell::new(true),
+            is_connecting: Cell::new(false),
             is_half_closed: Cell::new(false),
             is_ahead: Cell::new(false),
             stop: Notify::new(),
@@ -530,7 +533,7 @@ fn ask_tcp(live: &Live, placer: &mut Placer) {
         live.stop(Stop::Stalled);
     }
     let mut share = live.share.get();
-    share.on_round_trip(info.min_rtt);
+    share.on_tcp(&info);
     live.share.set(share);
     observe_tcp(placer, link, info, &live.tcp_seen);
 }

@@ -6,7 +6,7 @@
 //! is a lower bound, so the estimate rises at once, to the lesser of two windows, against bursts. A first estimate takes a
 //! second of bulk: what a transfer shows while it begins is far below the link, and would keep others away from it. An
 //! estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
-//! if two or more bulk connections shared the window, of 60 s for a single one. A link without bulk keeps its estimate;
+//! if two or more bulk connections shared the window, of 60 s for a single one; not at all while the proxy itself bounds what comes ([`crate::window`]). A link without bulk keeps its estimate;
 //! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
 //! bad is tried again.
 //!
@@ -29,6 +29,8 @@ pub struct Traffic {
     pub bulk: u32,
     /// Whether many connections were kept waiting, each of which may have moved little.
     pub has_crowd: bool,
+    /// Whether receive windows ([`crate::window`]) may have kept it from being more.
+    pub is_bound: bool,
 }
 
 /// What TCP says of a connection since it was last asked.
@@ -172,6 +174,9 @@ impl RateEstimator {
             } else {
                 SINGLE_MEMORY
             };
+            if traffic.is_bound {
+                return;
+            }
             let above = rate.as_bps().saturating_sub(high.as_bps());
             let step = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
             let memory = u64::try_from(memory.as_millis()).unwrap_or(u64::MAX);
@@ -232,6 +237,7 @@ mod tests {
                 bytes,
                 bulk,
                 has_crowd: false,
+                is_bound: false,
             };
             estimator.on_window(now, traffic, WINDOW);
         }
@@ -275,6 +281,25 @@ mod tests {
         let mut idle = single.clone();
         feed(&mut idle, now, 0, 0, 4_000);
         assert_eq!(mbps(&idle), mbps(&single));
+    }
+
+    #[test]
+    fn what_the_proxy_bounds_shows_no_less_than_a_link_carries() {
+        let mut estimator = RateEstimator::default();
+        let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 8);
+        for _ in 0..200 {
+            now += WINDOW;
+            let traffic = Traffic {
+                bytes: Bitrate::from_mbps(15).bytes_in(WINDOW).get(),
+                bulk: 2,
+                has_crowd: false,
+                is_bound: true,
+            };
+            estimator.on_window(now, traffic, WINDOW);
+        }
+        assert_eq!(mbps(&estimator), 20);
+        feed(&mut estimator, now, 15, 2, 80);
+        assert_eq!(mbps(&estimator), 15);
     }
 
     #[test]

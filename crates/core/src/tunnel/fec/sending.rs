@@ -122,11 +122,15 @@ impl Sending {
         }
     }
 
-    /// Notes losses.
-    pub(in super::super) fn on_lost(&mut self, now: Instant, pkts: u64) {
-        if pkts > 0 && self.repaired_after > SHORT_STALL {
+    /// Notes that something lost is sent again, for which its flow waits.
+    pub(in super::super) fn on_repair(&mut self, now: Instant) {
+        if self.repaired_after > SHORT_STALL {
             self.stalls.on_loss(now, self.repaired_after);
         }
+    }
+
+    /// Notes losses.
+    pub(in super::super) fn on_lost(&mut self, pkts: u64) {
         let pkts = u32::try_from(pkts).unwrap_or(u32::MAX);
         self.lost = self.lost.saturating_add(pkts).min(MEMORY);
     }

@@ -47,7 +47,7 @@ fn lossy() -> Sending {
     for _ in 0..5_000 {
         sending.on_sent(PathId(2));
     }
-    sending.on_lost(Instant::ZERO, 60);
+    sending.on_lost(60);
     sending
 }
 
@@ -83,11 +83,11 @@ fn symbols_follow_the_losses() {
         sending.on_sent(PathId(0));
     }
     assert_eq!(due_after(&mut sending, 0), None, "none is lost");
-    sending.on_lost(Instant::ZERO, 30);
+    sending.on_lost(30);
     let few = due_after(&mut sending, 1_000);
     let mut symbol = [0; MAX_SYMBOL_BYTES];
     assert!(take(&mut sending, 1, &mut symbol).is_some());
-    sending.on_lost(Instant::ZERO, 300);
+    sending.on_lost(300);
     let many = due_after(&mut sending, 2_000);
     assert!(few.is_some() && many < few, "{few:?}, {many:?}");
     assert!(many >= Some(8), "an eighth at most");
@@ -101,7 +101,10 @@ fn has_symbols(repaired_after: Duration) -> bool {
     (0..16_000_u32).any(|seq| {
         let now = Instant::from_millis(seq.into());
         sending.on_sent(PathId(0));
-        sending.on_lost(now, u64::from(seq % 4_000 == 0));
+        if seq % 4_000 == 0 {
+            sending.on_lost(1);
+            sending.on_repair(now);
+        }
         let packet = numbered(&mut pool, seq, &[7; 50], false);
         sending.push(now, &packet, true, repaired_after);
         sending.is_due(now, false)
