@@ -10,7 +10,7 @@
 //! that what else the machine does falls on all. All objects have to arrive whole, else the bench fails.
 //!
 //! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `SCALE=1` (of the objects' sizes),
-//! `CHROMIUM=chromium-headless-shell`, `KEYS='short_queues = false'` (of the proxy, beside the way's),
+//! `CHROMIUM=chromium-headless-shell`, `KEYS='short_queues = true'` (of the proxy, beside the way's),
 //! `VERBOSE=1` (a line a load), `TRACE=1` (a line an object: when it was asked for, began and ended, and over which link).
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]

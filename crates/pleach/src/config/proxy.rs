@@ -163,7 +163,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     let short_queues = table.optional("short_queues").map(|value| {
         value
             .as_bool()
-            .ok_or_else(|| value.expected("true or false", "write false, or remove it"))
+            .ok_or_else(|| value.expected("true or false", "write true, or remove it"))
     });
     let probes = table.optional("probe");
     let probes = probes.as_ref().map_or(Ok(Vec::new()), probes_of)?;
@@ -200,7 +200,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             idle: idle.unwrap_or(IDLE),
             probes,
             save_energy,
-            short_queues: short_queues.transpose()?.unwrap_or(true),
+            short_queues: short_queues.transpose()?.unwrap_or(false),
             placer: PlacerConfig {
                 policy,
                 stickiness,
