@@ -57,8 +57,8 @@ fn processors() -> [u64; 3] {
     [ticks.iter().sum(), ticks[3], ticks[7]]
 }
 
-/// Whether others had much of the processors, or the host took some of them.
+/// Whether others had much of the processors, or the host took some of them. A counter may step back a little.
 fn is_busy(before: [u64; 3], after: [u64; 3]) -> bool {
-    let [all, idle, stolen] = core::array::from_fn(|at| after[at] - before[at]);
+    let [all, idle, stolen] = core::array::from_fn(|at| after[at].saturating_sub(before[at]));
     idle * 100 < all * 80 || stolen * 1000 > all * 2
 }

@@ -113,7 +113,10 @@ impl Hub {
     }
 
     /// Notes that `live` has connected over `stream`.
-    pub(crate) fn join_link(live: &Live, stream: &TcpStream) {
+    pub(crate) fn join_link(&self, live: &Live, stream: &TcpStream) {
+        if !self.settings.short_queues {
+            return;
+        }
         let mut share = Share {
             seen: live.down.get(),
             ..Share::default()
@@ -198,7 +201,7 @@ mod tests {
         let stream = std::net::TcpStream::connect(address).expect("connects");
         stream.set_nonblocking(true).expect("a socket");
         let stream = TcpStream::from_std(stream).expect("a runtime");
-        Hub::join_link(&live, &stream);
+        hub.join_link(&live, &stream);
         live.upstream.replace(Some(Rc::new(stream)));
         live
     }

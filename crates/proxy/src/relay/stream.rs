@@ -48,7 +48,7 @@ pub(crate) async fn relay(
         is_told: false,
     };
     opening.add(&request.rest)?;
-    Hub::join_link(&live, &opening.upstream);
+    hub.join_link(&live, &opening.upstream);
     live.upstream.replace(Some(Rc::clone(&opening.upstream)));
     let opened = opening.run().await;
     let Opening {
@@ -285,7 +285,7 @@ impl Opening<'_> {
         self.upstream = Rc::new(opened.stream);
         self.written = 0;
         self.is_shut = false;
-        Hub::join_link(&live, &self.upstream);
+        self.hub.join_link(&live, &self.upstream);
         live.upstream.replace(Some(Rc::clone(&self.upstream)));
         Ok(())
     }
