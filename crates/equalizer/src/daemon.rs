@@ -18,7 +18,7 @@ use pleach_core::{
 };
 use pleach_linux::{
     clock,
-    equalize::{self, Backend, Equalizer, Hop, Mode, Sent},
+    equalize::{self, Backend, Equalizer, Hop, Mode, Sent, Waiting},
     ethtool, ping, procnet, tcp_diag,
     watch::LinkSnapshot,
 };
@@ -93,8 +93,8 @@ pub struct Daemon {
     asking: Asking,
     /// Whether nobody seems to need that right now.
     is_idle: bool,
-    /// Whether packets of each link wait.
-    waits: [bool; MAX_LINKS],
+    /// Whose packets wait, as the kernel was told last.
+    waiting: Waiting,
     kernel: Equalizer,
     backend_why: String,
     passive: Passive,
@@ -175,7 +175,7 @@ impl Daemon {
             probe: None,
             asking: Asking::default(),
             is_idle: false,
-            waits: [false; MAX_LINKS],
+            waiting: Waiting::default(),
             kernel,
             backend_why,
             passive: Passive::default(),
@@ -382,13 +382,17 @@ impl Daemon {
             probe: self.probe,
             is_idle: self.is_idle,
         });
-        let waits = core::array::from_fn(|link| {
+        let waits = |link| {
             let holding = keeper.holding(link);
             // What waits still is not overtaken by what need not.
             !holding.hold.is_zero() || holding.waiting > Bytes::ZERO
-        });
-        let is_new = waits != self.waits;
-        self.waits = waits;
+        };
+        let waiting = Waiting {
+            links: core::array::from_fn(waits),
+            keeps_flows: !keeper.knows_all(),
+        };
+        let is_new = waiting != self.waiting;
+        self.waiting = waiting;
         is_new
     }
 
@@ -412,7 +416,7 @@ impl Daemon {
     pub fn stop(mut self) -> io::Result<()> {
         if self.keeper.is_some() {
             // Nothing more is given to who holds packets, then all leaves that waits.
-            self.waits = [false; MAX_LINKS];
+            self.waiting = Waiting::default();
             self.put_in_force()?;
             self.keeper = None;
         }
@@ -567,7 +571,7 @@ impl Daemon {
         let slots = turns
             .each_ref()
             .map(|turns| turns.as_ref().map_or(&[][..], Sequence::slots));
-        self.kernel.set(&self.hops, &shares, slots, &self.waits)
+        self.kernel.set(&self.hops, &shares, slots, self.waiting)
     }
 
     fn why(&self, why: Why) -> String {

@@ -101,6 +101,15 @@ pub struct Mode {
     pub hold: bool,
 }
 
+/// Whose packets wait, where [`Mode::hold`] is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Whether packets of each link go into the device of [`Equalizer::hold`] first, if that was called.
+    pub links: [bool; MAX_LINKS],
+    /// Whether flows keep their link, as long as it is not known how long packets have to wait.
+    pub keeps_flows: bool,
+}
+
 /// A link that packets may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
@@ -279,7 +288,7 @@ impl Equalizer {
 
     /// From now on packets go over `hops`, `None` for links that are down.
     ///
-    /// `waits`: whether packets of each link go into the device of [`Self::hold`] first, if that was called. `shares`: of IPv4 and of IPv6, one for each link, 0 or adding up to 2^[`SHARE_BITS`]; those of a link that is down or has
+    /// `shares`: of IPv4 and of IPv6, one for each link, 0 or adding up to 2^[`SHARE_BITS`]; those of a link that is down or has
     /// no next hop of the family must be 0. `slots`: for the back end that deals in turns, the link of each turn, alike.
     ///
     /// # Errors
@@ -289,10 +298,10 @@ impl Equalizer {
         hops: &[Option<Hop>],
         shares: &[[u32; MAX_LINKS]; 2],
         slots: [&[u8]; 2],
-        waits: &[bool; MAX_LINKS],
+        waiting: Waiting,
     ) -> io::Result<()> {
         let split = match &mut self.splitter {
-            Splitter::Bpf(splitter) => splitter.set(hops, shares, waits).and_then(|()| {
+            Splitter::Bpf(splitter) => splitter.set(hops, shares, waiting).and_then(|()| {
                 let (state, dir) = (&mut self.state, &self.dir);
                 splitter.attach(&self.netlink, hops, |hop| {
                     state.filter_places.insert(hop.device.clone(), hop.ifindex);

@@ -157,6 +157,8 @@ pub(crate) struct SplitterStatus {
 pub(crate) struct HoldStatus {
     /// Who is asked how long each link's way is; `None`: nobody is known.
     pub(crate) probe: Option<IpAddr>,
+    /// Whether flows keep their link, as long as it is not known how long packets have to wait.
+    pub(crate) keeps_flows: bool,
     /// Packets that left early for want of room.
     pub(crate) not_held: u64,
     /// Packets that came faster than they were taken, or that the kernel did not take back.

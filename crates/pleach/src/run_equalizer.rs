@@ -116,6 +116,7 @@ fn status(report: &Report, now: Instant) -> StatusReport {
                 .map(|(_, at)| tenths(now.since(*at))),
             hold: report.hold.map(|hold| HoldStatus {
                 probe: hold.probe,
+                keeps_flows: hold.keeps_flows,
                 not_held: hold.not_held,
                 lost: hold.lost,
             }),

@@ -113,6 +113,9 @@ fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
             Some(host) => write!(text, "delays are those to {host}"),
             None => write!(text, "no host is known that tells the links' delays"),
         };
+        if hold.keeps_flows {
+            text.push_str("; until they are known, each flow keeps to one link");
+        }
         let _ = writeln!(
             text,
             "; {} packets left early, {} lost",

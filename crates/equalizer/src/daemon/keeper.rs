@@ -180,6 +180,16 @@ impl Keeper {
             })
     }
 
+    /// Whether it is known how long each way is that can be asked.
+    pub(super) fn knows_all(&self) -> bool {
+        let Some((host, _)) = self.plan.probe else {
+            return false;
+        };
+        (0..MAX_LINKS).all(|link| {
+            !self.plan.carries(link, host.is_ipv6()) || !self.holding(link).round_trip.is_zero()
+        })
+    }
+
     /// A host that was asked for some time and never answered.
     pub(super) fn silent(&self) -> Option<IpAddr> {
         *lock(&self.shared.silent)

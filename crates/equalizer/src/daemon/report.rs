@@ -52,6 +52,8 @@ pub struct Report {
 pub struct HoldReport {
     /// Who is asked how long each link's way is.
     pub probe: Option<IpAddr>,
+    /// Whether flows keep their link, as long as it is not known how long packets have to wait.
+    pub keeps_flows: bool,
     /// Packets that left early for want of room.
     pub not_held: u64,
     /// Packets that were lost: they came faster than they were taken, or the kernel did not take them back.
@@ -99,6 +101,7 @@ impl Daemon {
                 let (not_held, lost) = keeper.failures();
                 HoldReport {
                     probe: self.probe.map(|(host, _)| host),
+                    keeps_flows: self.waiting.keeps_flows,
                     not_held,
                     lost: lost + HoldingDevice::overflows().unwrap_or(0),
                 }

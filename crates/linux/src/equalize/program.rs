@@ -5,7 +5,8 @@
 //! 1. What has been sent here by this program, from another link's device, passes: it carries a tag in `tc_index`.
 //! 2. What is neither IPv4 nor IPv6, neighbour discovery, and what goes to none of the destinations, passes; its bytes are
 //!    counted as other traffic of the device.
-//! 3. In the modes that keep flows together: a flow seen less than `gap` ago stays on its link if that has a share.
+//! 3. In the modes that keep flows together: a flow seen less than `gap` ago stays on its link if that has a share. Where packets wait
+//!    for others, only while it is not known how long, and what stays pays nothing.
 //! 4. Else every link earns its share of the packet's price, and the one that is owed most takes it and pays.
 //! 5. The packet is counted. If packets of that link have to wait, it goes into the device for that ([`super::holding`]).
 //! 6. Else, if the link's device is not this one, it is tagged and redirected to that link's next hop.
@@ -28,7 +29,7 @@ use crate::bpf::{
 pub(super) struct Maps {
     /// Prefix (20 bytes, IPv4 mapped) → 1 to spread, 0 to leave.
     pub(super) places: Map,
-    /// One element: the half in force.
+    /// One element: the half in force, plus [`KEEP_FLOWS`] or nothing.
     pub(super) active: Map,
     /// `half * 2 + is_v6` → [`MAX_LINKS`] records of [`LINK_LEN`] bytes.
     pub(super) links: Map,
@@ -49,7 +50,7 @@ pub(super) struct Shape {
     pub(super) links: usize,
     /// Charge by segments instead of bytes.
     pub(super) by_packets: bool,
-    /// Flows keep their link until a pause as long as this.
+    /// Flows keep their link until a pause as long as this; with `hold` only while [`KEEP_FLOWS`] is set.
     pub(super) gap: Option<Duration>,
     /// Packets of some links wait.
     pub(super) hold: bool,
@@ -60,6 +61,8 @@ pub(super) struct Shape {
 /// Bytes of a link's record: share, ifindex, family of the next hop, 16 bytes of its address, ifindex of the device in which its
 /// packets wait or 0.
 pub(super) const LINK_LEN: usize = 32;
+/// Set beside the half in force: flows keep their link, though packets may wait.
+pub(super) const KEEP_FLOWS: u32 = 2;
 /// See [`super::MAX_LINKS`].
 const MAX_LINKS: usize = super::MAX_LINKS;
 
@@ -179,6 +182,10 @@ impl Program<'_> {
     /// Goes on at [`CHARGE`] with the flow's link in `R1`, or falls through.
     fn keep_flow(&mut self, gap: Duration) {
         let asm = &mut self.asm;
+        if self.shape.hold {
+            asm.load_u32(R1, Fp, KEEP);
+            asm.jump_if_is(R1, 0, CHOOSE);
+        }
         asm.call(KTIME_NS);
         asm.store_u64(Fp, NOW, R0);
         asm.copy(R1, R6);
@@ -202,6 +209,12 @@ impl Program<'_> {
         asm.add_reg(R2, R7);
         asm.load_u32(R2, R2, 0);
         asm.jump_if_is(R2, 0, CHOOSE);
+        if self.shape.hold {
+            // Else one link would get all for a while once packets are dealt again.
+            asm.set(R9, 0);
+            asm.jump(CHARGE);
+            return;
+        }
         self.asm.set_u64(R5, super::MAX_DEBT.cast_unsigned());
         for link in 0..self.shape.links {
             let fits = self.new_label();
@@ -235,6 +248,10 @@ impl Program<'_> {
         let asm = &mut self.asm;
         asm.jump_if_is(R1, low(MAX_LINKS), OTHER);
         if self.shape.gap.is_some() {
+            if self.shape.hold {
+                asm.load_u32(R2, Fp, KEEP);
+                asm.jump_if_is(R2, 0, CHARGE);
+            }
             asm.store_u64(Fp, CHOSEN, R1);
             asm.load_u64(R2, Fp, NOW);
             asm.store_u64(Fp, FLOW_VALUE, R2);
@@ -341,11 +358,16 @@ fn hold(asm: &mut Asm, maps: &Maps) {
     asm.label(AT_ONCE);
 }
 
-/// `R7` = the links of the half in force, for IPv6 if `R8` is 1, else for IPv4; or goes to `absent`.
+/// `R7` = the links of the half in force, for IPv6 if `R8` is 1, else for IPv4, or goes to `absent`; [`KEEP`] = whether flows keep
+/// their link.
 fn find_links(asm: &mut Asm, maps: &Maps, absent: Label) {
     asm.store_u32_value(Fp, WORD, 0);
     look_up(asm, &maps.active, WORD, absent);
     asm.load_u32(R1, R0, 0);
+    asm.copy(R2, R1);
+    asm.and(R2, KEEP_FLOWS.cast_signed());
+    asm.store_u32(Fp, KEEP, R2);
+    asm.and(R1, 1);
     asm.shift_left(R1, 1);
     asm.add_reg(R1, R8);
     asm.store_u32(Fp, WORD, R1);
@@ -460,6 +482,7 @@ const CHOSEN: i16 = -104;
 /// Where a frame has its destination: [`MAGIC`], then the link in two bytes, in the order of this host. Eight bytes on the stack.
 const FRAME: i16 = -112;
 const FRAME_LEN: i32 = 6;
+const KEEP: i16 = -116;
 
 /// `struct bpf_redir_neigh`
 const NEXT_HOP_LEN: i16 = 20;

@@ -9,13 +9,14 @@ use std::{
     io,
     net::IpAddr,
     os::fd::{AsFd, OwnedFd},
+    time::Duration,
 };
 
 use ipnet::IpNet;
 
 use super::{
-    Hop, MAX_LINKS, Mode, Sent,
-    program::{self, LINK_LEN, Maps, Shape},
+    Hop, MAX_LINKS, Mode, Sent, Waiting,
+    program::{self, KEEP_FLOWS, LINK_LEN, Maps, Shape},
 };
 use crate::{
     bpf::{self, Attach, Map, MapKind, prefix_key},
@@ -63,7 +64,8 @@ impl Splitter {
         let links_len = u32::try_from(MAX_LINKS * LINK_LEN).unwrap_or(u32::MAX);
         let places = places(destinations);
         let entries = u32::try_from(places.len().max(1)).unwrap_or(u32::MAX);
-        let flows = if mode.gap.is_some() { MAX_FLOWS } else { 1 };
+        let gap = mode.gap.or(mode.hold.then_some(Duration::MAX));
+        let flows = if gap.is_some() { MAX_FLOWS } else { 1 };
         let map = |kind, key_len, value_len, entries| {
             Map::new(kind, key_len, value_len, entries).map_err(|error| told("BPF maps", &error))
         };
@@ -83,7 +85,7 @@ impl Splitter {
         let shape = Shape {
             links,
             by_packets: mode.by_packets,
-            gap: mode.gap,
+            gap,
             hold: mode.hold,
             tag: u16::from_ne_bytes([entropy[0], entropy[1]]).max(1),
         };
@@ -123,7 +125,7 @@ impl Splitter {
         }
     }
 
-    /// Has packets that come back out of the device `ifindex` go to their links. What stands in [`Self::set`]'s `waits` goes there from
+    /// Has packets that come back out of the device `ifindex` go to their links. What [`Self::set`] says has to wait goes there from
     /// then on.
     pub(super) fn release_from(&mut self, netlink: &Netlink, ifindex: u32) -> io::Result<()> {
         let attach = Attach::TcxIngress;
@@ -158,23 +160,26 @@ impl Splitter {
         &mut self,
         hops: &[Option<Hop>],
         shares: &[[u32; MAX_LINKS]; 2],
-        waits: &[bool; MAX_LINKS],
+        waiting: Waiting,
     ) -> io::Result<()> {
         let device = self.release.as_ref().map_or(0, |release| release.ifindex);
         let idle = 1 - self.active;
         for (family, shares) in (0_u32..).zip(shares) {
             let mut value = [0; MAX_LINKS * LINK_LEN];
             let records = value.chunks_exact_mut(LINK_LEN).zip(hops);
-            for (((record, hop), share), waits) in records.zip(shares).zip(waits) {
+            for (((record, hop), share), waits) in records.zip(shares).zip(waiting.links) {
                 if let Some(hop) = hop {
-                    let device = if *waits { device } else { 0 };
+                    let device = if waits { device } else { 0 };
                     fill(record, hop, family == 1, *share, device);
                 }
             }
             let half = (idle * 2 + family).to_ne_bytes();
             self.maps.links.set(&half, &value)?;
         }
-        self.maps.active.set(&[0; 4], &idle.to_ne_bytes())?;
+        let keep = if waiting.keeps_flows { KEEP_FLOWS } else { 0 };
+        self.maps
+            .active
+            .set(&[0; 4], &(idle | keep).to_ne_bytes())?;
         self.active = idle;
         Ok(())
     }

@@ -27,7 +27,7 @@ fn packets_of_the_quick_link_wait_and_all_arrive_in_order() {
         let equalizer = world.equalizer(&format!(
             "{FIXED}backend = \"{backend}\"\nspread = \"delay\"\nprobe = \"{FAR_V4}\"\n"
         ));
-        let is_held = |status: &Value| hold_ms(status, "l0") >= 40.0;
+        let is_held = |status: &Value| hold_ms(status, "l0") >= 40.0 && !keeps_flows(status);
         let status = equalizer.until("packets of l0 wait", is_held);
         assert_eq!(hold_ms(&status, "l1"), 0.0, "{status}");
         assert_eq!(status["splitter"]["hold"]["probe"], FAR_V4);
@@ -63,6 +63,31 @@ fn packets_of_the_quick_link_wait_and_all_arrive_in_order() {
 }
 
 #[test]
+fn a_flow_keeps_its_link_while_the_delays_are_unknown() {
+    let Some(world) = World::new() else { return };
+    let silent = [("ipv4/icmp_echo_ignore_all", "1")];
+    world.peer.sysctl(&silent).expect("settings");
+    let equalizer = world.equalizer(&format!(
+        "{FIXED}spread = \"delay\"\nprobe = \"{FAR_V4}\"\n"
+    ));
+    equalizer.until("nothing is known", keeps_flows);
+    world.send(FAR_V4, 400, |_| 100);
+    let share = equalizer.share("share_packets");
+    assert!(
+        !(0.01..0.99).contains(&share),
+        "one flow, two links: {share}"
+    );
+    let answering = [("ipv4/icmp_echo_ignore_all", "0")];
+    world.peer.sysctl(&answering).expect("settings");
+    equalizer.until("the delays are known", |status| !keeps_flows(status));
+    equalizer.set_weights(&["l0=1", "l1=1"]);
+    world.send(FAR_V4, 400, |_| 100);
+    let share = equalizer.share("share_packets");
+    assert!((0.48..0.52).contains(&share), "one of two: {share}");
+    equalizer.stop();
+}
+
+#[test]
 fn what_nobody_holds_any_more_does_not_wait() {
     let Some(world) = World::new() else { return };
     let ends = answers(&world);
@@ -93,6 +118,12 @@ fn hold_ms(status: &Value, link: &str) -> f64 {
     status["splitter"]["links"][link]["hold_ms"]
         .as_f64()
         .expect("a number")
+}
+
+fn keeps_flows(status: &Value) -> bool {
+    status["splitter"]["hold"]["keeps_flows"]
+        .as_bool()
+        .expect("a truth value")
 }
 
 /// Has the peer answer pings, those over link 1 later, until the result is set.
