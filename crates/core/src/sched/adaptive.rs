@@ -6,7 +6,7 @@
 //!
 //! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: waiting for the slower at the
 //!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
-//!   slower paths together carry much more (`WORTH_PERCENT`), it takes those instead.
+//!   slower paths together bring much more even after it has filled them (`WORTH_PERCENT`, `LASTS`), it takes those instead.
 //! - **Jams.** What stands in a path's queue for longer than that keeps a path out as well, unless all have such a queue.
 //! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
@@ -134,12 +134,10 @@ impl Adaptive {
         }
         let starts = paths.iter().filter(|path| path.usable);
         let starts = starts.map(|path| path.extra_delay);
-        let best = starts.max_by_key(|start| (carried(*start), core::cmp::Reverse(*start)));
-        best.filter(|best| {
-            let percent = WORTH_PERCENT + best.as_millis();
-            carried(*best) * 100 > carried(Duration::ZERO) * percent
-        })
-        .unwrap_or(Duration::ZERO)
+        let gain = |from: Duration| gain(carried(from), from);
+        let best = starts.max_by_key(|start| (gain(*start), core::cmp::Reverse(*start)));
+        best.filter(|best| gain(*best) * 100 > gain(Duration::ZERO) * WORTH_PERCENT)
+            .unwrap_or(Duration::ZERO)
     }
 }
 
@@ -324,6 +322,16 @@ fn carried_where(paths: &[PathView], is_counted: impl Fn(&PathView) -> bool) -> 
     rates.map(|rate| u128::from(rate.as_bps())).sum()
 }
 
+/// Bits that paths which together carry `rate` bring a flow that takes them now, `later` than the quickest brings its
+/// packets, before it ends: it has first to fill them, doubling its window every round trip.
+fn gain(rate: u128, later: Duration) -> u128 {
+    let longer = 2 * later.as_millis();
+    let in_flight = rate * longer / 8000;
+    let doublings = (in_flight / u128::from(LARGE.get())).max(1).ilog2();
+    let filling = longer * u128::from(1 + doublings);
+    rate * LASTS.as_millis().saturating_sub(filling)
+}
+
 /// What a path is taken to carry: twice what one that is being searched has carried.
 fn likely_rate(path: &PathView) -> Bitrate {
     match path.rate {
@@ -352,8 +360,10 @@ const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 const MAX_WAIT: Duration = Duration::from_millis(5);
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
-/// How much more slower paths must carry, in percent and for each millisecond, to take a large flow from quicker ones.
+/// How much more later paths must bring, in percent, to take a large flow from quicker ones.
 const WORTH_PERCENT: u128 = 130;
+/// How long a large flow is taken to last.
+const LASTS: Duration = Duration::from_secs(10);
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
 const LEAST_SHARE_PERCENT: u64 = 3;
 /// A flow is large if it sends more than this in a second.
@@ -432,6 +442,16 @@ mod tests {
         assert_eq!(share(&first, 0), 100);
         let rest = picks(&mut policy, &paths, 100, 2_000);
         assert!(share(&rest, 1) > 95);
+    }
+
+    #[test]
+    fn what_a_later_path_brings_counts_from_when_it_is_full() {
+        // Two doublings fill the slow one, seven the fast one.
+        for (lines, is_taken) in [([(2, 0), (5, 170)], true), ([(50, 0), (100, 300)], false)] {
+            let paths = paths_of(&lines);
+            let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+            assert_eq!(share(&picks, 1) > 90, is_taken, "{lines:?}");
+        }
     }
 
     #[test]
