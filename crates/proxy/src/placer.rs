@@ -445,7 +445,16 @@ impl Placer {
                 (None, None) => shown(link),
             });
             let highest = highest.max().unwrap_or(FIRST_RATE);
+            let least = |link: &Link| {
+                let estimator = if is_up {
+                    &link.estimator.up
+                } else {
+                    &link.estimator.down
+                };
+                estimator.least()
+            };
             match self.links.get(link.0).map(rate) {
+            let highest = self.links.iter().map(least).fold(highest, Bitrate::max);
                 Some((Some(given), _)) => given,
                 // Hope doubles for each further time of age, up to the best link.
                 Some((None, Some((rate, proven_at)))) => {
@@ -454,8 +463,9 @@ impl Placer {
                     Bitrate::from_bps(hoped).min(highest).max(rate)
                 }
                 Some((None, None)) | None => {
-                    let hoped = self.links.get(link.0).and_then(shown);
-                    hoped.map_or(highest, |hoped| hoped.min(highest))
+                    let unknown = self.links.get(link.0);
+                    let hoped = unknown.and_then(shown).unwrap_or(highest);
+                    hoped.min(highest).max(unknown.map_or(Bitrate::ZERO, least))
                 }
             }
         };

@@ -4,7 +4,7 @@
 //! something used it to the full: a *bulk* connection, which moved bytes through this window and the one before and
 //! was not held up by the client; or a *crowd*, connections that are kept waiting ([`crate::placer`]). What a window shows
 //! is a lower bound, so the estimate rises at once, to the lesser of two windows, against bursts. A first estimate takes a
-//! second of bulk: what a transfer shows while it begins is far below the link, and would keep others away from it. An
+//! second of bulk, or half of one with a crowd: what a transfer shows while it begins is far below the link, and would keep others away from it. An
 //! estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
 //! if two or more bulk connections shared the window, of 60 s for a single one; not at all while the proxy itself bounds what comes ([`crate::window`]). A link without bulk keeps its estimate;
 //! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
@@ -69,7 +69,7 @@ pub struct Beginning {
 #[derive(Clone, Debug, Default)]
 pub struct RateEstimator {
     rate: Option<Bitrate>,
-    /// The most that was shown so far, and by how many windows with bulk in a row, while there is no estimate.
+    /// While there is no estimate: the most that was shown so far, and what counts of windows with bulk in a row.
     shown: Bitrate,
     bulk_windows: u32,
     last: Bitrate,
@@ -152,9 +152,12 @@ impl RateEstimator {
         self.last = sample;
         let Some(rate) = self.rate else {
             if (traffic.bulk > 0 || traffic.has_crowd) && low > Bitrate::ZERO {
-                self.shown = self.shown.max(low);
-                // Who has been kept waiting is not about to begin.
-                self.bulk_windows += if traffic.has_crowd { FIRST_WINDOWS } else { 1 };
+                // Who has been kept waiting is not about to begin, but may just have got the last it wanted.
+                self.bulk_windows += if traffic.has_crowd {
+                    FIRST_WINDOWS / 2
+                } else {
+                    1
+                };
                 if self.bulk_windows >= FIRST_WINDOWS {
                     self.rate = Some(self.shown);
                     self.proven_at = now;
@@ -164,6 +167,7 @@ impl RateEstimator {
             }
             return;
         };
+            self.shown = self.shown.max(low);
         if low >= rate {
             self.rate = Some(low);
             self.proven_at = now;
@@ -206,6 +210,16 @@ impl RateEstimator {
 const PAUSE: Duration = Duration::from_millis(500);
 /// Some round trips: before, it is hardly more than how far the servers are.
 const FIRST_STEPS: Duration = Duration::from_millis(150);
+    /// What two windows in a row have shown it to carry at least; zero where there is an estimate.
+    #[must_use]
+    pub fn least(&self) -> Bitrate {
+        if self.rate.is_some() {
+            Bitrate::ZERO
+        } else {
+            self.shown
+        }
+    }
+
 const LAST_STEPS: Duration = Duration::from_secs(3);
 /// So many windows with bulk in a row make a first estimate: a second, several round trips of slow start on most links.
 const FIRST_WINDOWS: u32 = 4;
@@ -298,6 +312,32 @@ mod tests {
             estimator.on_window(now, traffic, WINDOW);
         }
         assert_eq!(mbps(&estimator), 20);
+    #[test]
+    fn who_has_been_kept_waiting_shows_more_in_two_windows_than_in_one() {
+        let mut estimator = RateEstimator::default();
+        let mut now = Instant::ZERO;
+        let mut window = |estimator: &mut RateEstimator, mbps: u64, has_crowd: bool| {
+            now += WINDOW;
+            let traffic = Traffic {
+                bytes: Bitrate::from_mbps(mbps).bytes_in(WINDOW).get(),
+                has_crowd,
+                ..Traffic::default()
+            };
+            estimator.on_window(now, traffic, WINDOW);
+        };
+        // A page ends: what its last window shows is no rate of the link, but it has shown more before.
+        for (mbps, has_crowd) in [(5, false), (6, false), (1, true), (0, false)] {
+            window(&mut estimator, mbps, has_crowd);
+        }
+        assert_eq!(estimator.rate(), None);
+        assert_eq!(estimator.least(), Bitrate::from_mbps(5));
+        for _ in 0..3 {
+            window(&mut estimator, 2, true);
+        }
+        assert_eq!(mbps(&estimator), 5);
+        assert_eq!(estimator.least(), Bitrate::ZERO);
+    }
+
         feed(&mut estimator, now, 15, 2, 80);
         assert_eq!(mbps(&estimator), 15);
     }

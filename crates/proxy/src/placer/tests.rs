@@ -393,6 +393,43 @@ fn links_that_are_not_known_are_told_apart_by_what_they_have_shown() {
 }
 
 #[test]
+fn what_a_link_has_shown_counts_before_there_is_an_estimate() {
+    let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+    for _ in 0..2 {
+        let link = placer.add_link(LinkSettings::default());
+        placer.set_reach(link, everywhere());
+    }
+    let slow = placer.link_mut(LinkId(1)).expect("there");
+    slow.estimator.down.restore(at(0), Bitrate::from_mbps(9));
+    let id = begin(&mut placer, at(0), None, &target("a.example", 80));
+    let id = id.expect("links").id;
+    placer.moved(at(0), id, LinkId(0), &[]);
+    let down = |placer: &Placer, now| placer.rates(now, LinkId(0)).1;
+    assert_eq!(down(&placer, at(0)), Bitrate::from_mbps(9));
+    // A page's worth at 16 Mbit/s, and a pause in which its beginning is forgotten.
+    let mut now = at(0);
+    for window in 1..=3 {
+        now += WINDOW;
+        let down = window * 500_000;
+        placer.observe(now, id, Demand { up: 0, down }, false);
+        placer.handle_window(now);
+    }
+    let later = now + WINDOW * 40;
+    placer.observe(
+        later,
+        id,
+        Demand {
+            up: 0,
+            down: 1_501_000,
+        },
+        false,
+    );
+    placer.handle_window(later);
+    assert_eq!(placer.links()[0].estimator.down.rate(), None);
+    assert_eq!(down(&placer, later), Bitrate::from_mbps(16));
+}
+
+#[test]
 fn trickles_and_idle_connections_are_no_crowd() {
     for (each, what) in [(2_000, "trickles"), (0, "idle")] {
         let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
