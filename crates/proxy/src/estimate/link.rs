@@ -38,6 +38,8 @@ pub struct Traffic {
 pub struct TcpSample {
     /// Its smoothed round trip.
     pub rtt: Duration,
+    /// Its shortest round trip.
+    pub min_rtt: Duration,
     /// Segments sent.
     pub segments: u32,
     /// Segments sent again.
@@ -52,6 +54,7 @@ pub struct LinkEstimator {
     /// From servers.
     pub down: RateEstimator,
     rtt: Option<Duration>,
+    min_rtt: Option<Duration>,
     segments: u64,
     retransmitted: u64,
 }
@@ -83,6 +86,9 @@ impl LinkEstimator {
             None => sample.rtt,
             Some(rtt) => (rtt * 7 + sample.rtt) / 8,
         });
+        let forgotten = self.min_rtt.map(|rtt| rtt + rtt / MIN_RTT_MEMORY);
+        let least = forgotten.map_or(sample.min_rtt, |rtt| rtt.min(sample.min_rtt));
+        self.min_rtt = Some(least);
         self.segments += u64::from(sample.segments);
         self.retransmitted += u64::from(sample.retransmitted);
         if self.segments > LOSS_MEMORY_SEGMENTS {
@@ -95,6 +101,13 @@ impl LinkEstimator {
     #[must_use]
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt
+    }
+
+    /// The shortest round trip of late, to the nearest of the servers in use: what the link itself adds, and no queue; `None`
+    /// before the first connection.
+    #[must_use]
+    pub fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt
     }
 
     /// Segments sent again of the last thousands sent, as a fraction.
@@ -151,6 +164,7 @@ impl RateEstimator {
         let (low, high) = (sample.min(self.last), sample.max(self.last));
         self.last = sample;
         let Some(rate) = self.rate else {
+            self.shown = self.shown.max(low);
             if (traffic.bulk > 0 || traffic.has_crowd) && low > Bitrate::ZERO {
                 // Who has been kept waiting is not about to begin, but may just have got the last it wanted.
                 self.bulk_windows += if traffic.has_crowd {
@@ -167,7 +181,6 @@ impl RateEstimator {
             }
             return;
         };
-            self.shown = self.shown.max(low);
         if low >= rate {
             self.rate = Some(low);
             self.proven_at = now;
@@ -197,6 +210,16 @@ impl RateEstimator {
         self.rate.map(|rate| (rate, self.proven_at))
     }
 
+    /// What two windows in a row have shown it to carry at least; zero where there is an estimate.
+    #[must_use]
+    pub fn least(&self) -> Bitrate {
+        if self.rate.is_some() {
+            Bitrate::ZERO
+        } else {
+            self.shown
+        }
+    }
+
     /// Takes `rate` as known from an earlier run.
     pub fn restore(&mut self, now: Instant, rate: Bitrate) {
         if rate > Bitrate::ZERO {
@@ -210,16 +233,6 @@ impl RateEstimator {
 const PAUSE: Duration = Duration::from_millis(500);
 /// Some round trips: before, it is hardly more than how far the servers are.
 const FIRST_STEPS: Duration = Duration::from_millis(150);
-    /// What two windows in a row have shown it to carry at least; zero where there is an estimate.
-    #[must_use]
-    pub fn least(&self) -> Bitrate {
-        if self.rate.is_some() {
-            Bitrate::ZERO
-        } else {
-            self.shown
-        }
-    }
-
 const LAST_STEPS: Duration = Duration::from_secs(3);
 /// So many windows with bulk in a row make a first estimate: a second, several round trips of slow start on most links.
 const FIRST_WINDOWS: u32 = 4;
@@ -227,6 +240,8 @@ const FIRST_WINDOWS: u32 = 4;
 const SHARED_MEMORY: Duration = Duration::from_secs(5);
 /// The same while one does, which may be its server's doing.
 const SINGLE_MEMORY: Duration = Duration::from_secs(60);
+/// The shortest round trip grows by so little a sample, of which a page makes a hundred.
+const MIN_RTT_MEMORY: u32 = 512;
 /// Loss is that of about this many segments.
 const LOSS_MEMORY_SEGMENTS: u64 = 20_000;
 
@@ -298,21 +313,6 @@ mod tests {
     }
 
     #[test]
-    fn what_the_proxy_bounds_shows_no_less_than_a_link_carries() {
-        let mut estimator = RateEstimator::default();
-        let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 8);
-        for _ in 0..200 {
-            now += WINDOW;
-            let traffic = Traffic {
-                bytes: Bitrate::from_mbps(15).bytes_in(WINDOW).get(),
-                bulk: 2,
-                has_crowd: false,
-                is_bound: true,
-            };
-            estimator.on_window(now, traffic, WINDOW);
-        }
-        assert_eq!(mbps(&estimator), 20);
-    #[test]
     fn who_has_been_kept_waiting_shows_more_in_two_windows_than_in_one() {
         let mut estimator = RateEstimator::default();
         let mut now = Instant::ZERO;
@@ -338,6 +338,21 @@ mod tests {
         assert_eq!(estimator.least(), Bitrate::ZERO);
     }
 
+    #[test]
+    fn what_the_proxy_bounds_shows_no_less_than_a_link_carries() {
+        let mut estimator = RateEstimator::default();
+        let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 8);
+        for _ in 0..200 {
+            now += WINDOW;
+            let traffic = Traffic {
+                bytes: Bitrate::from_mbps(15).bytes_in(WINDOW).get(),
+                bulk: 2,
+                has_crowd: false,
+                is_bound: true,
+            };
+            estimator.on_window(now, traffic, WINDOW);
+        }
+        assert_eq!(mbps(&estimator), 20);
         feed(&mut estimator, now, 15, 2, 80);
         assert_eq!(mbps(&estimator), 15);
     }
@@ -369,14 +384,17 @@ mod tests {
         assert_eq!((link.rtt(), link.loss()), (None, 0.0));
         let sample = |rtt, retransmitted| TcpSample {
             rtt: Duration::from_millis(rtt),
+            min_rtt: Duration::from_millis(rtt / 2),
             segments: 1000,
             retransmitted,
         };
         link.on_tcp(sample(80, 0));
         assert_eq!(link.rtt(), Some(Duration::from_millis(80)));
+        assert_eq!(link.min_rtt(), Some(Duration::from_millis(40)));
         link.on_tcp(sample(0, 40));
         assert_eq!(link.rtt(), Some(Duration::from_millis(70)));
         assert!((link.loss() - 0.02).abs() < 1e-9);
+        assert_eq!(link.min_rtt(), Some(Duration::ZERO));
         for _ in 0..100 {
             link.on_tcp(sample(10, 0));
         }

@@ -251,7 +251,7 @@ fn rates_are_learnt_and_hope_comes_back() {
         "tried again"
     );
     // The end teaches what a connection moves.
-    placer.end(now, ids[0], true);
+    placer.end(now, ids[0], Some(1));
     assert!(placer.demands.expected(None, 80).demand.down > 900_000);
     assert_eq!(placer.connection_counts(), [0, 1]);
 }
