@@ -9,8 +9,9 @@
 //! things at a time), once spread over four. Every load is a new browser with nothing in its cache; one of each kind in turn, so
 //! that what else the machine does falls on all. All objects have to arrive whole, else the bench fails.
 //!
-//! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `SCALE=1` (of the objects' sizes),
-//! `CHROMIUM=chromium-headless-shell`, `KEYS='short_queues = true'` (of the proxy, beside the way's),
+//! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `HOSTS=4` (only so many), `SCALE=1` (of the objects' sizes),
+//! `CC=cubic` (the servers' congestion control), `CHROMIUM=chromium-headless-shell`,
+//! `KEYS='short_queues = true'` (of the proxy, beside the way's; proxies with other keys, in turn with it, after a `|`),
 //! `VERBOSE=1` (a line a load), `TRACE=1` (a line an object: when it was asked for, began and ended, and over which link).
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]
@@ -74,7 +75,8 @@ fn main() {
         "{OBJECTS} objects, {:.2} MB; {loads} loads each",
         megabytes(bytes)
     );
-    for hosts in [1, HOSTS] {
+    let hosts = variable("HOSTS").and_then(|text| text.parse().ok());
+    for hosts in hosts.map_or(vec![1, HOSTS], |hosts| vec![hosts]) {
         for (name, key, way) in [
             ("socks5", "", format!("socks5://{PROXY}")),
             ("http", "", format!("http://{PROXY}")),
@@ -87,48 +89,94 @@ fn main() {
     }
 }
 
-/// Loads through the proxy and without, in turn, and prints what came of it.
+/// Loads without a proxy and through one of each of the `KEYS`, in turn, and prints what came of it.
 fn compare(name: &str, key: &str, way: &str, hosts: usize, sizes: &[usize], loads: usize) {
-    let (through, direct) = [(); 2].map(|()| world(sizes)).into();
+    let direct = world(sizes);
     let more = std::env::var("KEYS").unwrap_or_default();
-    let proxy = through.proxy(&format!("{key}\n{more}"), "");
-    let (mut alone_ms, mut with_ms) = (Vec::new(), Vec::new());
-    let is_verbose = std::env::var_os("VERBOSE").is_some();
-    let mut before = [0, 0];
+    let mut kinds: Vec<Kind> = more
+        .split('|')
+        .map(|more| Kind::new(key, more.trim(), sizes))
+        .collect();
+    let mut alone_ms = Vec::new();
     for _ in 0..loads {
         alone_ms.push(load(&direct, "", hosts, sizes));
-        with_ms.push(load(&through, way, hosts, sizes));
+        for kind in &mut kinds {
+            kind.load(way, hosts, sizes);
+        }
+    }
+    let first_ms = alone_ms[0];
+    let alone = median(&mut alone_ms);
+    for mut kind in kinds {
+        let first = kind.times_ms[0] / first_ms;
+        let with = median(&mut kind.times_ms);
+        let [wifi, lte] = kind.received();
+        let total = (wifi + lte).max(1);
+        println!(
+            "page {name:11} {hosts} host(s): {with:4.0} ms of {alone:4.0} alone: {:.3}; quartiles {:.0} to {:.0} of {:.0} to {:.0}; first load {first:.3}; {} % by wifi{}",
+            with / alone,
+            quartile(&kind.times_ms, 1),
+            quartile(&kind.times_ms, 3),
+            quartile(&alone_ms, 1),
+            quartile(&alone_ms, 3),
+            wifi * 100 / total,
+            kind.label(),
+        );
+    }
+}
+
+/// A proxy, and how long loads through it took.
+struct Kind {
+    world: World,
+    proxy: Proxy,
+    keys: String,
+    times_ms: Vec<f64>,
+}
+
+impl Kind {
+    fn new(key: &str, more: &str, sizes: &[usize]) -> Self {
+        let world = world(sizes);
+        Self {
+            proxy: world.proxy(&format!("{key}\n{more}"), ""),
+            world,
+            keys: more.to_owned(),
+            times_ms: Vec::new(),
+        }
+    }
+
+    fn label(&self) -> String {
+        if self.keys.is_empty() {
+            String::new()
+        } else {
+            format!("; {}", self.keys)
+        }
+    }
+
+    fn received(&self) -> [u64; 2] {
+        let status = self.proxy.status().expect("it runs");
+        ["wifi", "lte"].map(|link| Proxy::received(&status, link))
+    }
+
+    fn load(&mut self, way: &str, hosts: usize, sizes: &[usize]) {
+        let is_verbose = std::env::var_os("VERBOSE").is_some();
+        let before = if is_verbose { self.received() } else { [0, 0] };
+        let time_ms = load(&self.world, way, hosts, sizes);
+        self.times_ms.push(time_ms);
         if is_verbose {
-            let status = proxy.status().expect("it runs");
-            let now = ["wifi", "lte"].map(|link| Proxy::received(&status, link));
-            let last = with_ms.last().copied().unwrap_or_default();
+            let status = self.proxy.status().expect("it runs");
+            let now = self.received();
             let rates = status["links"].as_array().expect("links").iter();
             let rates: Vec<String> = rates
                 .map(|link| link["capacity_mbps"].to_string())
                 .collect();
             println!(
-                "  {last:.0} ms, wifi {} kB, lte {} kB; taken for {} Mbit/s",
+                "  {time_ms:.0} ms, wifi {} kB, lte {} kB; taken for {} Mbit/s{}",
                 (now[0] - before[0]) / 1000,
                 (now[1] - before[1]) / 1000,
-                rates.join(" and ")
+                rates.join(" and "),
+                self.label(),
             );
-            before = now;
         }
     }
-    let first = with_ms[0] / alone_ms[0];
-    let (alone, with) = (median(&mut alone_ms), median(&mut with_ms));
-    let status = proxy.status().expect("it runs");
-    let [wifi, lte] = ["wifi", "lte"].map(|link| Proxy::received(&status, link));
-    let total = (wifi + lte).max(1);
-    println!(
-        "page {name:11} {hosts} host(s): {with:4.0} ms of {alone:4.0} alone: {:.3}; quartiles {:.0} to {:.0} of {:.0} to {:.0}; first load {first:.3}; {} % by wifi",
-        with / alone,
-        quartile(&with_ms, 1),
-        quartile(&with_ms, 3),
-        quartile(&alone_ms, 1),
-        quartile(&alone_ms, 3),
-        wifi * 100 / total,
-    );
 }
 
 /// Links, and servers with the page behind them.
@@ -142,6 +190,11 @@ fn world(sizes: &[usize]) -> World {
     server.ip(&more).expect("addresses");
     let listener = server.run(|| Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?));
     let listener = listener.expect("server");
+    if let Ok(name) = std::env::var("CC") {
+        let socket = socket2::SockRef::from(&listener);
+        let set = socket.set_tcp_congestion(name.as_bytes());
+        set.unwrap_or_else(|error| panic!("congestion control {name}: {error}"));
+    }
     let sizes = sizes.to_vec();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {

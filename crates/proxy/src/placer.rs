@@ -228,7 +228,7 @@ impl Placer {
     /// No link leads there now; nothing is booked.
     pub fn begin(&mut self, now: Instant, ask: Ask<'_>) -> Result<Placement, NoLink> {
         let expected = self.demands.expected(ask.app, ask.target.port);
-        let (links, why) = self.rank(now, ask, expected.demand)?;
+        let (links, why) = self.rank(now, ask, expected)?;
         let id = ConnectionId(self.next_id);
         self.next_id += 1;
         let connection = Connection {
@@ -404,16 +404,17 @@ impl Placer {
         }
     }
 
-    /// Notes the end of connection `id`. Call [`Self::observe`] before, for what it moved last. `completed`: it was
-    /// established, so that its bytes say something of the application.
-    pub fn end(&mut self, now: Instant, id: ConnectionId, completed: bool) {
+    /// Notes the end of connection `id`. Call [`Self::observe`] before, for what it moved last. `completed`: how many questions
+    /// its client asked; `None`: it was not established, so that its bytes say nothing of the application.
+    pub fn end(&mut self, now: Instant, id: ConnectionId, completed: Option<u64>) {
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
-        if completed {
+        if let Some(questions) = completed {
             let app = connection.app.as_deref();
             let port = connection.target.port;
-            self.demands.note(now, app, port, connection.moved);
+            self.demands
+                .note(now, app, port, connection.moved, questions);
         }
     }
 
@@ -444,7 +445,16 @@ impl Placer {
                 (None, Some((rate, _))) => Some(rate),
                 (None, None) => shown(link),
             });
+            let least = |link: &Link| {
+                let estimator = if is_up {
+                    &link.estimator.up
+                } else {
+                    &link.estimator.down
+                };
+                estimator.least()
+            };
             let highest = highest.max().unwrap_or(FIRST_RATE);
+            let highest = self.links.iter().map(least).fold(highest, Bitrate::max);
             match self.links.get(link.0).map(rate) {
                 Some((Some(given), _)) => given,
                 // Hope doubles for each further time of age, up to the best link.
@@ -454,8 +464,9 @@ impl Placer {
                     Bitrate::from_bps(hoped).min(highest).max(rate)
                 }
                 Some((None, None)) | None => {
-                    let hoped = self.links.get(link.0).and_then(shown);
-                    hoped.map_or(highest, |hoped| hoped.min(highest))
+                    let unknown = self.links.get(link.0);
+                    let hoped = unknown.and_then(shown).unwrap_or(highest);
+                    hoped.min(highest).max(unknown.map_or(Bitrate::ZERO, least))
                 }
             }
         };
@@ -492,7 +503,7 @@ impl Placer {
         &mut self,
         now: Instant,
         ask: Ask<'_>,
-        expected: Demand,
+        expected: Expected,
     ) -> Result<(Vec<LinkId>, Why), NoLink> {
         let leads = |link: &Link| ask.addresses.iter().any(|ip| link.reach.covers(*ip));
         let is_neighbour =
@@ -534,14 +545,14 @@ impl Placer {
             preferred = link.map(|link| (link, Why::Site));
         }
 
-        let demand = expected.total();
-        let chosen = self.economical(now, &usable, expected);
-        let views = self.views(now, &chosen, expected);
+        let (demand, answer) = (expected.demand.total(), expected.answer);
+        let chosen = self.economical(now, &usable, expected.demand);
+        let views = self.views(now, &chosen, expected.demand, answer);
         let mut ranked = if preferred.is_some() {
             // The turn of the round robins is for those that need it.
-            Scheduler::new(Policy::MaxThroughput).rank(&views, demand)
+            Scheduler::new(Policy::MaxThroughput).rank(&views, demand, answer)
         } else {
-            self.scheduler.rank(&views, demand)
+            self.scheduler.rank(&views, demand, answer)
         };
         let mut rest: Vec<LinkId> = usable
             .iter()
@@ -580,7 +591,7 @@ impl Placer {
         for class in prices {
             let is_needed = chosen.is_empty()
                 || class.cost != Cost::Standby && {
-                    let views = self.views(now, &chosen, expected);
+                    let views = self.views(now, &chosen, expected, expected.total());
                     let finish = views
                         .iter()
                         .map(|view| view.own_finish_us(expected.total()));
@@ -597,14 +608,20 @@ impl Placer {
         chosen
     }
 
-    fn views(&self, now: Instant, ids: &[LinkId], expected: Demand) -> Vec<LinkView> {
-        let demand = expected.total().get();
+    /// The links `ids` as they stand for a connection that will move what is `expected`, `answer` of it at first.
+    fn views(
+        &self,
+        now: Instant,
+        ids: &[LinkId],
+        expected: Demand,
+        answer: Bytes,
+    ) -> Vec<LinkView> {
         let mut loads = vec![(0_u64, 0_u64); self.links.len()];
         for connection in self.connections.values().filter(|one| !one.is_striped) {
             let left = remaining(now, connection);
             let (load, sharing) = &mut loads[connection.link.0];
             *load = load.saturating_add(left);
-            *sharing = sharing.saturating_add(left.min(demand));
+            *sharing = sharing.saturating_add(left.min(answer.get()));
         }
         let view = |id: &LinkId| {
             let (up, down) = self.rates(now, *id);
@@ -617,6 +634,10 @@ impl Placer {
                 },
                 load: Bytes::new(loads[id.0].0),
                 sharing: Bytes::new(loads[id.0].1),
+                start: self.links[id.0]
+                    .estimator
+                    .min_rtt()
+                    .map_or(Duration::ZERO, |rtt| rtt * rounds(answer)),
                 weight: self.links[id.0].settings.weight,
             }
         };
@@ -666,6 +687,12 @@ impl Placer {
     }
 }
 
+/// How many round trips a new connection takes, however fast its link, until `bytes` have come: the handshake's, and those of
+/// slow start.
+fn rounds(bytes: Bytes) -> u32 {
+    1 + (bytes.get() / INITIAL_WINDOW + 1).ilog2() + 1
+}
+
 /// What a connection will probably still move.
 fn remaining(now: Instant, connection: &Connection) -> u64 {
     if now.since(connection.progress_at) > QUIET {
@@ -685,6 +712,9 @@ fn is_kept(now: Instant, connection: &Connection) -> bool {
 
 /// How long a window of the estimators is.
 pub const WINDOW: Duration = Duration::from_millis(250);
+
+/// RFC 6928: ten segments.
+const INITIAL_WINDOW: u64 = 14_600;
 
 /// A connection that moved less in a window (three packets, 130 kbit/s) is waiting for something else than the link.
 const BULK_BYTES: u64 = 4 << 10;

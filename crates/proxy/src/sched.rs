@@ -11,6 +11,8 @@ pub mod round_robin;
 mod tests;
 pub mod weighted;
 
+use core::time::Duration;
+
 use pleach_core::units::{Bitrate, Bytes};
 
 /// A link by its place in the configuration.
@@ -26,9 +28,11 @@ pub struct LinkView {
     pub rate: Bitrate,
     /// What its connections will probably still move: `L` in the paper's terms.
     pub load: Bytes,
-    /// The part of it that will move while the new connection does, if all share the link alike: of each connection
-    /// at most the new one's demand.
+    /// The part of it that will move while the new connection's first answer does, if all share the link alike: of each
+    /// connection at most so much.
     pub sharing: Bytes,
+    /// What round trips alone take until that answer is there, however fast the link; zero if they are not known.
+    pub start: Duration,
     /// Share under weighted round robin; `None`: its rate.
     pub weight: Option<u16>,
 }
@@ -40,10 +44,10 @@ impl LinkView {
         self.time_us(self.load, more)
     }
 
-    /// Microseconds until a new connection of `demand` has moved all of it, sharing the link with the others.
+    /// Microseconds until a new connection has moved a first answer of `bytes`, sharing the link with the others.
     #[must_use]
-    pub fn own_finish_us(&self, demand: Bytes) -> u128 {
-        self.time_us(self.sharing, demand)
+    pub fn own_finish_us(&self, bytes: Bytes) -> u128 {
+        self.start.as_micros() + self.time_us(self.sharing, bytes)
     }
 
     fn time_us(&self, load: Bytes, more: Bytes) -> u128 {
@@ -117,19 +121,19 @@ impl Scheduler {
         }
     }
 
-    /// Ranks `links` for a connection of probably `demand`, the choice first.
+    /// Ranks `links` for a connection that will probably move `demand`, `answer` of it at first, the choice first.
     ///
     /// `links`: sorted by id, at most a few dozen. Empty in, empty out. O(n²).
-    pub fn rank(&mut self, links: &[LinkView], demand: Bytes) -> Vec<LinkId> {
+    pub fn rank(&mut self, links: &[LinkView], demand: Bytes, answer: Bytes) -> Vec<LinkId> {
         let first = match self {
-            Self::MaxThroughput => max_throughput::pick(links, demand),
+            Self::MaxThroughput => max_throughput::pick(links, demand, answer),
             Self::OnlyOne => only_one::pick(links),
             Self::RoundRobin(state) => state.pick(links),
             Self::WeightedRoundRobin(state) => state.pick(links),
         };
         let mut rest: Vec<&LinkView> = links.iter().filter(|link| Some(link.id) != first).collect();
         // Stable: ties stay in the links' order.
-        rest.sort_by_key(|link| link.own_finish_us(demand));
+        rest.sort_by_key(|link| link.own_finish_us(answer));
         first
             .into_iter()
             .chain(rest.into_iter().map(|link| link.id))

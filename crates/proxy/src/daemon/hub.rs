@@ -107,6 +107,8 @@ pub(crate) struct Live {
     /// To the server, from the server.
     pub(crate) up: Cell<u64>,
     pub(crate) down: Cell<u64>,
+    /// How often the client has said something after the server did, and what had come from the server by then.
+    pub(crate) questions: Cell<(u64, u64)>,
     /// The client does not take what the server sends.
     pub(crate) is_held_up: Cell<bool>,
     /// Nothing has come back yet, so that another link may be tried.
@@ -309,6 +311,7 @@ impl Hub {
             link: Cell::new(links.first().copied()),
             up: Cell::new(0),
             down: Cell::new(0),
+            questions: Cell::new((1, 0)),
             is_held_up: Cell::new(false),
             is_opening: Cell::new(true),
             is_connecting: Cell::new(false),
@@ -340,7 +343,8 @@ impl Hub {
         live.stripe.borrow_mut().take();
         if let Some(id) = live.id {
             placer.observe(now, id, live.moved(), live.is_held_up.get());
-            placer.end(now, id, completed);
+            let (questions, _) = live.questions.get();
+            placer.end(now, id, completed.then_some(questions));
         }
     }
 
@@ -543,6 +547,7 @@ fn observe_tcp(placer: &mut Placer, link: LinkId, info: TcpInfo, seen: &Cell<(u3
     if info.rtt > Duration::ZERO {
         let sample = TcpSample {
             rtt: info.rtt,
+            min_rtt: info.min_rtt,
             segments: info.segments.saturating_sub(segments),
             retransmitted: info.retransmitted.saturating_sub(retransmitted),
         };

@@ -5,8 +5,10 @@
 //! taken for the median of the last connections, at the beginning 22.38 kB, the paper's web page. At most
 //! [`MAX_KEYS`] applications and ports are remembered; the one unused for longest goes first.
 //!
+//! What comes of one question (ours) is kept alike: a browser asks for one thing after the other over a connection.
+//!
 //! Beside the mean it keeps, ours, how far connections lie from it, smoothed alike: of sizes that vary, what a connection has
-//! moved says little about what is left ([`Expected::left`]). That is not kept over a restart.
+//! moved says little about what is left ([`Expected::left`]). Neither is kept over a restart.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,6 +30,8 @@ pub struct Expected {
     pub demand: Demand,
     /// How far connections lie from that, in the mean; zero where nothing is known of it.
     pub deviation: Bytes,
+    /// What comes of one question, in the mean.
+    pub answer: Bytes,
 }
 
 /// Remembers demands.
@@ -49,10 +53,11 @@ impl Demand {
 impl Expected {
     /// No more and no less than `demand`.
     #[must_use]
-    pub const fn exactly(demand: Demand) -> Self {
+    pub fn exactly(demand: Demand) -> Self {
         Self {
             demand,
             deviation: Bytes::ZERO,
+            answer: demand.total(),
         }
     }
 
@@ -89,12 +94,26 @@ impl Demands {
         }
     }
 
-    /// Notes the end of a connection of `app` to `port` that moved `moved`.
-    pub fn note(&mut self, now: Instant, app: Option<&str>, port: u16, moved: Demand) {
+    /// Notes the end of a connection of `app` to `port` that moved `moved`, in answer to so many `questions`.
+    pub fn note(
+        &mut self,
+        now: Instant,
+        app: Option<&str>,
+        port: u16,
+        moved: Demand,
+        questions: u64,
+    ) {
         let prior = self.prior();
         for key in app.map(str::to_owned).into_iter().chain([port_key(port)]) {
             let first = (Expected::exactly(prior), now);
-            let (Expected { demand, deviation }, used_at) = self.known.entry(key).or_insert(first);
+            let (expected, used_at) = self.known.entry(key).or_insert(first);
+            let Expected {
+                demand,
+                deviation,
+                answer,
+            } = expected;
+            let one = moved.total().get() / questions.max(1);
+            *answer = Bytes::new(smoothed(answer.get(), one));
             let off = demand.total().get().abs_diff(moved.total().get());
             *deviation = Bytes::new(smoothed(deviation.get(), off));
             demand.up = smoothed(demand.up, moved.up);
@@ -183,6 +202,7 @@ mod tests {
             let expected = Expected {
                 demand: down(1000),
                 deviation,
+                answer: Bytes::ZERO,
             };
             expected.left(Bytes::new(moved)).get()
         };
@@ -197,28 +217,43 @@ mod tests {
     fn deviation_is_learnt_beside_the_mean() {
         let mut demands = Demands::default();
         for _ in 0..100 {
-            demands.note(Instant::ZERO, Some("same"), 1, down(5_000));
+            demands.note(Instant::ZERO, Some("same"), 1, down(5_000), 1);
         }
         assert!(demands.expected(Some("same"), 1).deviation < Bytes::new(50));
         for turn in 0..100 {
             let size = if turn % 2 == 0 { 1_000 } else { 9_000 };
-            demands.note(Instant::ZERO, Some("either"), 2, down(size));
+            demands.note(Instant::ZERO, Some("either"), 2, down(size), 1);
         }
         let deviation = demands.expected(Some("either"), 2).deviation.get();
         assert!((3_500..4_500).contains(&deviation), "{deviation}");
     }
 
     #[test]
+    fn what_comes_of_one_question_is_learnt_too() {
+        let mut demands = Demands::default();
+        assert_eq!(demands.expected(None, 80).answer, Bytes::new(FIRST_DEMAND));
+        for _ in 0..100 {
+            demands.note(Instant::ZERO, None, 80, down(120_000), 4);
+            demands.note(Instant::ZERO, None, 25, down(120_000), 0);
+        }
+        let near = |port, wanted: u64| {
+            let answer = demands.expected(None, port).answer.get();
+            answer.abs_diff(wanted) < 100
+        };
+        assert!(near(80, 30_000) && near(25, 120_000));
+    }
+
+    #[test]
     fn demand_follows_the_papers_equation() {
         let mut demands = Demands::default();
         assert_eq!(expects(&demands, Some("ftp"), 21), down(FIRST_DEMAND));
-        demands.note(Instant::ZERO, Some("ftp"), 21, down(1_000_000));
+        demands.note(Instant::ZERO, Some("ftp"), 21, down(1_000_000), 1);
         let first = (7 * FIRST_DEMAND + 1_000_000 + 4) / 8;
         assert_eq!(expects(&demands, Some("ftp"), 21), down(first));
         // Known by the port to whoever comes next, while the application has a mind of its own.
         assert_eq!(expects(&demands, Some("scp"), 21), down(first));
         for _ in 0..100 {
-            demands.note(Instant::ZERO, Some("ftp"), 21, down(1_000_000));
+            demands.note(Instant::ZERO, Some("ftp"), 21, down(1_000_000), 1);
         }
         assert!(expects(&demands, None, 21).down > 999_000);
     }
@@ -227,7 +262,7 @@ mod tests {
     fn strangers_are_taken_for_the_median() {
         let mut demands = Demands::default();
         for size in [1, 5_000, 5_000, 9_000, 1 << 40] {
-            demands.note(Instant::ZERO, None, 80, down(size));
+            demands.note(Instant::ZERO, None, 80, down(size), 1);
         }
         assert_eq!(expects(&demands, Some("new"), 9999), down(5_000));
     }
@@ -237,7 +272,7 @@ mod tests {
         let mut demands = Demands::default();
         for n in 0..2 * MAX_KEYS as u64 {
             let name = format!("app{n}");
-            demands.note(Instant::from_millis(n), Some(&name), 80, down(7));
+            demands.note(Instant::from_millis(n), Some(&name), 80, down(7), 1);
         }
         assert_eq!(demands.known().count(), MAX_KEYS);
         let kept: Vec<_> = demands

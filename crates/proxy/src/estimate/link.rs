@@ -4,7 +4,7 @@
 //! something used it to the full: a *bulk* connection, which moved bytes through this window and the one before and
 //! was not held up by the client; or a *crowd*, connections that are kept waiting ([`crate::placer`]). What a window shows
 //! is a lower bound, so the estimate rises at once, to the lesser of two windows, against bursts. A first estimate takes a
-//! second of bulk: what a transfer shows while it begins is far below the link, and would keep others away from it. An
+//! second of bulk, or half of one with a crowd: what a transfer shows while it begins is far below the link, and would keep others away from it. An
 //! estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
 //! if two or more bulk connections shared the window, of 60 s for a single one; not at all while the proxy itself bounds what comes ([`crate::window`]). A link without bulk keeps its estimate;
 //! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
@@ -38,6 +38,8 @@ pub struct Traffic {
 pub struct TcpSample {
     /// Its smoothed round trip.
     pub rtt: Duration,
+    /// Its shortest round trip.
+    pub min_rtt: Duration,
     /// Segments sent.
     pub segments: u32,
     /// Segments sent again.
@@ -52,6 +54,7 @@ pub struct LinkEstimator {
     /// From servers.
     pub down: RateEstimator,
     rtt: Option<Duration>,
+    min_rtt: Option<Duration>,
     segments: u64,
     retransmitted: u64,
 }
@@ -69,7 +72,7 @@ pub struct Beginning {
 #[derive(Clone, Debug, Default)]
 pub struct RateEstimator {
     rate: Option<Bitrate>,
-    /// The most that was shown so far, and by how many windows with bulk in a row, while there is no estimate.
+    /// While there is no estimate: the most that was shown so far, and what counts of windows with bulk in a row.
     shown: Bitrate,
     bulk_windows: u32,
     last: Bitrate,
@@ -83,6 +86,9 @@ impl LinkEstimator {
             None => sample.rtt,
             Some(rtt) => (rtt * 7 + sample.rtt) / 8,
         });
+        let forgotten = self.min_rtt.map(|rtt| rtt + rtt / MIN_RTT_MEMORY);
+        let least = forgotten.map_or(sample.min_rtt, |rtt| rtt.min(sample.min_rtt));
+        self.min_rtt = Some(least);
         self.segments += u64::from(sample.segments);
         self.retransmitted += u64::from(sample.retransmitted);
         if self.segments > LOSS_MEMORY_SEGMENTS {
@@ -95,6 +101,13 @@ impl LinkEstimator {
     #[must_use]
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt
+    }
+
+    /// The shortest round trip of late, to the nearest of the servers in use: what the link itself adds, and no queue; `None`
+    /// before the first connection.
+    #[must_use]
+    pub fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt
     }
 
     /// Segments sent again of the last thousands sent, as a fraction.
@@ -151,10 +164,14 @@ impl RateEstimator {
         let (low, high) = (sample.min(self.last), sample.max(self.last));
         self.last = sample;
         let Some(rate) = self.rate else {
+            self.shown = self.shown.max(low);
             if (traffic.bulk > 0 || traffic.has_crowd) && low > Bitrate::ZERO {
-                self.shown = self.shown.max(low);
-                // Who has been kept waiting is not about to begin.
-                self.bulk_windows += if traffic.has_crowd { FIRST_WINDOWS } else { 1 };
+                // Who has been kept waiting is not about to begin, but may just have got the last it wanted.
+                self.bulk_windows += if traffic.has_crowd {
+                    FIRST_WINDOWS / 2
+                } else {
+                    1
+                };
                 if self.bulk_windows >= FIRST_WINDOWS {
                     self.rate = Some(self.shown);
                     self.proven_at = now;
@@ -193,6 +210,16 @@ impl RateEstimator {
         self.rate.map(|rate| (rate, self.proven_at))
     }
 
+    /// What two windows in a row have shown it to carry at least; zero where there is an estimate.
+    #[must_use]
+    pub fn least(&self) -> Bitrate {
+        if self.rate.is_some() {
+            Bitrate::ZERO
+        } else {
+            self.shown
+        }
+    }
+
     /// Takes `rate` as known from an earlier run.
     pub fn restore(&mut self, now: Instant, rate: Bitrate) {
         if rate > Bitrate::ZERO {
@@ -213,6 +240,8 @@ const FIRST_WINDOWS: u32 = 4;
 const SHARED_MEMORY: Duration = Duration::from_secs(5);
 /// The same while one does, which may be its server's doing.
 const SINGLE_MEMORY: Duration = Duration::from_secs(60);
+/// The shortest round trip grows by so little a sample, of which a page makes a hundred.
+const MIN_RTT_MEMORY: u32 = 512;
 /// Loss is that of about this many segments.
 const LOSS_MEMORY_SEGMENTS: u64 = 20_000;
 
@@ -284,6 +313,32 @@ mod tests {
     }
 
     #[test]
+    fn who_has_been_kept_waiting_shows_more_in_two_windows_than_in_one() {
+        let mut estimator = RateEstimator::default();
+        let mut now = Instant::ZERO;
+        let mut window = |estimator: &mut RateEstimator, mbps: u64, has_crowd: bool| {
+            now += WINDOW;
+            let traffic = Traffic {
+                bytes: Bitrate::from_mbps(mbps).bytes_in(WINDOW).get(),
+                has_crowd,
+                ..Traffic::default()
+            };
+            estimator.on_window(now, traffic, WINDOW);
+        };
+        // A page ends: what its last window shows is no rate of the link, but it has shown more before.
+        for (mbps, has_crowd) in [(5, false), (6, false), (1, true), (0, false)] {
+            window(&mut estimator, mbps, has_crowd);
+        }
+        assert_eq!(estimator.rate(), None);
+        assert_eq!(estimator.least(), Bitrate::from_mbps(5));
+        for _ in 0..3 {
+            window(&mut estimator, 2, true);
+        }
+        assert_eq!(mbps(&estimator), 5);
+        assert_eq!(estimator.least(), Bitrate::ZERO);
+    }
+
+    #[test]
     fn what_the_proxy_bounds_shows_no_less_than_a_link_carries() {
         let mut estimator = RateEstimator::default();
         let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 8);
@@ -329,14 +384,17 @@ mod tests {
         assert_eq!((link.rtt(), link.loss()), (None, 0.0));
         let sample = |rtt, retransmitted| TcpSample {
             rtt: Duration::from_millis(rtt),
+            min_rtt: Duration::from_millis(rtt / 2),
             segments: 1000,
             retransmitted,
         };
         link.on_tcp(sample(80, 0));
         assert_eq!(link.rtt(), Some(Duration::from_millis(80)));
+        assert_eq!(link.min_rtt(), Some(Duration::from_millis(40)));
         link.on_tcp(sample(0, 40));
         assert_eq!(link.rtt(), Some(Duration::from_millis(70)));
         assert!((link.loss() - 0.02).abs() < 1e-9);
+        assert_eq!(link.min_rtt(), Some(Duration::ZERO));
         for _ in 0..100 {
             link.on_tcp(sample(10, 0));
         }

@@ -251,7 +251,7 @@ fn rates_are_learnt_and_hope_comes_back() {
         "tried again"
     );
     // The end teaches what a connection moves.
-    placer.end(now, ids[0], true);
+    placer.end(now, ids[0], Some(1));
     assert!(placer.demands.expected(None, 80).demand.down > 900_000);
     assert_eq!(placer.connection_counts(), [0, 1]);
 }
@@ -390,6 +390,43 @@ fn links_that_are_not_known_are_told_apart_by_what_they_have_shown() {
     assert_eq!(down(0), Bitrate::from_mbps(16));
     assert_eq!(down(1), Bitrate::from_mbps(4));
     assert_eq!(down(2), down(0), "as hopeful as of the best");
+}
+
+#[test]
+fn what_a_link_has_shown_counts_before_there_is_an_estimate() {
+    let mut placer = Placer::new(config(Policy::MaxThroughput), Instant::ZERO);
+    for _ in 0..2 {
+        let link = placer.add_link(LinkSettings::default());
+        placer.set_reach(link, everywhere());
+    }
+    let slow = placer.link_mut(LinkId(1)).expect("there");
+    slow.estimator.down.restore(at(0), Bitrate::from_mbps(9));
+    let id = begin(&mut placer, at(0), None, &target("a.example", 80));
+    let id = id.expect("links").id;
+    placer.moved(at(0), id, LinkId(0), &[]);
+    let down = |placer: &Placer, now| placer.rates(now, LinkId(0)).1;
+    assert_eq!(down(&placer, at(0)), Bitrate::from_mbps(9));
+    // A page's worth at 16 Mbit/s, and a pause in which its beginning is forgotten.
+    let mut now = at(0);
+    for window in 1..=3 {
+        now += WINDOW;
+        let down = window * 500_000;
+        placer.observe(now, id, Demand { up: 0, down }, false);
+        placer.handle_window(now);
+    }
+    let later = now + WINDOW * 40;
+    placer.observe(
+        later,
+        id,
+        Demand {
+            up: 0,
+            down: 1_501_000,
+        },
+        false,
+    );
+    placer.handle_window(later);
+    assert_eq!(placer.links()[0].estimator.down.rate(), None);
+    assert_eq!(down(&placer, later), Bitrate::from_mbps(16));
 }
 
 #[test]

@@ -364,6 +364,10 @@ struct UpMeter<'a>(&'a Live);
 impl Meter for UpMeter<'_> {
     fn moved(&self, bytes: u64) {
         self.0.up.set(self.0.up.get() + bytes);
+        let (questions, answered) = self.0.questions.get();
+        if self.0.down.get() > answered {
+            self.0.questions.set((questions + 1, self.0.down.get()));
+        }
     }
 
     // The server, or the link, is what upward estimates are about.
@@ -390,7 +394,37 @@ const MAX_REPLAY: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, SocketAddr};
+
     use super::*;
+    use crate::daemon::hub::{
+        Purpose,
+        tests::{add_link, hub},
+    };
+
+    #[test]
+    fn a_question_is_what_a_client_says_after_the_server_did() {
+        let hub = hub();
+        add_link(&hub, "l0");
+        let server = IpAddr::from([10, 0, 0, 1]);
+        let purpose = Purpose {
+            client: ([127, 0, 0, 1], 1).into(),
+            app: None,
+            target: SocketAddr::new(server, 80).into(),
+            protocol: Protocol::Socks5,
+        };
+        let (live, _) = hub.begin(purpose, &[server]).expect("a link");
+        let (up, down) = (UpMeter(&live), DownMeter(&live));
+        let asked = |live: &Live| live.questions.get().0;
+        up.moved(100);
+        up.moved(100);
+        assert_eq!(asked(&live), 1, "one in two pieces");
+        down.moved(5000);
+        down.moved(5000);
+        up.moved(100);
+        up.moved(100);
+        assert_eq!(asked(&live), 2);
+    }
 
     #[test]
     fn only_what_does_no_harm_is_said_twice() {

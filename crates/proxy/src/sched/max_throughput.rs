@@ -7,7 +7,12 @@
 //! connection's own finish decides, `(D + sum_k min(r_k, D)) / b_j` where `r_k` is what is left of the others on
 //! link `j`: what processor sharing gives it.
 //!
-//! Ours beyond the paper: a link on which the connection would take more than [`MAX_STRETCH`] times as long as on its
+//! The paper's model has no round trips, but what begins on an idle host takes little else: of links whose round trips differ
+//! (ours), one that is done later by no more than it begins earlier is as good as the best, and of those the connection takes
+//! the one where its first answer is there first. So the first things of a page come by the link that answers soonest, before
+//! there is anything to share out.
+//!
+//! Ours beyond the paper, too: a link on which the first answer would take more than [`MAX_STRETCH`] times as long as on its
 //! best one is no choice. The makespan alone would put a page on a slow link because a download on the fast one takes
 //! longer still.
 
@@ -15,19 +20,24 @@ use pleach_core::units::Bytes;
 
 use super::{LinkId, LinkView};
 
-pub(super) fn pick(links: &[LinkView], demand: Bytes) -> Option<LinkId> {
-    let least_us = links.iter().map(|link| link.own_finish_us(demand)).min()?;
-    let bearable = |link: &&LinkView| link.own_finish_us(demand) <= least_us * MAX_STRETCH;
+pub(super) fn pick(links: &[LinkView], demand: Bytes, answer: Bytes) -> Option<LinkId> {
+    let least_us = links.iter().map(|link| link.own_finish_us(answer)).min()?;
+    let bearable = |link: &&LinkView| link.own_finish_us(answer) <= least_us * MAX_STRETCH;
     let all_done_us = |chosen: &LinkView| {
         let others = links.iter().filter(|link| link.id != chosen.id);
         let others_us = others.map(|link| link.all_done_us(Bytes::ZERO)).max();
         chosen.all_done_us(demand).max(others_us.unwrap_or(0))
     };
-    let best = links
+    let by_makespan = |link: &&LinkView| (all_done_us(link), link.own_finish_us(answer));
+    let best = links.iter().filter(bearable).min_by_key(by_makespan)?;
+    let bound_us =
+        |link: &LinkView| all_done_us(best) + best.start.saturating_sub(link.start).as_micros();
+    let chosen = links
         .iter()
         .filter(bearable)
-        .min_by_key(|link| (all_done_us(link), link.own_finish_us(demand)))?;
-    Some(best.id)
+        .filter(|link| all_done_us(link) <= bound_us(link))
+        .min_by_key(|link| (link.own_finish_us(answer), all_done_us(link)))?;
+    Some(chosen.id)
 }
 
 /// As long as links' rates differ by less than this, the paper's rule alone decides on an idle host.

@@ -6,6 +6,7 @@ fn link(id: usize, mbps: u64, load: u64) -> LinkView {
         rate: Bitrate::from_mbps(mbps),
         load: Bytes::new(load),
         sharing: Bytes::new(load),
+        start: Duration::ZERO,
         weight: None,
     }
 }
@@ -15,7 +16,7 @@ fn shares(policy: Policy, links: &[LinkView], turns: usize) -> Vec<usize> {
     let mut scheduler = Scheduler::new(policy);
     let mut counts = vec![0; links.len()];
     for _ in 0..turns {
-        let ranked = scheduler.rank(links, Bytes::new(1000));
+        let ranked = scheduler.rank(links, Bytes::new(1000), Bytes::new(1000));
         counts[ranked[0].0] += 1;
     }
     counts
@@ -26,9 +27,9 @@ fn every_scheduler_ranks_all_links_once_and_none_of_none() {
     let links = [link(0, 20, 5_000), link(1, 10, 0), link(2, 1, 9)];
     for policy in Policy::ALL {
         let mut scheduler = Scheduler::new(policy);
-        assert_eq!(scheduler.rank(&[], Bytes::new(1)), []);
+        assert_eq!(scheduler.rank(&[], Bytes::new(1), Bytes::new(1)), []);
         for _ in 0..10 {
-            let mut ranked = scheduler.rank(&links, Bytes::new(22_000));
+            let mut ranked = scheduler.rank(&links, Bytes::new(22_000), Bytes::new(22_000));
             ranked.sort();
             assert_eq!(ranked, [LinkId(0), LinkId(1), LinkId(2)], "{policy:?}");
         }
@@ -56,11 +57,14 @@ fn round_robins_survive_links_that_come_and_go() {
     for policy in [Policy::RoundRobin, Policy::WeightedRoundRobin] {
         let mut scheduler = Scheduler::new(policy);
         for _ in 0..100 {
-            assert_eq!(scheduler.rank(&both[1..], Bytes::ZERO), [LinkId(1)]);
+            assert_eq!(
+                scheduler.rank(&both[1..], Bytes::ZERO, Bytes::ZERO),
+                [LinkId(1)]
+            );
         }
         // What was placed while the other was away is not made up for.
         let first: Vec<_> = (0..6)
-            .map(|_| scheduler.rank(&both, Bytes::ZERO)[0])
+            .map(|_| scheduler.rank(&both, Bytes::ZERO, Bytes::ZERO)[0])
             .collect();
         let fast = first.iter().filter(|id| id.0 == 0).count();
         assert!((3..=5).contains(&fast), "{policy:?} {first:?}");
@@ -73,7 +77,7 @@ fn max_throughput_fills_links_in_proportion_to_their_rates() {
     let demand = Bytes::new(1_000_000);
     let mut links = [link(0, 20, 0), link(1, 10, 0)];
     for _ in 0..15 {
-        let chosen = scheduler.rank(&links, demand)[0];
+        let chosen = scheduler.rank(&links, demand, demand)[0];
         links[chosen.0].load += demand;
         links[chosen.0].sharing += demand;
     }
@@ -91,10 +95,10 @@ fn max_throughput_leaves_a_long_download_alone_where_that_costs_little() {
     };
     // Shared with the download it takes 18 ms, alone on the others 30 and 179.
     let links = [long, link(1, 6, 0), link(2, 1, 0)];
-    let ranked = scheduler.rank(&links, small);
+    let ranked = scheduler.rank(&links, small, small);
     assert_eq!(ranked, [LinkId(1), LinkId(0), LinkId(2)]);
     // 18 ms against 179: nobody would wait for the sake of the whole.
-    let ranked = scheduler.rank(&[long, link(2, 1, 0)], small);
+    let ranked = scheduler.rank(&[long, link(2, 1, 0)], small, small);
     assert_eq!(ranked, [LinkId(0), LinkId(2)]);
 }
 
@@ -103,7 +107,36 @@ fn max_throughput_does_not_put_a_large_thing_on_a_slow_link() {
     let mut scheduler = Scheduler::new(Policy::MaxThroughput);
     // 2 s alone on the fast one after its load, 16 s on the slow one.
     let links = [link(0, 8, 1_000_000), link(1, 1, 0)];
-    assert_eq!(scheduler.rank(&links, Bytes::new(2_000_000))[0], LinkId(0));
+    assert_eq!(
+        scheduler.rank(&links, Bytes::new(2_000_000), Bytes::new(2_000_000))[0],
+        LinkId(0)
+    );
+}
+
+#[test]
+fn max_throughput_takes_the_link_that_answers_first_while_round_trips_are_what_it_waits_for() {
+    let chosen = |demand: u64, starts_ms: [u64; 2]| {
+        let mut links = [link(0, 20, 0), link(1, 10, 0)];
+        for (link, ms) in links.iter_mut().zip(starts_ms) {
+            link.start = Duration::from_millis(ms);
+        }
+        let (demand, answer) = (Bytes::new(demand), Bytes::new(50_000));
+        let mut scheduler = Scheduler::new(Policy::MaxThroughput);
+        let turns = (0..30).map(|_| {
+            let first = scheduler.rank(&links, demand, answer)[0];
+            links[first.0].load += demand;
+            links[first.0].sharing += answer;
+            first.0
+        });
+        turns.collect::<Vec<_>>()
+    };
+    let small = chosen(130_000, [80, 160]);
+    assert_eq!(small[..6], [0, 0, 0, 0, 0, 1]);
+    assert_eq!(small.iter().sum::<usize>(), 9, "a third of the rate");
+    // As it is where nothing is known of round trips, and where rates count for more.
+    let alike = [0, 0, 1, 0, 0, 1];
+    assert_eq!(chosen(130_000, [0, 0])[..6], alike);
+    assert_eq!(chosen(500_000, [80, 160])[..6], alike);
 }
 
 /// The obvious twin: try every assignment, compute when everything is done.
@@ -130,7 +163,7 @@ fn max_throughput_agrees_with_trying_everything() {
             });
             after.max()
         };
-        let chosen = Scheduler::new(Policy::MaxThroughput).rank(&links, demand)[0];
+        let chosen = Scheduler::new(Policy::MaxThroughput).rank(&links, demand, demand)[0];
         let best = (0..3).map(done).min().flatten();
         assert_eq!(done(chosen.0), best, "{links:?} {demand}");
     }

@@ -211,7 +211,7 @@ impl Connections {
     pub(super) fn end(&mut self, at: Instant, number: usize, bytes: f64) {
         if let Some(id) = self.id(number) {
             self.placer.observe(at, id, moved(bytes), false);
-            self.placer.end(at, id, true);
+            self.placer.end(at, id, Some(1));
         }
     }
 
@@ -234,6 +234,7 @@ impl Chunks {
             rate: link.carries(),
             load: Bytes::ZERO,
             sharing: Bytes::ZERO,
+            start: Duration::ZERO,
             weight: None,
         });
         Self {
@@ -247,7 +248,8 @@ impl Chunks {
         let mut left = bytes;
         while left > 0.0 {
             let chunk = left.min(CHUNK_BYTES);
-            let ranked = self.scheduler.rank(&self.views, Bytes::new(whole(chunk)));
+            let bytes = Bytes::new(whole(chunk));
+            let ranked = self.scheduler.rank(&self.views, bytes, bytes);
             if let Some(link) = ranked.first() {
                 parts[link.0] += chunk;
             }
