@@ -28,7 +28,7 @@ pub struct Holes {
     window: Duration,
     /// How long a hole that is seen now is left to repair symbols.
     grace: Duration,
-    /// When a datagram told missing last came.
+    /// When a datagram told missing last came, if that was less than [`CALM`] ago: the path reorders.
     disproved_at: Option<Instant>,
 }
 
@@ -84,7 +84,8 @@ impl Holes {
         }
         self.highest = Some(seq);
         self.dig(now, step.unsigned_abs() - 1, seq);
-        if self.window != FIRST_WINDOW && self.disproved_at.is_none_or(|at| now.since(at) > CALM) {
+        if self.disproved_at.is_some_and(|at| now.since(at) > CALM) {
+            self.disproved_at = None;
             self.window = FIRST_WINDOW;
         }
     }
@@ -172,7 +173,7 @@ impl Holes {
         let later = self
             .highest
             .map_or(0, |highest| highest.distance_from(hole.end));
-        let is_quick = self.window == FIRST_WINDOW && !hole.is_patient;
+        let is_quick = self.disproved_at.is_none() && !hole.is_patient;
         hole.told == 0 && is_quick && later >= PACKET_THRESHOLD - 1
     }
 
@@ -281,6 +282,16 @@ mod tests {
         arrive(&mut holes, 11_000, [24]);
         arrive(&mut holes, 11_000, [26, 27, 28]);
         assert!(told(&mut holes, 11_000).contains(&(25, 1)), "calm again");
+    }
+
+    #[test]
+    fn a_path_that_reorders_by_less_than_the_first_time_is_given_that_time() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, [0, 2, 3, 4]);
+        assert_eq!(told(&mut holes, 0), [(1, 1)]);
+        arrive(&mut holes, 1, [1, 6, 7, 8, 9]);
+        assert_eq!(told(&mut holes, 2), []);
+        assert_eq!(told(&mut holes, 3), [(5, 1)]);
     }
 
     #[test]
