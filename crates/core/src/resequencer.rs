@@ -15,8 +15,7 @@
 //!    packet took its own flow step with it, so its successor further waits until everything older is settled.
 //! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
 //!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
-//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]; for TCP also if that path has just fallen silent, and the
-//!    sender repeats elsewhere what it lost there. Then everything older that is missing counts as
+//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]. Then everything older that is missing counts as
 //!    lost. Only the oldest held packet's deadline runs, so many gaps do not add up (`docs/algorithms.md` section 6,
 //!    trap 2).
 //!
@@ -310,12 +309,8 @@ impl Resequencer {
             // Until when to wait on, and not beyond when.
             let wait = repair.filter(|(_, limit)| *limit > now).or_else(|| {
                 let limit = held.since + LONGEST_HOLD;
-                // What a path that falls silent was sent comes by another once the sender has seen it. TCP takes an early release
-                // for losses, and repeats all of it; others would rather have what is there.
-                let is_patient = self.repairs.are_sent() && is_tcp(&held.packet);
-                let pause = if is_patient { LONGEST_HOLD } else { FLOWING };
-                let may_bring = |path: &PathOrder| path.may_bring(now, frontier, pause);
-                let is_coming = limit > now && self.paths.iter().any(may_bring);
+                let is_coming =
+                    limit > now && self.paths.iter().any(|path| path.may_bring(now, frontier));
                 is_coming.then_some((now + RECHECK, limit))
             });
             if let Some((at, limit)) = wait {
@@ -655,12 +650,6 @@ impl Resequencer {
     }
 }
 
-fn is_tcp(packet: &PacketBuf) -> bool {
-    const TCP: u8 = 6;
-    let view = packet.view();
-    view.is_ok_and(|view| view.protocol() == Some(TCP))
-}
-
 /// Why a missing packet is no longer waited for.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
@@ -669,8 +658,6 @@ enum Loss {
     Overflow,
 }
 
-/// A path that brought nothing for this long brings nothing.
-const FLOWING: Duration = Duration::from_millis(20);
 /// How often a passed deadline is looked at again while the missing packet may still come.
 const RECHECK: Duration = Duration::from_millis(2);
 /// A burst that spans more of the association's order than this is left to the deadline: the scan is not worth it.

@@ -121,13 +121,12 @@ impl PathOrder {
         }
     }
 
-    /// Whether `seq` may still be under way on this path: packets come on it, `pause` apart at most, and none later than `seq`
-    /// has.
-    pub(super) fn may_bring(&self, now: Instant, seq: Seq, pause: Duration) -> bool {
+    /// Whether `seq` may still be under way on this path: packets keep coming on it, and none later than `seq` has.
+    pub(super) fn may_bring(&self, now: Instant, seq: Seq) -> bool {
         let Some((_, highest_global)) = self.highest else {
             return false;
         };
-        seq.is_after(highest_global) && now.since(self.last_arrival_at) < pause
+        seq.is_after(highest_global) && now.since(self.last_arrival_at) < FLOWING
     }
 
     /// Notes that `seq`, missing so far, has arrived on some path.
@@ -217,5 +216,7 @@ const FIRST_WINDOW: Duration = Duration::from_millis(2);
 const WIDEST_WINDOW: Duration = Duration::from_millis(64);
 /// How long a path must keep order before its gaps are believed as quickly as at the start.
 const CALM: Duration = Duration::from_secs(10);
+/// A path that brought nothing for this long brings nothing.
+const FLOWING: Duration = Duration::from_millis(20);
 /// Gaps remembered per path; the oldest is left to the deadline.
 const MAX_GAPS: usize = 256;

@@ -36,11 +36,6 @@ impl Repairs {
         self.time = time.map(|time| time.min(LONGEST_REPAIR));
     }
 
-    /// Whether lost packets are sent again.
-    pub(super) const fn are_sent(&self) -> bool {
-        self.time.is_some()
-    }
-
     /// Notes a loss of `count` numbers between `after` and `last`, `last` among them; whether it will be repaired.
     pub(super) fn expect(&mut self, now: Instant, after: Seq, last: Seq, count: u32) -> bool {
         let Some(time) = self.time else {
