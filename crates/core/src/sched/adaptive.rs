@@ -53,6 +53,8 @@ struct Flow {
     second: Instant,
     bytes: Bytes,
     is_large: bool,
+    /// Whether it has left the paths near the quickest one for later ones.
+    is_away: bool,
     began_at: Instant,
     /// The path of its last packet.
     path: Option<PathId>,
@@ -122,22 +124,47 @@ impl Adaptive {
         u128::from(rate.as_bps()) * 100 >= total * u128::from(percent)
     }
 
-    /// The delay from which on a flow's paths are chosen: zero, the quickest path's, or where those begin that together
-    /// carry much more.
-    fn group(paths: &[PathView], is_large: bool) -> Duration {
+    /// The delay from which on a large flow's paths are chosen: zero, the quickest path's, or where those begin that together
+    /// bring much more. `is_away`: whether it has left what is near.
+    fn group(paths: &[PathView], is_away: bool) -> Duration {
         let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
         // What is near is left only when it is known to carry too little.
         let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
         let is_open = paths.iter().any(|path| is_near(path) && path.is_searching);
-        if !is_large || is_open || paths.iter().all(is_near) {
+        if is_open || paths.iter().all(is_near) {
             return Duration::ZERO;
         }
         let starts = paths.iter().filter(|path| path.usable);
         let starts = starts.map(|path| path.extra_delay);
         let gain = |from: Duration| gain(carried(from), from);
         let best = starts.max_by_key(|start| (gain(*start), core::cmp::Reverse(*start)));
-        best.filter(|best| gain(*best) * 100 > gain(Duration::ZERO) * WORTH_PERCENT)
+        let percent = if is_away { 100 } else { WORTH_PERCENT };
+        best.filter(|best| gain(*best) * 100 > gain(Duration::ZERO) * percent)
             .unwrap_or(Duration::ZERO)
+    }
+
+    /// The same for the flow of a packet: one that what is near carries well stays there.
+    fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
+        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+        let Some(flow) = self.flow_of(packet) else {
+            return Duration::ZERO;
+        };
+        if !flow.is_large || !(flow.is_away || flow.is_held_back(now, near)) {
+            flow.is_away = false;
+            return Duration::ZERO;
+        }
+        let from = Self::group(paths, flow.is_away);
+        flow.is_away = from > Duration::ZERO;
+        from
+    }
+}
+
+impl Flow {
+    /// Whether it sends about what paths carry that together carry `near` bits per second.
+    fn is_held_back(&self, now: Instant, near: u128) -> bool {
+        let span = now.since(self.second).max(LEAST_SPAN);
+        let bits = u128::from(self.bytes.get()) * 8;
+        bits * Duration::from_secs(1).as_nanos() * 100 >= near * HELD_BACK_PERCENT * span.as_nanos()
     }
 }
 
@@ -151,7 +178,7 @@ impl Scheduler for Adaptive {
         }
         let is_large = !packet.is_expendable && self.count(now, packet);
         let last = self.flow_of(packet).and_then(|flow| flow.path);
-        let from = Self::group(paths, is_large);
+        let from = self.group_of(now, paths, packet);
         let quickest = quickest(paths, from);
         let usual = usual_queue(quickest);
         let quickest = quickest.map(|path| path.id);
@@ -248,7 +275,7 @@ impl Scheduler for Adaptive {
         if now.since(flow.began_at) > YOUNG {
             return None;
         }
-        let from = Self::group(paths, true);
+        let from = Self::group(paths, flow.is_away);
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
         let serves = |path: &&PathView| {
@@ -362,6 +389,10 @@ const MAX_WAIT: Duration = Duration::from_millis(5);
 const GATE: Duration = Duration::from_millis(110);
 /// How much more later paths must bring, in percent, to take a large flow from quicker ones.
 const WORTH_PERCENT: u128 = 130;
+/// A flow that sends less than this part of what near paths carry, in percent, is not held back by them.
+const HELD_BACK_PERCENT: u128 = 60;
+/// Shortest time over which a flow's rate is taken.
+const LEAST_SPAN: Duration = Duration::from_millis(100);
 /// How long a large flow is taken to last.
 const LASTS: Duration = Duration::from_secs(10);
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
@@ -452,6 +483,29 @@ mod tests {
             let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
             assert_eq!(share(&picks, 1) > 90, is_taken, "{lines:?}");
         }
+    }
+
+    #[test]
+    fn a_flow_that_near_paths_carry_well_stays_and_one_that_left_returns_for_a_reason() {
+        let paths = paths_of(&[(20, 0), (60, 150)]);
+        let mut policy = Adaptive::new();
+        let mut share_at = |paths: &[PathView], every_us: u64, from_ms: u64| {
+            let pick = |i: u64| {
+                let now = Instant::from_millis(from_ms)
+                    + Duration::from_micros(every_us) * u32::try_from(i).expect("few");
+                policy.pick(now, paths, &packet())
+            };
+            share(&(0..2_000).map(pick).collect::<Vec<_>>(), 1)
+        };
+        assert_eq!(share_at(&paths, 2_000, 0), 0, "a quarter of what is near");
+        assert!(share_at(&paths, 200, 10_000) > 90);
+        // Not enough to go there for, but to stay.
+        let paths = paths_of(&[(20, 0), (28, 150)]);
+        assert!(share_at(&paths, 200, 10_400) > 90);
+        let mut other = Adaptive::new();
+        assert_eq!(share(&picks(&mut other, &paths, 0, 2_000), 1), 0);
+        let paths = paths_of(&[(20, 0), (10, 150)]);
+        assert_eq!(share_at(&paths, 200, 10_800), 0);
     }
 
     #[test]
