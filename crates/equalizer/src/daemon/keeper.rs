@@ -98,6 +98,8 @@ struct Shared {
     board: [Board; MAX_LINKS],
     not_held: AtomicU64,
     lost: AtomicU64,
+    /// Whether all links' delays are known.
+    knows_all: AtomicBool,
     /// Who was asked [`MOST_UNANSWERED`] times and never answered.
     silent: Mutex<Option<IpAddr>>,
     is_over: AtomicBool,
@@ -140,6 +142,7 @@ impl Keeper {
             ask_at: clock::now(),
             trust_at: clock::now(),
             unanswered: 0,
+            knows_all: false,
         };
         let run = move || {
             let shared = work.shared.clone();
@@ -150,6 +153,7 @@ impl Keeper {
                 board.hold_ns.store(0, Relaxed);
                 board.waiting_bytes.store(0, Relaxed);
             }
+            shared.knows_all.store(false, Relaxed);
         };
         Ok(Self {
             plan: Plan::default(),
@@ -180,14 +184,9 @@ impl Keeper {
             })
     }
 
-    /// Whether it is known how long each way is that can be asked.
+    /// Whether it is known how long packets have to wait for each other, on all links.
     pub(super) fn knows_all(&self) -> bool {
-        let Some((host, _)) = self.plan.probe else {
-            return false;
-        };
-        (0..MAX_LINKS).all(|link| {
-            !self.plan.carries(link, host.is_ipv6()) || !self.holding(link).round_trip.is_zero()
-        })
+        self.shared.knows_all.load(Relaxed)
     }
 
     /// A host that was asked for some time and never answered.
@@ -234,6 +233,8 @@ struct Work {
     trust_at: Instant,
     /// How often who is asked was, unless it has answered: [`u32::MAX`] then.
     unanswered: u32,
+    /// As of the last look.
+    knows_all: bool,
 }
 
 impl Work {
@@ -384,6 +385,18 @@ impl Work {
         *lock(&self.shared.silent) = is_silent.then_some(host);
     }
 
+    /// Whether the round trip is known of each link that can be asked; what was known of another host counts while its holds are in
+    /// force.
+    fn knows_all(&self, now: Instant) -> bool {
+        let Some((host, _)) = self.plan.probe else {
+            return false;
+        };
+        let is_known = |link| {
+            !self.plan.carries(link, host.is_ipv6()) || self.delays.round_trip(now, link).is_some()
+        };
+        (self.knows_all && now < self.trust_at) || (0..MAX_LINKS).all(is_known)
+    }
+
     /// Has holds follow what is known.
     fn measure(&mut self, now: Instant) {
         let is_used = |link: usize| self.plan.is_used(link);
@@ -398,7 +411,9 @@ impl Work {
         }
     }
 
-    fn publish(&self, now: Instant) {
+    fn publish(&mut self, now: Instant) {
+        self.knows_all = self.knows_all(now);
+        self.shared.knows_all.store(self.knows_all, Relaxed);
         for (link, board) in self.shared.board.iter().enumerate() {
             let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             board.hold_ns.store(nanos(self.holds[link]), Relaxed);

@@ -6,7 +6,7 @@
 //! 2. What is neither IPv4 nor IPv6, neighbour discovery, and what goes to none of the destinations, passes; its bytes are
 //!    counted as other traffic of the device.
 //! 3. In the modes that keep flows together: a flow seen less than `gap` ago stays on its link if that has a share. Where packets wait
-//!    for others, only while it is not known how long, and what stays pays nothing.
+//!    for others, only while it is not known how long, and a flow pays once.
 //! 4. Else every link earns its share of the packet's price, and the one that is owed most takes it and pays.
 //! 5. The packet is counted. If packets of that link have to wait, it goes into the device for that ([`super::holding`]).
 //! 6. Else, if the link's device is not this one, it is tagged and redirected to that link's next hop.
@@ -183,8 +183,15 @@ impl Program<'_> {
     fn keep_flow(&mut self, gap: Duration) {
         let asm = &mut self.asm;
         if self.shape.hold {
+            // The verifier of older kernels does not see that they are read in the other case only.
+            asm.set(R0, 0);
+            asm.store_u64(Fp, NOW, R0);
+            asm.store_u32(Fp, FLOW, R0);
             asm.load_u32(R1, Fp, KEEP);
             asm.jump_if_is(R1, 0, CHOOSE);
+            // Flows that are new pay alike, whatever their first packet.
+            let price = if self.shape.by_packets { 1 } else { 4096 };
+            asm.set(R9, price);
         }
         asm.call(KTIME_NS);
         asm.store_u64(Fp, NOW, R0);
@@ -210,7 +217,7 @@ impl Program<'_> {
         asm.load_u32(R2, R2, 0);
         asm.jump_if_is(R2, 0, CHOOSE);
         if self.shape.hold {
-            // Else one link would get all for a while once packets are dealt again.
+            // Nothing more is paid: else one link would get all for a while once packets are dealt again.
             asm.set(R9, 0);
             asm.jump(CHARGE);
             return;
@@ -482,7 +489,7 @@ const CHOSEN: i16 = -104;
 /// Where a frame has its destination: [`MAGIC`], then the link in two bytes, in the order of this host. Eight bytes on the stack.
 const FRAME: i16 = -112;
 const FRAME_LEN: i32 = 6;
-const KEEP: i16 = -116;
+const KEEP: i16 = -120;
 
 /// `struct bpf_redir_neigh`
 const NEXT_HOP_LEN: i16 = 20;

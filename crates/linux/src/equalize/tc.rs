@@ -271,8 +271,13 @@ fn fill(record: &mut [u8], hop: &Hop, is_v6: bool, share: u32, waits: u32) {
 
 fn told(what: &str, error: &io::Error) -> io::Error {
     let why = match error.raw_os_error() {
-        Some(libc::EPERM) => "root, or CAP_BPF and CAP_NET_ADMIN, is needed".to_owned(),
-        Some(libc::EINVAL | libc::EACCES) => format!("{error}; Linux 5.10 or newer is needed"),
+        Some(libc::EPERM) => {
+            "root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, is needed".to_owned()
+        }
+        // The verifier refuses what only CAP_PERFMON may do, too.
+        Some(libc::EINVAL | libc::EACCES) => {
+            format!("{error}; Linux 5.10 or newer and CAP_PERFMON, or root, are needed")
+        }
         _ => error.to_string(),
     };
     io::Error::new(error.kind(), format!("{what}: {why}"))

@@ -65,26 +65,34 @@ fn packets_of_the_quick_link_wait_and_all_arrive_in_order() {
 #[test]
 fn a_flow_keeps_its_link_while_the_delays_are_unknown() {
     let Some(world) = World::new() else { return };
-    let silent = [("ipv4/icmp_echo_ignore_all", "1")];
-    world.peer.sysctl(&silent).expect("settings");
-    let equalizer = world.equalizer(&format!(
-        "{FIXED}spread = \"delay\"\nprobe = \"{FAR_V4}\"\n"
-    ));
-    equalizer.until("nothing is known", keeps_flows);
-    world.send(FAR_V4, 400, |_| 100);
-    let share = equalizer.share("share_packets");
-    assert!(
-        !(0.01..0.99).contains(&share),
-        "one flow, two links: {share}"
-    );
-    let answering = [("ipv4/icmp_echo_ignore_all", "0")];
-    world.peer.sysctl(&answering).expect("settings");
-    equalizer.until("the delays are known", |status| !keeps_flows(status));
-    equalizer.set_weights(&["l0=1", "l1=1"]);
-    world.send(FAR_V4, 400, |_| 100);
-    let share = equalizer.share("share_packets");
-    assert!((0.48..0.52).contains(&share), "one of two: {share}");
-    equalizer.stop();
+    for backend in ["bpf", "clsact"] {
+        let silent = [("ipv4/icmp_echo_ignore_all", "1")];
+        world.peer.sysctl(&silent).expect("settings");
+        let equalizer = world.equalizer(&format!(
+            "{FIXED}backend = \"{backend}\"\nspread = \"delay\"\nprobe = \"{FAR_V4}\"\n"
+        ));
+        equalizer.until("nothing is known", keeps_flows);
+        world.send(FAR_V4, 400, |_| 100);
+        let share = equalizer.share("share_packets");
+        assert!(
+            !(0.01..0.99).contains(&share),
+            "one flow, two links: {share}"
+        );
+        // Each socket has a port of its own.
+        for _ in 0..400 {
+            world.send(FAR_V4, 5, |_| 100);
+        }
+        let share = equalizer.share("share_packets");
+        assert!((0.6..0.9).contains(&share), "many flows: {share}");
+        let answering = [("ipv4/icmp_echo_ignore_all", "0")];
+        world.peer.sysctl(&answering).expect("settings");
+        equalizer.until("the delays are known", |status| !keeps_flows(status));
+        equalizer.set_weights(&["l0=1", "l1=1"]);
+        world.send(FAR_V4, 4_000, |_| 1_000);
+        let share = equalizer.share("share_packets");
+        assert!((0.48..0.52).contains(&share), "one of two: {share}");
+        equalizer.stop();
+    }
 }
 
 #[test]
