@@ -106,6 +106,7 @@ impl Adaptive {
         }
         flow.bytes += packet.len;
         flow.is_large |= flow.bytes > LARGE;
+        flow.is_away &= flow.is_large;
         flow.is_large
     }
 
@@ -125,8 +126,8 @@ impl Adaptive {
     }
 
     /// The delay from which on a large flow's paths are chosen: zero, the quickest path's, or where those begin that together
-    /// bring much more. `is_away`: whether it has left what is near.
-    fn group(paths: &[PathView], is_away: bool) -> Duration {
+    /// bring much more.
+    fn group(paths: &[PathView], eager: Eager) -> Duration {
         let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
         // What is near is left only when it is known to carry too little.
         let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
@@ -134,29 +135,51 @@ impl Adaptive {
         if is_open || paths.iter().all(is_near) {
             return Duration::ZERO;
         }
+        let near = carried(Duration::ZERO);
+        let is_worth = |start: &Duration| {
+            let percent = WORTH_PERCENT + start.as_millis();
+            let by_gain = gain(carried(*start), *start) * 100;
+            carried(*start) * 100 > near * percent
+                || match eager {
+                    Eager::No => false,
+                    Eager::ToLeave => by_gain > gain(near, Duration::ZERO) * WORTH_PERCENT,
+                    Eager::ToStay => by_gain > gain(near, Duration::ZERO) * 100,
+                }
+        };
         let starts = paths.iter().filter(|path| path.usable);
-        let starts = starts.map(|path| path.extra_delay);
-        let gain = |from: Duration| gain(carried(from), from);
-        let best = starts.max_by_key(|start| (gain(*start), core::cmp::Reverse(*start)));
-        let percent = if is_away { 100 } else { WORTH_PERCENT };
-        best.filter(|best| gain(*best) * 100 > gain(Duration::ZERO) * percent)
-            .unwrap_or(Duration::ZERO)
+        let starts = starts.map(|path| path.extra_delay).filter(is_worth);
+        let best = starts.max_by_key(|start| (carried(*start), core::cmp::Reverse(*start)));
+        best.unwrap_or(Duration::ZERO)
     }
 
-    /// The same for the flow of a packet: one that what is near carries well stays there.
+    /// The same for the flow of a packet: one that what is near carries well does not leave for a little more.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
         let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
-        let Some(flow) = self.flow_of(packet) else {
+        let Some(flow) = self.flow_of(packet).filter(|flow| flow.is_large) else {
             return Duration::ZERO;
         };
-        if !flow.is_large || !(flow.is_away || flow.is_held_back(now, near)) {
-            flow.is_away = false;
-            return Duration::ZERO;
-        }
-        let from = Self::group(paths, flow.is_away);
+        let eager = if flow.is_away {
+            Eager::ToStay
+        } else if flow.is_held_back(now, near) {
+            Eager::ToLeave
+        } else {
+            Eager::No
+        };
+        let from = Self::group(paths, eager);
         flow.is_away = from > Duration::ZERO;
         from
     }
+}
+
+/// How much a flow minds being where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Eager {
+    /// It has what it wants.
+    No,
+    /// What is near holds it back.
+    ToLeave,
+    /// It has left.
+    ToStay,
 }
 
 impl Flow {
@@ -275,7 +298,7 @@ impl Scheduler for Adaptive {
         if now.since(flow.began_at) > YOUNG {
             return None;
         }
-        let from = Self::group(paths, flow.is_away);
+        let from = Self::group(paths, Eager::ToLeave);
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
         let serves = |path: &&PathView| {
@@ -487,7 +510,7 @@ mod tests {
 
     #[test]
     fn a_flow_that_near_paths_carry_well_stays_and_one_that_left_returns_for_a_reason() {
-        let paths = paths_of(&[(20, 0), (60, 150)]);
+        let paths = paths_of(&[(20, 0), (50, 150)]);
         let mut policy = Adaptive::new();
         let mut share_at = |paths: &[PathView], every_us: u64, from_ms: u64| {
             let pick = |i: u64| {
