@@ -547,7 +547,8 @@ fn observe_tcp(placer: &mut Placer, link: LinkId, info: TcpInfo, seen: &Cell<(u3
     if info.rtt > Duration::ZERO {
         let sample = TcpSample {
             rtt: info.rtt,
-            min_rtt: info.min_rtt,
+            // The kernel's is all ones before the first.
+            min_rtt: info.min_rtt.min(info.rtt),
             segments: info.segments.saturating_sub(segments),
             retransmitted: info.retransmitted.saturating_sub(retransmitted),
         };
