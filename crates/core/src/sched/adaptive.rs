@@ -6,7 +6,8 @@
 //!
 //! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: waiting for the slower at the
 //!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
-//!   slower paths together bring much more even after it has filled them (`WORTH_PERCENT`, `LASTS`), it takes those instead.
+//!   slower paths together carry much more (`WORTH_PERCENT`), or near ones hold it back and slower ones bring more even after it
+//!   has filled them (`LASTS`), it takes those instead.
 //! - **Jams.** What stands in a path's queue for longer than that keeps a path out as well, unless all have such a queue.
 //! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
@@ -154,13 +155,12 @@ impl Adaptive {
 
     /// The same for the flow of a packet: one that what is near carries well does not leave for a little more.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
-        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
         let Some(flow) = self.flow_of(packet).filter(|flow| flow.is_large) else {
             return Duration::ZERO;
         };
         let eager = if flow.is_away {
             Eager::ToStay
-        } else if flow.is_held_back(now, near) {
+        } else if flow.is_held_back(now, paths) {
             Eager::ToLeave
         } else {
             Eager::No
@@ -183,8 +183,9 @@ enum Eager {
 }
 
 impl Flow {
-    /// Whether it sends about what paths carry that together carry `near` bits per second.
-    fn is_held_back(&self, now: Instant, near: u128) -> bool {
+    /// Whether it sends about what the near ones of `paths` carry.
+    fn is_held_back(&self, now: Instant, paths: &[PathView]) -> bool {
+        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
         let span = now.since(self.second).max(LEAST_SPAN);
         let bits = u128::from(self.bytes.get()) * 8;
         bits * Duration::from_secs(1).as_nanos() * 100 >= near * HELD_BACK_PERCENT * span.as_nanos()
@@ -410,7 +411,8 @@ const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 const MAX_WAIT: Duration = Duration::from_millis(5);
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
-/// How much more later paths must bring, in percent, to take a large flow from quicker ones.
+/// How much more later paths must carry, in percent and for each millisecond, to take a large flow from quicker ones; or how much
+/// more they must bring, in percent, to take one that those hold back.
 const WORTH_PERCENT: u128 = 130;
 /// A flow that sends less than this part of what near paths carry, in percent, is not held back by them.
 const HELD_BACK_PERCENT: u128 = 60;

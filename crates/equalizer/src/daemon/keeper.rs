@@ -142,7 +142,6 @@ impl Keeper {
             ask_at: clock::now(),
             trust_at: clock::now(),
             unanswered: 0,
-            knows_all: false,
         };
         let run = move || {
             let shared = work.shared.clone();
@@ -233,8 +232,6 @@ struct Work {
     trust_at: Instant,
     /// How often who is asked was, unless it has answered: [`u32::MAX`] then.
     unanswered: u32,
-    /// As of the last look.
-    knows_all: bool,
 }
 
 impl Work {
@@ -394,7 +391,8 @@ impl Work {
         let is_known = |link| {
             !self.plan.carries(link, host.is_ipv6()) || self.delays.round_trip(now, link).is_some()
         };
-        (self.knows_all && now < self.trust_at) || (0..MAX_LINKS).all(is_known)
+        let did_know = self.shared.knows_all.load(Relaxed);
+        (did_know && now < self.trust_at) || (0..MAX_LINKS).all(is_known)
     }
 
     /// Has holds follow what is known.
@@ -411,9 +409,8 @@ impl Work {
         }
     }
 
-    fn publish(&mut self, now: Instant) {
-        self.knows_all = self.knows_all(now);
-        self.shared.knows_all.store(self.knows_all, Relaxed);
+    fn publish(&self, now: Instant) {
+        self.shared.knows_all.store(self.knows_all(now), Relaxed);
         for (link, board) in self.shared.board.iter().enumerate() {
             let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             board.hold_ns.store(nanos(self.holds[link]), Relaxed);

@@ -442,10 +442,9 @@ mod tests {
     use super::*;
     use crate::{
         daemon::hub::{
-            Purpose, Stop,
-            tests::{add_link, hub, striping},
+            Stop,
+            tests::{add_link, begin, hub, striping},
         },
-        handshake::Protocol,
         relay::stripe::tests::{run, shaken},
     };
 
@@ -502,19 +501,9 @@ mod tests {
         }
     }
 
-    fn begin(hub: &Hub) -> (Rc<Live>, Vec<LinkId>) {
-        let purpose = Purpose {
-            client: SocketAddr::new(HERE, 1),
-            app: None,
-            target: SocketAddr::new(HERE, 80).into(),
-            protocol: Protocol::Socks5,
-        };
-        hub.begin(purpose, &[HERE]).expect("a link")
-    }
-
     /// Opens to port 80 while the peer does as `peer` says.
     async fn open_beside<T>(hub: &Rc<Hub>, peer: impl Future<Output = T>) -> (Option<Keeper>, T) {
-        let (live, links) = begin(hub);
+        let (live, links) = begin(hub, HERE);
         tokio::join!(open(hub, &live, &links, &[HERE], 80), peer)
     }
 
@@ -583,7 +572,7 @@ mod tests {
     fn a_link_that_goes_while_lanes_are_dialled_does_not_stop_the_connection() {
         run(async {
             let (hub, listener) = hub_and_peer().await;
-            let (live, links) = begin(&hub);
+            let (live, links) = begin(&hub, HERE);
             let peer = async {
                 let (mut lane, _) = met(&listener).await;
                 live.stop(Stop::LinkLost);

@@ -174,29 +174,16 @@ pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, SocketAddr, TcpListener};
+    use std::net::TcpListener;
 
     use pleach_linux::clock;
 
     use super::*;
-    use crate::{
-        daemon::hub::{
-            Purpose,
-            tests::{add_link, hub},
-        },
-        handshake::Protocol,
-    };
+    use crate::daemon::hub::tests::{add_link, begin, hub};
 
     /// A connection over the only link, to a server here.
     fn connection(hub: &Hub, listener: &TcpListener) -> Rc<Live> {
-        let server = IpAddr::from([10, 0, 0, 1]);
-        let purpose = Purpose {
-            client: ([127, 0, 0, 1], 1).into(),
-            app: None,
-            target: SocketAddr::new(server, 80).into(),
-            protocol: Protocol::Socks5,
-        };
-        let (live, _) = hub.begin(purpose, &[server]).expect("a link");
+        let (live, _) = begin(hub, [10, 0, 0, 1].into());
         let address = listener.local_addr().expect("bound");
         let stream = std::net::TcpStream::connect(address).expect("connects");
         stream.set_nonblocking(true).expect("a socket");

@@ -394,26 +394,14 @@ const MAX_REPLAY: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, SocketAddr};
-
     use super::*;
-    use crate::daemon::hub::{
-        Purpose,
-        tests::{add_link, hub},
-    };
+    use crate::daemon::hub::tests::{add_link, begin, hub};
 
     #[test]
     fn a_question_is_what_a_client_says_after_the_server_did() {
         let hub = hub();
         add_link(&hub, "l0");
-        let server = IpAddr::from([10, 0, 0, 1]);
-        let purpose = Purpose {
-            client: ([127, 0, 0, 1], 1).into(),
-            app: None,
-            target: SocketAddr::new(server, 80).into(),
-            protocol: Protocol::Socks5,
-        };
-        let (live, _) = hub.begin(purpose, &[server]).expect("a link");
+        let (live, _) = begin(&hub, [10, 0, 0, 1].into());
         let (up, down) = (UpMeter(&live), DownMeter(&live));
         let asked = |live: &Live| live.questions.get().0;
         up.moved(100);

@@ -38,6 +38,17 @@ pub(crate) fn hub() -> Hub {
     hub
 }
 
+/// A connection of a local client to port 80 of `server`, and the links it may take.
+pub(crate) fn begin(hub: &Hub, server: IpAddr) -> (Rc<Live>, Vec<LinkId>) {
+    let purpose = Purpose {
+        client: ([127, 0, 0, 1], 1).into(),
+        app: None,
+        target: SocketAddr::new(server, 80).into(),
+        protocol: Protocol::Socks5,
+    };
+    hub.begin(purpose, &[server]).expect("a link")
+}
+
 /// Keys and nobody else's.
 pub(crate) fn striping() -> StripeSettings {
     StripeSettings {
@@ -80,14 +91,7 @@ fn a_notification_for_an_earlier_link_is_ignored() {
         .expect("runtime");
     runtime.block_on(async {
         let hub = hub();
-        let client = ([127, 0, 0, 1], 1).into();
-        let purpose = Purpose {
-            client,
-            app: None,
-            target: client.into(),
-            protocol: Protocol::Socks5,
-        };
-        let (live, _) = hub.begin(purpose, &[client.ip()]).expect("local");
+        let (live, _) = begin(&hub, [127, 0, 0, 1].into());
         live.stop(Stop::LinkLost);
         hub.moved(&live, LinkId(1), &[LinkId(0)]);
         let moment = Duration::from_millis(20);
