@@ -592,11 +592,12 @@ impl Tunnel {
         if !self.scheduler.repairs() || !path.health.is_usable() || !self.paths().any(serves) {
             return None;
         }
-        let usual = path.rtt.min()? + path.feedback_interval() * 3;
+        let usual = path.rtt.min()? + path.feedback_interval() * 3 + path.rate_control.jitter() * 4;
+        let usual = usual.max(path.patience.usual());
         // Of packets that are few, some make a long queue.
         let rate = path.rate.max().unwrap_or_default();
         let queue = OVERDUE.max((OVERDUE_BYTES / rate).min(OVERDUE * 4));
-        Some(oldest_at + usual + path.rate_control.jitter() * 4 + queue)
+        Some(oldest_at + usual + queue)
     }
 
     /// A path has become slow: what is under way on it is sent on others too, as far as repairs may cost, and how fast it is

@@ -357,11 +357,15 @@ impl Tunnel {
             return;
         };
         let settled = report.settled_seq;
+        let oldest_at = path.sender.oldest_at();
         if !path
             .sender
             .on_reported(report.highest_seq, settled, shared.pool)
         {
             return;
+        }
+        if let Some(oldest_at) = oldest_at {
+            path.patience.on_report(now.since(oldest_at));
         }
         let reported = path.sender.reported();
         // The path was not silent after all: what has arrived, or is lost, need not be sent again.
