@@ -3,8 +3,8 @@
 //! A path that begins to work is sent a train of full datagrams back to back. Its bottleneck spreads the train out; the
 //! bytes behind its first datagram, over the time they took to arrive, are what it carries (packet dispersion; Keshav 1991;
 //! Dovrolis, Ramanathan and Moore 2001). Jitter, lumps of radio schedulers and clocks make short times wrong. What they add
-//! does not grow with the train, so one four times as long follows (`TRAINS`) until two in a row say the same, or one took
-//! so long that the errors do not count. What the guess becomes: [`super::rate_control`].
+//! does not grow with the train, so one four times as long follows (`TRAINS`) until two in a row say the same, or one
+//! took so long that the errors do not count; of the first, a few datagrams, that counts only if it came in steadily. What the guess becomes: [`super::rate_control`].
 //!
 //! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB of a path of a few Mbit/s, up
 //! to 1.2 MB of one that carries them in a tenth of a second.
@@ -28,7 +28,7 @@ pub struct TrainSender {
     stage: usize,
     /// Whether its answer is awaited.
     is_awaited: bool,
-    /// What the train before it said.
+    /// What the train before it said, if that counts.
     before: Option<Bitrate>,
 }
 
@@ -41,6 +41,26 @@ pub struct Car {
     pub place: u16,
     /// How many the train has.
     pub count: u16,
+}
+
+/// What came of a train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispersion {
+    /// The train's number.
+    pub train: u8,
+    /// Bytes behind its first datagram, UDP and IPv4 headers included, and the microseconds they took to arrive.
+    pub bytes: u32,
+    /// See [`bytes`](Self::bytes).
+    pub micros: u32,
+    /// The longest of those between two datagrams.
+    pub longest_gap_us: u32,
+}
+
+impl Dispersion {
+    /// Whether no wait of one datagram makes much of the time: jitter in order brings a train in a few lumps.
+    fn is_steady(&self) -> bool {
+        self.longest_gap_us <= self.micros / 4
+    }
 }
 
 /// What trains say.
@@ -105,23 +125,20 @@ impl TrainSender {
         Some(car)
     }
 
-    /// Takes what the other end says of the train `number`: `bytes` came in `micros` behind its first datagram. What to
-    /// take the path's rate for; a longer train may follow.
-    pub fn on_result(
-        &mut self,
-        now: Instant,
-        number: u8,
-        bytes: u32,
-        micros: u32,
-    ) -> Option<Guess> {
-        if !self.is_awaited || number != self.number || self.due.is_some() {
+    /// Takes what the other end says of a train. What to take the path's rate for; a longer train may follow.
+    pub fn on_result(&mut self, now: Instant, result: &Dispersion) -> Option<Guess> {
+        let Dispersion { bytes, micros, .. } = *result;
+        if !self.is_awaited || result.train != self.number || self.due.is_some() {
             return None;
         }
         self.is_awaited = false;
         let time = Duration::from_micros(micros.into());
         let rate = Bitrate::from_transfer(Bytes::new(bytes.into()), time.max(LEAST_TIME))?;
-        let before = self.before.replace(rate);
-        let is_alike = before.is_some_and(|before| before.max(rate) < before.min(rate).scale(5, 4));
+        let said = (self.stage > 0 || result.is_steady()).then_some(rate);
+        let before = core::mem::replace(&mut self.before, said);
+        let is_alike = before
+            .zip(said)
+            .is_some_and(|(before, said)| before.max(said) < before.min(said).scale(5, 4));
         let is_sure = time > LONG || (is_alike && time > SHORT);
         let whole = TRAINS.get(self.stage).map_or(0, |cars| usize::from(*cars)) * CAR_BYTES;
         let is_short = usize::try_from(bytes).is_ok_and(|bytes| bytes < whole / 8 * 7);
@@ -151,6 +168,7 @@ struct Train {
     last_at: Instant,
     /// Behind the first.
     bytes: u32,
+    longest_gap: Duration,
     is_complete: bool,
 }
 
@@ -160,6 +178,7 @@ impl TrainReceiver {
         match &mut self.train {
             Some(train) if train.number == car.train => {
                 train.bytes = train.bytes.saturating_add(len);
+                train.longest_gap = train.longest_gap.max(now.since(train.last_at));
                 train.last_at = now;
                 train.is_complete |= car.place.saturating_add(1) >= car.count;
             }
@@ -169,6 +188,7 @@ impl TrainReceiver {
                     first_at: now,
                     last_at: now,
                     bytes: 0,
+                    longest_gap: Duration::ZERO,
                     is_complete: false,
                 });
             }
@@ -186,13 +206,17 @@ impl TrainReceiver {
         })
     }
 
-    /// The result that is due: the train's number, the bytes behind its first datagram, and the microseconds they took.
-    pub fn take_result(&mut self, now: Instant) -> Option<(u8, u32, u32)> {
+    /// The result that is due.
+    pub fn take_result(&mut self, now: Instant) -> Option<Dispersion> {
         self.due().filter(|due| *due <= now)?;
         let train = self.train.take()?;
-        let micros = train.last_at.since(train.first_at).as_micros();
-        let micros = u32::try_from(micros).unwrap_or(u32::MAX);
-        (train.bytes > 0).then_some((train.number, train.bytes, micros))
+        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        (train.bytes > 0).then_some(Dispersion {
+            train: train.number,
+            bytes: train.bytes,
+            micros: micros(train.last_at.since(train.first_at)),
+            longest_gap_us: micros(train.longest_gap),
+        })
     }
 }
 
@@ -220,7 +244,7 @@ mod tests {
         receiver: &mut TrainReceiver,
         now: Instant,
         mbps: u64,
-    ) -> (u8, u32, u32) {
+    ) -> Dispersion {
         let mut at = now;
         while let Some(car) = sender.next(now) {
             receiver.on_arrival(at, car, 1_158);
@@ -239,9 +263,15 @@ mod tests {
             let mut sender = TrainSender::default();
             let now = Instant::from_millis(1);
             sender.on_up(now);
-            let number = sender.next(now).map(|car| car.train).expect("a car");
+            let train = sender.next(now).map(|car| car.train).expect("a car");
             while sender.next(now).is_some() {}
-            let guess = sender.on_result(now, number, bytes, millis * 1_000);
+            let result = Dispersion {
+                train,
+                bytes,
+                micros: millis * 1_000,
+                longest_gap_us: 0,
+            };
+            let guess = sender.on_result(now, &result);
             assert_eq!(
                 guess.map(|guess| guess.is_doubtful),
                 Some(is_doubtful),
@@ -259,15 +289,11 @@ mod tests {
             let mut last = None;
             let mut count = 0;
             while sender.due().is_some() {
-                let (number, bytes, micros) = ride(&mut sender, &mut receiver, now, mbps);
+                let result = ride(&mut sender, &mut receiver, now, mbps);
                 now += Duration::from_millis(100);
-                last = sender.on_result(now, number, bytes, micros);
+                last = sender.on_result(now, &result);
                 count += 1;
-                assert_eq!(
-                    sender.on_result(now, number, bytes, micros),
-                    None,
-                    "told twice"
-                );
+                assert_eq!(sender.on_result(now, &result), None, "told twice");
             }
             assert_eq!(count, trains, "{mbps} Mbit/s");
             let guess = last.expect("a guess");
@@ -282,13 +308,40 @@ mod tests {
     }
 
     #[test]
+    fn trains_that_come_in_lumps_are_alike_by_chance_only() {
+        for (longest_gap_us, is_sure) in [(1_000, true), (12_000, false)] {
+            let mut sender = TrainSender::default();
+            let now = Instant::from_millis(1);
+            sender.on_up(now);
+            let mut guess = None;
+            for (train, micros) in [(1, 10_000), (2, 40_000)] {
+                while sender.next(now).is_some() {}
+                let result = Dispersion {
+                    train,
+                    bytes: micros,
+                    micros,
+                    longest_gap_us,
+                };
+                guess = sender.on_result(now, &result);
+            }
+            assert_eq!(guess.map(|guess| guess.is_sure), Some(is_sure));
+        }
+    }
+
+    #[test]
     fn what_took_no_time_is_no_certainty() {
         let mut sender = TrainSender::default();
         sender.on_up(Instant::from_millis(1));
         let mut guess = None;
-        for number in 1..=4 {
+        for train in 1..=4 {
             while sender.next(Instant::from_millis(1)).is_some() {}
-            guess = sender.on_result(Instant::from_millis(1), number, 111_000, 888);
+            let result = Dispersion {
+                train,
+                bytes: 111_000,
+                micros: 888,
+                longest_gap_us: 0,
+            };
+            guess = sender.on_result(Instant::from_millis(1), &result);
         }
         let guess = guess.expect("a guess");
         assert!(!guess.is_sure);
@@ -313,7 +366,13 @@ mod tests {
         assert_eq!(receiver.take_result(Instant::from_millis(50)), None);
         assert_eq!(receiver.due(), Some(Instant::from_millis(54)));
         let result = receiver.take_result(Instant::from_millis(54));
-        assert_eq!(result, Some((0, 4_000, 4_000)));
+        let expected = Dispersion {
+            train: 0,
+            bytes: 4_000,
+            micros: 4_000,
+            longest_gap_us: 1_000,
+        };
+        assert_eq!(result, Some(expected));
         assert_eq!(receiver.due(), None);
     }
 }

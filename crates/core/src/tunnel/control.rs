@@ -83,12 +83,8 @@ impl Tunnel {
                 path.announced.due = Some(now + ANNOUNCE_AGAIN);
             }
         }
-        if let Some((train, bytes, micros)) = path.train_receiver.take_result(now) {
-            let _ = writer.push(&Frame::Train {
-                train,
-                bytes,
-                micros,
-            });
+        if let Some(result) = path.train_receiver.take_result(now) {
+            let _ = writer.push(&Frame::Train(result));
         }
         if path.tail.take(now)
             && let Some((counter, global_seq)) = path.sender.last()
@@ -279,13 +275,9 @@ impl Tunnel {
                         path.train_receiver.on_arrival(now, car, len);
                     }
                 }
-                Frame::Train {
-                    train,
-                    bytes,
-                    micros,
-                } => {
+                Frame::Train(result) => {
                     if let Some(path) = self.path_mut(id)
-                        && let Some(guess) = path.train_sender.on_result(now, train, bytes, micros)
+                        && let Some(guess) = path.train_sender.on_result(now, &result)
                     {
                         path.rate.guess(guess.rate, guess.is_doubtful);
                         if guess.is_sure {

@@ -25,7 +25,7 @@ use core::time::Duration;
 use super::Reader;
 use crate::{
     ids::{PathId, Seq},
-    path::train::Car,
+    path::train::{Car, Dispersion},
     sec::Code,
     units::Bitrate,
 };
@@ -216,14 +216,7 @@ pub enum Frame<'a> {
     /// A datagram of a packet train on the path it travels, padded.
     Car(Car),
     /// What came of a train on the path this travels.
-    Train {
-        /// Its number.
-        train: u8,
-        /// Bytes behind its first datagram, UDP and IPv4 headers included.
-        bytes: u32,
-        /// How long they took to arrive, in microseconds.
-        micros: u32,
-    },
+    Train(Dispersion),
     /// Headers that packets to come will leave out ([`crate::compression`]).
     Template {
         /// Its number, below [`crate::compression::NUMBERS`].
@@ -452,14 +445,11 @@ impl<'a> FrameWriter<'a> {
                 body.u16(car.count);
                 TYPE_CAR
             }
-            Frame::Train {
-                train,
-                bytes,
-                micros,
-            } => {
-                body.u8(*train);
-                body.u32(*bytes);
-                body.u32(*micros);
+            Frame::Train(result) => {
+                body.u8(result.train);
+                body.u32(result.bytes);
+                body.u32(result.micros);
+                body.u32(result.longest_gap_us);
                 TYPE_TRAIN
             }
             Frame::Template {
@@ -588,11 +578,13 @@ impl<'a> Iterator for Frames<'a> {
                     }));
                 }
                 TYPE_TRAIN => {
-                    return Some(Frame::Train {
+                    return Some(Frame::Train(Dispersion {
                         train: value.u8()?,
                         bytes: value.u32()?,
                         micros: value.u32()?,
-                    });
+                        // Older ends do not tell.
+                        longest_gap_us: value.u32().unwrap_or(0),
+                    }));
                 }
                 TYPE_TEMPLATE => {
                     return Some(Frame::Template {
@@ -882,11 +874,12 @@ mod tests {
                 place: 300,
                 count: 768,
             }),
-            Frame::Train {
+            Frame::Train(Dispersion {
                 train: 3,
                 bytes: 12_000,
                 micros: 4_000,
-            },
+                longest_gap_us: 400,
+            }),
         ]
     }
 
