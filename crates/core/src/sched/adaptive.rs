@@ -8,6 +8,7 @@
 //!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
 //!   slower paths together carry much more (`WORTH_PERCENT`), or near ones hold it back and slower ones bring more even after it
 //!   has filled them (`LASTS`), it takes those instead.
+//! - **Reach.** A flow that sends no more for the paths beyond the nearest keeps to those (`reach`).
 //! - **Jams.** What stands in a path's queue for longer than that keeps a path out as well, unless all have such a queue.
 //! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
@@ -27,6 +28,7 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
+mod reach;
 mod settings;
 mod urgent;
 
@@ -59,6 +61,8 @@ struct Flow {
     began_at: Instant,
     /// The path of its last packet.
     path: Option<PathId>,
+    /// Whether it gains from others than the near paths.
+    reach: reach::Reach,
     /// Until then, what is sent on a quick path waits at the other end for what was sent on a later one.
     held_until: Instant,
 }
@@ -99,6 +103,7 @@ impl Adaptive {
         let age = now.since(flow.second);
         if age > PAUSE || flow.second == Instant::ZERO {
             flow.began_at = now;
+            flow.reach = reach::Reach::default();
         }
         if age > Duration::from_secs(1) {
             flow.is_large &= age < Duration::from_secs(2) && flow.bytes > LARGE;
@@ -153,6 +158,18 @@ impl Adaptive {
         best.unwrap_or(Duration::ZERO)
     }
 
+    /// Whether the large flow of a packet keeps to the paths about as quick as the quickest.
+    fn keeps_near(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
+        let Some(flow) = self.flow_of(packet) else {
+            return false;
+        };
+        let near = || carried_where(paths, |path| path.extra_delay <= NEAR);
+        let rtts = paths.iter().filter(|path| path.usable);
+        let longest = rtts.filter_map(|path| path.smoothed_rtt).max();
+        flow.reach.review(now, longest.unwrap_or_default(), near);
+        flow.reach.is_near()
+    }
+
     /// The same for the flow of a packet: one that what is near carries well does not leave for a little more.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
         let Some(flow) = self.flow_of(packet).filter(|flow| flow.is_large) else {
@@ -202,7 +219,11 @@ impl Scheduler for Adaptive {
         }
         let is_large = !packet.is_expendable && self.count(now, packet);
         let last = self.flow_of(packet).and_then(|flow| flow.path);
-        let from = self.group_of(now, paths, packet);
+        let is_near = is_large && self.keeps_near(now, paths, packet);
+        let from = match is_near {
+            true => Duration::ZERO,
+            false => self.group_of(now, paths, packet),
+        };
         let quickest = quickest(paths, from);
         let usual = usual_queue(quickest);
         let quickest = quickest.map(|path| path.id);
@@ -214,6 +235,7 @@ impl Scheduler for Adaptive {
             let is_jammed = path.queue_delay > GATE;
             path.usable
                 && is_member(path, from)
+                && !(is_near && path.extra_delay > NEAR)
                 && is_open(path, quickest)
                 && is_worth
                 && !is_jammed
@@ -258,6 +280,7 @@ impl Scheduler for Adaptive {
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
         if let Some(flow) = self.flow_of(packet) {
             flow.path = Some(paths[index].id);
+            flow.reach.on_sent(packet.len);
         }
         if !is_large {
             return Pick::One(index);
@@ -411,6 +434,8 @@ const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 const MAX_WAIT: Duration = Duration::from_millis(5);
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
+/// A path about as quick as the quickest is at most so much later.
+const NEAR: Duration = Duration::from_millis(10);
 /// How much more later paths must carry, in percent and for each millisecond, to take a large flow from quicker ones; or how much
 /// more they must bring, in percent, to take one that those hold back.
 const WORTH_PERCENT: u128 = 130;
