@@ -22,10 +22,10 @@ pub mod link;
 pub mod loss;
 pub mod memory;
 pub mod pacer;
-pub mod patience;
 pub mod rate;
 pub mod rate_control;
 pub mod receiver;
+pub mod report_age;
 pub mod rtt;
 pub mod sender;
 pub mod tail;
@@ -69,8 +69,8 @@ pub struct Path {
     pub limited_at: Option<Instant>,
     /// When a packet may go.
     pub pacer: pacer::Pacer,
-    /// How long it usually takes to hear of a packet's arrival.
-    pub patience: patience::Patience,
+    /// How old packets usually are when their arrival is reported.
+    pub report_age: report_age::ReportAge,
     /// What is under way.
     pub sender: sender::Sender,
     /// What has arrived.
@@ -133,7 +133,7 @@ impl Path {
             is_quickest: true,
             limited_at: None,
             pacer: pacer::Pacer::new(Bytes::new(1500)),
-            patience: patience::Patience::default(),
+            report_age: report_age::ReportAge::default(),
             sender: sender::Sender::default(),
             receiver: receiver::Receiver::default(),
             probes: Probes::default(),

@@ -582,7 +582,7 @@ impl Tunnel {
     /// When what is under way on a path will be so late that it is worth being sent on another as well, if there is one.
     fn overdue_at(&self, id: PathId) -> Option<Instant> {
         let path = self.path(id)?;
-        let oldest_at = path.sender.oldest_at()?;
+        let (_, oldest_at) = path.sender.oldest_under_way()?;
         let serves = |other: &Path| {
             other.id != id
                 && other.health.is_usable()
@@ -592,8 +592,9 @@ impl Tunnel {
         if !self.scheduler.repairs() || !path.health.is_usable() || !self.paths().any(serves) {
             return None;
         }
-        let usual = path.rtt.min()? + path.feedback_interval() * 3 + path.rate_control.jitter() * 4;
-        let usual = usual.max(path.patience.usual());
+        let jitter = path.rate_control.jitter();
+        let least = path.rtt.min()? + path.feedback_interval() * 3 + jitter * 4;
+        let usual = path.report_age.usual().clamp(least, least + MOST_JITTER);
         // Of packets that are few, some make a long queue.
         let rate = path.rate.max().unwrap_or_default();
         let queue = OVERDUE.max((OVERDUE_BYTES / rate).min(OVERDUE * 4));
@@ -731,9 +732,11 @@ fn path_in(paths: &mut [Option<Box<Path>>; PathId::MAX], id: PathId) -> Option<&
     paths.get_mut(id.index())?.as_deref_mut()
 }
 
-/// What is so much later than it may be, and than four times the jitter, has met a jam: some of the longest queues that are wanted.
+/// What is so much later than usual has met a jam: some of the longest queues that are wanted.
 const OVERDUE: Duration = Duration::from_millis(50);
 /// Ten full packets.
 const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
+/// How much later than its least round trip, and four times its jitter, a path may usually be.
+const MOST_JITTER: Duration = Duration::from_millis(40);
 /// How long the policy's [`crate::sched::Pick::Wait`] is believed before it is asked again.
 const WAIT: Duration = Duration::from_millis(1);

@@ -269,11 +269,13 @@ impl Sender {
         self.written_off_before = self.next_data;
     }
 
-    /// When the oldest datagram was sent that is under way: neither reported, nor taken back with those before it.
+    /// Number of the oldest datagram that is under way, neither reported nor taken back with those before it, and when it was
+    /// sent.
     #[must_use]
-    pub fn oldest_at(&self) -> Option<Instant> {
-        let first = self.place(self.first_under_way());
-        Some(self.outstanding.get(first)?.sent_at)
+    pub fn oldest_under_way(&self) -> Option<(u64, Instant)> {
+        let counter = self.first_under_way().max(self.first_kept());
+        let oldest = self.outstanding.get(self.place(counter))?;
+        Some((counter, oldest.sent_at))
     }
 
     /// Hands packets under way to `taken`, oldest first, that have not been sent before and that `may_take` by their length:
@@ -465,7 +467,8 @@ mod tests {
             send(&mut sender, &mut pool, global);
         }
         sender.on_reported(Seq(1), None, &mut pool);
-        assert_eq!(sender.oldest_at(), Some(Instant::ZERO));
+        let oldest = sender.oldest_under_way();
+        assert_eq!(oldest.map(|(_, sent_at)| sent_at), Some(Instant::ZERO));
         let mut taken = VecDeque::new();
         let mut left = 2_usize;
         sender.take_overdue(PathId(0), &mut taken, |len| {
@@ -479,7 +482,7 @@ mod tests {
             (sender.in_flight(), sender.lost_pkts()),
             (Bytes::new(400), 0)
         );
-        assert_eq!(sender.oldest_at(), None);
+        assert_eq!(sender.oldest_under_way(), None);
         for numbered in taken {
             assert!(sender.give_back(numbered).is_none());
         }

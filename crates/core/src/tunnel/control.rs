@@ -349,17 +349,17 @@ impl Tunnel {
             return;
         };
         let settled = report.settled_seq;
-        let oldest_at = path.sender.oldest_at();
+        let oldest = path.sender.oldest_under_way();
         if !path
             .sender
             .on_reported(report.highest_seq, settled, shared.pool)
         {
             return;
         }
-        if let Some(oldest_at) = oldest_at {
-            path.patience.on_report(now.since(oldest_at));
-        }
         let reported = path.sender.reported();
+        if let Some((_, sent_at)) = oldest.filter(|(counter, _)| *counter < reported) {
+            path.report_age.on_report(now, now.since(sent_at));
+        }
         // The path was not silent after all: what has arrived, or is lost, need not be sent again.
         // Should it be lost, that will be told.
         self.give_back(id, |counter| counter < reported, shared);

@@ -1,0 +1,87 @@
+//! How old packets usually are when their arrival is reported.
+//!
+//! Mean and mean deviation, as of a round trip (RFC 6298), but learned slowly, and by time: a path that becomes slow makes
+//! every report a little later than the one before, and an estimate as quick as a round trip's would run along with it and
+//! never find it late.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// The ages of one path's packets when they are reported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReportAge {
+    mean: Option<Duration>,
+    deviation: Duration,
+    taken_at: Instant,
+}
+
+impl ReportAge {
+    /// Takes note of a report; `age`: since the oldest packet under way that it covers was sent.
+    pub fn on_report(&mut self, now: Instant, age: Duration) {
+        if self.mean.is_some() && now.since(self.taken_at) < SPACING {
+            return;
+        }
+        self.taken_at = now;
+        let age = age.min(MOST_AGE);
+        let mean = *self.mean.get_or_insert(age);
+        self.deviation = (self.deviation * (WEIGHT - 1) + mean.abs_diff(age)) / WEIGHT;
+        self.mean = Some((mean * (WEIGHT - 1) + age) / WEIGHT);
+    }
+
+    /// The age that hardly any packet reaches: four mean deviations beyond the mean; zero before the first report.
+    #[must_use]
+    pub fn usual(&self) -> Duration {
+        self.mean.unwrap_or_default() + self.deviation * 4
+    }
+}
+
+/// Shortest time between two reports that count.
+const SPACING: Duration = Duration::from_millis(25);
+/// What is known counts as much as this many less one.
+const WEIGHT: u32 = 64;
+/// A packet that was under way for longer was held up by more than jitter.
+const MOST_AGE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_becomes_usual() {
+        let mut ages = ReportAge::default();
+        assert_eq!(ages.usual(), Duration::ZERO);
+        for report in 0..200 {
+            // 40 to 100 ms, in no order.
+            let age = 40 + report * 37 % 61;
+            let now = Instant::from_millis(report * 25 + 1);
+            ages.on_report(now, Duration::from_millis(age));
+        }
+        let usual = ages.usual();
+        assert!(usual > Duration::from_millis(100), "{usual:?}");
+        assert!(usual < Duration::from_millis(160), "{usual:?}");
+    }
+
+    #[test]
+    fn a_path_that_becomes_slow_is_late_before_that_is_usual() {
+        // Reports every so many milliseconds, each so many microseconds older than the one before; found after how many.
+        for (every, older_us, most) in [(10, 9_000, 12), (5, 2_500, 60)] {
+            let mut ages = ReportAge::default();
+            let usual = Duration::from_millis(40);
+            for report in 0..400 {
+                ages.on_report(Instant::from_millis(report * every + 1), usual);
+            }
+            let is_late = |report: &u64| {
+                let age = usual + Duration::from_micros(report * older_us);
+                let is_late = age > ages.usual() + Duration::from_millis(50);
+                ages.on_report(Instant::from_millis((400 + report) * every + 1), age);
+                is_late
+            };
+            let found = (0..200).find(is_late);
+            assert!(
+                found.is_some_and(|report| report < most),
+                "{found:?} of {most}"
+            );
+        }
+    }
+}
