@@ -3,8 +3,8 @@
 //! A path that begins to work is sent a train of full datagrams back to back. Its bottleneck spreads the train out; the
 //! bytes behind its first datagram, over the time they took to arrive, are what it carries (packet dispersion; Keshav 1991;
 //! Dovrolis, Ramanathan and Moore 2001). Jitter, lumps of radio schedulers and clocks make short times wrong. What they add
-//! does not grow with the train, so one four times as long follows (`TRAINS`) until two in a row say the same, or one
-//! took so long that the errors do not count; of the first, a few datagrams, that counts only if it came in steadily. What the guess becomes: [`super::rate_control`].
+//! does not grow with the train, so one four times as long follows (`TRAINS`) until two in a row say the
+//! same, or one took so long that the errors do not count. The first, a few datagrams, has to come in steadily for that. What the guess becomes: [`super::rate_control`].
 //!
 //! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB of a path of a few Mbit/s, up
 //! to 1.2 MB of one that carries them in a tenth of a second.
@@ -48,18 +48,18 @@ pub struct Car {
 pub struct Dispersion {
     /// The train's number.
     pub train: u8,
-    /// Bytes behind its first datagram, UDP and IPv4 headers included, and the microseconds they took to arrive.
+    /// Bytes behind its first datagram, UDP and IPv4 headers included.
     pub bytes: u32,
-    /// See [`bytes`](Self::bytes).
-    pub micros: u32,
-    /// The longest of those between two datagrams.
+    /// How long they took to arrive, in microseconds.
+    pub time_us: u32,
+    /// The longest part of that between two datagrams.
     pub longest_gap_us: u32,
 }
 
 impl Dispersion {
     /// Whether no wait of one datagram makes much of the time: jitter in order brings a train in a few lumps.
     fn is_steady(&self) -> bool {
-        self.longest_gap_us <= self.micros / 4
+        self.longest_gap_us <= self.time_us / 4
     }
 }
 
@@ -127,19 +127,20 @@ impl TrainSender {
 
     /// Takes what the other end says of a train. What to take the path's rate for; a longer train may follow.
     pub fn on_result(&mut self, now: Instant, result: &Dispersion) -> Option<Guess> {
-        let Dispersion { bytes, micros, .. } = *result;
+        let Dispersion { bytes, time_us, .. } = *result;
         if !self.is_awaited || result.train != self.number || self.due.is_some() {
             return None;
         }
         self.is_awaited = false;
-        let time = Duration::from_micros(micros.into());
+        let time = Duration::from_micros(time_us.into());
         let rate = Bitrate::from_transfer(Bytes::new(bytes.into()), time.max(LEAST_TIME))?;
-        let said = (self.stage > 0 || result.is_steady()).then_some(rate);
+        let counts = self.stage > 0 || result.is_steady();
+        let said = counts.then_some(rate);
         let before = core::mem::replace(&mut self.before, said);
         let is_alike = before
             .zip(said)
             .is_some_and(|(before, said)| before.max(said) < before.min(said).scale(5, 4));
-        let is_sure = time > LONG || (is_alike && time > SHORT);
+        let is_sure = (counts && time > LONG) || (is_alike && time > SHORT);
         let whole = TRAINS.get(self.stage).map_or(0, |cars| usize::from(*cars)) * CAR_BYTES;
         let is_short = usize::try_from(bytes).is_ok_and(|bytes| bytes < whole / 8 * 7);
         let is_doubtful = is_short && !is_sure;
@@ -214,7 +215,7 @@ impl TrainReceiver {
         (train.bytes > 0).then_some(Dispersion {
             train: train.number,
             bytes: train.bytes,
-            micros: micros(train.last_at.since(train.first_at)),
+            time_us: micros(train.last_at.since(train.first_at)),
             longest_gap_us: micros(train.longest_gap),
         })
     }
@@ -268,7 +269,7 @@ mod tests {
             let result = Dispersion {
                 train,
                 bytes,
-                micros: millis * 1_000,
+                time_us: millis * 1_000,
                 longest_gap_us: 0,
             };
             let guess = sender.on_result(now, &result);
@@ -308,23 +309,30 @@ mod tests {
     }
 
     #[test]
-    fn trains_that_come_in_lumps_are_alike_by_chance_only() {
-        for (longest_gap_us, is_sure) in [(1_000, true), (12_000, false)] {
+    fn a_first_train_that_came_in_lumps_confirms_nothing() {
+        // Times of the trains, and the longest gap in all.
+        for (times_ms, gap_ms, is_sure) in [
+            ([10, 40].as_slice(), 2, true),
+            (&[10, 40], 4, false),
+            (&[10, 40, 45], 12, true),
+            (&[110], 45, false),
+        ] {
             let mut sender = TrainSender::default();
             let now = Instant::from_millis(1);
             sender.on_up(now);
             let mut guess = None;
-            for (train, micros) in [(1, 10_000), (2, 40_000)] {
+            for (train, time_ms) in (1..).zip(times_ms) {
                 while sender.next(now).is_some() {}
                 let result = Dispersion {
                     train,
-                    bytes: micros,
-                    micros,
-                    longest_gap_us,
+                    bytes: 1_000 * time_ms.min(&40),
+                    time_us: 1_000 * time_ms,
+                    longest_gap_us: 1_000 * gap_ms,
                 };
                 guess = sender.on_result(now, &result);
             }
-            assert_eq!(guess.map(|guess| guess.is_sure), Some(is_sure));
+            let was_sure = guess.map(|guess| guess.is_sure);
+            assert_eq!(was_sure, Some(is_sure), "{times_ms:?}, {gap_ms} ms");
         }
     }
 
@@ -338,7 +346,7 @@ mod tests {
             let result = Dispersion {
                 train,
                 bytes: 111_000,
-                micros: 888,
+                time_us: 888,
                 longest_gap_us: 0,
             };
             guess = sender.on_result(Instant::from_millis(1), &result);
@@ -369,7 +377,7 @@ mod tests {
         let expected = Dispersion {
             train: 0,
             bytes: 4_000,
-            micros: 4_000,
+            time_us: 4_000,
             longest_gap_us: 1_000,
         };
         assert_eq!(result, Some(expected));

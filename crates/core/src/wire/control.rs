@@ -448,7 +448,7 @@ impl<'a> FrameWriter<'a> {
             Frame::Train(result) => {
                 body.u8(result.train);
                 body.u32(result.bytes);
-                body.u32(result.micros);
+                body.u32(result.time_us);
                 body.u32(result.longest_gap_us);
                 TYPE_TRAIN
             }
@@ -581,7 +581,7 @@ impl<'a> Iterator for Frames<'a> {
                     return Some(Frame::Train(Dispersion {
                         train: value.u8()?,
                         bytes: value.u32()?,
-                        micros: value.u32()?,
+                        time_us: value.u32()?,
                         // Older ends do not tell.
                         longest_gap_us: value.u32().unwrap_or(0),
                     }));
@@ -877,7 +877,7 @@ mod tests {
             Frame::Train(Dispersion {
                 train: 3,
                 bytes: 12_000,
-                micros: 4_000,
+                time_us: 4_000,
                 longest_gap_us: 400,
             }),
         ]
@@ -907,6 +907,18 @@ mod tests {
         let mut body = vec![200, 0, 2, 9, 9];
         body.extend_from_slice(&bytes[..len]);
         assert_eq!(Frames::new(&body).collect::<Vec<_>>(), all());
+    }
+
+    #[test]
+    fn a_train_told_without_its_longest_gap_came_in_steadily() {
+        let body = [TYPE_TRAIN, 0, 9, 3, 0, 0, 0, 100, 0, 0, 0, 50];
+        let result = Dispersion {
+            train: 3,
+            bytes: 100,
+            time_us: 50,
+            longest_gap_us: 0,
+        };
+        assert_eq!(Frames::new(&body).next(), Some(Frame::Train(result)));
     }
 
     #[test]
