@@ -8,7 +8,7 @@
 //!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
 //!   slower paths together carry much more (`WORTH_PERCENT`), or near ones hold it back and slower ones bring more even after it
 //!   has filled them (`LASTS`), it takes those instead.
-//! - **Reach.** A flow that sends no more for the paths beyond the nearest keeps to those (`reach`).
+//! - **Reach.** A flow that sends no more for the paths beyond the nearest (`NEAREST`) keeps to those (`reach`).
 //! - **Jams.** What stands in a path's queue for longer than that keeps a path out as well, unless all have such a queue.
 //! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
@@ -41,6 +41,8 @@ pub struct Adaptive {
     copies: [Copies; PathId::MAX],
     /// How much each flow has sent of late; by hash.
     flows: Vec<Flow>,
+    /// Bytes that large flows have sent.
+    sent: u64,
 }
 
 /// What a path may still carry in copies, and as of when.
@@ -85,6 +87,7 @@ impl Adaptive {
             lines: [const { Line::empty() }; PathId::MAX],
             copies: [GRANTED; PathId::MAX],
             flows: Vec::new(),
+            sent: 0,
         }
     }
 
@@ -158,18 +161,6 @@ impl Adaptive {
         best.unwrap_or(Duration::ZERO)
     }
 
-    /// Whether the large flow of a packet keeps to the paths about as quick as the quickest.
-    fn keeps_near(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
-        let Some(flow) = self.flow_of(packet) else {
-            return false;
-        };
-        let near = || carried_where(paths, |path| path.extra_delay <= NEAR);
-        let rtts = paths.iter().filter(|path| path.usable);
-        let longest = rtts.filter_map(|path| path.smoothed_rtt).max();
-        flow.reach.review(now, longest.unwrap_or_default(), near);
-        flow.reach.is_near()
-    }
-
     /// The same for the flow of a packet: one that what is near carries well does not leave for a little more.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
         let Some(flow) = self.flow_of(packet).filter(|flow| flow.is_large) else {
@@ -185,6 +176,27 @@ impl Adaptive {
         let from = Self::group(paths, eager);
         flow.is_away = from > Duration::ZERO;
         from
+    }
+
+    /// Whether the flow of a packet, a large one, keeps to the nearest paths.
+    fn keeps_to_nearest(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
+        let all_sent = self.sent;
+        let Some(flow) = self.flow_of(packet) else {
+            return false;
+        };
+        let usable = || paths.iter().filter(|path| path.usable);
+        let nearest = nearest(paths);
+        flow.reach.review(now, || reach::Paths {
+            near: carried_where(paths, |path| path.extra_delay <= nearest),
+            has_later: usable().any(|path| path.extra_delay > nearest),
+            longest: usable()
+                .filter_map(|path| path.smoothed_rtt)
+                .max()
+                .unwrap_or_default(),
+            all_sent,
+        });
+        flow.is_away &= !flow.reach.is_near();
+        flow.reach.is_near()
     }
 }
 
@@ -219,26 +231,20 @@ impl Scheduler for Adaptive {
         }
         let is_large = !packet.is_expendable && self.count(now, packet);
         let last = self.flow_of(packet).and_then(|flow| flow.path);
-        let is_near = is_large && self.keeps_near(now, paths, packet);
-        let from = match is_near {
-            true => Duration::ZERO,
-            false => self.group_of(now, paths, packet),
-        };
-        let quickest = quickest(paths, from);
-        let usual = usual_queue(quickest);
-        let quickest = quickest.map(|path| path.id);
-        let total = carried_where(paths, |_| true);
-        let is_chosen = |path: &PathView| {
-            let is_quickest = quickest == Some(path.id);
-            let is_alone = is_quickest && path.is_searching;
-            let is_worth = is_alone || !is_large || Self::is_worth(path, total, usual);
-            let is_jammed = path.queue_delay > GATE;
-            path.usable
-                && is_member(path, from)
-                && !(is_near && path.extra_delay > NEAR)
-                && is_open(path, quickest)
-                && is_worth
-                && !is_jammed
+        let mut gate = Gate::new(paths, Duration::ZERO, is_large);
+        let is_admitted = |path: &PathView| gate.admits_nearest(path);
+        let stays =
+            is_large && self.keeps_to_nearest(now, paths, packet) && paths.iter().any(is_admitted);
+        if !stays {
+            let from = self.group_of(now, paths, packet);
+            if from > Duration::ZERO {
+                gate = Gate::new(paths, from, is_large);
+            }
+        }
+        let quickest = gate.quickest;
+        let is_chosen = |path: &PathView| match stays {
+            true => gate.admits_nearest(path),
+            false => gate.admits(path),
         };
         let is_any = paths.iter().any(is_chosen);
         let mut ready: Option<(Instant, usize)> = None;
@@ -278,6 +284,7 @@ impl Scheduler for Adaptive {
             return Pick::Wait;
         }
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
+        self.sent += if is_large { packet.len.get() } else { 0 };
         if let Some(flow) = self.flow_of(packet) {
             flow.path = Some(paths[index].id);
             flow.reach.on_sent(packet.len);
@@ -319,7 +326,7 @@ impl Scheduler for Adaptive {
         index: usize,
     ) -> Option<PathId> {
         let flow = self.flows.get_mut(place(flow_hash))?;
-        if now.since(flow.began_at) > YOUNG {
+        if now.since(flow.began_at) > YOUNG || flow.reach.is_near() {
             return None;
         }
         let from = Self::group(paths, Eager::ToLeave);
@@ -336,6 +343,52 @@ impl Scheduler for Adaptive {
             return None;
         }
         (now >= flow.held_until).then_some(last.id)
+    }
+}
+
+/// Which paths a packet may take.
+#[derive(Debug)]
+struct Gate {
+    /// Where the flow's paths begin, beyond the quickest's delay.
+    from: Duration,
+    is_large: bool,
+    /// The delay up to which paths are the nearest.
+    nearest: Duration,
+    /// The quickest of the flow's, and its queue while it is full.
+    quickest: Option<PathId>,
+    usual: Duration,
+    /// Bits per second of all.
+    total: u128,
+}
+
+impl Gate {
+    fn new(paths: &[PathView], from: Duration, is_large: bool) -> Self {
+        let quickest = quickest(paths, from);
+        Self {
+            from,
+            is_large,
+            nearest: nearest(paths),
+            quickest: quickest.map(|path| path.id),
+            usual: usual_queue(quickest),
+            total: carried_where(paths, |_| true),
+        }
+    }
+
+    fn admits(&self, path: &PathView) -> bool {
+        let is_alone = self.quickest == Some(path.id) && path.is_searching;
+        let is_worth =
+            is_alone || !self.is_large || Adaptive::is_worth(path, self.total, self.usual);
+        let is_jammed = path.queue_delay > GATE;
+        path.usable
+            && is_member(path, self.from)
+            && is_open(path, self.quickest)
+            && is_worth
+            && !is_jammed
+    }
+
+    /// The same of a flow that keeps to the nearest.
+    fn admits_nearest(&self, path: &PathView) -> bool {
+        path.extra_delay <= self.nearest && self.admits(path)
     }
 }
 
@@ -370,6 +423,11 @@ fn quickest(paths: &[PathView], from: Duration) -> Option<&PathView> {
     let usable = paths.iter().filter(|path| path.usable);
     let usable = usable.filter(|path| path.extra_delay >= from);
     usable.min_by_key(|path| path.extra_delay)
+}
+
+/// The delay up to which paths are about as quick as the quickest.
+fn nearest(paths: &[PathView]) -> Duration {
+    quickest(paths, Duration::ZERO).map_or(NEAREST, |path| path.extra_delay + NEAREST)
 }
 
 /// What the queue of the quickest path is while that is full.
@@ -435,7 +493,7 @@ const MAX_WAIT: Duration = Duration::from_millis(5);
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
 /// A path about as quick as the quickest is at most so much later.
-const NEAR: Duration = Duration::from_millis(10);
+const NEAREST: Duration = Duration::from_millis(10);
 /// How much more later paths must carry, in percent and for each millisecond, to take a large flow from quicker ones; or how much
 /// more they must bring, in percent, to take one that those hold back.
 const WORTH_PERCENT: u128 = 130;
@@ -556,6 +614,30 @@ mod tests {
         assert_eq!(share(&picks(&mut other, &paths, 0, 2_000), 1), 0);
         let paths = paths_of(&[(20, 0), (10, 150)]);
         assert_eq!(share_at(&paths, 200, 10_800), 0);
+    }
+
+    /// Where a flow of 60 Mbit/s goes in the tenth of a second from `from_ms` on.
+    fn picks_of_60_mbps(policy: &mut Adaptive, paths: &[PathView], from_ms: u64) -> Vec<Pick> {
+        let start = Instant::from_millis(from_ms);
+        let pick = |i: u32| policy.pick(start + Duration::from_micros(160) * i, paths, &packet());
+        (0..625).map(pick).collect()
+    }
+
+    #[test]
+    fn a_flow_that_grows_no_more_keeps_to_the_nearest_unless_that_is_jammed() {
+        let mut paths = paths_of(&[(100, 0), (100, 30)]);
+        let mut policy = Adaptive::new();
+        // Much of it goes the later way, because the line of the nearest is taken for busy.
+        paths[0].ready = false;
+        assert!(share(&picks_of_60_mbps(&mut policy, &paths, 0), 1) > 0);
+        paths[0].ready = true;
+        for from_ms in (100..3_000).step_by(100) {
+            picks_of_60_mbps(&mut policy, &paths, from_ms);
+        }
+        paths[0].ready = false;
+        assert_eq!(share(&picks_of_60_mbps(&mut policy, &paths, 3_000), 1), 0);
+        paths[0].queue_delay = Duration::from_millis(150);
+        assert_eq!(share(&picks_of_60_mbps(&mut policy, &paths, 3_100), 1), 100);
     }
 
     #[test]

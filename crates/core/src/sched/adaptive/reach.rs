@@ -2,8 +2,9 @@
 //!
 //! A sender whose window is limited, by its receiver or its memory, sends less the longer its round trip is. A later path,
 //! for which all its packets then wait, can cost it more than that path brings. Windows cannot be seen, but what they do
-//! can: a flow whose rate no longer grows, and is less than the near paths carry by themselves, does not need the others.
-//! It keeps to the near ones, if it sends more there. Once it fills those, it tries all again, ever less often.
+//! can: if a flow's rate no longer grows though the near paths are not full, it does not need the others. It keeps to the
+//! near ones, if it sends more there. Once those are full, it tries all again. Each kind of try is made ever less often
+//! when it brings nothing.
 
 use core::time::Duration;
 
@@ -12,20 +13,55 @@ use crate::{time::Instant, units::Bytes};
 /// What one flow has shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reach {
-    /// The period under way, and what was sent in it.
+    /// The period under way: when it began, what the flow has sent in it, and what all had sent before.
     began_at: Instant,
     bytes: Bytes,
+    all_before: u64,
     /// The most bits per second of a period so far, and for how many it has not grown.
     most: u128,
     flat: u8,
     is_near: bool,
     /// For how many periods that has been so.
     settled: u8,
-    /// What it sent, in bits per second, when it last used all paths.
+    /// What the flow sent, in bits per second, when it last used all paths; for how many periods it has been no better since.
     wide: u128,
-    /// When the next try may be, and for how long the last kept others away.
-    try_at: Instant,
+    worse: u8,
+    /// To keep to near paths, and to use all again.
+    near: Tries,
+    all: Tries,
+}
+
+/// When something may be tried.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tries {
+    next_at: Instant,
     pause: Duration,
+}
+
+impl Tries {
+    /// None for a pause: as long as the last, or twice that.
+    fn put_off(&mut self, now: Instant, is_as_long: bool) {
+        let pause = if is_as_long {
+            self.pause
+        } else {
+            self.pause * 2
+        };
+        self.pause = pause.clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.next_at = now + self.pause;
+    }
+}
+
+/// What the paths are like when a flow is reviewed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paths {
+    /// Bits per second that the near ones carry.
+    pub(super) near: u128,
+    /// Whether there are others.
+    pub(super) has_later: bool,
+    /// The longest round trip.
+    pub(super) longest: Duration,
+    /// What all large flows have sent, ever.
+    pub(super) all_sent: u64,
 }
 
 impl Reach {
@@ -38,19 +74,25 @@ impl Reach {
         self.bytes += len;
     }
 
-    /// Looks back on a period, if one has passed; `near`: bits per second that near paths carry; `longest`: the longest
-    /// round trip of all.
-    pub(super) fn review(&mut self, now: Instant, longest: Duration, near: impl FnOnce() -> u128) {
+    /// Looks back on a period, if one has passed.
+    pub(super) fn review(&mut self, now: Instant, paths: impl FnOnce() -> Paths) {
         let elapsed = now.since(self.began_at);
-        let period = LEAST_PERIOD.max(longest * PERIOD_ROUNDS);
+        if elapsed < LEAST_PERIOD {
+            return;
+        }
+        let paths = paths();
+        let period = LEAST_PERIOD.max(paths.longest * PERIOD_ROUNDS);
         if elapsed < period {
             return;
         }
-        let bits = u128::from(self.bytes.get()) * 8;
-        let rate = bits * Duration::from_secs(1).as_nanos() / elapsed.as_nanos();
-        (self.began_at, self.bytes) = (now, Bytes::ZERO);
+        let per_second = |bytes: u64| {
+            u128::from(bytes) * 8 * Duration::from_secs(1).as_nanos() / elapsed.as_nanos()
+        };
+        let rate = per_second(self.bytes.get());
+        let all = per_second(paths.all_sent.saturating_sub(self.all_before));
+        (self.began_at, self.bytes, self.all_before) = (now, Bytes::ZERO, paths.all_sent);
         if elapsed > period * 2 {
-            (self.most, self.flat) = (0, 0);
+            (self.most, self.flat, self.settled, self.worse) = (0, 0, 0, 0);
             return;
         }
         if rate * 100 > self.most * GROWN_PERCENT {
@@ -58,33 +100,33 @@ impl Reach {
         } else {
             self.flat = self.flat.saturating_add(1);
         }
-        let is_flat = self.flat >= FLAT;
         self.settled = self.settled.saturating_add(1);
-        let is_below_near = rate * 100 < near() * FULL_PERCENT;
-        let may_try = now >= self.try_at;
+        let is_flat = self.flat >= FLAT;
+        let is_room = all * 100 < paths.near * FULL_PERCENT;
         let is_near = if self.is_near {
-            let least = if is_flat { GAIN_PERCENT } else { KEPT_PERCENT };
-            let gains_nothing = self.settled >= FLAT && rate * 100 < self.wide * least;
-            if gains_nothing {
-                self.put_off(now);
+            let is_worse = is_flat && rate * 100 < self.wide * GAIN_PERCENT;
+            self.worse = if is_worse { self.worse + 1 } else { 0 };
+            let is_in_vain = self.settled >= FLAT && self.worse >= FLAT;
+            if is_in_vain {
+                self.near.put_off(now, false);
             }
-            !gains_nothing && (is_below_near || !may_try)
+            let is_full = !is_room && now >= self.all.next_at;
+            if is_full {
+                self.all.put_off(now, false);
+            }
+            !is_in_vain && !is_full
         } else {
-            is_flat && is_below_near && may_try
+            is_flat && is_room && paths.has_later && now >= self.near.next_at
         };
-        if is_near && !self.is_near {
+        if is_near == self.is_near {
+            return;
+        }
+        if is_near {
+            self.all.put_off(now, true);
             self.wide = rate;
-            self.put_off(now);
         }
-        if is_near != self.is_near {
-            self.is_near = is_near;
-            (self.most, self.flat, self.settled) = (0, 0, 0);
-        }
-    }
-
-    fn put_off(&mut self, now: Instant) {
-        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        self.try_at = now + self.pause;
+        self.is_near = is_near;
+        (self.most, self.flat, self.settled, self.worse) = (0, 0, 0, 0);
     }
 }
 
@@ -97,9 +139,8 @@ const GROWN_PERCENT: u128 = 110;
 const FLAT: u8 = 2;
 /// Near paths of which less than this is used are not full.
 const FULL_PERCENT: u128 = 85;
-/// Keeping to them has to bring this, of what was sent before; and is given up at once if it brings so little.
+/// Keeping to them has to bring this, of what was sent before.
 const GAIN_PERCENT: u128 = 105;
-const KEPT_PERCENT: u128 = 90;
 /// How long after a try the next may be, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_secs(12);
 const LONGEST_PAUSE: Duration = Duration::from_secs(96);
@@ -108,43 +149,64 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(96);
 mod tests {
     use super::*;
 
-    /// Half a second at a time: what the flow sends then, by whether it keeps to near paths that carry 300 Mbit/s.
-    fn run(mbps: impl Fn(u64, bool) -> u64) -> Vec<bool> {
+    /// What a flow sends in each half second, by whether it keeps to near paths that carry 300 Mbit/s, and `others` beside it.
+    fn run(others: u64, mbps: impl Fn(u64, bool) -> u64) -> Vec<bool> {
         let mut reach = Reach::default();
+        let mut all_sent = 0;
         let mut states = Vec::new();
         for period in 0..60 {
-            let sent = mbps(period, reach.is_near()) * 1_000_000 / 8 / 2;
+            let bytes = |mbps: u64| mbps * 1_000_000 / 8 / 2;
+            let sent = bytes(mbps(period, reach.is_near()));
             reach.on_sent(Bytes::new(sent));
-            let now = Instant::from_millis(1_000 + period * 500);
-            reach.review(now, Duration::from_millis(80), || 300_000_000);
+            all_sent += sent + bytes(others);
+            let paths = Paths {
+                near: 300_000_000,
+                has_later: true,
+                longest: Duration::from_millis(80),
+                all_sent,
+            };
+            reach.review(Instant::from_millis(1_000 + period * 500), || paths);
             states.push(reach.is_near());
         }
         states
     }
 
+    fn near(states: &[bool]) -> usize {
+        states.iter().filter(|is_near| **is_near).count()
+    }
+
     #[test]
     fn a_flow_whose_window_is_small_keeps_to_near_paths_and_tries_all_again_once_those_are_full() {
-        let states = run(|_, is_near| if is_near { 290 } else { 178 });
+        let states = run(0, |_, is_near| if is_near { 290 } else { 178 });
         assert_eq!(states.iter().position(|is_near| *is_near), Some(3));
         assert_eq!(states[3..].iter().position(|is_near| !is_near), Some(24));
-        let near = states.iter().filter(|is_near| **is_near).count();
-        assert!(near > 45, "{near} of 60");
-        let states = run(|_, is_near| if is_near { 200 } else { 178 });
+        assert!(near(&states) > 45, "{states:?}");
+        let states = run(0, |_, is_near| if is_near { 200 } else { 178 });
         assert!(states[3..].iter().all(|is_near| *is_near), "never full");
     }
 
     #[test]
-    fn a_flow_that_grows_or_fills_the_near_paths_uses_all() {
-        assert!(!run(|period, _| 20 + period * period).contains(&true));
-        assert!(!run(|_, _| 260).contains(&true));
+    fn a_flow_that_grows_or_fills_the_near_paths_or_whose_like_do_uses_all() {
+        assert_eq!(near(&run(0, |period, _| 20 + period * period)), 0);
+        assert_eq!(near(&run(0, |_, _| 260)), 0);
+        assert_eq!(near(&run(200, |_, _| 100)), 0);
     }
 
     #[test]
     fn a_flow_that_gains_nothing_uses_all_again_and_tries_seldom() {
-        for (near, tries) in [(178, 10), (100, 8)] {
-            let states = run(|_, is_near| if is_near { near } else { 178 });
-            let count = states.iter().filter(|is_near| **is_near).count();
-            assert!((2..=tries).contains(&count), "{count} of 60");
+        for sent in [178, 100] {
+            let states = run(0, |_, is_near| if is_near { sent } else { 178 });
+            assert!((2..=9).contains(&near(&states)), "{states:?}");
         }
+    }
+
+    #[test]
+    fn one_bad_period_throws_no_flow_out() {
+        let states = run(0, |period, is_near| match (is_near, period) {
+            (true, 20) => 80,
+            (true, _) => 200,
+            (false, _) => 178,
+        });
+        assert!(states[3..].iter().all(|is_near| *is_near), "{states:?}");
     }
 }
