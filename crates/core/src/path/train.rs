@@ -3,8 +3,9 @@
 //! A path that begins to work is sent a train of full datagrams back to back. Its bottleneck spreads the train out; the
 //! bytes behind its first datagram, over the time they took to arrive, are what it carries (packet dispersion; Keshav 1991;
 //! Dovrolis, Ramanathan and Moore 2001). Jitter, lumps of radio schedulers and clocks make short times wrong. What they add
-//! does not grow with the train, so one four times as long follows (`TRAINS`) until two in a row say the
-//! same, or one took so long that the errors do not count. The first, a few datagrams, has to come in steadily for that. What the guess becomes: [`super::rate_control`].
+//! does not grow with the train, so one four times as long follows (`TRAINS`) until two in a row say the same, or one took
+//! so long that the errors do not count. The first, a few datagrams, has to come in steadily for that. What the guess
+//! becomes: [`super::rate_control`].
 //!
 //! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB of a path of a few Mbit/s, up
 //! to 1.2 MB of one that carries them in a tenth of a second.
