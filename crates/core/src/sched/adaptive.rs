@@ -338,6 +338,10 @@ impl Scheduler for Adaptive {
         let last = paths.iter().filter(serves);
         let last = last.max_by_key(|path| path.extra_delay)?;
         let own = paths.get(index)?;
+        let own_rate = u128::from(own.rate.unwrap_or_default().as_bps());
+        if own_rate * 100 > total * MOST_PERCENT {
+            return None;
+        }
         if own.extra_delay + LEAST_DETOUR >= last.extra_delay {
             flow.held_until = now + own.extra_delay / 8;
             return None;
@@ -511,6 +515,8 @@ const LARGE: Bytes = Bytes::new(64_000);
 const PAUSE: Duration = Duration::from_secs(5);
 /// For so long acknowledgements of a flow's packets take detours.
 const YOUNG: Duration = Duration::from_secs(3);
+/// A path that carries more than this of all, in percent, is what matters to a flow that begins.
+const MOST_PERCENT: u128 = 75;
 /// A difference of delays that harms no flow.
 const LEAST_DETOUR: Duration = Duration::from_millis(3);
 /// Flows told apart.
@@ -638,6 +644,18 @@ mod tests {
         assert_eq!(share(&picks_of_60_mbps(&mut policy, &paths, 3_000), 1), 0);
         paths[0].queue_delay = Duration::from_millis(150);
         assert_eq!(share(&picks_of_60_mbps(&mut policy, &paths, 3_100), 1), 100);
+    }
+
+    #[test]
+    fn acknowledgements_take_a_detour_only_where_later_paths_carry_much() {
+        for (mbps, detour) in [(60, Some(PathId(1))), (10, None)] {
+            let paths = paths_of(&[(100, 0), (mbps, 30)]);
+            let mut policy = Adaptive::new();
+            picks(&mut policy, &paths, 0, 10);
+            let now = Instant::from_millis(10);
+            let flow_hash = packet().flow_hash;
+            assert_eq!(policy.detour(now, &paths, flow_hash, 0), detour, "{mbps}");
+        }
     }
 
     #[test]
