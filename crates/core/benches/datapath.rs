@@ -315,6 +315,8 @@ fn policies(criterion: &mut Criterion) {
             rate: Some(Bitrate::from_mbps(50)),
             queue_delay: Duration::ZERO,
             lateness: Duration::ZERO,
+            least_rtt: None,
+            rtt_spread: Duration::ZERO,
             jitter: Duration::ZERO,
             is_searching: false,
             loss_ppm: 0,

@@ -7,7 +7,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{class::Found, ids::PathId, time::Instant};
+use crate::{class::Found, time::Instant};
 
 /// An inner packet in a buffer of its own.
 #[derive(Debug, Default)]
@@ -15,8 +15,6 @@ pub struct PacketBuf {
     bytes: Vec<u8>,
     /// Where the packet begins: bytes before were cut off.
     start: usize,
-    /// See [`PacketBuf::detour`].
-    detour: Option<PathId>,
     /// See [`PacketBuf::mark`].
     mark: Option<Mark>,
     /// What [`PacketBuf::parse`] found; `None` if the bytes may have changed since.
@@ -103,21 +101,9 @@ impl PacketBuf {
     pub fn fill_from(&mut self, bytes: &[u8]) {
         self.bytes.clear();
         self.start = 0;
-        self.detour = None;
         self.mark = None;
         self.layout = None;
         self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The path on which its sender wants it acknowledged.
-    #[must_use]
-    pub fn detour(&self) -> Option<PathId> {
-        self.detour
-    }
-
-    /// See [`Self::detour`].
-    pub fn set_detour(&mut self, path: Option<PathId>) {
-        self.detour = path;
     }
 
     /// Its class, if it is of one.
@@ -197,7 +183,6 @@ impl Pool {
     /// Takes `packet` back.
     pub fn recycle(&mut self, mut packet: PacketBuf) {
         packet.start = 0;
-        packet.detour = None;
         packet.mark = None;
         packet.layout = None;
         if self.free.len() < self.limit && packet.bytes.capacity() >= self.capacity_bytes {
@@ -475,6 +460,31 @@ impl<'a> PacketView<'a> {
         header[13] & !ECE_CWR == ACK && usize::from(header[12] >> 4) * 4 == self.transport().len()
     }
 
+    /// The numbers of a TCP segment; `None` of anything else, and of fragments.
+    #[must_use]
+    pub fn segment(&self) -> Option<Segment> {
+        const FIN: u8 = 0x01;
+        const SYN: u8 = 0x02;
+        if self.layout.protocol != Some(6) || self.is_fragment() {
+            return None;
+        }
+        let header = self.transport().first_chunk::<20>()?;
+        let is_set = |flag: u8| header[13] & flag != 0;
+        let number = |at: usize| {
+            let [a, b, c, d] = [header[at], header[at + 1], header[at + 2], header[at + 3]];
+            u32::from_be_bytes([a, b, c, d])
+        };
+        let header_len = usize::from(header[12] >> 4) * 4;
+        let len = u32::try_from(self.transport().len().checked_sub(header_len)?).ok()?;
+        let numbers = len + u32::from(is_set(SYN)) + u32::from(is_set(FIN));
+        Some(Segment {
+            is_opening: is_set(SYN),
+            has_numbers: numbers > 0,
+            end: number(4).wrapping_add(numbers),
+            ack: number(8),
+        })
+    }
+
     /// Whether this is UDP with what looks like RTP of a dynamic payload type and has the marker, as the last packet of each frame
     /// of video has (RFC 3550 section 5.1; RFC 6184 section 5.1).
     #[must_use]
@@ -509,6 +519,19 @@ impl<'a> PacketView<'a> {
             self.bytes[1]
         }
     }
+}
+
+/// What a TCP segment says of where its connection is (RFC 9293 section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Whether it opens the connection, or answers one that does.
+    pub is_opening: bool,
+    /// Whether it has sequence numbers: of data, or for opening or closing.
+    pub has_numbers: bool,
+    /// The sequence number behind those.
+    pub end: u32,
+    /// The sequence number that is wanted next the other way.
+    pub ack: u32,
 }
 
 /// Marks an ECN-capable packet as having met congestion (RFC 3168), header checksum included.

@@ -78,6 +78,10 @@ pub struct PathView {
     /// How much longer than the path's least of late what is sent now takes, by the newest that is known of it: a queue, or a path
     /// that has become longer.
     pub lateness: Duration,
+    /// The shortest round trip of late; `None` before the first sample.
+    pub least_rtt: Option<Duration>,
+    /// How much longer round trips are, with few exceptions.
+    pub rtt_spread: Duration,
     /// How much the delay varies from report to report.
     pub jitter: Duration,
     /// Whether what the path carries is still being found out; then [`rate`](Self::rate) is what it has carried so far.
@@ -177,17 +181,11 @@ pub trait Scheduler {
     /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
 
-    /// On which path the acknowledgement of a packet of the flow `flow_hash` is to return, that was just placed on
-    /// `paths[index]`; `None`: on any.
-    fn detour(
-        &mut self,
-        now: Instant,
-        paths: &[PathView],
-        flow_hash: u64,
-        index: usize,
-    ) -> Option<PathId> {
-        let _ = (now, paths, flow_hash, index);
-        None
+    /// What the round trip of a flow that begins now is once it has grown and takes all paths it then would, jitter
+    /// included; zero: not known, or no matter.
+    fn round_trip(&self, paths: &[PathView]) -> Duration {
+        let _ = paths;
+        Duration::ZERO
     }
 
     /// Takes a report of the losses on `path`. Comes only if the policy's [`Reception`] asks for reports.
@@ -365,17 +363,11 @@ impl Scheduler for AnyScheduler {
         }
     }
 
-    fn detour(
-        &mut self,
-        now: Instant,
-        paths: &[PathView],
-        flow_hash: u64,
-        index: usize,
-    ) -> Option<PathId> {
+    fn round_trip(&self, paths: &[PathView]) -> Duration {
         if let Self::Adaptive(policy) = self {
-            return policy.detour(now, paths, flow_hash, index);
+            return policy.round_trip(paths);
         }
-        None
+        Duration::ZERO
     }
 
     fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {

@@ -38,13 +38,13 @@ use crate::{
 
 mod blocks;
 mod control;
-mod detours;
 mod egress;
 mod fec;
 mod ingress;
 mod lanes;
 mod losses;
 mod repairs;
+mod round_trips;
 mod sec;
 mod staged;
 mod status;
@@ -88,8 +88,8 @@ pub struct Tunnel {
     /// Templates to acknowledge, and those that were used and are not known.
     templates_owed: Vec<u16>,
     templates_unknown: Vec<u16>,
-    /// Where acknowledgements are wanted.
-    detours: detours::Detours,
+    /// Of young flows.
+    round_trips: round_trips::RoundTrips,
     resequencer: AnyResequencer,
     receptions: losses::Receptions,
     /// What the other end wants counted.
@@ -181,7 +181,7 @@ impl Tunnel {
             expander: Expander::default(),
             templates_owed: Vec::new(),
             templates_unknown: Vec::new(),
-            detours: detours::Detours::default(),
+            round_trips: round_trips::RoundTrips::default(),
             resequencer: AnyResequencer::default(),
             loss_watch: None,
             next_global: Seq(0),
@@ -420,6 +420,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         self.counts.packets_in += 1;
+        self.watch_round_trip(now, &packet, shared);
         self.enqueue(now, packet, flow_hash, shared);
     }
 
@@ -427,7 +428,8 @@ impl Tunnel {
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
         let before = shared.delivered.len();
         self.resequencer.on_timeout(now, shared.delivered);
-        self.on_delivered(now, before, shared);
+        self.keep_round_trips(now, before, shared);
+        self.round_trips.on_timeout(now, shared.delivered);
         let has_active = self
             .paths()
             .any(|path| path.link.role == LinkRole::Active && path.health.state() == State::Up);
@@ -474,6 +476,7 @@ impl Tunnel {
             });
         [
             self.resequencer.poll_timeout(),
+            self.round_trips.poll_timeout(),
             self.sessions_deadline,
             self.losses_due().filter(|_| can_send && self.has_route()),
             self.compressor
@@ -522,7 +525,7 @@ impl Tunnel {
         self.expander.clear();
         self.templates_owed.clear();
         self.templates_unknown.clear();
-        self.detours = detours::Detours::default();
+        self.round_trips.clear(shared.delivered);
         self.wait_until = None;
         self.release_at = None;
         self.former.fill_with(|| None);

@@ -99,6 +99,14 @@ impl Rtt {
         self.min.min()
     }
 
+    /// How much longer than the smallest sample round trips are, with few exceptions: twice the mean deviation beyond the
+    /// mean.
+    #[must_use]
+    pub fn spread(&self) -> Duration {
+        let high = self.smoothed.unwrap_or_default() + self.rttvar * 2;
+        high.saturating_sub(self.min().unwrap_or_default())
+    }
+
     /// How long to wait for an acknowledgement before probing (RFC 9002 section 6.2.1), when the peer holds
     /// acknowledgements back for at most `max_ack_delay`.
     #[must_use]

@@ -23,8 +23,6 @@ pub struct Numbered {
     pub flow_hash: u64,
     /// Whether its loss does no harm.
     pub is_expendable: bool,
-    /// The path the other end wants it on, if it is an acknowledgement.
-    pub detour: Option<PathId>,
     /// Where it was sent before, if it was taken back or lost.
     pub origin: Option<Origin>,
     /// The packet.
@@ -378,7 +376,6 @@ mod tests {
             flow_step: 0,
             flow_hash: 0,
             is_expendable: false,
-            detour: None,
             origin: None,
             packet: pool.copy_of(&[1]),
         };
@@ -501,7 +498,6 @@ mod tests {
             flow_step: 0,
             flow_hash: 0,
             is_expendable: true,
-            detour: None,
             origin: None,
             packet: pool.copy_of(&[1]),
         };

@@ -60,13 +60,10 @@ struct Flow {
     is_large: bool,
     /// Whether it has left the paths near the quickest one for later ones.
     is_away: bool,
-    began_at: Instant,
     /// The path of its last packet.
     path: Option<PathId>,
     /// Whether it gains from others than the near paths.
     reach: reach::Reach,
-    /// Until then, what is sent on a quick path waits at the other end for what was sent on a later one.
-    held_until: Instant,
 }
 
 impl Default for Adaptive {
@@ -105,7 +102,6 @@ impl Adaptive {
         let flow = &mut self.flows[place(packet.flow_hash)];
         let age = now.since(flow.second);
         if age > PAUSE || flow.second == Instant::ZERO {
-            flow.began_at = now;
             flow.reach = reach::Reach::default();
         }
         if age > Duration::from_secs(1) {
@@ -318,35 +314,24 @@ impl Scheduler for Adaptive {
         }
     }
 
-    fn detour(
-        &mut self,
-        now: Instant,
-        paths: &[PathView],
-        flow_hash: u64,
-        index: usize,
-    ) -> Option<PathId> {
-        let flow = self.flows.get_mut(place(flow_hash))?;
-        if now.since(flow.began_at) > YOUNG || flow.reach.is_near() {
-            return None;
-        }
+    fn round_trip(&self, paths: &[PathView]) -> Duration {
+        let near = quickest(paths, Duration::ZERO);
+        let Some((near, least)) = near.and_then(|near| Some((near, near.least_rtt?))) else {
+            return Duration::ZERO;
+        };
         let from = Self::group(paths, Eager::ToLeave);
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
+        let near_rate = u128::from(near.rate.unwrap_or_default().as_bps());
+        let is_most = near_rate * 100 > total * MOST_PERCENT;
         let serves = |path: &&PathView| {
-            path.usable && is_member(path, from) && Self::is_worth(path, total, usual)
+            let is_worth = || is_member(path, from) && Self::is_worth(path, total, usual);
+            path.id == near.id || (path.usable && !is_most && is_worth())
         };
-        let last = paths.iter().filter(serves);
-        let last = last.max_by_key(|path| path.extra_delay)?;
-        let own = paths.get(index)?;
-        let own_rate = u128::from(own.rate.unwrap_or_default().as_bps());
-        if own_rate * 100 > total * MOST_PERCENT {
-            return None;
-        }
-        if own.extra_delay + LEAST_DETOUR >= last.extra_delay {
-            flow.held_until = now + own.extra_delay / 8;
-            return None;
-        }
-        (now >= flow.held_until).then_some(last.id)
+        // There on one path, back on the quickest: of the jitter of both, half each.
+        let longer = |path: &PathView| path.extra_delay + (path.rtt_spread + near.rtt_spread) / 2;
+        let last = paths.iter().filter(serves).map(longer).max();
+        least + last.unwrap_or_default()
     }
 }
 
@@ -513,12 +498,8 @@ const LEAST_SHARE_PERCENT: u64 = 3;
 const LARGE: Bytes = Bytes::new(64_000);
 /// A flow begins anew after a pause as long.
 const PAUSE: Duration = Duration::from_secs(5);
-/// For so long acknowledgements of a flow's packets take detours.
-const YOUNG: Duration = Duration::from_secs(3);
 /// A path that carries more than this of all, in percent, is what matters to a flow that begins.
 const MOST_PERCENT: u128 = 75;
-/// A difference of delays that harms no flow.
-const LEAST_DETOUR: Duration = Duration::from_millis(3);
 /// Flows told apart.
 const FLOWS: usize = 1024;
 /// A queue that a path being searched may have and still carry packets of its own.
@@ -647,14 +628,21 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_take_a_detour_only_where_later_paths_carry_much() {
-        for (mbps, detour) in [(60, Some(PathId(1))), (10, None)] {
-            let paths = paths_of(&[(100, 0), (mbps, 30)]);
-            let mut policy = Adaptive::new();
-            picks(&mut policy, &paths, 0, 10);
-            let now = Instant::from_millis(10);
-            let flow_hash = packet().flow_hash;
-            assert_eq!(policy.detour(now, &paths, flow_hash, 0), detour, "{mbps}");
+    fn a_round_trip_is_that_of_later_paths_only_where_those_carry_much() {
+        for (mbps, ms) in [(60, 50), (10, 20)] {
+            let mut paths = paths_of(&[(100, 0), (mbps, 30)]);
+            let policy = Adaptive::new();
+            assert_eq!(policy.round_trip(&paths), Duration::ZERO, "not known");
+            paths[0].least_rtt = Some(Duration::from_millis(20));
+            assert_eq!(
+                policy.round_trip(&paths),
+                Duration::from_millis(ms),
+                "{mbps}"
+            );
+            paths[0].rtt_spread = Duration::from_millis(8);
+            let near = Duration::from_millis(28);
+            let later = Duration::from_millis(ms + 4);
+            assert_eq!(policy.round_trip(&paths), near.max(later), "{mbps}");
         }
     }
 

@@ -75,6 +75,8 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
         rate: None,
         queue_delay: Duration::ZERO,
         lateness: Duration::ZERO,
+        least_rtt: None,
+        rtt_spread: Duration::ZERO,
         jitter: Duration::ZERO,
         is_searching: false,
         loss_ppm: 0,

@@ -76,7 +76,7 @@ impl Tunnel {
                 is_held_back = self.view_paths(now);
                 continue;
             }
-            if !self.take_block(now, out, shared) {
+            if !self.take_block(now, shared) {
                 break;
             }
             self.place_block(now);
@@ -86,7 +86,7 @@ impl Tunnel {
     }
 
     /// Takes the next block out of the queue; false if nothing waits.
-    fn take_block(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) -> bool {
+    fn take_block(&mut self, now: Instant, shared: &mut Shared<'_>) -> bool {
         let mut blocks = core::mem::take(&mut self.blocks);
         blocks.packets.clear();
         blocks.infos.clear();
@@ -100,10 +100,6 @@ impl Tunnel {
             let Some(numbered) = numbered else {
                 break;
             };
-            if let Some(index) = self.detour_of(now, &numbered).filter(|_| !out.is_full()) {
-                self.send_once(now, index, numbered, is_reinjected, out, shared);
-                continue;
-            }
             blocks.infos.push(PacketInfo {
                 len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD),
                 flow_hash: numbered.flow_hash,
@@ -213,7 +209,6 @@ impl Tunnel {
             flow_step: original.flow_step,
             flow_hash: original.flow_hash,
             is_expendable: original.is_expendable,
-            detour: None,
             origin: None,
             packet: shared.pool.copy_of(original.packet.as_slice()),
         };

@@ -266,7 +266,7 @@ impl Tunnel {
                     let last = (path_seq, global_seq);
                     let before = shared.delivered.len();
                     self.resequencer.on_tail(now, id, last, shared.delivered);
-                    self.on_delivered(now, before, shared);
+                    self.keep_round_trips(now, before, shared);
                 }
                 Frame::Car(car) => {
                     if let Some(path) = self.path_mut(id) {

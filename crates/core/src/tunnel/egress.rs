@@ -20,13 +20,12 @@ use crate::{
         sender::{Numbered, Origin},
     },
     queue::Queued,
-    sched::{PathView, Pick, Scheduler},
+    sched::{PathView, Pick},
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
     wire::{
         Kind,
-        handshake::DETOURS,
         header::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Header, TAG_LEN},
     },
 };
@@ -95,10 +94,6 @@ impl Tunnel {
                 return;
             };
             let is_reinjected = lane.is_none();
-            if let Some(index) = self.detour_of(now, &numbered) {
-                self.send_once(now, index, numbered, is_reinjected, out, shared);
-                continue;
-            }
             let backlog = self.backlog(lane.unwrap_or(Lane::Bulk), &numbered.packet);
             let flow = (numbered.flow_hash, numbered.is_expendable);
             // A path from which it was taken back, for it would be late there, is no better for it now.
@@ -188,15 +183,7 @@ impl Tunnel {
         out: &mut TxQueue,
         shared: &mut Shared<'_>,
     ) {
-        let detour = match numbered.origin {
-            None if !numbered.is_expendable && self.knows(DETOURS) => {
-                self.scheduler
-                    .detour(now, &self.views, numbered.flow_hash, index)
-            }
-            Some(_) | None => None,
-        };
         let flags = Flags {
-            detour,
             is_reinjected,
             is_copy: false,
             is_kept: self.scheduler.repairs() && !numbered.is_expendable,
@@ -219,7 +206,6 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let flags = Flags {
-            detour: None,
             is_reinjected,
             is_copy: true,
             is_kept: false,
@@ -248,7 +234,6 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let flags = Flags {
-            detour: None,
             is_reinjected: false,
             is_copy: true,
             is_kept: false,
@@ -270,7 +255,6 @@ impl Tunnel {
     ) -> u32 {
         let mut sent = 0;
         let flags = Flags {
-            detour: None,
             is_reinjected: false,
             is_copy: true,
             // It is not, but so the other end tells what is lost from what is late.
@@ -328,7 +312,6 @@ impl Tunnel {
             global_seq: numbered.global_seq,
             path_step: path.sender.path_step(numbered.global_seq),
             flow_step: numbered.flow_step,
-            detour: flags.detour,
         };
         header.emit(Some(&data), datagram);
         let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
@@ -395,10 +378,6 @@ impl Tunnel {
         self.next_global = global_seq.plus(1);
         let view = queued.packet.view();
         let is_pure_ack = view.is_ok_and(|view| view.is_pure_ack());
-        let conversation = match view {
-            Ok(view) if is_pure_ack && !self.detours.is_empty() => Some(view.conversation_hash()),
-            Ok(_) | Err(_) => None,
-        };
         if self.is_compressing {
             self.compressor
                 .compress(now, queued.flow_hash, &mut queued.packet);
@@ -409,7 +388,6 @@ impl Tunnel {
                 flow_step: 0,
                 flow_hash: queued.flow_hash,
                 is_expendable: true,
-                detour: conversation.and_then(|hash| self.detours.of(now, hash)),
                 origin: None,
                 packet: queued.packet,
             };
@@ -424,7 +402,6 @@ impl Tunnel {
             flow_step,
             flow_hash: queued.flow_hash,
             is_expendable: false,
-            detour: None,
             origin: None,
             packet: queued.packet,
         }
@@ -495,6 +472,8 @@ impl Tunnel {
                 },
                 queue_delay: path.rate_control.queue(now),
                 lateness: path.lateness(),
+                least_rtt: path.rtt.min(),
+                rtt_spread: path.rtt.spread(),
                 jitter: path.rate_control.jitter(),
                 is_searching: path.rate_control.is_searching(),
                 loss_ppm: path.loss.floor_ppm().unwrap_or(path.remembered_loss_ppm),
@@ -584,7 +563,6 @@ fn hold_back(views: &mut [PathView]) -> bool {
 
 #[derive(Clone, Copy)]
 struct Flags {
-    detour: Option<PathId>,
     is_reinjected: bool,
     is_copy: bool,
     is_kept: bool,

@@ -126,7 +126,6 @@ impl Tunnel {
             global_seq: made.first,
             path_step: i16::from_be_bytes([a, b]),
             flow_step: u16::from_be_bytes([c, d]),
-            detour: None,
         };
         header.emit(Some(&data), datagram);
         let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
@@ -202,9 +201,7 @@ impl Tunnel {
             self.counts.recovered += 1;
             let whole = self.peers_packet(recovered.as_slice(), false, is_source_allowed, shared);
             shared.pool.recycle(recovered);
-            let result = whole.and_then(|mut packet| {
-                // What it asked for is not known: most likely what those before it did.
-                packet.set_detour(self.detours.of_packet(now, &packet));
+            let result = whole.and_then(|packet| {
                 self.resequence(now, (seq, flow_step), None, delay, packet, shared)
             });
             if let Err(reason) = result {

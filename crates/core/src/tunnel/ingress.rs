@@ -155,8 +155,7 @@ impl Tunnel {
         is_source_allowed: &impl Fn(IpAddr) -> bool,
         shared: &mut Shared<'_>,
     ) -> Result<(), DropReason> {
-        let mut packet = self.peers_packet(body, is_congested, is_source_allowed, shared)?;
-        packet.set_detour(data.detour);
+        let packet = self.peers_packet(body, is_congested, is_source_allowed, shared)?;
         self.has_repairs |= header.is_kept;
         let way = Way {
             path: header.path,
@@ -228,7 +227,7 @@ impl Tunnel {
         self.dropped
             .drain(..)
             .for_each(|packet| shared.pool.recycle(packet));
-        self.on_delivered(now, before, shared);
+        self.keep_round_trips(now, before, shared);
         match verdict {
             Verdict::Duplicate => Err(DropReason::Duplicate),
             Verdict::Held | Verdict::Late | Verdict::Released => Ok(()),

@@ -72,12 +72,10 @@ pub enum WireError {
 
 /// Capability: repair symbols are understood ([`crate::wire::header`]).
 pub const REPAIR_SYMBOLS: u32 = 1;
-/// Capability bit: reads the detour in the header of data datagrams.
-pub const DETOURS: u32 = 2;
 /// Capability: parity of datagrams is understood ([`crate::sec`]).
 pub const PARITY: u32 = 4;
 /// All capabilities of this version.
-pub const CAPABILITIES: u32 = REPAIR_SYMBOLS | DETOURS | PARITY;
+pub const CAPABILITIES: u32 = REPAIR_SYMBOLS | PARITY;
 
 /// What each end tells the other inside the encrypted handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

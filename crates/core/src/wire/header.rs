@@ -5,8 +5,7 @@
 //!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once),
 //!              bit 2 kept (will be sent again if told missing, or is a copy of what will),
 //!              bit 3 repair symbol (no packet; below), with bits 4-7: a quarter of the packets it covers, less one
-//!       2      path id in the low four bits; in the high four, data only, the detour: the path on which an
-//!              acknowledgement of this packet is to return, exclusive or the path id; 0 if that is all the same
+//!       2      path id, 0 to 15
 //!       3-5    receiver index: names the receiver's session
 //!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart
 //!      10-13   transmit time in microseconds, low 32 bits, sender's clock
@@ -82,8 +81,6 @@ pub struct DataHeader {
     pub path_step: i16,
     /// How far `global_seq` is ahead of the previous packet's of this flow; 0 if there is none.
     pub flow_step: u16,
-    /// The path on which its acknowledgement is to return, other than the one it travels.
-    pub detour: Option<PathId>,
 }
 
 impl Header {
@@ -114,8 +111,7 @@ impl Header {
             path_seq: Seq(u32_at(6)),
             sent_us: u32_at(10),
         };
-        let detour = at(2) >> 4;
-        if kind == Kind::Control && detour != 0 {
+        if at(2) & !PATH_BITS != 0 {
             return None;
         }
         let data = match kind {
@@ -124,7 +120,6 @@ impl Header {
                 global_seq: Seq(u32_at(14)),
                 path_step: i16::from_be_bytes([at(18), at(19)]),
                 flow_step: u16::from_be_bytes([at(20), at(21)]),
-                detour: (detour != 0).then_some(PathId(detour ^ header.path.0)),
             }),
         };
         Some((header, data))
@@ -151,9 +146,6 @@ impl Header {
         out[10..14].copy_from_slice(&self.sent_us.to_be_bytes());
         if self.kind == Kind::Data {
             let data = data.expect("a data header has data fields");
-            if let Some(detour) = data.detour {
-                out[2] |= (detour.0 ^ self.path.0) << 4;
-            }
             out[14..18].copy_from_slice(&data.global_seq.0.to_be_bytes());
             out[18..20].copy_from_slice(&data.path_step.to_be_bytes());
             out[20..22].copy_from_slice(&data.flow_step.to_be_bytes());
@@ -205,7 +197,6 @@ mod tests {
             global_seq: Seq(77),
             path_step: -5,
             flow_step: 65_535,
-            detour: Some(PathId(12)),
         };
         let mut bytes = [0; DATA_OVERHEAD];
         assert_eq!(
@@ -227,7 +218,6 @@ mod tests {
             global_seq: Seq(77),
             path_step: -1,
             flow_step: 65_535,
-            detour: None,
         };
         for covered in (COVERED_UNIT..=64).step_by(COVERED_UNIT.into()) {
             let sent = Header {
@@ -264,7 +254,6 @@ mod tests {
             global_seq: Seq(0),
             path_step: 0,
             flow_step: 0,
-            detour: None,
         };
         header(Kind::Data).emit(Some(&data), &mut bytes);
         for len in 0..DATA_OVERHEAD {
@@ -274,8 +263,10 @@ mod tests {
             bytes[0] = kind;
             assert_eq!(Header::parse(&bytes), None);
         }
-        bytes[0] = KIND_CONTROL;
         bytes[2] = 16;
-        assert_eq!(Header::parse(&bytes), None);
+        for kind in [KIND_CONTROL, KIND_DATA] {
+            bytes[0] = kind;
+            assert_eq!(Header::parse(&bytes), None);
+        }
     }
 }

@@ -177,6 +177,8 @@ fn views(lines: &[Line]) -> Vec<PathView> {
         rate: Some(line.rate()),
         queue_delay: Duration::ZERO,
         lateness: Duration::ZERO,
+        least_rtt: None,
+        rtt_spread: Duration::ZERO,
         jitter: Duration::ZERO,
         is_searching: false,
         is_silent: false,

@@ -21,7 +21,6 @@ fn numbered(pool: &mut Pool, seq: u32, bytes: &[u8], is_expendable: bool) -> Num
         flow_step: 3,
         flow_hash: 0,
         is_expendable,
-        detour: None,
         origin: None,
         packet: pool.copy_of(bytes),
     }

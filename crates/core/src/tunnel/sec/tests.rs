@@ -32,7 +32,6 @@ fn datagram(path_seq: u32) -> Vec<u8> {
         global_seq: Seq(path_seq),
         path_step: 1,
         flow_step: 1,
-        detour: None,
     };
     let mut datagram: Vec<u8> = (0..=250).cycle().take(600).collect();
     header.emit(Some(&data), &mut datagram);

@@ -79,6 +79,8 @@ fn view(lane: &LaneView) -> PathView {
         rate: Some(lane.rate.scale(PACKET, CHUNK as u64)),
         queue_delay: core::time::Duration::ZERO,
         lateness: core::time::Duration::ZERO,
+        least_rtt: None,
+        rtt_spread: core::time::Duration::ZERO,
         jitter: core::time::Duration::ZERO,
         is_searching: false,
         loss_ppm: 0,
