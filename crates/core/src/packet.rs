@@ -451,13 +451,16 @@ impl<'a> PacketView<'a> {
     pub fn is_pure_ack(&self) -> bool {
         const ACK: u8 = 0x10;
         const ECE_CWR: u8 = 0xc0;
-        if self.layout.protocol != Some(6) || self.is_fragment() {
-            return false;
-        }
-        let Some(header) = self.transport().first_chunk::<20>() else {
+        let Some(header) = self.tcp_header() else {
             return false;
         };
         header[13] & !ECE_CWR == ACK && usize::from(header[12] >> 4) * 4 == self.transport().len()
+    }
+
+    /// The fixed part of a TCP header; `None` of anything else, and of fragments.
+    fn tcp_header(&self) -> Option<&'a [u8; 20]> {
+        let is_tcp = self.layout.protocol == Some(6) && !self.is_fragment();
+        self.transport().first_chunk().filter(|_| is_tcp)
     }
 
     /// The numbers of a TCP segment; `None` of anything else, and of fragments.
@@ -465,10 +468,7 @@ impl<'a> PacketView<'a> {
     pub fn segment(&self) -> Option<Segment> {
         const FIN: u8 = 0x01;
         const SYN: u8 = 0x02;
-        if self.layout.protocol != Some(6) || self.is_fragment() {
-            return None;
-        }
-        let header = self.transport().first_chunk::<20>()?;
+        let header = self.tcp_header()?;
         let is_set = |flag: u8| header[13] & flag != 0;
         let number = |at: usize| {
             let [a, b, c, d] = [header[at], header[at + 1], header[at + 2], header[at + 3]];

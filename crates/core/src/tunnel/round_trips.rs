@@ -84,6 +84,11 @@ impl Young {
         let last = self.held.back().map(|(last, _)| *last);
         next_group(due).max(last.unwrap_or(due))
     }
+
+    /// Hands on all that is held.
+    fn release(&mut self, delivered: &mut VecDeque<PacketBuf>) {
+        delivered.extend(self.held.drain(..).map(|(_, packet)| packet));
+    }
 }
 
 impl RoundTrips {
@@ -165,7 +170,10 @@ impl RoundTrips {
 
     /// When an acknowledgement is due, or a flow no longer young.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let due = |flow: &Young| flow.held.front().map_or(flow.until, |(due, _)| *due);
+        let due = |flow: &Young| {
+            let first = flow.held.front().map(|(due, _)| *due);
+            first.map_or(flow.until, |due| due.min(flow.until))
+        };
         self.flows.iter().map(due).min()
     }
 
@@ -179,13 +187,6 @@ impl RoundTrips {
                 delivered.push_back(packet);
             }
         }
-    }
-}
-
-impl Young {
-    /// Hands on all that is held.
-    fn release(&mut self, delivered: &mut VecDeque<PacketBuf>) {
-        delivered.extend(self.held.drain(..).map(|(_, packet)| packet));
     }
 }
 
@@ -431,6 +432,24 @@ mod tests {
             [(3_000, 1_000)]
         );
         assert_eq!(trips.poll_timeout(), None);
+        // What claims to cover gigabytes makes the next one wait no longer than that.
+        let mut trips = watching(60);
+        let packets = [(20, ack(0)), (20, ack(1 << 30)), (30, ack((1 << 30) + 1))];
+        let got = trips.delivers(&packets, Some(1));
+        assert_eq!(got[2], (3_000, (1 << 30) + 1));
+        let mut delivered = VecDeque::new();
+        let mut trips = watching(60);
+        trips.deliver(ms(20), ack(0), Some(Bitrate::from_mbps(1)), &mut delivered);
+        for number in [1 << 30, (1 << 30) + 1] {
+            trips.deliver(
+                ms(20),
+                ack(number),
+                Some(Bitrate::from_mbps(1)),
+                &mut delivered,
+            );
+        }
+        trips.on_timeout(ms(30), &mut delivered);
+        assert_eq!(trips.poll_timeout(), Some(ms(3_000)));
         let mut trips = watching(60);
         trips.sends(0, 1_000);
         let mut delivered = VecDeque::new();
