@@ -9,6 +9,8 @@
 //!   slower paths together carry much more (`WORTH_PERCENT`), or near ones hold it back and slower ones bring more even after it
 //!   has filled them (`LASTS`), it takes those instead.
 //! - **Reach.** A flow that sends no more for the paths beyond the nearest (`NEAREST`) keeps to those (`reach`).
+//! - **Bursts.** What comes in one burst waits for the quickest path where that has sent it all before the first of it
+//!   would come on another (`BURST`).
 //! - **Jams.** What stands in a path's queue for longer than that keeps a path out as well, unless all have such a queue.
 //! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
@@ -43,6 +45,7 @@ pub struct Adaptive {
     flows: Vec<Flow>,
     /// Bytes that large flows have sent.
     sent: u64,
+    burst: Burst,
 }
 
 /// What a path may still carry in copies, and as of when.
@@ -50,6 +53,25 @@ pub struct Adaptive {
 struct Copies {
     left: Bytes,
     since: Instant,
+}
+
+/// What large flows send while something waits.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    began_at: Instant,
+    /// Whether nothing waits behind its newest packet.
+    is_last: bool,
+}
+
+impl Burst {
+    /// Takes note of its next packet. By when an awaited path must have sent all that waits.
+    fn count(&mut self, now: Instant, packet: &PacketInfo) -> Instant {
+        if self.is_last {
+            self.began_at = now;
+        }
+        self.is_last = packet.backlog == Bytes::ZERO;
+        (self.began_at + BURST).max(now + MAX_WAIT)
+    }
 }
 
 /// A flow's volume within the present second.
@@ -85,6 +107,10 @@ impl Adaptive {
             copies: [GRANTED; PathId::MAX],
             flows: Vec::new(),
             sent: 0,
+            burst: Burst {
+                began_at: Instant::ZERO,
+                is_last: true,
+            },
         }
     }
 
@@ -237,6 +263,11 @@ impl Scheduler for Adaptive {
                 gate = Gate::new(paths, from, is_large);
             }
         }
+        let patience = if is_large {
+            self.burst.count(now, packet)
+        } else {
+            now + MAX_WAIT
+        };
         let quickest = gate.quickest;
         let is_chosen = |path: &PathView| match stays {
             true => gate.admits_nearest(path),
@@ -267,7 +298,7 @@ impl Scheduler for Adaptive {
                 let drained = line.drained_at(now, packet.len + packet.backlog);
                 // While it is not known what the quickest carries, more is waited for it.
                 let is_searched = path.is_searching && quickest == Some(path.id);
-                if is_searched || drained <= now + MAX_WAIT {
+                if is_searched || drained <= patience {
                     let arrival = drained + path.extra_delay + penalty(path);
                     awaited = Some(awaited.map_or(arrival, |earliest| earliest.min(arrival)));
                 }
@@ -477,8 +508,11 @@ fn penalty(path: &PathView) -> Duration {
 
 /// What a path carries before anything is known.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
-/// Longest predicted time to get the backlog through the awaited path.
+/// Longest predicted time to get the backlog through the awaited path: the target of the tunnel queue's CoDel.
 const MAX_WAIT: Duration = Duration::from_millis(5);
+/// The same of a burst, from its beginning on: half of the interval of that CoDel. It is no standing queue yet, and the head
+/// of it on a later path would hold all of it up.
+const BURST: Duration = Duration::from_millis(50);
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
 /// A path about as quick as the quickest is at most so much later.
@@ -578,6 +612,29 @@ mod tests {
             let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
             assert_eq!(share(&picks, 1) > 90, is_taken, "{lines:?}");
         }
+    }
+
+    #[test]
+    fn a_burst_waits_for_the_path_that_soon_has_sent_it_and_a_standing_queue_does_not() {
+        let mut paths = paths_of(&[(100, 0), (20, 40)]);
+        let mut policy = Adaptive::new();
+        picks(&mut policy, &paths, 0, 80);
+        policy.pick(Instant::from_millis(50), &paths, &packet());
+        let mut waits = 0;
+        for ms in 100..200 {
+            let packet = PacketInfo {
+                backlog: Bytes::new(100_000),
+                ..packet()
+            };
+            let mut pick = |is_ready| {
+                paths[0].ready = is_ready;
+                policy.pick(Instant::from_millis(ms), &paths, &packet)
+            };
+            waits += u32::from(pick(false) == Pick::Wait);
+            assert_eq!(pick(true), Pick::One(0));
+        }
+        // All is sent 8 ms later, within 50 of the beginning.
+        assert_eq!(waits, 42);
     }
 
     #[test]
