@@ -4,8 +4,9 @@
 //! bytes behind its first datagram, over the time they took to arrive, are what it carries (packet dispersion; Keshav 1991;
 //! Dovrolis, Ramanathan and Moore 2001). Jitter, lumps of radio schedulers and clocks make short times wrong. What they add
 //! does not grow with the train, so one four times as long follows (`TRAINS`) until two in a row say the same, or one took
-//! so long that the errors do not count. The first, a few datagrams, has to come in steadily for that. What the guess
-//! becomes: [`super::rate_control`].
+//! so long that the errors do not count. The first, a few datagrams, has to come in steadily for that; so has one that
+//! overflowed a queue that is full within a few milliseconds, for of that no train is longer. What the guess becomes:
+//! [`super::rate_control`].
 //!
 //! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB of a path of a few Mbit/s, up
 //! to 1.2 MB of one that carries them in a tenth of a second.
@@ -141,9 +142,14 @@ impl TrainSender {
         let is_alike = before
             .zip(said)
             .is_some_and(|(before, said)| before.max(said) < before.min(said).scale(5, 4));
-        let is_sure = (counts && time > LONG) || (is_alike && time > SHORT);
         let whole = TRAINS.get(self.stage).map_or(0, |cars| usize::from(*cars)) * CAR_BYTES;
         let is_short = usize::try_from(bytes).is_ok_and(|bytes| bytes < whole / 8 * 7);
+        let least = if is_short && result.is_steady() {
+            SHORT_QUEUE
+        } else {
+            SHORT
+        };
+        let is_sure = (counts && time > LONG) || (is_alike && time > least);
         let is_doubtful = is_short && !is_sure;
         if !is_sure && self.stage + 1 < TRAINS.len() {
             self.stage += 1;
@@ -228,6 +234,8 @@ const TRAINS: [u16; 4] = [12, 48, 192, 768];
 const LONG: Duration = Duration::from_millis(100);
 /// A train that took no longer tells nothing.
 const SHORT: Duration = Duration::from_millis(10);
+/// The same of one that overflowed a queue so short that no train takes longer, if it came in steadily.
+const SHORT_QUEUE: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_secs(900);
 /// What a train took at least: clocks and wake-ups are that coarse.
 const LEAST_TIME: Duration = Duration::from_millis(1);
@@ -334,6 +342,36 @@ mod tests {
             }
             let was_sure = guess.map(|guess| guess.is_sure);
             assert_eq!(was_sure, Some(is_sure), "{times_ms:?}, {gap_ms} ms");
+        }
+    }
+
+    #[test]
+    fn trains_that_overflow_a_short_queue_alike_and_come_in_steadily_tell_the_rate() {
+        // Of 12 datagrams, how long they took; of 48, the bytes, how long, and the longest gap.
+        for (first_us, second, is_sure) in [
+            (6_369, (16_212, 8_106, 579), true),
+            (6_369, (16_212, 8_106, 4_000), false),
+            (3_000, (16_212, 8_106, 579), false),
+            (6_369, (3_474, 1_737, 579), false),
+        ] {
+            let mut sender = TrainSender::default();
+            let now = Instant::from_millis(1);
+            sender.on_up(now);
+            let mut guess = None;
+            for (train, (bytes, time_us, longest_gap_us)) in
+                (1..).zip([(12_738, first_us, 579), second])
+            {
+                while sender.next(now).is_some() {}
+                let result = Dispersion {
+                    train,
+                    bytes,
+                    time_us,
+                    longest_gap_us,
+                };
+                guess = sender.on_result(now, &result);
+            }
+            let was_sure = guess.map(|guess| guess.is_sure);
+            assert_eq!(was_sure, Some(is_sure), "{first_us} us, {second:?}");
         }
     }
 
