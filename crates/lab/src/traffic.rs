@@ -106,9 +106,14 @@ pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> an
         TrafficKind::Requests { size, interval } => {
             requests::start(ends, server, schedule, size.get(), *interval)
         }
-        TrafficKind::Tcp { cc, flows } => {
-            let cc = cc.as_deref();
-            tcp::start(ends, server, schedule, traffic.direction, cc, *flows)
+        TrafficKind::Tcp { cc, flows, opening } => {
+            let direction = traffic.direction;
+            let what = tcp::Transfer {
+                cc: cc.as_deref(),
+                turns: opening.turns(),
+                direction,
+            };
+            tcp::start(ends, server, schedule, what, *flows)
         }
         TrafficKind::Udp {
             rates,

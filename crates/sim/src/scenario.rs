@@ -71,6 +71,7 @@
 //! direction = "down"
 //! cc = "cubic"                   # or "reno", "bbr"; "westwood" where the kernel has it
 //! flows = 1
+//! opening = "plain"              # or "tls": three turns of a handshake (RFC 8446) before the payload
 //! start = "0s"                   # stop = the scenario's duration
 //! link = "dsl"                   # cross traffic: outside the tunnel, over this link only
 //! distance = "25ms"              # extra delay between gateway and this traffic's server, each way
@@ -461,6 +462,8 @@ pub enum TrafficKind {
         cc: Option<String>,
         /// Number of connections side by side, 1 to 64.
         flows: u32,
+        /// What goes before.
+        opening: Opening,
     },
     /// Datagrams.
     Udp {
@@ -482,6 +485,40 @@ pub enum TrafficKind {
         /// Length of the listener's jitter buffer.
         buffer: Duration,
     },
+}
+
+/// What the ends of a connection say to each other before one of them sends its payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Opening {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// As many bytes as a handshake of TLS 1.3 with a chain of certificates (RFC 8446 section 2).
+    Tls,
+}
+
+impl Opening {
+    /// Who says how many bytes, in turn.
+    #[must_use]
+    pub const fn turns(self) -> &'static [Turn] {
+        const fn turn(is_client: bool, bytes: u16) -> Turn {
+            Turn { is_client, bytes }
+        }
+        match self {
+            Self::Plain => &[],
+            Self::Tls => &const { [turn(true, 500), turn(false, 4_000), turn(true, 300)] },
+        }
+    }
+}
+
+/// What one end says before the other goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whether the client says it.
+    pub is_client: bool,
+    /// How much.
+    pub bytes: u16,
 }
 
 /// A film and how it is sent.

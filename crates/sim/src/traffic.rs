@@ -304,8 +304,9 @@ pub(crate) fn start(
             let far = requests::Server::new(server, schedule, config, size, isn("server"));
             add(Program::RequestClient(near), Program::RequestServer(far));
         }
-        TrafficKind::Tcp { cc, flows } => {
+        TrafficKind::Tcp { cc, flows, opening } => {
             let config = tcp_config(cc.as_deref(), ends)?;
+            let turns = opening.turns();
             for number in 0..*flows {
                 let step = MAX_FLOWS * u16::try_from(number).unwrap_or(0);
                 let server = SocketAddr::new(server.ip(), server.port() + step);
@@ -314,6 +315,7 @@ pub(crate) fn start(
                     tcp::Bulk::client(client, server, schedule, config, !is_down, isn("client"));
                 let far =
                     tcp::Bulk::server(server, client, schedule, config, is_down, isn("server"));
+                let (near, far) = (near.with_turns(turns), far.with_turns(turns));
                 add(Program::Tcp(near), Program::Tcp(far));
             }
         }

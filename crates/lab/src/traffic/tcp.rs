@@ -2,13 +2,16 @@
 
 use core::{net::SocketAddr, time::Duration};
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     os::fd::AsRawFd as _,
     thread::JoinHandle,
 };
 
 use pleach_linux::clock;
-use pleach_sim::{measure::FlowReport, scenario::Direction};
+use pleach_sim::{
+    measure::FlowReport,
+    scenario::{Direction, Turn},
+};
 use socket2::Socket;
 
 use crate::{
@@ -19,16 +22,32 @@ use crate::{
 /// Distance between the ports of one traffic's flows: 64 flows of up to this many traffics fit.
 const FLOW_PORTS: u16 = 900;
 
+/// How long the other end may take to say what comes before the transfer.
+const LONGEST_TURN: Duration = Duration::from_secs(5);
+
 type Threads = Vec<JoinHandle<anyhow::Result<FlowReport>>>;
+
+/// What is transferred, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer<'a> {
+    pub(super) cc: Option<&'a str>,
+    /// What the ends say before.
+    pub(super) turns: &'static [Turn],
+    pub(super) direction: Direction,
+}
 
 pub(super) fn start(
     ends: &Ends,
     server: SocketAddr,
     schedule: Schedule,
-    direction: Direction,
-    cc: Option<&str>,
+    what: Transfer<'_>,
     flows: u32,
 ) -> anyhow::Result<Threads> {
+    let Transfer {
+        cc,
+        turns,
+        direction,
+    } = what;
     let mut threads = Vec::new();
     for index in 0..flows {
         let port = server.port() + FLOW_PORTS * u16::try_from(index)?;
@@ -37,7 +56,12 @@ pub(super) fn start(
         let far = ends.server.spawn("tcp-server", move || {
             while clock::now() < schedule.stop {
                 match listener.accept() {
-                    Ok((socket, _)) => return transfer(&socket, &schedule, is_down(direction)),
+                    Ok((socket, _)) => {
+                        if take_turns(&socket, turns, false).is_err() {
+                            return Ok(FlowReport::default());
+                        }
+                        return transfer(&socket, &schedule, is_down(direction));
+                    }
                     Err(error) if is_timeout(&error) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -57,13 +81,29 @@ pub(super) fn start(
                 schedule.stop,
             )?;
             match socket {
-                Some(socket) => transfer(&socket, &schedule, !is_down(direction)),
-                None => Ok(FlowReport::default()),
+                Some(socket) if take_turns(&socket, turns, true).is_ok() => {
+                    transfer(&socket, &schedule, !is_down(direction))
+                }
+                _ => Ok(FlowReport::default()),
             }
         })?;
         threads.extend([far, near]);
     }
     Ok(threads)
+}
+
+/// Says what it is this end's turn to say, and hears the rest.
+fn take_turns(mut socket: &Socket, turns: &[Turn], is_client: bool) -> io::Result<()> {
+    socket.set_read_timeout(Some(LONGEST_TURN))?;
+    for turn in turns {
+        let mut bytes = vec![0; turn.bytes.into()];
+        if turn.is_client == is_client {
+            socket.write_all(&bytes)?;
+        } else {
+            socket.read_exact(&mut bytes)?;
+        }
+    }
+    Ok(())
 }
 
 fn transfer(socket: &Socket, schedule: &Schedule, is_sender: bool) -> anyhow::Result<FlowReport> {

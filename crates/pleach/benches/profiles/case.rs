@@ -230,6 +230,7 @@ fn traffic(text: &mut String, flow: Flow) {
         Flow::Bbr => "kind = \"tcp\"\ncc = \"bbr\"\n",
         Flow::Cubic => "kind = \"tcp\"\ncc = \"cubic\"\n",
         Flow::Cubic8 => "kind = \"tcp\"\ncc = \"cubic\"\nflows = 8\n",
+        Flow::CubicTls => "kind = \"tcp\"\ncc = \"cubic\"\nopening = \"tls\"\n",
         Flow::Quic => "kind = \"quic\"\n",
     });
 }

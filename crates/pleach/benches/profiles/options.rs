@@ -77,6 +77,8 @@ pub(crate) enum Flow {
     Cubic,
     /// Eight of them.
     Cubic8,
+    /// One with CUBIC behind a handshake as of TLS.
+    CubicTls,
     /// One QUIC connection.
     Quic,
 }

@@ -14,8 +14,8 @@ use crate::{
     link::LinkState,
     pattern::Curve,
     scenario::{
-        Baseline, Bounds, DaemonAction, Direction, Directions, End, Family, Recovery, VideoSource,
-        VideoTransport,
+        Baseline, Bounds, DaemonAction, Direction, Directions, End, Family, Opening, Recovery,
+        VideoSource, VideoTransport,
     },
 };
 
@@ -156,6 +156,7 @@ pub(super) struct Traffic {
     pub(super) family: Family,
     pub(super) cc: Option<String>,
     pub(super) flows: Option<u32>,
+    pub(super) opening: Option<Opening>,
     pub(super) rate: Option<Bitrate>,
     pub(super) rates: Option<Vec<RatePoint>>,
     pub(super) curve: Option<Curve>,

@@ -110,6 +110,7 @@ fn quic_takes_no_keys_of_tcp_or_datagrams() {
     for (key, value) in [
         ("cc", "\"cubic\""),
         ("flows", "2"),
+        ("opening", "\"tls\""),
         ("rate", "\"1Mbit\""),
         ("size", "\"1000B\""),
         ("interval", "\"1s\""),

@@ -7,6 +7,7 @@ use pleach_core::{rng::Rng, time::Instant};
 use super::{Io, Schedule, TICK};
 use crate::{
     measure::FlowReport,
+    scenario::Turn,
     tcp::{Connection, Segment, State, TcpConfig},
 };
 
@@ -26,6 +27,10 @@ pub(super) struct Bulk {
     /// When the sender notes the round trip next.
     sample_at: Instant,
     received: u64,
+    /// Whose turn comes before the payload, those that are over, and what the other end had said by then.
+    turns: &'static [Turn],
+    over: usize,
+    heard: u64,
     report: FlowReport,
 }
 
@@ -68,8 +73,20 @@ impl Bulk {
             connect_at: None,
             sample_at: schedule.start + TICK,
             received: 0,
+            turns: &[],
+            over: 0,
+            heard: 0,
             report: FlowReport::default(),
         }
+    }
+
+    /// The ends take these turns before the sender begins.
+    pub(super) fn with_turns(mut self, turns: &'static [Turn]) -> Self {
+        if !turns.is_empty() {
+            self.config.limit = Some(0);
+        }
+        self.turns = turns;
+        self
     }
 
     pub(super) fn is_between(&self, remote: SocketAddr, local: SocketAddr) -> bool {
@@ -136,8 +153,30 @@ impl Bulk {
         self.is_sender && self.connection.is_some()
     }
 
+    /// Says what it is this end's turn to say.
+    fn take_turns(&mut self) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        while let Some(turn) = self.turns.get(self.over) {
+            let bytes = turn.bytes.into();
+            if turn.is_client == self.is_client {
+                connection.write(bytes);
+            } else if connection.received() >= self.heard + bytes {
+                self.heard += bytes;
+            } else {
+                return;
+            }
+            self.over += 1;
+            if self.over == self.turns.len() && self.is_sender {
+                connection.write(ENDLESS);
+            }
+        }
+    }
+
     /// Takes what has arrived, and sends what may be sent.
     fn drain(&mut self, io: &mut Io<'_>) {
+        self.take_turns();
         let Some(connection) = &mut self.connection else {
             return;
         };
@@ -153,13 +192,16 @@ impl Bulk {
         if connection.state() == State::Aborted {
             // The listener waits for another; the client tries again, as it does when it is refused.
             self.connection = None;
-            self.received = 0;
+            (self.received, self.over, self.heard) = (0, 0, 0);
             if self.is_client {
                 self.connect_at = Some(io.now + TICK);
             }
         }
     }
 }
+
+/// More bytes than any scenario lasts for.
+const ENDLESS: u64 = 1 << 50;
 
 /// Where a connection's numbers begin.
 pub(super) fn initial_sequence_number(rng: &mut Rng) -> u32 {

@@ -91,7 +91,8 @@ pub(super) fn traffic(
                 return Err(problem("flows", "out of range", "use 1 to 64"));
             }
             let cc = raw.cc.clone();
-            TrafficKind::Tcp { cc, flows }
+            let opening = raw.opening.unwrap_or_default();
+            TrafficKind::Tcp { cc, flows, opening }
         }
         raw::Kind::Udp => {
             let size = raw.size.unwrap_or(Bytes::new(1200));
@@ -299,9 +300,10 @@ const LONGEST_JITTER: Duration = Duration::from_secs(1);
 /// Refuses keys that mean nothing for the kind of traffic.
 fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
     use raw::Kind::{Ping, Requests, Tcp, Udp, Video, Voice};
-    let rules: [(&'static str, bool, &[raw::Kind]); 16] = [
+    let rules: [(&'static str, bool, &[raw::Kind]); 17] = [
         ("cc", raw.cc.is_some(), &[Tcp]),
         ("flows", raw.flows.is_some(), &[Tcp]),
+        ("opening", raw.opening.is_some(), &[Tcp]),
         ("rate", raw.rate.is_some(), &[Udp, Video]),
         ("rates", raw.rates.is_some(), &[Udp]),
         ("curve", raw.curve.is_some(), &[Udp]),
