@@ -120,8 +120,8 @@ impl Adaptive {
         (!packet.is_expendable).then_some(flow)
     }
 
-    /// Counts a packet; whether its flow is large.
-    fn count(&mut self, now: Instant, packet: &PacketInfo) -> bool {
+    /// Whether the flow of a packet is large, with it.
+    fn is_large(&mut self, now: Instant, packet: &PacketInfo) -> bool {
         if self.flows.is_empty() {
             self.flows.resize(FLOWS, Flow::default());
         }
@@ -135,8 +135,7 @@ impl Adaptive {
             flow.second = now;
             flow.bytes = Bytes::ZERO;
         }
-        flow.bytes += packet.len;
-        flow.is_large |= flow.bytes > LARGE;
+        flow.is_large |= flow.bytes + packet.len > LARGE;
         flow.is_away &= flow.is_large;
         flow.is_large
     }
@@ -251,7 +250,7 @@ impl Scheduler for Adaptive {
         if let Some(urgency) = packet.urgency {
             return self.pick_urgent(now, paths, packet, urgency);
         }
-        let is_large = !packet.is_expendable && self.count(now, packet);
+        let is_large = !packet.is_expendable && self.is_large(now, packet);
         let last = self.flow_of(packet).and_then(|flow| flow.path);
         let mut gate = Gate::new(paths, Duration::ZERO, is_large);
         let is_admitted = |path: &PathView| gate.admits_nearest(path);
@@ -313,6 +312,7 @@ impl Scheduler for Adaptive {
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
         self.sent += if is_large { packet.len.get() } else { 0 };
         if let Some(flow) = self.flow_of(packet) {
+            flow.bytes += packet.len;
             flow.path = Some(paths[index].id);
             flow.reach.on_sent(packet.len);
         }
