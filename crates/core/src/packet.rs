@@ -9,6 +9,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{class::Found, time::Instant};
 
+mod segment;
+
+pub use segment::{Segment, is_before};
+
 /// An inner packet in a buffer of its own.
 #[derive(Debug, Default)]
 pub struct PacketBuf {
@@ -442,49 +446,6 @@ impl<'a> PacketView<'a> {
         end(from, [a, b]).wrapping_add(end(to, [c, d]))
     }
 
-    /// Whether this is a TCP segment that carries an acknowledgement and nothing else: no data, and no flag that opens,
-    /// closes or resets (RFC 9293 section 3.1).
-    ///
-    /// The next one mostly says all that this one says, so it is neither worth waiting for nor worth repeating; where there
-    /// is none, its sender's other end asks again.
-    #[must_use]
-    pub fn is_pure_ack(&self) -> bool {
-        const ACK: u8 = 0x10;
-        const ECE_CWR: u8 = 0xc0;
-        let Some(header) = self.tcp_header() else {
-            return false;
-        };
-        header[13] & !ECE_CWR == ACK && usize::from(header[12] >> 4) * 4 == self.transport().len()
-    }
-
-    /// The fixed part of a TCP header; `None` of anything else, and of fragments.
-    fn tcp_header(&self) -> Option<&'a [u8; 20]> {
-        let is_tcp = self.layout.protocol == Some(6) && !self.is_fragment();
-        self.transport().first_chunk().filter(|_| is_tcp)
-    }
-
-    /// The numbers of a TCP segment; `None` of anything else, and of fragments.
-    #[must_use]
-    pub fn segment(&self) -> Option<Segment> {
-        const FIN: u8 = 0x01;
-        const SYN: u8 = 0x02;
-        let header = self.tcp_header()?;
-        let is_set = |flag: u8| header[13] & flag != 0;
-        let number = |at: usize| {
-            let [a, b, c, d] = [header[at], header[at + 1], header[at + 2], header[at + 3]];
-            u32::from_be_bytes([a, b, c, d])
-        };
-        let header_len = usize::from(header[12] >> 4) * 4;
-        let len = u32::try_from(self.transport().len().checked_sub(header_len)?).ok()?;
-        let numbers = len + u32::from(is_set(SYN)) + u32::from(is_set(FIN));
-        Some(Segment {
-            is_opening: is_set(SYN),
-            has_numbers: numbers > 0,
-            end: number(4).wrapping_add(numbers),
-            ack: number(8),
-        })
-    }
-
     /// Whether this is UDP with what looks like RTP of a dynamic payload type and has the marker, as the last packet of each frame
     /// of video has (RFC 3550 section 5.1; RFC 6184 section 5.1).
     #[must_use]
@@ -519,19 +480,6 @@ impl<'a> PacketView<'a> {
             self.bytes[1]
         }
     }
-}
-
-/// What a TCP segment says of where its connection is (RFC 9293 section 3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Whether it opens the connection, or answers one that does.
-    pub is_opening: bool,
-    /// Whether it has sequence numbers: of data, or for opening or closing.
-    pub has_numbers: bool,
-    /// The sequence number behind those.
-    pub end: u32,
-    /// The sequence number that is wanted next the other way.
-    pub ack: u32,
 }
 
 /// Marks an ECN-capable packet as having met congestion (RFC 3168), header checksum included.

@@ -302,6 +302,7 @@ impl Tunnel {
         );
         if path.health.state() != State::Up {
             self.take_back(id);
+            self.round_trips.fade(now);
         }
     }
 
@@ -444,6 +445,7 @@ impl Tunnel {
             let id = path.id;
             if was_up && path.health.state() != State::Up {
                 self.take_back(id);
+                self.round_trips.fade(now);
             } else if self.overdue_at(id).is_some_and(|at| at <= now) {
                 self.take_overdue(now, id);
             }

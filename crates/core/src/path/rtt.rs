@@ -19,6 +19,8 @@ pub struct Rtt {
     min: WindowedMin<Duration>,
     /// Weight of a sample in the mean, in thousandths.
     gain: u16,
+    /// As `rttvar`, but from nothing on instead of half of the first sample.
+    deviation: Duration,
 }
 
 impl Default for Rtt {
@@ -38,6 +40,7 @@ impl Rtt {
             rttvar: Duration::ZERO,
             min: WindowedMin::new(MIN_WINDOW),
             gain: 125,
+            deviation: Duration::ZERO,
         }
     }
 
@@ -60,7 +63,9 @@ impl Rtt {
             rtt
         };
         if let Some(smoothed) = self.smoothed {
-            self.rttvar = (self.rttvar * 3 + smoothed.abs_diff(adjusted)) / 4;
+            let off = smoothed.abs_diff(adjusted);
+            self.rttvar = (self.rttvar * 3 + off) / 4;
+            self.deviation = (self.deviation * 3 + off) / 4;
             let (old, new) = (1_000 - u32::from(self.gain), u32::from(self.gain));
             self.smoothed = Some((smoothed * old + adjusted * new) / 1_000);
         } else {
@@ -100,10 +105,10 @@ impl Rtt {
     }
 
     /// How much longer than the smallest sample round trips are, with few exceptions: twice the mean deviation beyond the
-    /// mean.
+    /// mean, as far as that has been seen.
     #[must_use]
     pub fn spread(&self) -> Duration {
-        let high = self.smoothed.unwrap_or_default() + self.rttvar * 2;
+        let high = self.smoothed.unwrap_or_default() + self.deviation * 2;
         high.saturating_sub(self.min().unwrap_or_default())
     }
 
@@ -134,6 +139,27 @@ mod tests {
 
     const fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn spread_is_what_was_seen() {
+        let mut rtt = Rtt::new();
+        assert_eq!(rtt.spread(), Duration::ZERO);
+        rtt.on_sample(Instant::from_millis(1), ms(40), Duration::ZERO);
+        assert_eq!(
+            rtt.spread(),
+            Duration::ZERO,
+            "a first sample has no deviation"
+        );
+        for (at, sample) in (2..60).zip([40, 60].into_iter().cycle()) {
+            rtt.on_sample(Instant::from_millis(at), ms(sample), Duration::ZERO);
+        }
+        // Half of the samples 20 ms more: 10 in the mean, and twice the deviation of 10.
+        assert!(
+            (ms(28)..ms(32)).contains(&rtt.spread()),
+            "{:?}",
+            rtt.spread()
+        );
     }
 
     #[test]

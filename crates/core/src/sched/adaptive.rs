@@ -353,11 +353,13 @@ impl Scheduler for Adaptive {
         let from = Self::group(paths, Eager::ToLeave);
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
-        let near_rate = u128::from(near.rate.unwrap_or_default().as_bps());
+        let nearest = nearest(paths);
+        let near_rate = carried_where(paths, |path| path.extra_delay <= nearest);
         let is_most = near_rate * 100 > total * MOST_PERCENT;
         let serves = |path: &&PathView| {
             let is_worth = || is_member(path, from) && Self::is_worth(path, total, usual);
-            path.id == near.id || (path.usable && !is_most && is_worth())
+            let counts = !is_most || path.extra_delay <= nearest;
+            path.id == near.id || (path.usable && counts && is_worth())
         };
         // There on one path, back on the quickest: of the jitter of both, half each.
         let longer = |path: &PathView| path.extra_delay + (path.rtt_spread + near.rtt_spread) / 2;
@@ -532,8 +534,9 @@ const LEAST_SHARE_PERCENT: u64 = 3;
 const LARGE: Bytes = Bytes::new(64_000);
 /// A flow begins anew after a pause as long.
 const PAUSE: Duration = Duration::from_secs(5);
-/// A path that carries more than this of all, in percent, is what matters to a flow that begins.
-const MOST_PERCENT: u128 = 75;
+/// Nearest paths that carry more than this of all, in percent, are what matters to a flow that begins: most flows end before
+/// they need others.
+const MOST_PERCENT: u128 = 40;
 /// Flows told apart.
 const FLOWS: usize = 1024;
 /// A queue that a path being searched may have and still carry packets of its own.
@@ -615,6 +618,26 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_counts_once() {
+        let mut paths = paths_of(&[(100, 0)]);
+        let mut policy = Adaptive::new();
+        for ms in 0..100 {
+            paths[0].ready = false;
+            assert_eq!(
+                policy.pick(Instant::from_millis(ms), &paths, &packet()),
+                Pick::Wait
+            );
+        }
+        paths[0].ready = true;
+        // 64 kB are 51 packets.
+        let mut larges = (0..60).map(|_| {
+            policy.pick(Instant::from_millis(100), &paths, &packet());
+            policy.flow_of(&packet()).is_some_and(|flow| flow.is_large)
+        });
+        assert_eq!(larges.position(|is_large| is_large), Some(51));
+    }
+
+    #[test]
     fn a_burst_waits_for_the_path_that_soon_has_sent_it_and_a_standing_queue_does_not() {
         let mut paths = paths_of(&[(100, 0), (20, 40)]);
         let mut policy = Adaptive::new();
@@ -686,8 +709,9 @@ mod tests {
 
     #[test]
     fn a_round_trip_is_that_of_later_paths_only_where_those_carry_much() {
-        for (mbps, ms) in [(60, 50), (10, 20)] {
-            let mut paths = paths_of(&[(100, 0), (mbps, 30)]);
+        // Of 100 Mbit/s, and the milliseconds later.
+        for (mbps, later, ms) in [(160, 30, 50), (60, 30, 20), (60, 10, 30)] {
+            let mut paths = paths_of(&[(100, 0), (mbps, later)]);
             let policy = Adaptive::new();
             assert_eq!(policy.round_trip(&paths), Duration::ZERO, "not known");
             paths[0].least_rtt = Some(Duration::from_millis(20));

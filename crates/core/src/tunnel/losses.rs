@@ -125,8 +125,10 @@ impl Tunnel {
             return;
         }
         let timeout = reception.loss_timeout;
+        let before = shared.delivered.len();
         self.resequencer
             .set_order(now, reception.order, timeout, shared.delivered);
+        self.keep_round_trips(now, before, shared);
         match (reception.report_interval, &mut self.loss_watch) {
             (None, watch) => *watch = None,
             (Some(interval), Some(watch)) => watch.set_times(now, interval, timeout),

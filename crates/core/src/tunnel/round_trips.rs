@@ -9,17 +9,19 @@
 //! has been under way for as long as on the latest path that the flow would take if it grew, jitter included
 //! ([`crate::sched::Scheduler::round_trip`]): the round trip is the same from the first packet on. They are handed on in
 //! groups ([`APART`]), so their train has gaps, and not faster than twice what the paths carry, so what they release
-//! comes in no larger bursts than from a link of its own. Data are not delayed. Own rule.
+//! comes in no larger bursts than from a link of its own. No data are delayed, either way. What comes with data goes on at
+//! once, and all that was held before it: a sender that learns from it that the way is shorter is no longer held up, for longer
+//! round trips would now end its slow start. At the end of its youth a flow's round trip shrinks little by little
+//! ([`FADING`]). Own rule.
 //!
-//! Bounded: the oldest flow gives way, and its acknowledgements go on at once.
+//! Bounded: the flow that is young for the shortest time gives way, and its acknowledgements go on at once.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{Shared, Tunnel};
 use crate::{
-    packet::PacketBuf,
-    path::Path,
+    packet::{PacketBuf, is_before},
     sched::Scheduler as _,
     time::Instant,
     units::{Bitrate, Bytes},
@@ -34,6 +36,7 @@ pub(super) struct RoundTrips {
 #[derive(Debug)]
 struct Young {
     conversation: u64,
+    /// When its youth has faded.
     until: Instant,
     /// How long its round trips are at least.
     least: Duration,
@@ -46,6 +49,14 @@ struct Young {
     free_at: Instant,
     /// Acknowledgements, and when they are due: never decreases.
     held: VecDeque<(Instant, PacketBuf)>,
+}
+
+/// When an acknowledgement is to be handed on.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    at: Instant,
+    /// Whether at once would be much too early.
+    is_early: bool,
 }
 
 impl Young {
@@ -63,15 +74,25 @@ impl Young {
         }
     }
 
-    /// Until when an acknowledgement of what is before `ack` waits, if all paths carry `rate`.
-    fn due(&mut self, now: Instant, ack: u32, rate: Option<Bitrate>) -> Instant {
+    /// How long round trips are at least by now.
+    fn least(&self, now: Instant) -> Duration {
+        let left = self.until.since(now).min(FADING).as_millis();
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        self.least * left / u32::try_from(FADING.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// When an acknowledgement of what is before `ack` is to be handed on, if all paths carry `rate`; `None` if nothing like
+    /// that was sent.
+    fn due(&mut self, now: Instant, ack: u32, rate: Option<Bitrate>) -> Option<Due> {
+        self.end.filter(|end| !is_before(*end, ack))?;
         let is_covered = |(end, _): &(u32, Instant)| !is_before(ack, *end);
         while self.sent.get(1).is_some_and(is_covered) {
             self.sent.pop_front();
         }
+        let least = self.least(now);
         let newest = self.sent.front().filter(|sent| is_covered(sent));
-        let early = newest.map_or(now, |(_, at)| *at + self.least);
-        let due = early.max(self.free_at).max(now);
+        let early = newest.map_or(now, |(_, at)| *at + least);
+        let due = early.max(self.free_at).max(now).min(now + self.least * 2);
         let acked = self.acked.unwrap_or(ack);
         if !is_before(ack, acked) {
             let bytes = Bytes::new(u64::from(ack.wrapping_sub(acked)));
@@ -82,7 +103,10 @@ impl Young {
             };
         }
         let last = self.held.back().map(|(last, _)| *last);
-        next_group(due).max(last.unwrap_or(due))
+        Some(Due {
+            at: next_group(due).max(last.unwrap_or(due)),
+            is_early: early > now + APART,
+        })
     }
 
     /// Hands on all that is held.
@@ -111,7 +135,7 @@ impl RoundTrips {
         let least = least.min(LONGEST);
         self.flows.push(Young {
             conversation,
-            until: now + YOUNG.max(least * YOUNG_ROUNDS),
+            until: now + YOUNG.max(least * YOUNG_ROUNDS) + FADING,
             least,
             sent: VecDeque::new(),
             end: None,
@@ -119,6 +143,13 @@ impl RoundTrips {
             free_at: now,
             held: VecDeque::new(),
         });
+    }
+
+    /// The paths are others: what was to be the round trip fades.
+    pub(super) fn fade(&mut self, now: Instant) {
+        for flow in &mut self.flows {
+            flow.until = flow.until.min(now + FADING);
+        }
     }
 
     fn flow(&mut self, conversation: u64) -> Option<&mut Young> {
@@ -140,20 +171,34 @@ impl RoundTrips {
             delivered.push_back(packet);
             return;
         };
-        let held: usize = self.flows.iter().map(|flow| flow.held.len()).sum();
-        let Some(flow) = self.flow(view.conversation_hash()) else {
+        let (conversation, is_pure) = (view.conversation_hash(), view.is_pure_ack());
+        let is_it = |flow: &Young| flow.conversation == conversation;
+        let Some(index) = self.flows.iter().position(is_it) else {
             delivered.push_back(packet);
             return;
         };
-        if view.is_pure_ack() && held < MOST_HELD {
-            let due = flow.due(now, segment.ack, rate);
-            if due > now {
-                flow.held.push_back((due, packet));
-                return;
+        let is_room = self.held() < MOST_HELD;
+        let flow = &mut self.flows[index];
+        let due = segment.ack.and_then(|ack| flow.due(now, ack, rate));
+        let mut is_over = segment.is_closing;
+        match due {
+            Some(due) if is_pure && is_room => flow.held.push_back((due.at, packet)),
+            // What acknowledges what was never sent is not of this flow.
+            None if is_pure => delivered.push_back(packet),
+            _ => {
+                flow.release(delivered);
+                delivered.push_back(packet);
+                is_over |= due.is_some_and(|due| due.is_early) && !segment.is_opening;
             }
         }
-        flow.release(delivered);
-        delivered.push_back(packet);
+        if is_over {
+            self.end(is_it, delivered);
+        }
+    }
+
+    /// How many acknowledgements are held.
+    fn held(&self) -> usize {
+        self.flows.iter().map(|flow| flow.held.len()).sum()
     }
 
     /// Forgets flows.
@@ -231,23 +276,21 @@ impl Tunnel {
             return;
         }
         let rate = self.known_rate();
-        for _ in before..shared.delivered.len() {
-            // What stays goes behind the rest, so in the end all are in order again.
-            if let Some(packet) = shared.delivered.remove(before) {
+        let count = shared.delivered.len() - before;
+        // What is looked at goes behind the rest, so in the end all are in order again.
+        shared.delivered.rotate_left(before);
+        for _ in 0..count {
+            if let Some(packet) = shared.delivered.pop_front() {
                 self.round_trips
                     .deliver(now, packet, rate, shared.delivered);
             }
         }
     }
 
-    /// What all paths carry, if that is known.
+    /// What all paths that may be used carry, if that is known: as when last something was sent.
     fn known_rate(&self) -> Option<Bitrate> {
-        let in_use = |path: &&Path| path.health.is_usable() && path.route.is_some();
-        let rate = |path: &Path| {
-            let is_open = path.rate_control.is_searching();
-            path.rate.max().filter(|_| !is_open)
-        };
-        let rates = self.paths().filter(in_use).map(rate);
+        let usable = self.views.iter().filter(|view| view.usable);
+        let rates = usable.map(|view| view.rate.filter(|_| !view.is_searching));
         let all: Option<u64> = rates.map(|rate| rate.map(Bitrate::as_bps)).sum();
         all.map(Bitrate::from_bps)
             .filter(|all| *all > Bitrate::ZERO)
@@ -260,14 +303,11 @@ fn next_group(due: Instant) -> Instant {
     Instant::from_nanos(due.as_nanos().next_multiple_of(apart))
 }
 
-/// Whether a sequence number is before another (RFC 9293 section 3.4).
-const fn is_before(number: u32, other: u32) -> bool {
-    number.wrapping_sub(other) > u32::MAX / 2
-}
-
 /// For so long, and so many round trips, a flow is young.
 const YOUNG: Duration = Duration::from_secs(3);
 const YOUNG_ROUNDS: u32 = 12;
+/// In so long it becomes old.
+const FADING: Duration = Duration::from_secs(1);
 /// Shorter round trips are left alone: no sender looks at less than 4 ms.
 const LEAST: Duration = Duration::from_millis(10);
 /// The longest that are made: what is longer looks lost.
@@ -330,10 +370,14 @@ mod tests {
             self.flows[0].on_sent(ms(at), end);
         }
 
-        /// When the host gets the packets that come at these milliseconds, by the number they acknowledge.
-        fn delivers(&mut self, packets: &[(u64, PacketBuf)], rate: Option<u64>) -> Vec<(u64, u32)> {
+        /// Hands on the packets that come at these milliseconds.
+        fn deliver_all(
+            &mut self,
+            packets: &[(u64, PacketBuf)],
+            rate: Option<u64>,
+            mut on_packet: impl FnMut(u64, &PacketBuf),
+        ) {
             let rate = rate.map(Bitrate::from_mbps);
-            let mut got = Vec::new();
             for at in 0..5_000 {
                 let mut delivered = VecDeque::new();
                 for (_, packet) in packets.iter().filter(|(when, _)| *when == at) {
@@ -342,11 +386,17 @@ mod tests {
                     self.deliver(ms(at), copy, rate, &mut delivered);
                 }
                 self.on_timeout(ms(at), &mut delivered);
-                let acks = delivered
-                    .iter()
-                    .filter_map(|packet| packet.view().ok()?.segment());
-                got.extend(acks.map(|segment| (at, segment.ack)));
+                delivered.iter().for_each(|packet| on_packet(at, packet));
             }
+        }
+
+        /// When the host gets the packets that come at these milliseconds, by the number they acknowledge.
+        fn delivers(&mut self, packets: &[(u64, PacketBuf)], rate: Option<u64>) -> Vec<(u64, u32)> {
+            let mut got = Vec::new();
+            self.deliver_all(packets, rate, |at, packet| {
+                let segment = packet.view().ok().and_then(|view| view.segment());
+                got.extend(segment.and_then(|segment| Some((at, segment.ack?))));
+            });
             got
         }
     }
@@ -356,12 +406,12 @@ mod tests {
         let mut trips = watching(60);
         trips.sends(9, 1_000);
         trips.sends(12, 2_000);
-        trips.sends(15, u32::MAX);
+        trips.sends(15, 3_000);
         trips.sends(90, 1_000);
-        // The first covers what was sent at 9, the next what was then sent at 12; what is late is late.
-        let packets = [(19, ack(1_000)), (25, ack(2_999)), (150, ack(u32::MAX))];
+        // The first covers what was sent at 9, the next what was then sent at 12; what is late is late, but for its group.
+        let packets = [(19, ack(1_000)), (25, ack(2_999)), (151, ack(3_000))];
         let got = trips.delivers(&packets, None);
-        assert_eq!(got, [(69, 1_000), (72, 2_999), (150, u32::MAX)]);
+        assert_eq!(got, [(69, 1_000), (72, 2_999), (153, 3_000)]);
     }
 
     #[test]
@@ -407,49 +457,115 @@ mod tests {
     }
 
     #[test]
-    fn what_else_comes_waits_for_nothing_and_keeps_the_order() {
-        let mut trips = watching(60);
-        trips.sends(0, 9_000);
+    fn what_else_comes_waits_for_nothing_and_if_that_is_early_nothing_does_any_more() {
         let [from, to] = CONVERSATION;
-        let data = segment([to, from], 1, 9_001, 10);
-        let stranger = segment([to, from + 1], 1, 77, 0);
+        let stranger = || segment([to, from + 1], 1, 77, 0);
+        let data = |ack| segment([to, from], 1, ack, 10);
+        let mut closing = ack(9_000);
+        closing.as_mut_slice()[33] |= 1;
+        closing.parse().expect("a packet");
+        for (at, last, held_at) in [
+            (22, data(9_000), 24),
+            (70, data(9_000), 99),
+            (70, closing, 72),
+        ] {
+            let mut trips = watching(60);
+            trips.sends(0, 9_000);
+            trips.sends(20, 20_000);
+            let first = (20, ack(9_000));
+            let packets = [first, (21, stranger()), (at, last), (at + 2, ack(20_000))];
+            let got = trips.delivers(&packets, None);
+            let expected = match held_at {
+                24 => [(21, 77), (22, 9_000), (22, 9_000), (24, 20_000)],
+                // In time, it tells nothing.
+                99 => [(21, 77), (60, 9_000), (70, 9_000), (81, 20_000)],
+                _ => [(21, 77), (60, 9_000), (70, 9_000), (72, 20_000)],
+            };
+            assert_eq!(got, expected);
+        }
+    }
+
+    #[test]
+    fn what_opens_a_connection_acknowledges_nothing_that_counts() {
+        let mut trips = watching(60);
+        let [from, to] = CONVERSATION;
+        let mut open = segment([to, from], 1, 0, 0);
+        open.as_mut_slice()[33] = 2;
+        open.parse().expect("a packet");
+        trips.sends(0, 1_000_000_000);
+        trips.sends(40, 1_000_001_000);
         let packets = [
-            (20, ack(9_000)),
-            (21, stranger),
-            (22, data),
-            (23, ack(9_002)),
+            (10, open),
+            (20, ack(1_000_000_000)),
+            (60, ack(1_000_001_000)),
         ];
+        let got = trips.delivers(&packets, Some(1));
+        assert_eq!(got, [(60, 1_000_000_000), (102, 1_000_001_000)]);
+    }
+
+    #[test]
+    fn acknowledgements_of_what_was_never_sent_change_nothing() {
+        let mut trips = watching(60);
+        let packets = [
+            (90, ack(1_000)),
+            (150, ack((1 << 31) - 1)),
+            (190, ack(2_000)),
+            (290, ack(3_000)),
+        ];
+        for number in 0..3 {
+            trips.sends(100 * u64::from(number), 1_000 * (number + 1));
+        }
+        let got = trips.delivers(&packets, Some(50));
+        assert_eq!(got[1], (150, (1 << 31) - 1));
+        assert_eq!(
+            [got[0], got[2], got[3]],
+            [(90, 1_000), (192, 2_000), (291, 3_000)]
+        );
+    }
+
+    #[test]
+    fn round_trips_shrink_little_by_little_when_a_youth_ends() {
+        let mut trips = watching(60);
+        let mut packets = Vec::new();
+        for number in 0..120 {
+            let at = 2_500 + 15 * u64::from(number);
+            trips.sends(at, 1_000 * (number + 1));
+            packets.push((at + 5, ack(1_000 * (number + 1))));
+        }
         let got = trips.delivers(&packets, None);
-        assert_eq!(got, [(21, 77), (22, 9_000), (22, 9_001), (60, 9_002)]);
+        let waits: Vec<_> = got
+            .iter()
+            .zip(&packets)
+            .map(|((at, _), (came, _))| at - came)
+            .collect();
+        assert!(
+            waits[..30].iter().all(|wait| (55..58).contains(wait)),
+            "{waits:?}"
+        );
+        assert!(
+            waits[30..].windows(2).all(|two| two[1] <= two[0] + 2),
+            "{waits:?}"
+        );
+        assert!((25..35).contains(&waits[66]), "{waits:?}");
+        assert!(waits[105..].iter().all(|wait| *wait == 0), "{waits:?}");
+        let mut trips = watching(60);
+        trips.fade(ms(100));
+        trips.sends(600, 1_000);
+        assert_eq!(trips.delivers(&[(605, ack(1_000))], None), [(630, 1_000)]);
+        assert!(trips.flows.is_empty());
     }
 
     #[test]
     fn a_flow_is_young_for_a_while_and_flows_are_few() {
         let mut trips = watching(60);
-        trips.sends(2_990, 1_000);
-        assert_eq!(
-            trips.delivers(&[(2_995, ack(1_000))], None),
-            [(3_000, 1_000)]
-        );
-        assert_eq!(trips.poll_timeout(), None);
-        // What claims to cover gigabytes makes the next one wait no longer than that.
-        let mut trips = watching(60);
-        let packets = [(20, ack(0)), (20, ack(1 << 30)), (30, ack((1 << 30) + 1))];
+        assert_eq!(trips.poll_timeout(), Some(ms(4_000)));
+        // What covers much makes the next one wait no longer than two round trips.
+        trips.sends(20, 1 << 30);
+        trips.sends(21, (1 << 30) + 1);
+        let packets = [(20, ack(1)), (20, ack(1 << 30)), (30, ack((1 << 30) + 1))];
         let got = trips.delivers(&packets, Some(1));
-        assert_eq!(got[2], (3_000, (1 << 30) + 1));
-        let mut delivered = VecDeque::new();
-        let mut trips = watching(60);
-        trips.deliver(ms(20), ack(0), Some(Bitrate::from_mbps(1)), &mut delivered);
-        for number in [1 << 30, (1 << 30) + 1] {
-            trips.deliver(
-                ms(20),
-                ack(number),
-                Some(Bitrate::from_mbps(1)),
-                &mut delivered,
-            );
-        }
-        trips.on_timeout(ms(30), &mut delivered);
-        assert_eq!(trips.poll_timeout(), Some(ms(3_000)));
+        assert_eq!(got[2], (150, (1 << 30) + 1));
+        assert_eq!(trips.poll_timeout(), None);
         let mut trips = watching(60);
         trips.sends(0, 1_000);
         let mut delivered = VecDeque::new();

@@ -192,3 +192,36 @@ fn a_line_that_goes_down_under_load_holds_up_no_flow() {
     assert!(gap_ms <= 200.0, "{gap_ms} ms");
     assert!(mbps > 0.85 * 40.0, "{mbps} Mbit/s");
 }
+
+#[test]
+fn a_download_behind_a_handshake_begins_not_much_slower_than_one_without() {
+    // What the client says shows short round trips: after that longer ones must not be made.
+    let goodput = |opening: &str| {
+        let text = format!(
+            r#"
+name = "opening"
+duration = "3s"
+[[link]]
+name = "near"
+rate = "20Mbit"
+delay = "10ms"
+queue = "250kB"
+[[link]]
+name = "far"
+rate = "60Mbit"
+delay = "35ms"
+queue = "500kB"
+[tunnel]
+policy = "adaptive"
+[[traffic]]
+kind = "tcp"
+name = "download"
+cc = "cubic"
+opening = "{opening}"
+"#
+        );
+        results(&scenario(&text)).flows[0].goodput_mbps
+    };
+    let (plain, tls) = (goodput("plain"), goodput("tls"));
+    assert!(tls > 0.6 * plain, "{tls} of {plain} Mbit/s");
+}

@@ -1,0 +1,82 @@
+//! TCP segments (RFC 9293 section 3.1): what they say of where their connection is.
+
+use super::{PacketView, u16_at};
+
+/// What a segment says of where its connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Whether it opens the connection, or answers one that does.
+    pub is_opening: bool,
+    /// Whether it is the last one way, or of all.
+    pub is_closing: bool,
+    /// Whether it has sequence numbers: of data, or for opening or closing.
+    pub has_numbers: bool,
+    /// The sequence number behind those.
+    pub end: u32,
+    /// The sequence number that is wanted next the other way, if it says so.
+    pub ack: Option<u32>,
+}
+
+impl<'a> PacketView<'a> {
+    /// Whether this is a TCP segment that carries an acknowledgement and nothing else: no data, and no flag that opens,
+    /// closes or resets (RFC 9293 section 3.1).
+    ///
+    /// The next one mostly says all that this one says, so it is neither worth waiting for nor worth repeating; where there
+    /// is none, its sender's other end asks again.
+    #[must_use]
+    pub fn is_pure_ack(&self) -> bool {
+        let Some(header) = self.tcp_header() else {
+            return false;
+        };
+        header[FLAGS] & !ECE_CWR == ACK && header_len(header) == self.transport().len()
+    }
+
+    /// The fixed part of a TCP header; `None` of anything else, and of fragments.
+    fn tcp_header(&self) -> Option<&'a [u8; 20]> {
+        let is_tcp = self.layout.protocol == Some(6) && !self.is_fragment();
+        self.transport().first_chunk().filter(|_| is_tcp)
+    }
+
+    /// Where a TCP segment's connection is; `None` of anything else, and of fragments.
+    #[must_use]
+    pub fn segment(&self) -> Option<Segment> {
+        let header = self.tcp_header()?;
+        let is_set = |flag: u8| header[FLAGS] & flag != 0;
+        let len = self.transport().len().checked_sub(header_len(header))?;
+        let len = u32::try_from(len).ok()?;
+        let numbers = len + u32::from(is_set(SYN)) + u32::from(is_set(FIN));
+        Some(Segment {
+            is_opening: is_set(SYN),
+            is_closing: is_set(FIN | RST),
+            has_numbers: numbers > 0,
+            end: u32_at(header, SEQ).wrapping_add(numbers),
+            ack: is_set(ACK).then(|| u32_at(header, ACK_NUMBER)),
+        })
+    }
+}
+
+/// Whether a sequence number is before another (RFC 9293 section 3.4).
+#[must_use]
+pub const fn is_before(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other) > u32::MAX / 2
+}
+
+/// Bytes of the header with its options, as it says.
+fn header_len(header: &[u8; 20]) -> usize {
+    usize::from(header[FLAGS - 1] >> 4) * 4
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) << 16 | u32::from(u16_at(bytes, at + 2))
+}
+
+/// Offsets in the header.
+const SEQ: usize = 4;
+const ACK_NUMBER: usize = 8;
+const FLAGS: usize = 13;
+
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
+const ECE_CWR: u8 = 0xc0;
