@@ -152,9 +152,9 @@ impl RoundTrips {
         }
     }
 
-    fn flow(&mut self, conversation: u64) -> Option<&mut Young> {
-        let mut flows = self.flows.iter_mut();
-        flows.find(|flow| flow.conversation == conversation)
+    fn position(&self, conversation: u64) -> Option<usize> {
+        let mut flows = self.flows.iter();
+        flows.position(|flow| flow.conversation == conversation)
     }
 
     /// Hands a packet on to the host, at once or in time.
@@ -171,16 +171,14 @@ impl RoundTrips {
             delivered.push_back(packet);
             return;
         };
-        let (conversation, is_pure) = (view.conversation_hash(), view.is_pure_ack());
-        let is_it = |flow: &Young| flow.conversation == conversation;
-        let Some(index) = self.flows.iter().position(is_it) else {
+        let is_pure = view.is_pure_ack();
+        let Some(index) = self.position(view.conversation_hash()) else {
             delivered.push_back(packet);
             return;
         };
         let is_room = self.held() < MOST_HELD;
         let flow = &mut self.flows[index];
         let due = segment.ack.and_then(|ack| flow.due(now, ack, rate));
-        let mut is_over = segment.is_closing;
         match due {
             Some(due) if is_pure && is_room => flow.held.push_back((due.at, packet)),
             // What acknowledges what was never sent is not of this flow.
@@ -188,11 +186,11 @@ impl RoundTrips {
             _ => {
                 flow.release(delivered);
                 delivered.push_back(packet);
-                is_over |= due.is_some_and(|due| due.is_early) && !segment.is_opening;
+                let is_found_out = due.is_some_and(|due| due.is_early) && !segment.is_opening;
+                if is_found_out || segment.is_closing {
+                    self.flows.remove(index);
+                }
             }
-        }
-        if is_over {
-            self.end(is_it, delivered);
         }
     }
 
@@ -259,9 +257,9 @@ impl Tunnel {
         }
         if segment.has_numbers
             && !self.round_trips.flows.is_empty()
-            && let Some(flow) = self.round_trips.flow(view.conversation_hash())
+            && let Some(index) = self.round_trips.position(view.conversation_hash())
         {
-            flow.on_sent(now, segment.end);
+            self.round_trips.flows[index].on_sent(now, segment.end);
         }
     }
 
@@ -370,14 +368,10 @@ mod tests {
             self.flows[0].on_sent(ms(at), end);
         }
 
-        /// Hands on the packets that come at these milliseconds.
-        fn deliver_all(
-            &mut self,
-            packets: &[(u64, PacketBuf)],
-            rate: Option<u64>,
-            mut on_packet: impl FnMut(u64, &PacketBuf),
-        ) {
+        /// When the host gets the packets that come at these milliseconds, by the number they acknowledge.
+        fn delivers(&mut self, packets: &[(u64, PacketBuf)], rate: Option<u64>) -> Vec<(u64, u32)> {
             let rate = rate.map(Bitrate::from_mbps);
+            let mut got = Vec::new();
             for at in 0..5_000 {
                 let mut delivered = VecDeque::new();
                 for (_, packet) in packets.iter().filter(|(when, _)| *when == at) {
@@ -386,17 +380,11 @@ mod tests {
                     self.deliver(ms(at), copy, rate, &mut delivered);
                 }
                 self.on_timeout(ms(at), &mut delivered);
-                delivered.iter().for_each(|packet| on_packet(at, packet));
+                let segments = delivered
+                    .iter()
+                    .filter_map(|packet| packet.view().ok()?.segment());
+                got.extend(segments.filter_map(|segment| Some((at, segment.ack?))));
             }
-        }
-
-        /// When the host gets the packets that come at these milliseconds, by the number they acknowledge.
-        fn delivers(&mut self, packets: &[(u64, PacketBuf)], rate: Option<u64>) -> Vec<(u64, u32)> {
-            let mut got = Vec::new();
-            self.deliver_all(packets, rate, |at, packet| {
-                let segment = packet.view().ok().and_then(|view| view.segment());
-                got.extend(segment.and_then(|segment| Some((at, segment.ack?))));
-            });
             got
         }
     }
