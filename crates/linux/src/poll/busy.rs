@@ -59,6 +59,9 @@ impl BusyPoll {
             let mut now = began_at;
             while events.is_empty() && now < until {
                 poller.wait(Some(Instant::ZERO), events)?;
+                if events.is_empty() {
+                    std::thread::yield_now();
+                }
                 now = clock::now();
             }
             self.credit = self.credit.saturating_sub(now.since(began_at));
