@@ -189,9 +189,9 @@ impl Fetch {
     /// Makes the connection until all has come, and says when; `None`: it was given up, because all is over.
     ///
     /// # Errors
-    /// Nothing has come by any attempt for [`PATIENCE`]: the proxy, or what is behind it, is dead.
+    /// All attempts have failed at once for [`PATIENCE`]: the proxy, or what is behind it, is dead.
     fn run(&self, broken: &AtomicU64, is_over: &AtomicBool) -> anyhow::Result<Option<Instant>> {
-        let mut alive_at = clock::now();
+        let mut failing_since = None;
         while !is_over.load(Ordering::Relaxed) {
             self.came.store(0, Ordering::Relaxed);
             match self.attempt(is_over) {
@@ -199,9 +199,11 @@ impl Fetch {
                 Ok(false) => return Ok(None),
                 Err(error) => {
                     broken.fetch_add(1, Ordering::Relaxed);
+                    let now = clock::now();
                     if self.came.load(Ordering::Relaxed) > 0 {
-                        alive_at = clock::now();
-                    } else if clock::now().since(alive_at) > PATIENCE {
+                        failing_since = None;
+                    } else if now.since(*failing_since.get_or_insert(now)) > PATIENCE {
+                        // Not from the first attempt on: beside a hundred others it waits for minutes (RFC 6298 section 5.5).
                         let text = "connections bring nothing any more: the proxy may have died";
                         return Err(error).context(text);
                     }
