@@ -107,7 +107,11 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
                     return;
                 }
             };
-            let stripe = Stripe::new(settings.known[who].name.clone(), settings.striping);
+            let stripe = Stripe::new(
+                settings.known[who].name.clone(),
+                settings.striping,
+                &hub.pulses,
+            );
             let key = (who, token);
             if shaken.send(&Frame::Opened).await.is_ok() && !hub.stripes.borrow().contains_key(&key)
             {

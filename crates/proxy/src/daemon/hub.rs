@@ -32,7 +32,10 @@ use crate::{
     estimate::{application::Demand, link::TcpSample},
     handshake::Protocol,
     placer::{Ask, ConnectionId, NoLink, Placement, Placer, Why},
-    relay::{pipe::PipePool, stripe::Stripe},
+    relay::{
+        pipe::PipePool,
+        stripe::{Stripe, pulse::Pulses},
+    },
     sched::LinkId,
     stripe::{frame::Token, peers::Places},
     target::Target,
@@ -63,6 +66,7 @@ pub(crate) struct Hub {
     pub(crate) bound: RefCell<Vec<Bound>>,
     /// Where other pleaches answer, and striped connections of others: by peer and token.
     pub(crate) places: RefCell<Places>,
+    pub(crate) pulses: Pulses,
     pub(crate) stripes: RefCell<BTreeMap<(usize, Token), Rc<Stripe>>>,
     /// Striped connections of either kind, askings under way, and those who did not say yet who they are.
     pub(crate) stripe_count: Cell<usize>,
@@ -190,6 +194,7 @@ impl Hub {
             cautions: RefCell::default(),
             bound: RefCell::default(),
             places: RefCell::default(),
+            pulses: Pulses::default(),
             stripes: RefCell::default(),
             stripe_count: Cell::new(0),
             asking: Cell::new(0),

@@ -121,7 +121,11 @@ pub(crate) async fn open(
     };
     let mut keeper = Keeper {
         hub: Rc::clone(hub),
-        stripe: Stripe::new(settings.known[peer].name.clone(), settings.striping),
+        stripe: Stripe::new(
+            settings.known[peer].name.clone(),
+            settings.striping,
+            &hub.pulses,
+        ),
         to,
         peer,
         token: handshake::split(clock::entropy().ok()?)[0],
@@ -626,7 +630,7 @@ mod tests {
     fn keeper(hub: &Rc<Hub>, settings: &StripeSettings) -> Keeper {
         Keeper {
             hub: Rc::clone(hub),
-            stripe: Stripe::new("peer".to_owned(), settings.striping),
+            stripe: Stripe::new("peer".to_owned(), settings.striping, &hub.pulses),
             to: ([192, 0, 2, 1], 7701).into(),
             peer: 0,
             token: Token::default(),

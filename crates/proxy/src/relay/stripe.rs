@@ -7,6 +7,7 @@
 
 pub(crate) mod handshake;
 pub(crate) mod lane;
+pub(crate) mod pulse;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -22,7 +23,7 @@ use pleach_linux::clock;
 use socket2::SockRef;
 use tokio::{net::TcpStream, sync::Notify, time};
 
-use self::{handshake::Shaken, lane::Lane};
+use self::{handshake::Shaken, lane::Lane, pulse::Pulses};
 use super::pipe;
 use crate::{
     daemon::hub::{Hub, Live},
@@ -43,6 +44,7 @@ pub(crate) struct Stripe {
     pub(crate) peer: String,
     pub(crate) striping: Striping,
     pub(crate) bundle: RefCell<Bundle>,
+    pulses: Pulses,
     lanes: RefCell<Vec<Rc<Lane>>>,
     /// Something can be delivered, something can be taken, a lane waits for TCP's account.
     deliverable: Notify,
@@ -71,11 +73,12 @@ pub(crate) struct LaneState {
 
 impl Stripe {
     /// One without lanes, to `peer`.
-    pub(crate) fn new(peer: String, striping: Striping) -> Rc<Self> {
+    pub(crate) fn new(peer: String, striping: Striping, pulses: &Pulses) -> Rc<Self> {
         Rc::new(Self {
             peer,
             striping,
             bundle: RefCell::new(Bundle::new(striping)),
+            pulses: pulses.clone(),
             lanes: RefCell::default(),
             deliverable: Notify::new(),
             takeable: Notify::new(),
@@ -100,7 +103,8 @@ impl Stripe {
             return false;
         }
         tracing::debug!(peer = self.peer, link = name, "lane joined");
-        let lane = lane::start(self, id, link, name, shaken);
+        let pulse = self.pulses.of(&self.peer, &name);
+        let lane = lane::start(self, id, link, name, pulse, shaken);
         self.lanes.borrow_mut().push(lane);
         self.wake();
         self.changed.notify_one();

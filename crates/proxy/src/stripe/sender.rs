@@ -75,6 +75,8 @@ struct Lane {
     sent: VecDeque<Option<Chunk>>,
     sent_count: u64,
     progress_at: Instant,
+    /// When any lane of its link last got on.
+    pulse_at: Instant,
 }
 
 impl Sender {
@@ -159,6 +161,7 @@ impl Sender {
             sent: VecDeque::new(),
             sent_count: 0,
             progress_at: now,
+            pulse_at: Instant::ZERO,
         });
         self.lanes.sort_by_key(|lane| lane.slot);
         true
@@ -179,13 +182,23 @@ impl Sender {
         }
     }
 
-    /// Notes TCP's account of a lane.
-    pub fn observe(&mut self, now: Instant, id: LaneId, sample: LaneSample) {
-        if let Some(lane) = self.lane_mut(id)
-            && lane.estimator.on_sample(sample)
-        {
+    /// Notes TCP's account of a lane. Whether it has got on.
+    pub fn observe(&mut self, now: Instant, id: LaneId, sample: LaneSample) -> bool {
+        let Some(lane) = self.lane_mut(id) else {
+            return false;
+        };
+        let is_progress = lane.estimator.on_sample(sample);
+        if is_progress {
             lane.progress_at = now;
             lane.is_suspect = false;
+        }
+        is_progress
+    }
+
+    /// Notes when any lane of the same link, of whatever connection, last got on.
+    pub fn note_pulse(&mut self, id: LaneId, at: Instant) {
+        if let Some(lane) = self.lane_mut(id) {
+            lane.pulse_at = lane.pulse_at.max(at);
         }
     }
 
@@ -194,9 +207,7 @@ impl Sender {
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let mut found: Vec<Chunk> = Vec::new();
         for lane in &mut self.lanes {
-            let patience = patience(lane.estimator.rtt());
-            let is_silent = now.since(lane.progress_at) > patience;
-            if !lane.is_suspect && lane.is_waiting() && is_silent {
+            if !lane.is_suspect && lane.is_waiting() && lane.is_silent(now) {
                 lane.is_suspect = true;
                 // They stay on the lane's account: they may come yet.
                 found.extend(lane.sent.iter().flatten().cloned());
@@ -215,7 +226,7 @@ impl Sender {
     #[must_use]
     pub fn hopeless_lane(&self, now: Instant) -> Option<LaneId> {
         let works = self.lanes.iter().any(|lane| !lane.is_suspect);
-        let hopeless = |lane: &&Lane| lane.is_suspect && now.since(lane.progress_at) > HOPE;
+        let hopeless = |lane: &&Lane| lane.is_suspect && lane.is_hopeless(now);
         let found = self.lanes.iter().find(hopeless);
         found.filter(|_| works).map(|lane| lane.id)
     }
@@ -485,6 +496,21 @@ impl Lane {
         !self.sent.is_empty() || !self.staged.is_empty()
     }
 
+    /// Whether it has made no progress for so long that its link is taken for dead; or, if others get on over that, for longer than
+    /// TCP's timeouts take in a queue that is full of others.
+    fn is_silent(&self, now: Instant) -> bool {
+        let silent = now.since(self.progress_at);
+        let patience = patience(self.estimator.rtt());
+        let is_link_silent = now.since(self.pulse_at) > patience;
+        silent > BUSY_PATIENCE || (silent > patience && is_link_silent)
+    }
+
+    /// Whether a new lane is better.
+    fn is_hopeless(&self, now: Instant) -> bool {
+        let silent = now.since(self.progress_at);
+        silent > BUSY_HOPE || (silent > HOPE && now.since(self.pulse_at) > HOPE)
+    }
+
     /// Its bit among the lanes' slots.
     fn bit(&self) -> u8 {
         const { assert!(MAX_LANES <= 8) };
@@ -521,3 +547,6 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 const MOST_PATIENCE: Duration = Duration::from_millis(800);
 /// By then TCP waits for several seconds before it sends again.
 const HOPE: Duration = Duration::from_secs(8);
+/// The same where others get on over the same link: after three timeouts in a row, and eight (RFC 6298 section 5.5).
+const BUSY_PATIENCE: Duration = Duration::from_secs(4);
+const BUSY_HOPE: Duration = Duration::from_secs(60);

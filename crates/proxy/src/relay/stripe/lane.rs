@@ -17,7 +17,7 @@ use tokio::{
     time,
 };
 
-use super::{Stripe, handshake::Shaken};
+use super::{Stripe, handshake::Shaken, pulse::Pulse};
 use crate::{
     relay::pipe,
     sched::LinkId,
@@ -37,6 +37,8 @@ pub(crate) struct Lane {
     /// At the end that asked.
     pub(crate) link: Option<LinkId>,
     pub(crate) stream: TcpStream,
+    /// Of its link.
+    pulse: Pulse,
     pub(super) wake: Notify,
     /// Frames sent and received, before they are sealed.
     pub(crate) tx_bytes: Cell<u64>,
@@ -55,6 +57,7 @@ pub(super) fn start(
     id: LaneId,
     link: Option<LinkId>,
     name: String,
+    pulse: Pulse,
     shaken: Shaken,
 ) -> Rc<Lane> {
     let Shaken {
@@ -67,6 +70,7 @@ pub(super) fn start(
         name,
         link,
         stream,
+        pulse,
         wake: Notify::new(),
         tx_bytes: Cell::new(0),
         rx_bytes: Cell::new(0),
@@ -109,7 +113,10 @@ impl Lane {
                 window_bytes: info.congestion_window_bytes,
                 unsent_bytes: info.unsent_bytes.into(),
             };
-            bundle.sender.observe(now, self.id, sample);
+            if bundle.sender.observe(now, self.id, sample) {
+                self.pulse.beat(now);
+            }
+            bundle.sender.note_pulse(self.id, self.pulse.last());
         }
     }
 

@@ -50,7 +50,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
 #[test]
 fn a_lane_that_gets_nothing_wakes_the_one_that_got_it() {
     run(async {
-        let stripe = Stripe::new("peer".to_owned(), Striping::RoundRobin);
+        let stripe = Stripe::new("peer".to_owned(), Striping::RoundRobin, &Pulses::default());
         let mut others = Vec::new();
         for id in 0..2 {
             let [here, there] = shaken().await;
@@ -82,7 +82,7 @@ fn a_lane_that_gets_nothing_wakes_the_one_that_got_it() {
 #[test]
 fn who_waits_for_the_last_lane_learns_of_it_whoever_else_waits() {
     run(async {
-        let stripe = Stripe::new("peer".to_owned(), Striping::RoundRobin);
+        let stripe = Stripe::new("peer".to_owned(), Striping::RoundRobin, &Pulses::default());
         let [here, _there] = shaken().await;
         assert!(stripe.add_lane(LaneId(0), None, String::new(), here));
         stripe.changed.notified().await;
@@ -95,7 +95,8 @@ fn who_waits_for_the_last_lane_learns_of_it_whoever_else_waits() {
 #[test]
 fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
     run(async {
-        let stripes = ["here", "there"].map(|peer| Stripe::new(peer.to_owned(), Striping::Osia));
+        let stripes = ["here", "there"]
+            .map(|peer| Stripe::new(peer.to_owned(), Striping::Osia, &Pulses::default()));
         let [here, there] = &stripes;
         for (stripe, shaken) in stripes.iter().zip(shaken().await) {
             assert!(stripe.add_lane(LaneId(0), None, String::new(), shaken));

@@ -89,3 +89,31 @@ fn what_waits_for_a_lane_that_takes_nothing_goes_over_another() {
     sender.write(&[7; CHUNK]);
     assert!(sender.poll_chunk(now, stuck).is_some());
 }
+
+#[test]
+fn a_lane_that_is_silent_where_others_get_on_waits_its_turn() {
+    let (stuck, works) = (LaneId(0), LaneId(1));
+    // Whether its link has a pulse, and how much later it is suspect, and given up.
+    for (has_pulse, suspect_ms, hopeless_ms) in [(false, 251, 8_001), (true, 4_001, 60_001)] {
+        let mut sender = Sender::new(Striping::RoundRobin);
+        let now = Instant::from_millis(10_000);
+        sender.add_lane(now, stuck);
+        sender.add_lane(now, works);
+        sender.write(&[7; CHUNK]);
+        sender.poll_chunk(now, stuck).expect("a chunk");
+        let (mut suspect, mut hopeless) = (None, None);
+        for ms in 0..70_000 {
+            let at = now + Duration::from_millis(ms);
+            if has_pulse {
+                sender.note_pulse(stuck, at);
+            }
+            if sender.handle_timeout(at) {
+                suspect.get_or_insert(ms);
+            }
+            if sender.hopeless_lane(at).is_some() {
+                hopeless.get_or_insert(ms);
+            }
+        }
+        assert_eq!((suspect, hopeless), (Some(suspect_ms), Some(hopeless_ms)));
+    }
+}
