@@ -109,6 +109,8 @@ pub(crate) struct Bbr {
     bandwidth: MaxFilter,
     /// Smallest round trip, and since when.
     min_rtt: Option<(Duration, Instant)>,
+    /// That of the handshake, until another is known (`bbr_init`).
+    first_rtt: Option<Duration>,
     pacing_gain: f64,
     cwnd_gain: f64,
     /// Payload bytes per second.
@@ -152,6 +154,7 @@ impl Bbr {
             mode: Mode::default(),
             bandwidth: MaxFilter::default(),
             min_rtt: None,
+            first_rtt: smoothed_rtt,
             pacing_gain: HIGH_GAIN,
             cwnd_gain: HIGH_GAIN,
             pacing_rate: 0,
@@ -349,6 +352,9 @@ impl Bbr {
 
     fn update_min_rtt(&mut self, window: &mut Window, delivery: &Delivery) {
         let now = delivery.now;
+        if let Some(rtt) = self.first_rtt.take() {
+            self.min_rtt = Some((rtt, now));
+        }
         let is_expired = self
             .min_rtt
             .is_some_and(|(_, since)| now.since(since) > MIN_RTT_WINDOW);
