@@ -10,8 +10,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::{class::Found, time::Instant};
 
 mod segment;
+mod segment_mut;
 
 pub use segment::{Segment, is_before};
+pub use segment_mut::SegmentMut;
 
 /// An inner packet in a buffer of its own.
 #[derive(Debug, Default)]
@@ -510,6 +512,18 @@ fn updated_checksum(checksum: u16, old: u16, new: u16) -> u16 {
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
     !u16::try_from(sum).unwrap_or(u16::MAX)
+}
+
+/// The one's complement sum of `parts`, each of an even number of bytes but the last (RFC 1071); its complement is the
+/// checksum.
+pub(crate) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let sum: u32 = words
+        .map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)))
+        .sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    u16::try_from(folded).unwrap_or(0)
 }
 
 fn mix(hash: u64, word: u64) -> u64 {

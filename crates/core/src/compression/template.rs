@@ -1,6 +1,6 @@
 //! The headers of a packet: which bytes they are, which of them follow from others, and a template of them.
 
-use crate::packet::PacketBuf;
+use crate::packet::{PacketBuf, ones_complement_sum};
 
 /// Longest headers that are compressed: IPv6 and TCP with all options.
 pub const MAX_HEADERS_BYTES: usize = 100;
@@ -107,7 +107,7 @@ impl Headers {
             put_u16(headers, 2, u16::try_from(packet_len).ok()?)?;
             put_u16(headers, 10, 0)?;
             let ip_len = usize::from(self.bytes[0] & 15) * 4;
-            let sum = checksum(headers.get(..ip_len)?);
+            let sum = !ones_complement_sum(&[headers.get(..ip_len)?]);
             put_u16(headers, 10, sum)?;
         }
         Some(())
@@ -206,17 +206,6 @@ impl Template {
         shape.derive(&mut headers.bytes[..len], len + rest_len)?;
         Some(headers)
     }
-}
-
-/// RFC 1071, of a header whose checksum is zero.
-fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks_exact(2);
-    let sum: u32 = words
-        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
-        .sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    !u16::try_from(folded).unwrap_or(0)
 }
 
 fn put_u16(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {

@@ -11,10 +11,14 @@ pub struct Segment {
     pub is_closing: bool,
     /// Whether it has sequence numbers: of data, or for opening or closing.
     pub has_numbers: bool,
+    /// The sequence number that it begins with.
+    pub seq: u32,
     /// The sequence number behind those.
     pub end: u32,
     /// The sequence number that is wanted next the other way, if it says so.
     pub ack: Option<u32>,
+    /// What its sender says of its room, in units of its own.
+    pub window: u16,
 }
 
 impl<'a> PacketView<'a> {
@@ -28,11 +32,11 @@ impl<'a> PacketView<'a> {
         let Some(header) = self.tcp_header() else {
             return false;
         };
-        header[FLAGS] & !ECE_CWR == ACK && header_len(header) == self.transport().len()
+        header[FLAGS] & !(ECE | CWR) == ACK && header_len(header) == self.transport().len()
     }
 
     /// The fixed part of a TCP header; `None` of anything else, and of fragments.
-    fn tcp_header(&self) -> Option<&'a [u8; 20]> {
+    fn tcp_header(&self) -> Option<&'a [u8; HEADER_LEN]> {
         let is_tcp = self.layout.protocol == Some(6) && !self.is_fragment();
         self.transport().first_chunk().filter(|_| is_tcp)
     }
@@ -45,12 +49,15 @@ impl<'a> PacketView<'a> {
         let len = self.transport().len().checked_sub(header_len(header))?;
         let len = u32::try_from(len).ok()?;
         let numbers = len + u32::from(is_set(SYN)) + u32::from(is_set(FIN));
+        let seq = u32_at(header, SEQ);
         Some(Segment {
             is_opening: is_set(SYN),
             is_closing: is_set(FIN | RST),
             has_numbers: numbers > 0,
-            end: u32_at(header, SEQ).wrapping_add(numbers),
+            seq,
+            end: seq.wrapping_add(numbers),
             ack: is_set(ACK).then(|| u32_at(header, ACK_NUMBER)),
+            window: u16_at(header, WINDOW),
         })
     }
 }
@@ -62,21 +69,28 @@ pub const fn is_before(number: u32, other: u32) -> bool {
 }
 
 /// Bytes of the header with its options, as it says.
-fn header_len(header: &[u8; 20]) -> usize {
+pub(super) fn header_len(header: &[u8; HEADER_LEN]) -> usize {
     usize::from(header[FLAGS - 1] >> 4) * 4
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from(u16_at(bytes, at)) << 16 | u32::from(u16_at(bytes, at + 2))
 }
 
+/// Bytes of the header without options.
+pub(super) const HEADER_LEN: usize = 20;
+
 /// Offsets in the header.
-const SEQ: usize = 4;
-const ACK_NUMBER: usize = 8;
-const FLAGS: usize = 13;
+pub(super) const SEQ: usize = 4;
+pub(super) const ACK_NUMBER: usize = 8;
+pub(super) const FLAGS: usize = 13;
+pub(super) const WINDOW: usize = 14;
+pub(super) const CHECKSUM: usize = 16;
 
 const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
-const ACK: u8 = 0x10;
-const ECE_CWR: u8 = 0xc0;
+pub(super) const ACK: u8 = 0x10;
+pub(super) const URG: u8 = 0x20;
+pub(super) const ECE: u8 = 0x40;
+const CWR: u8 = 0x80;

@@ -9,10 +9,10 @@
 //! has been under way for as long as on the latest path that the flow would take if it grew, jitter included
 //! ([`crate::sched::Scheduler::round_trip`]): the round trip is the same from the first packet on. They are handed on in
 //! groups ([`APART`]), so their train has gaps, and not faster than twice what the paths carry, so what they release
-//! comes in no larger bursts than from a link of its own. No data are delayed, either way. What comes with data goes on at
-//! once, and all that was held before it: a sender that learns from it that the way is shorter is no longer held up, for longer
-//! round trips would now end its slow start. At the end of its youth a flow's round trip shrinks little by little
-//! ([`FADING`]). Own rule.
+//! comes in no larger bursts than from a link of its own. No data are delayed, either way: what the receiver says goes ahead
+//! of what it acknowledges ([`Young::let_ahead`]), changed so that its sender learns nothing from it that would end its slow
+//! start; where that cannot be, all that is held goes on, and nothing is held any more. At the end of its youth a flow's
+//! round trip shrinks little by little ([`FADING`]). Own rule.
 //!
 //! Bounded: the flow that is young for the shortest time gives way, and its acknowledgements go on at once.
 
@@ -21,11 +21,15 @@ use std::collections::VecDeque;
 
 use super::{Shared, Tunnel};
 use crate::{
-    packet::{PacketBuf, is_before},
+    packet::{PacketBuf, Pool},
     sched::Scheduler as _,
     time::Instant,
-    units::{Bitrate, Bytes},
+    units::Bitrate,
 };
+
+mod young;
+
+use young::{Said, Young};
 
 /// The young flows whose data this end sends.
 #[derive(Debug, Default)]
@@ -33,94 +37,13 @@ pub(super) struct RoundTrips {
     flows: Vec<Young>,
 }
 
-#[derive(Debug)]
-struct Young {
-    conversation: u64,
-    /// When its youth has faded.
-    until: Instant,
-    /// How long its round trips are at least.
-    least: Duration,
-    /// Where what was sent ended, and when; at most one each [`NOTED_EACH`].
-    sent: VecDeque<(u32, Instant)>,
-    /// Where all that was sent ends.
-    end: Option<u32>,
-    /// What has been acknowledged, and when more may be.
-    acked: Option<u32>,
-    free_at: Instant,
-    /// Acknowledgements, and when they are due: never decreases.
-    held: VecDeque<(Instant, PacketBuf)>,
-}
-
-/// When an acknowledgement is to be handed on.
-#[derive(Clone, Copy, Debug)]
-struct Due {
-    at: Instant,
-    /// Whether at once would be much too early.
-    is_early: bool,
-}
-
-impl Young {
-    fn on_sent(&mut self, now: Instant, end: u32) {
-        if self.end.is_some_and(|last| !is_before(last, end)) {
-            return;
-        }
-        self.end = Some(end);
-        let is_due = |(_, at): &(u32, Instant)| now.since(*at) >= NOTED_EACH;
-        if self.sent.back().is_none_or(is_due) {
-            if self.sent.len() == MOST_NOTED {
-                self.sent.pop_front();
-            }
-            self.sent.push_back((end, now));
-        }
-    }
-
-    /// How long round trips are at least by now.
-    fn least(&self, now: Instant) -> Duration {
-        let left = self.until.since(now).min(FADING).as_millis();
-        let left = u32::try_from(left).unwrap_or(u32::MAX);
-        self.least * left / u32::try_from(FADING.as_millis()).unwrap_or(u32::MAX)
-    }
-
-    /// When an acknowledgement of what is before `ack` is to be handed on, if all paths carry `rate`; `None` if nothing like
-    /// that was sent.
-    fn due(&mut self, now: Instant, ack: u32, rate: Option<Bitrate>) -> Option<Due> {
-        self.end.filter(|end| !is_before(*end, ack))?;
-        let is_covered = |(end, _): &(u32, Instant)| !is_before(ack, *end);
-        while self.sent.get(1).is_some_and(is_covered) {
-            self.sent.pop_front();
-        }
-        let least = self.least(now);
-        let newest = self.sent.front().filter(|sent| is_covered(sent));
-        let early = newest.map_or(now, |(_, at)| *at + least);
-        let due = early.max(self.free_at).max(now).min(now + self.least * 2);
-        let acked = self.acked.unwrap_or(ack);
-        if !is_before(ack, acked) {
-            let bytes = Bytes::new(u64::from(ack.wrapping_sub(acked)));
-            self.acked = Some(ack);
-            self.free_at = match rate {
-                Some(rate) => due + bytes / rate.scale(FASTER, 1),
-                None => now,
-            };
-        }
-        let last = self.held.back().map(|(last, _)| *last);
-        Some(Due {
-            at: next_group(due).max(last.unwrap_or(due)),
-            is_early: early > now + APART,
-        })
-    }
-
-    /// Hands on all that is held.
-    fn release(&mut self, delivered: &mut VecDeque<PacketBuf>) {
-        delivered.extend(self.held.drain(..).map(|(_, packet)| packet));
-    }
-}
-
 impl RoundTrips {
-    /// Watches a flow that opens, whose round trips are to be `least`.
+    /// Watches a flow that opens by a segment that ends at `end`, and whose round trips are to be `least`.
     fn watch(
         &mut self,
         now: Instant,
         conversation: u64,
+        end: u32,
         least: Duration,
         delivered: &mut VecDeque<PacketBuf>,
     ) {
@@ -133,16 +56,9 @@ impl RoundTrips {
             self.end(|flow| Some(flow.until) == first, delivered);
         }
         let least = least.min(LONGEST);
-        self.flows.push(Young {
-            conversation,
-            until: now + YOUNG.max(least * YOUNG_ROUNDS) + FADING,
-            least,
-            sent: VecDeque::new(),
-            end: None,
-            acked: None,
-            free_at: now,
-            held: VecDeque::new(),
-        });
+        let until = now + YOUNG.max(least * YOUNG_ROUNDS) + FADING;
+        self.flows
+            .push(Young::new(now, conversation, end, least, until));
     }
 
     /// The paths are others: what was to be the round trip fades.
@@ -161,8 +77,9 @@ impl RoundTrips {
     fn deliver(
         &mut self,
         now: Instant,
-        packet: PacketBuf,
+        mut packet: PacketBuf,
         rate: Option<Bitrate>,
+        pool: &mut Pool,
         delivered: &mut VecDeque<PacketBuf>,
     ) {
         let view = packet.view().ok();
@@ -171,32 +88,51 @@ impl RoundTrips {
             delivered.push_back(packet);
             return;
         };
-        let is_pure = view.is_pure_ack();
         let Some(index) = self.position(view.conversation_hash()) else {
             delivered.push_back(packet);
             return;
         };
         let is_room = self.held() < MOST_HELD;
         let flow = &mut self.flows[index];
-        let due = segment.ack.and_then(|ack| flow.due(now, ack, rate));
-        match due {
-            Some(due) if is_pure && is_room => flow.held.push_back((due.at, packet)),
-            // What acknowledges what was never sent is not of this flow.
-            None if is_pure => delivered.push_back(packet),
-            _ => {
+        let said = segment.ack.map(|ack| Said {
+            ack,
+            window: segment.window,
+        });
+        let known = said.and_then(|said| Some((said, flow.due(now, said.ack, rate)?)));
+        let is_pure = said.is_some() && !segment.has_numbers && !segment.is_closing;
+        let Some((said, due)) = known else {
+            // What acknowledges what was never sent is not of this flow, but what closes it may be.
+            if !is_pure {
                 flow.release(delivered);
-                delivered.push_back(packet);
-                let is_found_out = due.is_some_and(|due| due.is_early) && !segment.is_opening;
-                if is_found_out || segment.is_closing {
-                    self.flows.remove(index);
-                }
             }
+            delivered.push_back(packet);
+            if segment.is_closing {
+                self.flows.remove(index);
+            }
+            return;
+        };
+        if is_pure && is_room {
+            flow.hold(due, said, packet);
+            return;
+        }
+        let is_early = due.is_early || flow.has_heard_more(said);
+        let is_talk = is_early && !segment.is_opening && !segment.is_closing;
+        if is_talk && is_room && flow.let_ahead(due, &segment, said, &mut packet, pool) {
+            delivered.push_back(packet);
+            return;
+        }
+        let ends = segment.is_closing || is_talk && !flow.begin(now, said);
+        flow.release(delivered);
+        flow.tell(said);
+        delivered.push_back(packet);
+        if ends {
+            self.flows.remove(index);
         }
     }
 
     /// How many acknowledgements are held.
     fn held(&self) -> usize {
-        self.flows.iter().map(|flow| flow.held.len()).sum()
+        self.flows.iter().map(Young::held).sum()
     }
 
     /// Forgets flows.
@@ -213,11 +149,7 @@ impl RoundTrips {
 
     /// When an acknowledgement is due, or a flow no longer young.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let due = |flow: &Young| {
-            let first = flow.held.front().map(|(due, _)| *due);
-            first.map_or(flow.until, |due| due.min(flow.until))
-        };
-        self.flows.iter().map(due).min()
+        self.flows.iter().map(Young::poll_timeout).min()
     }
 
     pub(super) fn on_timeout(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
@@ -226,9 +158,7 @@ impl RoundTrips {
         }
         self.end(|flow| flow.until <= now, delivered);
         for flow in &mut self.flows {
-            while let Some((_, packet)) = flow.held.pop_front_if(|(due, _)| *due <= now) {
-                delivered.push_back(packet);
-            }
+            flow.hand_on(now, delivered);
         }
     }
 }
@@ -253,9 +183,8 @@ impl Tunnel {
             let least = self.scheduler.round_trip(&self.views);
             let conversation = view.conversation_hash();
             self.round_trips
-                .watch(now, conversation, least, shared.delivered);
-        }
-        if segment.has_numbers
+                .watch(now, conversation, segment.end, least, shared.delivered);
+        } else if segment.has_numbers
             && !self.round_trips.flows.is_empty()
             && let Some(index) = self.round_trips.position(view.conversation_hash())
         {
@@ -280,7 +209,7 @@ impl Tunnel {
         for _ in 0..count {
             if let Some(packet) = shared.delivered.pop_front() {
                 self.round_trips
-                    .deliver(now, packet, rate, shared.delivered);
+                    .deliver(now, packet, rate, shared.pool, shared.delivered);
             }
         }
     }
@@ -317,6 +246,18 @@ const FASTER: u64 = 2;
 /// Time between two notes of what was sent.
 const NOTED_EACH: Duration = Duration::from_micros(500);
 const MOST_NOTED: usize = 2048;
+/// How much longer than the first round trip of a sender its next may be made: RFC 6298 (with 200 ms, as in Linux) waits no
+/// shorter.
+const LATER: Duration = Duration::from_millis(150);
+/// How many times the first round trip of a sender the next may be: BBR sends up to 2.9 windows of its shortest.
+const TIMES: u32 = 2;
+/// How far from each other data of a receiver that go ahead may be, and their times in ticks, of a microsecond at least
+/// (RFC 7323 section 5.4 has a millisecond).
+const MOST_AHEAD: u32 = 1 << 20;
+const MOST_TICKS: u32 = 1 << 24;
+/// How many segments may go ahead: a handshake and a request. A conversation goes on to and fro, and its sender may wait for
+/// what it said to be acknowledged before it says more (Nagle, RFC 9293 section 3.7.4).
+const MOST_TALK: u32 = 6;
 /// Most acknowledgements held of all flows.
 const MOST_HELD: usize = 8192;
 /// Most flows.
@@ -359,7 +300,7 @@ mod tests {
         let view = ack(0);
         let conversation = view.view().expect("parsed").conversation_hash();
         let least = Duration::from_millis(least_ms);
-        trips.watch(ms(0), conversation, least, &mut VecDeque::new());
+        trips.watch(ms(0), conversation, 0, least, &mut VecDeque::new());
         trips
     }
 
@@ -371,13 +312,13 @@ mod tests {
         /// When the host gets the packets that come at these milliseconds, by the number they acknowledge.
         fn delivers(&mut self, packets: &[(u64, PacketBuf)], rate: Option<u64>) -> Vec<(u64, u32)> {
             let rate = rate.map(Bitrate::from_mbps);
-            let mut got = Vec::new();
+            let (mut got, mut pool) = (Vec::new(), Pool::new(8, 2048));
             for at in 0..5_000 {
                 let mut delivered = VecDeque::new();
                 for (_, packet) in packets.iter().filter(|(when, _)| *when == at) {
                     let mut copy = PacketBuf::from(packet.as_slice().to_vec());
                     copy.parse().expect("a packet");
-                    self.deliver(ms(at), copy, rate, &mut delivered);
+                    self.deliver(ms(at), copy, rate, &mut pool, &mut delivered);
                 }
                 self.on_timeout(ms(at), &mut delivered);
                 let segments = delivered
@@ -405,6 +346,8 @@ mod tests {
     #[test]
     fn sequence_numbers_begin_anew() {
         let mut trips = watching(60);
+        trips.sends(1, (1 << 31) - 1);
+        trips.sends(2, u32::MAX - 20);
         trips.sends(9, u32::MAX - 10);
         trips.sends(30, 500);
         let got = trips.delivers(&[(20, ack(u32::MAX - 10)), (40, ack(500))], None);
@@ -436,8 +379,8 @@ mod tests {
         let packets: Vec<_> = (1..=100).map(|number| (20, ack(number * 1_000))).collect();
         for (rate, last) in [(None, 60), (Some(8), 60 + 51), (Some(80), 60 + 6)] {
             let mut trips = watching(60);
+            trips.sends(0, 1_000);
             trips.sends(0, 100_000);
-            trips.flows[0].sent[0].0 = 1_000;
             let got = trips.delivers(&packets, rate);
             // 99 kB beyond the first, at 2 or 20 kB each millisecond.
             assert_eq!((got.len(), got[99].0), (100, last), "{rate:?}");
@@ -468,6 +411,164 @@ mod tests {
                 // In time, it tells nothing.
                 99 => [(21, 77), (60, 9_000), (70, 9_000), (81, 20_000)],
                 _ => [(21, 77), (60, 9_000), (70, 9_000), (72, 20_000)],
+            };
+            assert_eq!(got, expected);
+        }
+    }
+
+    /// A segment as the receiver sends it, with its time and, in units of its own, its room.
+    fn said(time: u32, seq: u32, ack: u32, window: u16, len: u16) -> PacketBuf {
+        let [from, to] = CONVERSATION;
+        let mut bytes = segment([to, from], seq, ack, len).as_slice().to_vec();
+        bytes[34..36].copy_from_slice(&window.to_be_bytes());
+        let mut option = [1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 1];
+        option[4..8].copy_from_slice(&time.to_be_bytes());
+        bytes.splice(40..40, option);
+        bytes[2..4].copy_from_slice(&(52 + len).to_be_bytes());
+        bytes[32] = 0x80;
+        let mut packet = PacketBuf::from(bytes);
+        packet.parse().expect("a packet");
+        packet
+    }
+
+    /// When what went on, its number, where it ends, what it acknowledges, and its time.
+    type Said = (u64, u32, u32, u32, u32);
+
+    impl RoundTrips {
+        fn hands_on(&mut self, packets: &[(u64, PacketBuf)]) -> Vec<Said> {
+            let (mut got, mut pool) = (Vec::new(), Pool::new(8, 2048));
+            for at in 0..500 {
+                let mut delivered = VecDeque::new();
+                for (_, packet) in packets.iter().filter(|(when, _)| *when == at) {
+                    let copy = pool.copy_of(packet.as_slice());
+                    self.deliver(ms(at), copy, None, &mut pool, &mut delivered);
+                }
+                self.on_timeout(ms(at), &mut delivered);
+                for mut packet in delivered {
+                    let view = packet.parse().expect("a packet");
+                    let segment = view.segment().expect("of TCP");
+                    let time = packet.segment_mut().and_then(|said| said.time());
+                    let (ack, time) = (segment.ack.expect("says"), time.expect("has"));
+                    got.push((at, segment.seq, segment.end, ack, time));
+                }
+            }
+            got
+        }
+    }
+
+    #[test]
+    fn what_the_receiver_says_goes_ahead_of_what_it_acknowledges() {
+        let mut trips = watching(60);
+        for number in 1..=4 {
+            trips.sends(30 + 10 * u64::from(number), 1_000 * number);
+        }
+        let got = trips.hands_on(&[
+            (30, said(1, 1, 0, 9, 50)),
+            (60, said(2, 51, 1_000, 9, 0)),
+            (70, said(3, 51, 2_000, 9, 50)),
+            (71, said(4, 101, 2_000, 9, 100)),
+            // It comes again, as if nothing had arrived, and with more room.
+            (72, said(5, 51, 2_000, 10, 50)),
+            (80, said(6, 201, 3_000, 10, 0)),
+            // What asks whether the other end is there stays as it is.
+            (115, said(7, 200, 4_000, 10, 0)),
+        ]);
+        let expected = [
+            (30, 1, 51, 0, 1),
+            (70, 51, 101, 0, 3),
+            (71, 101, 201, 0, 4),
+            (72, 51, 101, 0, 5),
+            (102, 201, 201, 1_000, 5),
+            (111, 201, 201, 2_000, 5),
+            (111, 201, 201, 2_000, 5),
+            (120, 201, 201, 3_000, 6),
+            (132, 200, 200, 4_000, 7),
+        ];
+        assert_eq!(got, expected);
+        assert_eq!(trips.flows.len(), 1, "it is young as before");
+    }
+
+    #[test]
+    fn data_that_an_acknowledgement_overtook_go_ahead_of_it_as_well() {
+        let mut trips = watching(60);
+        for number in 1..=2 {
+            trips.sends(30 + 10 * u64::from(number), 1_000 * number);
+        }
+        let got = trips.hands_on(&[
+            (30, said(1, 1, 0, 9, 50)),
+            (70, said(3, 101, 2_000, 9, 0)),
+            (71, said(2, 51, 1_000, 9, 50)),
+        ]);
+        let expected = [
+            (30, 1, 51, 0, 1),
+            (71, 51, 101, 0, 2),
+            (111, 101, 101, 2_000, 3),
+        ];
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn a_first_round_trip_that_was_measured_bounds_the_next() {
+        // What they are to be, the first, and when what acknowledges data that were sent then goes on.
+        for (least, first, due) in [(60, 20, Some(60)), (60, 36, Some(96)), (300, 20, None)] {
+            let mut trips = watching(least);
+            let (mut delivered, mut pool) = (VecDeque::new(), Pool::new(8, 2048));
+            let opens = said(1, 1, 0, 9, 50);
+            trips.deliver(ms(first), opens, None, &mut pool, &mut delivered);
+            if let Some(flow) = trips.flows.first_mut() {
+                flow.on_sent(ms(first), 1_000);
+            }
+            let acks = said(2, 51, 1_000, 9, 0);
+            trips.deliver(ms(50), acks, None, &mut pool, &mut delivered);
+            let held = trips.flows.first().map(Young::poll_timeout);
+            assert_eq!(held, due.map(ms));
+            assert_eq!(delivered.len(), if due.is_some() { 1 } else { 2 });
+        }
+    }
+
+    #[test]
+    fn a_conversation_is_left_alone() {
+        let mut trips = watching(60);
+        trips.sends(40, 1_000);
+        let mut packets = vec![(30, said(1, 1, 0, 9, 50))];
+        for number in 0..=MOST_TALK {
+            let at = 60 + u64::from(number);
+            packets.push((at, said(2 + number, 51 + number, 1_000, 9, 1)));
+        }
+        let got = trips.hands_on(&packets);
+        let acks: Vec<_> = got.iter().map(|(_, _, _, ack, _)| *ack).collect();
+        let ahead = usize::try_from(MOST_TALK).expect("few");
+        assert_eq!(acks[..=ahead], vec![0; ahead + 1]);
+        // What is held, and the last.
+        assert_eq!(acks[ahead + 1..], [1_000, 1_000]);
+        assert!(trips.flows.is_empty());
+    }
+
+    #[test]
+    fn what_had_better_not_be_changed_ends_a_youth() {
+        let mut signed = said(3, 20, 1_000, 9, 10).as_slice().to_vec();
+        signed[42] = 19;
+        let signed = PacketBuf::from(signed);
+        let far = said(3, MOST_AHEAD + 21, 1_000, 9, 10);
+        let near = said(3, MOST_AHEAD, 1_000, 9, 10);
+        for (packet, ends) in [(signed, true), (far, true), (near, false)] {
+            let mut trips = watching(60);
+            trips.sends(38, 900);
+            trips.sends(40, 1_000);
+            let (first, second) = (said(1, 1, 0, 9, 9), said(2, 10, 900, 9, 10));
+            let packets = [(30, first), (50, second), (55, packet), (56, ack(1_000))];
+            let got = trips.delivers(&packets, None);
+            let expected = if ends {
+                vec![(30, 0), (50, 0), (55, 900), (55, 1_000), (56, 1_000)]
+            } else {
+                vec![
+                    (30, 0),
+                    (50, 0),
+                    (55, 0),
+                    (99, 900),
+                    (102, 1_000),
+                    (102, 1_000),
+                ]
             };
             assert_eq!(got, expected);
         }
@@ -556,23 +657,23 @@ mod tests {
         assert_eq!(trips.poll_timeout(), None);
         let mut trips = watching(60);
         trips.sends(0, 1_000);
-        let mut delivered = VecDeque::new();
-        trips.deliver(ms(1), ack(1_000), None, &mut delivered);
+        let (mut delivered, mut pool) = (VecDeque::new(), Pool::new(8, 2048));
+        trips.deliver(ms(1), ack(1_000), None, &mut pool, &mut delivered);
         for conversation in 0..64 {
             assert!(delivered.is_empty());
             let (at, least) = (ms(2 + conversation), Duration::from_millis(60));
-            trips.watch(at, conversation, least, &mut delivered);
+            trips.watch(at, conversation, 0, least, &mut delivered);
         }
         assert_eq!((trips.flows.len(), delivered.len()), (MOST, 1));
         let mut trips = watching(60);
         trips.sends(0, 1_000);
         for _ in 0..=MOST_HELD {
             assert_eq!(delivered.len(), 1);
-            trips.deliver(ms(1), ack(1_000), None, &mut delivered);
+            trips.deliver(ms(1), ack(1_000), None, &mut pool, &mut delivered);
         }
         assert_eq!(delivered.len(), MOST_HELD + 2, "none is kept beyond that");
         trips.clear(&mut delivered);
-        trips.watch(ms(90), 1, Duration::from_millis(9), &mut delivered);
+        trips.watch(ms(90), 1, 0, Duration::from_millis(9), &mut delivered);
         assert!(trips.flows.is_empty(), "too short to matter");
     }
 }

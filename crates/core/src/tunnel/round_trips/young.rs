@@ -1,0 +1,273 @@
+//! One young flow: when its acknowledgements are due, and what goes ahead of them.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::{
+    APART, FADING, FASTER, LATER, MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS, NOTED_EACH, TIMES,
+    next_group,
+};
+use crate::{
+    packet::{PacketBuf, Pool, Segment, is_before},
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+/// A young flow whose data this end sends.
+#[derive(Debug)]
+pub(super) struct Young {
+    pub(super) conversation: u64,
+    /// When its youth has faded.
+    pub(super) until: Instant,
+    /// How long its round trips are at least.
+    least: Duration,
+    /// Where what was sent ended, and when; at most one each [`NOTED_EACH`].
+    sent: VecDeque<(u32, Instant)>,
+    /// Where all that was sent ends.
+    end: u32,
+    /// What has been acknowledged, and when more may be.
+    acked: Option<u32>,
+    free_at: Instant,
+    /// Acknowledgements in order of when they are due.
+    held: VecDeque<Held>,
+    /// How many of those, from the first on, data have overtaken.
+    overtaken: usize,
+    /// What was handed on: the sender knows it.
+    told: Option<Said>,
+    /// What the receiver said last.
+    heard: Option<Said>,
+    /// Where its data end that have gone ahead, and their time.
+    ahead: Option<(u32, Option<u32>)>,
+    /// How many segments have.
+    talk: u32,
+}
+
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) ack: u32,
+    pub(super) window: u16,
+}
+
+#[derive(Debug)]
+struct Held {
+    due: Instant,
+    said: Said,
+    packet: PacketBuf,
+}
+
+/// When an acknowledgement is to be handed on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    at: Instant,
+    /// Whether at once would be much too early.
+    pub(super) is_early: bool,
+}
+
+impl Young {
+    /// A flow whose first segment ended at `end`, and whose round trips are to be `least`.
+    pub(super) fn new(
+        now: Instant,
+        conversation: u64,
+        end: u32,
+        least: Duration,
+        until: Instant,
+    ) -> Self {
+        Self {
+            conversation,
+            until,
+            least,
+            sent: VecDeque::from([(end, now)]),
+            end,
+            acked: None,
+            free_at: now,
+            held: VecDeque::new(),
+            overtaken: 0,
+            told: None,
+            heard: None,
+            ahead: None,
+            talk: 0,
+        }
+    }
+
+    pub(super) fn on_sent(&mut self, now: Instant, end: u32) {
+        if !is_before(self.end, end) {
+            return;
+        }
+        self.end = end;
+        let is_due = |(_, at): &(u32, Instant)| now.since(*at) >= NOTED_EACH;
+        if self.sent.back().is_none_or(is_due) {
+            if self.sent.len() == MOST_NOTED {
+                self.sent.pop_front();
+            }
+            self.sent.push_back((end, now));
+        }
+    }
+
+    /// How long round trips are at least by now.
+    fn least(&self, now: Instant) -> Duration {
+        let left = self.until.since(now).min(FADING).as_millis();
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        self.least * left / u32::try_from(FADING.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// When an acknowledgement of what is before `ack` is to be handed on, if all paths carry `rate`; `None` if nothing like
+    /// that was sent.
+    pub(super) fn due(&mut self, now: Instant, ack: u32, rate: Option<Bitrate>) -> Option<Due> {
+        if is_before(self.end, ack) {
+            return None;
+        }
+        let is_covered = |(end, _): &(u32, Instant)| !is_before(ack, *end);
+        while self.sent.get(1).is_some_and(is_covered) {
+            self.sent.pop_front();
+        }
+        let least = self.least(now);
+        let newest = self.sent.front().filter(|sent| is_covered(sent));
+        let early = newest.map_or(now, |(_, at)| *at + least);
+        let due = early.max(self.free_at).max(now).min(now + self.least * 2);
+        let acked = self.acked.unwrap_or(ack);
+        if !is_before(ack, acked) {
+            let bytes = Bytes::new(u64::from(ack.wrapping_sub(acked)));
+            self.acked = Some(ack);
+            self.free_at = match rate {
+                Some(rate) => due + bytes / rate.scale(FASTER, 1),
+                None => now,
+            };
+        }
+        let last = self.held.back().map(|last| last.due);
+        Some(Due {
+            at: next_group(due).max(last.unwrap_or(due)),
+            is_early: early > now + APART,
+        })
+    }
+
+    /// Keeps an acknowledgement until it is due.
+    pub(super) fn hold(&mut self, due: Due, said: Said, packet: PacketBuf) {
+        latest(&mut self.heard, said);
+        self.held.push_back(Held {
+            due: due.at,
+            said,
+            packet,
+        });
+    }
+
+    /// Whether the receiver has said more already: what says this was overtaken on its way.
+    pub(super) fn has_heard_more(&self, said: Said) -> bool {
+        self.heard
+            .is_some_and(|heard| is_before(said.ack, heard.ack))
+    }
+
+    /// Begins with a receiver that speaks first: its sender measures the first round trip by itself, so later ones cannot be as
+    /// long as they like ([`LATER`], [`TIMES`]). `false` if this is something else.
+    pub(super) fn begin(&mut self, now: Instant, said: Said) -> bool {
+        let opening = self.sent.front().filter(|(end, _)| *end == said.ack);
+        let Some((_, at)) = opening.filter(|_| self.told.is_none()) else {
+            return false;
+        };
+        let first = now.since(*at);
+        let may_be = self.least <= first + LATER;
+        self.least = self.least.min(first * TIMES);
+        may_be
+    }
+
+    /// Changes data of the receiver so that they may go ahead of what is held, and holds what they acknowledge; `false`, and
+    /// nothing done, if that had better not be.
+    pub(super) fn let_ahead(
+        &mut self,
+        due: Due,
+        segment: &Segment,
+        said: Said,
+        packet: &mut PacketBuf,
+        pool: &mut Pool,
+    ) -> bool {
+        let (Some(told), Some(changed)) = (self.told, packet.segment_mut()) else {
+            return false;
+        };
+        let (time, has_sack) = (changed.time(), changed.has_sack());
+        let (end, stamp) = self.ahead.unwrap_or((segment.seq, time));
+        let is_sane = is_near(end, segment.end, MOST_AHEAD)
+            && !is_before(said.ack, told.ack)
+            && is_none_or_near(stamp, time);
+        if self.talk == MOST_TALK || !is_sane {
+            return false;
+        }
+        self.talk += 1;
+        let is_news = self.heard.is_none_or(|heard| {
+            is_before(heard.ack, said.ack) || (heard.ack == said.ack && heard != said)
+        });
+        let lone = (is_news || has_sack)
+            .then(|| packet.lone_ack(pool))
+            .flatten();
+        if let Some(mut changed) = packet.segment_mut() {
+            changed.lower_ack(told.ack, told.window);
+        }
+        let newer = |old: u32, new: u32| if is_before(old, new) { new } else { old };
+        let stamp = match (stamp, time) {
+            (Some(old), Some(new)) => Some(newer(old, new)),
+            (old, new) => old.or(new),
+        };
+        self.ahead = Some((newer(end, segment.end), stamp));
+        if let Some(lone) = lone {
+            self.hold(due, said, lone);
+        }
+        self.overtaken = self.held.len();
+        true
+    }
+
+    /// Takes note of an acknowledgement that goes on.
+    pub(super) fn tell(&mut self, said: Said) {
+        latest(&mut self.told, said);
+        latest(&mut self.heard, said);
+    }
+
+    /// Hands on what is due.
+    pub(super) fn hand_on(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
+        while let Some(mut held) = self.held.pop_front_if(|held| held.due <= now) {
+            if self.overtaken > 0 {
+                self.overtaken -= 1;
+                if let (Some((end, stamp)), Some(mut segment)) =
+                    (self.ahead, held.packet.segment_mut())
+                {
+                    segment.put_behind(end, stamp);
+                }
+            }
+            self.tell(held.said);
+            delivered.push_back(held.packet);
+        }
+    }
+
+    /// Hands on all that is held.
+    pub(super) fn release(&mut self, delivered: &mut VecDeque<PacketBuf>) {
+        self.hand_on(Instant::from_nanos(u64::MAX), delivered);
+    }
+
+    /// How many acknowledgements are held.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// When an acknowledgement is due, or the flow no longer young.
+    pub(super) fn poll_timeout(&self) -> Instant {
+        let first = self.held.front().map(|held| held.due);
+        first.map_or(self.until, |due| due.min(self.until))
+    }
+}
+
+/// Makes `known` what was said last.
+fn latest(known: &mut Option<Said>, said: Said) {
+    if known.is_none_or(|known| !is_before(said.ack, known.ack)) {
+        *known = Some(said);
+    }
+}
+
+/// Whether two numbers are at most `most` apart.
+fn is_near(number: u32, other: u32, most: u32) -> bool {
+    number.wrapping_sub(other) <= most || other.wrapping_sub(number) <= most
+}
+
+/// Whether times, if there are any, are not too far apart to be of one flow while it is young.
+fn is_none_or_near(stamp: Option<u32>, time: Option<u32>) -> bool {
+    stamp
+        .zip(time)
+        .is_none_or(|(stamp, time)| is_near(stamp, time, MOST_TICKS))
+}
