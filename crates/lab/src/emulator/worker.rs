@@ -2,6 +2,10 @@
 //!
 //! Loop: changes and samples that are due, packets that are due, wait for the next of them or for a packet, read what
 //! came. Buffers are pooled; a packet is copied once by the kernel on either side.
+//!
+//! Fast links are served in batches, as network cards do it (interrupt coalescing): a thread that wakes again within
+//! [`BUSY`] rests for [`REST`], so that the programs under test are not interrupted for each packet. What is alone is
+//! served at once.
 
 use core::time::Duration;
 use std::{
@@ -21,13 +25,17 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::{
     emulator::tun::{Kind, set_carrier},
-    wait::timespec,
+    wait::{self, timespec},
 };
 
 /// Largest packet a device hands over: the largest IP packet, in a frame.
 const BUFFER_BYTES: usize = 65_536 + Kind::Tap.header_bytes();
 /// Packets read from one device before the others get their turn.
 const READ_BATCH: usize = 32;
+/// What a packet may be late for others' sake.
+const REST: Duration = Duration::from_micros(100);
+/// Woken again so soon, the thread has fast links to serve.
+const BUSY: Duration = Duration::from_micros(300);
 /// Free buffers kept for reuse.
 const POOL_LEN: usize = 4_096;
 
@@ -52,6 +60,8 @@ pub(super) struct Worker {
     pool: Vec<Vec<u8>>,
     scratch: Box<[u8]>,
     lateness_ns: Lateness<u64>,
+    /// When it last woke.
+    woken_at: Instant,
 }
 
 impl Worker {
@@ -73,6 +83,7 @@ impl Worker {
             pool: Vec::new(),
             scratch: vec![0; BUFFER_BYTES].into_boxed_slice(),
             lateness_ns: new_lateness()?,
+            woken_at: Instant::ZERO,
         })
     }
 
@@ -85,6 +96,7 @@ impl Worker {
             let now = clock::now();
             self.change(now);
             self.deliver(now);
+            self.rest(now);
             let deadline = self.links.poll_timeout();
             let ready = self.wait(deadline);
             for (link, is_ready) in ready.into_iter().enumerate() {
@@ -135,6 +147,15 @@ impl Worker {
             if self.pool.len() < POOL_LEN {
                 self.pool.push(delivery.packet);
             }
+        }
+    }
+
+    /// Sleeps until [`REST`] after `now`, at which the thread woke, if it had woken shortly before.
+    fn rest(&mut self, now: Instant) {
+        let is_busy = now.since(self.woken_at) < BUSY;
+        self.woken_at = now;
+        if is_busy {
+            wait::until(now + REST);
         }
     }
 
