@@ -303,6 +303,8 @@ fn serve(host: &Netns, port: u16, is_over: &Arc<AtomicBool>) -> anyhow::Result<(
 }
 
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+    // It has those of the listener: too short for who connects through a peer, whose request comes a round trip later.
+    stream.set_read_timeout(Some(PATIENCE * 4))?;
     stream.set_write_timeout(Some(PATIENCE * 4))?;
     let mut wanted = [0; 8];
     stream.read_exact(&mut wanted)?;
