@@ -35,7 +35,7 @@ mod resolve;
 pub mod settings;
 mod thrift;
 mod transparent;
-mod windows;
+pub(crate) mod windows;
 
 use std::{
     io,

@@ -118,8 +118,10 @@ struct Connection {
     progress_at: Instant,
     /// Whether the last window moved something up, down.
     was_active: (bool, bool),
-    /// Over several links: what it moves is booked by [`Placer::observe_lane`], and it loads none of them in particular.
+    /// What it moves is booked by [`Placer::observe_lane`].
     is_striped: bool,
+    /// Whether it has lanes on several links, so that it loads none of them in particular.
+    is_spread: bool,
 }
 
 impl Link {
@@ -216,7 +218,7 @@ impl Placer {
     #[must_use]
     pub fn connection_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.links.len()];
-        for connection in self.connections.values().filter(|one| !one.is_striped) {
+        for connection in self.connections.values().filter(|one| !one.is_spread) {
             counts[connection.link.0] += 1;
         }
         counts
@@ -243,6 +245,7 @@ impl Placer {
             progress_at: now,
             was_active: (false, false),
             is_striped: false,
+            is_spread: false,
         };
         self.connections.insert(id, connection);
         self.note_site(now, id);
@@ -268,10 +271,13 @@ impl Placer {
         }
     }
 
-    /// Notes that connection `id` goes over several links.
-    pub fn stripe(&mut self, id: ConnectionId) {
+    /// Notes that connection `id` is striped: what it moves is told by lane ([`Self::observe_lane`]). `only`: the link of its
+    /// lane; `None` if it has several.
+    pub fn stripe(&mut self, id: ConnectionId, only: Option<LinkId>) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.is_striped = true;
+            connection.is_spread = only.is_none();
+            connection.link = only.unwrap_or(connection.link);
         }
     }
 
@@ -617,7 +623,7 @@ impl Placer {
         answer: Bytes,
     ) -> Vec<LinkView> {
         let mut loads = vec![(0_u64, 0_u64); self.links.len()];
-        for connection in self.connections.values().filter(|one| !one.is_striped) {
+        for connection in self.connections.values().filter(|one| !one.is_spread) {
             let left = remaining(now, connection);
             let (load, sharing) = &mut loads[connection.link.0];
             *load = load.saturating_add(left);

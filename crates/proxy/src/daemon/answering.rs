@@ -117,9 +117,15 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
             {
                 hub.stripes.borrow_mut().insert(key, Rc::clone(&stripe));
                 *live.stripe.borrow_mut() = Some(Rc::clone(&stripe));
+                stripe.note_heard();
                 stripe.add_lane(lane, None, link, shaken);
-                if let Err(error) = answer(hub, &target, &live, &stripe).await {
-                    tracing::debug!(%from, %to, %error, "striped connection broke");
+                let outcome = answer(hub, &target, &live, &stripe).await;
+                let moved = live.moved();
+                match outcome {
+                    Ok(()) => tracing::debug!(%from, %to, ?moved, "striped connection ended"),
+                    Err(error) => {
+                        tracing::debug!(%from, %to, ?moved, %error, "striped connection broke");
+                    }
                 }
                 hub.stripes.borrow_mut().remove(&key);
             }
@@ -205,8 +211,8 @@ async fn open_target(
     }
 }
 
-const FIRST_WORDS: Duration = Duration::from_secs(5);
-const MAX_STRANGERS: usize = 64;
+const FIRST_WORDS: Duration = Duration::from_secs(10);
+const MAX_STRANGERS: usize = 256;
 
 #[cfg(test)]
 mod tests {

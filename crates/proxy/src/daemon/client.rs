@@ -157,13 +157,15 @@ async fn connect_and_relay(
             let stripe = Rc::clone(&keeper.stripe);
             tokio::select! {
                 outcome = stripe::relay(hub, &client, &live, &stripe, request) => outcome,
-                () = keeper.keep() => Ok(()),
+                () = keeper.keep(&live) => Ok(()),
             }
         }
         (Err(error), _) => Err(error),
     };
-    if let Err(error) = outcome {
-        tracing::debug!(%from, target = %live.purpose.target, %error, "connection broke");
+    let (target, moved) = (&live.purpose.target, live.moved());
+    match outcome {
+        Ok(()) => tracing::debug!(%from, %target, ?moved, "connection ended"),
+        Err(error) => tracing::debug!(%from, %target, ?moved, %error, "connection broke"),
     }
     hub.end(&live, true);
 }
@@ -210,11 +212,12 @@ async fn open(
         (Failure::NetworkUnreachable, error.to_string())
     })?;
     let port = request.target.port;
+    live.is_connecting.set(true);
     if let Some(keeper) = peers::open(hub, &live, &links, &addresses, port).await {
+        live.is_connecting.set(false);
         hub.striped(&live, &keeper.stripe);
         return Ok((live, Opened::Striped(Box::new(keeper))));
     }
-    live.is_connecting.set(true);
     let opened = connect::open(hub, &links, &addresses, port).await;
     live.is_connecting.set(false);
     match opened {

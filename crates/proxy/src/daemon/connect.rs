@@ -167,20 +167,24 @@ fn attempts(hub: &Hub, links: &[LinkId], addresses: &[IpAddr]) -> Vec<Attempt> {
 }
 
 async fn try_one(hub: &Hub, attempt: Attempt, port: u16) -> (Attempt, io::Result<TcpStream>) {
-    let connect = async {
-        let socket = outgoing(hub, attempt.link, attempt.ip, socket2::Type::STREAM)?;
-        let window = attempt
-            .link
-            .and_then(|link| hub.first_window(clock::now(), link));
-        if let Some(bytes) = window {
-            // A kernel that cannot bound it does as it thinks good.
-            let _ = tcp::begin_window(&socket, u32::try_from(bytes.get()).unwrap_or(u32::MAX));
-        }
-        let stream = std::net::TcpStream::from(socket);
-        let socket = TcpSocket::from_std_stream(stream);
-        socket.connect(SocketAddr::new(attempt.ip, port)).await
-    };
-    (attempt, connect.await)
+    let connected = to(hub, attempt.link, SocketAddr::new(attempt.ip, port)).await;
+    (attempt, connected)
+}
+
+/// Connects to `address` over `link`, with the window that a new connection is to have there.
+pub(super) async fn to(
+    hub: &Hub,
+    link: Option<LinkId>,
+    address: SocketAddr,
+) -> io::Result<TcpStream> {
+    let socket = outgoing(hub, link, address.ip(), socket2::Type::STREAM)?;
+    let window = link.and_then(|link| hub.first_window(clock::now(), link));
+    if let Some(bytes) = window {
+        // A kernel that cannot bound it does as it thinks good.
+        let _ = tcp::begin_window(&socket, u32::try_from(bytes.get()).unwrap_or(u32::MAX));
+    }
+    let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));
+    socket.connect(address).await
 }
 
 /// A socket towards `ip`, bound to the device of `link`, and to its source address if it has one.

@@ -383,8 +383,17 @@ impl Hub {
         live.link.set(None);
         // The link it was to take first says nothing of the lanes.
         live.stop_reason.set(None);
-        if let Some(id) = live.id {
-            self.placer.borrow_mut().stripe(id);
+        self.book_lanes(live, stripe);
+    }
+
+    /// Tells the placer on which link a striped connection is, if it has one lane, or that it is on several.
+    pub(crate) fn book_lanes(&self, live: &Live, stripe: &Stripe) {
+        let Some(id) = live.id else { return };
+        let mut placer = self.placer.borrow_mut();
+        match stripe.lanes().as_slice() {
+            [] => {}
+            [only] => placer.stripe(id, only.link),
+            _ => placer.stripe(id, None),
         }
     }
 
@@ -514,7 +523,8 @@ fn restore_link(placer: &mut Placer, link: LinkId, learnt: &Learnt, now: Instant
 /// Books what the lanes of a striped connection moved on their links.
 fn observe_lanes(now: Instant, live: &Live, placer: &mut Placer) {
     let stripe = live.stripe.borrow();
-    for lane in stripe.iter().flat_map(|stripe| stripe.lanes()) {
+    let lanes = |stripe: &Rc<Stripe>| stripe.lanes().into_iter().chain(stripe.take_ended());
+    for lane in stripe.iter().flat_map(lanes) {
         let Some(link) = lane.link else { continue };
         let (tx, rx) = (lane.tx_bytes.get(), lane.rx_bytes.get());
         let (seen_tx, seen_rx) = lane.seen.replace((tx, rx));
@@ -526,6 +536,9 @@ fn observe_lanes(now: Instant, live: &Live, placer: &mut Placer) {
         if moved.total() > Bytes::ZERO
             && let Ok(info) = tcp::info(&lane.stream)
         {
+            let mut share = lane.share.get();
+            share.on_tcp(&info);
+            lane.share.set(share);
             observe_tcp(placer, link, info, &lane.tcp_seen);
         }
     }

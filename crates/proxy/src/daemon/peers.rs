@@ -3,14 +3,15 @@
 //!
 //! Asking is one connection to `peer_port` of the destination, beside a plain connection to it, which waits for nothing. The
 //! answer is remembered ([`Places`](crate::stripe::peers::Places)). Later connections are striped at once; if that does
-//! not work within [`OPEN_PATIENCE`], they go plain, and so do those after them if the peer did not prove to be there, or
+//! not work within [`OPEN_PATIENCE`], they go plain, and so do those after them if the peer does not prove to be there, or
 //! those to the same target if it does not allow it.
 //!
 //! Whoever answers at an address may be elsewhere: a port can be forwarded. So a peer is told the address that is wanted,
 //! and takes the connection on only if that is its own. It is asked for its own host, whatever the address, only where
 //! the user wrote that the address is the peer's.
 //!
-//! The end that asked keeps a lane on every link that may be used ([`Keeper`]).
+//! The end that asked dials the lanes ([`Keeper`]): first one, on the link on which the connection would go plain, then, if it
+//! turns out to be large or that link does not answer, one on every link that may be used.
 
 use std::{
     collections::BTreeMap,
@@ -24,11 +25,7 @@ use std::{
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use pleach_core::time::Instant;
 use pleach_linux::clock;
-use tokio::{
-    net::{TcpSocket, TcpStream},
-    task::spawn_local,
-    time,
-};
+use tokio::{net::TcpStream, task::spawn_local, time};
 
 use super::{
     client, connect,
@@ -136,7 +133,13 @@ pub(crate) async fn open(
         failed: BTreeMap::new(),
         _place: StripePlace::take(hub, settings)?,
     };
-    let outcome = time::timeout(OPEN_PATIENCE, keeper.open(Wanted { ip: target, port })).await;
+    let asked = Wanted { ip: target, port };
+    let patience = if keeper.is_heard(clock::now()) {
+        HEARD_PATIENCE
+    } else {
+        OPEN_PATIENCE + keeper.head_start(links[0])
+    };
+    let outcome = time::timeout(patience, keeper.open(asked, links[0])).await;
     let outcome = outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let (now, mut places) = (clock::now(), hub.places.borrow_mut());
     match outcome {
@@ -159,7 +162,7 @@ pub(crate) async fn open(
         }
         // One that shook hands is there: it may be what it was asked for that does not answer.
         Ok(Some(Refusal::Busy | Refusal::Unreachable)) => {}
-        Err(_) if keeper.is_met => {}
+        Err(_) if keeper.is_met || keeper.is_heard(now) => {}
         Err(error) => {
             tracing::debug!(%to, %error, "no peer any more");
             places.note(now, to.ip(), Answer::Nobody);
@@ -213,17 +216,40 @@ fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> 
 }
 
 impl Keeper {
-    /// Dials all links and asks over the first that gets there. `None`: it is open.
-    async fn open(&mut self, wanted: Wanted) -> io::Result<Option<Refusal>> {
-        self.dial();
+    /// Dials `first`, then all links if that does not get there soon, and asks over the first that does. `None`: it is open.
+    ///
+    /// A link that is beaten is not held to be dead: on crowded ones that lose packets nearly all are, now and then, and to
+    /// leave them alone for a while cost a quarter of the throughput.
+    async fn open(&mut self, wanted: Wanted, first: LinkId) -> io::Result<Option<Refusal>> {
+        let mut is_racing = !lane_links(&self.hub, self.to.ip()).contains(&first);
+        if is_racing {
+            self.dial();
+        } else {
+            self.dial_one(first);
+        }
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        while let Some((link, dialled)) = self.dialing.next().await {
+        let mut head_start = core::pin::pin!(time::sleep(self.head_start(first)));
+        loop {
+            let next = tokio::select! {
+                next = self.dialing.next(), if !self.dialing.is_empty() => next,
+                () = &mut head_start, if !is_racing => {
+                    is_racing = true;
+                    self.dial();
+                    continue;
+                }
+                else => None,
+            };
+            let Some((link, dialled)) = next else {
+                return Err(last);
+            };
             self.busy.retain(|busy| *busy != link);
             let mut shaken = match dialled {
                 Ok(shaken) => shaken,
                 Err(error) => {
                     self.note_failure(link);
                     last = error;
+                    is_racing = true;
+                    self.dial();
                     continue;
                 }
             };
@@ -240,6 +266,10 @@ impl Keeper {
             return match frame::decode(&answer) {
                 Ok(Frame::Opened) => {
                     self.note_failure(link);
+                    self.stripe.note_heard();
+                    // What is still under way is for a connection that turns out to be large.
+                    self.dialing.clear();
+                    self.busy.clear();
                     self.stripe.add_lane(lane, Some(link), name, shaken);
                     Ok(None)
                 }
@@ -247,20 +277,26 @@ impl Keeper {
                 Ok(_) | Err(_) => Err(io::Error::other("no answer to what was asked")),
             };
         }
-        Err(last)
     }
 
-    /// Keeps a lane on every link that may be used, until dropped.
-    pub(crate) async fn keep(&mut self) {
+    /// Keeps a lane, or one on every link that may be used, until dropped. `live` is the connection.
+    pub(crate) async fn keep(&mut self, live: &Live) {
         loop {
             self.drop_lanes();
-            self.dial();
             let now = clock::now();
-            let waiting = self.failed.values().filter(|(at, _)| *at > now);
-            let retry = waiting.map(|(at, _)| at.since(now)).min();
+            let more_at = self.more_at();
+            if more_at <= now {
+                self.dial();
+            }
+            self.hub.book_lanes(live, &self.stripe);
+            let failed = self.failed.values().map(|(at, _)| *at);
+            let failed = failed.filter(|at| *at > now && more_at <= now);
+            let failed = failed.map(|at| at.since(now).max(LEAST_WAIT));
+            let more = Some(more_at.since(now)).filter(|_| more_at > now);
+            let retry = failed.chain(more).min();
             let retry = async {
                 match retry {
-                    Some(wait) => time::sleep(wait.max(LEAST_WAIT)).await,
+                    Some(wait) => time::sleep(wait).await,
                     None => std::future::pending().await,
                 }
             };
@@ -300,6 +336,35 @@ impl Keeper {
         Ok(())
     }
 
+    /// How long the first link has before others are dialled as well, as for plain connections: a lost first packet's repetition if
+    /// it is known to work, a full link loses some; else three round trips.
+    fn head_start(&self, first: LinkId) -> Duration {
+        let placer = self.hub.placer.borrow();
+        if placer.is_alive(clock::now(), first) {
+            return LIVE_LINK;
+        }
+        let rtt = placer
+            .links()
+            .get(first.0)
+            .and_then(|link| link.estimator.rtt());
+        rtt.map_or(UNKNOWN_LINK, |rtt| (rtt * 3).clamp(LEAST_WAIT, LIVE_LINK))
+    }
+
+    /// From when on there is to be a lane on every link: at once for a large connection, and else if its only lane falls silent.
+    fn more_at(&self) -> Instant {
+        let lanes = self.stripe.lanes();
+        match lanes.as_slice() {
+            [only] if !self.stripe.is_large() => only.quiet_at(),
+            _ => Instant::ZERO,
+        }
+    }
+
+    /// Whether anything has come from the peer lately.
+    fn is_heard(&self, now: Instant) -> bool {
+        let came_at = self.hub.pulses.peer_came_at(&self.stripe.peer);
+        came_at.is_some_and(|came_at| now.since(came_at) < HEARD)
+    }
+
     /// Ends the lanes of links that lead there no more.
     fn drop_lanes(&self) {
         let usable = lane_links(&self.hub, self.to.ip());
@@ -333,16 +398,20 @@ impl Keeper {
             if is_there || !may_try || is_full || self.busy.contains(&link) {
                 continue;
             }
-            self.busy.push(link);
-            let (hub, to, peer) = (Rc::clone(&self.hub), self.to, self.peer);
-            self.dialing.push(Box::pin(async move {
-                let dialled = time::timeout(LANE_PATIENCE, dial(&hub, link, to, peer)).await;
-                (
-                    link,
-                    dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
-                )
-            }));
+            self.dial_one(link);
         }
+    }
+
+    fn dial_one(&mut self, link: LinkId) {
+        self.busy.push(link);
+        let (hub, to, peer) = (Rc::clone(&self.hub), self.to, self.peer);
+        self.dialing.push(Box::pin(async move {
+            let dialled = time::timeout(LANE_PATIENCE, dial(&hub, link, to, peer)).await;
+            (
+                link,
+                dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+            )
+        }));
     }
 
     fn note_failure(&mut self, link: LinkId) {
@@ -391,9 +460,7 @@ async fn dial(hub: &Hub, link: LinkId, to: SocketAddr, peer: usize) -> io::Resul
 }
 
 async fn connect_to(hub: &Hub, link: LinkId, to: SocketAddr) -> io::Result<TcpStream> {
-    let socket = connect::outgoing(hub, Some(link), to.ip(), socket2::Type::STREAM)?;
-    let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));
-    let stream = socket.connect(to).await?;
+    let stream = connect::to(hub, Some(link), to).await?;
     client::prepare(&stream);
     Ok(stream)
 }
@@ -427,6 +494,14 @@ fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
 
 /// Before a connection to a peer that was there goes plain.
 const OPEN_PATIENCE: Duration = Duration::from_secs(2);
+/// The same if the peer was heard from lately: on a full link the first packet may be lost, and then the second.
+const HEARD_PATIENCE: Duration = Duration::from_secs(5);
+/// What the first link has before others are dialled as well: if it got something through lately, TCP's first timeout
+/// (RFC 6298 section 2.1) and a round trip; and if nothing is known of it.
+const LIVE_LINK: Duration = Duration::from_millis(1300);
+const UNKNOWN_LINK: Duration = Duration::from_millis(250);
+/// A peer that was heard from so lately is there, whatever becomes of one connection to it.
+const HEARD: Duration = Duration::from_secs(30);
 /// For a connection, a handshake and a loss.
 const LANE_PATIENCE: Duration = Duration::from_secs(5);
 const ASK_PATIENCE: Duration = Duration::from_secs(5);
@@ -450,6 +525,7 @@ mod tests {
             tests::{add_link, begin, hub, striping},
         },
         relay::stripe::tests::{run, shaken},
+        stripe::sched::Striping,
     };
 
     #[test]
@@ -624,6 +700,118 @@ mod tests {
             keeper.failed.insert(link, (Instant::ZERO, MOST_WAIT));
             keeper.dial();
             assert!(!keeper.dialing.is_empty() && keeper.failed.is_empty());
+        });
+    }
+
+    #[test]
+    fn a_small_connection_has_one_lane_while_that_is_heard_from() {
+        run(async {
+            let mut hub = hub();
+            let settings = striping();
+            hub.settings.stripe = Some(settings.clone());
+            let (first, second) = (add_link(&hub, "lo"), add_link(&hub, "lo"));
+            // The peer's address is to need a link.
+            hub.locals.borrow_mut().clear();
+            let hub = Rc::new(hub);
+            let mut keeper = keeper(&hub, &settings);
+            assert_eq!(keeper.more_at(), Instant::ZERO, "there is none");
+            let [here, _there] = shaken().await;
+            let stripe = Rc::clone(&keeper.stripe);
+            stripe.add_lane(LaneId(0), Some(first), String::new(), here);
+            let now = clock::now();
+            assert!(keeper.more_at() > now, "and it is new");
+            let (live, _) = begin(&hub, HERE);
+            hub.striped(&live, &stripe);
+            let counts = || hub.placer.borrow().connection_counts();
+            assert_eq!(counts(), [1, 0]);
+
+            let wait = keeper.more_at().since(now) / 2;
+            let kept = time::timeout(wait, keeper.keep(&live)).await;
+            assert!(
+                kept.is_err() && keeper.dialing.is_empty(),
+                "one is enough so far"
+            );
+            stripe.note_moved(1 << 20);
+            let kept = time::timeout(wait / 2, keeper.keep(&live)).await;
+            let is_dialled = keeper.busy == [second] || keeper.failed.contains_key(&second);
+            assert!(kept.is_err() && is_dialled, "it is large");
+
+            let [here, _there] = shaken().await;
+            stripe.add_lane(LaneId(1), Some(second), String::new(), here);
+            let kept = time::timeout(wait / 2, keeper.keep(&live)).await;
+            assert!(kept.is_err());
+            assert_eq!(counts(), [0, 0], "it is on none more than on others");
+            let sent = stripe.lanes()[0].tx_bytes.get();
+            assert!(sent > 0, "it acknowledges");
+            stripe.end_lane(LaneId(0), "its link is down");
+            hub.book_lanes(&live, &stripe);
+            assert_eq!(counts(), [0, 1]);
+            hub.end(&live, true);
+            assert_eq!(hub.placer.borrow().links()[first.0].tx_bytes, sent);
+        });
+    }
+
+    #[test]
+    fn a_lane_that_nothing_comes_on_is_not_left_alone() {
+        run(async {
+            let mut hub = hub();
+            let settings = striping();
+            hub.settings.stripe = Some(settings.clone());
+            let (first, second) = (add_link(&hub, "lo"), add_link(&hub, "lo"));
+            let hub = Rc::new(hub);
+            let mut keeper = keeper(&hub, &settings);
+            let [here, _there] = shaken().await;
+            let stripe = Rc::clone(&keeper.stripe);
+            stripe.add_lane(LaneId(0), Some(first), String::new(), here);
+            let (live, _) = begin(&hub, HERE);
+            let is_dialled =
+                |keeper: &Keeper| keeper.busy == [second] || keeper.failed.contains_key(&second);
+            while !is_dialled(&keeper) {
+                let _ = time::timeout(Duration::from_millis(50), keeper.keep(&live)).await;
+            }
+        });
+    }
+
+    #[test]
+    fn the_link_of_a_plain_connection_is_dialled_first_and_others_if_it_fails() {
+        run(async {
+            let (hub, listener) = hub_and_peer().await;
+            hub.devices.borrow_mut()[0].name = "nowhere".to_owned();
+            let second = add_link(&hub, "lo");
+            let (live, links) = begin(&hub, HERE);
+            let peer = async {
+                let (mut lane, _) = met(&listener).await;
+                lane.send(&Frame::Opened).await.expect("open");
+                lane
+            };
+            let addresses = [HERE];
+            let order = [LinkId(0), second];
+            assert_eq!(links.len(), order.len());
+            let opening = open(&hub, &live, &order, &addresses, 80);
+            let (keeper, _lane) = tokio::join!(opening, peer);
+            let keeper = keeper.expect("it is open");
+            hub.striped(&live, &keeper.stripe);
+            assert_eq!(hub.placer.borrow().connection_counts(), [0, 1]);
+        });
+    }
+
+    #[test]
+    fn a_peer_that_was_heard_from_is_there_even_if_one_connection_fails() {
+        run(async {
+            let (hub, listener) = hub_and_peer().await;
+            let other = Stripe::new("peer".to_owned(), Striping::Osia, &hub.pulses);
+            let [here, mut there] = shaken().await;
+            other.add_lane(LaneId(0), None, "lo".to_owned(), here);
+            let gone = Frame::Gone { lane: LaneId(9) };
+            there.send(&gone).await.expect("open");
+            while other.lanes()[0].rx_bytes.get() == 0 {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            let leave = async { drop(listener.accept().await) };
+            drop(other);
+            let (keeper, ()) = open_beside(&hub, leave).await;
+            assert!(keeper.is_none(), "it said nothing");
+            assert_eq!(answer(&hub), Some(Answer::Peer(0)));
         });
     }
 

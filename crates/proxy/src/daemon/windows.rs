@@ -1,6 +1,6 @@
 //! Divides links among the connections over them ([`crate::window`]).
 
-use std::{collections::BTreeMap, rc::Rc, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use pleach_core::{
     time::Instant,
@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::hub::{Hub, Live};
 use crate::{
+    relay::stripe::lane::Lane,
     sched::LinkId,
     window::{self, Caution, Sharer},
 };
@@ -31,6 +32,18 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// That of a connection over `stream`, on which `seen` bytes have come.
+    pub(crate) fn begin(stream: &TcpStream, seen: u64) -> Self {
+        let mut share = Self {
+            seen,
+            ..Self::default()
+        };
+        if let Ok(info) = tcp::info(stream) {
+            share.on_tcp(&info);
+        }
+        share
+    }
+
     /// Notes what TCP says of round trips.
     pub(crate) fn on_tcp(&mut self, info: &TcpInfo) {
         if info.min_rtt > Duration::ZERO {
@@ -53,17 +66,67 @@ impl Share {
     }
 }
 
+/// A TCP connection over a link: a plain connection's, or a lane of a striped one.
+enum Member {
+    Plain(Rc<Live>),
+    Lane(Rc<Lane>),
+}
+
+impl Member {
+    fn share(&self) -> &Cell<Share> {
+        match self {
+            Self::Plain(live) => &live.share,
+            Self::Lane(lane) => &lane.share,
+        }
+    }
+
+    /// Bytes that have come over it.
+    fn down(&self) -> u64 {
+        match self {
+            Self::Plain(live) => live.down.get(),
+            Self::Lane(lane) => lane.rx_bytes.get(),
+        }
+    }
+
+    fn put(&self, share: &mut Share, bound: Option<Bytes>, moves: bool) {
+        match self {
+            Self::Plain(live) => {
+                if let Some(stream) = live.upstream.borrow().as_ref() {
+                    share.put(stream, bound, moves);
+                }
+            }
+            Self::Lane(lane) => share.put(&lane.stream, bound, moves),
+        }
+    }
+}
+
+/// The TCP connections of `live`, by link. Those of lanes that others dialled are theirs to divide.
+fn members(live: &Rc<Live>) -> Vec<(LinkId, Member)> {
+    let mut members = Vec::new();
+    if let (Some(link), true) = (live.link.get(), live.upstream.borrow().is_some()) {
+        members.push((link, Member::Plain(Rc::clone(live))));
+    }
+    for lane in live
+        .stripe
+        .borrow()
+        .iter()
+        .flat_map(|stripe| stripe.lanes())
+    {
+        if let Some(link) = lane.link {
+            members.push((link, Member::Lane(lane)));
+        }
+    }
+    members
+}
+
 impl Hub {
     /// Divides anew what links carry whose connections moved something since the last time, `elapsed` ago.
     pub(super) fn divide_links(&self, now: Instant, elapsed: Duration) {
-        let mut of_links: BTreeMap<LinkId, Vec<Rc<Live>>> = BTreeMap::new();
+        let mut of_links: BTreeMap<LinkId, Vec<Member>> = BTreeMap::new();
         let mut is_busy = vec![false; self.devices.borrow().len()];
-        for live in self.live.borrow().values() {
-            let (Some(link), true) = (live.link.get(), live.upstream.borrow().is_some()) else {
-                continue;
-            };
-            let mut share = live.share.get();
-            let down = live.down.get();
+        for (link, member) in self.live.borrow().values().flat_map(members) {
+            let mut share = member.share().get();
+            let down = member.down();
             let moved = Bytes::new(down.saturating_sub(share.seen));
             if let Some(is_busy) = is_busy.get_mut(link.0) {
                 *is_busy |= moved > Bytes::ZERO;
@@ -72,8 +135,8 @@ impl Hub {
             let smoothed_bps = (share.rate.as_bps() * 3 + sample.as_bps()) / 4;
             share.rate = Bitrate::from_bps(smoothed_bps);
             share.seen = down;
-            live.share.set(share);
-            of_links.entry(link).or_default().push(Rc::clone(live));
+            member.share().set(share);
+            of_links.entry(link).or_default().push(member);
         }
         let mut placer = self.placer.borrow_mut();
         let mut cautions = self.cautions.borrow_mut();
@@ -104,49 +167,43 @@ impl Hub {
         }
         let round_trip = placer.links().get(link.0)?.estimator.rtt()?;
         let live = self.live.borrow();
-        let sharing = live.values().filter(|live| {
-            let is_tcp = live.upstream.borrow().is_some() || live.is_connecting.get();
-            is_tcp && live.link.get() == Some(link) && !live.share.get().sharer().is_idle()
+        let connecting = live.values().filter(|live| {
+            live.is_connecting.get()
+                && live.link.get() == Some(link)
+                && live.upstream.borrow().is_none()
         });
-        let count = u64::try_from(sharing.count()).unwrap_or(u64::MAX);
+        let members = live.values().flat_map(members);
+        let sharing =
+            members.filter(|(on, member)| *on == link && !member.share().get().sharer().is_idle());
+        let count = u64::try_from(connecting.count() + sharing.count()).unwrap_or(u64::MAX);
         window::window(rate.scale(1, count.max(1)), round_trip)
     }
 
     /// Notes that `live` has connected over `stream`.
     pub(crate) fn join_link(&self, live: &Live, stream: &TcpStream) {
-        if !self.settings.short_queues {
-            return;
+        if self.settings.short_queues {
+            live.share.set(Share::begin(stream, live.down.get()));
         }
-        let mut share = Share {
-            seen: live.down.get(),
-            ..Share::default()
-        };
-        if let Ok(info) = tcp::info(stream) {
-            share.on_tcp(&info);
-        }
-        live.share.set(share);
     }
 }
 
 /// Gives each of the connections `sharing` a link that carries `rate` its window; whether any is bound.
-fn divide(now: Instant, rate: Bitrate, caution: &mut Caution, sharing: &[Rc<Live>]) -> bool {
+fn divide(now: Instant, rate: Bitrate, caution: &mut Caution, sharing: &[Member]) -> bool {
     let sharers: Vec<Sharer> = sharing
         .iter()
-        .map(|live| live.share.get().sharer())
+        .map(|member| member.share().get().sharer())
         .collect();
     let may_bind = caution.on_look(now, rate, &sharers);
     let parts = window::parts(rate, &sharers);
     let mut is_any_bound = false;
-    for ((live, part), sharer) in sharing.iter().zip(parts).zip(&sharers) {
-        let mut share = live.share.get();
+    for ((member, part), sharer) in sharing.iter().zip(parts).zip(&sharers) {
+        let mut share = member.share().get();
         share.part = Some(part);
         let bound = window::window(part, share.base);
         let bound = bound.filter(|_| may_bind && share.base > Duration::ZERO);
-        if let Some(stream) = live.upstream.borrow().as_ref() {
-            share.put(stream, bound, sharer.rate > Bitrate::ZERO);
-        }
+        member.put(&mut share, bound, sharer.rate > Bitrate::ZERO);
         is_any_bound |= share.bound.is_some();
-        live.share.set(share);
+        member.share().set(share);
     }
     is_any_bound
 }
@@ -179,7 +236,15 @@ mod tests {
     use pleach_linux::clock;
 
     use super::*;
-    use crate::daemon::hub::tests::{add_link, begin, hub};
+    use crate::{
+        daemon::hub::tests::{add_link, begin, hub},
+        placer::Link,
+        relay::stripe::{
+            Stripe,
+            tests::{run, shaken},
+        },
+        stripe::{frame::LaneId, sched::Striping},
+    };
 
     /// A connection over the only link, to a server here.
     fn connection(hub: &Hub, listener: &TcpListener) -> Rc<Live> {
@@ -235,5 +300,36 @@ mod tests {
         // A link that carries more than the kernel's windows.
         carries(800);
         assert_eq!(bounds(&hub, &[(&a, 25_000), (&b, 25_000)]), [None, None]);
+    }
+
+    #[test]
+    fn lanes_share_a_link_with_plain_connections() {
+        run(async {
+            let hub = hub();
+            let link = add_link(&hub, "l0");
+            let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+            let plain = connection(&hub, &listener);
+            let (striped, _) = begin(&hub, [10, 0, 0, 1].into());
+            let stripe = Stripe::new("peer".to_owned(), Striping::Osia, &hub.pulses);
+            let [here, _there] = shaken().await;
+            stripe.add_lane(LaneId(0), Some(link), "l0".to_owned(), here);
+            hub.striped(&striped, &stripe);
+            let rate = Bitrate::from_mbps(8);
+            let restore = |link: &mut Link| link.estimator.down.restore(clock::now(), rate);
+            hub.placer.borrow_mut().link_mut(link).map(restore);
+
+            let lane = stripe.lanes().remove(0);
+            for _ in 0..20 {
+                plain.down.set(plain.down.get() + 25_000);
+                lane.rx_bytes.set(lane.rx_bytes.get() + 25_000);
+                hub.divide_links(clock::now(), LOOK);
+            }
+            let bounds = [&plain.share, &lane.share].map(|share| share.get().bound);
+            let bytes = bounds.map(|bound| bound.map_or(0, Bytes::get));
+            assert!(
+                bytes.iter().all(|bytes| (13_500..16_500).contains(bytes)),
+                "half of 30 ms each: {bytes:?}"
+            );
+        });
     }
 }

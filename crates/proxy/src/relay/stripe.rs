@@ -3,7 +3,7 @@
 //!
 //! Each lane has a task ([`lane`]). The tasks of a connection share a [`Stripe`] and wake each other. Another task looks
 //! at the lanes' TCP every [`TICK`], for estimates and for lanes that have fallen silent. Both ends of a striped
-//! connection run this; who asked also keeps a lane on every link ([`crate::daemon::peers`]).
+//! connection run this; who asked also dials the lanes ([`crate::daemon::peers`]).
 
 pub(crate) mod handshake;
 pub(crate) mod lane;
@@ -46,11 +46,13 @@ pub(crate) struct Stripe {
     pub(crate) bundle: RefCell<Bundle>,
     pulses: Pulses,
     lanes: RefCell<Vec<Rc<Lane>>>,
+    /// Those that ended and whose bytes are not booked yet.
+    ended_lanes: RefCell<Vec<Rc<Lane>>>,
     /// Something can be delivered, something can be taken, a lane waits for TCP's account.
     deliverable: Notify,
     takeable: Notify,
     ticking: Notify,
-    /// A lane came or went.
+    /// A lane came or went, or the connection has become large.
     pub(crate) changed: Notify,
     /// A lane went; for who waits for the last.
     ended: Notify,
@@ -58,6 +60,8 @@ pub(crate) struct Stripe {
     failed: Notify,
     /// Since when no lane has been there on which something came.
     laneless_since: Cell<Option<Instant>>,
+    /// Bytes of all frames, both ways.
+    moved: Cell<u64>,
 }
 
 /// A lane's state for the status.
@@ -80,6 +84,7 @@ impl Stripe {
             bundle: RefCell::new(Bundle::new(striping)),
             pulses: pulses.clone(),
             lanes: RefCell::default(),
+            ended_lanes: RefCell::default(),
             deliverable: Notify::new(),
             takeable: Notify::new(),
             ticking: Notify::new(),
@@ -88,6 +93,7 @@ impl Stripe {
             failure: RefCell::default(),
             failed: Notify::new(),
             laneless_since: Cell::new(Some(clock::now())),
+            moved: Cell::new(0),
         })
     }
 
@@ -111,6 +117,11 @@ impl Stripe {
         true
     }
 
+    /// Notes that something came from the other end before there was a lane: the request, or that it is open.
+    pub(crate) fn note_heard(&self) {
+        self.laneless_since.set(None);
+    }
+
     /// Ends a lane because of `why`.
     pub(crate) fn end_lane(&self, id: LaneId, why: &str) {
         let found = {
@@ -121,6 +132,7 @@ impl Stripe {
         let Some(lane) = found else { return };
         tracing::debug!(peer = self.peer, link = lane.name, "lane ended: {why}");
         lane.stop();
+        self.ended_lanes.borrow_mut().push(lane);
         self.ended.notify_one();
         self.bundle.borrow_mut().remove_lane(id);
         if self.lanes.borrow().is_empty() {
@@ -131,8 +143,27 @@ impl Stripe {
         self.changed.notify_one();
     }
 
+    /// Whether so much has gone either way that further lanes are worth what they cost.
+    pub(crate) fn is_large(&self) -> bool {
+        self.moved.get() >= LARGE
+    }
+
+    /// Notes `len` bytes of frames on any lane.
+    pub(crate) fn note_moved(&self, len: usize) {
+        let was_large = self.is_large();
+        self.moved.set(self.moved.get() + len as u64);
+        if self.is_large() && !was_large {
+            self.changed.notify_one();
+        }
+    }
+
     pub(crate) fn lanes(&self) -> Vec<Rc<Lane>> {
         self.lanes.borrow().clone()
+    }
+
+    /// Lanes that ended since this was last asked.
+    pub(crate) fn take_ended(&self) -> Vec<Rc<Lane>> {
+        self.ended_lanes.take()
     }
 
     /// The lanes for the status.
@@ -400,6 +431,7 @@ impl Stripe {
     pub(crate) fn close(&self) {
         for lane in self.lanes.borrow_mut().drain(..) {
             lane.stop();
+            self.ended_lanes.borrow_mut().push(lane);
         }
     }
 }
@@ -523,6 +555,9 @@ async fn end(
     outcome
 }
 
+/// What moves less goes over one lane: a further one costs two round trips and a slow start of its own, and each of its first
+/// segments that is lost a timeout.
+const LARGE: u64 = 64 << 10;
 /// How often TCP is asked about the lanes.
 const TICK: Duration = Duration::from_millis(25);
 /// Without any lane for so long, a connection ends; as long as one without carrier may last.

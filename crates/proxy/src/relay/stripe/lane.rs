@@ -19,6 +19,7 @@ use tokio::{
 
 use super::{Stripe, handshake::Shaken, pulse::Pulse};
 use crate::{
+    daemon::windows::Share,
     relay::pipe,
     sched::LinkId,
     stripe::{
@@ -46,6 +47,10 @@ pub(crate) struct Lane {
     /// The same when the window began, and TCP's segments.
     pub(crate) seen: Cell<(u64, u64)>,
     pub(crate) tcp_seen: Cell<(u32, u32)>,
+    /// What it has of its link.
+    pub(crate) share: Cell<Share>,
+    /// When something last came on it, or arrived that it had sent.
+    came_at: Cell<Instant>,
     /// What may wait in the kernel.
     backlog: Cell<u32>,
     task: RefCell<Option<AbortHandle>>,
@@ -65,6 +70,7 @@ pub(super) fn start(
         mut sealer,
         mut opener,
     } = shaken;
+    let share = Share::begin(&stream, 0);
     let lane = Rc::new(Lane {
         id,
         name,
@@ -76,6 +82,8 @@ pub(super) fn start(
         rx_bytes: Cell::new(0),
         seen: Cell::new((0, 0)),
         tcp_seen: Cell::new((0, 0)),
+        share: Cell::new(share),
+        came_at: Cell::new(clock::now()),
         backlog: Cell::new(0),
         task: RefCell::new(None),
     });
@@ -103,6 +111,18 @@ impl Lane {
         }
     }
 
+    /// When it will have been quiet for so long that it may be dead, if nothing comes on it until then: sooner if nothing comes
+    /// on other lanes of its link either.
+    pub(crate) fn quiet_at(&self) -> Instant {
+        let came_at = self.came_at.get();
+        (came_at.max(self.pulse.came_at()) + QUIET).min(came_at + BUSY_QUIET)
+    }
+
+    fn on_came(&self, now: Instant) {
+        self.came_at.set(now);
+        self.pulse.on_came(now);
+    }
+
     /// Tells the bundle TCP's account.
     pub(super) fn observe(&self, now: Instant, bundle: &mut Bundle) {
         if let Ok(info) = tcp::info(&self.stream) {
@@ -114,9 +134,10 @@ impl Lane {
                 unsent_bytes: info.unsent_bytes.into(),
             };
             if bundle.sender.observe(now, self.id, sample) {
-                self.pulse.beat(now);
+                self.came_at.set(now);
+                self.pulse.on_sent(now);
             }
-            bundle.sender.note_pulse(self.id, self.pulse.last());
+            bundle.sender.note_pulse(self.id, self.pulse.sent_at());
         }
     }
 
@@ -142,6 +163,8 @@ async fn read(stripe: &Stripe, lane: &Lane, opener: &mut Opener) -> io::Result<(
     loop {
         while let Some(bytes) = opener.next_frame().map_err(io::Error::other)? {
             lane.rx_bytes.set(lane.rx_bytes.get() + bytes.len() as u64);
+            stripe.note_moved(bytes.len());
+            lane.on_came(clock::now());
             let frame = frame::decode(bytes).map_err(io::Error::other)?;
             stripe.handle_frame(lane.id, frame);
         }
@@ -173,6 +196,7 @@ async fn write(stripe: &Stripe, lane: &Lane, sealer: &mut Sealer) -> io::Result<
                     break;
                 }
                 lane.tx_bytes.set(lane.tx_bytes.get() + plain.len() as u64);
+                stripe.note_moved(plain.len());
                 sealer.seal(&plain, &mut sealed);
             }
             bundle.sender.set_free(lane.id, sealed.is_empty());
@@ -224,6 +248,10 @@ async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// How long nothing comes on the only lane of a connection before there are others: a timeout of TCP's, and a round trip.
+const QUIET: Duration = Duration::from_millis(500);
+/// The same where others get on over the same link: after three timeouts in a row.
+const BUSY_QUIET: Duration = Duration::from_secs(4);
 const BACKLOG: Duration = Duration::from_millis(8);
 /// Two chunks.
 const LEAST_BACKLOG: u32 = 16 << 10;

@@ -76,6 +76,9 @@ fn a_lane_that_gets_nothing_wakes_the_one_that_got_it() {
             time::sleep(Duration::from_millis(20)).await;
         }
         assert!(sent()[1] > before[1], "the second lane had its turns");
+        let lanes = stripe.lanes();
+        let total = |lane: &Rc<Lane>| lane.tx_bytes.get() + lane.rx_bytes.get();
+        assert_eq!(stripe.moved.get(), lanes.iter().map(total).sum::<u64>());
     });
 }
 
