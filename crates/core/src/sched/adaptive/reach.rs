@@ -20,6 +20,8 @@ pub(super) struct Reach {
     /// The most bits per second of a period so far, and for how many it has not grown.
     most: u128,
     flat: u8,
+    /// For how many periods the near paths have not been full.
+    roomy: u8,
     is_near: bool,
     /// For how many periods that has been so.
     settled: u8,
@@ -92,7 +94,7 @@ impl Reach {
         let all = per_second(paths.all_sent.saturating_sub(self.all_before));
         (self.began_at, self.bytes, self.all_before) = (now, Bytes::ZERO, paths.all_sent);
         if elapsed > period * 2 {
-            (self.most, self.flat, self.settled, self.worse) = (0, 0, 0, 0);
+            (self.most, self.flat, self.roomy, self.settled, self.worse) = (0, 0, 0, 0, 0);
             return;
         }
         if rate * 100 > self.most * GROWN_PERCENT {
@@ -103,6 +105,11 @@ impl Reach {
         self.settled = self.settled.saturating_add(1);
         let is_flat = self.flat >= FLAT;
         let is_room = all * 100 < paths.near * FULL_PERCENT;
+        self.roomy = if is_room {
+            self.roomy.saturating_add(1)
+        } else {
+            0
+        };
         let is_near = if self.is_near {
             let is_worse = is_flat && rate * 100 < self.wide * GAIN_PERCENT;
             self.worse = if is_worse { self.worse + 1 } else { 0 };
@@ -116,7 +123,7 @@ impl Reach {
             }
             !is_in_vain && !is_full
         } else {
-            is_flat && is_room && paths.has_later && now >= self.near.next_at
+            is_flat && self.roomy >= ROOMY && paths.has_later && now >= self.near.next_at
         };
         if is_near == self.is_near {
             return;
@@ -126,7 +133,7 @@ impl Reach {
             self.wide = rate;
         }
         self.is_near = is_near;
-        (self.most, self.flat, self.settled, self.worse) = (0, 0, 0, 0);
+        (self.most, self.flat, self.roomy, self.settled, self.worse) = (0, 0, 0, 0, 0);
     }
 }
 
@@ -139,6 +146,8 @@ const GROWN_PERCENT: u128 = 110;
 const FLAT: u8 = 2;
 /// Near paths of which less than this is used are not full.
 const FULL_PERCENT: u128 = 85;
+/// For so many periods: a pause of less than one (BBR's, every 10 s) falls in two.
+const ROOMY: u8 = 3;
 /// Keeping to them has to bring this, of what was sent before.
 const GAIN_PERCENT: u128 = 105;
 /// How long after a try the next may be, at first and at most.
@@ -190,6 +199,16 @@ mod tests {
         assert_eq!(near(&run(0, |period, _| 20 + period * period)), 0);
         assert_eq!(near(&run(0, |_, _| 260)), 0);
         assert_eq!(near(&run(200, |_, _| 100)), 0);
+    }
+
+    #[test]
+    fn a_pause_is_no_small_window() {
+        for pause in [20, 100, 200, 230, 250] {
+            let states = run(0, |period, _| if period % 20 == 10 { pause } else { 310 });
+            assert_eq!(near(&states), 0, "{pause}");
+            let states = run(0, |period, _| if period % 20 < 2 { pause } else { 310 });
+            assert_eq!(near(&states), 0, "{pause} twice");
+        }
     }
 
     #[test]
