@@ -16,7 +16,7 @@
 //!
 //! That happens when the path's own delay has grown, or varies with the load as a radio link's does. Hence each drain is a
 //! test. If after four round trips the delay is as long, though half of a queue would be gone, there is none: the least delay
-//! is measured anew, and only while the path is loaded. If the path delivered less than was sent, it has become slower,
+//! is measured anew, and only while the path is loaded, not soon after a pause. If the path delivered less than was sent, it has become slower,
 //! and the next drain goes by the rate it delivers. And a queue that never empties would in time be taken for the path's own delay: every 5 s it is
 //! drained to below 1 ms.
 //!
@@ -69,6 +69,10 @@ pub struct RateControl {
     base: WindowedMin<i32>,
     /// Whether the path's own delay is that under load.
     is_base_loaded: bool,
+    /// Whether it has been loaded of late.
+    load: Load,
+    /// When the least delay was last looked at.
+    based_at: Instant,
     /// The standing queue, and when it was reported.
     queue: Duration,
     reported_at: Instant,
@@ -169,6 +173,38 @@ impl Standing {
     }
 }
 
+/// Whether a path has carried at least a quarter of what it can for as long as a standing delay is of: after a pause its own
+/// may be shorter, as with jitter in order, which few packets seldom meet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// When the period under way began, and what had come by then.
+    began_at: Instant,
+    received_bytes: u64,
+    /// Since when it has been loaded, and for how many packets.
+    since: Instant,
+    packets: u64,
+}
+
+impl Load {
+    fn on_report(&mut self, now: Instant, signals: &Signals, max: Bitrate) {
+        self.packets = self.packets.saturating_add(signals.received);
+        let elapsed = now.since(self.began_at);
+        if elapsed < LOAD_PERIOD {
+            return;
+        }
+        let came = signals.received_bytes.saturating_sub(self.received_bytes);
+        let came = Bitrate::from_transfer(Bytes::new(came), elapsed);
+        if came.is_none_or(|came| came < max.scale(1, 4)) {
+            (self.since, self.packets) = (now, 0);
+        }
+        (self.began_at, self.received_bytes) = (now, signals.received_bytes);
+    }
+
+    fn is_steady(&self, now: Instant) -> bool {
+        now.since(self.since) > STANDING * 2 && self.packets >= STANDING_PKTS * 2
+    }
+}
+
 /// A round trip, and what was known when it began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
@@ -217,6 +253,8 @@ impl Default for RateControl {
             jitter: Duration::ZERO,
             base: WindowedMin::new(BASE_WINDOW),
             is_base_loaded: false,
+            load: Load::default(),
+            based_at: Instant::ZERO,
             queue: Duration::ZERO,
             reported_at: Instant::ZERO,
             emptied_at: None,
@@ -492,8 +530,12 @@ impl RateControl {
         if self.filled_at.is_none_or(|at| now.since(at) > MEMORY) {
             self.is_base_loaded = false;
         }
-        if !self.is_base_loaded || latest >= max.scale(1, 2) {
+        self.load.on_report(now, signals, max);
+        // Never for long is it left as it was.
+        let is_steady = self.load.is_steady(now) || now.since(self.based_at) > EMPTY_EVERY;
+        if !self.is_base_loaded || (latest >= max.scale(1, 2) && is_steady) {
             self.base.insert(now, standing);
+            self.based_at = now;
         }
         let base = self.base.min().unwrap_or(standing);
         let queue =
@@ -711,6 +753,8 @@ impl Drain {
 /// A queue stands if it does not fall below its length for so long; jitter is shorter.
 const STANDING: Duration = Duration::from_millis(40);
 const STANDING_PKTS: u64 = 24;
+/// Over how long a load is taken: reports of a few packets come at any moment.
+const LOAD_PERIOD: Duration = Duration::from_millis(10);
 /// A larger step from one report to the next is none of jitter.
 const MOST_STEP: Duration = Duration::from_millis(50);
 /// How long the least delay is remembered.

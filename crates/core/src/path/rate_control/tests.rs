@@ -19,6 +19,8 @@ struct Path {
     loss_ppm: u32,
     /// Extra delay of each report in microseconds, uniform up to this.
     jitter_us: u64,
+    /// How much longer the path itself is while it is loaded.
+    longer_us: f64,
     /// Never more than this is there to send.
     demand: Bitrate,
     /// What others send over the line, and what of it waits.
@@ -42,6 +44,7 @@ impl Path {
             limit: Bytes::new(limit),
             loss_ppm: 0,
             jitter_us: 0,
+            longer_us: 0.0,
             demand: Bitrate::from_mbps(1_000),
             foreign: Bitrate::ZERO,
             others_waiting: 0.0,
@@ -103,7 +106,11 @@ impl Path {
     fn report(&mut self, is_limited: bool) {
         let packets = |bytes: f64| (bytes / 1_000.0) as u64;
         let (received, lost) = (packets(self.received), packets(self.lost));
-        let delay = self.queue_ms() * 1e3 + self.rng.below(self.jitter_us + 1) as f64;
+        let mut delay = self.queue_ms() * 1e3 + self.rng.below(self.jitter_us + 1) as f64;
+        let few = packets(self.line.as_bps() as f64 * INTERVAL as f64 / 8e3 / 2.0);
+        if received - self.told.0 > few {
+            delay += self.longer_us;
+        }
         let floor = (self.loss_ppm > 0).then_some(self.loss_ppm);
         let signals = Signals {
             delay: RelativeDelay(delay as u32),
@@ -183,6 +190,23 @@ fn jitter_is_no_queue() {
     path.run(3_000);
     let (mbps, _) = path.run(10_000);
     assert!(mbps > 45.0, "{mbps}");
+}
+
+#[test]
+fn a_path_that_is_shorter_after_pauses_has_no_queue_for_that() {
+    let mut path = Path::new(50, 1_500_000);
+    path.longer_us = 30_000.0;
+    path.run(3_000);
+    let all: f64 = (0..20)
+        .map(|_| {
+            path.demand = Bitrate::from_mbps(1);
+            path.run(60);
+            path.demand = Bitrate::from_mbps(1_000);
+            path.run(440).0
+        })
+        .sum();
+    // Each of them made it be drained once: 40.
+    assert!(all / 20.0 > 43.0, "{all}");
 }
 
 #[test]
