@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pleach_core::{counters::DropReason, tunnel::TunnelStatus};
+use pleach_core::{counters::DropReason, tunnel::TunnelStatus, units::Bitrate};
 
 use crate::world::{PathModel, World, connected};
 
@@ -20,7 +20,12 @@ fn stream(loss_pct: u64, len: usize) -> World {
         loss_pct,
         ..PathModel::with_delay(millis)
     });
-    let mut world = World::new(1, &paths, "adaptive", 7);
+    stream_over(&paths, len, Duration::from_micros(300))
+}
+
+/// The same over these, a packet each `gap`.
+fn stream_over(paths: &[PathModel], len: usize, gap: Duration) -> World {
+    let mut world = World::new(1, paths, "adaptive", 7);
     world
         .run_until_true(Duration::from_secs(2), connected)
         .expect("connects");
@@ -32,7 +37,7 @@ fn stream(loss_pct: u64, len: usize) -> World {
         if number % 10 == 0 {
             world.send(1, 0, 0, number, 100);
         }
-        world.run_for(Duration::from_micros(300));
+        world.run_for(gap);
     }
     world.run_for(Duration::from_secs(1));
     world
@@ -83,4 +88,19 @@ fn a_path_that_loses_nothing_is_soon_charged_nothing() {
     let [answers, received] = status(&world, 1).symbols;
     assert_eq!(received, sent);
     assert!(answers < u64::from(PACKETS) / 100, "{answers}");
+}
+
+#[test]
+fn losses_are_computed_where_one_path_is_much_later_as_well() {
+    let paths = [10, 70].map(|millis| PathModel {
+        loss_pct: 1,
+        rate: Some(Bitrate::from_mbps(50)),
+        ..PathModel::with_delay(millis)
+    });
+    // 80 Mbit/s: some 200 packets are under way on the later path when those of the quick one are there.
+    let world = stream_over(&paths, 1_400, Duration::from_micros(140));
+    let (sender, receiver) = (status(&world, 0), status(&world, 1));
+    let lost = u64::from(PACKETS) / 100;
+    assert!(receiver.recovered > lost / 2, "{receiver:?}");
+    assert!(sender.symbols[0] < u64::from(PACKETS) / 8, "{sender:?}");
 }
