@@ -145,11 +145,14 @@ impl Scoreboard {
         self.first_id
     }
 
-    /// Number of the last outstanding segment.
-    pub(super) fn last_id(&self) -> Option<u64> {
-        self.end_id()
-            .checked_sub(1)
-            .filter(|_| !self.segments.is_empty())
+    /// Number of the last segment that is not known to be delivered.
+    pub(super) fn last_undelivered_id(&self) -> Option<u64> {
+        let highest = self.sacked.iter_descending().next();
+        let end = match highest.filter(|range| range.end == self.end_id()) {
+            Some(range) => range.start,
+            None => self.end_id(),
+        };
+        end.checked_sub(1).filter(|id| *id >= self.first_id)
     }
 
     /// Takes out what `una` acknowledges cumulatively; `on_segment` gets each with its number.
@@ -288,6 +291,7 @@ impl Scoreboard {
     /// Notes that segment `id` is sent again at `now`; what it is.
     pub(super) fn resend(&mut self, now: Instant, id: u64, mark: Mark) -> Option<Sent> {
         let segment = self.get_mut(id)?;
+        debug_assert!(!segment.is_sacked, "what was delivered is not sent again");
         let was_under_way = segment.is_resent;
         segment.is_resent = true;
         segment.was_resent = true;
@@ -448,6 +452,21 @@ mod tests {
             assert!(listed.is_sorted());
             let under_way = count(|s| !s.is_sacked && (!s.is_lost || s.is_resent));
             assert_eq!(listed.len(), usize::try_from(under_way).unwrap());
+        }
+    }
+
+    #[test]
+    fn the_last_segment_not_delivered_is_known() {
+        assert_eq!(board(0).last_undelivered_id(), None);
+        let mut board = board(10);
+        for (sacked, last) in [
+            (6..8, Some(9)),
+            (8..10, Some(5)),
+            (1..6, Some(0)),
+            (0..1, None),
+        ] {
+            board.sack(segments(sacked), |_, _| {});
+            assert_eq!(board.last_undelivered_id(), last);
         }
     }
 

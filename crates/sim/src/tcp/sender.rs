@@ -460,7 +460,7 @@ impl Sender {
                 has_cwr: false,
             });
         }
-        let last = self.board.last_id()?;
+        let last = self.board.last_undelivered_id()?;
         self.counters.loss_probes += 1;
         let outgoing = match self.next_new() {
             Some((end, has_fin)) => self.send_new(now, end, has_fin),

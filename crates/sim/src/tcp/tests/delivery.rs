@@ -48,7 +48,8 @@ impl Channel {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    // Some combinations are rare: one in 600 once sent again what was delivered.
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn every_byte_arrives_once_and_the_connection_ends(
