@@ -2,7 +2,8 @@
 //!
 //! `repair` is one repair symbol. `recover K` is K packets of a window, from K repair symbols, with all calls that go with
 //! it: the packets that came, the symbols, the solution; of that, `nothing lost` is what it costs without a loss.
-//! `recover 32` is the most there can be, of a window of 64. `table` is one of the twenty products of a repair symbol by a
+//! `recover 32` is the most there can be, of a window of 64. `late` is 12 packets and a symbol where every fourth packet comes 480
+//! numbers later than the rest, so that some 40 symbols wait at any time. `table` is one of the twenty products of a repair symbol by a
 //! lookup per byte, the usual way.
 
 use std::hint::black_box;
@@ -107,6 +108,55 @@ fn decode(c: &mut Criterion, name: &str, window: u32, losses: usize, repairs: u1
     assert_eq!(recovered, rounds * losses, "all are recovered");
 }
 
+/// Packets of which every fourth comes much later than the others and than the symbols.
+fn late(c: &mut Criterion) {
+    const EACH: u32 = 12;
+    const COVERED: u32 = 4 * EACH;
+    const LATER: u32 = 480;
+    // What repeats itself has the same symbols again and again.
+    let packets = packets(EACH as usize);
+    let all: Vec<_> = packets
+        .iter()
+        .cycle()
+        .take(COVERED as usize)
+        .cloned()
+        .collect();
+    let mut encoder = filled(&all);
+    let symbols: Vec<(Repair, Vec<u8>)> = (0..4)
+        .map(|key| {
+            let mut out = vec![0; MAX_SYMBOL_BYTES];
+            let repair = encoder.repair(all.len(), key, &mut out).expect("room");
+            out.truncate(repair.len);
+            (repair, out)
+        })
+        .collect();
+    let mut decoder = Decoder::new();
+    let mut first = Seq(LATER);
+    let mut turn = 0;
+    c.bench_function("fec/late", |b| {
+        b.iter(|| {
+            for (i, packet) in (0..).zip(&packets) {
+                if i % 4 != 0 {
+                    decoder.on_source(first.plus(i), packet, &mut |_, _| {});
+                }
+            }
+            let (repair, bytes) = &symbols[turn];
+            let repair = Repair {
+                first: first.minus(COVERED - EACH),
+                ..*repair
+            };
+            decoder.on_repair(repair, bytes, &mut |_, _| {});
+            for (i, packet) in (0..).zip(&packets).step_by(4) {
+                decoder.on_source(first.minus(LATER).plus(i), packet, &mut |_, _| {});
+            }
+            first = first.plus(EACH);
+            turn = (turn + 1) % symbols.len();
+        });
+    });
+    assert_eq!(decoder.stats().repairs_contradictory, 0);
+    assert!(decoder.pending() > 30, "they wait");
+}
+
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     encode(&mut criterion);
@@ -114,5 +164,6 @@ fn main() {
     decode(&mut criterion, "recover 1", 20, 1, 1);
     decode(&mut criterion, "recover 3", 20, 3, 3);
     decode(&mut criterion, "recover 32", 64, 32, 32);
+    late(&mut criterion);
     criterion.final_summary();
 }

@@ -14,7 +14,7 @@
 //!
 //! *Bounds.* Packets of up to [`MAX_PACKET_BYTES`]; windows of up to [`MAX_WINDOW_PKTS`]; the decoder remembers
 //! [`HISTORY_PKTS`] packets and [`MAX_PENDING`] repair symbols and solves for up to [`MAX_UNKNOWNS`] packets at once.
-//! Memory: about 100 KB an encoder, 1.6 MB a decoder, taken at construction (the operating system gives pages as they are
+//! Memory: about 100 KB an encoder, 1.8 MB a decoder, taken at construction (the operating system gives pages as they are
 //! first used); no allocation afterwards.
 //!
 //! *Source.* RFC 8681 sections 3.5 (coefficients) and 3.6 (encoding), FEC encoding ID 10 (GF(2^8), polynomial 0x11d),
@@ -46,9 +46,11 @@ pub const MAX_WINDOW_PKTS: usize = 64;
 /// How many packet numbers, the newest known included, a decoder remembers: 60 ms at 200 Mbit/s. A power of two.
 pub const HISTORY_PKTS: usize = 1024;
 /// Most repair symbols a decoder keeps for later.
-pub const MAX_PENDING: usize = 32;
-/// Most missing packets a decoder solves for at once: more than it may keep equations for would be in vain.
-pub const MAX_UNKNOWNS: usize = MAX_PENDING;
+pub const MAX_PENDING: usize = 128;
+/// Most of them it takes for equations at once.
+pub const MAX_EQUATIONS: usize = 32;
+/// Most missing packets a decoder solves for at once: more than it has equations for would be in vain.
+pub const MAX_UNKNOWNS: usize = MAX_EQUATIONS;
 
 /// Bytes of the length in front of a packet in its symbol.
 const LENGTH_BYTES: usize = 2;

@@ -8,20 +8,24 @@
 //! each recovered packet, the usual late packet costs no undoing, and the usual repair symbol, of which every packet
 //! came, costs nothing.
 //!
-//! *What is dropped.* A symbol all of whose packets are known; one that follows from those kept; the oldest kept when a
-//! further one comes or when there are more than [`MAX_UNKNOWNS`] unknowns; one that has more by itself; and one whose
-//! oldest packet is no longer remembered. Each is counted in [`Stats`], but for a kept one whose packets all came late.
+//! *What waits.* A symbol may come long before packets that it covers, which a slower path brings: until those are here it
+//! can find nothing, and only waits ([`Kept::most_missing`]). So do symbols for which there is no room: those that cover what has just
+//! come, which alone may find more than before, have the first turn, then the nearest.
 //!
-//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_UNKNOWNS`] unknowns. Time for a
-//! call: O([`MAX_PENDING`]³) products for the matrix, well below that while losses are few, and a combination of at most
-//! [`HISTORY_PKTS`] + [`MAX_PENDING`] symbols for each packet recovered.
+//! *What is dropped.* A symbol all of whose packets are known; one that follows from others; the oldest kept when a
+//! further one comes and there is no room; and one whose oldest packet is no longer remembered. Each is counted in [`Stats`],
+//! but for a kept one whose packets all came late.
+//!
+//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_EQUATIONS`] of them in
+//! [`MAX_UNKNOWNS`] unknowns at once. Time for a call: O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`] · [`MAX_WINDOW_PKTS`]) for the choice, O([`MAX_EQUATIONS`]³)
+//! products for the matrix, well below that while losses are few, and a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols for each packet recovered.
 //!
 //! *Contradictions.* A symbol that a known packet does not fit in, a recovered packet with an impossible length or with
 //! padding that is not zero, and an equation that follows from others but for its bytes: the symbols concerned are
 //! dropped and counted. Other contradictions go unnoticed.
 
 use super::{
-    HISTORY_PKTS, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, MAX_UNKNOWNS,
+    HISTORY_PKTS, LENGTH_BYTES, MAX_EQUATIONS, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES,
     MAX_WINDOW_PKTS, Repair,
     gf256::mul,
     symbols::{Symbols, Terms},
@@ -119,7 +123,7 @@ impl Decoder {
         self.kept.list().len()
     }
 
-    /// Takes the packet `id`, which came. Calls `recovered` for every packet that can be computed now, oldest first.
+    /// Takes the packet `id`, which came. Calls `recovered` for what can be computed now, mostly oldest first (*What waits* above).
     pub fn on_source(&mut self, id: Seq, bytes: &[u8], recovered: &mut impl FnMut(Seq, &[u8])) {
         if bytes.len() > MAX_PACKET_BYTES {
             self.stats.sources_malformed += 1;
@@ -137,21 +141,20 @@ impl Decoder {
         self.stats.sources += 1;
         self.symbols.set_packet(row_of(id), &[], bytes);
         self.known[row_of(id)] = true;
-        let mut awaited = false;
+        let is_awaited = self.kept.on_known(id);
         self.kept.drop_if(|_, kept| {
             let covers = kept.repair.covers(id);
             let fits = LENGTH_BYTES + bytes.len() <= kept.repair.len;
-            awaited |= covers;
             self.stats.repairs_contradictory += u64::from(covers && !fits);
             covers && !fits
         });
-        if awaited {
-            self.solve(recovered);
+        if is_awaited {
+            self.solve(id, recovered);
         }
     }
 
-    /// Takes a repair symbol that came: `bytes`, described by `repair`. Calls `recovered` for every packet that can be
-    /// computed now, oldest first; each counts as known from then on.
+    /// Takes a repair symbol that came: `bytes`, described by `repair`. Calls `recovered` for what can be computed now, mostly oldest
+    /// first; each counts as known from then on.
     pub fn on_repair(
         &mut self,
         repair: Repair,
@@ -172,7 +175,8 @@ impl Decoder {
         self.stats.repairs += 1;
         self.advance(repair.last());
         let is_known = |id: &Seq| self.known[row_of(*id)];
-        if repair.ids().all(|id| is_known(&id)) {
+        let missing = repair.ids().filter(|id| !is_known(id)).count();
+        if missing == 0 {
             self.stats.repairs_useless += 1;
             return;
         }
@@ -181,16 +185,25 @@ impl Decoder {
             self.stats.repairs_contradictory += 1;
             return;
         }
-        if repair.ids().filter(|id| !is_known(id)).count() > MAX_UNKNOWNS {
-            self.stats.repairs_given_up += 1;
-            return;
-        }
         if self.kept.is_full() {
-            self.give_up_oldest();
+            self.stats.repairs_given_up += 1;
+            self.kept.drop_if(|i, _| i == 0);
         }
-        if let Some(row) = self.kept.push(repair) {
+        // A window has fewer packets than that.
+        let missing = u8::try_from(missing).unwrap_or(u8::MAX);
+        if let Some(row) = self.kept.push(repair, missing) {
             self.symbols.set_symbol(row, bytes);
-            self.solve(recovered);
+            self.solve(repair.last(), recovered);
+        }
+    }
+
+    /// Panics if the counts of missing packets are wrong, or a symbol waits that finds its packet.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        for kept in self.kept.list() {
+            let missing = kept.repair.ids().filter(|id| !self.known[row_of(*id)]);
+            assert_eq!(usize::from(kept.missing), missing.count());
+            assert!(kept.missing > 1);
         }
     }
 
@@ -233,26 +246,37 @@ impl Decoder {
         });
     }
 
-    /// Computes all that the symbols kept determine, and drops those that are of no further use.
-    fn solve(&mut self, recovered: &mut impl FnMut(Seq, &[u8])) {
-        // Each further round follows the drop of a symbol, so there are at most as many.
+    /// Computes all that the symbols kept determine, first what is near to `at`, and drops those that are of no further use.
+    fn solve(&mut self, at: Seq, recovered: &mut impl FnMut(Seq, &[u8])) {
+        // Each further round follows the drop of a symbol or a packet recovered, so they end.
         loop {
             self.drop_satisfied();
-            while !self.system.set(&self.kept, &self.known, self.newest) {
-                self.give_up_oldest();
+            let most = self.kept.most_missing();
+            if self.kept.list().iter().all(|kept| kept.missing > most) {
+                return;
             }
+            let before = self.stats.recovered;
+            let is_all = self
+                .system
+                .set(&self.kept, &self.known, self.newest, most, at);
             self.system.reduce();
             let (redundant, mut contradicting) = self.check_redundant();
             if contradicting == 0 {
                 contradicting = self.recover(recovered);
             }
+            let mut equations = self.system.symbols().iter().zip(0..).peekable();
             self.kept.drop_if(|i, _| {
-                let (contradicts, follows) = (bit(contradicting, i), bit(redundant, i));
+                let Some((_, equation)) = equations.next_if(|(symbol, _)| **symbol == i) else {
+                    return false;
+                };
+                let (contradicts, follows) =
+                    (bit(contradicting, equation), bit(redundant, equation));
                 self.stats.repairs_contradictory += u64::from(contradicts);
                 self.stats.repairs_useless += u64::from(follows && !contradicts);
                 contradicts || follows
             });
-            if contradicting == 0 {
+            let is_news = redundant != 0 || self.stats.recovered > before;
+            if contradicting == 0 && (is_all || !is_news) {
                 break;
             }
         }
@@ -260,10 +284,10 @@ impl Decoder {
     }
 
     /// Of each equation that follows from the others: the newest symbol in it, if the bytes follow too, or else all its
-    /// symbols, as those that contradict. Both are sets of indices of symbols kept.
+    /// symbols, as those that contradict. Both are sets of equations.
     fn check_redundant(&mut self) -> (u32, u32) {
         let (mut redundant, mut contradicting) = (0, 0);
-        for row in self.system.rank()..self.kept.list().len() {
+        for row in self.system.rank()..self.system.symbols().len() {
             let combination = self.system.combination(row);
             let used = set_of_nonzero(&combination);
             let len = self.evaluate(&combination);
@@ -277,7 +301,7 @@ impl Decoder {
     }
 
     /// Recovers all packets that the system determines. Stops at the first that cannot be: returns the symbols it was
-    /// computed from, as a set of indices of symbols kept; the empty set otherwise.
+    /// computed from, as a set of equations; the empty set otherwise.
     fn recover(&mut self, recovered: &mut impl FnMut(Seq, &[u8])) -> u32 {
         for row in 0..self.system.rank() {
             let Some(id) = self.system.solution(row) else {
@@ -293,22 +317,24 @@ impl Decoder {
             };
             self.symbols.set_packet(row_of(id), &[], packet);
             self.known[row_of(id)] = true;
+            self.kept.on_known(id);
             self.stats.recovered += 1;
             recovered(id, packet);
         }
         0
     }
 
-    /// Computes into `scratch` the sum of symbols kept times the factors of `combination`, less the known packets in it.
-    /// Returns the length of the longest symbol kept that is in it.
-    fn evaluate(&mut self, combination: &[u8; MAX_PENDING]) -> usize {
+    /// Computes into `scratch` the sum of the symbols of the system times the factors of `combination`, less the known packets
+    /// in it. Returns the length of the longest symbol that is in it.
+    fn evaluate(&mut self, combination: &[u8; MAX_EQUATIONS]) -> usize {
         let mut factors = [0; HISTORY_PKTS];
         let mut len = 0;
         self.terms.clear();
-        for (kept, &factor) in self.kept.list().iter().zip(combination) {
+        for (&symbol, &factor) in self.system.symbols().iter().zip(combination) {
             if factor == 0 {
                 continue;
             }
+            let kept = &self.kept.list()[symbol];
             len = len.max(kept.repair.len);
             self.terms.push(kept.row, factor);
             for (id, &coefficient) in kept.repair.ids().zip(&kept.coefficients) {
@@ -327,15 +353,9 @@ impl Decoder {
         len
     }
 
-    fn give_up_oldest(&mut self) {
-        self.stats.repairs_given_up += 1;
-        self.kept.drop_if(|i, _| i == 0);
-    }
-
     /// Drops symbols of which every packet is known.
     fn drop_satisfied(&mut self) {
-        self.kept
-            .drop_if(|_, kept| kept.repair.ids().all(|id| self.known[row_of(id)]));
+        self.kept.drop_if(|_, kept| kept.missing == 0);
     }
 }
 
@@ -357,7 +377,7 @@ fn bit(set: u32, i: usize) -> bool {
 }
 
 /// Where `combination` is not zero.
-fn set_of_nonzero(combination: &[u8; MAX_PENDING]) -> u32 {
+fn set_of_nonzero(combination: &[u8; MAX_EQUATIONS]) -> u32 {
     (0..)
         .zip(combination)
         .fold(0, |set, (i, factor)| set | u32::from(*factor != 0) << i)

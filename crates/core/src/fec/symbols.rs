@@ -10,14 +10,15 @@
 //! slower (`benches/fec.rs`).
 
 use super::{
-    HISTORY_PKTS, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES, gf256::double_each,
+    HISTORY_PKTS, LENGTH_BYTES, MAX_EQUATIONS, MAX_PACKET_BYTES, MAX_SYMBOL_BYTES,
+    gf256::double_each,
 };
 
 /// Bytes handled at once: eight vectors of 16 bytes, half the registers of the smallest x86-64.
 const BLOCK: usize = 128;
 const BLOCKS: usize = MAX_SYMBOL_BYTES.div_ceil(BLOCK);
-/// Most terms of a combination: everything a decoder has.
-const MAX_TERMS: usize = HISTORY_PKTS + MAX_PENDING;
+/// Most terms of a combination: everything a decoder uses at once.
+const MAX_TERMS: usize = HISTORY_PKTS + MAX_EQUATIONS;
 
 /// Terms of a sum: at most [`MAX_TERMS`], further ones are left out.
 #[derive(Debug)]

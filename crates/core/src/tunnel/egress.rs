@@ -348,11 +348,10 @@ impl Tunnel {
             path.tail
                 .on_sent(now, len, is_lossy && self.scheduler.repairs());
         }
-        let is_copy = numbered.is_none();
         path.sender
             .on_sent(now, len, Some(global_seq), numbered, shared.pool);
         let id = view.id;
-        self.note_carried(id, is_copy);
+        self.note_carried(id);
         self.fec_sending.rest(now);
         self.on_path(now, index, len);
     }

@@ -24,7 +24,7 @@ use crate::{
     sched::PathView,
     time::Instant,
     transmit::TxQueue,
-    units::{Bitrate, Bytes},
+    units::Bytes,
     wire::{
         Kind,
         control::MissingRanges,
@@ -45,17 +45,6 @@ mod tests;
 
 /// A loss costs no more than this beyond being told at once.
 const LONGEST_GRACE: Duration = Duration::from_millis(12);
-/// So few packets may be under way still when a symbol comes that was sent with them: the other end has room for 32
-/// unknown ones in all its symbols.
-const FEW_UNDER_WAY: u32 = 8;
-/// At most so many packets later than on the quickest path may a symbol come, for the other end to remember all it covers.
-const MOST_BEHIND: u32 = 900;
-/// A path that carries less than this part of all has no room for the symbols of all.
-const LEAST_SHARE: u32 = 8;
-/// A path with a longer queue has become slow: who knows when a symbol comes.
-const LONG_QUEUE: Duration = Duration::from_millis(20);
-/// No path is taken for slower.
-const SLOWEST: Bitrate = Bitrate::from_bps(100_000);
 /// A loss is mostly told after so long.
 const TOLD_WITHIN: Duration = Duration::from_millis(5);
 /// A loss is told after so long, and its repair has its turn.
@@ -149,51 +138,22 @@ impl Tunnel {
         true
     }
 
-    /// The path for a repair symbol. At best it comes not before nearly all that it covers: until then the other end can
-    /// compute nothing, and with too many packets under way it forgets the symbol. So it takes the first of the paths that
-    /// carry a good part of all for which that holds, if that is no later than sending again would be, and waits for it to be
-    /// ready. Where there is none, and where a deadline or the end of a burst does not let it wait: the one that is ready and
-    /// brings it first.
+    /// The path that would bring a repair symbol first, of those that carry what it covers and are ready.
     fn path_of_symbol(&self) -> Option<usize> {
-        let carried = |view: &PathView| self.fec_sending.carried(view.id);
+        let views = self.views.iter().enumerate();
+        let is_open =
+            |(_, view): &(usize, &PathView)| view.ready && self.fec_sending.carries(view.id);
         let arrival = |view: &PathView| {
-            let rate = view.rate.unwrap_or(Bitrate::ZERO);
-            let time = Bytes::new(1500) / rate.max(SLOWEST);
-            let queue = view.queue_delay.max(view.lateness);
-            view.extra_delay.saturating_add(queue).saturating_add(time)
+            let time = view
+                .rate
+                .map_or(Duration::ZERO, |rate| Bytes::new(1500) / rate);
+            let wait = view.extra_delay.saturating_add(view.queue_delay);
+            wait.saturating_add(time)
         };
-        let views = || {
-            let views = self.views.iter().enumerate();
-            views.filter(|(_, view)| view.usable && self.fec_sending.carries(view.id))
-        };
-        let all: u32 = views().map(|(_, view)| carried(view)).sum();
-        let earliest = views().map(|(_, view)| arrival(view)).min()?;
-        // How many of those sent now come later than `at`.
-        let under_way = |at: Duration| {
-            let later = views().map(|(_, view)| {
-                let later = arrival(view).saturating_sub(at);
-                later.saturating_mul(carried(view)) / all.max(1)
-            });
-            let later = later.fold(Duration::ZERO, Duration::saturating_add);
-            self.fec_sending.pkts_in(later)
-        };
-        let is_remembered =
-            |at: Duration| self.fec_sending.pkts_in(at.saturating_sub(earliest)) < MOST_BEHIND;
-        let fits = |(_, view): &(usize, &PathView)| {
-            let at = arrival(view);
-            let is_large = at == earliest || carried(view) * LEAST_SHARE >= all;
-            let is_soon = at.saturating_sub(earliest) <= self.least_delay * 2 + TOLD_WITHIN;
-            let is_short = view.queue_delay <= LONG_QUEUE;
-            is_large && is_short && is_soon && is_remembered(at) && under_way(at) <= FEW_UNDER_WAY
-        };
-        let first = |(_, view): &(usize, &PathView)| arrival(view);
-        let is_hurried = self.fec_sending.is_owed() || !self.has_packets();
-        let best = views().filter(fits).min_by_key(first);
-        match best.filter(|_| !is_hurried) {
-            Some(best) => Some(best).filter(|(_, view)| view.ready),
-            None => views().filter(|(_, view)| view.ready).min_by_key(first),
-        }
-        .map(|(index, _)| index)
+        views
+            .filter(is_open)
+            .min_by_key(|(_, view)| arrival(view))
+            .map(|(index, _)| index)
     }
 
     /// How long what is missing on `id` now is left to repair symbols: until the next has come, and what it covers on
@@ -252,7 +212,7 @@ impl Tunnel {
     }
 
     /// Notes a data datagram on `id`.
-    pub(super) fn note_carried(&mut self, id: PathId, is_copy: bool) {
-        self.fec_sending.on_sent(id, is_copy);
+    pub(super) fn note_carried(&mut self, id: PathId) {
+        self.fec_sending.on_sent(id);
     }
 }

@@ -1,11 +1,17 @@
 //! The repair symbols a decoder keeps, in the order they came.
 
-use super::super::{MAX_PENDING, MAX_WINDOW_PKTS, Repair, coefficients::coefficients};
+use crate::ids::Seq;
+
+use super::super::{
+    MAX_PENDING, MAX_UNKNOWNS, MAX_WINDOW_PKTS, Repair, coefficients::coefficients,
+};
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeptRepair {
     pub(super) repair: Repair,
+    /// How many of the packets it covers are missing.
+    pub(super) missing: u8,
     /// The row of its bytes in the decoder's table.
     pub(super) row: usize,
     /// Of the packets it covers, oldest first; zero beyond them.
@@ -37,17 +43,48 @@ impl Kept {
         self.free_rows.is_empty()
     }
 
-    /// Adds one and returns the row its bytes go to; `None` if there is no room.
-    pub(super) fn push(&mut self, repair: Repair) -> Option<usize> {
+    /// Adds one that lacks `missing` packets and returns the row its bytes go to; `None` if there is no room.
+    pub(super) fn push(&mut self, repair: Repair, missing: u8) -> Option<usize> {
         let row = self.free_rows.pop()?;
         let mut factors = [0; MAX_WINDOW_PKTS];
         coefficients(repair.key, factors.get_mut(..usize::from(repair.count))?);
         self.list.push(KeptRepair {
             repair,
+            missing,
             row,
             coefficients: factors,
         });
         Some(row)
+    }
+
+    /// Takes note that packet `id`, which was missing, is known; whether one waits for it.
+    pub(super) fn on_known(&mut self, id: Seq) -> bool {
+        let mut is_awaited = false;
+        for kept in self.list.iter_mut().filter(|kept| kept.repair.covers(id)) {
+            kept.missing = kept.missing.saturating_sub(1);
+            is_awaited = true;
+        }
+        is_awaited
+    }
+
+    /// The most packets that a symbol may lack and still help to find one. Symbols that together determine a packet lack, but for
+    /// chance, no more packets than they are: so it is the largest number, of those there is room for, such that as many symbols lack
+    /// no more than that.
+    pub(super) fn most_missing(&self) -> u8 {
+        let mut lacking = [0_usize; MAX_UNKNOWNS + 1];
+        for kept in &self.list {
+            if let Some(count) = lacking.get_mut(usize::from(kept.missing)) {
+                *count += 1;
+            }
+        }
+        let (mut symbols, mut most) = (0, 0);
+        for (missing, count) in (0_u8..).zip(lacking) {
+            symbols += count;
+            if symbols >= usize::from(missing) {
+                most = missing;
+            }
+        }
+        most
     }
 
     /// Drops those for which `drop` is true, given index and symbol.

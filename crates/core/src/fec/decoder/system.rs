@@ -1,10 +1,10 @@
 //! The equations of a decoder without their bytes: which of the missing packets do the repair symbols kept determine?
 //!
-//! Gauss-Jordan elimination of at most [`MAX_PENDING`] equations in at most [`MAX_UNKNOWNS`] unknowns. Each row carries
+//! Gauss-Jordan elimination of at most [`MAX_EQUATIONS`] equations in at most [`MAX_UNKNOWNS`] unknowns. Each row carries
 //! along of which symbols it is the sum and with what factors, as in inverting a matrix.
 
 use super::{
-    super::{HISTORY_PKTS, MAX_PENDING, MAX_UNKNOWNS, gf256},
+    super::{HISTORY_PKTS, MAX_EQUATIONS, MAX_PENDING, MAX_UNKNOWNS, Repair, gf256},
     HISTORY,
     kept::Kept,
     row_of,
@@ -17,7 +17,9 @@ const COMBINATION: usize = MAX_UNKNOWNS;
 /// The equations.
 #[derive(Debug)]
 pub(super) struct System {
-    rows: [[u8; MAX_UNKNOWNS + MAX_PENDING]; MAX_PENDING],
+    rows: [[u8; MAX_UNKNOWNS + MAX_EQUATIONS]; MAX_EQUATIONS],
+    /// The symbol of each equation, by its place among those kept.
+    symbols: [usize; MAX_EQUATIONS],
     len: usize,
     /// The missing packets, in the order of their numbers; of columns too.
     unknowns: [Seq; MAX_UNKNOWNS],
@@ -29,7 +31,8 @@ impl System {
     /// No equation.
     pub(super) fn new() -> Self {
         Self {
-            rows: [[0; MAX_UNKNOWNS + MAX_PENDING]; MAX_PENDING],
+            rows: [[0; MAX_UNKNOWNS + MAX_EQUATIONS]; MAX_EQUATIONS],
+            symbols: [0; MAX_EQUATIONS],
             len: 0,
             unknowns: [Seq(0); MAX_UNKNOWNS],
             unknowns_len: 0,
@@ -37,43 +40,82 @@ impl System {
         }
     }
 
-    /// Makes an equation of each symbol `kept`, in their order. False if there are more unknowns than there is room for.
+    /// Makes an equation of each symbol `kept` that lacks at most `most` packets: those that lack one first, then those that cover
+    /// `at`, then the nearest, until there is room no more. Of equations that are too few to find anything, none. Whether that were all.
     pub(super) fn set(
         &mut self,
         kept: &Kept,
         known: &[bool; HISTORY_PKTS],
         newest: Option<Seq>,
+        most: u8,
+        at: Seq,
     ) -> bool {
         (self.len, self.unknowns_len, self.rank) = (0, 0, 0);
         let Some(newest) = newest else {
             return true;
         };
-        let mut missing = [false; HISTORY_PKTS];
-        for id in kept.list().iter().flat_map(|k| k.repair.ids()) {
-            missing[row_of(id)] = !known[row_of(id)];
+        let mut order = [(false, 0, 0, 0); MAX_PENDING];
+        let mut candidates = 0;
+        for (i, kept) in kept.list().iter().enumerate() {
+            if kept.missing <= most {
+                // What lacks one packet finds it, wherever it is.
+                let is_more = kept.missing > 1;
+                order[candidates] = (is_more, gap(&kept.repair, at), kept.missing, i);
+                candidates += 1;
+            }
         }
+        let order = &mut order[..candidates];
+        order.sort_unstable();
+        let mut is_unknown = [false; HISTORY_PKTS];
+        let mut unknowns = 0;
+        let mut fewest = u8::MAX;
+        for (_, _, missing, i) in &*order {
+            let repair = kept.list()[*i].repair;
+            let is_new = |id: &Seq| !known[row_of(*id)] && !is_unknown[row_of(*id)];
+            unknowns += repair.ids().filter(is_new).count();
+            if unknowns > MAX_UNKNOWNS || self.len == MAX_EQUATIONS {
+                break;
+            }
+            for id in repair.ids() {
+                is_unknown[row_of(id)] |= !known[row_of(id)];
+            }
+            fewest = fewest.min(*missing);
+            self.symbols[self.len] = *i;
+            self.len += 1;
+        }
+        let is_all = self.len == candidates;
+        if self.len < usize::from(fewest) {
+            self.len = 0;
+            return is_all;
+        }
+        self.symbols[..self.len].sort_unstable();
         let mut columns = [0; HISTORY_PKTS];
         for id in (0..HISTORY).rev().map(|age| newest.minus(age)) {
-            if missing[row_of(id)] {
-                let Some(unknown) = self.unknowns.get_mut(self.unknowns_len) else {
-                    return false;
-                };
+            if is_unknown[row_of(id)]
+                && let Some(unknown) = self.unknowns.get_mut(self.unknowns_len)
+            {
                 *unknown = id;
                 columns[row_of(id)] = self.unknowns_len;
                 self.unknowns_len += 1;
             }
         }
-        for (row, kept) in self.rows.iter_mut().zip(kept.list()) {
+        let symbols = self.symbols[..self.len].iter();
+        for (i, (row, symbol)) in self.rows.iter_mut().zip(symbols).enumerate() {
             row.fill(0);
-            row[COMBINATION + self.len] = 1;
-            self.len += 1;
+            row[COMBINATION + i] = 1;
+            let kept = &kept.list()[*symbol];
             for (id, &coefficient) in kept.repair.ids().zip(&kept.coefficients) {
-                if missing[row_of(id)] {
+                if is_unknown[row_of(id)] {
                     row[columns[row_of(id)]] = coefficient;
                 }
             }
         }
-        true
+        is_all
+    }
+
+    /// The symbols that are equations, by their places among those kept.
+    pub(super) fn symbols(&self) -> &[usize] {
+        &self.symbols[..self.len]
     }
 
     /// Brings the equations to reduced row echelon form. Solutions come in the order of their numbers.
@@ -85,7 +127,7 @@ impl System {
             };
             rows.swap(self.rank, pivot);
             let inverse = gf256::inverse(rows[self.rank][column]);
-            let mut pivot = [0; MAX_UNKNOWNS + MAX_PENDING];
+            let mut pivot = [0; MAX_UNKNOWNS + MAX_EQUATIONS];
             gf256::mul_add(&mut pivot, &rows[self.rank], inverse);
             for row in &mut *rows {
                 let factor = row[column];
@@ -101,9 +143,9 @@ impl System {
         self.rank
     }
 
-    /// The factors of the symbols kept of which this row is the sum.
-    pub(super) fn combination(&self, row: usize) -> [u8; MAX_PENDING] {
-        let mut factors = [0; MAX_PENDING];
+    /// The factors of the [symbols](Self::symbols) of which this row is the sum.
+    pub(super) fn combination(&self, row: usize) -> [u8; MAX_EQUATIONS] {
+        let mut factors = [0; MAX_EQUATIONS];
         factors.copy_from_slice(&self.rows[row][COMBINATION..]);
         factors
     }
@@ -117,3 +159,15 @@ impl System {
         left.next().is_none().then_some(*id)
     }
 }
+
+/// How many numbers `at` is away from those that a symbol covers.
+fn gap(repair: &Repair, at: Seq) -> u32 {
+    if repair.covers(at) {
+        return 0;
+    }
+    let away = |edge: Seq| edge.distance_from(at).unsigned_abs();
+    away(repair.first).min(away(repair.last()))
+}
+
+/// Sets of equations are bits of a `u32`.
+const _: () = assert!(MAX_EQUATIONS <= 32);

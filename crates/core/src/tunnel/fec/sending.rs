@@ -56,13 +56,8 @@ pub(in super::super) struct Sending {
     rest_at: Option<Instant>,
     /// When nothing has followed them for long enough.
     tail_at: Option<Instant>,
-    /// Data datagrams of late, by path; and the same without copies.
-    carried: [u16; PathId::MAX],
-    originals: [u16; PathId::MAX],
-    /// Packets since then, and the mean time between two in the while before.
-    counted_from: Instant,
-    counted: u32,
-    mean_gap: Duration,
+    /// Data datagrams of late, by path.
+    carried: [u32; PathId::MAX],
     /// What the other end has computed, by number.
     recovered: Vec<Option<Seq>>,
     /// Of packets worth a repair that have a deadline.
@@ -85,12 +80,6 @@ impl Sending {
         let gap = self.pushed_at.map_or(Duration::ZERO, |at| now.since(at));
         self.pushed_at = Some(now);
         self.gap = self.gap * 15 / 16 + gap.min(LONGEST_GAP) / 16;
-        self.counted += 1;
-        let elapsed = now.since(self.counted_from);
-        if elapsed >= COUNTED_OVER {
-            self.mean_gap = elapsed / self.counted;
-            (self.counted_from, self.counted) = (now, 0);
-        }
         self.repaired_after = repaired_after;
         self.stalls.look(now);
         let is_worth = is_worth && !numbered.is_expendable;
@@ -119,7 +108,7 @@ impl Sending {
     }
 
     /// Notes a data datagram on `id`.
-    pub(super) fn on_sent(&mut self, id: PathId, is_copy: bool) {
+    pub(super) fn on_sent(&mut self, id: PathId) {
         self.sent += 1;
         self.is_settled |= self.sent >= SETTLED;
         if self.sent >= MEMORY {
@@ -130,11 +119,6 @@ impl Sending {
         *carried += 1;
         if *carried >= CARRIED {
             self.carried.iter_mut().for_each(|pkts| *pkts /= 2);
-        }
-        let originals = &mut self.originals[id.index()];
-        *originals += u16::from(!is_copy);
-        if *originals >= CARRIED / 2 {
-            self.originals.iter_mut().for_each(|pkts| *pkts /= 2);
         }
     }
 
@@ -154,17 +138,6 @@ impl Sending {
     /// Whether `id` has its part in what was sent of late.
     pub(in super::super) fn carries(&self, id: PathId) -> bool {
         self.carried[id.index()] > 0
-    }
-
-    /// How many of some hundred packets of late went on `id`.
-    pub(super) fn carried(&self, id: PathId) -> u32 {
-        self.originals[id.index()].into()
-    }
-
-    /// About how many packets are sent in `time`; none before that is known.
-    pub(super) fn pkts_in(&self, time: Duration) -> u32 {
-        let pkts = time.as_nanos().checked_div(self.mean_gap.as_nanos());
-        u32::try_from(pkts.unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
     /// Sets when the tail is due, for a packet was sent. A trickle has no tail: it would be one symbol for three packets.
@@ -323,9 +296,7 @@ const SETTLED: u32 = 1_024;
 /// A longer time between two packets counts as so much.
 const LONGEST_GAP: Duration = Duration::from_millis(20);
 /// Datagrams on a path after which the earlier ones, of all, weigh half.
-const CARRIED: u16 = 256;
-/// Over how long packets are counted: several batches.
-const COUNTED_OVER: Duration = Duration::from_millis(50);
+const CARRIED: u32 = 256;
 /// Intervals one symbol covers.
 const INTERVALS: u32 = 4;
 /// Fewer packets are no tail worth a symbol.

@@ -44,7 +44,7 @@ fn header(covered: u8, path_seq: u32) -> Header {
 fn lossy() -> Sending {
     let mut sending = Sending::default();
     for _ in 0..5_000 {
-        sending.on_sent(PathId(2), false);
+        sending.on_sent(PathId(2));
     }
     sending.on_lost(60);
     sending
@@ -79,7 +79,7 @@ fn symbols_follow_the_losses() {
         })
     };
     for _ in 0..50_000 {
-        sending.on_sent(PathId(0), false);
+        sending.on_sent(PathId(0));
     }
     assert_eq!(due_after(&mut sending, 0), None, "none is lost");
     sending.on_lost(30);
@@ -96,10 +96,10 @@ fn symbols_follow_the_losses() {
 /// Whether symbols are sent when one in 4000 packets is lost, 1000 a second, which takes `repaired_after` to send again.
 fn has_symbols(repaired_after: Duration) -> bool {
     let (mut pool, mut sending) = (Pool::new(10, 100), Sending::default());
-    (0..20_000).for_each(|_| sending.on_sent(PathId(0), false));
+    (0..20_000).for_each(|_| sending.on_sent(PathId(0)));
     (0..16_000_u32).any(|seq| {
         let now = Instant::from_millis(seq.into());
-        sending.on_sent(PathId(0), false);
+        sending.on_sent(PathId(0));
         if seq % 4_000 == 0 {
             sending.on_lost(1);
             sending.on_repair(now);
