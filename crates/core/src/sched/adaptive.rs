@@ -465,7 +465,9 @@ fn full_queue(rate: Bitrate) -> Duration {
 
 /// Whether a path may carry packets of its own: what is being searched carries what it has shown, while that makes no queue.
 fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
-    let is_shown = path.rate.is_some() && path.queue_delay < SHORT_QUEUE;
+    // Jitter looks like a queue.
+    let short = SHORT_QUEUE.max(path.jitter * 3);
+    let is_shown = path.rate.is_some() && path.queue_delay < short;
     !path.is_searching || is_shown || quickest == Some(path.id)
 }
 
@@ -539,7 +541,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 const MOST_PERCENT: u128 = 15;
 /// Flows told apart.
 const FLOWS: usize = 1024;
-/// A queue that a path being searched may have and still carry packets of its own.
+/// A queue that a path being searched may have and still carry packets of its own; three times its jitter if that is more.
 const SHORT_QUEUE: Duration = Duration::from_millis(3);
 /// Most copies of one packet, so that a slow path's packets can show what a fast one carries.
 const TIMES: u8 = 16;
@@ -781,6 +783,19 @@ mod tests {
         assert!((300..500).contains(&copied), "8 MB at 16 copies: {copied}");
         let last = picks.iter().rposition(|pick| copies(&pick));
         assert!(last < Some(2_500), "the budget ends");
+    }
+
+    #[test]
+    fn a_path_that_is_searched_carries_packets_while_it_has_no_queue_and_jitter_is_none() {
+        for (queue_ms, jitter_ms, is_open) in
+            [(2, 0, true), (5, 0, false), (5, 2, true), (7, 2, false)]
+        {
+            let mut paths = paths_of(&[(60, 0), (60, 0)]);
+            paths[1].is_searching = true;
+            paths[1].queue_delay = Duration::from_millis(queue_ms);
+            paths[1].jitter = Duration::from_millis(jitter_ms);
+            assert_eq!(super::is_open(&paths[1], Some(paths[0].id)), is_open);
+        }
     }
 
     #[test]
