@@ -27,7 +27,7 @@
 //! | [`sched`] | which path a packet takes: one policy per file |
 //! | [`resequencer`] | the order packets leave in |
 //! | [`loss_report`] | what a path loses, for policies that steer by it |
-//! | [`fec`] | repair symbols that make up for lost packets; the tunnel does not send any yet |
+//! | [`fec`] | repair symbols that make up for lost packets |
 //! | [`sec`] | parity that mends datagrams with wrong bits |
 //! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
 //! | [`transmit`] | datagrams ready to send, in batches |
