@@ -70,18 +70,22 @@ fn encode(c: &mut Criterion) {
     group.finish();
 }
 
+/// So many symbols over the newest packets of a window.
+fn symbols(encoder: &mut Encoder, window: usize, repairs: u16) -> Vec<(Repair, Vec<u8>)> {
+    let mut symbol = |key| {
+        let mut out = vec![0; MAX_SYMBOL_BYTES];
+        let repair = encoder.repair(window, key, &mut out).expect("room");
+        out.truncate(repair.len);
+        (repair, out)
+    };
+    (0..repairs).map(&mut symbol).collect()
+}
+
 /// A window of which the first `losses` packets are lost, given to a decoder again and again under new numbers.
 fn decode(c: &mut Criterion, name: &str, window: u32, losses: usize, repairs: u16) {
     let packets = packets(window as usize);
     let mut encoder = filled(&packets);
-    let symbols: Vec<(Repair, Vec<u8>)> = (0..repairs)
-        .map(|key| {
-            let mut out = vec![0; MAX_SYMBOL_BYTES];
-            let repair = encoder.repair(packets.len(), key, &mut out).expect("room");
-            out.truncate(repair.len);
-            (repair, out)
-        })
-        .collect();
+    let symbols = symbols(&mut encoder, packets.len(), repairs);
     let mut decoder = Decoder::new();
     let mut first = Seq(0);
     let mut recovered = 0_usize;
@@ -122,14 +126,7 @@ fn late(c: &mut Criterion) {
         .cloned()
         .collect();
     let mut encoder = filled(&all);
-    let symbols: Vec<(Repair, Vec<u8>)> = (0..4)
-        .map(|key| {
-            let mut out = vec![0; MAX_SYMBOL_BYTES];
-            let repair = encoder.repair(all.len(), key, &mut out).expect("room");
-            out.truncate(repair.len);
-            (repair, out)
-        })
-        .collect();
+    let symbols = symbols(&mut encoder, all.len(), 4);
     let mut decoder = Decoder::new();
     let mut first = Seq(LATER);
     let mut turn = 0;
