@@ -17,8 +17,9 @@
 //! but for a kept one whose packets all came late.
 //!
 //! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_EQUATIONS`] of them in
-//! [`MAX_UNKNOWNS`] unknowns at once. Time for a call: O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`] · [`MAX_WINDOW_PKTS`]) for the choice, O([`MAX_EQUATIONS`]³)
-//! products for the matrix, well below that while losses are few, and a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols for each packet recovered.
+//! [`super::MAX_UNKNOWNS`] unknowns at once. Time for a call: O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`] ·
+//! [`MAX_WINDOW_PKTS`]) for the choice, O([`MAX_EQUATIONS`]³) products for the matrix, well below that while losses are few, and
+//! a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols for each packet recovered.
 //!
 //! *Contradictions.* A symbol that a known packet does not fit in, a recovered packet with an impossible length or with
 //! padding that is not zero, and an equation that follows from others but for its bytes: the symbols concerned are
