@@ -8,6 +8,10 @@
 //! Where a repair symbol may bring back what is missing ([`crate::fec`]), a hole is not told before that had the time to come: its
 //! *grace*.
 //!
+//! Numbers begin at 0. A path on which nothing was kept yet has no holes; what came on it before the first datagram that
+//! is kept is remembered for the first `BEGINNING` numbers, so that the beginning of a flow is as well guarded as the rest.
+//! Where the first datagram that is kept has a later number, there are no holes before it.
+//!
 //! A believed hole is told `TELLS` times, at most `RETELL` apart, so that it survives lost reports, and then
 //! forgotten. What is before the first hole is *settled*: it has come, or has been told; the sender need not keep it.
 //!
@@ -23,6 +27,8 @@ use crate::{ids::Seq, time::Instant};
 #[derive(Debug)]
 pub struct Holes {
     highest: Option<Seq>,
+    /// Which of the first [`BEGINNING`] numbers came while nothing was kept, one bit each.
+    begun: u32,
     /// Oldest first; neither empty nor overlapping.
     holes: VecDeque<Hole>,
     window: Duration,
@@ -51,6 +57,7 @@ impl Default for Holes {
     fn default() -> Self {
         Self {
             highest: None,
+            begun: 0,
             holes: VecDeque::new(),
             window: FIRST_WINDOW,
             grace: Duration::ZERO,
@@ -71,12 +78,32 @@ impl Holes {
         self.grace = grace;
     }
 
-    /// Notes that the datagram `seq` came.
-    pub fn on_arrival(&mut self, now: Instant, seq: Seq) {
-        let Some(highest) = self.highest else {
+    /// Notes that the datagram `seq` came; `is_kept`: its sender sends it again if it is told missing.
+    pub fn on_arrival(&mut self, now: Instant, seq: Seq, is_kept: bool) {
+        match self.highest {
+            Some(highest) => self.on_next(now, seq, highest),
+            None if is_kept => self.begin(now, seq),
+            None if seq.0 < BEGINNING => self.begun |= 1 << seq.0,
+            None => {}
+        }
+    }
+
+    /// Notes that `seq` came, the first that is kept.
+    fn begin(&mut self, now: Instant, seq: Seq) {
+        if seq.0 >= BEGINNING {
             self.highest = Some(seq);
             return;
-        };
+        }
+        let came = self.begun | 1 << seq.0;
+        let mut highest = Seq(0).minus(1);
+        for next in (0..BEGINNING).filter(|bit| came & 1 << bit != 0).map(Seq) {
+            self.on_next(now, next, highest);
+            highest = next;
+        }
+    }
+
+    /// Notes that `seq` came, where `highest` is the highest before.
+    fn on_next(&mut self, now: Instant, seq: Seq, highest: Seq) {
         let step = seq.distance_from(highest);
         if step <= 0 {
             self.fill(now, seq);
@@ -221,6 +248,7 @@ const TELLS: u8 = 3;
 const RETELL: Duration = Duration::from_millis(25);
 const MAX_HOLES: usize = 256;
 const LONGEST: u32 = 1024;
+const BEGINNING: u32 = u32::BITS;
 
 #[cfg(test)]
 mod tests {
@@ -228,7 +256,7 @@ mod tests {
 
     fn arrive(holes: &mut Holes, ms: u64, seqs: impl IntoIterator<Item = u32>) {
         for seq in seqs {
-            holes.on_arrival(Instant::from_millis(ms), Seq(seq));
+            holes.on_arrival(Instant::from_millis(ms), Seq(seq), true);
         }
     }
 
@@ -244,17 +272,45 @@ mod tests {
     #[test]
     fn a_hole_is_told_after_three_packets_and_three_times() {
         let mut holes = Holes::default();
-        arrive(&mut holes, 0, [5, 6, 9, 10]);
+        arrive(&mut holes, 0, [45, 46, 49, 50]);
         assert_eq!(told(&mut holes, 0), []);
         assert_eq!(holes.due(), Some(Instant::from_millis(2)));
-        assert_eq!(holes.settled(), Some(Seq(7)));
-        arrive(&mut holes, 0, [11]);
+        assert_eq!(holes.settled(), Some(Seq(47)));
+        arrive(&mut holes, 0, [51]);
         assert_eq!(holes.due(), Some(Instant::from_millis(0)));
         for ms in [1, 2, 30] {
-            assert_eq!(told(&mut holes, ms), [(7, 2)]);
+            assert_eq!(told(&mut holes, ms), [(47, 2)]);
         }
         assert_eq!(told(&mut holes, 40), []);
-        assert_eq!((holes.settled(), holes.due()), (Some(Seq(12)), None));
+        assert_eq!((holes.settled(), holes.due()), (Some(Seq(52)), None));
+    }
+
+    #[test]
+    fn the_first_numbers_are_missed_as_well() {
+        let mut holes = Holes::default();
+        for seq in [1, 3] {
+            holes.on_arrival(Instant::ZERO, Seq(seq), false);
+        }
+        assert_eq!(
+            (holes.settled(), holes.due()),
+            (None, None),
+            "nothing is kept"
+        );
+        arrive(&mut holes, 1, [6]);
+        assert_eq!(holes.settled(), Some(Seq(0)));
+        assert_eq!(told(&mut holes, 3), [(0, 1), (2, 1), (4, 2)]);
+
+        let mut overtaken = Holes::default();
+        overtaken.on_arrival(Instant::ZERO, Seq(2), false);
+        arrive(&mut overtaken, 1, [1, 3]);
+        assert_eq!(told(&mut overtaken, 3), [(0, 1)]);
+
+        for (first, missing) in [(31, vec![(0, 31)]), (32, vec![])] {
+            let mut later = Holes::default();
+            arrive(&mut later, 1, [first]);
+            assert_eq!(told(&mut later, 3), missing);
+            assert_eq!(later.highest, Some(Seq(first)));
+        }
     }
 
     #[test]

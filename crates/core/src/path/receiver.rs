@@ -44,7 +44,7 @@ pub struct DataArrival {
     pub len: usize,
     /// Whether it carried a congestion mark.
     pub is_congested: bool,
-    /// Whether its sender sends it again if it is told missing.
+    /// Whether it is to be told if it is missing ([`crate::wire::header::Header::is_kept`]).
     pub is_kept: bool,
     /// How long what is missing before it is left to repair symbols.
     pub grace: Duration,
@@ -79,10 +79,9 @@ impl Receiver {
             report.sent_us = arrival.sent_us;
             self.highest_at = Some(now);
         }
-        if arrival.is_kept || self.holes.is_active() {
-            self.holes.set_grace(arrival.grace);
-            self.holes.on_arrival(now, arrival.path_seq);
-        }
+        self.holes.set_grace(arrival.grace);
+        self.holes
+            .on_arrival(now, arrival.path_seq, arrival.is_kept);
         self.unreported_pkts += 1;
         // Of a sender that keeps what matters, the rest are acknowledgements: nobody waits for a report on them.
         let is_light = !arrival.is_kept && self.holes.is_active();

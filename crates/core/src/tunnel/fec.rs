@@ -93,7 +93,8 @@ impl Tunnel {
             kind: Kind::Data,
             is_reinjected: false,
             is_copy: false,
-            is_kept: false,
+            // It is not, but what it covers is.
+            is_kept: true,
             covered: 0,
             path: id,
             receiver_index: session.remote_index(),

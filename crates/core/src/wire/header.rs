@@ -58,7 +58,7 @@ pub struct Header {
     pub is_reinjected: bool,
     /// This packet is being sent on several paths.
     pub is_copy: bool,
-    /// It will be sent again if it is told missing.
+    /// It will be sent again if it is told missing; or what it covers, or is a copy of, matters.
     pub is_kept: bool,
     /// How many packets it covers if it is a repair symbol: a multiple of [`COVERED_UNIT`] up to 64; 0 if it is none.
     pub covered: u8,
