@@ -527,7 +527,7 @@ impl Tunnel {
         self.expander.clear();
         self.templates_owed.clear();
         self.templates_unknown.clear();
-        self.round_trips.clear(shared.delivered);
+        self.round_trips.clear(now, shared.delivered);
         self.wait_until = None;
         self.release_at = None;
         self.former.fill_with(|| None);

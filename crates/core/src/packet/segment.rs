@@ -60,12 +60,57 @@ impl<'a> PacketView<'a> {
             window: u16_at(header, WINDOW),
         })
     }
+
+    /// The sequence number behind the last that a TCP segment says has come, where those before `ack` have come in order:
+    /// what came out of order counts as well (RFC 2018).
+    #[must_use]
+    pub fn acked_to(&self, ack: u32) -> u32 {
+        let options = self
+            .tcp_header()
+            .and_then(|header| self.transport().get(HEADER_LEN..header_len(header)));
+        selectively_acked(options.unwrap_or_default()).fold(ack, later)
+    }
 }
 
 /// Whether a sequence number is before another (RFC 9293 section 3.4).
 #[must_use]
 pub const fn is_before(number: u32, other: u32) -> bool {
     number.wrapping_sub(other) > u32::MAX / 2
+}
+
+fn later(number: u32, other: u32) -> u32 {
+    if is_before(number, other) {
+        other
+    } else {
+        number
+    }
+}
+
+/// Where the blocks end that the selective acknowledgement among the options of a header tells of.
+fn selectively_acked(options: &[u8]) -> impl Iterator<Item = u32> {
+    let mut rest = options;
+    let mut blocks: &[u8] = &[];
+    while let Some((kind, after)) = rest.split_first() {
+        let len = match kind {
+            0 => break,
+            1 => 1,
+            _ => after.first().map_or(0, |len| usize::from(*len)),
+        };
+        if *kind == SACK {
+            blocks = rest.get(2..len).unwrap_or_default();
+        }
+        // An option is as long as its kind and length, or the header is damaged.
+        let least = if *kind == 1 { 1 } else { 2 };
+        match rest.get(len..).filter(|_| len >= least) {
+            Some(next) => rest = next,
+            None => break,
+        }
+    }
+    blocks
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|block| u32_at(block, 4))
 }
 
 /// Bytes of the header with its options, as it says.
@@ -94,3 +139,36 @@ pub(super) const ACK: u8 = 0x10;
 pub(super) const URG: u8 = 0x20;
 pub(super) const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
+
+/// The kind of option (RFC 2018 section 3).
+const SACK: u8 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(options: &[u8]) -> Vec<u32> {
+        selectively_acked(options).collect()
+    }
+
+    #[test]
+    fn the_blocks_of_a_selective_acknowledgement_end_somewhere() {
+        let two = [1, 1, 5, 18, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        assert_eq!(ends(&two), [0x300, 0x100]);
+        assert_eq!(ends(&[8, 4, 0, 0, 5, 10, 0, 0, 0, 0, 0, 0, 0, 9]), [9]);
+    }
+
+    #[test]
+    fn damaged_options_tell_nothing() {
+        for options in [
+            &[5][..],
+            &[5, 0, 0],
+            &[5, 1, 0],
+            &[5, 10, 0, 0, 0, 0, 0, 0, 0],
+            &[8, 0, 5, 10, 0, 0, 0, 0, 0, 0, 0, 9],
+            &[0, 5, 10, 0, 0, 0, 0, 0, 0, 0, 9],
+        ] {
+            assert_eq!(ends(options), [], "{options:?}");
+        }
+    }
+}

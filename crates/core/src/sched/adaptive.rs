@@ -358,7 +358,8 @@ impl Scheduler for Adaptive {
         let is_most = near_rate * 100 > total * MOST_PERCENT;
         let serves = |path: &&PathView| {
             let is_worth = || is_member(path, from) && Self::is_worth(path, total, usual);
-            let counts = !is_most || path.extra_delay <= nearest;
+            // The least delay of one that jitters is seen late.
+            let counts = !is_most || path.extra_delay <= nearest + path.rtt_spread / 2;
             path.id == near.id || (path.usable && counts && is_worth())
         };
         // There on one path, back on the quickest: of the jitter of both, half each.
@@ -726,6 +727,13 @@ mod tests {
             let near = Duration::from_millis(28);
             let later = Duration::from_millis(ms + 4);
             assert_eq!(policy.round_trip(&paths), near.max(later), "{mbps}");
+        }
+        let mut paths = paths_of(&[(100, 0), (500, 30)]);
+        paths[0].least_rtt = Some(Duration::from_millis(20));
+        for (spread, ms) in [(39, 20), (40, 70)] {
+            paths[1].rtt_spread = Duration::from_millis(spread);
+            let policy = Adaptive::new();
+            assert_eq!(policy.round_trip(&paths), Duration::from_millis(ms));
         }
     }
 

@@ -7,7 +7,8 @@
 //!
 //! *Algorithm.* While a TCP flow is young, an acknowledgement is handed to its sender not before what it acknowledges
 //! has been under way for as long as on the latest path that the flow would take if it grew, jitter included
-//! ([`crate::sched::Scheduler::round_trip`]): the round trip is the same from the first packet on. They are handed on in
+//! ([`crate::sched::Scheduler::round_trip`]), decided when the first of its data are acknowledged: the round trip is the same
+//! from then on. What came out of order is acknowledged as well (RFC 2018). They are handed on in
 //! groups ([`APART`]), so their train has gaps, and not faster than twice what the paths carry, so what they release
 //! comes in no larger bursts than from a link of its own. No data are delayed, either way: what the receiver says goes ahead
 //! of what it acknowledges ([`Young::let_ahead`]), changed so that its sender learns nothing from it that would end its slow
@@ -37,6 +38,15 @@ pub(super) struct RoundTrips {
     flows: Vec<Young>,
 }
 
+/// What is known of the paths.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// What all of them carry.
+    rate: Option<Bitrate>,
+    /// How long the round trips of a flow are to be whose first data are acknowledged.
+    least: Option<Duration>,
+}
+
 impl RoundTrips {
     /// Watches a flow that opens by a segment that ends at `end`, and whose round trips are to be `least`.
     fn watch(
@@ -47,13 +57,13 @@ impl RoundTrips {
         least: Duration,
         delivered: &mut VecDeque<PacketBuf>,
     ) {
-        self.end(|flow| flow.conversation == conversation, delivered);
+        self.end(now, |flow| flow.conversation == conversation, delivered);
         if least < LEAST {
             return;
         }
         if self.flows.len() == MOST {
             let first = self.flows.iter().map(|flow| flow.until).min();
-            self.end(|flow| Some(flow.until) == first, delivered);
+            self.end(now, |flow| Some(flow.until) == first, delivered);
         }
         let least = least.min(LONGEST);
         let until = now + YOUNG.max(least * YOUNG_ROUNDS) + FADING;
@@ -73,12 +83,25 @@ impl RoundTrips {
         flows.position(|flow| flow.conversation == conversation)
     }
 
+    /// Whether a packet acknowledges the first data of a flow.
+    fn is_first(&self, packet: &PacketBuf) -> bool {
+        if !self.flows.iter().any(Young::is_opening) {
+            return false;
+        }
+        let view = packet.view().ok();
+        let known = view.and_then(|view| Some((view, view.segment()?.ack?)));
+        known.is_some_and(|(view, ack)| {
+            let flow = self.position(view.conversation_hash());
+            flow.is_some_and(|index| self.flows[index].is_first(ack))
+        })
+    }
+
     /// Hands a packet on to the host, at once or in time.
     fn deliver(
         &mut self,
         now: Instant,
         mut packet: PacketBuf,
-        rate: Option<Bitrate>,
+        paths: Known,
         pool: &mut Pool,
         delivered: &mut VecDeque<PacketBuf>,
     ) {
@@ -98,12 +121,23 @@ impl RoundTrips {
             ack,
             window: segment.window,
         });
-        let known = said.and_then(|said| Some((said, flow.due(now, said.ack, rate)?)));
+        let first = said.filter(|said| flow.is_first(said.ack)).zip(paths.least);
+        if first.is_some_and(|(_, least)| !flow.renew(now, least)) {
+            flow.release(now, delivered);
+            delivered.push_back(packet);
+            self.flows.remove(index);
+            return;
+        }
+        let due = |said: Said| {
+            let acked_to = view.acked_to(said.ack);
+            Some((said, flow.due(now, said.ack, acked_to, paths.rate)?))
+        };
+        let known = said.and_then(due);
         let is_pure = said.is_some() && !segment.has_numbers && !segment.is_closing;
         let Some((said, due)) = known else {
             // What acknowledges what was never sent is not of this flow, but what closes it may be.
             if !is_pure {
-                flow.release(delivered);
+                flow.release(now, delivered);
             }
             delivered.push_back(packet);
             if segment.is_closing {
@@ -122,8 +156,8 @@ impl RoundTrips {
             return;
         }
         let ends = segment.is_closing || is_talk && !flow.begin(now, said);
-        flow.release(delivered);
-        flow.tell(said);
+        flow.release(now, delivered);
+        flow.tell(now, said);
         delivered.push_back(packet);
         if ends {
             self.flows.remove(index);
@@ -136,15 +170,20 @@ impl RoundTrips {
     }
 
     /// Forgets flows.
-    fn end(&mut self, is_it: impl Fn(&Young) -> bool, delivered: &mut VecDeque<PacketBuf>) {
+    fn end(
+        &mut self,
+        now: Instant,
+        is_it: impl Fn(&Young) -> bool,
+        delivered: &mut VecDeque<PacketBuf>,
+    ) {
         for mut flow in self.flows.extract_if(.., |flow| is_it(flow)) {
-            flow.release(delivered);
+            flow.release(now, delivered);
         }
     }
 
     /// Forgets all flows.
-    pub(super) fn clear(&mut self, delivered: &mut VecDeque<PacketBuf>) {
-        self.end(|_| true, delivered);
+    pub(super) fn clear(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
+        self.end(now, |_| true, delivered);
     }
 
     /// When an acknowledgement is due, or a flow no longer young.
@@ -156,7 +195,7 @@ impl RoundTrips {
         if self.flows.is_empty() {
             return;
         }
-        self.end(|flow| flow.until <= now, delivered);
+        self.end(now, |flow| flow.until <= now, delivered);
         for flow in &mut self.flows {
             flow.hand_on(now, delivered);
         }
@@ -202,19 +241,27 @@ impl Tunnel {
         if self.round_trips.flows.is_empty() {
             return;
         }
-        let rate = self.known_rate();
         let count = shared.delivered.len() - before;
+        let mut new = shared.delivered.iter().skip(before);
+        let is_first = new.any(|packet| self.round_trips.is_first(packet));
+        if is_first {
+            self.view_paths(now);
+        }
+        let known = Known {
+            rate: self.known_rate(),
+            least: is_first.then(|| self.scheduler.round_trip(&self.views)),
+        };
         // What is looked at goes behind the rest, so in the end all are in order again.
         shared.delivered.rotate_left(before);
         for _ in 0..count {
             if let Some(packet) = shared.delivered.pop_front() {
                 self.round_trips
-                    .deliver(now, packet, rate, shared.pool, shared.delivered);
+                    .deliver(now, packet, known, shared.pool, shared.delivered);
             }
         }
     }
 
-    /// What all paths that may be used carry, if that is known: as when last something was sent.
+    /// What all paths that may be used carry, if that is known: as when they were last looked at.
     fn known_rate(&self) -> Option<Bitrate> {
         let usable = self.views.iter().filter(|view| view.usable);
         let rates = usable.map(|view| view.rate.filter(|_| !view.is_searching));
@@ -311,14 +358,17 @@ mod tests {
 
         /// When the host gets the packets that come at these milliseconds, by the number they acknowledge.
         fn delivers(&mut self, packets: &[(u64, PacketBuf)], rate: Option<u64>) -> Vec<(u64, u32)> {
-            let rate = rate.map(Bitrate::from_mbps);
+            let known = Known {
+                rate: rate.map(Bitrate::from_mbps),
+                least: None,
+            };
             let (mut got, mut pool) = (Vec::new(), Pool::new(8, 2048));
             for at in 0..5_000 {
                 let mut delivered = VecDeque::new();
                 for (_, packet) in packets.iter().filter(|(when, _)| *when == at) {
                     let mut copy = PacketBuf::from(packet.as_slice().to_vec());
                     copy.parse().expect("a packet");
-                    self.deliver(ms(at), copy, rate, &mut pool, &mut delivered);
+                    self.deliver(ms(at), copy, known, &mut pool, &mut delivered);
                 }
                 self.on_timeout(ms(at), &mut delivered);
                 let segments = delivered
@@ -327,6 +377,84 @@ mod tests {
                 got.extend(segments.filter_map(|segment| Some((at, segment.ack?))));
             }
             got
+        }
+    }
+
+    /// An acknowledgement that tells of data out of order as well.
+    fn selective_ack(number: u32, from: u32, to: u32) -> PacketBuf {
+        let mut bytes = ack(number).as_slice().to_vec();
+        bytes.extend([1, 1, 5, 10]);
+        bytes.extend(from.to_be_bytes());
+        bytes.extend(to.to_be_bytes());
+        bytes[3] += 12;
+        bytes[32] = 0x80;
+        let mut packet = PacketBuf::from(bytes);
+        packet.parse().expect("a packet");
+        packet
+    }
+
+    #[test]
+    fn what_tells_of_data_out_of_order_waits_as_well() {
+        let mut trips = watching(60);
+        trips.sends(9, 1_000);
+        trips.sends(30, 2_000);
+        trips.sends(31, 3_000);
+        let packets = [(40, selective_ack(1_000, 2_000, 3_000))];
+        assert_eq!(trips.delivers(&packets, None), [(93, 1_000)]);
+    }
+
+    #[test]
+    fn what_tells_of_data_never_sent_waits_as_what_it_has_in_order() {
+        let mut trips = watching(60);
+        trips.sends(9, 1_000);
+        trips.sends(30, 2_000);
+        let packets = [(40, selective_ack(1_000, 2_000, 3_000))];
+        assert_eq!(trips.delivers(&packets, None), [(69, 1_000)]);
+    }
+
+    /// Delivers an acknowledgement where the paths are as late as that by now.
+    fn deliver(trips: &mut RoundTrips, at: u64, number: u32, least: u64) -> Vec<PacketBuf> {
+        let known = Known {
+            rate: None,
+            least: Some(Duration::from_millis(least)),
+        };
+        let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
+        trips.on_timeout(ms(at), &mut delivered);
+        trips.deliver(ms(at), ack(number), known, &mut pool, &mut delivered);
+        delivered.into()
+    }
+
+    #[test]
+    fn the_first_data_acknowledged_decide_how_long_round_trips_are() {
+        let mut trips = watching(60);
+        assert!(deliver(&mut trips, 20, 0, 80).is_empty());
+        trips.sends(70, 1_000);
+        assert!(deliver(&mut trips, 71, 2_000, 90).len() == 2, "never sent");
+        assert!(trips.is_first(&ack(1_000)));
+        assert!(deliver(&mut trips, 90, 1_000, 80).is_empty());
+        assert!(!trips.is_first(&ack(1_000)));
+        assert_eq!(trips.flows[0].least(ms(90)), Duration::from_millis(80));
+        assert!(deliver(&mut trips, 95, 1_000, 90).is_empty());
+        assert_eq!(trips.flows[0].least(ms(95)), Duration::from_millis(80));
+    }
+
+    #[test]
+    fn a_sender_that_measured_a_short_round_trip_is_not_held_up_for_long() {
+        for (least, kept) in [(80, Some(80)), (192, Some(84)), (193, None), (9, None)] {
+            let mut trips = watching(42);
+            assert!(deliver(&mut trips, 1, 0, 42).is_empty());
+            let mut delivered = VecDeque::new();
+            trips.on_timeout(ms(42), &mut delivered);
+            assert_eq!(delivered.len(), 1);
+            trips.sends(50, 1_000);
+            let goes_on = deliver(&mut trips, 60, 1_000, least).len();
+            let kept = kept.map(Duration::from_millis);
+            let is = trips.flows.first().map(|flow| flow.least(ms(60)));
+            assert_eq!(
+                (is, goes_on),
+                (kept, usize::from(kept.is_none())),
+                "{least}"
+            );
         }
     }
 
@@ -441,7 +569,7 @@ mod tests {
                 let mut delivered = VecDeque::new();
                 for (_, packet) in packets.iter().filter(|(when, _)| *when == at) {
                     let copy = pool.copy_of(packet.as_slice());
-                    self.deliver(ms(at), copy, None, &mut pool, &mut delivered);
+                    self.deliver(ms(at), copy, Known::default(), &mut pool, &mut delivered);
                 }
                 self.on_timeout(ms(at), &mut delivered);
                 for mut packet in delivered {
@@ -514,12 +642,18 @@ mod tests {
             let mut trips = watching(least);
             let (mut delivered, mut pool) = (VecDeque::new(), Pool::new(8, 2048));
             let opens = said(1, 1, 0, 9, 50);
-            trips.deliver(ms(first), opens, None, &mut pool, &mut delivered);
+            trips.deliver(
+                ms(first),
+                opens,
+                Known::default(),
+                &mut pool,
+                &mut delivered,
+            );
             if let Some(flow) = trips.flows.first_mut() {
                 flow.on_sent(ms(first), 1_000);
             }
             let acks = said(2, 51, 1_000, 9, 0);
-            trips.deliver(ms(50), acks, None, &mut pool, &mut delivered);
+            trips.deliver(ms(50), acks, Known::default(), &mut pool, &mut delivered);
             let held = trips.flows.first().map(Young::poll_timeout);
             assert_eq!(held, due.map(ms));
             assert_eq!(delivered.len(), if due.is_some() { 1 } else { 2 });
@@ -658,7 +792,13 @@ mod tests {
         let mut trips = watching(60);
         trips.sends(0, 1_000);
         let (mut delivered, mut pool) = (VecDeque::new(), Pool::new(8, 2048));
-        trips.deliver(ms(1), ack(1_000), None, &mut pool, &mut delivered);
+        trips.deliver(
+            ms(1),
+            ack(1_000),
+            Known::default(),
+            &mut pool,
+            &mut delivered,
+        );
         for conversation in 0..64 {
             assert!(delivered.is_empty());
             let (at, least) = (ms(2 + conversation), Duration::from_millis(60));
@@ -669,10 +809,16 @@ mod tests {
         trips.sends(0, 1_000);
         for _ in 0..=MOST_HELD {
             assert_eq!(delivered.len(), 1);
-            trips.deliver(ms(1), ack(1_000), None, &mut pool, &mut delivered);
+            trips.deliver(
+                ms(1),
+                ack(1_000),
+                Known::default(),
+                &mut pool,
+                &mut delivered,
+            );
         }
         assert_eq!(delivered.len(), MOST_HELD + 2, "none is kept beyond that");
-        trips.clear(&mut delivered);
+        trips.clear(ms(90), &mut delivered);
         trips.watch(ms(90), 1, 0, Duration::from_millis(9), &mut delivered);
         assert!(trips.flows.is_empty(), "too short to matter");
     }

@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{
-    APART, FADING, FASTER, LATER, MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS, NOTED_EACH, TIMES,
-    next_group,
+    APART, FADING, FASTER, LATER, LEAST, LONGEST, MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS,
+    NOTED_EACH, TIMES, YOUNG_ROUNDS, next_group,
 };
 use crate::{
     packet::{PacketBuf, Pool, Segment, is_before},
@@ -21,6 +21,10 @@ pub(super) struct Young {
     pub(super) until: Instant,
     /// How long its round trips are at least.
     least: Duration,
+    /// The first of its round trips that its sender measured.
+    first: Option<Duration>,
+    /// Where its first segment ended and when that was sent, until more has been acknowledged.
+    opening: Option<(u32, Instant)>,
     /// Where what was sent ended, and when; at most one each [`NOTED_EACH`].
     sent: VecDeque<(u32, Instant)>,
     /// Where all that was sent ends.
@@ -77,6 +81,8 @@ impl Young {
             conversation,
             until,
             least,
+            first: None,
+            opening: Some((end, now)),
             sent: VecDeque::from([(end, now)]),
             end,
             acked: None,
@@ -88,6 +94,38 @@ impl Young {
             ahead: None,
             talk: 0,
         }
+    }
+
+    /// Whether none of its data have been acknowledged.
+    pub(super) fn is_opening(&self) -> bool {
+        self.opening.is_some()
+    }
+
+    /// Whether `ack` is the first that acknowledges its data.
+    pub(super) fn is_first(&self, ack: u32) -> bool {
+        let is_beyond = |(end, _)| is_before(end, ack);
+        self.opening.is_some_and(is_beyond) && !is_before(self.end, ack)
+    }
+
+    /// Says how long its round trips are to be, with the first of its data acknowledged: only now its sender begins to compare.
+    /// `false` if they cannot be.
+    pub(super) fn renew(&mut self, now: Instant, least: Duration) -> bool {
+        self.opening = None;
+        self.least = least.min(LONGEST);
+        if self.until > now + FADING {
+            self.until = self.until.max(now + self.least * YOUNG_ROUNDS + FADING);
+        }
+        self.least >= LEAST && self.may_be_kept()
+    }
+
+    /// Whether its sender can take its round trips to be as long; they are no longer than it would be slow with.
+    fn may_be_kept(&mut self) -> bool {
+        let Some(first) = self.first else {
+            return true;
+        };
+        let may_be = self.least <= first + LATER;
+        self.least = self.least.min(first * TIMES);
+        may_be
     }
 
     pub(super) fn on_sent(&mut self, now: Instant, end: u32) {
@@ -105,19 +143,31 @@ impl Young {
     }
 
     /// How long round trips are at least by now.
-    fn least(&self, now: Instant) -> Duration {
+    pub(super) fn least(&self, now: Instant) -> Duration {
         let left = self.until.since(now).min(FADING).as_millis();
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         self.least * left / u32::try_from(FADING.as_millis()).unwrap_or(u32::MAX)
     }
 
     /// When an acknowledgement of what is before `ack` is to be handed on, if all paths carry `rate`; `None` if nothing like
-    /// that was sent.
-    pub(super) fn due(&mut self, now: Instant, ack: u32, rate: Option<Bitrate>) -> Option<Due> {
+    /// that was sent. `acked_to`: where what it tells of ends, that out of order included, by which a sender measures its
+    /// round trip as well.
+    pub(super) fn due(
+        &mut self,
+        now: Instant,
+        ack: u32,
+        acked_to: u32,
+        rate: Option<Bitrate>,
+    ) -> Option<Due> {
         if is_before(self.end, ack) {
             return None;
         }
-        let is_covered = |(end, _): &(u32, Instant)| !is_before(ack, *end);
+        let newest = if is_before(self.end, acked_to) {
+            ack
+        } else {
+            acked_to
+        };
+        let is_covered = |(end, _): &(u32, Instant)| !is_before(newest, *end);
         while self.sent.get(1).is_some_and(is_covered) {
             self.sent.pop_front();
         }
@@ -160,14 +210,12 @@ impl Young {
     /// Begins with a receiver that speaks first: its sender measures the first round trip by itself, so later ones cannot be as
     /// long as they like ([`LATER`], [`TIMES`]). `false` if this is something else.
     pub(super) fn begin(&mut self, now: Instant, said: Said) -> bool {
-        let opening = self.sent.front().filter(|(end, _)| *end == said.ack);
-        let Some((_, at)) = opening.filter(|_| self.told.is_none()) else {
+        let is_opening = self.opening.is_some_and(|(end, _)| end == said.ack);
+        if !is_opening || self.told.is_some() {
             return false;
-        };
-        let first = now.since(*at);
-        let may_be = self.least <= first + LATER;
-        self.least = self.least.min(first * TIMES);
-        may_be
+        }
+        self.tell(now, said);
+        self.may_be_kept()
     }
 
     /// Changes data of the receiver so that they may go ahead of what is held, and holds what they acknowledge; `false`, and
@@ -215,14 +263,26 @@ impl Young {
     }
 
     /// Takes note of an acknowledgement that goes on.
-    pub(super) fn tell(&mut self, said: Said) {
+    pub(super) fn tell(&mut self, now: Instant, said: Said) {
+        if let (None, Some((_, at))) = (self.told, self.opening) {
+            self.first = Some(now.since(at));
+        }
         latest(&mut self.told, said);
         latest(&mut self.heard, said);
     }
 
     /// Hands on what is due.
     pub(super) fn hand_on(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
-        while let Some(mut held) = self.held.pop_front_if(|held| held.due <= now) {
+        self.hand_on_due_by(now, now, delivered);
+    }
+
+    /// Hands on all that is held.
+    pub(super) fn release(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
+        self.hand_on_due_by(Instant::from_nanos(u64::MAX), now, delivered);
+    }
+
+    fn hand_on_due_by(&mut self, by: Instant, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
+        while let Some(mut held) = self.held.pop_front_if(|held| held.due <= by) {
             if self.overtaken > 0 {
                 self.overtaken -= 1;
                 if let (Some((end, stamp)), Some(mut segment)) =
@@ -231,14 +291,9 @@ impl Young {
                     segment.put_behind(end, stamp);
                 }
             }
-            self.tell(held.said);
+            self.tell(now, held.said);
             delivered.push_back(held.packet);
         }
-    }
-
-    /// Hands on all that is held.
-    pub(super) fn release(&mut self, delivered: &mut VecDeque<PacketBuf>) {
-        self.hand_on(Instant::from_nanos(u64::MAX), delivered);
     }
 
     /// How many acknowledgements are held.
