@@ -12,7 +12,7 @@ use crate::{class::Found, time::Instant};
 mod segment;
 mod segment_mut;
 
-pub use segment::{Segment, is_before};
+pub use segment::{Segment, is_before, later};
 pub use segment_mut::SegmentMut;
 
 /// An inner packet in a buffer of its own.

@@ -78,7 +78,9 @@ pub const fn is_before(number: u32, other: u32) -> bool {
     number.wrapping_sub(other) > u32::MAX / 2
 }
 
-fn later(number: u32, other: u32) -> u32 {
+/// The later of two sequence numbers.
+#[must_use]
+pub const fn later(number: u32, other: u32) -> u32 {
     if is_before(number, other) {
         other
     } else {

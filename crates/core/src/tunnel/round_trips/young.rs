@@ -8,7 +8,7 @@ use super::{
     NOTED_EACH, TIMES, YOUNG_ROUNDS, next_group,
 };
 use crate::{
-    packet::{PacketBuf, Pool, Segment, is_before},
+    packet::{PacketBuf, Pool, Segment, is_before, later},
     time::Instant,
     units::{Bitrate, Bytes},
 };
@@ -249,12 +249,11 @@ impl Young {
         if let Some(mut changed) = packet.segment_mut() {
             changed.lower_ack(told.ack, told.window);
         }
-        let newer = |old: u32, new: u32| if is_before(old, new) { new } else { old };
         let stamp = match (stamp, time) {
-            (Some(old), Some(new)) => Some(newer(old, new)),
+            (Some(old), Some(new)) => Some(later(old, new)),
             (old, new) => old.or(new),
         };
-        self.ahead = Some((newer(end, segment.end), stamp));
+        self.ahead = Some((later(end, segment.end), stamp));
         if let Some(lone) = lone {
             self.hold(due, said, lone);
         }
