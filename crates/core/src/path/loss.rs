@@ -23,6 +23,8 @@ pub struct Loss {
     window_started_at_sent: u64,
     /// Losses accounted to windows so far.
     accounted: u64,
+    /// The same that [`Self::take_lost`] told of.
+    taken: u64,
     /// When the present window of the floor began, and the totals then.
     floor_from: (Instant, u64, u64),
     latest_ppm: Option<u32>,
@@ -45,6 +47,7 @@ impl Loss {
             received: 0,
             window_started_at_sent: 0,
             accounted: 0,
+            taken: 0,
             floor_from: (Instant::ZERO, 0, 0),
             latest_ppm: None,
             smoothed_ppm: None,
@@ -95,6 +98,14 @@ impl Loss {
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
+    }
+
+    /// Packets lost since the last call. Where they overtake each other some are always late: as many as were taken for lost once
+    /// are not told again.
+    pub fn take_lost(&mut self) -> u64 {
+        let lost = self.lost().saturating_sub(self.taken);
+        self.taken += lost;
+        lost
     }
 
     /// Packets that did not come, or not yet.
@@ -173,6 +184,21 @@ mod tests {
         assert_eq!(windows.iter().sum::<u32>(), ppm(5, 600));
         assert_eq!(loss.lost(), 0);
         assert!(loss.floor_ppm() < Some(1_000), "of one window's border");
+    }
+
+    #[test]
+    fn what_is_always_late_is_taken_for_lost_once_and_what_is_lost_each_time() {
+        let mut loss = Loss::new();
+        let (mut sent, mut lost, mut taken) = (0, 0, 0);
+        for report in 0..100_u64 {
+            // At every other report five packets of 40 have been overtaken, and have come by the next.
+            sent += 40;
+            lost += u64::from(report >= 50);
+            let late = if report % 2 == 0 { 5 } else { 0 };
+            loss.on_report(Instant::from_millis(report * 10), sent, sent - lost - late);
+            taken += loss.take_lost();
+        }
+        assert!((50..=55).contains(&taken), "{taken}");
     }
 
     #[test]

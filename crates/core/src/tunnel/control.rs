@@ -371,7 +371,7 @@ impl Tunnel {
         let is_limited = path
             .limited_at
             .is_some_and(|at| now.since(at) < rtt + path.feedback_interval() * 2);
-        let (sent, received) = (path.loss.sent(), path.loss.received());
+        let received = path.loss.received();
         // What is told missing is lost; without that, whatever has not come.
         let sent_pkts = match settled {
             Some(_) => report.received_pkts.saturating_add(path.sender.lost_pkts()),
@@ -383,7 +383,7 @@ impl Tunnel {
             delay: RelativeDelay(report.min_owd_us),
             rtt,
             received,
-            lost: (path.loss.sent() - sent).saturating_sub(received),
+            lost: path.loss.take_lost(),
             floor_ppm: path.loss.floor_ppm(),
             is_limited,
             sent_bytes: path.sender.sent_bytes(),
