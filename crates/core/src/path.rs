@@ -21,6 +21,7 @@ pub mod holes;
 pub mod link;
 pub mod loss;
 pub mod memory;
+pub mod on_wire;
 pub mod pacer;
 pub mod rate;
 pub mod rate_control;
@@ -51,6 +52,8 @@ pub struct Path {
     pub rtt: rtt::Rtt,
     /// One-way delay in the sending direction, from reports.
     pub delay: delay::OneWayDelay,
+    /// What was sent and has come, as lines count it.
+    pub on_wire: on_wire::OnWire,
     /// Delivery rate in the sending direction.
     pub rate: rate::DeliveryRate,
     /// Loss in the sending direction.
@@ -124,6 +127,7 @@ impl Path {
             health: health::Health::new(now),
             rtt: rtt::Rtt::new(),
             delay: delay::OneWayDelay::new(),
+            on_wire: on_wire::OnWire::default(),
             rate: rate::DeliveryRate::new(),
             loss: loss::Loss::new(),
             rate_control: rate_control::RateControl::default(),
@@ -142,6 +146,13 @@ impl Path {
             found: None,
             remembered_loss_ppm: 0,
         }
+    }
+
+    /// Takes note of a datagram of `len` bytes of UDP payload that leaves now.
+    pub fn on_sent(&mut self, now: Instant, len: Bytes) {
+        let len = len + on_wire::headers(self.route.as_ref());
+        self.on_wire.on_sent(len);
+        self.pacer.on_sent(now, len);
     }
 
     /// What is worth remembering of the network the path leads over now; `None` if it was not full there of late.

@@ -118,7 +118,7 @@ pub struct Signals {
     pub floor_ppm: Option<u32>,
     /// Packets waited for the pacer.
     pub is_limited: bool,
-    /// All that was sent and that the report says came, UDP payload.
+    /// All bytes that were sent and that the report says came, with IP and UDP headers.
     pub sent_bytes: u64,
     /// See [`sent_bytes`](Self::sent_bytes).
     pub received_bytes: u64,

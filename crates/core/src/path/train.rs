@@ -50,7 +50,7 @@ pub struct Car {
 pub struct Dispersion {
     /// The train's number.
     pub train: u8,
-    /// Bytes behind its first datagram, UDP and IPv4 headers included.
+    /// Bytes behind its first datagram, UDP and IP headers included.
     pub bytes: u32,
     /// How long they took to arrive, in microseconds.
     pub time_us: u32,

@@ -18,7 +18,7 @@
 use super::{Shared, Tunnel, lanes::Lane};
 use crate::{
     ids::{PathId, Seq},
-    path::sender::Numbered,
+    path::{on_wire::UDP_IPV4, sender::Numbered},
     sched::{PacketInfo, Placement, consn::BLOCK},
     time::Instant,
     transmit::TxQueue,
@@ -101,7 +101,7 @@ impl Tunnel {
                 break;
             };
             blocks.infos.push(PacketInfo {
-                len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD),
+                len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD) + UDP_IPV4,
                 flow_hash: numbered.flow_hash,
                 is_expendable: numbered.is_expendable,
                 backlog: self.queue.bytes(),

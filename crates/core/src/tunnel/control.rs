@@ -13,6 +13,7 @@ use crate::{
         Path,
         delay::RelativeDelay,
         health::State,
+        on_wire,
         rate::{Delivered, DeliveryRate},
         rate_control::Signals,
         sender::MAX_OUTSTANDING,
@@ -26,6 +27,7 @@ use crate::{
     wire::control::{
         Frame, FrameWriter, Frames, LinkRole, MAX_RANGES, MissingRanges, MissingWriter, PathReport,
     },
+    wire::header::{CONTROL_HEADER_LEN, TAG_LEN},
 };
 
 impl Tunnel {
@@ -270,8 +272,9 @@ impl Tunnel {
                 }
                 Frame::Car(car) => {
                     if let Some(path) = self.path_mut(id) {
-                        let len = body.len() + CONTROL_OVERHEAD;
-                        let len = u32::try_from(len).unwrap_or(u32::MAX);
+                        let headers = on_wire::headers(path.route.as_ref());
+                        let len = Bytes::of_len(body.len() + CONTROL_OVERHEAD) + headers;
+                        let len = u32::try_from(len.get()).unwrap_or(u32::MAX);
                         path.train_receiver.on_arrival(now, car, len);
                     }
                 }
@@ -379,6 +382,9 @@ impl Tunnel {
         };
         path.loss.on_report(now, sent_pkts, report.received_pkts);
         let received = path.loss.received() - received;
+        let headers = on_wire::headers(path.route.as_ref());
+        path.on_wire
+            .on_report(report.received_bytes, report.received_pkts, headers);
         let signals = Signals {
             delay: RelativeDelay(report.min_owd_us),
             rtt,
@@ -386,12 +392,12 @@ impl Tunnel {
             lost: path.loss.take_lost(),
             floor_ppm: path.loss.floor_ppm(),
             is_limited,
-            sent_bytes: path.sender.sent_bytes(),
-            received_bytes: report.received_bytes,
+            sent_bytes: path.on_wire.sent(),
+            received_bytes: path.on_wire.delivered(),
             pace: path.pacer.rate(),
         };
         let delivered = Delivered {
-            bytes: Bytes::new(report.received_bytes),
+            bytes: Bytes::new(path.on_wire.delivered()),
             packets: report.received_pkts,
             tx_us: report.sent_us,
             rx_us: report.received_us,
@@ -534,8 +540,8 @@ const LEAST_LIMIT: Duration = Duration::from_millis(60);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Longest control body in bytes: fits every path.
 pub(super) const MAX_BODY: usize = 1100;
-/// What a control datagram is longer than its frames, with UDP and IPv4 headers.
-const CONTROL_OVERHEAD: usize = 14 + 16 + 28;
+/// What a control datagram is longer than its frames, without UDP and IP.
+const CONTROL_OVERHEAD: usize = CONTROL_HEADER_LEN + TAG_LEN;
 /// Room a report and what is missing may take, in bytes.
 const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
 /// When an unacknowledged link description is sent again.

@@ -363,7 +363,7 @@ impl Tunnel {
             return;
         };
         path.health.on_sent(now);
-        path.pacer.on_sent(now, Bytes::of_len(len));
+        path.on_sent(now, Bytes::of_len(len));
         view.in_flight = path.sender.in_flight();
         view.ready = path.pacer.can_send(now);
     }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use super::{Shared, Tunnel};
 use crate::{
     ids::{PathId, Seq},
-    path::sender::Numbered,
+    path::{on_wire::UDP_IPV4, sender::Numbered},
     sched::PathView,
     time::Instant,
     transmit::TxQueue,
@@ -131,7 +131,7 @@ impl Tunnel {
 }
 
 fn wire_len(numbered: &Numbered) -> Bytes {
-    Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD)
+    Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD) + UDP_IPV4
 }
 
 /// 100 ms at 490 Mbit/s.

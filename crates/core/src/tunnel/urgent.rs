@@ -5,7 +5,7 @@ use crate::{
     class::{Duplicate, Service},
     ids::PathId,
     packet::PacketBuf,
-    path::sender::Numbered,
+    path::{on_wire::UDP_IPV4, sender::Numbered},
     sched::{PacketInfo, PathView, Pick, Scheduler, Urgency},
     time::Instant,
     units::Bytes,
@@ -24,7 +24,7 @@ impl Tunnel {
         avoided: Option<PathId>,
     ) -> Pick {
         let info = PacketInfo {
-            len: Bytes::of_len(packet.len() + DATA_OVERHEAD),
+            len: Bytes::of_len(packet.len() + DATA_OVERHEAD) + UDP_IPV4,
             flow_hash,
             is_expendable,
             backlog,

@@ -1,0 +1,93 @@
+//! What a path was given and has delivered, in bytes as lines count them: with the IP and UDP headers of each datagram.
+//!
+//! A line takes as long for headers as for what follows them, and of an acknowledgement they are a quarter. Counted
+//! without them, a rate measured with full packets would be a third too high for acknowledgements, and what is sent at it
+//! would stand in the line's queue.
+
+use crate::{transmit::Route, units::Bytes};
+
+/// Running totals of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OnWire {
+    sent: u64,
+    delivered: u64,
+    /// The newest report's totals: UDP payload, and datagrams.
+    reported: (u64, u64),
+}
+
+impl OnWire {
+    /// Notes that a datagram left that is `len` long with its headers.
+    pub fn on_sent(&mut self, len: Bytes) {
+        self.sent = self.sent.saturating_add(len.get());
+    }
+
+    /// Takes the totals of a report: `payload` bytes came in `packets` datagrams, the newest of them with `headers`. An older
+    /// report than the newest changes nothing.
+    pub fn on_report(&mut self, payload: u64, packets: u64, headers: Bytes) {
+        let (payload_before, packets_before) = self.reported;
+        if payload < payload_before || packets < packets_before {
+            return;
+        }
+        self.reported = (payload, packets);
+        let headers = (packets - packets_before).saturating_mul(headers.get());
+        let came = (payload - payload_before).saturating_add(headers);
+        self.delivered = self.delivered.saturating_add(came);
+    }
+
+    /// All that was sent, in bytes.
+    #[must_use]
+    pub const fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// All that is reported to have come, in bytes.
+    #[must_use]
+    pub const fn delivered(&self) -> u64 {
+        self.delivered
+    }
+}
+
+/// Bytes of the IP and UDP headers of a datagram that takes `route`; those of IPv4 while there is none.
+#[must_use]
+pub fn headers(route: Option<&Route>) -> Bytes {
+    let is_v6 = route.is_some_and(|route| route.remote.ip().to_canonical().is_ipv6());
+    if is_v6 { Bytes::new(48) } else { UDP_IPV4 }
+}
+
+/// Bytes of the headers over IPv4, which most routes are.
+pub const UDP_IPV4: Bytes = Bytes::new(28);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_datagram_counts_with_the_headers_of_its_time() {
+        let mut wire = OnWire::default();
+        wire.on_report(1_000, 10, Bytes::new(28));
+        assert_eq!(wire.delivered(), 1_280);
+        wire.on_report(1_500, 15, Bytes::new(48));
+        assert_eq!(wire.delivered(), 1_280 + 740, "nothing is counted anew");
+        wire.on_report(1_200, 12, Bytes::new(48));
+        assert_eq!(wire.delivered(), 2_020, "older");
+        wire.on_sent(Bytes::new(128));
+        assert_eq!(wire.sent(), 128);
+    }
+
+    #[test]
+    fn headers_are_those_of_the_far_ends_address() {
+        assert_eq!(headers(None), UDP_IPV4);
+        for (remote, len) in [
+            ("192.0.2.1:7700", 28),
+            ("[::ffff:192.0.2.1]:7700", 28),
+            ("[2001:db8::1]:7700", 48),
+        ] {
+            let route = Route {
+                link: 0,
+                remote: remote.parse().expect("an address"),
+                local: None,
+            };
+            assert_eq!(headers(Some(&route)), Bytes::new(len), "{remote}");
+        }
+    }
+}
