@@ -148,10 +148,16 @@ impl Path {
         }
     }
 
-    /// Takes note of a datagram of `len` bytes of UDP payload that leaves now.
+    /// Takes note of a data datagram of `len` bytes of UDP payload that leaves now.
     pub fn on_sent(&mut self, now: Instant, len: Bytes) {
+        self.on_wire
+            .on_sent(len + on_wire::headers(self.route.as_ref()));
+        self.charge(now, len);
+    }
+
+    /// Charges the pacer for a datagram of `len` bytes of UDP payload.
+    pub fn charge(&mut self, now: Instant, len: Bytes) {
         let len = len + on_wire::headers(self.route.as_ref());
-        self.on_wire.on_sent(len);
         self.pacer.on_sent(now, len);
     }
 

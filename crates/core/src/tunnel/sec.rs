@@ -472,7 +472,7 @@ impl Tunnel {
                 && let Some(path) = self.path_mut(on)
             {
                 let len = Kind::Control.header_len() + len + TAG_LEN;
-                path.on_sent(now, Bytes::of_len(len));
+                path.charge(now, Bytes::of_len(len));
             }
         }
     }
