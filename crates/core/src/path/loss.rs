@@ -25,6 +25,8 @@ pub struct Loss {
     accounted: u64,
     /// The same that [`Self::take_lost`] told of.
     taken: u64,
+    /// Losses before the receiver began to tell which packets are missing; `None`: it has not.
+    untold: Option<u64>,
     /// When the present window of the floor began, and the totals then.
     floor_from: (Instant, u64, u64),
     latest_ppm: Option<u32>,
@@ -48,6 +50,7 @@ impl Loss {
             window_started_at_sent: 0,
             accounted: 0,
             taken: 0,
+            untold: None,
             floor_from: (Instant::ZERO, 0, 0),
             latest_ppm: None,
             smoothed_ppm: None,
@@ -86,6 +89,16 @@ impl Loss {
             self.floor_from = (now, sent, self.accounted);
         }
         Some(loss)
+    }
+
+    /// Takes one report of a receiver that tells which packets are missing: `told` of them since it began to, and `received` as in
+    /// [`Self::on_report`]. What had been lost by then stays so.
+    pub fn on_told(&mut self, now: Instant, told: u64, received: u64) -> Option<u32> {
+        let before = *self
+            .untold
+            .get_or_insert(self.sent.saturating_sub(self.received));
+        let sent = received.saturating_add(told).saturating_add(before);
+        self.on_report(now, sent, received)
     }
 
     /// Packets sent up to the newest that came.
@@ -199,6 +212,28 @@ mod tests {
             taken += loss.take_lost();
         }
         assert!((50..=55).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn what_was_lost_untold_does_not_hide_what_is_told() {
+        let mut loss = Loss::new();
+        for report in 1..=100_u64 {
+            // Acknowledgements, of which one in a hundred is lost and nobody says which.
+            loss.on_report(
+                Instant::from_millis(report * 10),
+                report * 1_000,
+                report * 990,
+            );
+        }
+        assert_eq!(loss.take_lost(), 1_000);
+        let mut received = 99_000;
+        for told in (0..=1_000).step_by(50) {
+            let now = Instant::from_millis(1_000 + received / 100);
+            loss.on_told(now, told, received);
+            assert_eq!(loss.take_lost(), if told > 0 { 50 } else { 0 }, "{told}");
+            received += 950;
+        }
+        assert_eq!((loss.lost(), loss.latest_ppm()), (2_000, Some(50_000)));
     }
 
     #[test]

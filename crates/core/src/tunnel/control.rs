@@ -376,11 +376,14 @@ impl Tunnel {
             .is_some_and(|at| now.since(at) < rtt + path.feedback_interval() * 2);
         let received = path.loss.received();
         // What is told missing is lost; without that, whatever has not come.
-        let sent_pkts = match settled {
-            Some(_) => report.received_pkts.saturating_add(path.sender.lost_pkts()),
-            None => path.sender.sent_for_loss(report.received_pkts),
-        };
-        path.loss.on_report(now, sent_pkts, report.received_pkts);
+        let received_pkts = report.received_pkts;
+        if settled.is_some() {
+            let told = path.sender.lost_pkts();
+            path.loss.on_told(now, told, received_pkts);
+        } else {
+            let sent_pkts = path.sender.sent_for_loss(received_pkts);
+            path.loss.on_report(now, sent_pkts, received_pkts);
+        }
         let received = path.loss.received() - received;
         let headers = on_wire::headers(path.route.as_ref());
         path.on_wire
