@@ -4,7 +4,7 @@
 //! without them, a rate measured with full packets would be a third too high for acknowledgements, and what is sent at it
 //! would stand in the line's queue.
 
-use crate::{transmit::Route, units::Bytes};
+use crate::{transmit::Route, units::Bytes, wire::header::DATA_OVERHEAD};
 
 /// Running totals of one direction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,6 +56,15 @@ pub fn headers(route: Option<&Route>) -> Bytes {
 
 /// Bytes of the headers over IPv4, which most routes are.
 pub const UDP_IPV4: Bytes = Bytes::new(28);
+
+/// What a datagram adds to the packet in it.
+const DATAGRAM: Bytes = Bytes::new(UDP_IPV4.get() + DATA_OVERHEAD as u64);
+
+/// What `packets` packets of the host, `bytes` together, take on a line, each in a datagram of its own over IPv4.
+#[must_use]
+pub fn in_datagrams(bytes: Bytes, packets: usize) -> Bytes {
+    bytes + Bytes::new(DATAGRAM.get() * packets as u64)
+}
 
 #[cfg(test)]
 mod tests {

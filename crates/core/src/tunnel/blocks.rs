@@ -18,12 +18,11 @@
 use super::{Shared, Tunnel, lanes::Lane};
 use crate::{
     ids::{PathId, Seq},
-    path::{on_wire::UDP_IPV4, sender::Numbered},
+    path::{on_wire::in_datagrams, sender::Numbered},
     sched::{PacketInfo, Placement, consn::BLOCK},
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
-    wire::header::DATA_OVERHEAD,
 };
 
 /// The block that is being placed, and copies of the last.
@@ -101,10 +100,10 @@ impl Tunnel {
                 break;
             };
             blocks.infos.push(PacketInfo {
-                len: Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD) + UDP_IPV4,
+                len: in_datagrams(Bytes::of_len(numbered.packet.len()), 1),
                 flow_hash: numbered.flow_hash,
                 is_expendable: numbered.is_expendable,
-                backlog: self.queue.bytes(),
+                backlog: in_datagrams(self.queue.bytes(), self.queue.len()),
                 urgency: None,
             });
             blocks.packets.push(Some((numbered, is_reinjected)));

@@ -21,7 +21,7 @@ use crate::{
     class::{Classifier, Found},
     counters::DropReason,
     packet::{Mark, PacketBuf},
-    path::sender::Numbered,
+    path::{on_wire::in_datagrams, sender::Numbered},
     queue::{Queue, QueueConfig, Queued},
     sched::Pick,
     time::Instant,
@@ -267,7 +267,7 @@ impl Tunnel {
         if out.is_full() || !self.views.iter().any(|view| view.ready) {
             return false;
         }
-        let ahead = self.lanes.urgent.bytes;
+        let ahead = self.lanes.urgent.on_wire();
         let Some(queued) = self.lanes.urgent.newest() else {
             return false;
         };
@@ -282,15 +282,16 @@ impl Tunnel {
         true
     }
 
-    /// Bytes that have to go as soon as a packet of a lane, or before it.
+    /// Bytes that have to go as soon as a packet of a lane, or before it, as lines count them.
     pub(super) fn backlog(&self, lane: Lane, packet: &PacketBuf) -> Bytes {
-        let urgent = self.lanes.urgent.bytes;
+        let urgent = self.lanes.urgent.on_wire();
+        let waiting = |queue: &Queue| in_datagrams(queue.bytes(), queue.len());
         match lane {
             // The newest look after themselves.
             Lane::Urgent if !self.is_ordered(packet) => Bytes::ZERO,
             Lane::Urgent => urgent,
-            Lane::Pinned => self.lanes.pinned.bytes() + urgent,
-            Lane::Bulk | Lane::Sparse => self.queue.bytes() + urgent,
+            Lane::Pinned => waiting(&self.lanes.pinned) + urgent,
+            Lane::Bulk | Lane::Sparse => waiting(&self.queue) + urgent,
         }
     }
 }
@@ -312,6 +313,10 @@ impl Urgent {
 
     fn len(&self) -> usize {
         self.small.len() + self.ordered.len() + self.unordered.len()
+    }
+
+    fn on_wire(&self) -> Bytes {
+        in_datagrams(self.bytes, self.len())
     }
 
     /// Takes a packet; the oldest of its kind comes out if there are too many.

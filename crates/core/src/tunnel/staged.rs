@@ -11,12 +11,11 @@ use std::collections::VecDeque;
 use super::{Shared, Tunnel};
 use crate::{
     ids::{PathId, Seq},
-    path::{on_wire::UDP_IPV4, sender::Numbered},
+    path::{on_wire::in_datagrams, sender::Numbered},
     sched::PathView,
     time::Instant,
     transmit::TxQueue,
     units::Bytes,
-    wire::header::DATA_OVERHEAD,
 };
 
 /// What waits for each path.
@@ -131,7 +130,7 @@ impl Tunnel {
 }
 
 fn wire_len(numbered: &Numbered) -> Bytes {
-    Bytes::of_len(numbered.packet.len() + DATA_OVERHEAD) + UDP_IPV4
+    in_datagrams(Bytes::of_len(numbered.packet.len()), 1)
 }
 
 /// 100 ms at 490 Mbit/s.

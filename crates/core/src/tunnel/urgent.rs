@@ -5,11 +5,10 @@ use crate::{
     class::{Duplicate, Service},
     ids::PathId,
     packet::PacketBuf,
-    path::{on_wire::UDP_IPV4, sender::Numbered},
+    path::{on_wire::in_datagrams, sender::Numbered},
     sched::{PacketInfo, PathView, Pick, Scheduler, Urgency},
     time::Instant,
     units::Bytes,
-    wire::header::DATA_OVERHEAD,
 };
 
 impl Tunnel {
@@ -24,7 +23,7 @@ impl Tunnel {
         avoided: Option<PathId>,
     ) -> Pick {
         let info = PacketInfo {
-            len: Bytes::of_len(packet.len() + DATA_OVERHEAD) + UDP_IPV4,
+            len: in_datagrams(Bytes::of_len(packet.len()), 1),
             flow_hash,
             is_expendable,
             backlog,
