@@ -74,9 +74,11 @@ for _ in $(seq 50); do
 done
 
 tcp() {
-    in_gateway iperf3 -s -1 >/dev/null &
+    ip netns exec "$gateway" iperf3 -s -1 >/dev/null &
+    pids+=("$!")
     for _ in $(seq 50); do in_gateway ss -Hltn 'sport = :5201' | grep -q . && break; done
     in_client iperf3 -c "$1" -t "$seconds" -f m ${2:-} | awk '/receiver/ { print $7 }'
-    wait $!
+    wait "${pids[-1]}"
+    unset 'pids[-1]'
 }
 cpu() { awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) / hz }' "/proc/$1/stat"; }

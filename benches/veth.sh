@@ -20,7 +20,9 @@ if command -v socat >/dev/null; then
     relay "$client" 10.78.0.2 10.100.0.2 10.100.0.1
     for _ in $(seq 50); do
         in_client ping -c 1 -W 1 -q 10.78.0.1 >/dev/null 2>&1 && relayed=yes && break
+        sleep 0.1
     done
+    [ -n "${relayed:-}" ] || sed 's/^/socat does not relay: /' "$work/relay.log" >&2
 fi
 
 # Median, which ping -q does not give.
