@@ -50,6 +50,13 @@ impl LinkView {
         self.start.as_micros() + self.time_us(self.sharing, bytes)
     }
 
+    /// Microseconds that a first answer of `bytes` takes, and takes from the others' while it moves: sharing alike, they wait
+    /// for it as long as it waits for them.
+    #[must_use]
+    pub fn own_and_others_us(&self, bytes: Bytes) -> u128 {
+        self.own_finish_us(bytes) + self.time_us(self.sharing, Bytes::ZERO)
+    }
+
     fn time_us(&self, load: Bytes, more: Bytes) -> u128 {
         let bits = (u128::from(load.get()) + u128::from(more.get())) * 8;
         bits * 1_000_000 / u128::from(self.rate.as_bps().max(1))

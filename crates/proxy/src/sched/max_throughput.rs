@@ -9,8 +9,8 @@
 //!
 //! The paper's model has no round trips, but what begins on an idle host takes little else: of links whose round trips differ
 //! (ours), one that is done later by no more than it begins earlier is as good as the best, and of those the connection takes
-//! the one where its first answer is there first. So the first things of a page come by the link that answers soonest, before
-//! there is anything to share out.
+//! the one where its first answer takes least, of its own time and of that of the others on the link. So the first things of a
+//! page come by the link that answers soonest, before there is anything to share out, and those that follow use the other.
 //!
 //! Ours beyond the paper, too: a link on which the first answer would take more than [`MAX_STRETCH`] times as long as on its
 //! best one is no choice. The makespan alone would put a page on a slow link because a download on the fast one takes
@@ -36,7 +36,7 @@ pub(super) fn pick(links: &[LinkView], demand: Bytes, answer: Bytes) -> Option<L
         .iter()
         .filter(bearable)
         .filter(|link| all_done_us(link) <= bound_us(link))
-        .min_by_key(|link| (link.own_finish_us(answer), all_done_us(link)))?;
+        .min_by_key(|link| (link.own_and_others_us(answer), all_done_us(link)))?;
     Some(chosen.id)
 }
 
