@@ -12,6 +12,7 @@
 //! | `links` | devices of the host → where links lead |
 //! | `client` | one client, from its first byte on |
 //! | `peers`, `answering` | other pleaches: asking and striping; answering |
+//! | `kept` | connections that a client's next plain HTTP request may use |
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
 //! | `apps` | connections → programs |
@@ -27,6 +28,7 @@ pub mod cgroup;
 pub(crate) mod client;
 pub(crate) mod connect;
 pub(crate) mod hub;
+mod kept;
 mod links;
 pub(crate) mod peers;
 mod probe;

@@ -13,7 +13,6 @@
 //! [`Request::rest`]. The way a later success or failure is told depends on the protocol: [`Protocol::success`],
 //! [`Protocol::failure`].
 
-pub mod body;
 mod http;
 mod socks4;
 pub mod socks5;
@@ -22,8 +21,10 @@ mod tests;
 
 use std::net::SocketAddr;
 
-use crate::target::Target;
-pub use body::Body;
+use crate::{
+    http::{Body, fields},
+    target::Target,
+};
 
 /// What the client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +63,48 @@ pub struct Request {
     pub target: Target,
     /// What the server is sent first: the rewritten head of a plain HTTP request, else nothing.
     pub head: Vec<u8>,
+    /// A plain HTTP request after which the client connection ends.
+    pub is_last: bool,
+    /// A plain HTTP request that logs in the connection it is sent over.
+    pub is_bound: bool,
     /// How much of what the client sends then is for this server.
     pub body: Body,
     /// What the client had sent beyond the request.
     pub rest: Vec<u8>,
+}
+
+impl Request {
+    /// One for all that comes.
+    #[must_use]
+    pub fn tunnel(protocol: Protocol, target: Target) -> Self {
+        Self {
+            protocol,
+            command: Command::Connect,
+            target,
+            head: Vec::new(),
+            is_last: true,
+            is_bound: false,
+            body: Body::Tunnel,
+            rest: Vec::new(),
+        }
+    }
+
+    /// Asks the server of a plain HTTP request to end the connection with its answer.
+    pub fn ask_for_the_end(&mut self) {
+        // The empty line comes behind it.
+        if self.protocol == Protocol::HttpRequest {
+            self.head.truncate(self.head.len().saturating_sub(2));
+            fields::push(&mut self.head, "Connection", b"close");
+            self.head.extend_from_slice(b"\r\n");
+        }
+        self.is_last = true;
+    }
+
+    /// Whether it is a HEAD request, whose answer has no body.
+    #[must_use]
+    pub fn asks_for_head(&self) -> bool {
+        self.head.starts_with(b"HEAD ")
+    }
 }
 
 /// A request refused: what to send before closing, and why, for the log.

@@ -8,6 +8,7 @@
 //! | module | what | does I/O |
 //! | --- | --- | --- |
 //! | [`handshake`] | what a client says first | no |
+//! | [`http`] | HTTP/1 messages: what an answer says first, where bodies end | no |
 //! | [`target`] | where it wants to go | no |
 //! | [`sched`] | which link a connection takes: the paper's schedulers | no |
 //! | [`rules`], [`sticky`] | what the user says; sites that tie a login to an address | no |
@@ -29,6 +30,7 @@ pub mod budget;
 pub mod daemon;
 pub mod estimate;
 pub mod handshake;
+pub mod http;
 pub mod placer;
 #[cfg(feature = "daemon")]
 pub mod relay;

@@ -45,7 +45,7 @@ use crate::{
 };
 
 pub use link::{Cost, LinkSettings, Price, Reach};
-pub use placement::{Ask, ConnectionId, NoLink, Placement, Why};
+pub use placement::{Ask, ConnectionId, NoLink, Placement, Warm, Why};
 
 /// What does not change while the proxy runs.
 #[derive(Clone, Debug)]
@@ -111,6 +111,8 @@ struct Connection {
     app: Option<String>,
     target: Target,
     expected: Expected,
+    /// What comes is known, and not expected only.
+    is_foretold: bool,
     moved: Demand,
     /// The same when it was last looked at, be it between two windows.
     glanced: Demand,
@@ -233,12 +235,14 @@ impl Placer {
         let (links, why) = self.rank(now, ask, expected)?;
         let id = ConnectionId(self.next_id);
         self.next_id += 1;
+        self.wake(now, links[0]);
         let connection = Connection {
             link: links[0],
             client: ask.client,
             app: ask.app.map(str::to_owned),
             target: ask.target.clone(),
             expected,
+            is_foretold: false,
             moved: Demand { up: 0, down: 0 },
             glanced: Demand { up: 0, down: 0 },
             began_at: now,
@@ -255,6 +259,7 @@ impl Placer {
     /// Books connection `id` on `link`, because the one before did not work; `failed`: it is to blame, since `link`
     /// did.
     pub fn moved(&mut self, now: Instant, id: ConnectionId, link: LinkId, failed: &[LinkId]) {
+        self.wake(now, link);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.link = link;
             connection.progress_at = now;
@@ -323,15 +328,6 @@ impl Placer {
         heard_at.is_some_and(|heard_at| now.since(heard_at) <= ALIVE)
     }
 
-    /// Whether there is a link of which nothing is known how fast it is from servers, so that [`Self::glance`] is of use.
-    #[must_use]
-    pub fn is_curious(&self) -> bool {
-        let is_unknown =
-            |link: &Link| link.settings.download.is_none() && link.estimator.down.rate().is_none();
-        let mut links = self.links.iter();
-        links.any(|link| !link.reach.is_nothing() && is_unknown(link))
-    }
-
     /// Notes what connection `id` has moved since it began, in the midst of a window.
     pub fn glance(&mut self, now: Instant, id: ConnectionId, moved: Demand) {
         if let Some(connection) = self.connections.get_mut(&id)
@@ -345,14 +341,27 @@ impl Placer {
         }
     }
 
+    /// Notes that connection `id` moves `all` and no more: the server has said so. Who says more than `MAX_FORETOLD` has no
+    /// end in mind.
+    pub fn foretell(&mut self, id: ConnectionId, all: Demand) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && all.total() <= MAX_FORETOLD
+        {
+            connection.expected = Expected::exactly(all);
+            connection.is_foretold = true;
+        }
+    }
+
     /// Notes what connection `id` has moved since it began, and whether its client, and not the network, held it up.
     pub fn observe(&mut self, now: Instant, id: ConnectionId, moved: Demand, client_limited: bool) {
         self.glance(now, id, moved);
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let port = connection.target.port;
-        connection.expected = self.demands.expected(connection.app.as_deref(), port);
+        if !connection.is_foretold {
+            let port = connection.target.port;
+            connection.expected = self.demands.expected(connection.app.as_deref(), port);
+        }
         let up = moved.up.saturating_sub(connection.moved.up);
         let down = moved.down.saturating_sub(connection.moved.down);
         connection.moved = moved;
@@ -360,6 +369,7 @@ impl Placer {
             connection.progress_at = now;
         }
         if connection.is_striped {
+            connection.glanced = moved;
             return;
         }
         let (was_up, was_down) = connection.was_active;
@@ -552,8 +562,8 @@ impl Placer {
         }
 
         let (demand, answer) = (expected.demand.total(), expected.answer);
-        let chosen = self.economical(now, &usable, expected.demand);
-        let views = self.views(now, &chosen, expected.demand, answer);
+        let chosen = self.economical(now, &usable, ask.warm, expected.demand);
+        let views = self.views(now, &chosen, ask.warm, expected.demand, answer);
         let mut ranked = if preferred.is_some() {
             // The turn of the round robins is for those that need it.
             Scheduler::new(Policy::MaxThroughput).rank(&views, demand, answer)
@@ -582,7 +592,13 @@ impl Placer {
     }
 
     /// Of the `usable` links those the scheduler may choose from: trusted, and no dearer than need be.
-    fn economical(&self, now: Instant, usable: &[LinkId], expected: Demand) -> Vec<LinkId> {
+    fn economical(
+        &self,
+        now: Instant,
+        usable: &[LinkId],
+        warm: &[Warm],
+        expected: Demand,
+    ) -> Vec<LinkId> {
         let trusted: Vec<LinkId> = usable
             .iter()
             .filter(|id| !self.is_suspect(now, **id))
@@ -597,7 +613,7 @@ impl Placer {
         for class in prices {
             let is_needed = chosen.is_empty()
                 || class.cost != Cost::Standby && {
-                    let views = self.views(now, &chosen, expected, expected.total());
+                    let views = self.views(now, &chosen, warm, expected, expected.total());
                     let finish = views
                         .iter()
                         .map(|view| view.own_finish_us(expected.total()));
@@ -614,11 +630,13 @@ impl Placer {
         chosen
     }
 
-    /// The links `ids` as they stand for a connection that will move what is `expected`, `answer` of it at first.
+    /// The links `ids` as they stand for a connection that will move what is `expected`, `answer` of it at first. It may use
+    /// what is `warm`.
     fn views(
         &self,
         now: Instant,
         ids: &[LinkId],
+        warm: &[Warm],
         expected: Demand,
         answer: Bytes,
     ) -> Vec<LinkView> {
@@ -629,8 +647,17 @@ impl Placer {
             *load = load.saturating_add(left);
             *sharing = sharing.saturating_add(left.min(answer.get()));
         }
+        // A link of which nothing is known is no farther than the nearest.
+        let nearest = self
+            .links
+            .iter()
+            .filter_map(|link| link.estimator.min_rtt());
+        let nearest = nearest.min().unwrap_or(Duration::ZERO);
         let view = |id: &LinkId| {
             let (up, down) = self.rates(now, *id);
+            let rtt = self.links[id.0].estimator.min_rtt().unwrap_or(nearest);
+            let warm = warm.iter().filter(|warm| warm.link == *id);
+            let received = warm.map(|warm| warm.received).max();
             LinkView {
                 id: *id,
                 rate: if expected.up > expected.down {
@@ -640,14 +667,24 @@ impl Placer {
                 },
                 load: Bytes::new(loads[id.0].0),
                 sharing: Bytes::new(loads[id.0].1),
-                start: self.links[id.0]
-                    .estimator
-                    .min_rtt()
-                    .map_or(Duration::ZERO, |rtt| rtt * rounds(answer)),
+                start: rtt * rounds(answer, received),
                 weight: self.links[id.0].settings.weight,
             }
         };
         ids.iter().map(view).collect()
+    }
+
+    /// `link` is given something to do. If it had nothing, the time until now says nothing of it.
+    fn wake(&mut self, now: Instant, link: LinkId) {
+        let mut connections = self.connections.values();
+        let is_busy = connections
+            .any(|one| one.link == link && one.began_at < now && remaining(now, one) > 0);
+        if let Some(link) = self.links.get_mut(link.0)
+            && !is_busy
+        {
+            link.beginnings.0.skip(now);
+            link.beginnings.1.skip(now);
+        }
     }
 
     fn ids(&self, holds: impl Fn(&Link) -> bool) -> Vec<LinkId> {
@@ -693,10 +730,11 @@ impl Placer {
     }
 }
 
-/// How many round trips a new connection takes, however fast its link, until `bytes` have come: the handshake's, and those of
-/// slow start.
-fn rounds(bytes: Bytes) -> u32 {
-    1 + (bytes.get() / INITIAL_WINDOW + 1).ilog2() + 1
+/// How many round trips a connection takes, however fast its link, until `bytes` have come: the handshake's, unless it is one
+/// over which bytes were `received` already, and those of slow start.
+fn rounds(bytes: Bytes, received: Option<Bytes>) -> u32 {
+    let window = INITIAL_WINDOW.saturating_add(received.unwrap_or(Bytes::ZERO).get());
+    u32::from(received.is_none()) + (bytes.get() / window + 1).ilog2() + 1
 }
 
 /// What a connection will probably still move.
@@ -704,7 +742,13 @@ fn remaining(now: Instant, connection: &Connection) -> u64 {
     if now.since(connection.progress_at) > QUIET {
         return 0;
     }
-    connection.expected.left(connection.moved.total()).get()
+    let (expected, moved) = (connection.expected, connection.glanced.total());
+    let left = if connection.is_foretold {
+        expected.demand.total().saturating_sub(moved)
+    } else {
+        expected.left(moved)
+    };
+    left.get()
 }
 
 /// Whether a connection is kept waiting: it gets on, and has had its time, but still lacks some of what it was expected to
@@ -731,6 +775,9 @@ const CROWD: u32 = 4;
 
 /// Rate of links of which nothing is known, all alike: what it is hardly matters then.
 const FIRST_RATE: Bitrate = Bitrate::from_mbps(10);
+
+/// A tebibyte.
+const MAX_FORETOLD: Bytes = Bytes::new(1 << 40);
 
 /// A link is hoped to carry so many times what it has shown while it was not known: nobody may have asked for more.
 const SHOWN_TO_HOPED: u64 = 2;

@@ -106,7 +106,7 @@ pub(crate) fn download(way: Way, path: &str) -> io::Result<Vec<u8>> {
     };
     write!(
         stream,
-        "GET {url} HTTP/1.1\r\nHost: {host}\r\nProxy-Connection: keep-alive\r\n\r\n"
+        "GET {url} HTTP/1.1\r\nHost: {host}\r\nProxy-Connection: close\r\n\r\n"
     )?;
     let head = read_head(&mut stream)?;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");

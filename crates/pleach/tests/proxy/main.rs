@@ -8,6 +8,7 @@ mod client;
 mod links;
 mod peers;
 mod relay;
+mod requests;
 mod stripe;
 mod transparent;
 mod world;

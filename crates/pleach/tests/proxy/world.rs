@@ -28,8 +28,14 @@ pub(crate) const HTTP_PORT: u16 = 8000;
 pub(crate) const ECHO_PORT: u16 = 7;
 /// Accepts, takes one byte, and resets.
 pub(crate) const RESET_PORT: u16 = 9;
-/// Answers requests and stays, whatever they say of `Connection`.
+/// Answers requests and stays, whatever they and its answers say of `Connection`.
 pub(crate) const STUBBORN_PORT: u16 = 12;
+/// Answers requests over a connection until its client closes it.
+pub(crate) const KEEPING_PORT: u16 = 13;
+/// The same, but hangs up at the second request of a connection.
+pub(crate) const FICKLE_PORT: u16 = 14;
+/// Answers as soon as a request's head is there. It reads the 100 kB that follow if asked for `/on`, else no more.
+pub(crate) const EARLY_PORT: u16 = 15;
 /// Accepts and closes.
 pub(crate) const MUTE_PORT: u16 = 11;
 /// Where another pleach answers.
@@ -281,8 +287,36 @@ fn serve(host: &Netns) {
         std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
     });
     accept(STUBBORN_PORT, |mut stream| {
-        while http_once(&mut stream).is_ok() {}
+        while http_once(&mut stream, CLOSE).is_ok() {}
         Ok(())
+    });
+    accept(KEEPING_PORT, |mut stream| {
+        while http_once(&mut stream, "").is_ok() {}
+        Ok(())
+    });
+    accept(FICKLE_PORT, |mut stream| {
+        http_once(&mut stream, "")?;
+        stream.read_exact(&mut [0])
+    });
+    accept(EARLY_PORT, |mut stream| {
+        loop {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte)?;
+                head.extend_from_slice(&byte);
+            }
+            let goes_on = head.starts_with(b"POST /on ");
+            let end = if goes_on { "" } else { CLOSE };
+            let answer = format!(
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n{end}\r\nearly"
+            );
+            stream.write_all(answer.as_bytes())?;
+            if !goes_on {
+                return stream.read_exact(&mut [0; 100]);
+            }
+            stream.read_exact(&mut vec![0; 100_000])?;
+        }
     });
     let udp = host
         .run(|| Ok(UdpSocket::bind((SERVER, ECHO_PORT))?))
@@ -295,13 +329,15 @@ fn serve(host: &Netns) {
     });
 }
 
-/// `GET /N`: N bytes of [`content`]; `POST`: the body back; the request's own head with `GET /head`.
+/// `GET /N`: N bytes of [`content`], in chunks with `GET /chunked/N`; `POST`: the body back; with `GET /head` the request's own
+/// head, with `GET /peer` who asks.
 fn http(mut stream: TcpStream) -> std::io::Result<()> {
-    http_once(&mut stream)?;
+    http_once(&mut stream, CLOSE)?;
     stream.shutdown(std::net::Shutdown::Write)
 }
 
-fn http_once(stream: &mut TcpStream) -> std::io::Result<()> {
+/// `fields`: of the answer's head, besides what its body needs.
+fn http_once(stream: &mut TcpStream, fields: &str) -> std::io::Result<()> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -310,25 +346,43 @@ fn http_once(stream: &mut TcpStream) -> std::io::Result<()> {
     }
     let text = String::from_utf8_lossy(&head).into_owned();
     let path = text.split(' ').nth(1).unwrap_or_default();
+    let number = |text: &str| text.parse().unwrap_or(0);
     let body = if text.starts_with("POST") {
         let field = text
             .lines()
             .find_map(|line| line.strip_prefix("Content-Length: "));
-        let mut body = vec![0; field.and_then(|len| len.parse().ok()).unwrap_or(0)];
+        let mut body = vec![0; field.map_or(0, number)];
         stream.read_exact(&mut body)?;
         body
     } else if path == "/head" {
         head
+    } else if path == "/peer" {
+        stream.peer_addr()?.to_string().into_bytes()
+    } else if let Some(len) = path.strip_prefix("/chunked/") {
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\n{fields}Transfer-Encoding: chunked\r\n\r\n"
+        )?;
+        for chunk in content(number(len)).chunks(5_000) {
+            write!(stream, "{:x}\r\n", chunk.len())?;
+            stream.write_all(&[chunk, b"\r\n"].concat())?;
+        }
+        return stream.write_all(b"0\r\n\r\n");
     } else {
-        content(path.trim_start_matches('/').parse().unwrap_or(0))
+        content(number(path.trim_start_matches('/')))
     };
     let head = format!(
-        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes())?;
+    if text.starts_with("HEAD") {
+        return Ok(());
+    }
     stream.write_all(&body)
 }
+
+const CLOSE: &str = "Connection: close\r\n";
 
 /// Bytes that tell their place: every shift or gap shows.
 pub(crate) fn content(len: usize) -> Vec<u8> {

@@ -188,6 +188,7 @@ async fn open_target(
         app: Some(settings.known[who].name.clone()),
         target: Target::from(to),
         protocol: Protocol::Striped,
+        warm: Vec::new(),
     };
     let (live, links) = hub
         .begin(purpose, &addresses)

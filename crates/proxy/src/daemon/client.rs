@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use pleach_core::units::Bytes;
+use pleach_linux::clock;
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -17,11 +19,15 @@ use tokio::{
 use super::{
     connect,
     hub::{Hub, Live, Purpose},
+    kept::{Login, Upstream},
     peers::{self, Keeper},
 };
 use crate::{
-    handshake::{Body, Command, Failure, Handshake, Protocol, Refusal, Request, Step},
-    relay::{stream, stripe, udp},
+    handshake::{Command, Failure, Handshake, Protocol, Refusal, Request, Step},
+    relay::{
+        stream::{self, Left},
+        stripe, udp,
+    },
     sched::LinkId,
     target::Host,
 };
@@ -35,55 +41,84 @@ pub(crate) struct Session {
     pub(crate) links: Vec<LinkId>,
     /// Links that were tried and did not work.
     pub(crate) failed: Vec<LinkId>,
+    /// The connection has served other requests, and may have been closed meanwhile.
+    pub(crate) is_reused: bool,
+}
+
+/// What is known of a client while it asks for one thing after the other.
+#[derive(Debug, Default)]
+struct Guest {
+    /// The program, once it was looked for.
+    app: Option<Option<String>>,
+    login: Login,
 }
 
 /// Serves `client` until it ends.
 pub(super) async fn serve(hub: &Rc<Hub>, mut client: TcpStream, from: SocketAddr) {
     prepare(&client);
     let mut handshake = Handshake::new();
-    let reading = read_request(hub, &mut client, &mut handshake);
-    let request = match time::timeout(FIRST_REQUEST, reading).await {
-        Ok(Ok(request)) => request,
-        Ok(Err(None)) => return,
-        Ok(Err(Some(refusal))) => {
-            hub.count_drop("bad-request");
-            tracing::debug!(%from, "refused: {}", refusal.reason);
-            return farewell(&mut client, &refusal.reply).await;
-        }
-        Err(_) => {
-            hub.count_drop("slow-request");
-            let refusal = handshake.timed_out();
-            tracing::debug!(%from, "refused: {}", refusal.reason);
-            return farewell(&mut client, &refusal.reply).await;
-        }
-    };
-    match request.command {
-        Command::Connect => connect_and_relay(hub, client, from, request).await,
-        Command::UdpAssociate => {
+    let mut guest = Guest::default();
+    loop {
+        let reading = read_request(hub, &mut client, &mut handshake);
+        let request = match time::timeout(FIRST_REQUEST, reading).await {
+            Ok(Ok(request)) => request,
+            Ok(Err(None)) => return,
+            Ok(Err(Some(refusal))) => {
+                hub.count_drop("bad-request");
+                tracing::debug!(%from, "refused: {}", refusal.reason);
+                return farewell(&mut client, &refusal.reply).await;
+            }
+            Err(_) => {
+                hub.count_drop("slow-request");
+                let refusal = handshake.timed_out();
+                tracing::debug!(%from, "refused: {}", refusal.reason);
+                return farewell(&mut client, &refusal.reply).await;
+            }
+        };
+        if request.command == Command::UdpAssociate {
             if let Err(error) = udp::associate(hub, client, from).await {
                 tracing::debug!(%from, %error, "UDP association ended");
             }
+            return;
+        }
+        let left = connect_and_relay(hub, &mut client, from, request, &mut guest).await;
+        let Some(ahead) = left else { return };
+        let begin = ahead.iter().position(|byte| !is_line_end(*byte));
+        handshake = Handshake::new();
+        handshake.handle_bytes(&ahead[begin.unwrap_or(ahead.len())..]);
+        let wait = time::timeout(BETWEEN_REQUESTS, another(&client));
+        if handshake.is_empty() && !matches!(wait.await, Ok(Ok(()))) {
+            return;
         }
     }
+}
+
+/// Waits for the beginning of another request. Old clients send a line end behind a body (RFC 9112, 2.2).
+async fn another(client: &TcpStream) -> io::Result<()> {
+    let mut next = [0];
+    loop {
+        match client.peek(&mut next).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ if is_line_end(next[0]) => client.try_read(&mut next)?,
+            _ => return Ok(()),
+        };
+    }
+}
+
+fn is_line_end(byte: u8) -> bool {
+    matches!(byte, b'\r' | b'\n')
 }
 
 /// Serves `client`, who wanted to go to `wanted` and was redirected here.
 pub(super) async fn serve_redirected(
     hub: &Rc<Hub>,
-    client: TcpStream,
+    mut client: TcpStream,
     from: SocketAddr,
     wanted: SocketAddr,
 ) {
     prepare(&client);
-    let request = Request {
-        protocol: Protocol::Transparent,
-        command: Command::Connect,
-        target: wanted.into(),
-        head: Vec::new(),
-        body: Body::Tunnel,
-        rest: Vec::new(),
-    };
-    connect_and_relay(hub, client, from, request).await;
+    let request = Request::tunnel(Protocol::Transparent, wanted.into());
+    connect_and_relay(hub, &mut client, from, request, &mut Guest::default()).await;
 }
 
 /// Reads until a request is complete. `Err(None)`: the client left.
@@ -93,23 +128,7 @@ async fn read_request(
     handshake: &mut Handshake,
 ) -> Result<Request, Option<Refusal>> {
     loop {
-        client.readable().await.map_err(|_| None)?;
-        let read = {
-            let mut scratch = hub.scratch.borrow_mut();
-            match client.try_read(&mut scratch) {
-                Ok(0) => return Err(None),
-                Ok(len) => {
-                    handshake.handle_bytes(&scratch[..len]);
-                    Ok(())
-                }
-                Err(error) => Err(error),
-            }
-        };
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Err(_) => return Err(None),
-            Ok(()) => {}
-        }
+        // A client may have said more along with its last request.
         loop {
             match handshake.next_step() {
                 Step::More => break,
@@ -118,28 +137,45 @@ async fn read_request(
                 Step::Refuse(refusal) => return Err(Some(refusal)),
             }
         }
+        client.readable().await.map_err(|_| None)?;
+        let mut scratch = hub.scratch.borrow_mut();
+        match client.try_read(&mut scratch) {
+            Ok(0) => return Err(None),
+            Ok(len) => handshake.handle_bytes(&scratch[..len]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return Err(None),
+        }
     }
 }
 
+/// Serves one request. Returns what the client has sent of the next one, if it may send one.
 async fn connect_and_relay(
     hub: &Rc<Hub>,
-    mut client: TcpStream,
+    client: &mut TcpStream,
     from: SocketAddr,
-    request: Request,
-) {
+    mut request: Request,
+    guest: &mut Guest,
+) -> Option<Vec<u8>> {
     let protocol = request.protocol;
-    let (live, opened) = match open(hub, &client, from, &request).await {
+    request.is_last |= !hub.has_room_to_wait();
+    guest.login.is_bound |= request.is_bound;
+    let (live, opened, before) = match open(hub, client, from, &request, guest).await {
         Ok(opened) => opened,
         Err((failure, text)) => {
             tracing::debug!(%from, target = %request.target, "not served: {text}");
             if protocol == Protocol::Transparent {
                 // What the client would have seen without a proxy comes closest to this.
-                let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
-                return;
+                let _ = SockRef::from(&*client).set_linger(Some(Duration::ZERO));
+                return None;
             }
             let text = format!("{}: {text}", request.target);
-            return farewell(&mut client, &protocol.failure(failure, &text)).await;
+            farewell(client, &protocol.failure(failure, &text)).await;
+            return None;
         }
+    };
+    let first = match &opened {
+        Opened::Plain(_, upstream) => Some(Rc::as_ptr(upstream)),
+        Opened::Striped(_) => None,
     };
     let bound = match &opened {
         Opened::Plain(_, upstream) => {
@@ -148,6 +184,9 @@ async fn connect_and_relay(
         }
         Opened::Striped(_) => UNKNOWN,
     };
+    if request.is_last || matches!(opened, Opened::Striped(_)) {
+        request.ask_for_the_end();
+    }
     let success = protocol.success(bound);
     let outcome = match (client.write_all(&success).await, opened) {
         (Ok(()), Opened::Plain(session, upstream)) => {
@@ -155,43 +194,79 @@ async fn connect_and_relay(
         }
         (Ok(()), Opened::Striped(mut keeper)) => {
             let stripe = Rc::clone(&keeper.stripe);
-            tokio::select! {
-                outcome = stripe::relay(hub, &client, &live, &stripe, request) => outcome,
+            let outcome = tokio::select! {
+                outcome = stripe::relay(hub, client, &live, &stripe, request) => outcome,
                 () = keeper.keep(&live) => Ok(()),
-            }
+            };
+            outcome.map(|()| Left::default())
         }
         (Err(error), _) => Err(error),
     };
     let (target, moved) = (&live.purpose.target, live.moved());
-    match outcome {
-        Ok(()) => tracing::debug!(%from, %target, ?moved, "connection ended"),
-        Err(error) => tracing::debug!(%from, %target, ?moved, %error, "connection broke"),
-    }
+    let left = match outcome {
+        Ok(left) => {
+            tracing::debug!(%from, %target, ?moved, "connection ended");
+            left
+        }
+        Err(error) => {
+            tracing::debug!(%from, %target, ?moved, %error, "connection broke");
+            hub.end(&live, true);
+            return None;
+        }
+    };
     hub.end(&live, true);
+    if let (Some(stream), true) = (left.upstream, left.ahead.is_some()) {
+        live.share.get().end(&stream);
+        let before = if Some(Rc::as_ptr(&stream)) == first {
+            before
+        } else {
+            Bytes::ZERO
+        };
+        let upstream = Upstream {
+            link: live.link.get(),
+            stream,
+            received: Bytes::new(before.get().saturating_add(moved.down)),
+            since: clock::now(),
+        };
+        if guest.login.is_bound {
+            guest.login.upstream = Some((target.clone(), upstream));
+        } else {
+            hub.keep(from.ip(), target, upstream);
+        }
+    }
+    if left.ahead.is_none() && protocol == Protocol::HttpRequest {
+        // It may have said more already: what is closed unread resets what it has not taken yet.
+        farewell(client, &[]).await;
+    }
+    left.ahead
 }
 
 /// A connection to where the client wants.
 enum Opened {
-    Plain(Box<Session>, TcpStream),
+    Plain(Box<Session>, Rc<TcpStream>),
     Striped(Box<Keeper>),
 }
 
-/// Finds addresses and links for `request` and connects.
+/// Finds addresses and links for `request` and connects. Returns, too, what had come over the connection before.
 async fn open(
     hub: &Rc<Hub>,
     client: &TcpStream,
     from: SocketAddr,
     request: &Request,
-) -> Result<(Rc<Live>, Opened), (Failure, String)> {
+    guest: &mut Guest,
+) -> Result<(Rc<Live>, Opened, Bytes), (Failure, String)> {
     let here = match (request.protocol, &request.target.host) {
         // As the client sees it.
         (Protocol::Transparent, Host::Ip(ip)) => SocketAddr::new(*ip, request.target.port),
         _ => client.local_addr().unwrap_or(UNKNOWN),
     };
-    let (addresses, app) = tokio::join!(
-        hub.resolver.resolve(&request.target),
-        hub.apps.find(from, here)
-    );
+    let find_app = async {
+        if guest.app.is_none() {
+            guest.app = Some(hub.apps.find(from, here).await);
+        }
+        guest.app.clone().flatten()
+    };
+    let (addresses, app) = tokio::join!(hub.resolver.resolve(&request.target), find_app);
     let addresses = addresses.map_err(|text| {
         hub.count_drop("name-not-resolved");
         (Failure::HostUnreachable, text)
@@ -201,11 +276,22 @@ async fn open(
         let text = "services of the proxy's own host are not for others".to_owned();
         return Err((Failure::NotAllowed, text));
     }
+    // What must not be said twice is not said where the server may just be hanging up (RFC 9112, 9.3.1).
+    let may_reuse = request.protocol == Protocol::HttpRequest
+        && !guest.login.is_bound
+        && request.body.is_done()
+        && stream::may_replay(&request.head);
+    let warm = if may_reuse {
+        hub.warm(from.ip(), &request.target)
+    } else {
+        Vec::new()
+    };
     let purpose = Purpose {
         client: from,
         app,
         target: request.target.clone(),
         protocol: request.protocol,
+        warm,
     };
     let (live, links) = hub.begin(purpose, &addresses).map_err(|error| {
         hub.count_drop("no-link");
@@ -216,7 +302,26 @@ async fn open(
     if let Some(keeper) = peers::open(hub, &live, &links, &addresses, port).await {
         live.is_connecting.set(false);
         hub.striped(&live, &keeper.stripe);
-        return Ok((live, Opened::Striped(Box::new(keeper))));
+        return Ok((live, Opened::Striped(Box::new(keeper)), Bytes::ZERO));
+    }
+    let waiting = if may_reuse {
+        hub.take_kept(from.ip(), &request.target, links.first().copied())
+    } else {
+        guest.login.take(&request.target)
+    };
+    let waiting = waiting.filter(|upstream| hub.has_address_of(upstream));
+    if let Some(upstream) = waiting {
+        live.is_connecting.set(false);
+        hub.reused(&live, upstream.link, &upstream.stream);
+        let session = Session {
+            live: Rc::clone(&live),
+            addresses,
+            links,
+            failed: Vec::new(),
+            is_reused: true,
+        };
+        let opened = Opened::Plain(Box::new(session), upstream.stream);
+        return Ok((live, opened, upstream.received));
     }
     let opened = connect::open(hub, &links, &addresses, port).await;
     live.is_connecting.set(false);
@@ -232,8 +337,11 @@ async fn open(
                 addresses,
                 links: rest,
                 failed: Vec::new(),
+                is_reused: false,
             };
-            Ok((live, Opened::Plain(Box::new(session), opened.stream)))
+            let stream = Rc::new(opened.stream);
+            let opened = Opened::Plain(Box::new(session), stream);
+            Ok((live, opened, Bytes::ZERO))
         }
         Err(error) => {
             hub.count_drop("not-connected");
@@ -279,6 +387,8 @@ const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPE
 
 /// How long a client may take to say what it wants.
 pub(crate) const FIRST_REQUEST: Duration = Duration::from_secs(10);
+/// How long a client may take to ask for another thing. Browsers open anew what was closed.
+const BETWEEN_REQUESTS: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(60);

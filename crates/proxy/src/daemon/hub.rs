@@ -23,6 +23,7 @@ use super::{
     answering::Strangers,
     apps::Apps,
     cgroup::Bound,
+    kept::{Kept, Upstream},
     report::Learnt,
     resolve::Resolver,
     settings::{Settings, private_networks},
@@ -31,7 +32,7 @@ use super::{
 use crate::{
     estimate::{application::Demand, link::TcpSample},
     handshake::Protocol,
-    placer::{Ask, ConnectionId, NoLink, Placement, Placer, Why},
+    placer::{Ask, ConnectionId, NoLink, Placement, Placer, Warm, Why},
     relay::{
         pipe::PipePool,
         stripe::{Stripe, pulse::Pulses},
@@ -60,6 +61,8 @@ pub(crate) struct Hub {
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) live: RefCell<BTreeMap<u64, Rc<Live>>>,
     pub(crate) drops: RefCell<BTreeMap<&'static str, u64>>,
+    /// What plain HTTP requests may use again.
+    kept: RefCell<Kept>,
     /// By link: whether receive windows may be bound.
     pub(super) cautions: RefCell<Vec<Caution>>,
     /// What the kernel's hook did, by link; empty without it.
@@ -86,6 +89,8 @@ pub(crate) struct Hub {
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) source: Vec<IpAddr>,
+    /// What it was seen to have.
+    pub(crate) addresses: Vec<IpNet>,
     /// Since when it leads nowhere, though the device and its address are there.
     pub(crate) silent_since: Option<Instant>,
 }
@@ -97,6 +102,8 @@ pub(crate) struct Purpose {
     pub(crate) app: Option<String>,
     pub(crate) target: Target,
     pub(crate) protocol: Protocol,
+    /// Connections to the server that wait for use.
+    pub(crate) warm: Vec<Warm>,
 }
 
 /// A connection to a server, or a UDP exchange with one.
@@ -159,11 +166,19 @@ impl Stop {
 
 /// A client's place; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Rc<Hub>);
+pub(crate) struct Place {
+    hub: Rc<Hub>,
+    /// Of one who knows that this is a proxy.
+    ip: Option<IpAddr>,
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.clients.set(self.0.clients.get().saturating_sub(1));
+        let clients = &self.hub.clients;
+        clients.set(clients.get().saturating_sub(1));
+        if let Some(ip) = self.ip {
+            self.hub.kept.borrow_mut().leave(ip);
+        }
     }
 }
 
@@ -176,6 +191,7 @@ impl Hub {
             devices.push(Device {
                 name: link.device.clone(),
                 source: link.source.clone(),
+                addresses: Vec::new(),
                 silent_since: None,
             });
         }
@@ -191,6 +207,7 @@ impl Hub {
             scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
             live: RefCell::default(),
             drops: RefCell::default(),
+            kept: RefCell::default(),
             cautions: RefCell::default(),
             bound: RefCell::default(),
             places: RefCell::default(),
@@ -218,18 +235,26 @@ impl Hub {
             self.count_drop("client-not-allowed");
             return None;
         }
-        self.admit_redirected()
+        self.place(Some(ip))
     }
 
     /// A place for a client whose connection was redirected here, if there is room. Whoever it is: the connection would
     /// have left through this host anyway.
     pub(crate) fn admit_redirected(self: &Rc<Self>) -> Option<Place> {
+        self.place(None)
+    }
+
+    fn place(self: &Rc<Self>, ip: Option<IpAddr>) -> Option<Place> {
         if self.clients.get() >= self.settings.max_connections {
             self.count_drop("too-many-clients");
             return None;
         }
         self.clients.set(self.clients.get() + 1);
-        Some(Place(Rc::clone(self)))
+        if let Some(ip) = ip {
+            self.kept.borrow_mut().come(ip);
+        }
+        let hub = Rc::clone(self);
+        Some(Place { hub, ip })
     }
 
     pub(crate) fn count_drop(&self, reason: &'static str) {
@@ -290,14 +315,13 @@ impl Hub {
                 app: purpose.app.as_deref(),
                 target: &purpose.target,
                 addresses,
+                warm: &purpose.warm,
             };
             let mut placer = self.placer.borrow_mut();
-            if placer.is_curious() {
-                // A page asks for all it has within the first window.
-                for live in self.live.borrow().values() {
-                    if let Some(id) = live.id {
-                        placer.glance(now, id, live.moved());
-                    }
+            // A page asks for all it has within the first window.
+            for live in self.live.borrow().values() {
+                if let Some(id) = live.id {
+                    placer.glance(now, id, live.moved());
                 }
             }
             Some(placer.begin(now, ask)?)
@@ -374,6 +398,63 @@ impl Hub {
         {
             self.moved(live, link, failed);
         }
+    }
+
+    /// Notes that a request goes over `stream`, which has served others: what TCP counted then is not this one's.
+    pub(crate) fn reused(&self, live: &Live, link: Option<LinkId>, stream: &TcpStream) {
+        if live.link.get() != link {
+            self.opened(live, link, &[]);
+            live.why.set(Some(Why::Site));
+        }
+        if let Ok(info) = tcp::info(stream) {
+            live.tcp_seen.set((info.segments, info.retransmitted));
+        }
+    }
+
+    /// Connections to `target` that wait for a request of `client`.
+    pub(super) fn warm(&self, client: IpAddr, target: &Target) -> Vec<Warm> {
+        let client = client.to_canonical();
+        self.kept.borrow_mut().warm(clock::now(), client, target)
+    }
+
+    /// One of those, over `link`.
+    pub(super) fn take_kept(
+        &self,
+        client: IpAddr,
+        target: &Target,
+        link: Option<LinkId>,
+    ) -> Option<Upstream> {
+        let client = client.to_canonical();
+        self.kept.borrow_mut().take(client, target, link)
+    }
+
+    /// Keeps `upstream` for the next request of `client` to `target`, if there is room.
+    pub(super) fn keep(&self, client: IpAddr, target: &Target, upstream: Upstream) {
+        let mut kept = self.kept.borrow_mut();
+        if self.has_room_to_wait() && kept.len() < self.settings.max_connections / 2 {
+            kept.put(client.to_canonical(), target.clone(), upstream);
+        }
+    }
+
+    /// Whether the link of `upstream` has its address still.
+    pub(super) fn has_address_of(&self, upstream: &Upstream) -> bool {
+        let devices = self.devices.borrow();
+        let device = upstream.link.and_then(|link| devices.get(link.0));
+        let Ok(from) = upstream.stream.local_addr() else {
+            return false;
+        };
+        let ip = from.ip().to_canonical();
+        device.is_none_or(|device| device.addresses.iter().any(|net| net.addr() == ip))
+    }
+
+    /// Connections over `link` serve nobody any more.
+    pub(super) fn forget_kept(&self, link: LinkId) {
+        self.kept.borrow_mut().forget(link);
+    }
+
+    /// Whether there are so few clients that connections may be kept for what they ask next.
+    pub(crate) fn has_room_to_wait(&self) -> bool {
+        self.clients.get() < self.settings.max_connections / 2
     }
 
     /// Notes that a connection is striped over `stripe`.
@@ -453,6 +534,7 @@ impl Hub {
             placer.observe_lane(now, link, Demand { up: 0, down }, false);
         }
         placer.handle_window(now);
+        self.kept.borrow_mut().handle_window(now);
     }
 
     /// Takes back what an earlier run had learnt, for the links that are there and those that come.

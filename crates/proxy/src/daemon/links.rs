@@ -28,6 +28,7 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
                 devices.push(Device {
                     name: found.name.clone(),
                     source: Vec::new(),
+                    addresses: Vec::new(),
                     silent_since: None,
                 });
             }
@@ -45,6 +46,12 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
                 device = device.name,
                 "link is {state}"
             );
+        }
+        let addresses = found.map(|found| found.addresses.clone());
+        let addresses = addresses.unwrap_or_default();
+        if device.addresses != addresses || !is_up {
+            device.addresses = addresses;
+            hub.forget_kept(LinkId(index));
         }
         placer.set_reach(LinkId(index), reach);
         // Without its address a connection cannot go on; without carrier it may.

@@ -52,6 +52,11 @@ impl Share {
         self.round_trip = info.receiver_rtt;
     }
 
+    /// Takes the bound off `stream`, which serves another connection next.
+    pub(crate) fn end(mut self, stream: &TcpStream) {
+        self.put(stream, None, true);
+    }
+
     fn sharer(&self) -> Sharer {
         // A window is filled once in a round trip, at most; where that is not known, it may be.
         let is_filled = |bound: Bytes| {

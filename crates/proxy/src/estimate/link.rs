@@ -142,6 +142,16 @@ impl Beginning {
         }
     }
 
+    /// Leaves out the time from the last bytes until `now`: nobody wanted anything.
+    pub fn skip(&mut self, now: Instant) {
+        if let Some((first_at, last_at)) = &mut self.times
+            && now.since(*last_at) <= PAUSE
+        {
+            *first_at += now.since(*last_at);
+            *last_at = now;
+        }
+    }
+
     /// The mean rate so far; `None` but from `FIRST_STEPS` to `LAST_STEPS` after the first byte: what an estimate has not come
     /// of by then trickles, which says nothing.
     #[must_use]
@@ -376,6 +386,16 @@ mod tests {
             beginning.on_bytes(at(1900 + step * 400), 1_000);
             assert_eq!(beginning.rate().is_some(), step <= 7, "a trickle");
         }
+        // A second's half in which nobody wanted anything.
+        let mut beginning = Beginning::default();
+        beginning.on_bytes(at(1000), 1);
+        beginning.on_bytes(at(1100), 12_500);
+        beginning.skip(at(1600));
+        beginning.on_bytes(at(1700), 12_500);
+        assert_eq!(beginning.rate(), Some(Bitrate::from_mbps(1)));
+        beginning.skip(at(2300));
+        beginning.on_bytes(at(2300), 12_500);
+        assert_eq!(beginning.rate(), None, "too long");
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! HTTP/1 proxying (RFC 9110, 9112): CONNECT, and requests with an absolute URL.
 //!
-//! A plain request is rewritten: origin form, the host of the URL in `Host`, no hop-by-hop fields, `Connection: close`.
-//! So each client connection carries one request to one server, and what comes back is relayed unread. `Via` is left
+//! A plain request is rewritten: origin form, the host of the URL in `Host`, no hop-by-hop fields. `Via` is left
 //! out, against RFC 9110 section 7.6.3: this proxy is a part of the user's own host, and servers treat what comes with
 //! `Via` worse (no compression).
 
-use std::collections::BTreeSet;
-
-use super::{Body, Command, Failure, MAX_HEAD_BYTES, Protocol, Refusal, Request, Step, refuse};
-use crate::target::{Host, Target};
+use super::{Failure, MAX_HEAD_BYTES, Protocol, Refusal, Request, Step, refuse};
+use crate::{
+    http::{
+        Body,
+        fields::{connection_options, has_end, is_hop_by_hop, push},
+    },
+    target::{Host, Target},
+};
 
 /// Reads a request head, once all of it is there. `searched`: how much of `buffer` was looked at before.
 pub(super) fn request(buffer: &mut Vec<u8>, searched: &mut usize) -> Step {
@@ -34,39 +37,19 @@ pub(super) fn request(buffer: &mut Vec<u8>, searched: &mut usize) -> Step {
         plain(method, path, version, parsed.headers)
     };
     match outcome {
-        Ok((protocol, target, head, body)) => {
-            let rest = buffer.split_off(len);
-            Step::Request(Box::new(Request {
-                protocol,
-                command: Command::Connect,
-                target,
-                head,
-                body,
-                rest,
-            }))
+        Ok(mut request) => {
+            request.rest = buffer.split_off(len);
+            Step::Request(Box::new(request))
         }
         Err(step) => step,
     }
 }
 
-/// Whether an empty line is in `buffer`. Each byte is looked at once, however small the pieces are that it comes in.
-fn has_end(buffer: &[u8], searched: &mut usize) -> bool {
-    // The end of the line before may have been seen already.
-    let from = searched.saturating_sub(2);
-    *searched = buffer.len();
-    let mut line_ends = buffer[from..].split(|byte| *byte == b'\n');
-    // What follows the last line end has not ended.
-    line_ends.next_back();
-    line_ends.skip(1).any(|line| matches!(line, b"" | b"\r"))
-}
-
-type Understood = (Protocol, Target, Vec<u8>, Body);
-
-fn connect(authority: &str) -> Result<Understood, Step> {
+fn connect(authority: &str) -> Result<Request, Step> {
     let target = split_authority(authority)
         .and_then(|(host, port)| Target::new(host_of(host)?, port?))
         .ok_or_else(|| bad("CONNECT needs HOST:PORT"))?;
-    Ok((Protocol::HttpConnect, target, Vec::new(), Body::Tunnel))
+    Ok(Request::tunnel(Protocol::HttpConnect, target))
 }
 
 fn plain(
@@ -74,7 +57,7 @@ fn plain(
     url: &str,
     version: u8,
     fields: &[httparse::Header<'_>],
-) -> Result<Understood, Step> {
+) -> Result<Request, Step> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(bad(
             "this is a proxy, not a web server: set it as HTTP or SOCKS proxy of a program",
@@ -110,15 +93,27 @@ fn plain(
     head.extend_from_slice(b"\r\n");
     let named = connection_options(fields);
     for field in fields {
-        if !is_hop_by_hop(field.name, &named) {
-            head.extend_from_slice(field.name.as_bytes());
-            head.extend_from_slice(b": ");
-            head.extend_from_slice(field.value);
-            head.extend_from_slice(b"\r\n");
+        // `Host` is written anew.
+        if !field.name.eq_ignore_ascii_case("host") && !is_hop_by_hop(field.name, &named) {
+            push(&mut head, field.name, field.value);
         }
     }
-    head.extend_from_slice(b"Connection: close\r\n\r\n");
-    Ok((Protocol::HttpRequest, target, head, body))
+    head.extend_from_slice(b"\r\n");
+    let mut request = Request::tunnel(Protocol::HttpRequest, target);
+    request.head = head;
+    request.body = body;
+    request.is_last = version == 0 || named.contains("close");
+    request.is_bound = fields.iter().any(binds);
+    Ok(request)
+}
+
+/// Whether a field logs the connection in, and not the request alone (RFC 4559; NTLM).
+fn binds(field: &httparse::Header<'_>) -> bool {
+    let scheme = field.value.split(|byte| *byte == b' ').next();
+    field.name.eq_ignore_ascii_case("authorization")
+        && scheme.is_some_and(|scheme| {
+            scheme.eq_ignore_ascii_case(b"negotiate") || scheme.eq_ignore_ascii_case(b"ntlm")
+        })
 }
 
 /// Host and port of `HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT`; `None` if the port is no number.
@@ -147,47 +142,6 @@ fn host_of(text: &str) -> Option<Host> {
         Host::Ip(_) => true,
         Host::Name(name) => name.bytes().all(is_host_byte),
     })
-}
-
-/// What `Connection` names, in lower case.
-fn connection_options(fields: &[httparse::Header<'_>]) -> BTreeSet<String> {
-    fields
-        .iter()
-        .filter(|field| field.name.eq_ignore_ascii_case("connection"))
-        .flat_map(|field| list_members(field.value))
-        .map(str::to_ascii_lowercase)
-        .collect()
-}
-
-/// Whether a field ends at this proxy: the fixed ones, and those that `Connection` names.
-fn is_hop_by_hop(name: &str, named: &BTreeSet<String>) -> bool {
-    // `Host` is written anew; `Transfer-Encoding` and `Trailer` stay, because the body is passed on as it is.
-    const FIXED: [&str; 9] = [
-        "connection",
-        "host",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "upgrade",
-        "http2-settings",
-    ];
-    const KEPT: [&str; 3] = ["transfer-encoding", "content-length", "trailer"];
-    let is = |other: &&str| name.eq_ignore_ascii_case(other);
-    if FIXED.iter().any(is) {
-        return true;
-    }
-    !KEPT.iter().any(is) && named.contains(&name.to_ascii_lowercase())
-}
-
-/// The members of a list field.
-fn list_members(value: &[u8]) -> impl Iterator<Item = &str> {
-    core::str::from_utf8(value)
-        .unwrap_or_default()
-        .split(',')
-        .map(str::trim)
-        .filter(|member| !member.is_empty())
 }
 
 /// An answer of this proxy itself, which closes the connection after it.

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Body, Command, Protocol, Request, Step, refuse};
+use super::{Protocol, Request, Step, refuse};
 use crate::target::{Host, Target};
 
 /// Reads the whole request: version, command, port, address, user, and with 4a a name.
@@ -40,12 +40,8 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
     };
     let rest = buffer.split_off(end);
     Step::Request(Box::new(Request {
-        protocol: Protocol::Socks4,
-        command: Command::Connect,
-        target,
-        head: Vec::new(),
-        body: Body::Tunnel,
         rest,
+        ..Request::tunnel(Protocol::Socks4, target)
     }))
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Body, Command, Failure, Protocol, Request, Step, refuse};
+use super::{Command, Failure, Protocol, Request, Step, refuse};
 use crate::target::{Host, Target};
 
 /// Reads the client's methods and takes "none" if it is among them.
@@ -66,12 +66,9 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
     };
     let rest = buffer.split_off(3 + len);
     Step::Request(Box::new(Request {
-        protocol: Protocol::Socks5,
         command,
-        target,
-        head: Vec::new(),
-        body: Body::Tunnel,
         rest,
+        ..Request::tunnel(Protocol::Socks5, target)
     }))
 }
 

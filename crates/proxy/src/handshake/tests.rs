@@ -1,5 +1,5 @@
 use super::*;
-use crate::target::Host;
+use crate::{http::body::BadChunk, target::Host};
 
 /// Feeds `bytes` in pieces of `size` and returns what was replied and how it ended.
 fn talk(bytes: &[u8], size: usize) -> (Vec<u8>, Step) {
@@ -187,10 +187,17 @@ fn http_requests_become_origin_form_without_hop_by_hop_fields() {
           Keep-Alive: 5\r\nTE: trailers\r\nUpgrade: h2c\r\n\r\n",
     );
     assert_eq!(found.target.to_string(), "example.com:8080");
-    let expected =
-        "GET /a?b HTTP/1.1\r\nHost: Example.com:8080\r\nX-Kept: 2\r\nConnection: close\r\n\r\n";
-    assert_eq!(String::from_utf8(found.head).expect("text"), expected);
+    let expected = "GET /a?b HTTP/1.1\r\nHost: Example.com:8080\r\nX-Kept: 2\r\n\r\n";
+    assert_eq!(str::from_utf8(&found.head), Ok(expected));
     assert_eq!(found.body, Body::Length(0));
+    assert!(!found.is_last && !found.is_bound && !found.asks_for_head());
+    let mut last = found;
+    last.ask_for_the_end();
+    assert!(last.is_last);
+    assert!(
+        last.head
+            .ends_with(b"X-Kept: 2\r\nConnection: close\r\n\r\n")
+    );
 
     let head = |text: &str| String::from_utf8(request(text.as_bytes()).head).expect("text");
     assert!(
@@ -199,6 +206,21 @@ fn http_requests_become_origin_form_without_hop_by_hop_fields() {
     );
     assert!(head("GET http://a.example?q HTTP/1.0\r\n\r\n").starts_with("GET /?q HTTP/1.0\r\n"));
     assert!(head("GET http://[::1]:81/ HTTP/1.1\r\n\r\n").contains("\r\nHost: [::1]:81\r\n"));
+}
+
+#[test]
+fn http_requests_tell_whether_another_one_comes() {
+    let asked = |version: &str, field: &str| {
+        let text = format!("HEAD http://a.example/ HTTP/{version}\r\n{field}\r\n\r\n");
+        request(text.as_bytes())
+    };
+    assert!(!asked("1.1", "A: b").is_last && asked("1.1", "A: b").asks_for_head());
+    assert!(asked("1.1", "Connection: x, Close").is_last);
+    assert!(asked("1.1", "Proxy-Connection: close").is_last);
+    assert!(asked("1.0", "Proxy-Connection: keep-alive").is_last);
+    assert!(asked("1.1", "Authorization: Negotiate YII").is_bound);
+    assert!(asked("1.1", "authorization: ntlm TlR").is_bound);
+    assert!(!asked("1.1", "Authorization: Basic YTpi").is_bound);
 }
 
 #[test]
@@ -251,9 +273,21 @@ fn http_bodies_end_where_the_request_ends() {
     }
     let old = refusal(b"POST http://a.example/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n");
     assert!(old.reply.starts_with(b"HTTP/1.1 400 "));
-    for bad in ["\r\n", "xyz\r\n", "fffffffffffffffff\r\n"] {
+    for bad in [
+        "\r\n",
+        "xyz\r\n",
+        "fffffffffffffffff\r\n",
+        // Where others see another end.
+        "3\nabc\r\n",
+        "3\rabc",
+        "3 3\r\n",
+        "3\r\nabc0;ff\r\n",
+        "3\r\nabc\n",
+        "0\r\n\n",
+        "0\r\nX: 1\n",
+    ] {
         let mut chunked = body(post("Transfer-Encoding: chunked"));
-        assert_eq!(chunked.take(bad.as_bytes()), Err(body::BadChunk), "{bad}");
+        assert_eq!(chunked.take(bad.as_bytes()), Err(BadChunk), "{bad}");
     }
 }
 

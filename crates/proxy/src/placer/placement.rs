@@ -3,6 +3,8 @@
 use core::fmt;
 use std::net::IpAddr;
 
+use pleach_core::units::Bytes;
+
 use crate::{
     sched::{LinkId, Policy},
     target::Target,
@@ -19,6 +21,17 @@ pub struct Ask<'a> {
     pub target: &'a Target,
     /// Its addresses.
     pub addresses: &'a [IpAddr],
+    /// Connections to it that wait for use.
+    pub warm: &'a [Warm],
+}
+
+/// A connection to a server that waits for use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Warm {
+    /// Over which link.
+    pub link: LinkId,
+    /// What has come over it lately: so far its server's window has grown.
+    pub received: Bytes,
 }
 
 /// Why a connection is where it is.

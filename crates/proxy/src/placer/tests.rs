@@ -53,6 +53,7 @@ fn begin(
         app,
         target: to,
         addresses: &addresses,
+        warm: &[],
     };
     placer.begin(now, ask)
 }
@@ -69,6 +70,86 @@ fn connections_that_begin_together_see_each_other() {
     }
     assert_eq!(counts, [10, 5]);
     assert_eq!(placer.connection_counts(), [10, 5]);
+}
+
+#[test]
+fn a_connection_that_waits_is_opened_and_has_its_window() {
+    let mut placer = placer(config(Policy::MaxThroughput));
+    let to = target("files.example", 80);
+    for (link, rtt) in [(0, 20), (1, 40)] {
+        let rtt = Duration::from_millis(rtt);
+        let sample = TcpSample {
+            rtt,
+            min_rtt: rtt,
+            segments: 1,
+            retransmitted: 0,
+        };
+        placer.observe_tcp(LinkId(link), sample);
+    }
+    let mut first = |now, warm: &[Warm]| {
+        let addresses = [IpAddr::from([192, 0, 2, 1])];
+        let ask = Ask {
+            client: CLIENT,
+            app: None,
+            target: &to,
+            addresses: &addresses,
+            warm,
+        };
+        let placement = placer.begin(now, ask).expect("links");
+        placer.end(now, placement.id, None);
+        placement.links[0]
+    };
+    let warm = |link, received| Warm {
+        link: LinkId(link),
+        received: Bytes::new(received),
+    };
+    // Of 22 kB: three round trips, or two, or one, and 9 or 18 ms of their own.
+    assert_eq!(first(at(0), &[]), LinkId(0));
+    assert_eq!(first(at(0), &[warm(1, 0)]), LinkId(0));
+    assert_eq!(first(at(0), &[warm(1, 100_000)]), LinkId(1));
+    assert_eq!(first(at(0), &[warm(1, 100_000), warm(0, 0)]), LinkId(0));
+}
+
+#[test]
+fn what_a_server_says_of_its_answer_counts_for_more_than_what_is_expected() {
+    let mut placer = placer(config(Policy::MaxThroughput));
+    let to = target("files.example", 80);
+    let first = begin(&mut placer, at(0), None, &to).expect("links");
+    assert_eq!(first.links[0], LinkId(0));
+    // A gigabyte: 400 s of the better link.
+    let all = |down| Demand { up: 100, down };
+    placer.foretell(first.id, all(1_000_000_000));
+    let next = |placer: &mut Placer| {
+        let next = begin(placer, at(10), None, &to).expect("links");
+        placer.end(at(10), next.id, None);
+        next.links[0]
+    };
+    assert_eq!(next(&mut placer), LinkId(1));
+    placer.glance(at(20), first.id, all(999_999_999));
+    assert_eq!(next(&mut placer), LinkId(0), "a byte is left");
+    placer.foretell(first.id, all(u64::MAX));
+    assert_eq!(next(&mut placer), LinkId(0), "nobody believes that");
+}
+
+#[test]
+fn a_link_that_has_nothing_to_do_shows_nothing_meanwhile() {
+    let mut placer = Placer::new(config(Policy::OnlyOne), Instant::ZERO);
+    let link = placer.add_link(LinkSettings::default());
+    placer.set_reach(link, everywhere());
+    let to = target("a.example", 80);
+    let down = |down| Demand { up: 0, down };
+    // 8 Mbit/s for 100 ms, then nothing for 300 ms, three times.
+    for turn in 0..3 {
+        let from = turn * 400;
+        let id = begin(&mut placer, at(from), None, &to).expect("a link").id;
+        placer.glance(at(from), id, down(1));
+        placer.glance(at(from + 50), id, down(50_001));
+        placer.observe(at(from + 100), id, down(100_001), false);
+        placer.end(at(from + 100), id, None);
+    }
+    let (_, shown) = placer.link_mut(link).expect("a link").beginnings;
+    let shown = shown.rate().expect("a beginning").as_bps();
+    assert!((7_900_000..8_100_000).contains(&shown), "{shown}");
 }
 
 #[test]
@@ -146,6 +227,7 @@ fn no_link_says_why_for_each() {
         app: None,
         target: &to,
         addresses: &addresses,
+        warm: &[],
     };
     let refused = placer.begin(at(0), ask).expect_err("IPv4 only");
     assert_eq!(refused.to_string(), "wifi: no IPv6; lte: down");
@@ -371,7 +453,6 @@ fn links_that_are_not_known_are_told_apart_by_what_they_have_shown() {
         let link = placer.add_link(LinkSettings::default());
         placer.set_reach(link, everywhere());
     }
-    assert!(placer.is_curious());
     let to = target("a.example", 80);
     let ids: Vec<ConnectionId> = (0..2)
         .map(|_| begin(&mut placer, at(0), None, &to).expect("links").id)

@@ -71,19 +71,38 @@ pub(crate) async fn pump(
     to: &TcpStream,
     meter: &impl Meter,
 ) -> io::Result<()> {
-    loop {
+    pass(pool, from, to, u64::MAX, meter).await?;
+    finish(to)
+}
+
+/// Moves the next `bytes` that come from `from` to `to`, or what comes until the end if that is less; returns how many are
+/// missing.
+///
+/// # Errors
+/// As [`pump`].
+pub(crate) async fn pass(
+    pool: &PipePool,
+    from: &TcpStream,
+    to: &TcpStream,
+    bytes: u64,
+    meter: &impl Meter,
+) -> io::Result<u64> {
+    let mut missing = bytes;
+    while missing > 0 {
         from.readable().await?;
         let Some(pipe) = pool.take() else {
-            return copy(from, to, meter).await;
+            return copy(from, to, missing, meter).await;
         };
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let fill = || Ok(splice(from, None, &pipe.into, None, pipe.size, flags)?);
+        let size = at_most(missing, pipe.size);
+        let fill = || Ok(splice(from, None, &pipe.into, None, size, flags)?);
         match from.try_io(Interest::READABLE, fill) {
             Ok(0) => {
                 pool.give(pipe);
-                return finish(to);
+                break;
             }
             Ok(filled) => {
+                missing -= filled as u64;
                 let mut left = filled;
                 while left > 0 {
                     let drain = || Ok(splice(&pipe.from, None, to, None, left, flags)?);
@@ -110,20 +129,35 @@ pub(crate) async fn pump(
             Err(error) => return Err(error),
         }
     }
+    Ok(missing)
 }
 
 /// The same without pipes.
-async fn copy(from: &TcpStream, to: &TcpStream, meter: &impl Meter) -> io::Result<()> {
+async fn copy(
+    from: &TcpStream,
+    to: &TcpStream,
+    mut missing: u64,
+    meter: &impl Meter,
+) -> io::Result<u64> {
     let mut buffer = vec![0; COPY_BYTES];
-    loop {
+    while missing > 0 {
         from.readable().await?;
-        match from.try_read(&mut buffer) {
-            Ok(0) => return finish(to),
-            Ok(len) => write_all(to, &buffer[..len], meter).await?,
+        let size = at_most(missing, buffer.len());
+        match from.try_read(&mut buffer[..size]) {
+            Ok(0) => break,
+            Ok(len) => {
+                missing -= len as u64;
+                write_all(to, &buffer[..len], meter).await?;
+            }
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(missing)
+}
+
+fn at_most(bytes: u64, size: usize) -> usize {
+    usize::try_from(bytes).map_or(size, |bytes| bytes.min(size))
 }
 
 /// Writes all of `bytes`.

@@ -5,39 +5,61 @@
 //! acknowledges nothing, and if saying it twice does no harm ([`may_replay`]). From the first byte back on, both
 //! directions move in the kernel ([`super::pipe`]), each until its end; a half that ends is passed on as such. What
 //! breaks is passed on as a reset, so that nobody takes a part for the whole.
+//!
+//! Of a plain HTTP request, what moves back is one answer ([`super::answer`]), after which either connection may serve another
+//! request.
 
-use std::{io, rc::Rc, time::Duration};
+use std::{cell::Cell, io, pin::pin, rc::Rc, time::Duration};
 
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
-use tokio::{io::Interest, net::TcpStream, time};
+use tokio::{io::Interest, net::TcpStream};
 
-use super::pipe::{self, Meter};
+use super::{
+    answer::{self, Kept},
+    pipe::{self, Meter},
+};
 use crate::{
     daemon::{
         client::Session,
         connect,
         hub::{Hub, Live, Stop},
     },
-    handshake::{Body, Failure, Protocol, Request},
+    handshake::{Failure, Protocol, Request},
+    http::{Body, answer::Asked},
 };
 
-/// Serves `client` over `upstream` until both directions have ended.
+/// What is left after a plain HTTP request was answered.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// The client may send another request: this is what it has sent of it.
+    pub(crate) ahead: Option<Vec<u8>>,
+    /// The server waits for another request.
+    pub(crate) upstream: Option<Rc<TcpStream>>,
+}
+
+/// Serves `client` over `upstream` until both directions have ended, or until its plain HTTP request is answered.
 ///
 /// # Errors
 /// What broke the connection; both ends are reset then.
 pub(crate) async fn relay(
     hub: &Hub,
-    client: TcpStream,
-    upstream: TcpStream,
+    client: &TcpStream,
+    upstream: Rc<TcpStream>,
     session: Session,
     request: Request,
-) -> io::Result<()> {
+) -> io::Result<Left> {
     let live = Rc::clone(&session.live);
+    let is_request = request.protocol == Protocol::HttpRequest;
+    let asked = Asked {
+        for_head: request.asks_for_head(),
+        is_last: request.is_last,
+        is_partial: false,
+    };
     let mut opening = Opening {
         hub,
-        client: &client,
-        upstream: Rc::new(upstream),
+        client,
+        upstream,
         session,
         protocol: request.protocol,
         body: request.body,
@@ -47,7 +69,7 @@ pub(crate) async fn relay(
         is_shut: false,
         is_told: false,
     };
-    opening.add(&request.rest)?;
+    let mut ahead = opening.add(&request.rest)?;
     hub.join_link(&live, &opening.upstream);
     live.upstream.replace(Some(Rc::clone(&opening.upstream)));
     let opened = opening.run().await;
@@ -62,42 +84,54 @@ pub(crate) async fn relay(
         ..
     } = opening;
     live.is_opening.set(false);
-    let is_request = body != Body::Tunnel;
     let outcome = match opened {
         Ok(()) => {
             if let Some(link) = live.link.get() {
                 hub.placer.borrow_mut().trust(link);
             }
             let up = UpMeter(&live);
+            let is_deaf = Cell::new(false);
             let upward = async {
                 if written < sent.len() {
-                    pipe::write_all(&upstream, &sent[written..], &up).await?;
+                    let all = pipe::write_all(&upstream, &sent[written..], &up);
+                    all.await.inspect_err(|_| is_deaf.set(is_request))?;
                 }
                 drop(sent);
                 if is_closed {
                     if !is_shut {
                         pipe::finish(&upstream)?;
                     }
-                } else if body == Body::Tunnel {
-                    pipe::pump(&hub.pipes, &client, &upstream, &up).await?;
+                } else if is_request {
+                    let more = send_body(hub, client, &upstream, body, &live, &is_deaf);
+                    ahead.extend(more.await?);
                 } else {
-                    send_body(hub, &client, &upstream, body, &live).await?;
+                    pipe::pump(&hub.pipes, client, &upstream, &up).await?;
                 }
                 live.is_half_closed.set(true);
                 Ok(())
             };
             let downward = async {
                 let down = DownMeter(&live);
-                pipe::pump(&hub.pipes, &upstream, &client, &down).await?;
+                let kept = if is_request {
+                    Some(answer::pass(hub, &upstream, client, asked, &live).await?)
+                } else {
+                    pipe::pump(&hub.pipes, &upstream, client, &down).await?;
+                    None
+                };
                 live.is_half_closed.set(true);
-                Ok(())
+                Ok(kept)
             };
-            let both = async { tokio::try_join!(upward, downward).map(drop) };
-            tokio::select! {
+            let both = both(upward, downward, &is_deaf);
+            let outcome = tokio::select! {
                 outcome = both => outcome,
                 () = live.stopped() => Err(stopped(&live)),
-                () = another_request(&client, &live), if is_request => Ok(()),
-            }
+            };
+            outcome.map(|kept| Left {
+                ahead: kept.filter(|kept| kept.client).map(|_| ahead),
+                upstream: kept
+                    .filter(|kept| kept.server)
+                    .map(|_| Rc::clone(&upstream)),
+            })
         }
         Err(error) => Err(error),
     };
@@ -108,10 +142,41 @@ pub(crate) async fn relay(
         };
         reset(&upstream);
         if !is_told {
-            reset(&client);
+            reset(client);
         }
     }
+    if is_told {
+        // It knows why, if it is given the time to read it.
+        return Ok(Left::default());
+    }
     outcome
+}
+
+/// Runs both directions to their ends. A server that has answered a request need not take all of it; `is_deaf`: it does not. Returns
+/// what is left after a request if that went well.
+async fn both(
+    upward: impl Future<Output = io::Result<()>>,
+    downward: impl Future<Output = io::Result<Option<Kept>>>,
+    is_deaf: &Cell<bool>,
+) -> io::Result<Option<Kept>> {
+    let (mut upward, mut downward) = (pin!(upward), pin!(downward));
+    tokio::select! {
+        biased;
+        outcome = &mut upward => match outcome {
+            Ok(()) => downward.await,
+            Err(error) if !is_deaf.get() => Err(error),
+            // An answer that ends with the connection may lack its end.
+            Err(error) => match downward.await {
+                Ok(Some(kept)) if kept.is_whole => Ok(None),
+                Ok(_) | Err(_) => Err(error),
+            },
+        },
+        outcome = &mut downward => match outcome? {
+            Some(kept) if kept.has_enough => Ok(Some(kept)),
+            Some(kept) => Ok(upward.await.is_ok().then_some(kept)),
+            None => upward.await.map(|()| None),
+        }
+    }
 }
 
 /// A connection on which nothing has come back.
@@ -158,9 +223,12 @@ impl Opening<'_> {
                 // What the client does wrong is no matter of links.
                 Event::ClientReadable => Ok(self.read_client()?),
                 Event::UpstreamReadable => match self.peek_upstream() {
+                    Ok(Some(0)) if self.session.is_reused => Err(hung_up()),
+                    // That is no answer, or an answer to nobody.
+                    Ok(Some(_)) if self.session.is_reused && self.written == 0 => Err(hung_up()),
                     Ok(Some(0)) if self.protocol == Protocol::HttpRequest => {
                         let error = io::Error::other("the server closed without an answer");
-                        self.tell(&error).await?;
+                        self.tell(Failure::General, &error).await?;
                         return Err(error);
                     }
                     Ok(Some(_)) => return Ok(()),
@@ -209,12 +277,12 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Adds what the client sent along with its request.
-    fn add(&mut self, rest: &[u8]) -> io::Result<()> {
+    /// Adds what the client sent along with its request; returns what does not belong to it.
+    fn add(&mut self, rest: &[u8]) -> io::Result<Vec<u8>> {
         let len = self.body.take(rest).map_err(io::Error::other)?;
         self.sent.extend_from_slice(&rest[..len]);
         self.session.live.is_ahead.set(len < rest.len());
-        Ok(())
+        Ok(rest[len..].to_vec())
     }
 
     /// Whether something came back; no bytes are the end.
@@ -228,10 +296,14 @@ impl Opening<'_> {
     }
 
     /// Tells the client of a plain HTTP request why there is no answer.
-    async fn tell(&mut self, error: &io::Error) -> io::Result<()> {
+    async fn tell(&mut self, failure: Failure, error: &io::Error) -> io::Result<()> {
+        if self.protocol != Protocol::HttpRequest {
+            return Ok(());
+        }
         let live = &self.session.live;
+        tracing::debug!(target = %live.purpose.target, %error, "not served");
         let text = format!("{}: {error}", live.purpose.target);
-        let page = self.protocol.failure(Failure::General, &text);
+        let page = self.protocol.failure(failure, &text);
         pipe::write_all(self.client, &page, &DownMeter(live)).await?;
         self.is_told = true;
         pipe::finish(self.client)
@@ -258,20 +330,35 @@ impl Opening<'_> {
     /// Connects anew over the links that were not tried yet, and begins again there.
     async fn try_another_link(&mut self, error: io::Error) -> io::Result<()> {
         let live = Rc::clone(&self.session.live);
-        if self.session.links.is_empty() || !may_replay(&self.sent) {
-            if self.protocol == Protocol::HttpRequest {
-                self.tell(&error).await?;
-            }
+        let is_reused = std::mem::take(&mut self.session.is_reused);
+        // Without links there is still a connection of its own to be tried.
+        let has_more = is_reused || !self.session.links.is_empty();
+        let is_harmless = self.written == 0 || may_replay(&self.sent);
+        if !has_more || !is_harmless {
+            self.tell(Failure::General, &error).await?;
             return Err(error);
         }
         // Nothing that happens to the old link or its connection meanwhile is a matter of this one any more.
         live.upstream.take();
-        self.session.failed.extend(live.link.take());
+        let before = live.link.take();
+        let mut links = std::mem::take(&mut self.session.links);
+        if !is_reused {
+            self.session.failed.extend(before);
+        } else if !is_hanging_up(&error) {
+            // It may be the link, or what is between it and a server that has forgotten the connection.
+            links.retain(|link| Some(*link) != before);
+            links.extend(before);
+        }
         let port = live.purpose.target.port;
-        let links = std::mem::take(&mut self.session.links);
         let opened = connect::open(self.hub, &links, &self.session.addresses, port).await;
-        let opened =
-            opened.map_err(|other| io::Error::other(format!("{error}; then {}", other.text)))?;
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(other) => {
+                let error = io::Error::other(format!("{error}; then {}", other.text));
+                self.tell(other.failure, &error).await?;
+                return Err(error);
+            }
+        };
         tracing::debug!(target = %live.purpose.target, %error, "tried again over another link");
         self.session.failed.extend(opened.failed);
         let failed = &self.session.failed;
@@ -291,14 +378,16 @@ impl Opening<'_> {
     }
 }
 
-/// Passes on the rest of a request's body; what follows it stays unread.
+/// Passes on the rest of a request's body; returns what was read beyond it. Sets `is_deaf` if the server takes no more.
 async fn send_body(
     hub: &Hub,
     client: &TcpStream,
     upstream: &TcpStream,
     mut body: Body,
     live: &Live,
-) -> io::Result<()> {
+    is_deaf: &Cell<bool>,
+) -> io::Result<Vec<u8>> {
+    let mut ahead = Vec::new();
     while !body.is_done() {
         client.readable().await?;
         let read = {
@@ -308,6 +397,7 @@ async fn send_body(
                 Ok(len) => {
                     let taken = body.take(&scratch[..len]).map_err(io::Error::other)?;
                     live.is_ahead.set(taken < len);
+                    ahead.extend_from_slice(&scratch[taken..len]);
                     Some(scratch[..taken].to_vec())
                 }
                 Err(error) if pipe::is_transient(&error) => None,
@@ -315,41 +405,17 @@ async fn send_body(
             }
         };
         if let Some(bytes) = read {
-            pipe::write_all(upstream, &bytes, &UpMeter(live)).await?;
+            let up = UpMeter(live);
+            let all = pipe::write_all(upstream, &bytes, &up);
+            all.await.inspect_err(|_| is_deaf.set(true))?;
         }
     }
-    Ok(())
-}
-
-/// Waits until the client of a plain request sends another one though nothing more comes back: then the server has
-/// ignored that the connection ends after its answer, and only an end makes the client ask anew.
-pub(super) async fn another_request(client: &TcpStream, live: &Live) {
-    while !live.is_ahead.get() {
-        if client.readable().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        let peek = || Ok(recv(client, &mut [0; 1], RecvFlags::PEEK)?.0);
-        match client.try_io(Interest::READABLE, peek) {
-            // While its one request is still coming, that is what there is to read.
-            Ok(len) if len > 0 && live.is_half_closed.get() => live.is_ahead.set(true),
-            Ok(len) if len > 0 => time::sleep(ANSWER_PAUSE).await,
-            Err(error) if pipe::is_transient(&error) => {}
-            // It says no more; whether its answer is complete, the server's end will tell.
-            Ok(_) | Err(_) => std::future::pending().await,
-        }
-    }
-    loop {
-        let before = live.down.get();
-        time::sleep(ANSWER_PAUSE).await;
-        if before > 0 && live.down.get() == before {
-            return;
-        }
-    }
+    Ok(ahead)
 }
 
 /// Whether a server may get `sent` twice: nothing, the beginning of a TLS handshake, or an HTTP request that asks only
 /// (RFC 9110, 9.2.1).
-fn may_replay(sent: &[u8]) -> bool {
+pub(crate) fn may_replay(sent: &[u8]) -> bool {
     let beginnings: [&[u8]; 4] = [b"\x16\x03", b"GET ", b"HEAD ", b"OPTIONS "];
     sent.is_empty() || beginnings.iter().any(|begin| sent.starts_with(begin))
 }
@@ -375,7 +441,7 @@ impl Meter for UpMeter<'_> {
 }
 
 /// Counts bytes from the server.
-struct DownMeter<'a>(&'a Live);
+pub(super) struct DownMeter<'a>(pub(super) &'a Live);
 
 impl Meter for DownMeter<'_> {
     fn moved(&self, bytes: u64) {
@@ -387,8 +453,18 @@ impl Meter for DownMeter<'_> {
     }
 }
 
-/// A server that answers pauses for less than this.
-const ANSWER_PAUSE: Duration = Duration::from_secs(2);
+fn hung_up() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the server ended a connection it had kept",
+    )
+}
+
+fn is_hanging_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
 /// What is kept of a client's words to say them again.
 const MAX_REPLAY: usize = 16 << 10;
 

@@ -24,10 +24,11 @@ use socket2::SockRef;
 use tokio::{net::TcpStream, sync::Notify, time};
 
 use self::{handshake::Shaken, lane::Lane, pulse::Pulses};
-use super::pipe;
+use super::{answer, pipe};
 use crate::{
     daemon::hub::{Hub, Live},
-    handshake::{Body, Request},
+    handshake::Request,
+    http::Body,
     relay::stream,
     sched::LinkId,
     stripe::{
@@ -474,7 +475,7 @@ pub(crate) async fn relay(
         error = stripe.broken() => Err(error),
         error = stripe.tick() => Err(error),
         () = live.stopped() => Err(stream::stopped(live)),
-        () = stream::another_request(client, live), if is_request => Ok(End::Answered),
+        () = answer::another_request(client, live), if is_request => Ok(End::Answered),
     };
     // After a request's answer nothing more goes up.
     stripe.finish();

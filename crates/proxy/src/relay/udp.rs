@@ -199,6 +199,7 @@ impl Association {
             app: None,
             target: target.clone(),
             protocol: Protocol::Socks5,
+            warm: Vec::new(),
         };
         let (live, _) = self.hub.begin(purpose, &[to.ip()]).ok()?;
         live.is_opening.set(false);

@@ -45,6 +45,7 @@ pub(crate) fn begin(hub: &Hub, server: IpAddr) -> (Rc<Live>, Vec<LinkId>) {
         app: None,
         target: SocketAddr::new(server, 80).into(),
         protocol: Protocol::Socks5,
+        warm: Vec::new(),
     };
     hub.begin(purpose, &[server]).expect("a link")
 }
@@ -78,6 +79,7 @@ pub(crate) fn add_link(hub: &Hub, device: &str) -> LinkId {
     hub.devices.borrow_mut().push(Device {
         name: device.to_owned(),
         source: Vec::new(),
+        addresses: Vec::new(),
         silent_since: None,
     });
     link

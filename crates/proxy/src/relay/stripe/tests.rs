@@ -116,6 +116,7 @@ fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
             app: None,
             target: to.into(),
             protocol: Protocol::Striped,
+            warm: Vec::new(),
         };
         let (live, _) = hub.begin(purpose, &[to.ip()]).expect("local");
         // More than the other end has room for.

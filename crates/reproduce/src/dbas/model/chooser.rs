@@ -185,6 +185,7 @@ impl Connections {
             app: Some(name(app)),
             target,
             addresses: &[SERVER],
+            warm: &[],
         };
         // Links lead everywhere, so one is always found.
         let placement = self.placer.begin(at, ask).ok();

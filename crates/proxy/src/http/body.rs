@@ -1,16 +1,17 @@
-//! How much of what a client sends belongs to its one plain HTTP request.
+//! Where the body of a message ends.
 //!
-//! What comes after it would be another request, perhaps for another server, and must not reach this one. So the body
-//! is measured while it is passed on unchanged (RFC 9112, section 6): by its length, or chunk by chunk.
+//! What comes after a request's would be another request, perhaps for another server, and must not reach this one; what comes
+//! after an answer's is another answer. So bodies are measured while they are passed on unchanged (RFC 9112, section 6): by
+//! their length, or chunk by chunk.
 
-/// The body of a request, as far as it has not passed yet.
+/// The body of a message, as far as it has not passed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// `Transfer-Encoding: chunked`.
     Chunked(Chunks),
     /// This many bytes more.
     Length(u64),
-    /// No request: everything belongs to the connection.
+    /// No message: everything belongs to the connection.
     Tunnel,
 }
 
@@ -24,21 +25,39 @@ pub struct Chunks {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In the data of a chunk, with the line end behind it.
+    /// In the data of a chunk.
     Data,
+    /// Before the line end behind the data, and within it.
+    DataCr,
+    DataLf,
+    /// Behind a chunk's length, where nothing but an extension may come.
+    Blank,
     /// Behind the last line.
     Done,
     /// In a chunk's extension, up to the end of the line.
     Extension,
     /// In a chunk's length.
     Size,
+    /// In the line end behind length and extension.
+    SizeLf,
     /// Before a chunk's length: a digit must come.
     Start,
     /// In a trailer line of so far `left` bytes.
     Trailer,
+    /// In its line end.
+    TrailerLf,
 }
 
 impl Body {
+    /// One in chunks, from its beginning on.
+    #[must_use]
+    pub const fn chunked() -> Self {
+        Self::Chunked(Chunks {
+            state: State::Start,
+            left: 0,
+        })
+    }
+
     /// What the fields of a request of HTTP/1.`version` say of its body.
     ///
     /// # Errors
@@ -70,10 +89,7 @@ impl Body {
         }
         match (is_chunked, length) {
             (true, Some(_)) => Err("Transfer-Encoding and Content-Length together"),
-            (true, None) => Ok(Self::Chunked(Chunks {
-                state: State::Start,
-                left: 0,
-            })),
+            (true, None) => Ok(Self::chunked()),
             (false, length) => Ok(Self::Length(length.unwrap_or(0))),
         }
     }
@@ -108,7 +124,7 @@ impl Body {
 
 /// A chunked body that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request's body is not chunked as it should be")]
+#[error("the body is not chunked as it should be")]
 pub struct BadChunk;
 
 impl Chunks {
@@ -121,7 +137,7 @@ impl Chunks {
                 self.left -= taken;
                 at += usize::try_from(taken).unwrap_or(bytes.len() - at);
                 if self.left == 0 {
-                    self.state = State::Start;
+                    self.state = State::DataCr;
                 }
                 continue;
             }
@@ -131,15 +147,16 @@ impl Chunks {
         Ok(at)
     }
 
-    /// One byte of a line.
+    /// One byte of a line. Line ends are two bytes: where others read one, or none, they would see other chunks.
     fn take_byte(&mut self, byte: u8) -> Result<(), BadChunk> {
         match (self.state, byte) {
             (State::Start, _) => {
                 self.left = char::from(byte).to_digit(16).ok_or(BadChunk)?.into();
                 self.state = State::Size;
             }
-            (State::Size, b';' | b' ' | b'\t' | b'\r') => self.state = State::Extension,
-            (State::Size, b'\n') => self.end_size_line(),
+            (State::Size | State::Blank, b' ' | b'\t') => self.state = State::Blank,
+            (State::Size | State::Blank, b';') => self.state = State::Extension,
+            (State::Size | State::Blank | State::Extension, b'\r') => self.state = State::SizeLf,
             (State::Size, _) => {
                 let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
                 let grown = self.left.checked_mul(16).ok_or(BadChunk)?;
@@ -148,27 +165,29 @@ impl Chunks {
                     return Err(BadChunk);
                 }
             }
-            (State::Extension, b'\n') => self.end_size_line(),
-            (State::Extension, _) => {}
-            (State::Trailer, b'\n') if self.left == 0 => self.state = State::Done,
-            (State::Trailer, b'\n') => self.left = 0,
-            (State::Trailer, b'\r') => {}
+            (State::SizeLf, b'\n') if self.left == 0 => self.state = State::Trailer,
+            (State::SizeLf, b'\n') => self.state = State::Data,
+            (State::DataCr, b'\r') => self.state = State::DataLf,
+            (State::DataLf, b'\n') => self.state = State::Start,
+            (State::Trailer, b'\r') => self.state = State::TrailerLf,
+            (State::TrailerLf, b'\n') if self.left == 0 => self.state = State::Done,
+            (State::TrailerLf, b'\n') => {
+                self.left = 0;
+                self.state = State::Trailer;
+            }
+            (State::Extension | State::Trailer, b'\n')
+            | (
+                State::Blank | State::SizeLf | State::DataCr | State::DataLf | State::TrailerLf,
+                _,
+            ) => {
+                return Err(BadChunk);
+            }
             (State::Trailer, _) => self.left += 1,
-            (State::Data | State::Done, _) => {}
+            (State::Extension | State::Data | State::Done, _) => {}
         }
         Ok(())
     }
-
-    fn end_size_line(&mut self) {
-        if self.left == 0 {
-            self.state = State::Trailer;
-        } else {
-            // The line end behind the data is counted with it.
-            self.left += 2;
-            self.state = State::Data;
-        }
-    }
 }
 
-/// No honest client sends chunks of a tebibyte.
+/// Nobody honest sends chunks of a tebibyte.
 const MAX_CHUNK: u64 = 1 << 40;
