@@ -146,7 +146,7 @@ impl Tunnel {
         if !self.paths().any(is_due) {
             return false;
         }
-        let Some(best) = self.best_path(None).or_else(|| self.newest_path()) else {
+        let Some(best) = self.best_path().or_else(|| self.newest_path()) else {
             return false;
         };
         let mut body = [0; MAX_BODY];
@@ -175,9 +175,15 @@ impl Tunnel {
         let len = writer.len();
         self.seal_control(now, best, &body[..len], out);
         if self.second_report_at.is_none_or(|at| at <= now)
-            && let Some(second) = self.best_path(Some(best))
+            && let Some(second) = self.second_path(best)
         {
-            self.second_report_at = Some(now + SECOND_REPORT);
+            let cost = |id| self.path(id).map(|path| path.link.cost);
+            let pause = if cost(second) > cost(best) {
+                DEAR_REPORT
+            } else {
+                SECOND_REPORT
+            };
+            self.second_report_at = Some(now + pause);
             self.seal_control(now, second, &body[..len], out);
         }
         true
@@ -551,6 +557,8 @@ const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
 pub(super) const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 /// How often reports also travel on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
+/// The same if that path is dearer: as often as it is probed anyway.
+const DEAR_REPORT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

@@ -536,15 +536,30 @@ impl Tunnel {
         true
     }
 
-    /// The path with the lowest round-trip time among those that work, `other_than` excluded.
-    pub(super) fn best_path(&self, other_than: Option<PathId>) -> Option<PathId> {
-        self.paths()
-            .filter(|path| {
-                path.health.is_usable() && path.route.is_some() && Some(path.id) != other_than
-            })
-            .min_by_key(|path: &&Path| (path.rtt.smoothed().unwrap_or(Duration::MAX), path.id))
+    /// The path with the lowest round-trip time among those that work. One that is not for data now, in reserve, is taken only if
+    /// there is no other: its bytes may cost money.
+    pub(super) fn best_path(&self) -> Option<PathId> {
+        self.working_paths()
+            .min_by_key(|path| (!self.is_allowed(path), distance(path)))
             .map(|path| path.id)
     }
+
+    /// The next best for what must not be lost with `best`; none in reserve.
+    pub(super) fn second_path(&self, best: PathId) -> Option<PathId> {
+        self.working_paths()
+            .filter(|path| path.id != best && self.is_allowed(path))
+            .min_by_key(|path| distance(path))
+            .map(|path| path.id)
+    }
+
+    fn working_paths(&self) -> impl Iterator<Item = &Path> {
+        let paths = self.paths();
+        paths.filter(|path| path.health.is_usable() && path.route.is_some())
+    }
+}
+
+fn distance(path: &Path) -> (Duration, PathId) {
+    (path.rtt.smoothed().unwrap_or(Duration::MAX), path.id)
 }
 
 /// Takes the paths above the lowest rank that has a ready one out of the choice; whether there were any.

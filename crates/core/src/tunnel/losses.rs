@@ -70,7 +70,7 @@ impl Tunnel {
         if out.is_full() || !(is_announcing || is_reporting || self.receptions.ack.is_some()) {
             return;
         }
-        let Some(best) = self.best_path(None).or_else(|| self.newest_path()) else {
+        let Some(best) = self.best_path().or_else(|| self.newest_path()) else {
             return;
         };
         if let Some(version) = self.receptions.ack.take() {
@@ -94,7 +94,7 @@ impl Tunnel {
             return;
         }
         self.seal_control(now, best, &body[..len], out);
-        if let Some(second) = self.best_path(Some(best)) {
+        if let Some(second) = self.second_path(best) {
             self.seal_control(now, second, &body[..len], out);
         }
     }

@@ -206,3 +206,56 @@ fn a_standby_link_carries_data_only_while_no_other_works() {
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.numbers(1, 1).len(), number as usize);
 }
+
+#[test]
+fn a_standby_link_costs_20_mb_a_month_at_most() {
+    use pleach_core::wire::control::LinkRole;
+    // The nearer one stands by.
+    let paths = [30, 10].map(PathModel::with_delay);
+    for policy in ["adaptive", "weighted"] {
+        let mut world = World::new(1, &paths, policy, 7);
+        let now = world.now;
+        let client = &mut world.hosts[1].endpoint;
+        client.update_links(now, "link1", |link| link.role = LinkRole::Standby);
+        world
+            .run_until_true(Duration::from_secs(1), connected)
+            .expect("connects");
+        world.run_for(Duration::from_secs(60));
+        let before = world.carried[1];
+        let mut number = 0;
+        for _ in 0..10 {
+            stream(&mut world, &mut number, Duration::from_secs(1));
+            world.run_for(Duration::from_secs(59));
+        }
+        let a_month = (world.carried[1] - before) * 6 * 24 * 30;
+        assert!(a_month > 0, "whether it works is not known");
+        assert!(a_month <= 20_000_000, "{policy}: {a_month}");
+    }
+}
+
+#[test]
+fn a_dear_link_that_is_not_needed_costs_little_more_than_an_idle_one() {
+    let paths = [10, 30].map(PathModel::with_delay);
+    let mut world = World::new(1, &paths, "adaptive", 8);
+    let now = world.now;
+    let client = &mut world.hosts[1].endpoint;
+    client.update_links(now, "link1", |link| link.cost = 1);
+    world
+        .run_until_true(Duration::from_secs(1), connected)
+        .expect("connects");
+    world.run_for(Duration::from_secs(2));
+    let mut number = 0;
+    let mut carried = |is_busy: bool| {
+        let before = world.carried[1];
+        for _ in 0..10 {
+            if is_busy {
+                stream(&mut world, &mut number, Duration::from_secs(1));
+            } else {
+                world.run_for(Duration::from_secs(1));
+            }
+        }
+        world.carried[1] - before
+    };
+    let (idle, busy) = (carried(false), carried(true));
+    assert!(busy < idle * 3, "{busy} beside {idle} bytes");
+}

@@ -117,6 +117,8 @@ pub(crate) struct World {
     pub(crate) intercepted: Option<Vec<Vec<u8>>>,
     /// Data datagrams that the wire lost, or that came for a process that has ended or were held by it.
     pub(crate) lost_data: u64,
+    /// Bytes that each path was given, both ways, with UDP and IP headers.
+    pub(crate) carried: Vec<u64>,
     /// Handshake datagrams the gateway has sent: responses and cookie replies.
     pub(crate) answers: u64,
     /// Handshake datagrams clients have sent.
@@ -204,6 +206,7 @@ impl World {
             seen_by_clients: Vec::new(),
             intercepted: None,
             lost_data: 0,
+            carried: vec![0; paths.len()],
             answers: 0,
             initiations: 0,
         };
@@ -542,6 +545,7 @@ impl World {
         if let Some(intercepted) = self.intercepted.as_mut().filter(|_| to == 0) {
             return intercepted.push(datagram);
         }
+        self.carried[link] += 28 + datagram.len() as u64;
         if path.is_silent[usize::from(from == 0)]
             || self.rng.below(100) < path.loss_pct
             || self.losses[link][usize::from(from == 0)].is_lost(&mut self.rng)
