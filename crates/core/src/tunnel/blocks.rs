@@ -15,7 +15,10 @@
 //!
 //! Bounds: one block of packets to place, and as many copies for each path.
 
-use super::{Shared, Tunnel, lanes::Lane};
+use super::{
+    Shared, Tunnel,
+    lanes::{Lane, waiting},
+};
 use crate::{
     ids::{PathId, Seq},
     path::{on_wire::in_datagrams, sender::Numbered},
@@ -103,7 +106,7 @@ impl Tunnel {
                 len: in_datagrams(Bytes::of_len(numbered.packet.len()), 1),
                 flow_hash: numbered.flow_hash,
                 is_expendable: numbered.is_expendable,
-                backlog: in_datagrams(self.queue.bytes(), self.queue.len()),
+                backlog: waiting(&self.queue),
                 urgency: None,
             });
             blocks.packets.push(Some((numbered, is_reinjected)));

@@ -146,7 +146,7 @@ impl Tunnel {
         if !self.paths().any(is_due) {
             return false;
         }
-        let Some(best) = self.best_path().or_else(|| self.newest_path()) else {
+        let Some(best) = self.best_path() else {
             return false;
         };
         let mut body = [0; MAX_BODY];

@@ -537,11 +537,12 @@ impl Tunnel {
     }
 
     /// The path with the lowest round-trip time among those that work. One that is not for data now, in reserve, is taken only if
-    /// there is no other: its bytes may cost money.
+    /// there is no other: its bytes may cost money. While none is known to work, the path heard from last.
     pub(super) fn best_path(&self) -> Option<PathId> {
         self.working_paths()
             .min_by_key(|path| (!self.is_allowed(path), distance(path)))
             .map(|path| path.id)
+            .or_else(|| self.newest_path())
     }
 
     /// The next best for what must not be lost with `best`; none in reserve.

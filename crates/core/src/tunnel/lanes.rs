@@ -285,7 +285,6 @@ impl Tunnel {
     /// Bytes that have to go as soon as a packet of a lane, or before it, as lines count them.
     pub(super) fn backlog(&self, lane: Lane, packet: &PacketBuf) -> Bytes {
         let urgent = self.lanes.urgent.on_wire();
-        let waiting = |queue: &Queue| in_datagrams(queue.bytes(), queue.len());
         match lane {
             // The newest look after themselves.
             Lane::Urgent if !self.is_ordered(packet) => Bytes::ZERO,
@@ -304,6 +303,11 @@ struct Urgent {
     ordered: VecDeque<Queued>,
     unordered: VecDeque<Queued>,
     bytes: Bytes,
+}
+
+/// What waits in `queue`, as lines count it.
+pub(super) fn waiting(queue: &Queue) -> Bytes {
+    in_datagrams(queue.bytes(), queue.len())
 }
 
 impl Urgent {

@@ -70,7 +70,7 @@ impl Tunnel {
         if out.is_full() || !(is_announcing || is_reporting || self.receptions.ack.is_some()) {
             return;
         }
-        let Some(best) = self.best_path().or_else(|| self.newest_path()) else {
+        let Some(best) = self.best_path() else {
             return;
         };
         if let Some(version) = self.receptions.ack.take() {

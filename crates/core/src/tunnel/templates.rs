@@ -21,7 +21,7 @@ impl Tunnel {
         if !(is_due || is_owed) || out.is_full() {
             return;
         }
-        let Some(best) = self.best_path().or_else(|| self.newest_path()) else {
+        let Some(best) = self.best_path() else {
             return;
         };
         let rtt = self.path(best).and_then(|path| path.rtt.smoothed());
