@@ -41,8 +41,8 @@ pub(crate) struct Session {
     pub(crate) links: Vec<LinkId>,
     /// Links that were tried and did not work.
     pub(crate) failed: Vec<LinkId>,
-    /// The connection has served other requests, and may have been closed meanwhile.
-    pub(crate) is_reused: bool,
+    /// What came over the connection for other requests; it may have been closed meanwhile. `None`: it is new.
+    pub(crate) reused: Option<Bytes>,
 }
 
 /// What is known of a client while it asks for one thing after the other.
@@ -159,7 +159,7 @@ async fn connect_and_relay(
     let protocol = request.protocol;
     request.is_last |= !hub.has_room_to_wait();
     guest.login.is_bound |= request.is_bound;
-    let (live, opened, before) = match open(hub, client, from, &request, guest).await {
+    let (live, opened) = match open(hub, client, from, &request, guest).await {
         Ok(opened) => opened,
         Err((failure, text)) => {
             tracing::debug!(%from, target = %request.target, "not served: {text}");
@@ -172,10 +172,6 @@ async fn connect_and_relay(
             farewell(client, &protocol.failure(failure, &text)).await;
             return None;
         }
-    };
-    let first = match &opened {
-        Opened::Plain(_, upstream) => Some(Rc::as_ptr(upstream)),
-        Opened::Striped(_) => None,
     };
     let bound = match &opened {
         Opened::Plain(_, upstream) => {
@@ -215,13 +211,8 @@ async fn connect_and_relay(
         }
     };
     hub.end(&live, true);
-    if let (Some(stream), true) = (left.upstream, left.ahead.is_some()) {
+    if let (Some((stream, before)), true) = (left.upstream, left.ahead.is_some()) {
         live.share.get().end(&stream);
-        let before = if Some(Rc::as_ptr(&stream)) == first {
-            before
-        } else {
-            Bytes::ZERO
-        };
         let upstream = Upstream {
             link: live.link.get(),
             stream,
@@ -247,14 +238,14 @@ enum Opened {
     Striped(Box<Keeper>),
 }
 
-/// Finds addresses and links for `request` and connects. Returns, too, what had come over the connection before.
+/// Finds addresses and links for `request` and connects.
 async fn open(
     hub: &Rc<Hub>,
     client: &TcpStream,
     from: SocketAddr,
     request: &Request,
     guest: &mut Guest,
-) -> Result<(Rc<Live>, Opened, Bytes), (Failure, String)> {
+) -> Result<(Rc<Live>, Opened), (Failure, String)> {
     let here = match (request.protocol, &request.target.host) {
         // As the client sees it.
         (Protocol::Transparent, Host::Ip(ip)) => SocketAddr::new(*ip, request.target.port),
@@ -302,14 +293,15 @@ async fn open(
     if let Some(keeper) = peers::open(hub, &live, &links, &addresses, port).await {
         live.is_connecting.set(false);
         hub.striped(&live, &keeper.stripe);
-        return Ok((live, Opened::Striped(Box::new(keeper)), Bytes::ZERO));
+        return Ok((live, Opened::Striped(Box::new(keeper))));
     }
     let waiting = if may_reuse {
         hub.take_kept(from.ip(), &request.target, links.first().copied())
     } else {
-        guest.login.take(&request.target)
+        let own = guest.login.take(&request.target);
+        // The others were forgotten when their link changed.
+        own.filter(|upstream| hub.has_address_of(upstream))
     };
-    let waiting = waiting.filter(|upstream| hub.has_address_of(upstream));
     if let Some(upstream) = waiting {
         live.is_connecting.set(false);
         hub.reused(&live, upstream.link, &upstream.stream);
@@ -318,10 +310,10 @@ async fn open(
             addresses,
             links,
             failed: Vec::new(),
-            is_reused: true,
+            reused: Some(upstream.received),
         };
         let opened = Opened::Plain(Box::new(session), upstream.stream);
-        return Ok((live, opened, upstream.received));
+        return Ok((live, opened));
     }
     let opened = connect::open(hub, &links, &addresses, port).await;
     live.is_connecting.set(false);
@@ -337,11 +329,10 @@ async fn open(
                 addresses,
                 links: rest,
                 failed: Vec::new(),
-                is_reused: false,
+                reused: None,
             };
             let stream = Rc::new(opened.stream);
-            let opened = Opened::Plain(Box::new(session), stream);
-            Ok((live, opened, Bytes::ZERO))
+            Ok((live, Opened::Plain(Box::new(session), stream)))
         }
         Err(error) => {
             hub.count_drop("not-connected");

@@ -3,8 +3,6 @@
 //! Heads are read as browsers read them: folded lines and stray spaces are borne, since servers send such. What tells two
 //! lengths is refused all the same.
 
-use core::fmt;
-
 use super::{
     Body,
     fields::{connection_options, is_hop_by_hop, list_members, push},
@@ -53,15 +51,6 @@ pub enum NoHead {
     Ambiguous(&'static str),
     /// Not HTTP.
     Foreign,
-}
-
-impl fmt::Display for NoHead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ambiguous(why) => f.write_str(why),
-            Self::Foreign => f.write_str("this is no HTTP/1 answer"),
-        }
-    }
 }
 
 /// Reads the head at the beginning of `bytes`; `None`: it is not complete.

@@ -169,7 +169,7 @@ async fn pass_unread(hub: &Hub, from: &TcpStream, to: &TcpStream, live: &Live) -
 }
 
 /// Adds to `came` what there is, and returns how much that was; nothing at the end.
-async fn read(hub: &Hub, from: &TcpStream, came: &mut Vec<u8>) -> io::Result<usize> {
+pub(super) async fn read(hub: &Hub, from: &TcpStream, came: &mut Vec<u8>) -> io::Result<usize> {
     loop {
         from.readable().await?;
         let mut scratch = hub.scratch.borrow_mut();

@@ -11,6 +11,7 @@
 
 use std::{cell::Cell, io, pin::pin, rc::Rc, time::Duration};
 
+use pleach_core::units::Bytes;
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
@@ -34,8 +35,8 @@ use crate::{
 pub(crate) struct Left {
     /// The client may send another request: this is what it has sent of it.
     pub(crate) ahead: Option<Vec<u8>>,
-    /// The server waits for another request.
-    pub(crate) upstream: Option<Rc<TcpStream>>,
+    /// The server waits for another request; what came over the connection before this one.
+    pub(crate) upstream: Option<(Rc<TcpStream>, Bytes)>,
 }
 
 /// Serves `client` over `upstream` until both directions have ended, or until its plain HTTP request is answered.
@@ -75,6 +76,7 @@ pub(crate) async fn relay(
     let opened = opening.run().await;
     let Opening {
         upstream,
+        session,
         sent,
         written,
         body,
@@ -130,7 +132,7 @@ pub(crate) async fn relay(
                 ahead: kept.filter(|kept| kept.client).map(|_| ahead),
                 upstream: kept
                     .filter(|kept| kept.server)
-                    .map(|_| Rc::clone(&upstream)),
+                    .map(|_| (Rc::clone(&upstream), session.reused.unwrap_or(Bytes::ZERO))),
             })
         }
         Err(error) => Err(error),
@@ -223,9 +225,11 @@ impl Opening<'_> {
                 // What the client does wrong is no matter of links.
                 Event::ClientReadable => Ok(self.read_client()?),
                 Event::UpstreamReadable => match self.peek_upstream() {
-                    Ok(Some(0)) if self.session.is_reused => Err(hung_up()),
+                    Ok(Some(0)) if self.session.reused.is_some() => Err(hung_up()),
                     // That is no answer, or an answer to nobody.
-                    Ok(Some(_)) if self.session.is_reused && self.written == 0 => Err(hung_up()),
+                    Ok(Some(_)) if self.session.reused.is_some() && self.written == 0 => {
+                        Err(hung_up())
+                    }
                     Ok(Some(0)) if self.protocol == Protocol::HttpRequest => {
                         let error = io::Error::other("the server closed without an answer");
                         self.tell(Failure::General, &error).await?;
@@ -330,7 +334,7 @@ impl Opening<'_> {
     /// Connects anew over the links that were not tried yet, and begins again there.
     async fn try_another_link(&mut self, error: io::Error) -> io::Result<()> {
         let live = Rc::clone(&self.session.live);
-        let is_reused = std::mem::take(&mut self.session.is_reused);
+        let is_reused = self.session.reused.take().is_some();
         // Without links there is still a connection of its own to be tried.
         let has_more = is_reused || !self.session.links.is_empty();
         let is_harmless = self.written == 0 || may_replay(&self.sent);
@@ -389,26 +393,16 @@ async fn send_body(
 ) -> io::Result<Vec<u8>> {
     let mut ahead = Vec::new();
     while !body.is_done() {
-        client.readable().await?;
-        let read = {
-            let mut scratch = hub.scratch.borrow_mut();
-            match client.try_read(&mut scratch) {
-                Ok(0) => return Err(io::Error::other("the client left within its request")),
-                Ok(len) => {
-                    let taken = body.take(&scratch[..len]).map_err(io::Error::other)?;
-                    live.is_ahead.set(taken < len);
-                    ahead.extend_from_slice(&scratch[taken..len]);
-                    Some(scratch[..taken].to_vec())
-                }
-                Err(error) if pipe::is_transient(&error) => None,
-                Err(error) => return Err(error),
-            }
-        };
-        if let Some(bytes) = read {
-            let up = UpMeter(live);
-            let all = pipe::write_all(upstream, &bytes, &up);
-            all.await.inspect_err(|_| is_deaf.set(true))?;
+        let mut came = Vec::new();
+        if answer::read(hub, client, &mut came).await? == 0 {
+            return Err(io::Error::other("the client left within its request"));
         }
+        let taken = body.take(&came).map_err(io::Error::other)?;
+        live.is_ahead.set(taken < came.len());
+        ahead.extend_from_slice(&came[taken..]);
+        let up = UpMeter(live);
+        let all = pipe::write_all(upstream, &came[..taken], &up);
+        all.await.inspect_err(|_| is_deaf.set(true))?;
     }
     Ok(ahead)
 }
