@@ -452,6 +452,8 @@ impl Tunnel {
             return;
         };
         let before = self.reinject.len();
+        let round_trip = path.rtt.min().unwrap_or(Duration::MAX);
+        let floor_ppm = path.loss.floor_ppm().unwrap_or(path.remembered_loss_ppm);
         for (first, count) in ranges {
             for offset in 0..u32::from(count) {
                 if *left == 0 {
@@ -460,8 +462,8 @@ impl Tunnel {
                 *left -= 1;
                 let lost_pkts = path.sender.lost_pkts();
                 let numbered = path.sender.take_lost(now, id, first.plus(offset));
-                self.fec_sending
-                    .on_lost(path.sender.lost_pkts() - lost_pkts);
+                let lost_pkts = path.sender.lost_pkts() - lost_pkts;
+                self.fec_sending.on_lost(lost_pkts, round_trip, floor_ppm);
                 let Some((numbered, is_free)) = numbered else {
                     continue;
                 };

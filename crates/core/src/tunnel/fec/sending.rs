@@ -9,6 +9,9 @@
 //! several intervals, so that one that is lost, or falls short, is made up for by the next. Where packets go out so slowly
 //! that the symbol would come later than the packet sent again, there is none.
 //!
+//! Losses on paths of short round trips ([`QUICK`]) do not count unless such a path loses much by itself: what is sent again is there
+//! about as soon, and where a short queue overflows symbols feed it.
+//!
 //! *Stalls.* Where round trips are long, few losses stop a fast flow for much of the time, for what follows a lost packet is
 //! held until it has been sent again. So there are symbols as well while something lost was being sent again for an eighth of
 //! the time of late, however few those losses are.
@@ -129,8 +132,11 @@ impl Sending {
         }
     }
 
-    /// Notes losses.
-    pub(in super::super) fn on_lost(&mut self, pkts: u64) {
+    /// Notes losses on a path of least `round_trip` that loses `floor_ppm` whatever one sends.
+    pub(in super::super) fn on_lost(&mut self, pkts: u64, round_trip: Duration, floor_ppm: u32) {
+        if round_trip < QUICK && floor_ppm < QUICK_PPM {
+            return;
+        }
         let pkts = u32::try_from(pkts).unwrap_or(u32::MAX);
         self.lost = self.lost.saturating_add(pkts).min(MEMORY);
     }
@@ -284,6 +290,10 @@ const MANY_STALLS: u32 = 8;
 /// A shorter one is bridged by what stands in the queues; and where round trips are short, few losses are mostly of a short queue
 /// that overflows, which symbols would feed.
 const SHORT_STALL: Duration = Duration::from_millis(100);
+/// What is lost on a path of a shorter round trip is left to being sent again: it is there about as soon, and most of it is of a
+/// short queue that overflows; unless it loses that much by itself.
+const QUICK: Duration = Duration::from_millis(20);
+const QUICK_PPM: u32 = 15_000;
 /// Losses below this are left to being sent again.
 const LEAST_PPM: u64 = 1_500;
 /// Datagrams after which earlier ones weigh half.
