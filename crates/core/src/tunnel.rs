@@ -440,12 +440,14 @@ impl Tunnel {
             };
             path.health
                 .set_reserve(path.link.role == LinkRole::Standby && has_active);
-            let was_up = path.health.state() == State::Up;
+            let was = path.health.state();
             path.health.on_timeout(now);
-            let id = path.id;
-            if was_up && path.health.state() != State::Up {
-                self.take_back(id);
+            let (id, is) = (path.id, path.health.state());
+            if is == State::Down && was != State::Down {
                 self.round_trips.fade(now);
+            }
+            if was == State::Up && is != State::Up {
+                self.take_back(id);
             } else if self.overdue_at(id).is_some_and(|at| at <= now) {
                 self.take_overdue(now, id);
             }

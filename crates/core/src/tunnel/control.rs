@@ -499,7 +499,9 @@ impl Tunnel {
         let usable = || self.paths().filter(|path| path.health.is_usable());
         let is_used = |path: &&Path| self.fec_sending.carries(path.id);
         let longest = usable().filter(is_used).filter_map(loaded_rtt).max();
-        let longest = longest.unwrap_or_default();
+        // Senders whose round trips are kept long see those.
+        let kept = self.round_trips.longest();
+        let longest = longest.unwrap_or_default().max(kept);
         let target = longest * 3 / 7;
         // Of packets that are few, one that leaves is much.
         let rates = usable().filter_map(|path| path.rate.max());

@@ -71,6 +71,12 @@ impl RoundTrips {
             .push(Young::new(now, conversation, end, least, until));
     }
 
+    /// The longest that is made.
+    pub(super) fn longest(&self) -> Duration {
+        let kept = self.flows.iter().map(Young::kept);
+        kept.max().unwrap_or_default()
+    }
+
     /// The paths are others: what was to be the round trip fades.
     pub(super) fn fade(&mut self, now: Instant) {
         for flow in &mut self.flows {

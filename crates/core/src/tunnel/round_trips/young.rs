@@ -142,6 +142,11 @@ impl Young {
         }
     }
 
+    /// How long its round trips are at least, before that fades.
+    pub(super) fn kept(&self) -> Duration {
+        self.least
+    }
+
     /// How long round trips are at least by now.
     pub(super) fn least(&self, now: Instant) -> Duration {
         let left = self.until.since(now).min(FADING).as_millis();
