@@ -121,7 +121,7 @@ impl Adaptive {
     }
 
     /// Whether the flow of a packet is large, with it.
-    fn is_large(&mut self, now: Instant, packet: &PacketInfo) -> bool {
+    fn is_large(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         if self.flows.is_empty() {
             self.flows.resize(FLOWS, Flow::default());
         }
@@ -135,7 +135,10 @@ impl Adaptive {
             flow.second = now;
             flow.bytes = Bytes::ZERO;
         }
-        flow.is_large |= flow.bytes + packet.len > LARGE;
+        let known = flow.bytes + packet.len;
+        if !flow.is_large && known > SMALL {
+            flow.is_large = known > large(paths);
+        }
         flow.is_away &= flow.is_large;
         flow.is_large
     }
@@ -250,7 +253,7 @@ impl Scheduler for Adaptive {
         if let Some(urgency) = packet.urgency {
             return self.pick_urgent(now, paths, packet, urgency);
         }
-        let is_large = !packet.is_expendable && self.is_large(now, packet);
+        let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
         let last = self.flow_of(packet).and_then(|flow| flow.path);
         let mut gate = Gate::new(paths, Duration::ZERO, is_large);
         let is_admitted = |path: &PathView| gate.admits_nearest(path);
@@ -353,17 +356,24 @@ impl Scheduler for Adaptive {
         let from = Self::group(paths, Eager::ToLeave);
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
+        // There on one path, back on the quickest: of the jitter of both, half each.
+        let longer = |path: &PathView| path.extra_delay + (path.rtt_spread + near.rtt_spread) / 2;
         let nearest = nearest(paths);
         let near_rate = carried_where(paths, |path| path.extra_delay <= nearest);
         let is_most = near_rate * 100 > total * MOST_PERCENT;
+        // What that costs a small flow is little if it is little longer, or if near paths are so slow that they are full.
+        let costs_little = |path: &PathView| {
+            let later = longer(path);
+            let bytes = near_rate * (least + later).as_millis() / 8_000;
+            later * LITTLE <= least || bytes <= u128::from(TWO_WINDOWS.get())
+        };
         let serves = |path: &&PathView| {
             let is_worth = || is_member(path, from) && Self::is_worth(path, total, usual);
             // The least delay of one that jitters is seen late.
-            let counts = !is_most || path.extra_delay <= nearest + path.rtt_spread / 2;
+            let counts =
+                !is_most || path.extra_delay <= nearest + path.rtt_spread / 2 || costs_little(path);
             path.id == near.id || (path.usable && counts && is_worth())
         };
-        // There on one path, back on the quickest: of the jitter of both, half each.
-        let longer = |path: &PathView| path.extra_delay + (path.rtt_spread + near.rtt_spread) / 2;
         let last = paths.iter().filter(serves).map(longer).max();
         least + last.unwrap_or_default()
     }
@@ -413,6 +423,17 @@ impl Gate {
     fn admits_nearest(&self, path: &PathView) -> bool {
         path.extra_delay <= self.nearest && self.admits(path)
     }
+}
+
+/// From which volume on a flow is large: what waited of it for near paths would come later than on those it would then take.
+fn large(paths: &[PathView]) -> Bytes {
+    let from = Adaptive::group(paths, Eager::ToLeave);
+    if from == Duration::ZERO {
+        return LARGE;
+    }
+    let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+    let bytes = near * from.as_millis() / 8_000;
+    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGE)
 }
 
 /// The place of a flow in the table.
@@ -535,11 +556,16 @@ const LASTS: Duration = Duration::from_secs(10);
 const LEAST_SHARE_PERCENT: u64 = 3;
 /// A flow is large if it sends more than this in a second.
 const LARGE: Bytes = Bytes::new(64_000);
+/// One that sends less never is.
+const SMALL: Bytes = Bytes::new(16_000);
 /// A flow begins anew after a pause as long.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Nearest paths that carry more than this of all, in percent, are what matters to a flow that begins: most flows end before
-/// they need others.
+/// they need others. But others that make the round trip longer by this part of it at most cost them little, and so do any if the
+/// near ones carry no more in the longer one than a sender's first two windows (RFC 6928: 10 packets, then 20).
 const MOST_PERCENT: u128 = 15;
+const LITTLE: u32 = 4;
+const TWO_WINDOWS: Bytes = Bytes::new(45_000);
 /// Flows told apart.
 const FLOWS: usize = 1024;
 /// A queue that a path being searched may have and still carry packets of its own; three times its jitter if that is more.
@@ -608,6 +634,23 @@ mod tests {
         assert_eq!(share(&first, 0), 100);
         let rest = picks(&mut policy, &paths, 100, 2_000);
         assert!(share(&rest, 1) > 95);
+    }
+
+    #[test]
+    fn a_flow_is_large_once_near_paths_would_bring_it_later_than_others() {
+        // 25 kB take the near path as long as the other is later; where there is nothing worth it, or later, 64 kB are large.
+        for (lines, first) in [
+            ([(1, 0), (100, 200)], 20),
+            ([(1, 0), (1, 200)], 80),
+            ([(4, 0), (1_000, 200)], 51),
+        ] {
+            let paths = paths_of(&lines);
+            let mut policy = Adaptive::new();
+            let mut picks =
+                (0..80).map(|_| policy.pick(Instant::from_millis(50), &paths, &packet()));
+            let near = picks.position(|pick| !matches!(pick, Pick::One(0)));
+            assert_eq!(near.unwrap_or(80), first, "{lines:?}");
+        }
     }
 
     #[test]
@@ -730,6 +773,19 @@ mod tests {
         }
         let mut paths = paths_of(&[(100, 0), (500, 30)]);
         paths[0].least_rtt = Some(Duration::from_millis(20));
+        for (lines, round_trip, ms) in [
+            // A quarter longer.
+            ([(100, 0), (200, 30)], 119, 119),
+            ([(100, 0), (200, 30)], 120, 150),
+            // 44 kB in the longer round trip, and 50.
+            ([(7, 0), (35, 30)], 20, 50),
+            ([(8, 0), (40, 30)], 20, 20),
+        ] {
+            let mut paths = paths_of(&lines);
+            paths[0].least_rtt = Some(Duration::from_millis(round_trip));
+            let kept = Adaptive::new().round_trip(&paths);
+            assert_eq!(kept, Duration::from_millis(ms), "{lines:?}");
+        }
         for (spread, ms) in [(39, 20), (40, 70)] {
             paths[1].rtt_spread = Duration::from_millis(spread);
             let policy = Adaptive::new();
