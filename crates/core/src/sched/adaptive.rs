@@ -10,7 +10,7 @@
 //!   has filled them (`LASTS`), it takes those instead.
 //! - **Reach.** A flow that sends no more for the paths beyond the nearest (`NEAREST`) keeps to those (`reach`).
 //! - **Bursts.** What comes in one burst waits for the quickest path where that has sent it all before the first of it
-//!   would come on another (`BURST`).
+//!   would come on another (`BURST`); where round trips are long, anything does for a part of one (`PATIENCE`).
 //! - **Jams.** What stands in a path's queue for longer than that keeps a path out as well, unless all have such a queue.
 //! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
 //! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
@@ -64,13 +64,14 @@ struct Burst {
 }
 
 impl Burst {
-    /// Takes note of its next packet. By when an awaited path must have sent all that waits.
-    fn count(&mut self, now: Instant, packet: &PacketInfo) -> Instant {
+    /// Takes note of its next packet. By when an awaited path must have sent all that waits, which may take `patience`
+    /// whenever it came.
+    fn count(&mut self, now: Instant, packet: &PacketInfo, patience: Duration) -> Instant {
         if self.is_last {
             self.began_at = now;
         }
         self.is_last = packet.backlog == Bytes::ZERO;
-        (self.began_at + BURST).max(now + MAX_WAIT)
+        (self.began_at + BURST).max(now + patience)
     }
 }
 
@@ -79,6 +80,8 @@ impl Burst {
 struct Flow {
     second: Instant,
     bytes: Bytes,
+    /// Bits per second that it sent in the one before.
+    rate_before: u128,
     is_large: bool,
     /// Whether it has left the paths near the quickest one for later ones.
     is_away: bool,
@@ -132,6 +135,7 @@ impl Adaptive {
         }
         if age > Duration::from_secs(1) {
             flow.is_large &= age < Duration::from_secs(2) && flow.bytes > LARGE;
+            flow.rate_before = u128::from(flow.bytes.get()) * 8_000 / age.as_millis();
             flow.second = now;
             flow.bytes = Bytes::ZERO;
         }
@@ -170,13 +174,20 @@ impl Adaptive {
         }
         let near = carried(Duration::ZERO);
         let is_worth = |start: &Duration| {
-            let percent = WORTH_PERCENT + start.as_millis();
-            let by_gain = gain(carried(*start), *start) * 100;
+            let main = paths
+                .iter()
+                .filter(|path| path.usable && is_member(path, *start));
+            let main = main.max_by_key(|path| path.rate);
+            // What is being sent already counts for more than what losses should make of it.
+            let main = main.filter(|_| eager != Eager::Gaining);
+            let later = *start + main.map_or(Duration::ZERO, penalty);
+            let percent = WORTH_PERCENT + later.as_millis();
+            let by_gain = gain(carried(*start), later) * 100;
             carried(*start) * 100 > near * percent
                 || match eager {
                     Eager::No => false,
                     Eager::ToLeave => by_gain > gain(near, Duration::ZERO) * WORTH_PERCENT,
-                    Eager::ToStay => by_gain > gain(near, Duration::ZERO) * 100,
+                    Eager::Gaining | Eager::ToStay => by_gain > gain(near, Duration::ZERO) * 100,
                 }
         };
         let starts = paths.iter().filter(|path| path.usable);
@@ -190,7 +201,10 @@ impl Adaptive {
         let Some(flow) = self.flow_of(packet).filter(|flow| flow.is_large) else {
             return Duration::ZERO;
         };
-        let eager = if flow.is_away {
+        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+        let eager = if flow.is_away && flow.rate_before > near {
+            Eager::Gaining
+        } else if flow.is_away {
             Eager::ToStay
         } else if flow.is_held_back(now, paths) {
             Eager::ToLeave
@@ -227,6 +241,8 @@ impl Adaptive {
 /// How much a flow minds being where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Eager {
+    /// It has left, and sends more than what is near carries.
+    Gaining,
     /// It has what it wants.
     No,
     /// What is near holds it back.
@@ -266,7 +282,7 @@ impl Scheduler for Adaptive {
             }
         }
         let patience = if is_large {
-            self.burst.count(now, packet)
+            self.burst.count(now, packet, patience(gate.round_trip))
         } else {
             now + MAX_WAIT
         };
@@ -387,8 +403,9 @@ struct Gate {
     is_large: bool,
     /// The delay up to which paths are the nearest.
     nearest: Duration,
-    /// The quickest of the flow's, and its queue while it is full.
+    /// The quickest of the flow's, its least round trip, and its queue while it is full.
     quickest: Option<PathId>,
+    round_trip: Option<Duration>,
     usual: Duration,
     /// Bits per second of all.
     total: u128,
@@ -402,6 +419,7 @@ impl Gate {
             is_large,
             nearest: nearest(paths),
             quickest: quickest.map(|path| path.id),
+            round_trip: quickest.and_then(|path| path.least_rtt),
             usual: usual_queue(quickest),
             total: carried_where(paths, |_| true),
         }
@@ -510,6 +528,12 @@ fn gain(rate: u128, later: Duration) -> u128 {
     rate * LASTS.as_millis().saturating_sub(filling)
 }
 
+/// For how long a large flow may wait for the quickest of its paths, of `round_trip`, at any time.
+fn patience(round_trip: Option<Duration>) -> Duration {
+    let part = round_trip.unwrap_or_default() / PATIENCE;
+    part.clamp(MAX_WAIT, BURST)
+}
+
 /// What a path is taken to carry: twice what one that is being searched has carried.
 fn likely_rate(path: &PathView) -> Bitrate {
     match path.rate {
@@ -539,6 +563,9 @@ const MAX_WAIT: Duration = Duration::from_millis(5);
 /// The same of a burst, from its beginning on: half of the interval of that CoDel. It is no standing queue yet, and the head
 /// of it on a later path would hold all of it up.
 const BURST: Duration = Duration::from_millis(50);
+/// It is this part of the round trip if that is more, and at most as for a burst: what fills a path of a long one comes and
+/// goes in bursts, which are not to lend all that follows the delay of a later path.
+const PATIENCE: u32 = 5;
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
 /// A path about as quick as the quickest is at most so much later.
@@ -654,6 +681,18 @@ mod tests {
     }
 
     #[test]
+    fn losses_make_later_paths_worth_less() {
+        let mut paths = paths_of(&[(5, 0), (20, 150)]);
+        for (loss_ppm, from_ms) in [(0, 150), (20_000, 0)] {
+            paths[1].loss_ppm = loss_ppm;
+            let from = Duration::from_millis(from_ms);
+            assert_eq!(Adaptive::group(&paths, Eager::No), from, "{loss_ppm}");
+            let stays = Adaptive::group(&paths, Eager::Gaining);
+            assert_eq!(stays, Duration::from_millis(150), "sends more already");
+        }
+    }
+
+    #[test]
     fn what_a_later_path_brings_counts_from_when_it_is_full() {
         // Two doublings fill the slow one, seven the fast one.
         for (lines, is_taken) in [([(2, 0), (5, 170)], true), ([(50, 0), (100, 300)], false)] {
@@ -685,7 +724,15 @@ mod tests {
 
     #[test]
     fn a_burst_waits_for_the_path_that_soon_has_sent_it_and_a_standing_queue_does_not() {
+        for (round_trip, expected) in [(20, 42), (25, 42), (50, 100)] {
+            assert_eq!(waits_of(round_trip), expected, "{round_trip}");
+        }
+    }
+
+    /// In how many of 100 ms a burst of 8 ms, which does not grow shorter, waits for a path of a round trip of so many.
+    fn waits_of(round_trip: u64) -> u32 {
         let mut paths = paths_of(&[(100, 0), (20, 40)]);
+        paths[0].least_rtt = Some(Duration::from_millis(round_trip));
         let mut policy = Adaptive::new();
         picks(&mut policy, &paths, 0, 80);
         policy.pick(Instant::from_millis(50), &paths, &packet());
@@ -703,7 +750,7 @@ mod tests {
             assert_eq!(pick(true), Pick::One(0));
         }
         // All is sent 8 ms later, within 50 of the beginning.
-        assert_eq!(waits, 42);
+        waits
     }
 
     #[test]
