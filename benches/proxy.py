@@ -1,12 +1,14 @@
 """Servers and clients of benches/proxy.sh.
 
-serve PORT                     files of the working directory over HTTP, and an echo on PORT + 1
+serve PORT                     files of the working directory over HTTP, whole and in parts, and an echo on PORT + 1
 many PROXY TARGET PID          2 000 connections by SOCKS5, 200 new ones a second; memory of process PID
 speed PROXY                    bulk data by SOCKS5 to a sink and from a source in this process's namespace
 """
 
 import asyncio
+import contextlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -19,8 +21,33 @@ PER_SECOND = 200
 
 def serve(port):
     class Quiet(SimpleHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def log_message(self, *_):
             pass
+
+        def do_GET(self):
+            """As file servers do: things have tags, and parts of them can be had (RFC 9110, section 14)."""
+            path = self.translate_path(self.path)
+            if not os.path.isfile(path):
+                return super().do_GET()
+            size = os.path.getsize(path)
+            tag = f'"{size:x}-{os.stat(path).st_mtime_ns:x}"'
+            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            first, last = map(int, asked.groups()) if asked else (0, size - 1)
+            is_part = asked and first <= last < size and self.headers.get("If-Range", tag) == tag
+            if not is_part:
+                first, last = 0, size - 1
+            self.send_response(206 if is_part else 200)
+            if is_part:
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+            for name, value in [("Accept-Ranges", "bytes"), ("ETag", tag), ("Content-Length", last - first + 1)]:
+                self.send_header(name, str(value))
+            self.end_headers()
+            with open(path, "rb") as file:
+                # What a client does not want to the end is no error.
+                with contextlib.suppress(ConnectionError):
+                    self.connection.sendfile(file, first, last - first + 1)
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 1024

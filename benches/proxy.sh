@@ -3,6 +3,7 @@
 #
 #   sum      16 parallel downloads by curl for DURATION seconds, through each way in; payload against 30 Mbit/s
 #   cgroup   the same with programs' own sockets bound to links, no proxy in the way
+#   one      one download of 40 MB after the other, by plain HTTP: in parts over both links, whole over one, without a proxy
 #   many     2 000 connections at a time, opened 200 a second; errors, memory of the proxy
 #   speed    bytes through the proxy over the loopback device, relayed by splice
 #
@@ -53,6 +54,7 @@ ip netns exec "$client" sysctl -q net.ipv4.conf.all.rp_filter=0
 
 mkdir "$work/files"
 head -c 1000000 /dev/urandom >"$work/files/1M"
+head -c 40000000 /dev/urandom >"$work/files/40M"
 (cd "$work/files" && exec ip netns exec "$server" python3 "$bench_py" serve 8000 2>"$work/server.log") &
 pids+=($!)
 # Else the first sum is short by as long as Python takes to start.
@@ -101,8 +103,19 @@ sum() {
     cat "$work"/count.* | awk -v label="$label" -v t="$duration" \
         '{ bytes += $1 } END { rate = bytes * 8 / 1e6 / t; printf "sum  %-13s %5.1f Mbit/s of 30: %.2f\n", label, rate, rate / 30 }'
 }
+# one LABEL CURL-OPTIONS: payload rates of downloads of 40 MB, Mbit/s, median and all.
+one() {
+    local label=$1
+    shift
+    for _ in $(seq "${RUNS:-3}"); do
+        ip netns exec "$client" curl -s -o "$work/got" -w '%{speed_download}\n' --max-time 60 "$@" http://10.9.0.2:8000/40M
+        cmp -s "$work/got" "$work/files/40M" || echo "what came is something else" >&2
+    done | sort -n | awk -v label="$label" \
+        '{ rates[NR] = $1 * 8 / 1e6; all = all sprintf(" %.1f", rates[NR]) }
+        END { printf "one  %-13s %5.1f Mbit/s of 30:%s\n", label, rates[int((NR + 1) / 2)], all }'
+}
 workers=()
-for part in ${PARTS:-sum cgroup many speed}; do
+for part in ${PARTS:-sum one cgroup many speed}; do
     case $part in
     sum)
         start "$links"
@@ -115,6 +128,15 @@ for part in ${PARTS:-sum cgroup many speed}; do
         sum transparent
         stop
         sum "no proxy"
+        ;;
+    one)
+        start "$links"
+        one "in parts" -x http://127.0.0.1:1080
+        stop
+        start "ranges = false\n$links"
+        one whole -x http://127.0.0.1:1080
+        stop
+        one "no proxy"
         ;;
     cgroup)
         if cgroup=$(cgroup_root); then

@@ -296,20 +296,41 @@ fn serve(stream: &TcpStream, sizes: &[usize]) -> std::io::Result<()> {
         } else {
             ("text/plain", Vec::new())
         };
+        // As file servers do: things have tags, and parts of them can be had.
+        let range = range(&head, body.len());
+        let status = match &range {
+            Some(range) => format!(
+                "206 Partial Content\r\nContent-Range: bytes {}-{}/{}",
+                range.start,
+                range.end - 1,
+                body.len()
+            ),
+            None => "200 OK".to_owned(),
+        };
+        let part = &body[range.unwrap_or(0..body.len())];
         let close = head.to_ascii_lowercase().contains("\r\nconnection: close");
         let end = if close { "close" } else { "keep-alive" };
         let mut answer = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nTiming-Allow-Origin: *\r\n\
-             Cache-Control: no-store\r\nConnection: {end}\r\n\r\n",
-            body.len()
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nTiming-Allow-Origin: *\r\n\
+             Accept-Ranges: bytes\r\nETag: \"{}\"\r\nCache-Control: no-store\r\nConnection: {end}\r\n\r\n",
+            part.len(),
+            path.len() + body.len()
         )
         .into_bytes();
-        answer.extend_from_slice(&body);
+        answer.extend_from_slice(part);
         stream.write_all(&answer)?;
         if close {
             return stream.shutdown(std::net::Shutdown::Write);
         }
     }
+}
+
+/// The bytes that a request asks for, of `len`.
+fn range(head: &str, len: usize) -> Option<std::ops::Range<usize>> {
+    let text = head.split_once("\r\nRange: bytes=")?.1.lines().next()?;
+    let (first, last) = text.split_once('-')?;
+    let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last && last < len).then_some(first..last + 1)
 }
 
 /// The page, its objects from `hosts` hosts in turn. Its title says when it was loaded, how many objects and bytes of them came,

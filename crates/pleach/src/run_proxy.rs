@@ -167,6 +167,7 @@ fn settings(config: &ProxyConfig) -> Settings {
         probes: config.probes.clone(),
         save_energy: config.save_energy,
         short_queues: config.short_queues,
+        ranges: config.ranges,
         state_dir: DEFAULT_STATE_DIR.into(),
     }
 }

@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | [`answer`] | the head of what a server answers |
 //! | [`body`] | where the body of a message ends |
+//! | [`ranges`] | parts of what a server has |
 //! | `fields` | where a head ends, and which fields are for the next hop only |
 
 pub mod answer;
 pub mod body;
 pub(crate) mod fields;
+pub mod ranges;
 
 pub use body::Body;

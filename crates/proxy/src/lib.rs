@@ -16,6 +16,7 @@
 //! | [`estimate`] | what links carry and what applications ask for | no |
 //! | [`window`] | how much servers may have on the way, so that links' queues stay short | no |
 //! | [`stripe`] | one connection over several links, to another pleach | no |
+//! | [`parts`] | one answer over several links, by ranges of its bytes |
 //! | [`placer`] | joins these: the one thing the daemon, and a simulator, talk to | no |
 //! | [`daemon`] | sockets, names, processes, the running proxy | yes |
 //! | [`relay`] | moving bytes, a module for each mode | yes |
@@ -31,6 +32,7 @@ pub mod daemon;
 pub mod estimate;
 pub mod handshake;
 pub mod http;
+pub mod parts;
 pub mod placer;
 #[cfg(feature = "daemon")]
 pub mod relay;

@@ -256,6 +256,69 @@ impl Placer {
         Ok(Placement { id, links, why })
     }
 
+    /// Books a connection over `link` that brings a part of what `whole` is to bring: `bytes` of it. `None`: there is no such
+    /// connection.
+    pub fn begin_part(
+        &mut self,
+        now: Instant,
+        whole: ConnectionId,
+        link: LinkId,
+        bytes: Bytes,
+    ) -> Option<ConnectionId> {
+        let whole = self.connections.get(&whole)?;
+        let none = Demand { up: 0, down: 0 };
+        let part = Connection {
+            link,
+            client: whole.client,
+            app: whole.app.clone(),
+            target: whole.target.clone(),
+            expected: Expected::exactly(Demand {
+                up: 0,
+                down: bytes.get(),
+            }),
+            is_foretold: true,
+            moved: none,
+            glanced: none,
+            began_at: now,
+            progress_at: now,
+            was_active: (false, false),
+            is_striped: false,
+            is_spread: false,
+        };
+        self.wake(now, link);
+        let id = ConnectionId(self.next_id);
+        self.next_id += 1;
+        self.connections.insert(id, part);
+        Some(id)
+    }
+
+    /// The links that may bring parts of what connection `id` brings: trusted ones that lead there, no dearer than its own; none
+    /// if not the scheduler chose that.
+    #[must_use]
+    pub fn helpers(&self, now: Instant, id: ConnectionId, addresses: &[IpAddr]) -> Vec<LinkId> {
+        let own = self.connections.get(&id);
+        let Some(own) = own.and_then(|connection| self.links.get(connection.link.0)) else {
+            return Vec::new();
+        };
+        let price = self.price(own);
+        let ids = self.ids(|link| {
+            let leads = addresses.iter().any(|ip| link.reach.covers(*ip));
+            leads && link.settings.cost != Cost::Never && self.price(link) <= price
+        });
+        let trusted = ids.into_iter().filter(|id| !self.is_suspect(now, *id));
+        trusted.collect()
+    }
+
+    /// What connections have received over each link so far, as far as it was observed or glanced at. O(n).
+    #[must_use]
+    pub fn received(&self) -> Vec<u64> {
+        let mut received: Vec<u64> = self.links.iter().map(|link| link.rx_bytes).collect();
+        for one in self.connections.values().filter(|one| !one.is_striped) {
+            received[one.link.0] += one.glanced.down.saturating_sub(one.moved.down);
+        }
+        received
+    }
+
     /// Books connection `id` on `link`, because the one before did not work; `failed`: it is to blame, since `link`
     /// did.
     pub fn moved(&mut self, now: Instant, id: ConnectionId, link: LinkId, failed: &[LinkId]) {
@@ -640,13 +703,7 @@ impl Placer {
         expected: Demand,
         answer: Bytes,
     ) -> Vec<LinkView> {
-        let mut loads = vec![(0_u64, 0_u64); self.links.len()];
-        for connection in self.connections.values().filter(|one| !one.is_spread) {
-            let left = remaining(now, connection);
-            let (load, sharing) = &mut loads[connection.link.0];
-            *load = load.saturating_add(left);
-            *sharing = sharing.saturating_add(left.min(answer.get()));
-        }
+        let loads = self.loads(now, answer);
         // A link of which nothing is known is no farther than the nearest.
         let nearest = self
             .links
@@ -672,6 +729,19 @@ impl Placer {
             }
         };
         ids.iter().map(view).collect()
+    }
+
+    /// What connections on each link will probably still move, and what of that while each of them moves `answer`. O(n).
+    #[must_use]
+    pub fn loads(&self, now: Instant, answer: Bytes) -> Vec<(u64, u64)> {
+        let mut loads = vec![(0_u64, 0_u64); self.links.len()];
+        for connection in self.connections.values().filter(|one| !one.is_spread) {
+            let left = remaining(now, connection);
+            let (load, sharing) = &mut loads[connection.link.0];
+            *load = load.saturating_add(left);
+            *sharing = sharing.saturating_add(left.min(answer.get()));
+        }
+        loads
     }
 
     /// `link` is given something to do. If it had nothing, the time until now says nothing of it.

@@ -50,6 +50,7 @@ pub(crate) struct ProxyConfig {
     /// When links that take less energy are filled first.
     pub(crate) save_energy: SaveEnergy,
     pub(crate) short_queues: bool,
+    pub(crate) ranges: bool,
     /// Scheduler, rules, stickiness.
     pub(crate) placer: PlacerConfig,
     /// The links; empty: every interface with a default route.
@@ -112,6 +113,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             "sticky_time",
             "save_energy",
             "short_queues",
+            "ranges",
             "probe",
         ],
     )?;
@@ -160,11 +162,18 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         .optional("save_energy")
         .as_ref()
         .map_or(Ok(SaveEnergy::Never), save_energy)?;
-    let short_queues = table.optional("short_queues").map(|value| {
-        value
-            .as_bool()
-            .ok_or_else(|| value.expected("true or false", "write true, or remove it"))
-    });
+    let switch = |key, is_default| {
+        let Some(value) = table.optional(key) else {
+            return Ok(is_default);
+        };
+        let remedy = if is_default {
+            "write false, or remove it"
+        } else {
+            "write true, or remove it"
+        };
+        let given = value.as_bool();
+        given.ok_or_else(|| value.expected("true or false", remedy))
+    };
     let probes = table.optional("probe");
     let probes = probes.as_ref().map_or(Ok(Vec::new()), probes_of)?;
     let has_budget = links.iter().any(|link| link.settings.budget.is_some());
@@ -200,7 +209,8 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             idle: idle.unwrap_or(IDLE),
             probes,
             save_energy,
-            short_queues: short_queues.transpose()?.unwrap_or(false),
+            short_queues: switch("short_queues", false)?,
+            ranges: switch("ranges", true)?,
             placer: PlacerConfig {
                 policy,
                 stickiness,

@@ -7,6 +7,7 @@ mod cgroup;
 mod client;
 mod links;
 mod peers;
+mod ranges;
 mod relay;
 mod requests;
 mod stripe;

@@ -36,6 +36,10 @@ pub(crate) const KEEPING_PORT: u16 = 13;
 pub(crate) const FICKLE_PORT: u16 = 14;
 /// Answers as soon as a request's head is there. It reads the 100 kB that follow if asked for `/on`, else no more.
 pub(crate) const EARLY_PORT: u16 = 15;
+/// `GET /N`: N bytes of [`content`], and parts of them. A request for a part gets, after `/all/N`, something new and whole, after
+/// `/other/N` the bytes before, after `/broken/N` half of it and the end, if it
+/// is long.
+pub(crate) const PARTS_PORT: u16 = 16;
 /// Accepts and closes.
 pub(crate) const MUTE_PORT: u16 = 11;
 /// Where another pleach answers.
@@ -318,6 +322,10 @@ fn serve(host: &Netns) {
             stream.read_exact(&mut vec![0; 100_000])?;
         }
     });
+    accept(PARTS_PORT, |mut stream| {
+        while parts_once(&mut stream)? {}
+        Ok(())
+    });
     let udp = host
         .run(|| Ok(UdpSocket::bind((SERVER, ECHO_PORT))?))
         .expect("server");
@@ -380,6 +388,57 @@ fn http_once(stream: &mut TcpStream, fields: &str) -> std::io::Result<()> {
         return Ok(());
     }
     stream.write_all(&body)
+}
+
+/// Answers one request to [`PARTS_PORT`]; whether another may come.
+fn parts_once(stream: &mut TcpStream) -> std::io::Result<bool> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.extend_from_slice(&byte);
+    }
+    let text = String::from_utf8_lossy(&head).into_owned();
+    let mut path = text.split(' ').nth(1).unwrap_or_default().rsplit('/');
+    let (len, kind) = (path.next().unwrap_or_default(), path.next());
+    let body = content(len.parse().unwrap_or(0));
+    let field = |name: &str| {
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    };
+    let range = field("Range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+    let number = |text: &str| text.parse().unwrap_or(0);
+    let range = range.map(|(first, last)| number(first)..number(last) + 1);
+    let Some(range) = range else {
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nAccept-Ranges: bytes\r\nETag: \"{len}\"\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        )?;
+        stream.write_all(&body)?;
+        return Ok(true);
+    };
+    assert_eq!(field("If-Range"), Some(format!("\"{len}\"").as_str()));
+    if kind == Some("all") {
+        let head = format!("HTTP/1.1 200 OK\r\nETag: \"new\"\r\nContent-Length: {len}\r\n\r\n");
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(&vec![7; body.len()])?;
+        return Ok(true);
+    }
+    let shift = usize::from(kind == Some("other"));
+    write!(
+        stream,
+        "HTTP/1.1 206 Partial Content\r\nETag: \"{len}\"\r\nContent-Length: {}\r\nContent-Range: bytes {}-{}/{len}\r\n\r\n",
+        range.len(),
+        range.start - shift,
+        range.end - 1 - shift,
+    )?;
+    if kind == Some("broken") && range.len() > 10_000 {
+        stream.write_all(&body[range.start..range.start + range.len() / 2])?;
+        return Ok(false);
+    }
+    stream.write_all(&body[range])?;
+    Ok(true)
 }
 
 const CLOSE: &str = "Connection: close\r\n";

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use tokio::{net::TcpStream, sync::Notify, time};
 
 use super::{
-    client, connect,
+    connect,
     hub::{Hub, Live, Purpose},
     peers::StripePlace,
     settings::StripeSettings,
@@ -54,7 +54,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
     let Some(settings) = &hub.settings.stripe else {
         return;
     };
-    client::prepare(&stream);
+    connect::prepare(&stream);
     let stranger = hub.strangers.borrow_mut().enter();
     let keys: Vec<[u8; 32]> = settings.known.iter().map(|peer| peer.public_key).collect();
     let first = async {
@@ -200,7 +200,7 @@ async fn open_target(
     };
     match opened {
         Ok(opened) => {
-            client::prepare(&opened.stream);
+            connect::prepare(&opened.stream);
             hub.opened(&live, opened.link, &opened.failed);
             Ok((places, live, opened.stream))
         }

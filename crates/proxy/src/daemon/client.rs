@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    connect,
+    connect::{self, prepare},
     hub::{Hub, Live, Purpose},
     kept::{Login, Upstream},
     peers::{self, Keeper},
@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) failed: Vec<LinkId>,
     /// What came over the connection for other requests; it may have been closed meanwhile. `None`: it is new.
     pub(crate) reused: Option<Bytes>,
+    /// Others may ask the server the same for it, over connections of their own.
+    pub(crate) may_split: bool,
 }
 
 /// What is known of a client while it asks for one thing after the other.
@@ -311,6 +313,7 @@ async fn open(
             links,
             failed: Vec::new(),
             reused: Some(upstream.received),
+            may_split: may_reuse,
         };
         let opened = Opened::Plain(Box::new(session), upstream.stream);
         return Ok((live, opened));
@@ -330,6 +333,7 @@ async fn open(
                 links: rest,
                 failed: Vec::new(),
                 reused: None,
+                may_split: may_reuse,
             };
             let stream = Rc::new(opened.stream);
             Ok((live, Opened::Plain(Box::new(session), stream)))
@@ -362,18 +366,6 @@ async fn farewell(client: &mut TcpStream, reply: &[u8]) {
     let _ = time::timeout(LINGER, goodbye).await;
 }
 
-/// Options of every TCP socket here: no delay for small segments, and dead peers are noticed.
-pub(super) fn prepare(stream: &TcpStream) {
-    let socket = SockRef::from(stream);
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(KEEPALIVE)
-        .with_interval(KEEPALIVE)
-        .with_retries(4);
-    // A socket that refuses works without.
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&keepalive);
-}
-
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// How long a client may take to say what it wants.
@@ -382,4 +374,3 @@ pub(crate) const FIRST_REQUEST: Duration = Duration::from_secs(10);
 const BETWEEN_REQUESTS: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;
-const KEEPALIVE: Duration = Duration::from_secs(60);

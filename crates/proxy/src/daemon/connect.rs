@@ -1,7 +1,7 @@
 //! Connections to a server, raced over its addresses and over links (RFC 8305, with links as a second dimension).
 //!
 //! The first address is tried on the first link. If that has not worked after a while, the next address is tried
-//! beside it, and then the next link, until one connects; a failure starts the next attempt at once. The while is
+//! beside it (the same once more, where it is the only one and the link carries something just now), and then the next link, until one connects; a failure starts the next attempt at once. The while is
 //! 250 ms between addresses of one link. A second link waits for three round trips of the first, since a slow link must
 //! not lose what it was chosen for only because it is slow, and one that carries something just now has 1.3 s, because
 //! a full link loses a first packet now and then.
@@ -14,6 +14,7 @@ use std::{
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use pleach_linux::{clock, redirect, tcp};
+use socket2::SockRef;
 use tokio::{
     net::{TcpSocket, TcpStream},
     time,
@@ -137,12 +138,19 @@ fn attempts(hub: &Hub, links: &[LinkId], addresses: &[IpAddr]) -> Vec<Attempt> {
                 continue;
             };
             let covered = addresses.iter().filter(|ip| link.reach.covers(**ip));
+            let mut covered: Vec<&IpAddr> = covered.collect();
+            if let [only] = covered[..]
+                && placer.is_alive(now, *id)
+            {
+                // TCP repeats what a full queue lost after a second: so it is tried anew, as with another address.
+                covered.push(only);
+            }
             let (skip, take) = if round == 0 {
                 (0, FIRST_ROUND)
             } else {
                 (FIRST_ROUND, MAX_ATTEMPTS)
             };
-            for ip in covered.skip(skip).take(take) {
+            for ip in covered.into_iter().skip(skip).take(take) {
                 let wait = if last == Some(*id) {
                     BETWEEN_ADDRESSES
                 } else {
@@ -185,6 +193,18 @@ pub(super) async fn to(
     }
     let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));
     socket.connect(address).await
+}
+
+/// Options of every TCP socket here: no delay for small segments, and dead peers are noticed.
+pub(crate) fn prepare(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE)
+        .with_retries(4);
+    // A socket that refuses works without.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&keepalive);
 }
 
 /// A socket towards `ip`, bound to the device of `link`, and to its source address if it has one.
@@ -262,6 +282,7 @@ fn plain(error: &io::Error) -> String {
     }
 }
 
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// RFC 8305, section 5: the connection attempt delay.
 const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
 /// A link of which no round trip is known has this long.

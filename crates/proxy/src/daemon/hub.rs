@@ -26,6 +26,7 @@ use super::{
     kept::{Kept, Upstream},
     report::Learnt,
     resolve::Resolver,
+    room::Flows,
     settings::{Settings, private_networks},
     windows::Share,
 };
@@ -65,6 +66,8 @@ pub(crate) struct Hub {
     kept: RefCell<Kept>,
     /// By link: whether receive windows may be bound.
     pub(super) cautions: RefCell<Vec<Caution>>,
+    /// What links carry just now.
+    pub(super) flows: RefCell<Flows>,
     /// What the kernel's hook did, by link; empty without it.
     pub(crate) bound: RefCell<Vec<Bound>>,
     /// Where other pleaches answer, and striped connections of others: by peer and token.
@@ -129,6 +132,9 @@ pub(crate) struct Live {
     pub(crate) is_half_closed: Cell<bool>,
     /// The client of a plain request has sent more than that.
     pub(crate) is_ahead: Cell<bool>,
+    /// What it still has to bring can be had over another link: without its own it takes a detour.
+    pub(crate) may_resume: Cell<bool>,
+    pub(crate) detour: Notify,
     stop: Notify,
     pub(crate) stop_reason: Cell<Option<Stop>>,
     pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
@@ -209,6 +215,7 @@ impl Hub {
             drops: RefCell::default(),
             kept: RefCell::default(),
             cautions: RefCell::default(),
+            flows: RefCell::default(),
             bound: RefCell::default(),
             places: RefCell::default(),
             pulses: Pulses::default(),
@@ -330,6 +337,27 @@ impl Hub {
             Some(Placement { id, links, why }) => (Some(id), links, Some(why)),
             None => (None, Vec::new(), None),
         };
+        let live = self.enter(purpose, id, links.first().copied(), why);
+        Ok((live, links))
+    }
+
+    /// Enters a connection over `link` into the table that brings `bytes` of what `whole` began to bring.
+    pub(crate) fn begin_part(&self, whole: &Live, link: LinkId, bytes: Bytes) -> Option<Rc<Live>> {
+        let now = clock::now();
+        let mut placer = self.placer.borrow_mut();
+        let id = placer.begin_part(now, whole.id?, link, bytes)?;
+        let purpose = whole.purpose.clone();
+        Some(self.enter(purpose, Some(id), Some(link), Some(Why::Part)))
+    }
+
+    fn enter(
+        &self,
+        purpose: Purpose,
+        id: Option<ConnectionId>,
+        link: Option<LinkId>,
+        why: Option<Why>,
+    ) -> Rc<Live> {
+        let now = clock::now();
         let number = self.next_number.get();
         self.next_number.set(number + 1);
         let live = Rc::new(Live {
@@ -337,7 +365,7 @@ impl Hub {
             purpose,
             id,
             why: Cell::new(why),
-            link: Cell::new(links.first().copied()),
+            link: Cell::new(link),
             up: Cell::new(0),
             down: Cell::new(0),
             questions: Cell::new((1, 0)),
@@ -346,6 +374,8 @@ impl Hub {
             is_connecting: Cell::new(false),
             is_half_closed: Cell::new(false),
             is_ahead: Cell::new(false),
+            may_resume: Cell::new(false),
+            detour: Notify::new(),
             stop: Notify::new(),
             stop_reason: Cell::new(None),
             upstream: RefCell::default(),
@@ -357,7 +387,7 @@ impl Hub {
             share: Cell::default(),
         });
         self.live.borrow_mut().insert(number, Rc::clone(&live));
-        Ok((live, links))
+        live
     }
 
     /// Takes a connection out of the table. `completed`: it was established.
@@ -418,7 +448,7 @@ impl Hub {
     }
 
     /// One of those, over `link`.
-    pub(super) fn take_kept(
+    pub(crate) fn take_kept(
         &self,
         client: IpAddr,
         target: &Target,
@@ -429,7 +459,7 @@ impl Hub {
     }
 
     /// Keeps `upstream` for the next request of `client` to `target`, if there is room.
-    pub(super) fn keep(&self, client: IpAddr, target: &Target, upstream: Upstream) {
+    pub(crate) fn keep(&self, client: IpAddr, target: &Target, upstream: Upstream) {
         let mut kept = self.kept.borrow_mut();
         if self.has_room_to_wait() && kept.len() < self.settings.max_connections / 2 {
             kept.put(client.to_canonical(), target.clone(), upstream);
@@ -567,8 +597,21 @@ impl Live {
         matches!(self.why.get(), Some(Why::Rule(_)))
     }
 
+    /// Notes that it gets on, though nothing moves over its own link.
+    pub(crate) fn touch(&self, now: Instant) {
+        self.progress_at.set(now);
+    }
+
+    /// Forgets what TCP has counted: the connection is another one.
+    pub(crate) fn tcp_begins(&self) {
+        self.tcp_seen.set((0, 0));
+    }
+
     /// Tells the connection's task to stop.
     pub(crate) fn stop(&self, reason: Stop) {
+        if reason == Stop::LinkLost && self.may_resume.get() {
+            return self.detour.notify_one();
+        }
         self.stop_reason.set(Some(reason));
         self.stop.notify_one();
     }

@@ -21,13 +21,13 @@ pub(crate) struct Kept {
 
 /// A connection to a server that has no request to answer.
 #[derive(Debug)]
-pub(super) struct Upstream {
-    pub(super) link: Option<LinkId>,
-    pub(super) stream: Rc<TcpStream>,
+pub(crate) struct Upstream {
+    pub(crate) link: Option<LinkId>,
+    pub(crate) stream: Rc<TcpStream>,
     /// What has come over it.
-    pub(super) received: Bytes,
+    pub(crate) received: Bytes,
     /// Since when it waits.
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
 }
 
 impl Kept {

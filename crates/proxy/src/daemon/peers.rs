@@ -28,7 +28,7 @@ use pleach_linux::clock;
 use tokio::{net::TcpStream, task::spawn_local, time};
 
 use super::{
-    client, connect,
+    connect,
     hub::{Hub, Live},
     settings::StripeSettings,
 };
@@ -461,7 +461,7 @@ async fn dial(hub: &Hub, link: LinkId, to: SocketAddr, peer: usize) -> io::Resul
 
 async fn connect_to(hub: &Hub, link: LinkId, to: SocketAddr) -> io::Result<TcpStream> {
     let stream = connect::to(hub, Some(link), to).await?;
-    client::prepare(&stream);
+    connect::prepare(&stream);
     Ok(stream)
 }
 

@@ -39,6 +39,8 @@ pub struct Settings {
     pub save_energy: SaveEnergy,
     /// Whether servers may send no more at a time than keeps links full.
     pub short_queues: bool,
+    /// Whether answers to plain HTTP requests may come over several links, by ranges of their bytes.
+    pub ranges: bool,
     /// For the record of what was changed in the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
     pub state_dir: PathBuf,
 }

@@ -3,9 +3,12 @@
 //! Heads are read as browsers read them: folded lines and stray spaces are borne, since servers send such. What tells two
 //! lengths is refused all the same.
 
+use core::ops::Range;
+
 use super::{
     Body,
     fields::{connection_options, is_hop_by_hop, list_members, push},
+    ranges::{self, Resource},
 };
 
 /// What an answer is to.
@@ -34,6 +37,10 @@ pub struct Head {
     pub is_kept: bool,
     /// The client may send another one.
     pub may_go_on: bool,
+    /// What it holds, if the server gives parts of that.
+    pub resource: Option<Resource>,
+    /// If it holds a part: which bytes of what.
+    pub part: Option<(Range<u64>, Resource)>,
 }
 
 impl Head {
@@ -85,6 +92,12 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
     // A server that leaves before it has the whole request makes nothing of what still comes.
     let may_go_on = has_end && !asked.is_last && (is_kept || !asked.is_partial);
 
+    let resource = match body {
+        Some(Body::Length(len)) if status == 200 => ranges::resource(fields, len),
+        _ => None,
+    };
+    let part = (status == 206).then(|| ranges::part(fields)).flatten();
+
     // A proxy answers in its own version (RFC 9110, 6.2).
     let mut rewritten = format!("HTTP/1.1 {status:03} ").into_bytes();
     rewritten.extend_from_slice(parsed.reason.unwrap_or_default().as_bytes());
@@ -122,6 +135,8 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
         body,
         is_kept,
         may_go_on,
+        resource,
+        part,
     }))
 }
 

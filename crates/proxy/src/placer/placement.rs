@@ -41,6 +41,8 @@ pub enum Why {
     Neighbour,
     /// No other link was there.
     OnlyLink,
+    /// The link had room, and brings a part of what another connection began to bring.
+    Part,
     /// Another link was chosen first and did not work.
     Retry,
     /// The rule of this number, counted from 1.
@@ -56,6 +58,7 @@ impl fmt::Display for Why {
         match self {
             Self::Neighbour => f.write_str("neighbour"),
             Self::OnlyLink => f.write_str("only link"),
+            Self::Part => f.write_str("part"),
             Self::Retry => f.write_str("retry"),
             Self::Rule(number) => write!(f, "rule {number}"),
             Self::Scheduler(policy) => f.write_str(policy.name()),

@@ -8,7 +8,11 @@ use std::{io, time::Duration};
 use rustix::net::{RecvFlags, recv};
 use tokio::{io::Interest, net::TcpStream, time};
 
-use super::{pipe, stream::DownMeter};
+use super::{
+    parts::{self, Again},
+    pipe,
+    stream::DownMeter,
+};
 use crate::{
     daemon::hub::{Hub, Live},
     estimate::application::Demand,
@@ -41,7 +45,7 @@ impl Kept {
     };
 }
 
-/// Passes on one answer to `asked`.
+/// Passes on one answer to `asked`, which can be asked for `again`.
 ///
 /// # Errors
 /// Either side's, or the answer breaks off; what was passed on is a part then.
@@ -50,6 +54,7 @@ pub(super) async fn pass(
     from: &TcpStream,
     to: &TcpStream,
     asked: Asked,
+    again: Option<&Again>,
     live: &Live,
 ) -> io::Result<Kept> {
     let down = DownMeter(live);
@@ -107,6 +112,7 @@ pub(super) async fn pass(
         body,
         is_kept,
         may_go_on,
+        resource,
         ..
     } = head;
     let Some(mut body) = body else {
@@ -129,7 +135,13 @@ pub(super) async fn pass(
     pipe::write_all(to, &first, &down).await?;
     drop(first);
     let mut is_beyond = len < rest.len();
-    if let Body::Length(missing) = body {
+    let mut is_cut = false;
+    if let (Body::Length(missing), Some(resource), Some(again)) = (&body, resource, again)
+        && parts::is_large(*missing)
+    {
+        let resource = (resource, again);
+        is_cut = !parts::pass(hub, from, to, *missing, resource, live).await?;
+    } else if let Body::Length(missing) = body {
         if pipe::pass(&hub.pipes, from, to, missing, &down).await? > 0 {
             return Err(broken_off());
         }
@@ -150,7 +162,7 @@ pub(super) async fn pass(
     Ok(Kept {
         client: may_go_on,
         // What comes unasked is an answer to nobody.
-        server: is_kept && !is_beyond,
+        server: is_kept && !is_beyond && !is_cut,
         is_whole: true,
         has_enough: !is_kept,
     })
@@ -222,7 +234,7 @@ pub(super) async fn another_request(client: &TcpStream, live: &Live) {
     }
 }
 
-fn broken_off() -> io::Error {
+pub(super) fn broken_off() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
         "the server closed within its answer",

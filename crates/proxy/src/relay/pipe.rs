@@ -87,14 +87,30 @@ pub(crate) async fn pass(
     bytes: u64,
     meter: &impl Meter,
 ) -> io::Result<u64> {
-    let mut missing = bytes;
-    while missing > 0 {
+    let missing = Cell::new(bytes);
+    pass_missing(pool, from, to, &missing, meter).await?;
+    Ok(missing.get())
+}
+
+/// Moves the next bytes that come from `from` to `to` until none is `missing`, or to the end. It counts down as they leave `from`,
+/// and may be lowered meanwhile.
+///
+/// # Errors
+/// As [`pump`].
+pub(crate) async fn pass_missing(
+    pool: &PipePool,
+    from: &TcpStream,
+    to: &TcpStream,
+    missing: &Cell<u64>,
+    meter: &impl Meter,
+) -> io::Result<()> {
+    while missing.get() > 0 {
         from.readable().await?;
         let Some(pipe) = pool.take() else {
             return copy(from, to, missing, meter).await;
         };
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let size = at_most(missing, pipe.size);
+        let size = at_most(missing.get(), pipe.size);
         let fill = || Ok(splice(from, None, &pipe.into, None, size, flags)?);
         match from.try_io(Interest::READABLE, fill) {
             Ok(0) => {
@@ -102,7 +118,7 @@ pub(crate) async fn pass(
                 break;
             }
             Ok(filled) => {
-                missing -= filled as u64;
+                missing.set(missing.get().saturating_sub(filled as u64));
                 let mut left = filled;
                 while left > 0 {
                     let drain = || Ok(splice(&pipe.from, None, to, None, left, flags)?);
@@ -129,31 +145,31 @@ pub(crate) async fn pass(
             Err(error) => return Err(error),
         }
     }
-    Ok(missing)
+    Ok(())
 }
 
 /// The same without pipes.
 async fn copy(
     from: &TcpStream,
     to: &TcpStream,
-    mut missing: u64,
+    missing: &Cell<u64>,
     meter: &impl Meter,
-) -> io::Result<u64> {
+) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BYTES];
-    while missing > 0 {
+    while missing.get() > 0 {
         from.readable().await?;
-        let size = at_most(missing, buffer.len());
+        let size = at_most(missing.get(), buffer.len());
         match from.try_read(&mut buffer[..size]) {
             Ok(0) => break,
             Ok(len) => {
-                missing -= len as u64;
+                missing.set(missing.get().saturating_sub(len as u64));
                 write_all(to, &buffer[..len], meter).await?;
             }
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(missing)
+    Ok(())
 }
 
 fn at_most(bytes: u64, size: usize) -> usize {

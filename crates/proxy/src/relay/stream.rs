@@ -18,6 +18,7 @@ use tokio::{io::Interest, net::TcpStream};
 
 use super::{
     answer::{self, Kept},
+    parts::Again,
     pipe::{self, Meter},
 };
 use crate::{
@@ -27,7 +28,9 @@ use crate::{
         hub::{Hub, Live, Stop},
     },
     handshake::{Failure, Protocol, Request},
-    http::{Body, answer::Asked},
+    http::{Body, answer::Asked, ranges},
+    placer::Why,
+    sched::Policy,
 };
 
 /// What is left after a plain HTTP request was answered.
@@ -57,6 +60,17 @@ pub(crate) async fn relay(
         is_last: request.is_last,
         is_partial: false,
     };
+    // Whoever wants connections spread otherwise means those that clients make.
+    let may_ask_again = hub.settings.ranges
+        && hub.settings.placer.policy == Policy::MaxThroughput
+        && session.may_split
+        && !request.is_last
+        && matches!(live.why.get(), Some(Why::Retry | Why::Scheduler(_)))
+        && ranges::asks_for_all(&request.head);
+    let again = may_ask_again.then(|| Again {
+        head: request.head.clone(),
+        addresses: session.addresses.clone(),
+    });
     let mut opening = Opening {
         hub,
         client,
@@ -115,7 +129,7 @@ pub(crate) async fn relay(
             let downward = async {
                 let down = DownMeter(&live);
                 let kept = if is_request {
-                    Some(answer::pass(hub, &upstream, client, asked, &live).await?)
+                    Some(answer::pass(hub, &upstream, client, asked, again.as_ref(), &live).await?)
                 } else {
                     pipe::pump(&hub.pipes, &upstream, client, &down).await?;
                     None

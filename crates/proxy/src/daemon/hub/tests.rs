@@ -29,6 +29,7 @@ pub(crate) fn hub() -> Hub {
         transparent: crate::daemon::settings::Transparency::Off,
         save_energy: SaveEnergy::Never,
         short_queues: true,
+        ranges: true,
         probes: Vec::new(),
         state_dir: "/nowhere".into(),
     });

@@ -1,0 +1,563 @@
+//! One answer of a server over several links: which connection fetches which of its bytes.
+//!
+//! The *first* connection is the one over which the whole answer was asked for and has begun to come. While links have room that
+//! the answer could use, *fetches* of later bytes are planned: a range request each, over a link that has room ([`Parts::plan`]). When
+//! the server begins to send a part, whoever was to bring it before ends there ([`Parts::accept`]). Bytes leave in order; what comes
+//! early is kept here, at most [`AHEAD`]. Two rules:
+//!
+//! 1. What nobody brings (behind a part in the midst, or because a connection broke) is given to the link that has it soonest, in
+//!    chunks of [`CHUNK_TIME`].
+//! 2. When all is given out, a link with nothing left to do for this answer takes the last bytes of the fetch that would be done
+//!    last, as many as let both be done at the same time: the optimum for two links of known rates (the paper's packet-oriented
+//!    mode, by ranges instead of packets). A connection that comes to rest counts as one that is never done, so its bytes are
+//!    fetched elsewhere, too.
+//!
+//! No clock, no sockets: inputs carry `now`.
+
+use core::{cmp::Reverse, ops::Range, time::Duration};
+
+use pleach_core::{
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+use crate::sched::LinkId;
+
+/// A link as an answer may use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// Which.
+    pub link: LinkId,
+    /// What it carries, as far as that is known.
+    pub rate: Bitrate,
+    /// What others leave of it.
+    pub free: Bitrate,
+    /// How long until the first byte of a request comes.
+    pub start: Duration,
+}
+
+/// A fetch to begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Names it.
+    pub key: u64,
+    /// Over which link.
+    pub link: LinkId,
+    /// Which bytes of the whole.
+    pub range: Range<u64>,
+    /// What it is to bring.
+    pub rate: Bitrate,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Parts {
+    len: u64,
+    /// Passed on to the client.
+    delivered: u64,
+    first: First,
+    /// By where they begin.
+    fetches: Vec<Fetch>,
+    next_key: u64,
+    /// Failures since a fetch was last done.
+    failures: u32,
+    /// Links over which a fetch failed, and when.
+    doubts: Vec<(LinkId, Instant)>,
+    /// The server gives no parts after all.
+    is_refused: bool,
+}
+
+/// The connection over which the answer began.
+#[derive(Debug)]
+struct First {
+    link: Option<LinkId>,
+    /// Up to where it brings; what it has brought is `delivered` until then.
+    end: u64,
+    meter: Meter,
+    /// When it last brought something.
+    moved_at: Instant,
+}
+
+/// A part that is being fetched, or that came early.
+#[derive(Debug)]
+struct Fetch {
+    key: u64,
+    link: LinkId,
+    start: u64,
+    end: u64,
+    data: Vec<u8>,
+    /// The server has begun to send it.
+    is_accepted: bool,
+    expected: Bitrate,
+    meter: Meter,
+    /// When something last came.
+    moved_at: Instant,
+}
+
+impl Fetch {
+    /// The next byte it will bring.
+    fn at(&self) -> u64 {
+        self.start + self.data.len() as u64
+    }
+
+    fn rate(&self) -> Bitrate {
+        self.meter.rate.unwrap_or(self.expected)
+    }
+}
+
+/// The rate at which a counter rises.
+#[derive(Debug)]
+struct Meter {
+    since: Instant,
+    counted: u64,
+    rate: Option<Bitrate>,
+}
+
+impl Meter {
+    fn new(now: Instant, counted: u64) -> Self {
+        Self {
+            since: now,
+            counted,
+            rate: None,
+        }
+    }
+
+    fn on_count(&mut self, now: Instant, count: u64) {
+        let time = now.since(self.since);
+        if time < METER_WINDOW {
+            return;
+        }
+        let bytes = Bytes::new(count.saturating_sub(self.counted));
+        let sample = Bitrate::from_transfer(bytes, time).unwrap_or(Bitrate::ZERO);
+        let smoothed = |old: Bitrate| Bitrate::from_bps((old.as_bps() + sample.as_bps()) / 2);
+        self.rate = Some(self.rate.map_or(sample, smoothed));
+        self.since = now;
+        self.counted = count;
+    }
+}
+
+/// Bytes that somebody is to bring.
+#[derive(Clone, Debug)]
+struct Share {
+    link: Option<LinkId>,
+    left: Range<u64>,
+    /// `None`: too young to tell.
+    rate: Option<Bitrate>,
+}
+
+impl Parts {
+    /// An answer of `len` bytes of which `delivered` were passed on; the first connection, over `link`, brings the rest.
+    #[must_use]
+    pub fn new(now: Instant, link: Option<LinkId>, len: u64, delivered: u64) -> Self {
+        Self {
+            len,
+            delivered,
+            first: First {
+                link,
+                end: len,
+                meter: Meter::new(now, delivered),
+                moved_at: now,
+            },
+            fetches: Vec::new(),
+            next_key: 0,
+            failures: 0,
+            doubts: Vec::new(),
+            is_refused: false,
+        }
+    }
+
+    /// Whether all was passed on.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.delivered >= self.len
+    }
+
+    /// How much was passed on.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Up to where the first connection brings.
+    #[must_use]
+    pub fn first_end(&self) -> u64 {
+        self.first.end
+    }
+
+    /// Whether the first connection has brought what it was to.
+    #[must_use]
+    pub fn is_first_done(&self) -> bool {
+        self.delivered >= self.first.end
+    }
+
+    /// Whether what is missing can still come.
+    #[must_use]
+    pub fn is_hopeless(&self) -> bool {
+        let is_given_up = self.is_refused || self.failures > MAX_FAILURES;
+        let brings = |fetch: &Fetch| {
+            let (at, is_accepted) = (self.delivered, fetch.is_accepted);
+            is_accepted && fetch.start <= at && at < fetch.end
+        };
+        is_given_up && self.is_first_done() && !self.fetches.iter().any(brings)
+    }
+
+    /// `bytes` of the first connection were passed on.
+    pub fn on_first(&mut self, now: Instant, bytes: u64) {
+        self.first.moved_at = now;
+        self.delivered = (self.delivered + bytes).min(self.len);
+    }
+
+    /// The first connection brings no more.
+    pub fn end_first(&mut self) {
+        self.first.end = self.first.end.min(self.delivered);
+    }
+
+    /// The server has begun to send what fetch `key` asked for: who was to bring it before, ends there, but no earlier than at `taken`,
+    /// up to where the first connection's bytes are on their way to the client.
+    pub fn accept(&mut self, now: Instant, key: u64, taken: u64) {
+        let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key) else {
+            return;
+        };
+        fetch.is_accepted = true;
+        fetch.moved_at = now;
+        fetch.meter = Meter::new(now, 0);
+        let start = fetch.start;
+        if start < self.first.end {
+            self.first.end = start.max(taken);
+        }
+        for other in self.fetches.iter_mut().filter(|other| other.key != key) {
+            if other.start < start && other.end > start {
+                other.end = start.max(other.at());
+            }
+        }
+    }
+
+    /// `bytes` came by fetch `key`; whether it is to bring more.
+    pub fn on_bytes(&mut self, now: Instant, key: u64, bytes: &[u8]) -> bool {
+        let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key) else {
+            return false;
+        };
+        let missing = usize::try_from(fetch.end.saturating_sub(fetch.at())).unwrap_or(usize::MAX);
+        fetch
+            .data
+            .extend_from_slice(&bytes[..bytes.len().min(missing)]);
+        fetch.moved_at = now;
+        let wants_more = fetch.at() < fetch.end;
+        let link = fetch.link;
+        self.doubts.retain(|(doubted, _)| *doubted != link);
+        if !wants_more {
+            self.failures = 0;
+        }
+        wants_more
+    }
+
+    /// Whether fetch `key` is to bring more.
+    #[must_use]
+    pub fn wants(&self, key: u64) -> bool {
+        let mut fetches = self.fetches.iter();
+        fetches.any(|fetch| fetch.key == key && fetch.at() < fetch.end)
+    }
+
+    /// Fetch `key` brings no more; what it has not brought is nobody's.
+    pub fn end_fetch(&mut self, now: Instant, key: u64) {
+        if let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key)
+            && fetch.at() < fetch.end
+        {
+            fetch.end = fetch.at();
+            self.failures += 1;
+            self.doubts.push((fetch.link, now));
+        }
+        self.fetches.retain(|fetch| fetch.start < fetch.end);
+    }
+
+    /// The server gives no parts.
+    pub fn refuse(&mut self) {
+        self.is_refused = true;
+    }
+
+    /// The next bytes for the client that have come by fetches, some of them.
+    #[must_use]
+    pub fn next_bytes(&self) -> &[u8] {
+        let covers = |fetch: &&Fetch| fetch.start <= self.delivered && self.delivered < fetch.at();
+        let Some(fetch) = self.fetches.iter().find(covers) else {
+            return &[];
+        };
+        let at = usize::try_from(self.delivered - fetch.start).unwrap_or(usize::MAX);
+        let bytes = fetch.data.get(at..).unwrap_or_default();
+        &bytes[..bytes.len().min(PASSED_AT_ONCE)]
+    }
+
+    /// `bytes` of those were passed on.
+    pub fn on_passed(&mut self, bytes: usize) {
+        self.delivered = (self.delivered + bytes as u64).min(self.len);
+        let delivered = self.delivered;
+        self.fetches.retain(|fetch| fetch.end > delivered);
+    }
+
+    /// Looks at rates, and returns the fetches of which nothing has come for too long, which are to be ended.
+    pub fn look(&mut self, now: Instant) -> Vec<u64> {
+        if !self.is_first_done() {
+            self.first.meter.on_count(now, self.delivered);
+        }
+        for fetch in self.fetches.iter_mut().filter(|fetch| fetch.is_accepted) {
+            let came = fetch.data.len() as u64;
+            fetch.meter.on_count(now, came);
+        }
+        // A server may need its time to begin.
+        let begins = FIRST_SILENCE * (1 << self.failures.min(MAX_DOUBLINGS));
+        let is_silent = |fetch: &&Fetch| {
+            let limit = if fetch.is_accepted { SILENCE } else { begins };
+            fetch.at() < fetch.end && now.since(fetch.moved_at) > limit
+        };
+        let silent = self.fetches.iter().filter(is_silent);
+        silent.map(|fetch| fetch.key).collect()
+    }
+
+    /// What this answer takes of `link` now.
+    #[must_use]
+    pub fn rate_on(&self, link: LinkId) -> Bitrate {
+        let first = Some(&self.first)
+            .filter(|first| first.link == Some(link) && !self.is_first_done())
+            .and_then(|first| first.meter.rate);
+        let fetches = self
+            .fetches
+            .iter()
+            .filter(|fetch| fetch.link == link && fetch.at() < fetch.end);
+        let rates = fetches.filter_map(|fetch| fetch.meter.rate).chain(first);
+        Bitrate::from_bps(rates.map(Bitrate::as_bps).sum())
+    }
+
+    /// What this answer has still to bring over `link`.
+    #[must_use]
+    pub fn left_on(&self, link: LinkId) -> Bytes {
+        let first = Some(&self.first).filter(|first| first.link == Some(link));
+        let first = first.map_or(0, |first| first.end.saturating_sub(self.delivered));
+        let fetches = self.fetches.iter().filter(|fetch| fetch.link == link);
+        let fetched: u64 = fetches.map(|fetch| fetch.end - fetch.at()).sum();
+        Bytes::new(first + fetched)
+    }
+
+    /// What to fetch beside what is being fetched, over one of `lanes`; it counts as begun.
+    pub fn plan(&mut self, now: Instant, lanes: &[Lane]) -> Option<Plan> {
+        let running = self.fetches.iter().filter(|fetch| fetch.at() < fetch.end);
+        if self.is_refused || self.failures > MAX_FAILURES || running.count() >= MAX_FETCHES {
+            return None;
+        }
+        self.doubts.retain(|(_, at)| now.since(*at) < DOUBT);
+        let is_trusted =
+            |lane: &&Lane| self.doubts.iter().all(|(doubted, _)| *doubted != lane.link);
+        let trusted: Vec<Lane> = lanes.iter().filter(is_trusted).copied().collect();
+        let lanes = if trusted.is_empty() { lanes } else { &trusted };
+        let shares = self.shares(now);
+        let (lane, range) = match self.nobodys(&shares) {
+            Some(gap) => self.of_nobodys(gap, &shares, lanes)?,
+            None => self.of_the_last(&shares, lanes)?,
+        };
+        let lane = *lane;
+        let key = self.next_key;
+        self.next_key += 1;
+        let at = self
+            .fetches
+            .partition_point(|fetch| fetch.start < range.start);
+        let fetch = Fetch {
+            key,
+            link: lane.link,
+            start: range.start,
+            end: range.end,
+            data: Vec::new(),
+            is_accepted: false,
+            expected: lane.free,
+            meter: Meter::new(now, 0),
+            moved_at: now,
+        };
+        self.fetches.insert(at, fetch);
+        Some(Plan {
+            key,
+            link: lane.link,
+            range,
+            rate: lane.free,
+        })
+    }
+
+    /// Who is to bring what, in order, once all that was asked for is accepted.
+    fn shares(&self, now: Instant) -> Vec<Share> {
+        let first = Share {
+            link: self.first.link,
+            left: self.delivered..self.first.end,
+            rate: self.first.meter.rate,
+        };
+        let moved_at = core::iter::once(self.first.moved_at);
+        let moved_at = moved_at.chain(self.fetches.iter().map(|fetch| fetch.moved_at));
+        let fetches = self.fetches.iter().map(|fetch| Share {
+            link: Some(fetch.link),
+            left: fetch.at().max(self.delivered)..fetch.end,
+            rate: fetch.is_accepted.then(|| fetch.rate()),
+        });
+        let mut shares: Vec<Share> = core::iter::once(first).chain(fetches).collect();
+        // A sender whose last packets were lost waits for its timer, 200 ms and more.
+        for (share, moved_at) in shares.iter_mut().zip(moved_at) {
+            let is_end = share.left.end.saturating_sub(share.left.start) <= SLOW_END;
+            if is_end && now.since(moved_at) >= REST {
+                share.rate = share.rate.map(|_| Bitrate::ZERO);
+            }
+        }
+        // What was asked for later begins within another's.
+        let begins: Vec<u64> = self.fetches.iter().map(|fetch| fetch.start).collect();
+        for share in &mut shares {
+            let cut = begins.iter().find(|begin| **begin > share.left.start);
+            share.left.end = cut.map_or(share.left.end, |cut| share.left.end.min(*cut));
+        }
+        shares
+    }
+
+    /// The first bytes that nobody brings.
+    fn nobodys(&self, shares: &[Share]) -> Option<Range<u64>> {
+        let mut covered = self.delivered.max(shares.first()?.left.end);
+        for fetch in &self.fetches {
+            if fetch.start > covered {
+                return Some(covered..fetch.start);
+            }
+            covered = covered.max(fetch.end);
+        }
+        (covered < self.len).then_some(covered..self.len)
+    }
+
+    /// Rule 1: a chunk of `gap`.
+    fn of_nobodys<'a>(
+        &self,
+        gap: Range<u64>,
+        shares: &[Share],
+        lanes: &'a [Lane],
+    ) -> Option<(&'a Lane, Range<u64>)> {
+        let is_next = gap.start == self.delivered;
+        let room = (self.delivered + AHEAD).saturating_sub(gap.start);
+        if room < MIN_PART.min(gap.end - gap.start) {
+            return None;
+        }
+        // A link that still has something to do for this answer gets no more yet.
+        let is_hungry = |lane: &&Lane| {
+            let has_room = lane.free >= lane.rate.scale(1, LEAST_ROOM);
+            is_next || has_room && busy(shares, lane) <= lane.start
+        };
+        let lane = lanes
+            .iter()
+            .filter(is_hungry)
+            .min_by_key(|lane| (lane.start + busy(shares, lane), Reverse(lane.free)))?;
+        let size = lane
+            .free
+            .bytes_in(CHUNK_TIME)
+            .get()
+            .clamp(MIN_CHUNK, MAX_CHUNK)
+            .min(room);
+        // No small rest.
+        let left = gap.end - gap.start;
+        let size = if left < size + MIN_PART { left } else { size };
+        Some((lane, gap.start..gap.start + size))
+    }
+
+    /// Rule 2: the end of what would be done last.
+    fn of_the_last<'a>(
+        &self,
+        shares: &[Share],
+        lanes: &'a [Lane],
+    ) -> Option<(&'a Lane, Range<u64>)> {
+        let horizon = self.delivered + AHEAD;
+        let time_us = |share: &Share, rate: Bitrate| {
+            let left = share.left.end.min(horizon).checked_sub(share.left.start)?;
+            Some(u128::from(left) * 8_000_000 / u128::from(rate.as_bps().max(1)))
+        };
+        let timed = shares.iter().filter_map(|share| {
+            let rate = share.rate?;
+            Some((time_us(share, rate)?, rate, share))
+        });
+        let (last_us, own, share) = timed.max_by_key(|(time_us, ..)| *time_us)?;
+        let end = share.left.end.min(horizon);
+        let all = end - share.left.start;
+        let is_end = all <= SLOW_END && end == self.len;
+        let taken = |lane: &Lane| {
+            let (other, begins) = room(shares, lane, is_end)?;
+            let spare_us = last_us.checked_sub(begins.as_micros())?;
+            if own == Bitrate::ZERO {
+                return Some(all);
+            }
+            let (own, other) = (u128::from(own.as_bps()), u128::from(other.as_bps()));
+            // Bytes that `other` brings in what is left of the time, while `own` brings the rest.
+            let part = u128::from(all) * other * spare_us / last_us.max(1) / (own + other).max(1);
+            u64::try_from(part).ok()
+        };
+        let best = lanes.iter().filter_map(|lane| Some((taken(lane)?, lane)));
+        let (taken, lane) = best.max_by_key(|(taken, _)| *taken)?;
+        let saved_us = last_us * u128::from(taken) / u128::from(all.max(1));
+        let is_worth_it = own == Bitrate::ZERO
+            || taken >= MIN_PART && saved_us >= MIN_SAVED.as_micros() && saved_us * 8 >= last_us;
+        (is_worth_it && taken > 0).then_some((lane, end - taken..end))
+    }
+}
+
+/// At what rate `lane` could bring more of an answer that is given out, and when it begins; `None`: it has enough to do.
+fn room(shares: &[Share], lane: &Lane, is_end: bool) -> Option<(Bitrate, Duration)> {
+    // What a link that is full seems to have left is what the measure varies by.
+    if lane.free < lane.rate.scale(1, LEAST_ROOM) {
+        return None;
+    }
+    let busy = busy(shares, lane);
+    if busy <= lane.start {
+        return Some((lane.free, lane.start + busy));
+    }
+    // At the end of an answer a connection whose window is small leaves its own link half empty; earlier, windows grow.
+    let own = shares.iter().filter(|share| share.link == Some(lane.link));
+    let rates: Option<Vec<u64>> = own.map(|share| Some(share.rate?.as_bps())).collect();
+    let used_bps: u64 = rates?.iter().sum();
+    let left_bps = lane.free.as_bps().saturating_sub(used_bps);
+    let is_half_empty = left_bps * 2 > lane.free.as_bps();
+    (is_end && is_half_empty).then_some((Bitrate::from_bps(left_bps), lane.start))
+}
+
+/// How long the lane is busy with this answer's bytes that are given out to it.
+fn busy(shares: &[Share], lane: &Lane) -> Duration {
+    let own = shares
+        .iter()
+        .filter(|share| share.link == Some(lane.link) && share.rate.is_none_or(|rate| rate > DEAD));
+    let bytes: u64 = own
+        .map(|share| share.left.end.saturating_sub(share.left.start))
+        .sum();
+    let us = u128::from(bytes) * 8_000_000 / u128::from(lane.free.as_bps().max(1));
+    Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX)).min(LONGEST)
+}
+
+/// What is kept of an answer ahead of what was passed on, in bytes, at most.
+pub const AHEAD: u64 = 8 << 20;
+/// So near its end an answer may come over several connections of one link.
+const SLOW_END: u64 = 512 << 10;
+/// A link of which others leave less than one of so many parts has no room.
+const LEAST_ROOM: u64 = 6;
+/// Not worth a request of its own.
+pub const MIN_PART: u64 = 16 << 10;
+const MIN_SAVED: Duration = Duration::from_millis(30);
+/// Chunks are what a link brings in this time, within these bounds.
+const CHUNK_TIME: Duration = Duration::from_secs(1);
+const MIN_CHUNK: u64 = 64 << 10;
+const MAX_CHUNK: u64 = 2 << 20;
+/// Fetches at a time.
+const MAX_FETCHES: usize = 6;
+/// After so many failures in a row nothing is fetched any more.
+const MAX_FAILURES: u32 = 12;
+/// A fetch of which nothing comes for so long is given up; one that has not begun after the second of these, twice as long after
+/// each failure.
+const SILENCE: Duration = Duration::from_secs(2);
+const FIRST_SILENCE: Duration = Duration::from_millis(500);
+const MAX_DOUBLINGS: u32 = 5;
+/// For so long a link over which a fetch failed is not chosen where there is another, unless something comes over it.
+const DOUBT: Duration = Duration::from_secs(5);
+/// Near the end of an answer a connection has come to rest after this.
+const REST: Duration = Duration::from_millis(120);
+/// Rates are measured over this time.
+const METER_WINDOW: Duration = Duration::from_millis(60);
+/// Who brings less than this has come to rest.
+const DEAD: Bitrate = Bitrate::from_bps(8_000);
+const LONGEST: Duration = Duration::from_secs(3600);
+/// What is passed on at once.
+const PASSED_AT_ONCE: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests;

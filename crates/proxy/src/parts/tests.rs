@@ -1,0 +1,254 @@
+use pleach_core::rng::Rng;
+
+use super::*;
+
+const WIFI: LinkId = LinkId(0);
+const LTE: LinkId = LinkId(1);
+
+fn ms(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn lane(link: LinkId, mbps: u64) -> Lane {
+    Lane {
+        link,
+        rate: Bitrate::from_mbps(20),
+        free: Bitrate::from_mbps(mbps),
+        start: Duration::from_millis(40),
+    }
+}
+
+/// An answer of `len` bytes of which the first connection brings `mbps`, looked at after 100 ms of that.
+fn answer(len: u64, mbps: u64) -> Parts {
+    let mut parts = Parts::new(ms(0), Some(WIFI), len, 0);
+    parts.on_first(ms(90), mbps * 12_500);
+    parts.look(ms(100));
+    parts
+}
+
+#[test]
+fn both_links_are_done_at_the_same_time() {
+    let mut parts = answer(1_250_000, 20);
+    // 1 MB is left: 0.4 s by the first; 10 Mbit/s from 40 ms on make a third of 0.36 s' worth.
+    let plan = parts.plan(ms(100), &[lane(LTE, 10)]).expect("room");
+    assert_eq!((plan.link, plan.range.clone()), (LTE, 950_000..1_250_000));
+    assert_eq!(parts.plan(ms(101), &[lane(LTE, 10)]), None, "it has enough");
+    assert_eq!(parts.first_end(), 1_250_000, "until the server agrees");
+    parts.accept(ms(140), plan.key, 300_000);
+    assert_eq!(parts.first_end(), 950_000);
+}
+
+#[test]
+fn what_saves_little_is_left_alone() {
+    assert_eq!(answer(300_000, 20).plan(ms(100), &[lane(LTE, 10)]), None);
+    assert_eq!(answer(9_000_000, 20).plan(ms(100), &[lane(LTE, 0)]), None);
+    assert_eq!(answer(9_000_000, 20).plan(ms(100), &[]), None);
+    // The own link has enough to do with the first connection.
+    assert_eq!(answer(9_000_000, 20).plan(ms(100), &[lane(WIFI, 20)]), None);
+}
+
+#[test]
+fn at_the_end_of_an_answer_a_slow_connection_gets_help_on_its_own_link() {
+    let plan = answer(200_000, 2).plan(ms(100), &[lane(WIFI, 20)]);
+    let plan = plan.expect("most of the link is free");
+    assert!(
+        plan.range.start < 60_000 && plan.range.end == 200_000,
+        "{plan:?}"
+    );
+    assert_eq!(answer(200_000, 15).plan(ms(100), &[lane(WIFI, 20)]), None);
+    assert_eq!(answer(2_000_000, 2).plan(ms(100), &[lane(WIFI, 20)]), None);
+}
+
+#[test]
+fn what_rests_is_fetched_elsewhere() {
+    let mut parts = answer(1_000_000, 8);
+    for at in [200, 300, 400, 500, 600, 700, 800, 900, 1000] {
+        parts.look(ms(at));
+    }
+    let plan = parts.plan(ms(1000), &[lane(LTE, 10)]).expect("room");
+    assert!(
+        plan.range.start < 115_000 && plan.range.end == 1_000_000,
+        "{plan:?}"
+    );
+}
+
+#[test]
+fn the_end_of_an_answer_does_not_wait_for_timers() {
+    let mut parts = answer(252_000, 20);
+    assert_eq!(parts.plan(ms(200), &[lane(WIFI, 20)]), None);
+    let plan = parts.plan(ms(220), &[lane(WIFI, 20)]).expect("it rests");
+    assert_eq!(plan.range, 250_000..252_000);
+}
+
+#[test]
+fn a_broken_connections_bytes_are_fetched_over_the_link_that_has_them_soonest() {
+    let mut parts = answer(1_000_000, 8);
+    parts.end_first();
+    let plan = parts.plan(ms(100), &[lane(LTE, 5), lane(WIFI, 8)]);
+    let plan = plan.expect("nobody brings it");
+    assert_eq!((plan.link, plan.range.clone()), (WIFI, 100_000..1_000_000));
+    assert!(parts.next_bytes().is_empty() && !parts.is_hopeless());
+    parts.end_fetch(ms(100), plan.key);
+    for failures in 2..14 {
+        assert!(!parts.is_hopeless(), "{failures}");
+        let plan = parts.plan(ms(100), &[lane(LTE, 5)]).expect("once more");
+        parts.end_fetch(ms(100), plan.key);
+    }
+    assert!(parts.is_hopeless());
+    assert_eq!(parts.plan(ms(100), &[lane(LTE, 5)]), None);
+}
+
+#[test]
+fn a_link_over_which_a_fetch_failed_is_not_chosen_again_at_once() {
+    let mut parts = answer(4_000_000, 8);
+    parts.end_first();
+    let lanes = [lane(WIFI, 20), lane(LTE, 10)];
+    let plan = parts.plan(ms(100), &lanes).expect("nobody brings it");
+    assert_eq!(plan.link, WIFI);
+    parts.end_fetch(ms(700), plan.key);
+    let plan = parts.plan(ms(700), &lanes).expect("nobody brings it");
+    assert_eq!(plan.link, LTE);
+    parts.accept(ms(800), plan.key, 100_000);
+    assert_eq!(parts.plan(ms(5_600), &lanes), None);
+    let plan = parts.plan(ms(5_700), &lanes).expect("it is tried again");
+    assert_eq!(plan.link, WIFI);
+}
+
+#[test]
+fn a_fetch_of_which_nothing_comes_is_told() {
+    let mut parts = answer(1_250_000, 20);
+    let plan = parts.plan(ms(100), &[lane(LTE, 10)]).expect("room");
+    assert_eq!(parts.look(ms(600)), [0; 0]);
+    assert_eq!(parts.look(ms(601)), [plan.key]);
+    parts.end_fetch(ms(100), plan.key);
+    assert_eq!(parts.first_end(), 1_250_000, "nothing was promised");
+    assert!(!parts.wants(plan.key));
+    // The next has twice the time to begin, and then longer.
+    let plan = parts.plan(ms(601), &[lane(LTE, 10)]).expect("room");
+    assert_eq!(parts.look(ms(1601)), [0; 0]);
+    parts.accept(ms(1601), plan.key, 300_000);
+    assert_eq!(parts.look(ms(3601)), [0; 0]);
+    assert_eq!(parts.look(ms(3602)), [plan.key]);
+}
+
+#[test]
+fn no_more_than_a_window_is_kept_ahead() {
+    let mut parts = answer(1 << 40, 20);
+    let lanes = [lane(WIFI, 20), lane(LTE, 10)];
+    let mut furthest = 0;
+    for at in 2..2000 {
+        while let Some(plan) = parts.plan(ms(at * 100), &lanes) {
+            parts.accept(ms(at * 100), plan.key, parts.delivered());
+            furthest = furthest.max(plan.range.end);
+        }
+        assert!(furthest <= parts.delivered() + AHEAD, "{furthest}");
+        let keys: Vec<u64> = parts.fetches.iter().map(|fetch| fetch.key).collect();
+        for key in keys {
+            parts.on_bytes(ms(at * 100), key, &[0; 125_000]);
+        }
+        if !parts.is_first_done() {
+            parts.on_first(
+                ms(at * 100),
+                250_000.min(parts.first_end() - parts.delivered()),
+            );
+        }
+        while !parts.next_bytes().is_empty() {
+            let len = parts.next_bytes().len();
+            parts.on_passed(len);
+        }
+        parts.look(ms(at * 100));
+    }
+    assert!(parts.delivered() > 300 << 20, "{}", parts.delivered());
+}
+
+/// Byte `at` of what is fetched.
+fn byte(at: u64) -> u8 {
+    (at % 251) as u8
+}
+
+/// Connections that come, break, rest and are refused in any order: what is passed on is the answer, in order, and whole unless hopeless.
+#[test]
+fn whatever_happens_bytes_leave_in_order_and_once() {
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let len = 20_000 + rng.below(3_000_000);
+        let mut parts = Parts::new(ms(0), Some(WIFI), len, rng.below(10_000));
+        let mut passed = parts.delivered();
+        let mut keys: Vec<Plan> = Vec::new();
+        let mut came: Vec<(u64, u64)> = Vec::new();
+        let mut is_first_up = true;
+        let patience = 200_000;
+        for step in 0..patience {
+            let now = ms(step * 10);
+            match rng.below(12) {
+                0 if is_first_up && rng.below(30) == 0 => {
+                    is_first_up = false;
+                    parts.end_first();
+                }
+                1..=3 if is_first_up && !parts.is_first_done() => {
+                    let bytes = rng.below(20_000).min(parts.first_end() - parts.delivered());
+                    assert_eq!(passed, parts.delivered());
+                    parts.on_first(now, bytes);
+                    passed += bytes;
+                }
+                4 | 5 => {
+                    let lanes = [lane(WIFI, rng.below(20)), lane(LTE, rng.below(20))];
+                    if let Some(plan) = parts.plan(now, &lanes) {
+                        assert!(plan.range.start < plan.range.end && plan.range.end <= len);
+                        keys.push(plan);
+                    }
+                }
+                6 => {
+                    if let Some(plan) = keys.pop() {
+                        if rng.below(4) == 0 {
+                            parts.end_fetch(now, plan.key);
+                        } else {
+                            // Bytes of the first connection that are on their way.
+                            let left = parts.first_end().saturating_sub(parts.delivered());
+                            let taken = parts.delivered() + rng.below(5_000).min(left);
+                            parts.accept(now, plan.key, taken);
+                            came.push((plan.key, plan.range.start));
+                        }
+                    }
+                }
+                7..=9 if !came.is_empty() => {
+                    let which = usize::try_from(rng.below(came.len() as u64)).expect("few");
+                    let (key, at) = came[which];
+                    let end = at + rng.below(30_000);
+                    let bytes: Vec<u8> = (at..end).map(byte).collect();
+                    let wants_more = parts.on_bytes(now, key, &bytes);
+                    came[which].1 = end;
+                    if !wants_more || rng.below(40) == 0 {
+                        parts.end_fetch(now, key);
+                        came.remove(which);
+                    }
+                }
+                10 => {
+                    for key in parts.look(now) {
+                        parts.end_fetch(now, key);
+                        keys.retain(|plan| plan.key != key);
+                        came.retain(|(other, _)| *other != key);
+                    }
+                }
+                _ => {
+                    let bytes = parts.next_bytes().to_vec();
+                    if parts.is_first_done() && !bytes.is_empty() {
+                        for (offset, found) in bytes.iter().enumerate() {
+                            assert_eq!(*found, byte(passed + offset as u64), "{seed}");
+                        }
+                        passed += bytes.len() as u64;
+                        parts.on_passed(bytes.len());
+                    }
+                }
+            }
+            assert_eq!(passed, parts.delivered(), "{seed}");
+            if parts.is_done() || parts.is_hopeless() {
+                break;
+            }
+            assert!(step < patience - 1, "{seed} does not end");
+        }
+        assert!(passed <= len);
+        let held: usize = parts.fetches.iter().map(|fetch| fetch.data.len()).sum();
+        assert!(held as u64 <= AHEAD);
+    }
+}

@@ -1,0 +1,424 @@
+//! The body of an answer to a plain HTTP request, over several links where these have room ([`crate::parts`]).
+//!
+//! The connection over which it began brings it as any other, in the kernel. Beside it, parts are fetched by range requests and kept in
+//! memory until it is their turn. From where a part begins, what the first connection still brings is not wanted: its window is
+//! closed on that point, and it ends there. If a connection breaks, or its link does, what it lacks is fetched as a part.
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    net::IpAddr,
+    rc::Rc,
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use pleach_core::units::Bytes;
+use pleach_linux::{clock, tcp};
+use tokio::{net::TcpStream, sync::Notify, time};
+
+use super::{
+    answer::{broken_off, read},
+    pipe::{self, Meter},
+};
+use crate::{
+    daemon::{
+        connect,
+        hub::{Hub, Live},
+        kept::Upstream,
+    },
+    estimate::application::Demand,
+    http::{
+        Body,
+        answer::{self, Asked, Head},
+        ranges::{self, Resource},
+    },
+    parts::{Parts, Plan},
+};
+
+/// How what is being answered can be asked for once more.
+#[derive(Debug)]
+pub(super) struct Again {
+    /// The request's head.
+    pub(super) head: Vec<u8>,
+    /// The server's addresses.
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+/// An answer on its way.
+struct Transfer<'a> {
+    hub: &'a Hub,
+    live: &'a Live,
+    again: &'a Again,
+    resource: Resource,
+    parts: RefCell<Parts>,
+    /// What the first connection is still to bring, of what has not left its socket.
+    missing: Cell<u64>,
+    /// Something has changed.
+    pulse: Notify,
+}
+
+/// Whether it is worth while to ask for parts of `resource`, of which `missing` bytes have not come.
+pub(super) fn is_large(missing: u64) -> bool {
+    missing >= MIN_MISSING
+}
+
+/// Passes on the last `missing` bytes of `resource`, which `from` brings, to `to`. Whether `from` brought them all, so that it
+/// may serve another request.
+///
+/// # Errors
+/// The client's, or what is missing cannot be had any more.
+pub(super) async fn pass(
+    hub: &Hub,
+    from: &TcpStream,
+    to: &TcpStream,
+    missing: u64,
+    (resource, again): (Resource, &Again),
+    live: &Live,
+) -> io::Result<bool> {
+    let delivered = resource.len.saturating_sub(missing);
+    let transfer = Transfer {
+        hub,
+        live,
+        again,
+        parts: RefCell::new(Parts::new(
+            clock::now(),
+            live.link.get(),
+            resource.len,
+            delivered,
+        )),
+        resource,
+        missing: Cell::new(missing),
+        pulse: Notify::new(),
+    };
+    live.may_resume.set(true);
+    let outcome = tokio::select! {
+        outcome = transfer.deliver(from, to) => outcome,
+        never = transfer.fetch_all() => match never {},
+    };
+    live.may_resume.set(false);
+    outcome
+}
+
+impl Transfer<'_> {
+    /// Passes on what the first connection brings, then what was fetched.
+    async fn deliver(&self, from: &TcpStream, to: &TcpStream) -> io::Result<bool> {
+        let meter = FirstMeter(self, from);
+        let first = async {
+            let pools = &self.hub.pipes;
+            pipe::pass_missing(pools, from, to, &self.missing, &meter).await?;
+            if self.missing.get() > 0 {
+                return Err(broken_off());
+            }
+            Ok(())
+        };
+        // Where another takes over, nothing is waited for.
+        let taken_over = async {
+            loop {
+                self.pulse.notified().await;
+                if self.parts.borrow().is_first_done() {
+                    return;
+                }
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = first => outcome,
+            () = taken_over => Ok(()),
+            () = self.live.detour.notified() => Err(io::Error::other("the link went down")),
+        };
+        if self.parts.borrow().is_done() {
+            return Ok(self.parts.borrow().first_end() == self.resource.len);
+        }
+        // Whose fault it is shows when the rest is written to the client.
+        let mut cause = outcome.err();
+        if let Some(error) = &cause {
+            tracing::debug!(target = %self.live.purpose.target, %error, "the rest is fetched in parts");
+        }
+        self.parts.borrow_mut().end_first();
+        self.foretell(0);
+        self.live.upstream.take();
+        // It may have more on the way: a plain end would let it send on.
+        let _ = socket2::SockRef::from(from).set_linger(Some(Duration::ZERO));
+        let _ = socket2::SockRef::from(from).shutdown(std::net::Shutdown::Both);
+        self.pulse.notify_waiters();
+        loop {
+            let bytes = {
+                let parts = self.parts.borrow();
+                if parts.is_done() {
+                    return Ok(false);
+                }
+                if parts.is_hopeless() {
+                    return Err(cause.take().unwrap_or_else(broken_off));
+                }
+                parts.next_bytes().to_vec()
+            };
+            if bytes.is_empty() {
+                self.pulse.notified().await;
+                continue;
+            }
+            pipe::write_all(to, &bytes, &HeldMeter(self.live)).await?;
+            self.live.touch(clock::now());
+            self.parts.borrow_mut().on_passed(bytes.len());
+            self.pulse.notify_waiters();
+        }
+    }
+
+    /// Begins fetches and looks after them; never ends.
+    async fn fetch_all(&self) -> std::convert::Infallible {
+        let mut running = FuturesUnordered::new();
+        loop {
+            while let Some(plan) = self.next_plan() {
+                running.push(self.fetch(plan));
+            }
+            tokio::select! {
+                Some(()) = running.next(), if !running.is_empty() => {}
+                () = time::sleep(LOOK) => {}
+                // What nobody brings is to be asked for at once.
+                () = self.pulse.notified(), if self.parts.borrow().is_first_done() => {}
+            }
+            let silent = self.parts.borrow_mut().look(clock::now());
+            for key in silent {
+                self.parts.borrow_mut().end_fetch(clock::now(), key);
+                self.pulse.notify_waiters();
+            }
+        }
+    }
+
+    fn next_plan(&self) -> Option<Plan> {
+        let now = clock::now();
+        let is_held_up = self.live.is_held_up.get();
+        if is_held_up && !self.parts.borrow().is_first_done() {
+            // The client is what is slow.
+            return None;
+        }
+        let lanes = {
+            let parts = self.parts.borrow();
+            let (live, addresses) = (self.live, &self.again.addresses);
+            self.hub.lanes(now, live, addresses, &parts)
+        };
+        let plan = self.parts.borrow_mut().plan(now, &lanes)?;
+        let lane = lanes.iter().find(|lane| lane.link == plan.link);
+        let start = lane.map_or(Duration::ZERO, |lane| lane.start);
+        self.hub.promise(now, plan.link, plan.rate, start);
+        Some(plan)
+    }
+
+    /// Fetches one part.
+    async fn fetch(&self, plan: Plan) {
+        let key = plan.key;
+        let bytes = Bytes::new(plan.range.end - plan.range.start);
+        let Some(part) = self.hub.begin_part(self.live, plan.link, bytes) else {
+            self.parts.borrow_mut().end_fetch(clock::now(), key);
+            return;
+        };
+        let part = PartOf(self.hub, part);
+        let outcome = tokio::select! {
+            outcome = self.try_fetch(&plan, &part.1) => outcome,
+            () = part.1.stopped() => Err(io::Error::other("stopped")),
+            () = self.unwanted(key) => Ok(()),
+        };
+        if let Err(error) = outcome {
+            let (target, link) = (&self.live.purpose.target, plan.link.0);
+            tracing::debug!(%target, link, range = ?plan.range, %error, "part not fetched");
+        }
+        self.parts.borrow_mut().end_fetch(clock::now(), key);
+        self.pulse.notify_waiters();
+    }
+
+    /// Waits until nothing more is wanted of fetch `key`.
+    async fn unwanted(&self, key: u64) {
+        while self.parts.borrow().wants(key) {
+            self.pulse.notified().await;
+        }
+    }
+
+    async fn try_fetch(&self, plan: &Plan, part: &Live) -> io::Result<()> {
+        let request = ranges::request(&self.again.head, &plan.range, &self.resource.tag);
+        let client = self.live.purpose.client.ip();
+        let target = &self.live.purpose.target;
+        let link = Some(plan.link);
+        let mut before = Bytes::ZERO;
+        let kept = self.hub.take_kept(client, target, link);
+        let is_kept = kept.is_some();
+        let mut stream = match kept {
+            Some(upstream) => {
+                self.hub.reused(part, link, &upstream.stream);
+                before = upstream.received;
+                upstream.stream
+            }
+            None => self.connect(plan, part).await?,
+        };
+        let mut came = Vec::new();
+        let head = match self.ask(&stream, &request, part, &mut came).await {
+            // The server was just hanging up.
+            Err(_) if is_kept && came.is_empty() => {
+                before = Bytes::ZERO;
+                stream = self.connect(plan, part).await?;
+                self.ask(&stream, &request, part, &mut came).await?
+            }
+            outcome => outcome?,
+        };
+        let wanted = (plan.range.clone(), self.resource.clone());
+        let mut left = plan.range.end - plan.range.start;
+        if head.part.as_ref() != Some(&wanted) || head.body != Some(Body::Length(left)) {
+            self.parts.borrow_mut().refuse();
+            let text = format!("the server answers {} instead of that part", head.status);
+            return Err(io::Error::other(text));
+        }
+        self.accept(plan.key);
+        came.drain(..head.len);
+        let mut wants_more = true;
+        loop {
+            if !came.is_empty() {
+                part.down.set(part.down.get() + came.len() as u64);
+                let len = came.len() as u64;
+                if len > left {
+                    return Err(io::Error::other("more than was asked for"));
+                }
+                left -= len;
+                let mut parts = self.parts.borrow_mut();
+                wants_more = parts.on_bytes(clock::now(), plan.key, &came);
+                drop(parts);
+                self.pulse.notify_waiters();
+                came.clear();
+            }
+            if left == 0 || !wants_more {
+                break;
+            }
+            if read(self.hub, &stream, &mut came).await? == 0 {
+                return Err(broken_off());
+            }
+        }
+        if left == 0 && head.is_kept {
+            part.share.get().end(&stream);
+            let received = Bytes::new(before.get().saturating_add(part.down.get()));
+            let upstream = Upstream {
+                link,
+                stream,
+                received,
+                since: clock::now(),
+            };
+            self.hub.keep(client, target, upstream);
+        }
+        Ok(())
+    }
+
+    /// The server has begun to send what fetch `key` asked for, and the first connection ends there.
+    fn accept(&self, key: u64) {
+        let mut parts = self.parts.borrow_mut();
+        let before = parts.first_end();
+        let taken = before.saturating_sub(self.missing.get());
+        parts.accept(clock::now(), key, taken);
+        let less = before - parts.first_end();
+        self.missing.set(self.missing.get().saturating_sub(less));
+        self.foretell(self.missing.get());
+    }
+
+    /// Tells the placer that the first connection brings `missing` bytes more.
+    fn foretell(&self, missing: u64) {
+        if let Some(id) = self.live.id {
+            let all = Demand {
+                up: self.live.up.get(),
+                down: self.live.down.get().saturating_add(missing),
+            };
+            self.hub.placer.borrow_mut().foretell(id, all);
+        }
+    }
+
+    /// A new connection for `part`.
+    async fn connect(&self, plan: &Plan, part: &Live) -> io::Result<Rc<TcpStream>> {
+        let (addresses, port) = (&self.again.addresses, self.live.purpose.target.port);
+        let opened = connect::open(self.hub, &[plan.link], addresses, port).await;
+        let opened = opened.map_err(|error| io::Error::other(error.text))?;
+        connect::prepare(&opened.stream);
+        part.tcp_begins();
+        Ok(Rc::new(opened.stream))
+    }
+
+    /// Says `request` over `stream` and reads the head of what is answered, into `came` with what came behind it.
+    async fn ask(
+        &self,
+        stream: &Rc<TcpStream>,
+        request: &[u8],
+        part: &Live,
+        came: &mut Vec<u8>,
+    ) -> io::Result<Head> {
+        self.hub.join_link(part, stream);
+        part.upstream.replace(Some(Rc::clone(stream)));
+        part.is_opening.set(false);
+        pipe::write_all(stream, request, &UpMeter(part)).await?;
+        loop {
+            if read(self.hub, stream, came).await? == 0 {
+                return Err(broken_off());
+            }
+            match answer::read(came, Asked::default()) {
+                Ok(Some(head)) if head.is_interim() => {
+                    came.drain(..head.len);
+                }
+                Ok(Some(head)) => return Ok(head),
+                Ok(None) => {}
+                Err(_) => {
+                    self.parts.borrow_mut().refuse();
+                    return Err(io::Error::other("no answer to be understood"));
+                }
+            }
+        }
+    }
+}
+
+/// A part's entry in the table of connections.
+struct PartOf<'a>(&'a Hub, Rc<Live>);
+
+impl Drop for PartOf<'_> {
+    fn drop(&mut self) {
+        self.0.end(&self.1, false);
+    }
+}
+
+/// Counts what the first connection brings.
+struct FirstMeter<'a>(&'a Transfer<'a>, &'a TcpStream);
+
+impl Meter for FirstMeter<'_> {
+    fn moved(&self, bytes: u64) {
+        let Self(transfer, from) = self;
+        transfer.live.down.set(transfer.live.down.get() + bytes);
+        let mut parts = transfer.parts.borrow_mut();
+        parts.on_first(clock::now(), bytes);
+        if parts.first_end() < transfer.resource.len {
+            // What it sends beyond its end would be for nothing.
+            let left = u32::try_from(transfer.missing.get()).unwrap_or(u32::MAX);
+            let _ = tcp::bound_window(from, Some(left));
+        }
+    }
+
+    fn held_up(&self, is_held_up: bool) {
+        self.0.live.is_held_up.set(is_held_up);
+    }
+}
+
+/// Counts what a part's request takes.
+struct UpMeter<'a>(&'a Live);
+
+impl Meter for UpMeter<'_> {
+    fn moved(&self, bytes: u64) {
+        self.0.up.set(self.0.up.get() + bytes);
+    }
+
+    fn held_up(&self, _is_held_up: bool) {}
+}
+
+/// Notes whether the client keeps up with what was fetched, which was counted when it came.
+struct HeldMeter<'a>(&'a Live);
+
+impl Meter for HeldMeter<'_> {
+    fn moved(&self, _bytes: u64) {}
+
+    fn held_up(&self, is_held_up: bool) {
+        self.0.is_held_up.set(is_held_up);
+    }
+}
+
+/// Less is there at once, or lost and sent again whole.
+const MIN_MISSING: u64 = 4 << 10;
+/// How often it is looked for links with room.
+const LOOK: Duration = Duration::from_millis(30);
