@@ -966,6 +966,11 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         ),
         (
             "[proxy]",
+            "[proxy]\nranges = \"no\"",
+            "p.toml:3: [proxy] ranges: expected true or false",
+        ),
+        (
+            "[proxy]",
             "[proxy]\nshort_queues = \"yes\"",
             "p.toml:3: [proxy] short_queues: expected true or false",
         ),
