@@ -443,7 +443,7 @@ impl Tunnel {
             let was = path.health.state();
             path.health.on_timeout(now);
             let (id, is) = (path.id, path.health.state());
-            if is == State::Down && was != State::Down {
+            if is == State::Down && matches!(was, State::Up | State::Suspect) {
                 self.round_trips.fade(now);
             }
             if was == State::Up && is != State::Up {

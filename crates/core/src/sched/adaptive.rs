@@ -134,7 +134,9 @@ impl Adaptive {
             flow.reach = reach::Reach::default();
         }
         if age > Duration::from_secs(1) {
-            flow.is_large &= age < Duration::from_secs(2) && flow.bytes > LARGE;
+            // One that has become large does not go back and forth for sending steadily.
+            let goes_on = age < Duration::from_secs(2) && flow.bytes > large(paths).min(LARGE);
+            flow.is_large &= goes_on;
             flow.rate_before = u128::from(flow.bytes.get()) * 8_000 / age.as_millis();
             flow.second = now;
             flow.bytes = Bytes::ZERO;

@@ -463,6 +463,14 @@ impl Tunnel {
                 let lost_pkts = path.sender.lost_pkts();
                 let numbered = path.sender.take_lost(now, id, first.plus(offset));
                 let lost_pkts = path.sender.lost_pkts() - lost_pkts;
+                // What has a deadline may be too late when it is sent again, however soon that is.
+                let kept = numbered.as_ref().map(|(numbered, _)| &numbered.packet);
+                let has_deadline = kept.and_then(|packet| packet.mark()?.due).is_some();
+                let round_trip = if has_deadline {
+                    Duration::MAX
+                } else {
+                    round_trip
+                };
                 self.fec_sending.on_lost(lost_pkts, round_trip, floor_ppm);
                 let Some((numbered, is_free)) = numbered else {
                     continue;

@@ -9,7 +9,7 @@
 //! several intervals, so that one that is lost, or falls short, is made up for by the next. Where packets go out so slowly
 //! that the symbol would come later than the packet sent again, there is none.
 //!
-//! Losses on paths of short round trips ([`QUICK`]) do not count unless such a path loses much by itself: what is sent again is there
+//! Losses on paths of short round trips ([`QUICK`]) do not count unless what is lost has a deadline, or such a path loses much by itself: what is sent again is there
 //! about as soon, and where a short queue overflows symbols feed it.
 //!
 //! *Stalls.* Where round trips are long, few losses stop a fast flow for much of the time, for what follows a lost packet is
