@@ -63,7 +63,11 @@ pub struct Parts {
     failures: u32,
     /// Links over which a fetch failed, and when.
     doubts: Vec<(LinkId, Instant)>,
-    /// The server gives no parts after all.
+    /// After a failure nothing is planned until then.
+    rests_until: Option<Instant>,
+    /// The server has given a part.
+    has_given: bool,
+    /// The server gives no parts.
     is_refused: bool,
 }
 
@@ -89,6 +93,8 @@ struct Fetch {
     /// The server has begun to send it.
     is_accepted: bool,
     expected: Bitrate,
+    /// How long a request was thought to take there.
+    patience: Duration,
     meter: Meter,
     /// When something last came.
     moved_at: Instant,
@@ -162,6 +168,8 @@ impl Parts {
             next_key: 0,
             failures: 0,
             doubts: Vec::new(),
+            rests_until: None,
+            has_given: false,
             is_refused: false,
         }
     }
@@ -194,17 +202,37 @@ impl Parts {
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
         let is_given_up = self.is_refused || self.failures > MAX_FAILURES;
-        let brings = |fetch: &Fetch| {
-            let (at, is_accepted) = (self.delivered, fetch.is_accepted);
-            is_accepted && fetch.start <= at && at < fetch.end
-        };
+        let brings = |fetch: &Fetch| fetch.start <= self.delivered && self.delivered < fetch.end;
         is_given_up && self.is_first_done() && !self.fetches.iter().any(brings)
     }
 
-    /// `bytes` of the first connection were passed on.
-    pub fn on_first(&mut self, now: Instant, bytes: u64) {
+    /// `bytes` of the first connection were passed on. Whether a fetch is not wanted any more, since these came first.
+    pub fn on_first(&mut self, now: Instant, bytes: u64) -> bool {
         self.first.moved_at = now;
         self.delivered = (self.delivered + bytes).min(self.len);
+        let (delivered, before) = (self.delivered, self.fetches.len());
+        self.fetches.retain(|fetch| fetch.end > delivered);
+        self.fetches.len() < before
+    }
+
+    /// Whether something is being fetched.
+    #[must_use]
+    pub fn is_fetching(&self) -> bool {
+        self.fetches.iter().any(|fetch| fetch.at() < fetch.end)
+    }
+
+    /// Whether nobody brings what the client is to get next.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        let brings = |fetch: &Fetch| fetch.start <= self.delivered && self.delivered < fetch.end;
+        self.is_first_done() && !self.is_done() && !self.fetches.iter().any(brings)
+    }
+
+    /// Bytes that are kept, or will be, ahead of the client.
+    #[must_use]
+    pub fn ahead(&self) -> u64 {
+        let kept = |fetch: &Fetch| fetch.end.saturating_sub(fetch.start.max(self.delivered));
+        self.fetches.iter().map(kept).sum()
     }
 
     /// The first connection brings no more.
@@ -215,18 +243,26 @@ impl Parts {
     /// The server has begun to send what fetch `key` asked for: who was to bring it before, ends there, but no earlier than at `taken`,
     /// up to where the first connection's bytes are on their way to the client.
     pub fn accept(&mut self, now: Instant, key: u64, taken: u64) {
+        self.has_given = true;
         let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key) else {
             return;
         };
+        let taken = taken.max(self.delivered);
+        if fetch.end <= taken && self.first.end > taken {
+            // The first connection was quicker.
+            fetch.end = fetch.start;
+            self.fetches.retain(|fetch| fetch.start < fetch.end);
+            return;
+        }
         fetch.is_accepted = true;
         fetch.moved_at = now;
-        fetch.meter = Meter::new(now, 0);
+        fetch.meter = Meter::new(now, fetch.at());
         let start = fetch.start;
         if start < self.first.end {
             self.first.end = start.max(taken);
         }
-        for other in self.fetches.iter_mut().filter(|other| other.key != key) {
-            if other.start < start && other.end > start {
+        for other in self.fetches.iter_mut().filter(|other| other.key < key) {
+            if other.start <= start && other.end > start {
                 other.end = start.max(other.at());
             }
         }
@@ -264,15 +300,17 @@ impl Parts {
             && fetch.at() < fetch.end
         {
             fetch.end = fetch.at();
-            self.failures += 1;
             self.doubts.push((fetch.link, now));
+            let pause = PAUSE * (1 << self.failures.min(MAX_DOUBLINGS));
+            self.rests_until = Some(now + pause);
+            self.failures += 1;
         }
         self.fetches.retain(|fetch| fetch.start < fetch.end);
     }
 
-    /// The server gives no parts.
+    /// The server has answered a request for a part with something else. If it has given one before, that may be the moment's fault.
     pub fn refuse(&mut self) {
-        self.is_refused = true;
+        self.is_refused |= !self.has_given;
     }
 
     /// The next bytes for the client that have come by fetches, some of them.
@@ -292,6 +330,14 @@ impl Parts {
         self.delivered = (self.delivered + bytes as u64).min(self.len);
         let delivered = self.delivered;
         self.fetches.retain(|fetch| fetch.end > delivered);
+        for fetch in &mut self.fetches {
+            let passed = delivered.saturating_sub(fetch.start);
+            let passed = usize::try_from(passed).unwrap_or(usize::MAX);
+            if passed >= FREED_AT_ONCE && passed <= fetch.data.len() {
+                fetch.data.drain(..passed);
+                fetch.start = delivered;
+            }
+        }
     }
 
     /// Looks at rates, and returns the fetches of which nothing has come for too long, which are to be ended.
@@ -300,13 +346,17 @@ impl Parts {
             self.first.meter.on_count(now, self.delivered);
         }
         for fetch in self.fetches.iter_mut().filter(|fetch| fetch.is_accepted) {
-            let came = fetch.data.len() as u64;
+            let came = fetch.at();
             fetch.meter.on_count(now, came);
         }
         // A server may need its time to begin.
         let begins = FIRST_SILENCE * (1 << self.failures.min(MAX_DOUBLINGS));
         let is_silent = |fetch: &&Fetch| {
-            let limit = if fetch.is_accepted { SILENCE } else { begins };
+            let limit = if fetch.is_accepted {
+                SILENCE
+            } else {
+                begins + fetch.patience * 2
+            };
             fetch.at() < fetch.end && now.since(fetch.moved_at) > limit
         };
         let silent = self.fetches.iter().filter(is_silent);
@@ -333,14 +383,22 @@ impl Parts {
         let first = Some(&self.first).filter(|first| first.link == Some(link));
         let first = first.map_or(0, |first| first.end.saturating_sub(self.delivered));
         let fetches = self.fetches.iter().filter(|fetch| fetch.link == link);
-        let fetched: u64 = fetches.map(|fetch| fetch.end - fetch.at()).sum();
-        Bytes::new(first + fetched)
+        let left = fetches.fold(first, |left, fetch| {
+            left.saturating_add(fetch.end.saturating_sub(fetch.at()))
+        });
+        Bytes::new(left)
     }
 
-    /// What to fetch beside what is being fetched, over one of `lanes`; it counts as begun.
-    pub fn plan(&mut self, now: Instant, lanes: &[Lane]) -> Option<Plan> {
+    /// What to fetch beside what is being fetched, over one of `lanes`; it counts as begun. `only_next`: nothing but what the client
+    /// waits for.
+    pub fn plan(&mut self, now: Instant, lanes: &[Lane], only_next: bool) -> Option<Plan> {
         let running = self.fetches.iter().filter(|fetch| fetch.at() < fetch.end);
-        if self.is_refused || self.failures > MAX_FAILURES || running.count() >= MAX_FETCHES {
+        let rests = self.rests_until.is_some_and(|until| now < until);
+        let is_given_up = self.is_refused || self.failures > MAX_FAILURES;
+        if is_given_up || rests || running.count() >= MAX_FETCHES {
+            return None;
+        }
+        if only_next && !self.is_starved() {
             return None;
         }
         self.doubts.retain(|(_, at)| now.since(*at) < DOUBT);
@@ -367,6 +425,7 @@ impl Parts {
             data: Vec::new(),
             is_accepted: false,
             expected: lane.free,
+            patience: lane.start,
             meter: Meter::new(now, 0),
             moved_at: now,
         };
@@ -401,11 +460,17 @@ impl Parts {
                 share.rate = share.rate.map(|_| Bitrate::ZERO);
             }
         }
-        // What was asked for later begins within another's.
-        let begins: Vec<u64> = self.fetches.iter().map(|fetch| fetch.start).collect();
-        for share in &mut shares {
-            let cut = begins.iter().find(|begin| **begin > share.left.start);
-            share.left.end = cut.map_or(share.left.end, |cut| share.left.end.min(*cut));
+        // What was asked for later begins within another's, or where that is.
+        let keys = core::iter::once(None).chain(self.fetches.iter().map(|fetch| Some(fetch.key)));
+        for (share, key) in shares.iter_mut().zip(keys) {
+            let at = share.left.start;
+            let later = self.fetches.iter().filter(|fetch| Some(fetch.key) > key);
+            let cuts = later.filter_map(|fetch| {
+                let covers = fetch.start <= at && at < fetch.end;
+                (fetch.start > at || covers).then_some(fetch.start.max(at))
+            });
+            let cut = cuts.min();
+            share.left.end = cut.map_or(share.left.end, |cut| share.left.end.min(cut));
         }
         shares
     }
@@ -488,9 +553,15 @@ impl Parts {
         let best = lanes.iter().filter_map(|lane| Some((taken(lane)?, lane)));
         let (taken, lane) = best.max_by_key(|(taken, _)| *taken)?;
         let saved_us = last_us * u128::from(taken) / u128::from(all.max(1));
-        let is_worth_it = own == Bitrate::ZERO
-            || taken >= MIN_PART && saved_us >= MIN_SAVED.as_micros() && saved_us * 8 >= last_us;
-        (is_worth_it && taken > 0).then_some((lane, end - taken..end))
+        let is_worth_it =
+            taken >= MIN_PART && saved_us >= MIN_SAVED.as_micros() && saved_us * 8 >= last_us;
+        if own == Bitrate::ZERO {
+            // Nobody brings its beginning either.
+            let begin = share.left.start;
+            return (taken > 0).then(|| (lane, begin..begin + taken.min(MAX_CHUNK)));
+        }
+        let taken = taken.min(MAX_CHUNK);
+        is_worth_it.then_some((lane, end - taken..end))
     }
 }
 
@@ -526,7 +597,7 @@ fn busy(shares: &[Share], lane: &Lane) -> Duration {
 }
 
 /// What is kept of an answer ahead of what was passed on, in bytes, at most.
-pub const AHEAD: u64 = 8 << 20;
+pub const AHEAD: u64 = 4 << 20;
 /// So near its end an answer may come over several connections of one link.
 const SLOW_END: u64 = 512 << 10;
 /// A link of which others leave less than one of so many parts has no room.
@@ -542,6 +613,8 @@ const MAX_CHUNK: u64 = 2 << 20;
 const MAX_FETCHES: usize = 6;
 /// After so many failures in a row nothing is fetched any more.
 const MAX_FAILURES: u32 = 12;
+/// After a failure nothing is planned for so long, twice as long after each further one.
+const PAUSE: Duration = Duration::from_millis(30);
 /// A fetch of which nothing comes for so long is given up; one that has not begun after the second of these, twice as long after
 /// each failure.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -556,6 +629,8 @@ const METER_WINDOW: Duration = Duration::from_millis(60);
 /// Who brings less than this has come to rest.
 const DEAD: Bitrate = Bitrate::from_bps(8_000);
 const LONGEST: Duration = Duration::from_secs(3600);
+/// So much of a part is passed on before its memory is free.
+const FREED_AT_ONCE: usize = 256 << 10;
 /// What is passed on at once.
 const PASSED_AT_ONCE: usize = 64 << 10;
 

@@ -292,8 +292,8 @@ impl Placer {
         Some(id)
     }
 
-    /// The links that may bring parts of what connection `id` brings: trusted ones that lead there, no dearer than its own; none
-    /// if not the scheduler chose that.
+    /// The links that may bring parts of what connection `id` brings: trusted ones that lead there, no dearer than its own; without
+    /// any the cheapest.
     #[must_use]
     pub fn helpers(&self, now: Instant, id: ConnectionId, addresses: &[IpAddr]) -> Vec<LinkId> {
         let own = self.connections.get(&id);
@@ -303,10 +303,15 @@ impl Placer {
         let price = self.price(own);
         let ids = self.ids(|link| {
             let leads = addresses.iter().any(|ip| link.reach.covers(*ip));
-            leads && link.settings.cost != Cost::Never && self.price(link) <= price
+            leads && link.settings.cost != Cost::Never
         });
+        let price_of = |id: &LinkId| self.price(&self.links[id.0]);
         let trusted = ids.into_iter().filter(|id| !self.is_suspect(now, *id));
-        trusted.collect()
+        let trusted: Vec<LinkId> = trusted.collect();
+        let least = trusted.iter().map(price_of).min();
+        let limit = least.map_or(price, |least| least.max(price));
+        let cheap = trusted.into_iter().filter(|id| price_of(id) <= limit);
+        cheap.collect()
     }
 
     /// What connections have received over each link so far, as far as it was observed or glanced at. O(n).

@@ -91,7 +91,7 @@ fn a_download_goes_on_when_its_link_falls_silent() {
         return;
     };
     assert!(!events.is_empty());
-    let proxy = world.proxy("", "");
+    let _proxy = world.proxy("", "");
     let outcome = world.client().run(|| {
         let mut stream = client::plain()?;
         // It takes six seconds and more over both.

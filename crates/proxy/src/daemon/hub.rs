@@ -68,6 +68,8 @@ pub(crate) struct Hub {
     pub(super) cautions: RefCell<Vec<Caution>>,
     /// What links carry just now.
     pub(super) flows: RefCell<Flows>,
+    /// What is kept of answers in parts ahead of their clients, in bytes.
+    pub(crate) ahead: Cell<u64>,
     /// What the kernel's hook did, by link; empty without it.
     pub(crate) bound: RefCell<Vec<Bound>>,
     /// Where other pleaches answer, and striped connections of others: by peer and token.
@@ -216,6 +218,7 @@ impl Hub {
             kept: RefCell::default(),
             cautions: RefCell::default(),
             flows: RefCell::default(),
+            ahead: Cell::new(0),
             bound: RefCell::default(),
             places: RefCell::default(),
             pulses: Pulses::default(),

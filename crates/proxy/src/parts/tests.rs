@@ -30,9 +30,13 @@ fn answer(len: u64, mbps: u64) -> Parts {
 fn both_links_are_done_at_the_same_time() {
     let mut parts = answer(1_250_000, 20);
     // 1 MB is left: 0.4 s by the first; 10 Mbit/s from 40 ms on make a third of 0.36 s' worth.
-    let plan = parts.plan(ms(100), &[lane(LTE, 10)]).expect("room");
+    let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
     assert_eq!((plan.link, plan.range.clone()), (LTE, 950_000..1_250_000));
-    assert_eq!(parts.plan(ms(101), &[lane(LTE, 10)]), None, "it has enough");
+    assert_eq!(
+        parts.plan(ms(101), &[lane(LTE, 10)], false),
+        None,
+        "it has enough"
+    );
     assert_eq!(parts.first_end(), 1_250_000, "until the server agrees");
     parts.accept(ms(140), plan.key, 300_000);
     assert_eq!(parts.first_end(), 950_000);
@@ -40,23 +44,38 @@ fn both_links_are_done_at_the_same_time() {
 
 #[test]
 fn what_saves_little_is_left_alone() {
-    assert_eq!(answer(300_000, 20).plan(ms(100), &[lane(LTE, 10)]), None);
-    assert_eq!(answer(9_000_000, 20).plan(ms(100), &[lane(LTE, 0)]), None);
-    assert_eq!(answer(9_000_000, 20).plan(ms(100), &[]), None);
+    assert_eq!(
+        answer(300_000, 20).plan(ms(100), &[lane(LTE, 10)], false),
+        None
+    );
+    assert_eq!(
+        answer(9_000_000, 20).plan(ms(100), &[lane(LTE, 0)], false),
+        None
+    );
+    assert_eq!(answer(9_000_000, 20).plan(ms(100), &[], false), None);
     // The own link has enough to do with the first connection.
-    assert_eq!(answer(9_000_000, 20).plan(ms(100), &[lane(WIFI, 20)]), None);
+    assert_eq!(
+        answer(9_000_000, 20).plan(ms(100), &[lane(WIFI, 20)], false),
+        None
+    );
 }
 
 #[test]
 fn at_the_end_of_an_answer_a_slow_connection_gets_help_on_its_own_link() {
-    let plan = answer(200_000, 2).plan(ms(100), &[lane(WIFI, 20)]);
+    let plan = answer(200_000, 2).plan(ms(100), &[lane(WIFI, 20)], false);
     let plan = plan.expect("most of the link is free");
     assert!(
         plan.range.start < 60_000 && plan.range.end == 200_000,
         "{plan:?}"
     );
-    assert_eq!(answer(200_000, 15).plan(ms(100), &[lane(WIFI, 20)]), None);
-    assert_eq!(answer(2_000_000, 2).plan(ms(100), &[lane(WIFI, 20)]), None);
+    assert_eq!(
+        answer(200_000, 15).plan(ms(100), &[lane(WIFI, 20)], false),
+        None
+    );
+    assert_eq!(
+        answer(2_000_000, 2).plan(ms(100), &[lane(WIFI, 20)], false),
+        None
+    );
 }
 
 #[test]
@@ -65,7 +84,7 @@ fn what_rests_is_fetched_elsewhere() {
     for at in [200, 300, 400, 500, 600, 700, 800, 900, 1000] {
         parts.look(ms(at));
     }
-    let plan = parts.plan(ms(1000), &[lane(LTE, 10)]).expect("room");
+    let plan = parts.plan(ms(1000), &[lane(LTE, 10)], false).expect("room");
     assert!(
         plan.range.start < 115_000 && plan.range.end == 1_000_000,
         "{plan:?}"
@@ -75,8 +94,10 @@ fn what_rests_is_fetched_elsewhere() {
 #[test]
 fn the_end_of_an_answer_does_not_wait_for_timers() {
     let mut parts = answer(252_000, 20);
-    assert_eq!(parts.plan(ms(200), &[lane(WIFI, 20)]), None);
-    let plan = parts.plan(ms(220), &[lane(WIFI, 20)]).expect("it rests");
+    assert_eq!(parts.plan(ms(200), &[lane(WIFI, 20)], false), None);
+    let plan = parts
+        .plan(ms(220), &[lane(WIFI, 20)], false)
+        .expect("it rests");
     assert_eq!(plan.range, 250_000..252_000);
 }
 
@@ -84,18 +105,22 @@ fn the_end_of_an_answer_does_not_wait_for_timers() {
 fn a_broken_connections_bytes_are_fetched_over_the_link_that_has_them_soonest() {
     let mut parts = answer(1_000_000, 8);
     parts.end_first();
-    let plan = parts.plan(ms(100), &[lane(LTE, 5), lane(WIFI, 8)]);
+    let plan = parts.plan(ms(100), &[lane(LTE, 5), lane(WIFI, 8)], false);
     let plan = plan.expect("nobody brings it");
     assert_eq!((plan.link, plan.range.clone()), (WIFI, 100_000..1_000_000));
     assert!(parts.next_bytes().is_empty() && !parts.is_hopeless());
     parts.end_fetch(ms(100), plan.key);
+    let mut now = ms(100);
     for failures in 2..14 {
         assert!(!parts.is_hopeless(), "{failures}");
-        let plan = parts.plan(ms(100), &[lane(LTE, 5)]).expect("once more");
-        parts.end_fetch(ms(100), plan.key);
+        assert_eq!(parts.plan(now, &[lane(LTE, 5)], false), None, "not at once");
+        now += Duration::from_secs(1);
+        let plan = parts.plan(now, &[lane(LTE, 5)], true).expect("once more");
+        parts.end_fetch(now, plan.key);
     }
     assert!(parts.is_hopeless());
-    assert_eq!(parts.plan(ms(100), &[lane(LTE, 5)]), None);
+    now += Duration::from_secs(9);
+    assert_eq!(parts.plan(now, &[lane(LTE, 5)], false), None);
 }
 
 #[test]
@@ -103,32 +128,78 @@ fn a_link_over_which_a_fetch_failed_is_not_chosen_again_at_once() {
     let mut parts = answer(4_000_000, 8);
     parts.end_first();
     let lanes = [lane(WIFI, 20), lane(LTE, 10)];
-    let plan = parts.plan(ms(100), &lanes).expect("nobody brings it");
+    let plan = parts
+        .plan(ms(100), &lanes, false)
+        .expect("nobody brings it");
     assert_eq!(plan.link, WIFI);
     parts.end_fetch(ms(700), plan.key);
-    let plan = parts.plan(ms(700), &lanes).expect("nobody brings it");
+    let plan = parts
+        .plan(ms(730), &lanes, false)
+        .expect("nobody brings it");
     assert_eq!(plan.link, LTE);
     parts.accept(ms(800), plan.key, 100_000);
-    assert_eq!(parts.plan(ms(5_600), &lanes), None);
-    let plan = parts.plan(ms(5_700), &lanes).expect("it is tried again");
+    let plan = parts
+        .plan(ms(5_700), &lanes, false)
+        .expect("it is tried again");
     assert_eq!(plan.link, WIFI);
 }
 
 #[test]
 fn a_fetch_of_which_nothing_comes_is_told() {
     let mut parts = answer(1_250_000, 20);
-    let plan = parts.plan(ms(100), &[lane(LTE, 10)]).expect("room");
-    assert_eq!(parts.look(ms(600)), [0; 0]);
-    assert_eq!(parts.look(ms(601)), [plan.key]);
+    let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
+    assert_eq!(parts.look(ms(680)), [0; 0]);
+    assert_eq!(parts.look(ms(681)), [plan.key]);
     parts.end_fetch(ms(100), plan.key);
     assert_eq!(parts.first_end(), 1_250_000, "nothing was promised");
     assert!(!parts.wants(plan.key));
     // The next has twice the time to begin, and then longer.
-    let plan = parts.plan(ms(601), &[lane(LTE, 10)]).expect("room");
-    assert_eq!(parts.look(ms(1601)), [0; 0]);
-    parts.accept(ms(1601), plan.key, 300_000);
-    assert_eq!(parts.look(ms(3601)), [0; 0]);
-    assert_eq!(parts.look(ms(3602)), [plan.key]);
+    parts.on_first(ms(700), 1);
+    let plan = parts.plan(ms(700), &[lane(LTE, 10)], false).expect("room");
+    assert_eq!(parts.look(ms(1780)), [0; 0]);
+    parts.accept(ms(1780), plan.key, 300_000);
+    assert_eq!(parts.look(ms(3780)), [0; 0]);
+    assert_eq!(parts.look(ms(3781)), [plan.key]);
+}
+
+#[test]
+fn a_part_that_comes_too_late_ends_nothing() {
+    let mut parts = answer(1_250_000, 20);
+    let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
+    assert!(
+        parts.on_first(ms(600), 1_000_000),
+        "it is not wanted any more"
+    );
+    assert!(!parts.wants(plan.key));
+    let mut parts = answer(1 << 40, 20);
+    let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
+    parts.accept(ms(600), plan.key, plan.range.end);
+    assert_eq!(parts.first_end(), 1 << 40);
+}
+
+#[test]
+fn the_same_bytes_are_asked_for_once() {
+    let mut parts = answer(300_000, 20);
+    parts.look(ms(400));
+    let lanes = [lane(WIFI, 20), lane(LTE, 10)];
+    let plan = parts.plan(ms(400), &lanes, false).expect("it rests");
+    assert_eq!(plan.range, 250_000..300_000);
+    assert_eq!(parts.plan(ms(401), &lanes, false), None);
+}
+
+#[test]
+fn who_has_given_parts_may_refuse_for_a_moment() {
+    let mut parts = answer(8_000_000, 20);
+    let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
+    parts.accept(ms(200), plan.key, 300_000);
+    parts.refuse();
+    parts.end_first();
+    assert!(!parts.is_hopeless());
+    let mut parts = answer(8_000_000, 20);
+    parts.refuse();
+    assert!(!parts.is_hopeless(), "the first connection brings it");
+    parts.end_first();
+    assert!(parts.is_hopeless());
 }
 
 #[test]
@@ -137,7 +208,7 @@ fn no_more_than_a_window_is_kept_ahead() {
     let lanes = [lane(WIFI, 20), lane(LTE, 10)];
     let mut furthest = 0;
     for at in 2..2000 {
-        while let Some(plan) = parts.plan(ms(at * 100), &lanes) {
+        while let Some(plan) = parts.plan(ms(at * 100), &lanes, false) {
             parts.accept(ms(at * 100), plan.key, parts.delivered());
             furthest = furthest.max(plan.range.end);
         }
@@ -193,7 +264,7 @@ fn whatever_happens_bytes_leave_in_order_and_once() {
                 }
                 4 | 5 => {
                     let lanes = [lane(WIFI, rng.below(20)), lane(LTE, rng.below(20))];
-                    if let Some(plan) = parts.plan(now, &lanes) {
+                    if let Some(plan) = parts.plan(now, &lanes, false) {
                         assert!(plan.range.start < plan.range.end && plan.range.end <= len);
                         keys.push(plan);
                     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use pleach_core::units::Bytes;
+use pleach_core::{time::Instant, units::Bytes};
 use pleach_linux::{clock, tcp};
 use tokio::{net::TcpStream, sync::Notify, time};
 
@@ -54,6 +54,10 @@ struct Transfer<'a> {
     parts: RefCell<Parts>,
     /// What the first connection is still to bring, of what has not left its socket.
     missing: Cell<u64>,
+    is_client_gone: Cell<bool>,
+    /// What it keeps ahead of the client, as the hub knows it.
+    ahead: Cell<u64>,
+    planned_at: Cell<Option<Instant>>,
     /// Something has changed.
     pulse: Notify,
 }
@@ -89,6 +93,9 @@ pub(super) async fn pass(
         )),
         resource,
         missing: Cell::new(missing),
+        is_client_gone: Cell::new(false),
+        ahead: Cell::new(0),
+        planned_at: Cell::new(None),
         pulse: Notify::new(),
     };
     live.may_resume.set(true);
@@ -129,12 +136,16 @@ impl Transfer<'_> {
         if self.parts.borrow().is_done() {
             return Ok(self.parts.borrow().first_end() == self.resource.len);
         }
-        // Whose fault it is shows when the rest is written to the client.
         let mut cause = outcome.err();
+        if self.is_client_gone.get() {
+            return Err(cause.unwrap_or_else(broken_off));
+        }
         if let Some(error) = &cause {
             tracing::debug!(target = %self.live.purpose.target, %error, "the rest is fetched in parts");
         }
         self.parts.borrow_mut().end_first();
+        self.missing.set(0);
+        self.live.is_held_up.set(false);
         self.foretell(0);
         self.live.upstream.take();
         // It may have more on the way: a plain end would let it send on.
@@ -153,7 +164,11 @@ impl Transfer<'_> {
                 parts.next_bytes().to_vec()
             };
             if bytes.is_empty() {
-                self.pulse.notified().await;
+                let wait = time::timeout(GRACE, self.pulse.notified());
+                if wait.await.is_err() && !self.parts.borrow().is_fetching() {
+                    // No link leads there any more.
+                    return Err(cause.take().unwrap_or_else(broken_off));
+                }
                 continue;
             }
             pipe::write_all(to, &bytes, &HeldMeter(self.live)).await?;
@@ -186,9 +201,15 @@ impl Transfer<'_> {
 
     fn next_plan(&self) -> Option<Plan> {
         let now = clock::now();
-        let is_held_up = self.live.is_held_up.get();
-        if is_held_up && !self.parts.borrow().is_first_done() {
+        let before = self.ahead.replace(self.parts.borrow().ahead());
+        let all = &self.hub.ahead;
+        all.set((all.get() + self.ahead.get()).saturating_sub(before));
+        if self.live.is_held_up.get() {
             // The client is what is slow.
+            return None;
+        }
+        let is_fresh = |at: Instant| now.since(at) < PLANS_APART;
+        if self.planned_at.get().is_some_and(is_fresh) && !self.parts.borrow().is_starved() {
             return None;
         }
         let lanes = {
@@ -196,7 +217,12 @@ impl Transfer<'_> {
             let (live, addresses) = (self.live, &self.again.addresses);
             self.hub.lanes(now, live, addresses, &parts)
         };
-        let plan = self.parts.borrow_mut().plan(now, &lanes)?;
+        let only_next = all.get() > MAX_AHEAD || !self.hub.has_room_to_wait();
+        let plan = self.parts.borrow_mut().plan(now, &lanes, only_next);
+        if plan.is_none() {
+            self.planned_at.set(Some(now));
+        }
+        let plan = plan?;
         let lane = lanes.iter().find(|lane| lane.link == plan.link);
         let start = lane.map_or(Duration::ZERO, |lane| lane.start);
         self.hub.promise(now, plan.link, plan.rate, start);
@@ -209,6 +235,7 @@ impl Transfer<'_> {
         let bytes = Bytes::new(plan.range.end - plan.range.start);
         let Some(part) = self.hub.begin_part(self.live, plan.link, bytes) else {
             self.parts.borrow_mut().end_fetch(clock::now(), key);
+            self.pulse.notify_waiters();
             return;
         };
         let part = PartOf(self.hub, part);
@@ -383,7 +410,9 @@ impl Meter for FirstMeter<'_> {
         let Self(transfer, from) = self;
         transfer.live.down.set(transfer.live.down.get() + bytes);
         let mut parts = transfer.parts.borrow_mut();
-        parts.on_first(clock::now(), bytes);
+        if parts.on_first(clock::now(), bytes) {
+            transfer.pulse.notify_waiters();
+        }
         if parts.first_end() < transfer.resource.len {
             // What it sends beyond its end would be for nothing.
             let left = u32::try_from(transfer.missing.get()).unwrap_or(u32::MAX);
@@ -393,6 +422,17 @@ impl Meter for FirstMeter<'_> {
 
     fn held_up(&self, is_held_up: bool) {
         self.0.live.is_held_up.set(is_held_up);
+    }
+
+    fn refused(&self) {
+        self.0.is_client_gone.set(true);
+    }
+}
+
+impl Drop for Transfer<'_> {
+    fn drop(&mut self) {
+        let all = &self.hub.ahead;
+        all.set(all.get().saturating_sub(self.ahead.get()));
     }
 }
 
@@ -420,5 +460,11 @@ impl Meter for HeldMeter<'_> {
 
 /// Less is there at once, or lost and sent again whole.
 const MIN_MISSING: u64 = 4 << 10;
+/// What is kept of all answers together ahead of their clients, in bytes; with more, only what clients wait for is fetched.
+const MAX_AHEAD: u64 = 128 << 20;
+/// So long a client waits while no link leads anywhere.
+const GRACE: Duration = Duration::from_secs(10);
+/// Where there was nothing to plan there is nothing for so long.
+const PLANS_APART: Duration = Duration::from_millis(5);
 /// How often it is looked for links with room.
 const LOOK: Duration = Duration::from_millis(30);

@@ -59,6 +59,8 @@ pub(crate) trait Meter {
     fn moved(&self, bytes: u64);
     /// Whether the receiver does not keep up.
     fn held_up(&self, is_held_up: bool);
+    /// The receiver takes no more: what broke is its side.
+    fn refused(&self) {}
 }
 
 /// Moves all that comes from `from` to `to`, then closes that direction of `to`.
@@ -133,7 +135,10 @@ pub(crate) async fn pass_missing(
                             meter.held_up(false);
                         }
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                        Err(error) => return Err(error),
+                        Err(error) => {
+                            meter.refused();
+                            return Err(error);
+                        }
                     }
                 }
                 pool.give(pipe);
@@ -194,7 +199,10 @@ pub(crate) async fn write_all(
                 meter.held_up(false);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => {
+                meter.refused();
+                return Err(error);
+            }
         }
     }
     Ok(())

@@ -65,7 +65,8 @@ pub(crate) async fn relay(
         && hub.settings.placer.policy == Policy::MaxThroughput
         && session.may_split
         && !request.is_last
-        && matches!(live.why.get(), Some(Why::Retry | Why::Scheduler(_)))
+        && matches!(live.why.get(), Some(Why::Scheduler(_)))
+        && !(hub.settings.placer.stickiness).holds(live.purpose.target.port)
         && ranges::asks_for_all(&request.head);
     let again = may_ask_again.then(|| Again {
         head: request.head.clone(),
