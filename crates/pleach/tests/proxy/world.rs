@@ -304,12 +304,7 @@ fn serve(host: &Netns) {
     });
     accept(EARLY_PORT, |mut stream| {
         loop {
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                stream.read_exact(&mut byte)?;
-                head.extend_from_slice(&byte);
-            }
+            let head = head_of(&mut stream)?;
             let goes_on = head.starts_with(b"POST /on ");
             let end = if goes_on { "" } else { CLOSE };
             let answer = format!(
@@ -337,6 +332,17 @@ fn serve(host: &Netns) {
     });
 }
 
+/// The next request's head, and nothing behind it.
+fn head_of(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.extend_from_slice(&byte);
+    }
+    Ok(head)
+}
+
 /// `GET /N`: N bytes of [`content`], in chunks with `GET /chunked/N`; `POST`: the body back; with `GET /head` the request's own
 /// head, with `GET /peer` who asks.
 fn http(mut stream: TcpStream) -> std::io::Result<()> {
@@ -346,12 +352,7 @@ fn http(mut stream: TcpStream) -> std::io::Result<()> {
 
 /// `fields`: of the answer's head, besides what its body needs.
 fn http_once(stream: &mut TcpStream, fields: &str) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte)?;
-        head.extend_from_slice(&byte);
-    }
+    let head = head_of(stream)?;
     let text = String::from_utf8_lossy(&head).into_owned();
     let path = text.split(' ').nth(1).unwrap_or_default();
     let number = |text: &str| text.parse().unwrap_or(0);
@@ -392,12 +393,7 @@ fn http_once(stream: &mut TcpStream, fields: &str) -> std::io::Result<()> {
 
 /// Answers one request to [`PARTS_PORT`]; whether another may come.
 fn parts_once(stream: &mut TcpStream) -> std::io::Result<bool> {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte)?;
-        head.extend_from_slice(&byte);
-    }
+    let head = head_of(stream)?;
     let text = String::from_utf8_lossy(&head).into_owned();
     let mut path = text.split(' ').nth(1).unwrap_or_default().rsplit('/');
     let (len, kind) = (path.next().unwrap_or_default(), path.next());
