@@ -6,7 +6,7 @@
 //! early is kept here, at most [`AHEAD`]. Two rules:
 //!
 //! 1. What nobody brings (behind a part in the midst, or because a connection broke) is given to the link that has it soonest, in
-//!    chunks of [`CHUNK_TIME`].
+//!    chunks of about a second each.
 //! 2. When all is given out, a link with nothing left to do for this answer takes the last bytes of the fetch that would be done
 //!    last, as many as let both be done at the same time: the optimum for two links of known rates (the paper's packet-oriented
 //!    mode, by ranges instead of packets). A connection that comes to rest counts as one that is never done, so its bytes are
