@@ -59,7 +59,7 @@ pub struct Parts {
     /// By where they begin.
     fetches: Vec<Fetch>,
     next_key: u64,
-    /// Failures since a fetch was last done.
+    /// Failures since a fetch last brought all, or much.
     failures: u32,
     /// Links over which a fetch failed, and when.
     doubts: Vec<(LinkId, Instant)>,
@@ -90,6 +90,8 @@ struct Fetch {
     start: u64,
     end: u64,
     data: Vec<u8>,
+    /// How much has come.
+    brought: u64,
     /// The server has begun to send it.
     is_accepted: bool,
     expected: Bitrate,
@@ -277,6 +279,7 @@ impl Parts {
         fetch
             .data
             .extend_from_slice(&bytes[..bytes.len().min(missing)]);
+        fetch.brought += bytes.len().min(missing) as u64;
         fetch.moved_at = now;
         let wants_more = fetch.at() < fetch.end;
         let link = fetch.link;
@@ -301,6 +304,10 @@ impl Parts {
         {
             fetch.end = fetch.at();
             self.doubts.push((fetch.link, now));
+            if fetch.brought >= MIN_PART {
+                // Whoever gets on, be it in pieces, gets there.
+                self.failures = 0;
+            }
             let pause = PAUSE * (1 << self.failures.min(MAX_DOUBLINGS));
             self.rests_until = Some(now + pause);
             self.failures += 1;
@@ -423,6 +430,7 @@ impl Parts {
             start: range.start,
             end: range.end,
             data: Vec::new(),
+            brought: 0,
             is_accepted: false,
             expected: lane.free,
             patience: lane.start,

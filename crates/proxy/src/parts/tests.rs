@@ -188,6 +188,33 @@ fn the_same_bytes_are_asked_for_once() {
 }
 
 #[test]
+fn a_server_that_always_breaks_off_is_asked_on_while_it_brings_something() {
+    let mut parts = answer(4_000_000, 8);
+    parts.end_first();
+    let mut now = ms(100);
+    let mut fetches = 0;
+    while !parts.is_done() {
+        now += Duration::from_secs(2);
+        let plan = parts.plan(now, &[lane(LTE, 5)], false).expect("it goes on");
+        parts.accept(now, plan.key, parts.delivered());
+        let half = (plan.range.end - plan.range.start).div_ceil(2);
+        parts.on_bytes(
+            now,
+            plan.key,
+            &vec![0; usize::try_from(half.max(8_000)).expect("small")],
+        );
+        parts.end_fetch(now, plan.key);
+        while !parts.next_bytes().is_empty() {
+            let len = parts.next_bytes().len();
+            parts.on_passed(len);
+        }
+        fetches += 1;
+        assert!(!parts.is_hopeless(), "{fetches}");
+    }
+    assert!(fetches > 13, "{fetches}");
+}
+
+#[test]
 fn who_has_given_parts_may_refuse_for_a_moment() {
     let mut parts = answer(8_000_000, 20);
     let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
