@@ -47,6 +47,8 @@ pub struct Plan {
     pub range: Range<u64>,
     /// What it is to bring.
     pub rate: Bitrate,
+    /// How long until its first byte comes.
+    pub start: Duration,
 }
 
 /// See the module's head.
@@ -200,12 +202,15 @@ impl Parts {
         self.delivered >= self.first.end
     }
 
-    /// Whether what is missing can still come.
+    /// Whether what is missing can not come any more.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
-        let is_given_up = self.is_refused || self.failures > MAX_FAILURES;
-        let brings = |fetch: &Fetch| fetch.start <= self.delivered && self.delivered < fetch.end;
-        is_given_up && self.is_first_done() && !self.fetches.iter().any(brings)
+        self.is_given_up() && self.is_starved()
+    }
+
+    /// Whether nothing is asked for any more.
+    fn is_given_up(&self) -> bool {
+        self.is_refused || self.failures > MAX_FAILURES
     }
 
     /// `bytes` of the first connection were passed on. Whether a fetch is not wanted any more, since these came first.
@@ -401,8 +406,7 @@ impl Parts {
     pub fn plan(&mut self, now: Instant, lanes: &[Lane], only_next: bool) -> Option<Plan> {
         let running = self.fetches.iter().filter(|fetch| fetch.at() < fetch.end);
         let rests = self.rests_until.is_some_and(|until| now < until);
-        let is_given_up = self.is_refused || self.failures > MAX_FAILURES;
-        if is_given_up || rests || running.count() >= MAX_FETCHES {
+        if self.is_given_up() || rests || running.count() >= MAX_FETCHES {
             return None;
         }
         if only_next && !self.is_starved() {
@@ -443,6 +447,7 @@ impl Parts {
             link: lane.link,
             range,
             rate: lane.free,
+            start: lane.start,
         })
     }
 

@@ -135,7 +135,7 @@ impl Adaptive {
         }
         if age > Duration::from_secs(1) {
             // One that has become large does not go back and forth for sending steadily.
-            let goes_on = age < Duration::from_secs(2) && flow.bytes > large(paths).min(LARGE);
+            let goes_on = age < Duration::from_secs(2) && flow.bytes > large(paths);
             flow.is_large &= goes_on;
             flow.rate_before = u128::from(flow.bytes.get()) * 8_000 / age.as_millis();
             flow.second = now;
@@ -583,9 +583,9 @@ const LEAST_SPAN: Duration = Duration::from_millis(100);
 const LASTS: Duration = Duration::from_secs(10);
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
 const LEAST_SHARE_PERCENT: u64 = 3;
-/// A flow is large if it sends more than this in a second.
+/// A flow is large if it sends more than this in a second, at most ([`large`]).
 const LARGE: Bytes = Bytes::new(64_000);
-/// One that sends less never is.
+/// No less makes a flow large.
 const SMALL: Bytes = Bytes::new(16_000);
 /// A flow begins anew after a pause as long.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -40,7 +40,7 @@ fn take(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 
 /// Runs a client of a proxy with `keys`, and asserts that nothing stays behind.
 #[track_caller]
-fn served(keys: &str, client: impl FnOnce() -> io::Result<()> + Send) {
+pub(crate) fn served(keys: &str, client: impl FnOnce() -> io::Result<()> + Send) {
     let Some(world) = World::new() else { return };
     let proxy = world.proxy(keys, "");
     let before = proxy.descriptors();

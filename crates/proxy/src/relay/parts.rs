@@ -223,9 +223,7 @@ impl Transfer<'_> {
             self.planned_at.set(Some(now));
         }
         let plan = plan?;
-        let lane = lanes.iter().find(|lane| lane.link == plan.link);
-        let start = lane.map_or(Duration::ZERO, |lane| lane.start);
-        self.hub.promise(now, plan.link, plan.rate, start);
+        self.hub.promise(now, plan.link, plan.rate, plan.start);
         Some(plan)
     }
 
