@@ -80,6 +80,8 @@ struct First {
     /// Up to where it brings; what it has brought is `delivered` until then.
     end: u64,
     meter: Meter,
+    /// When it began, as far as that is known.
+    began_at: Instant,
     /// When it last brought something.
     moved_at: Instant,
 }
@@ -100,6 +102,8 @@ struct Fetch {
     /// How long a request was thought to take there.
     patience: Duration,
     meter: Meter,
+    /// When the server began to send it.
+    began_at: Instant,
     /// When something last came.
     moved_at: Instant,
 }
@@ -153,6 +157,8 @@ struct Share {
     left: Range<u64>,
     /// `None`: too young to tell.
     rate: Option<Bitrate>,
+    /// It has not been under way for long: its rate is still rising.
+    is_young: bool,
 }
 
 impl Parts {
@@ -166,6 +172,7 @@ impl Parts {
                 link,
                 end: len,
                 meter: Meter::new(now, delivered),
+                began_at: now,
                 moved_at: now,
             },
             fetches: Vec::new(),
@@ -263,6 +270,7 @@ impl Parts {
         }
         fetch.is_accepted = true;
         fetch.moved_at = now;
+        fetch.began_at = now;
         fetch.meter = Meter::new(now, fetch.at());
         let start = fetch.start;
         if start < self.first.end {
@@ -439,6 +447,7 @@ impl Parts {
             expected: lane.free,
             patience: lane.start,
             meter: Meter::new(now, 0),
+            began_at: now,
             moved_at: now,
         };
         self.fetches.insert(at, fetch);
@@ -457,6 +466,7 @@ impl Parts {
             link: self.first.link,
             left: self.delivered..self.first.end,
             rate: self.first.meter.rate,
+            is_young: now.since(self.first.began_at) < YOUNG,
         };
         let moved_at = core::iter::once(self.first.moved_at);
         let moved_at = moved_at.chain(self.fetches.iter().map(|fetch| fetch.moved_at));
@@ -464,6 +474,7 @@ impl Parts {
             link: Some(fetch.link),
             left: fetch.at().max(self.delivered)..fetch.end,
             rate: fetch.is_accepted.then(|| fetch.rate()),
+            is_young: now.since(fetch.began_at) < YOUNG,
         });
         let mut shares: Vec<Share> = core::iter::once(first).chain(fetches).collect();
         // A sender whose last packets were lost waits for its timer, 200 ms and more.
@@ -545,7 +556,7 @@ impl Parts {
             Some(u128::from(left) * 8_000_000 / u128::from(rate.as_bps().max(1)))
         };
         let timed = shares.iter().filter_map(|share| {
-            let rate = share.rate?;
+            let rate = soon(shares, share, lanes)?;
             Some((time_us(share, rate)?, rate, share))
         });
         let (last_us, own, share) = timed.max_by_key(|(time_us, ..)| *time_us)?;
@@ -576,6 +587,18 @@ impl Parts {
         let taken = taken.min(MAX_CHUNK);
         is_worth_it.then_some((lane, end - taken..end))
     }
+}
+
+/// At what rate `share` will be brought: one that has just begun will soon bring its part of what its link has left for the answer.
+fn soon(shares: &[Share], share: &Share, lanes: &[Lane]) -> Option<Bitrate> {
+    let rate = share.rate?;
+    let lane = lanes.iter().find(|lane| Some(lane.link) == share.link);
+    let Some(lane) = lane.filter(|_| share.is_young && rate > DEAD) else {
+        return Some(rate);
+    };
+    let own = shares.iter().filter(|other| other.link == share.link);
+    let all_bps: u64 = own.filter_map(|own| Some(own.rate?.as_bps())).sum();
+    Some(rate.max(lane.free.scale(rate.as_bps(), all_bps.max(1))))
 }
 
 /// At what rate `lane` could bring more of an answer that is given out, and when it begins; `None`: it has enough to do.
@@ -635,6 +658,8 @@ const FIRST_SILENCE: Duration = Duration::from_millis(500);
 const MAX_DOUBLINGS: u32 = 5;
 /// For so long a link over which a fetch failed is not chosen where there is another, unless something comes over it.
 const DOUBT: Duration = Duration::from_secs(5);
+/// For so long an answer's rate rises: some round trips.
+const YOUNG: Duration = Duration::from_millis(250);
 /// Near the end of an answer a connection has come to rest after this.
 const REST: Duration = Duration::from_millis(120);
 /// Rates are measured over this time.

@@ -6,7 +6,8 @@
 //! is a lower bound, so the estimate rises at once, to the lesser of two windows, against bursts. A first estimate takes a
 //! second of bulk, or half of one with a crowd: what a transfer shows while it begins is far below the link, and would keep others away from it. An
 //! estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
-//! if two or more bulk connections shared the window, of 60 s for a single one; not at all while the proxy itself bounds what comes ([`crate::window`]). A link without bulk keeps its estimate;
+//! if two or more bulk connections shared the window, of 60 s for a single one; not at all in a first window, within which they
+//! may just have begun, nor while the proxy itself bounds what comes ([`crate::window`]). A link without bulk keeps its estimate;
 //! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
 //! bad is tried again.
 //!
@@ -76,6 +77,8 @@ pub struct RateEstimator {
     shown: Bitrate,
     bulk_windows: u32,
     last: Bitrate,
+    /// Whether the last window had bulk or a crowd.
+    was_used: bool,
     proven_at: Instant,
 }
 
@@ -173,9 +176,11 @@ impl RateEstimator {
         };
         let (low, high) = (sample.min(self.last), sample.max(self.last));
         self.last = sample;
+        let is_used = traffic.bulk > 0 || traffic.has_crowd;
+        let was_used = core::mem::replace(&mut self.was_used, is_used);
         let Some(rate) = self.rate else {
             self.shown = self.shown.max(low);
-            if (traffic.bulk > 0 || traffic.has_crowd) && low > Bitrate::ZERO {
+            if is_used && low > Bitrate::ZERO {
                 // Who has been kept waiting is not about to begin, but may just have got the last it wanted.
                 self.bulk_windows += if traffic.has_crowd {
                     FIRST_WINDOWS / 2
@@ -194,8 +199,12 @@ impl RateEstimator {
         if low >= rate {
             self.rate = Some(low);
             self.proven_at = now;
-        } else if traffic.bulk > 0 || traffic.has_crowd {
+        } else if is_used {
             self.proven_at = now;
+            // In the midst of a window somebody may just have begun.
+            if !was_used {
+                return;
+            }
             let memory = if traffic.bulk > 1 || traffic.has_crowd {
                 SHARED_MEMORY
             } else {
@@ -346,6 +355,24 @@ mod tests {
         }
         assert_eq!(mbps(&estimator), 5);
         assert_eq!(estimator.least(), Bitrate::ZERO);
+    }
+
+    #[test]
+    fn pages_that_begin_within_a_window_do_not_make_a_link_slower() {
+        let mut estimator = RateEstimator::default();
+        let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 4);
+        for _ in 0..40 {
+            for (mbps, has_crowd) in [(0, false), (5, true), (20, true), (9, true)] {
+                now += WINDOW;
+                let traffic = Traffic {
+                    bytes: Bitrate::from_mbps(mbps).bytes_in(WINDOW).get(),
+                    has_crowd,
+                    ..Traffic::default()
+                };
+                estimator.on_window(now, traffic, WINDOW);
+            }
+        }
+        assert_eq!(mbps(&estimator), 20);
     }
 
     #[test]

@@ -26,6 +26,14 @@ fn answer(len: u64, mbps: u64) -> Parts {
     parts
 }
 
+/// The same, looked at 200 ms later.
+fn older(len: u64, mbps: u64) -> Parts {
+    let mut parts = answer(len, mbps);
+    parts.on_first(ms(290), mbps * 25_000);
+    parts.look(ms(300));
+    parts
+}
+
 #[test]
 fn both_links_are_done_at_the_same_time() {
     let mut parts = answer(1_250_000, 20);
@@ -62,20 +70,30 @@ fn what_saves_little_is_left_alone() {
 
 #[test]
 fn at_the_end_of_an_answer_a_slow_connection_gets_help_on_its_own_link() {
-    let plan = answer(200_000, 2).plan(ms(100), &[lane(WIFI, 20)], false);
+    let plan = older(200_000, 2).plan(ms(300), &[lane(WIFI, 20)], false);
     let plan = plan.expect("most of the link is free");
     assert!(
-        plan.range.start < 60_000 && plan.range.end == 200_000,
+        plan.range.start < 100_000 && plan.range.end == 200_000,
         "{plan:?}"
     );
     assert_eq!(
-        answer(200_000, 15).plan(ms(100), &[lane(WIFI, 20)], false),
+        older(700_000, 15).plan(ms(300), &[lane(WIFI, 20)], false),
         None
     );
     assert_eq!(
-        answer(2_000_000, 2).plan(ms(100), &[lane(WIFI, 20)], false),
+        older(2_000_000, 2).plan(ms(300), &[lane(WIFI, 20)], false),
         None
     );
+}
+
+#[test]
+fn what_has_just_begun_is_not_taken_for_slow() {
+    let lanes = [lane(WIFI, 20), lane(LTE, 10)];
+    assert_eq!(answer(200_000, 2).plan(ms(100), &lanes, false), None);
+    assert!(older(200_000, 2).plan(ms(300), &lanes, false).is_some());
+    // Others leave no more of its link.
+    let lanes = [lane(WIFI, 2), lane(LTE, 10)];
+    assert!(answer(200_000, 2).plan(ms(100), &lanes, false).is_some());
 }
 
 #[test]
