@@ -278,8 +278,7 @@ const DOWN_AFTER: Duration = Duration::from_secs(1);
 
 const PROBE_EAGER: Duration = Duration::from_millis(20);
 const PROBE_PATIENT: Duration = Duration::from_millis(250);
-/// Both ends probe: four small datagrams in this time and the one way, which is 1.9 kbit/s with IPv4 and UDP.
-const PROBE_IDLE: Duration = Duration::from_millis(550);
+const PROBE_IDLE: Duration = Duration::from_millis(500);
 const PROBE_RESERVE: Duration = Duration::from_secs(60);
 const EAGER_FOR: Duration = Duration::from_secs(1);
 

@@ -285,7 +285,7 @@ fn previous_on_path(data: &DataHeader) -> Option<Seq> {
 /// Bytes of the flow step, which ends the header: a symbol covers it with the packet.
 const FLOW_STEP_LEN: usize = 2;
 /// A path is waited for while anything arrived on it within this time: two probes of an idle path.
-const IN_USE: Duration = Duration::from_millis(1_100);
+const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);
 /// A reporting interval, and the wait for the path's turn.
 const REPAIR_MARGIN: Duration = Duration::from_millis(20);
