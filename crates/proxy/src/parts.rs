@@ -80,7 +80,7 @@ struct First {
     /// Up to where it brings; what it has brought is `delivered` until then.
     end: u64,
     meter: Meter,
-    /// When it began, as far as that is known.
+    /// When its body began.
     began_at: Instant,
     /// When it last brought something.
     moved_at: Instant,

@@ -270,6 +270,21 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_millis(250);
 
+    /// Feeds a window of `mbps` that is otherwise like `traffic`, and moves `now` to its end.
+    fn window(estimator: &mut RateEstimator, now: &mut Instant, mbps: u64, traffic: Traffic) {
+        *now += WINDOW;
+        let bytes = Bitrate::from_mbps(mbps).bytes_in(WINDOW).get();
+        estimator.on_window(*now, Traffic { bytes, ..traffic }, WINDOW);
+    }
+
+    /// What comes while connections are kept waiting, or not.
+    fn crowd(has_crowd: bool) -> Traffic {
+        Traffic {
+            has_crowd,
+            ..Traffic::default()
+        }
+    }
+
     /// Feeds windows of `mbps` with `bulk` connections; returns the time after.
     fn feed(
         estimator: &mut RateEstimator,
@@ -278,16 +293,12 @@ mod tests {
         bulk: u32,
         windows: u32,
     ) -> Instant {
+        let traffic = Traffic {
+            bulk,
+            ..Traffic::default()
+        };
         for _ in 0..windows {
-            now += WINDOW;
-            let bytes = Bitrate::from_mbps(mbps).bytes_in(WINDOW).get();
-            let traffic = Traffic {
-                bytes,
-                bulk,
-                has_crowd: false,
-                is_bound: false,
-            };
-            estimator.on_window(now, traffic, WINDOW);
+            window(estimator, &mut now, mbps, traffic);
         }
         now
     }
@@ -335,23 +346,14 @@ mod tests {
     fn who_has_been_kept_waiting_shows_more_in_two_windows_than_in_one() {
         let mut estimator = RateEstimator::default();
         let mut now = Instant::ZERO;
-        let mut window = |estimator: &mut RateEstimator, mbps: u64, has_crowd: bool| {
-            now += WINDOW;
-            let traffic = Traffic {
-                bytes: Bitrate::from_mbps(mbps).bytes_in(WINDOW).get(),
-                has_crowd,
-                ..Traffic::default()
-            };
-            estimator.on_window(now, traffic, WINDOW);
-        };
         // A page ends: what its last window shows is no rate of the link, but it has shown more before.
         for (mbps, has_crowd) in [(5, false), (6, false), (1, true), (0, false)] {
-            window(&mut estimator, mbps, has_crowd);
+            window(&mut estimator, &mut now, mbps, crowd(has_crowd));
         }
         assert_eq!(estimator.rate(), None);
         assert_eq!(estimator.least(), Bitrate::from_mbps(5));
         for _ in 0..3 {
-            window(&mut estimator, 2, true);
+            window(&mut estimator, &mut now, 2, crowd(true));
         }
         assert_eq!(mbps(&estimator), 5);
         assert_eq!(estimator.least(), Bitrate::ZERO);
@@ -363,13 +365,7 @@ mod tests {
         let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 4);
         for _ in 0..40 {
             for (mbps, has_crowd) in [(0, false), (5, true), (20, true), (9, true)] {
-                now += WINDOW;
-                let traffic = Traffic {
-                    bytes: Bitrate::from_mbps(mbps).bytes_in(WINDOW).get(),
-                    has_crowd,
-                    ..Traffic::default()
-                };
-                estimator.on_window(now, traffic, WINDOW);
+                window(&mut estimator, &mut now, mbps, crowd(has_crowd));
             }
         }
         assert_eq!(mbps(&estimator), 20);
@@ -379,15 +375,13 @@ mod tests {
     fn what_the_proxy_bounds_shows_no_less_than_a_link_carries() {
         let mut estimator = RateEstimator::default();
         let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 8);
+        let bound = Traffic {
+            bulk: 2,
+            is_bound: true,
+            ..Traffic::default()
+        };
         for _ in 0..200 {
-            now += WINDOW;
-            let traffic = Traffic {
-                bytes: Bitrate::from_mbps(15).bytes_in(WINDOW).get(),
-                bulk: 2,
-                has_crowd: false,
-                is_bound: true,
-            };
-            estimator.on_window(now, traffic, WINDOW);
+            window(&mut estimator, &mut now, 15, bound);
         }
         assert_eq!(mbps(&estimator), 20);
         feed(&mut estimator, now, 15, 2, 80);
