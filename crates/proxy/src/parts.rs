@@ -102,7 +102,7 @@ struct Fetch {
     /// How long a request was thought to take there.
     patience: Duration,
     meter: Meter,
-    /// When the server began to send it.
+    /// When the server began to send it; until then, when it was planned.
     began_at: Instant,
     /// When something last came.
     moved_at: Instant,

@@ -6,8 +6,8 @@
 //! is a lower bound, so the estimate rises at once, to the lesser of two windows, against bursts. A first estimate takes a
 //! second of bulk, or half of one with a crowd: what a transfer shows while it begins is far below the link, and would keep others away from it. An
 //! estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
-//! if two or more bulk connections shared the window, of 60 s for a single one; not at all in a first window, within which they
-//! may just have begun, nor while the proxy itself bounds what comes ([`crate::window`]). A link without bulk keeps its estimate;
+//! if two or more bulk connections shared the window, of 60 s for a single one; not at all in the first window of such use, for
+//! the one before, which it is held against, is one in which that was still beginning, nor while the proxy itself bounds what comes ([`crate::window`]). A link without bulk keeps its estimate;
 //! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
 //! bad is tried again.
 //!
@@ -201,7 +201,7 @@ impl RateEstimator {
             self.proven_at = now;
         } else if is_used {
             self.proven_at = now;
-            // In the midst of a window somebody may just have begun.
+            // This and the one before are mostly of somebody who was beginning.
             if !was_used {
                 return;
             }
@@ -360,11 +360,11 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_begin_within_a_window_do_not_make_a_link_slower() {
+    fn pages_that_begin_do_not_make_a_link_slower() {
         let mut estimator = RateEstimator::default();
         let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 4);
         for _ in 0..40 {
-            for (mbps, has_crowd) in [(0, false), (5, true), (20, true), (9, true)] {
+            for (mbps, has_crowd) in [(1, false), (5, true), (20, true), (9, true)] {
                 window(&mut estimator, &mut now, mbps, crowd(has_crowd));
             }
         }
