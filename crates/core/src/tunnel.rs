@@ -440,6 +440,7 @@ impl Tunnel {
             };
             path.health
                 .set_reserve(path.link.role == LinkRole::Standby && has_active);
+            path.health.set_second(self.role == Role::Gateway);
             let was = path.health.state();
             path.health.on_timeout(now);
             let (id, is) = (path.id, path.health.state());

@@ -20,7 +20,9 @@
 //!
 //! Probes: every 20 ms in the first second of Probing and Suspect, every 250 ms afterwards and when Down, and 500 ms
 //! after the last evidence when Up (more often where a policy [samples](Health::sample) round trips), so that idle paths are measured and their failure is noticed. A path in reserve is
-//! probed once a minute while Up, which costs 14 MB a month, both ends together.
+//! probed once a minute while Up. Both ends probe. On a path that is Up one of them waits a fifth longer before it does, so it is
+//! asked first, and sends its own probe with the answer ([`probe_may_join`](Health::probe_may_join)); without the fifth, jitter
+//! would let the two cross.
 
 use core::time::Duration;
 
@@ -63,8 +65,9 @@ pub struct Health {
     prompted_at: Option<Instant>,
     response_time: Duration,
     usual_silence: Duration,
-    /// How long after the last evidence a path that works is probed.
-    idle_interval: Duration,
+    /// Whether the path is only in reserve, and whether the other end probes it first.
+    is_reserve: bool,
+    is_second: bool,
     /// Whoever wants to know its round trip all the time: how often, and until when.
     sampled: Option<(Duration, Instant)>,
 }
@@ -83,7 +86,8 @@ impl Health {
             prompted_at: None,
             response_time: INITIAL_RTT,
             usual_silence: Duration::ZERO,
-            idle_interval: PROBE_IDLE,
+            is_reserve: false,
+            is_second: false,
             sampled: None,
         }
     }
@@ -113,11 +117,26 @@ impl Health {
 
     /// Whether the path is only in reserve: then it is hardly probed while it works, for its data may cost money.
     pub fn set_reserve(&mut self, is_reserve: bool) {
-        self.idle_interval = if is_reserve {
+        self.is_reserve = is_reserve;
+    }
+
+    /// Whether the other end probes an idle path that works first, and this one sends its probe with the answer.
+    pub fn set_second(&mut self, is_second: bool) {
+        self.is_second = is_second;
+    }
+
+    /// How long after the last evidence a path that works is probed.
+    fn idle_interval(&self) -> Duration {
+        let interval = if self.is_reserve {
             PROBE_RESERVE
         } else {
             PROBE_IDLE
         };
+        if self.is_second {
+            interval * 6 / 5
+        } else {
+            interval
+        }
     }
 
     /// Something was sent that the peer will acknowledge.
@@ -188,6 +207,15 @@ impl Health {
         self.next_probe_at().is_some_and(|at| at <= now)
     }
 
+    /// Whether a probe may go along with an answer that is sent now: the path works, nothing has shown that for half of the time
+    /// after which it is probed, and three datagrams then do for both ends' probes what takes four apart.
+    #[must_use]
+    pub fn probe_may_join(&self, now: Instant) -> bool {
+        let last = self.last_probe_at.unwrap_or(Instant::ZERO);
+        let quiet_since = last.max(self.last_evidence_at);
+        self.is_usable() && self.link_is_up && now.since(quiet_since) >= self.idle_interval() / 2
+    }
+
     /// When to call [`on_timeout`](Self::on_timeout) and look at [`probe_due`](Self::probe_due) again. `None` while
     /// the interface is down.
     #[must_use]
@@ -231,8 +259,8 @@ impl Health {
         }
         if self.state == State::Up {
             let last = self.last_probe_at.unwrap_or(Instant::ZERO);
-            let idle_at = last.max(self.last_evidence_at) + self.idle_interval;
-            let sampled = self.sampled.filter(|_| self.idle_interval == PROBE_IDLE);
+            let idle_at = last.max(self.last_evidence_at) + self.idle_interval();
+            let sampled = self.sampled.filter(|_| !self.is_reserve);
             let sampled = sampled.map(|(interval, until)| (last + interval, until));
             let sampled_at = sampled.filter(|(at, until)| at < until).map(|(at, _)| at);
             return Some(sampled_at.map_or(idle_at, |at| at.min(idle_at)));

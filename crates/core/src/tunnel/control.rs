@@ -65,11 +65,12 @@ impl Tunnel {
         let id = path.id;
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
-        let mut padded_len = 0;
+        let mut is_answer = false;
         while let Some((token, size)) = path.probes.take_owed() {
             if !writer.push(&Frame::Pong { token, size }) {
                 break;
             }
+            is_answer = true;
         }
         if let Some(version) = path.probes.ack_link.take() {
             let _ = writer.push(&Frame::LinkAck { path: id, version });
@@ -97,17 +98,15 @@ impl Tunnel {
                 global_seq,
             });
         }
-        if path.health.probe_due(now) {
+        if path.health.probe_due(now) || is_answer && path.health.probe_may_join(now) {
             let token = path.probes.start(now);
             if writer.push(&Frame::Ping { token, size: 0 }) {
                 path.health.on_probe_sent(now);
-                padded_len = writer.len();
             }
         }
         if writer.is_empty() {
             return;
         }
-        writer.pad_to(padded_len);
         let len = writer.len();
         self.seal_control(now, id, &body[..len], out);
     }
@@ -542,7 +541,7 @@ impl Tunnel {
 }
 
 /// The round trip of a path that carries bulk: with the short queue that stands in it, and no longer one.
-fn loaded_rtt(path: &Path) -> Option<Duration> {
+pub(super) fn loaded_rtt(path: &Path) -> Option<Duration> {
     let least = path.rtt.min()?;
     let most = least * 2 + Duration::from_millis(20);
     Some(path.rtt.smoothed().unwrap_or(least).clamp(least, most))

@@ -234,6 +234,30 @@ fn a_standby_link_costs_20_mb_a_month_at_most() {
 }
 
 #[test]
+fn an_idle_link_carries_2_kbit_a_second_at_most_either_way() {
+    for (delay, shake) in [(5, 0), (5, 1), (20, 20), (300, 0)] {
+        let path = PathModel {
+            shake: Duration::from_millis(shake),
+            ..PathModel::with_delay(delay)
+        };
+        let mut world = World::new(1, &[path], "adaptive", 9);
+        world
+            .run_until_true(Duration::from_secs(3), connected)
+            .expect("connects");
+        world.run_for(Duration::from_secs(10));
+        let before = world.carried[0];
+        world.run_for(Duration::from_secs(100));
+        // Both ways, with IPv4 and UDP.
+        let bits = (world.carried[0] - before) * 8;
+        assert!(bits > 0);
+        assert!(
+            bits / 100 / 2 <= 2_000,
+            "{delay} ms, {shake} ms: {bits} bit"
+        );
+    }
+}
+
+#[test]
 fn a_dear_link_that_is_not_needed_costs_little_more_than_an_idle_one() {
     let paths = [10, 30].map(PathModel::with_delay);
     let mut world = World::new(1, &paths, "adaptive", 8);

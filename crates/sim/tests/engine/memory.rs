@@ -61,28 +61,34 @@ fn what_was_full_is_remembered() {
 #[test]
 fn a_link_that_stands_by_takes_over_at_once_what_it_is_known_to_carry() {
     let memory = remembered();
-    let takes_over = |memory: Option<PathMemory>| {
+    // How soon the other is missed depends on when it was last probed.
+    let takes_over = |memory: Option<PathMemory>, idle_ms, millis| {
         let mut world = with_standby();
         let now = world.now;
         if let Some(memory) = &memory {
             let client = &mut world.hosts[1].endpoint;
             client.recall(now, "gateway", path_id(1), memory);
         }
-        world.run_for(Duration::from_millis(500));
+        world.run_for(Duration::from_millis(idle_ms));
         world.set_silent(0, true);
-        stream(&mut world, 1_000)
+        stream(&mut world, millis)
     };
     let times = |number, of| PathMemory {
         rate: memory.rate.scale(number, of),
         ..memory
     };
-    let (cold, warm) = (takes_over(None), takes_over(Some(memory)));
-    assert!(warm > cold + cold / 10, "{warm} {cold}");
     // The network has become ten times as fast, or as slow.
     let (low, high) = (times(1, 10), times(10, 1));
-    let (low, high) = (takes_over(Some(low)), takes_over(Some(high)));
-    assert!(low > cold * 7 / 10, "{low} {cold}");
-    assert!(high > cold * 7 / 10, "{high} {cold}");
+    for idle_ms in [500, 600, 700, 850, 950] {
+        let cold = takes_over(None, idle_ms, 1_000);
+        let warm = takes_over(Some(memory), idle_ms, 1_000);
+        assert!(warm > cold + cold / 10, "{idle_ms}: {warm} {cold}");
+        let high = takes_over(Some(high), idle_ms, 1_000);
+        assert!(high > cold * 7 / 10, "{idle_ms}: {high} {cold}");
+        // What is too low costs two round trips.
+        let low = takes_over(Some(low), idle_ms, 1_220);
+        assert!(low > cold * 7 / 10, "{idle_ms}: {low} {cold}");
+    }
 }
 
 #[test]

@@ -77,6 +77,25 @@ fn an_idle_path_is_probed_twice_a_second_and_a_busy_one_is_not() {
 }
 
 #[test]
+fn a_probe_joins_an_answer_once_nothing_has_come_for_half_of_the_time() {
+    let mut health = up();
+    assert!(!health.probe_may_join(at(1_249)));
+    assert!(health.probe_may_join(at(1_250)));
+    health.on_probe_sent(at(1_250));
+    health.on_acked(at(1_270), false);
+    assert!(!health.probe_may_join(at(1_519)), "it was probed");
+    assert!(health.probe_may_join(at(1_520)));
+    assert!(!health.probe_due(at(1_769)));
+    let mut second = health.clone();
+    second.set_second(true);
+    assert!(!second.probe_may_join(at(1_569)));
+    assert_eq!(run(&mut second, at(1_869)), []);
+    assert_eq!(run(&mut second, at(1_880)), [at(1_870)]);
+    run(&mut health, at(1_900));
+    assert!(!health.probe_may_join(at(2_400)), "it is silent");
+}
+
+#[test]
 fn silence_makes_suspect_then_down_and_evidence_makes_up_at_once() {
     let mut health = up();
     health.on_sent(at(1_100));
