@@ -378,7 +378,10 @@ impl Scheduler for Adaptive {
         let longer = |path: &PathView| path.extra_delay + (path.rtt_spread + near.rtt_spread) / 2;
         let nearest = nearest(paths);
         let near_rate = carried_where(paths, |path| path.extra_delay <= nearest);
-        let is_most = near_rate * 100 > total * MOST_PERCENT;
+        // A flow that fills the near paths and moves to later ones finds there how long their round trip is: if that is more than
+        // it knows, its sender takes it for a full queue, and grows little as soon as it has got there.
+        let is_left = Self::group(paths, Eager::No) > Duration::ZERO;
+        let is_most = !is_left && near_rate * 100 > total * MOST_PERCENT;
         // What that costs a small flow is little if it is little longer, or if near paths are so slow that they are full.
         let costs_little = |path: &PathView| {
             let later = longer(path);
@@ -589,9 +592,10 @@ const LARGE: Bytes = Bytes::new(64_000);
 const SMALL: Bytes = Bytes::new(16_000);
 /// A flow begins anew after a pause as long.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Nearest paths that carry more than this of all, in percent, are what matters to a flow that begins: most flows end before
-/// they need others. But others that make the round trip longer by this part of it at most cost them little, and so do any if the
-/// near ones carry no more in the longer one than a sender's first two windows (RFC 6928: 10 packets, then 20).
+/// Nearest paths that carry more than this of all, in percent, and that flows do not leave once they fill them, are what matters to
+/// a flow that begins: most flows end before they need others. But others that make the round trip longer by this part of it
+/// at most cost them little, and so do any if the near ones carry no more in the longer one than a sender's first two windows
+/// (RFC 6928: 10 packets, then 20).
 const MOST_PERCENT: u128 = 15;
 const LITTLE: u32 = 4;
 const TWO_WINDOWS: Bytes = Bytes::new(45_000);
@@ -829,6 +833,9 @@ mod tests {
             // 44 kB in the longer round trip, and 50.
             ([(7, 0), (35, 30)], 20, 50),
             ([(8, 0), (40, 30)], 20, 20),
+            // What a large flow leaves for as such, and what it does not.
+            ([(40, 0), (120, 150)], 20, 170),
+            ([(40, 0), (100, 150)], 20, 20),
         ] {
             let mut paths = paths_of(&lines);
             paths[0].least_rtt = Some(Duration::from_millis(round_trip));
