@@ -61,6 +61,13 @@ impl<'a> PacketView<'a> {
         })
     }
 
+    /// Whether a TCP segment tells of a congestion mark (RFC 3168 section 6.1), or that its sender has heard of one.
+    #[must_use]
+    pub fn tells_of_congestion(&self) -> bool {
+        let flags = self.tcp_header().map_or(0, |header| header[FLAGS]);
+        flags & (ECE | CWR) != 0
+    }
+
     /// The sequence number behind the last that a TCP segment says has come, where those before `ack` have come in order:
     /// what came out of order counts as well (RFC 2018).
     #[must_use]

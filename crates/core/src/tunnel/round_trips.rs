@@ -20,22 +20,27 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::{Shared, Tunnel};
+use super::{Shared, Tunnel, control::loaded_rtt};
 use crate::{
     packet::{PacketBuf, Pool},
+    path::Path,
     sched::Scheduler as _,
     time::Instant,
     units::Bitrate,
 };
 
+mod gathering;
 mod young;
 
+use gathering::{Gathering, Plan, Way};
 use young::{Said, Young};
 
-/// The young flows whose data this end sends.
+/// The flows whose data this end sends: young ones, and large ones.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrips {
     flows: Vec<Young>,
+    /// What is done for large flows that are young no more; apart, for most tunnels are idle.
+    gathering: Box<Gathering>,
 }
 
 /// What is known of the paths.
@@ -118,7 +123,11 @@ impl RoundTrips {
             return;
         };
         let Some(index) = self.position(view.conversation_hash()) else {
-            delivered.push_back(packet);
+            if self.gathering.is_active() {
+                self.gathering.deliver(packet, delivered);
+            } else {
+                delivered.push_back(packet);
+            }
             return;
         };
         let is_room = self.held() < MOST_HELD;
@@ -190,14 +199,17 @@ impl RoundTrips {
     /// Forgets all flows.
     pub(super) fn clear(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
         self.end(now, |_| true, delivered);
+        self.gathering.clear(delivered);
     }
 
     /// When an acknowledgement is due, or a flow no longer young.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.flows.iter().map(Young::poll_timeout).min()
+        let young = self.flows.iter().map(Young::poll_timeout);
+        young.chain(self.gathering.poll_timeout()).min()
     }
 
     pub(super) fn on_timeout(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
+        self.gathering.on_timeout(now, delivered);
         if self.flows.is_empty() {
             return;
         }
@@ -244,7 +256,11 @@ impl Tunnel {
         before: usize,
         shared: &mut Shared<'_>,
     ) {
-        if self.round_trips.flows.is_empty() {
+        if self.scheduler.repairs() && self.round_trips.gathering.is_due(now) {
+            let plan = self.gathering_plan();
+            self.round_trips.gathering.begin(now, plan);
+        }
+        if self.round_trips.flows.is_empty() && !self.round_trips.gathering.is_active() {
             return;
         }
         let count = shared.delivered.len() - before;
@@ -265,6 +281,22 @@ impl Tunnel {
                     .deliver(now, packet, known, shared.pool, shared.delivered);
             }
         }
+    }
+
+    /// How acknowledgements of large flows are to be gathered, if it helps them.
+    fn gathering_plan(&self) -> Option<Plan> {
+        let may_be_used =
+            |path: &&Path| path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
+        let paths = self.paths().filter(may_be_used);
+        let way = |path: &Path| {
+            Some(Way {
+                rtt: loaded_rtt(path)?,
+                rate: path.rate.max().unwrap_or(Bitrate::ZERO),
+                is_used: self.fec_sending.carries(path.id) && !path.rate_control.is_searching(),
+            })
+        };
+        let ways: Vec<Way> = paths.filter_map(way).collect();
+        Plan::new(&ways)
     }
 
     /// What all paths that may be used carry, if that is known: as when they were last looked at.
@@ -317,13 +349,13 @@ const MOST_HELD: usize = 8192;
 const MOST: usize = 64;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const CONVERSATION: [u16; 2] = [443, 5_000];
+    pub(super) const CONVERSATION: [u16; 2] = [443, 5_000];
 
     /// A segment of IPv4 without options, of `len` bytes of data from `seq` on.
-    fn segment(ports: [u16; 2], seq: u32, ack: u32, len: u16) -> PacketBuf {
+    pub(super) fn segment(ports: [u16; 2], seq: u32, ack: u32, len: u16) -> PacketBuf {
         let mut bytes = vec![0; 40 + usize::from(len)];
         bytes[0] = 0x45;
         bytes[2..4].copy_from_slice(&(40 + len).to_be_bytes());
@@ -343,7 +375,7 @@ mod tests {
         segment([to, from], 1, number, 0)
     }
 
-    const fn ms(ms: u64) -> Instant {
+    pub(super) const fn ms(ms: u64) -> Instant {
         Instant::from_millis(ms)
     }
 
@@ -388,7 +420,12 @@ mod tests {
 
     /// An acknowledgement that tells of data out of order as well.
     fn selective_ack(number: u32, from: u32, to: u32) -> PacketBuf {
-        let mut bytes = ack(number).as_slice().to_vec();
+        let [server, client] = CONVERSATION;
+        selective_ack_of([client, server], number, from, to)
+    }
+
+    pub(super) fn selective_ack_of(ports: [u16; 2], number: u32, from: u32, to: u32) -> PacketBuf {
+        let mut bytes = segment(ports, 1, number, 0).as_slice().to_vec();
         bytes.extend([1, 1, 5, 10]);
         bytes.extend(from.to_be_bytes());
         bytes.extend(to.to_be_bytes());

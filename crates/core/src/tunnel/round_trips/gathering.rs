@@ -1,0 +1,413 @@
+//! Acknowledgements of large flows, gathered now and then.
+//!
+//! *Problem.* BBR has at most two windows of its shortest round trip in flight. Over paths whose round trips are unlike that is
+//! the quickest path's, as of its handshake or when it last looked (every 10 s, with four packets, which the quickest carries).
+//! So it never fills paths that are much farther away. But to those windows it adds what acknowledgements have lately
+//! told of beyond its rate, up to 100 ms of it, for links that gather them, such as Wi-Fi (`bbr_extra_acked` in Linux; the
+//! most of 5 to 10 round trips).
+//!
+//! *Algorithm.* Once in five round trips of a flow that takes the latest path ([`Plan::every`]) the acknowledgements of large
+//! flows wait for half of what the longest is longer than the shortest ([`Plan::span`]), and go on together. Only while a fifth of
+//! what paths carry is left. Only those of a flow that brings more than the near paths carry, and half of what all do: others
+//! take no far path, or are not short of window. And only while its rate is steady, for one that grows takes what comes
+//! late for a queue (HyStart, RFC 9406). What tells of something lost or of congestion goes on at once, behind what waits. Own
+//! rule.
+//!
+//! *It costs* a sender whose window is small for another reason up to a tenth of its rate: 100 ms in which it hears nothing, in
+//! five of its round trips. One in slow start that is limited by its application may end it.
+//!
+//! Bounded: [`MOST_FLOWS`], [`MOST_HELD`]; nothing waits for longer than [`LONGEST`].
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::{
+    packet::{PacketBuf, is_before},
+    time::Instant,
+    units::Bitrate,
+};
+
+/// The acknowledgements that are gathered.
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    /// When acknowledgements are to be gathered next, if they are.
+    next_at: Instant,
+    /// Since when they are counted, if they are.
+    counted_since: Option<Instant>,
+    flows: Vec<Counted>,
+    /// How many wait, of all flows, and until when.
+    held: usize,
+    held_until: Option<Instant>,
+}
+
+/// How acknowledgements are to be gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// For how long they wait.
+    pub(super) span: Duration,
+    /// How often.
+    pub(super) every: Duration,
+    /// What a flow brings at least, and all flows at most.
+    pub(super) least: Bitrate,
+    pub(super) most: Bitrate,
+}
+
+/// A path as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// There and back on the path itself.
+    pub(super) rtt: Duration,
+    /// What it carries; zero if that is not known.
+    pub(super) rate: Bitrate,
+    /// Whether it has its part in what was sent of late.
+    pub(super) is_used: bool,
+}
+
+impl Plan {
+    /// Of flows over `ways`; `None` if two windows of the shortest round trip are enough.
+    pub(super) fn new(ways: &[Way]) -> Option<Self> {
+        let shortest = ways.iter().map(|way| way.rtt).min()?;
+        // What goes there on one path is acknowledged on the quickest.
+        let round_trip = |way: &Way| (shortest + way.rtt) / 2;
+        let is_near = |way: &&Way| round_trip(way) <= shortest * 2;
+        let far = ways.iter().filter(|way| way.is_used && !is_near(way));
+        let longest = far.map(round_trip).max()?;
+        let sum = |rates: u64, way: &Way| rates.saturating_add(way.rate.as_bps());
+        let near = ways.iter().filter(is_near).fold(0, sum);
+        let all = ways.iter().fold(0, sum);
+        Some(Self {
+            span: (longest - shortest).min(LONGEST),
+            every: (longest * ROUNDS).max(LEAST_EVERY),
+            least: Bitrate::from_bps(near.max(all / 2)),
+            most: Bitrate::from_bps(all).scale(MOST_PERCENT, 100),
+        })
+    }
+}
+
+/// What has been acknowledged of a flow.
+#[derive(Debug)]
+struct Counted {
+    conversation: u64,
+    acked: u32,
+    /// Since the last gathering, and between the two before.
+    bytes: u64,
+    before: u64,
+    is_gathered: bool,
+    /// What waits.
+    held: Vec<PacketBuf>,
+}
+
+impl Gathering {
+    /// Whether it is time to say how acknowledgements are to be gathered ([`begin`](Self::begin)).
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.next_at && self.held_until.is_none()
+    }
+
+    /// Whether acknowledgements are of interest.
+    pub(super) fn is_active(&self) -> bool {
+        self.counted_since.is_some()
+    }
+
+    /// Begins to gather as `plan` says, or rests if there is none. Nothing waits.
+    pub(super) fn begin(&mut self, now: Instant, plan: Option<Plan>) {
+        self.next_at = now + plan.map_or(LEAST_EVERY, |plan| plan.every);
+        let since = self.counted_since.take();
+        let (Some(plan), Some(since)) = (plan, since) else {
+            self.flows.clear();
+            self.counted_since = plan.map(|_| now);
+            return;
+        };
+        self.counted_since = Some(now);
+        let in_period = |rate: Bitrate| rate.bytes_in(now.since(since)).get();
+        let least = in_period(plan.least).max(LARGE_BYTES);
+        let all: u64 = self.flows.iter().map(|flow| flow.bytes).sum();
+        let has_room = all <= in_period(plan.most);
+        self.flows.retain(|flow| flow.bytes >= LARGE_BYTES);
+        for flow in &mut self.flows {
+            let is_steady = flow.before >= flow.bytes / 4 * 3 && flow.bytes >= flow.before / 4 * 3;
+            flow.is_gathered = has_room && is_steady && flow.bytes >= least;
+            flow.before = core::mem::take(&mut flow.bytes);
+        }
+        let is_any = self.flows.iter().any(|flow| flow.is_gathered);
+        self.held_until = is_any.then(|| now + plan.span);
+    }
+
+    /// Hands on a packet for the host, at once or in time.
+    pub(super) fn deliver(&mut self, packet: PacketBuf, delivered: &mut VecDeque<PacketBuf>) {
+        let view = packet.view().ok();
+        let view = view.filter(|view| self.held > 0 || view.is_pure_ack());
+        let known = view.and_then(|view| Some((view, view.segment()?)));
+        let Some((view, segment)) = known else {
+            delivered.push_back(packet);
+            return;
+        };
+        let conversation = view.conversation_hash();
+        let is_room = self.flows.len() < MOST_FLOWS;
+        let mut flows = self.flows.iter_mut();
+        let flow = flows.find(|flow| flow.conversation == conversation);
+        let pure_ack = segment.ack.filter(|_| view.is_pure_ack());
+        match (flow, pure_ack) {
+            (Some(flow), Some(ack)) => {
+                let is_plain = view.acked_to(ack) == ack && !view.tells_of_congestion();
+                let is_old = is_before(ack, flow.acked);
+                let is_news = is_before(flow.acked, ack);
+                if is_news {
+                    flow.bytes += u64::from(ack.wrapping_sub(flow.acked));
+                    flow.acked = ack;
+                }
+                let may_wait = is_plain && is_news && flow.is_gathered;
+                if may_wait && self.held_until.is_some() && self.held < MOST_HELD {
+                    flow.held.push(packet);
+                    self.held += 1;
+                    return;
+                }
+                // One that others have overtaken changes nothing.
+                if !(is_plain && is_old) {
+                    self.held -= flow.let_go(delivered);
+                }
+            }
+            (Some(flow), None) => self.held -= flow.let_go(delivered),
+            (None, Some(acked)) if is_room => self.flows.push(Counted {
+                conversation,
+                acked,
+                bytes: 0,
+                before: 0,
+                is_gathered: false,
+                held: Vec::new(),
+            }),
+            (None, _) => {}
+        }
+        delivered.push_back(packet);
+    }
+
+    /// Hands on all that waits.
+    fn release(&mut self, delivered: &mut VecDeque<PacketBuf>) {
+        for flow in &mut self.flows {
+            self.held -= flow.let_go(delivered);
+        }
+        self.held_until = None;
+    }
+
+    /// When what waits goes on.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.held_until
+    }
+
+    /// Hands on what waits if it is time.
+    pub(super) fn on_timeout(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
+        if self.held_until.is_some_and(|until| until <= now) {
+            self.release(delivered);
+        }
+    }
+
+    /// Forgets all flows.
+    pub(super) fn clear(&mut self, delivered: &mut VecDeque<PacketBuf>) {
+        self.release(delivered);
+        *self = Self::default();
+    }
+}
+
+impl Counted {
+    /// Hands on what waits, and lets no more wait until the next gathering; how many these were.
+    fn let_go(&mut self, delivered: &mut VecDeque<PacketBuf>) -> usize {
+        let count = self.held.len();
+        if count > 0 {
+            self.is_gathered = false;
+            delivered.extend(core::mem::take(&mut self.held));
+        }
+        count
+    }
+}
+
+/// The most that BBR adds (`bbr_extra_acked_max_us`).
+const LONGEST: Duration = Duration::from_millis(100);
+/// How often: BBR looks back 5 round trips at least.
+const ROUNDS: u32 = 5;
+const LEAST_EVERY: Duration = Duration::from_millis(300);
+/// What flows bring of what paths carry, in percent, if the paths are as good as full: headers are a few.
+const MOST_PERCENT: u64 = 80;
+/// What is large brings so much in that time at least.
+const LARGE_BYTES: u64 = 64_000;
+/// Of more flows none brings more than near paths carry; small ones are told from such by the end of a period.
+const MOST_FLOWS: usize = 64;
+/// 100 ms at 1 Gbit/s, one acknowledgement for two packets.
+const MOST_HELD: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tunnel::round_trips::tests::{CONVERSATION, ms, segment, selective_ack_of};
+
+    /// 100 kB in a period.
+    const PLAN: Plan = Plan {
+        span: Duration::from_millis(50),
+        every: Duration::from_millis(800),
+        least: Bitrate::from_mbps(1),
+        most: Bitrate::from_mbps(3),
+    };
+
+    /// An acknowledgement of so much by the receiver of flow `flow`.
+    fn ack(flow: u16, number: u32) -> PacketBuf {
+        let [from, to] = CONVERSATION;
+        segment([to + flow, from], 1, number, 0)
+    }
+
+    /// What the host has by now, by the number it acknowledges.
+    fn numbers(delivered: &mut VecDeque<PacketBuf>) -> Vec<u32> {
+        let acks = delivered.drain(..).map(|packet| {
+            let view = packet.view().expect("parsed");
+            view.segment().expect("of TCP").ack.expect("says")
+        });
+        acks.collect()
+    }
+
+    /// Two periods in which flows that begin at `first` bring so much in each, and the beginning of the third.
+    fn gathering(first: u32, bytes: &[[u32; 2]]) -> (Gathering, VecDeque<PacketBuf>) {
+        let (mut gathering, mut delivered) = (Gathering::default(), VecDeque::new());
+        let mut at = vec![first; bytes.len()];
+        for period in 0..3 {
+            assert!(gathering.is_due(ms(period * 800)));
+            gathering.begin(ms(period * 800), Some(PLAN));
+            for (flow, bytes) in (0..).zip(bytes) {
+                let at = &mut at[usize::from(flow)];
+                gathering.deliver(ack(flow, *at), &mut delivered);
+                let index = usize::try_from(period).expect("few");
+                if let Some(bytes) = bytes.get(index) {
+                    *at = at.wrapping_add(*bytes);
+                    gathering.deliver(ack(flow, *at), &mut delivered);
+                }
+            }
+            assert!(!gathering.is_due(ms(period * 800 + 799)));
+        }
+        delivered.clear();
+        (gathering, delivered)
+    }
+
+    #[test]
+    fn acknowledgements_of_a_large_steady_flow_wait_and_go_on_together() {
+        // Sequence numbers begin anew on the way.
+        for first in [1, u32::MAX - 150_000, u32::MAX - 240_001] {
+            let (mut gathering, mut delivered) = gathering(first, &[[120_000, 120_000]]);
+            let number = |more: u32| first.wrapping_add(240_000 + more);
+            for more in 1..4 {
+                gathering.deliver(ack(0, number(more)), &mut delivered);
+            }
+            // Others have overtaken it.
+            gathering.deliver(ack(0, number(2)), &mut delivered);
+            assert_eq!(numbers(&mut delivered), [number(2)]);
+            assert_eq!(gathering.poll_timeout(), Some(ms(1_650)));
+            gathering.on_timeout(ms(1_649), &mut delivered);
+            assert!(delivered.is_empty());
+            gathering.on_timeout(ms(1_650), &mut delivered);
+            assert_eq!(numbers(&mut delivered), [number(1), number(2), number(3)]);
+            gathering.deliver(ack(0, number(9)), &mut delivered);
+            assert_eq!(numbers(&mut delivered), [number(9)]);
+            assert_eq!(gathering.poll_timeout(), None);
+        }
+    }
+
+    #[test]
+    fn what_is_small_grows_or_shrinks_is_left_alone() {
+        for (bytes, waits) in [
+            ([120_000, 120_000], true),
+            ([100_000, 120_000], true),
+            ([120_000, 100_000], true),
+            ([90_000, 90_000], false),
+            ([80_000, 120_000], false),
+            ([150_000, 100_000], false),
+        ] {
+            let (mut gathering, mut delivered) = gathering(1, &[bytes]);
+            gathering.deliver(ack(0, 300_000), &mut delivered);
+            assert_eq!(delivered.is_empty(), waits, "{bytes:?}");
+        }
+        // And so is all if paths are full.
+        let (mut gathering, mut delivered) = gathering(1, &[[120_000; 2], [200_000; 2]]);
+        gathering.deliver(ack(0, 300_000), &mut delivered);
+        assert_eq!(delivered.len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_wait_goes_on_behind_what_waits() {
+        let [from, to] = CONVERSATION;
+        let mut marked = ack(0, 240_300);
+        marked.as_mut_slice()[33] |= 0x40;
+        marked.parse().expect("a packet");
+        let urgent: [(PacketBuf, u32); 4] = [
+            (segment([to, from], 1, 240_300, 10), 240_300),
+            (
+                selective_ack_of([to, from], 240_300, 240_400, 240_500),
+                240_300,
+            ),
+            (ack(0, 240_200), 240_200),
+            (marked, 240_300),
+        ];
+        for (packet, number) in urgent {
+            let (mut gathering, mut delivered) = gathering(1, &[[120_000; 2], [120_000; 2]]);
+            gathering.deliver(ack(0, 240_200), &mut delivered);
+            gathering.deliver(ack(1, 240_100), &mut delivered);
+            gathering.deliver(ack(2, 7), &mut delivered);
+            assert_eq!(numbers(&mut delivered), [7], "of another flow");
+            gathering.deliver(packet, &mut delivered);
+            assert_eq!(numbers(&mut delivered), [240_200, number]);
+            gathering.deliver(ack(0, 240_400), &mut delivered);
+            assert_eq!(numbers(&mut delivered), [240_400], "no more waits");
+            gathering.clear(&mut delivered);
+            assert_eq!(numbers(&mut delivered), [240_100]);
+        }
+    }
+
+    #[test]
+    fn without_a_plan_nothing_waits() {
+        let (mut gathering, mut delivered) = gathering(1, &[[120_000, 120_000]]);
+        gathering.deliver(ack(0, 240_200), &mut delivered);
+        assert!(!gathering.is_due(ms(9_000)), "not while something waits");
+        gathering.on_timeout(ms(9_000), &mut delivered);
+        assert_eq!(numbers(&mut delivered), [240_200]);
+        gathering.begin(ms(9_000), None);
+        assert!(!gathering.is_active());
+        gathering.begin(ms(9_500), Some(PLAN));
+        gathering.deliver(ack(0, 240_300), &mut delivered);
+        assert_eq!(numbers(&mut delivered), [240_300], "it is forgotten");
+    }
+
+    #[test]
+    fn flows_and_what_waits_are_bounded() {
+        let (mut gathering, mut delivered) = gathering(1, &[[120_000, 120_000]]);
+        let most = u32::try_from(MOST_HELD).expect("few");
+        for number in 1..=most + 1 {
+            gathering.deliver(ack(0, 240_001 + number), &mut delivered);
+        }
+        assert_eq!(delivered.len(), MOST_HELD + 1);
+        for flow in 0..200 {
+            gathering.deliver(ack(flow, 1), &mut delivered);
+        }
+        assert_eq!(gathering.flows.len(), MOST_FLOWS);
+    }
+
+    #[test]
+    fn far_paths_call_for_it() {
+        let way = |rtt, mbps, is_used| Way {
+            rtt: Duration::from_millis(rtt),
+            rate: Bitrate::from_mbps(mbps),
+            is_used,
+        };
+        let near = way(40, 60, true);
+        let plan = |far: Way| Plan::new(&[near, far]);
+        let some = |span, every, least, most| {
+            Some(Plan {
+                span: Duration::from_millis(span),
+                every: Duration::from_millis(every),
+                least: Bitrate::from_mbps(least),
+                most: Bitrate::from_mbps(most),
+            })
+        };
+        // Two windows of 40 ms fill 80 ms: 120 there, and back on the other.
+        assert_eq!(plan(way(120, 40, true)), None);
+        assert_eq!(plan(way(140, 40, true)), some(50, 450, 60, 80));
+        assert_eq!(plan(way(140, 100, true)), some(50, 450, 80, 128));
+        assert_eq!(plan(way(600, 40, true)), some(100, 1_600, 60, 80));
+        assert_eq!(plan(way(140, 40, false)), None, "nobody uses it");
+        assert_eq!(Plan::new(&[near]), None);
+        assert_eq!(Plan::new(&[]), None);
+    }
+}
