@@ -200,11 +200,11 @@ impl RateEstimator {
             self.rate = Some(low);
             self.proven_at = now;
         } else if is_used {
-            self.proven_at = now;
-            // This and the one before are mostly of somebody who was beginning.
+            // This and the one before are mostly of somebody who was beginning, which bears out nothing either.
             if !was_used {
                 return;
             }
+            self.proven_at = now;
             let memory = if traffic.bulk > 1 || traffic.has_crowd {
                 SHARED_MEMORY
             } else {
@@ -369,6 +369,22 @@ mod tests {
             }
         }
         assert_eq!(mbps(&estimator), 20);
+    }
+
+    #[test]
+    fn bursts_of_one_window_bear_out_nothing() {
+        let mut estimator = RateEstimator::default();
+        let mut now = feed(&mut estimator, Instant::ZERO, 20, 2, 6);
+        let known_at = now;
+        for _ in 0..2_000 {
+            now = feed(&mut estimator, now, 0, 0, 1);
+            now = feed(&mut estimator, now, 5, 2, 1);
+        }
+        let (rate, proven_at) = estimator.rate().expect("known");
+        assert_eq!(rate, Bitrate::from_mbps(20));
+        assert_eq!(proven_at, known_at, "it is to be tried again");
+        now = feed(&mut estimator, now, 19, 2, 1);
+        assert_eq!(estimator.rate().expect("known").1, now);
     }
 
     #[test]
