@@ -373,12 +373,11 @@ impl Transfer<'_> {
         part.is_opening.set(false);
         pipe::write_all(stream, request, &UpMeter(part)).await?;
         loop {
-            if read(self.hub, stream, came).await? == 0 {
-                return Err(broken_off());
-            }
             match answer::read(came, Asked::default()) {
                 Ok(Some(head)) if head.is_interim() => {
                     came.drain(..head.len);
+                    // The answer proper may have come along with it.
+                    continue;
                 }
                 Ok(Some(head)) => return Ok(head),
                 Ok(None) => {}
@@ -386,6 +385,9 @@ impl Transfer<'_> {
                     self.parts.borrow_mut().refuse();
                     return Err(io::Error::other("no answer to be understood"));
                 }
+            }
+            if read(self.hub, stream, came).await? == 0 {
+                return Err(broken_off());
             }
         }
     }
@@ -466,3 +468,63 @@ const GRACE: Duration = Duration::from_secs(10);
 const PLANS_APART: Duration = Duration::from_millis(5);
 /// How often it is looked for links with room.
 const LOOK: Duration = Duration::from_millis(30);
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+    use super::*;
+    use crate::{
+        daemon::hub::tests::{begin, hub},
+        relay::stripe::tests::run,
+    };
+
+    /// A connection to a server here, and the server's side.
+    async fn connected() -> (Rc<TcpStream>, TcpStream) {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = TcpListener::bind(any).await.expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let stream = TcpStream::connect(to).await.expect("it listens");
+        let (server, _) = listener.accept().await.expect("a client");
+        (Rc::new(stream), server)
+    }
+
+    #[test]
+    fn an_answer_is_read_that_comes_along_with_an_interim_one() {
+        run(async {
+            let hub = hub();
+            let (live, _) = begin(&hub, [127, 0, 0, 1].into());
+            let resource = Resource {
+                len: 100_000,
+                tag: b"\"t\"".to_vec(),
+            };
+            let again = Again {
+                head: b"GET /x HTTP/1.1\r\n\r\n".to_vec(),
+                addresses: Vec::new(),
+            };
+            let transfer = Transfer {
+                hub: &hub,
+                live: &live,
+                again: &again,
+                parts: RefCell::new(Parts::new(clock::now(), None, resource.len, 0)),
+                resource,
+                missing: Cell::new(0),
+                is_client_gone: Cell::new(false),
+                ahead: Cell::new(0),
+                planned_at: Cell::new(None),
+                pulse: Notify::new(),
+            };
+            let (stream, mut server) = connected().await;
+            let text = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 206 Partial Content\r\nETag: \"t\"\r\n\
+                        Content-Range: bytes 0-2/100000\r\nContent-Length: 3\r\n\r\nabc";
+            server.write_all(text.as_bytes()).await.expect("sent");
+            let mut came = Vec::new();
+            let asked = transfer.ask(&stream, b"GET", &live, &mut came);
+            let head = time::timeout(Duration::from_secs(10), asked).await;
+            let head = head.expect("all of it is there").expect("an answer");
+            assert_eq!((head.status, &came[head.len..]), (206, &b"abc"[..]));
+        });
+    }
+}
