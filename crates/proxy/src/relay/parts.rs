@@ -15,6 +15,7 @@ use std::{
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use pleach_core::{time::Instant, units::Bytes};
 use pleach_linux::{clock, tcp};
+use socket2::SockRef;
 use tokio::{net::TcpStream, sync::Notify, time};
 
 use super::{
@@ -149,8 +150,8 @@ impl Transfer<'_> {
         self.foretell(0);
         self.live.upstream.take();
         // It may have more on the way: a plain end would let it send on.
-        let _ = socket2::SockRef::from(from).set_linger(Some(Duration::ZERO));
-        let _ = socket2::SockRef::from(from).shutdown(std::net::Shutdown::Both);
+        let _ = SockRef::from(from).set_linger(Some(Duration::ZERO));
+        let _ = SockRef::from(from).shutdown(std::net::Shutdown::Both);
         self.pulse.notify_waiters();
         loop {
             let bytes = {
@@ -415,8 +416,7 @@ impl Meter for FirstMeter<'_> {
         }
         if parts.first_end() < transfer.resource.len {
             // What it sends beyond its end would be for nothing.
-            let left = u32::try_from(transfer.missing.get()).unwrap_or(u32::MAX);
-            let _ = tcp::bound_window(from, Some(left));
+            bound_end(from, transfer.missing.get());
         }
     }
 
@@ -426,6 +426,18 @@ impl Meter for FirstMeter<'_> {
 
     fn refused(&self) {
         self.0.is_client_gone.set(true);
+    }
+}
+
+/// Lets the other end of `stream` send no more than `left`, if that costs no speed: a buffer that is too small for so much would be
+/// set to what the system allows by hand, which is less than the kernel gives by itself.
+fn bound_end(stream: &TcpStream, left: u64) {
+    let size = SockRef::from(stream).recv_buffer_size();
+    let holds = size.is_ok_and(|size| u64::try_from(size).is_ok_and(|size| size / 4 >= left));
+    if holds || left <= LITTLE_LEFT {
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        // A socket that refuses goes on as the kernel thinks good.
+        let _ = tcp::bound_window(stream, Some(left));
     }
 }
 
@@ -458,6 +470,8 @@ impl Meter for HeldMeter<'_> {
     }
 }
 
+/// Any system lets programs have buffers for so much.
+const LITTLE_LEFT: u64 = 64 << 10;
 /// Less is there at once, or lost and sent again whole.
 const MIN_MISSING: u64 = 4 << 10;
 /// What is kept of all answers together ahead of their clients, in bytes; with more, only what clients wait for is fetched.
@@ -525,6 +539,25 @@ mod tests {
             let head = time::timeout(Duration::from_secs(10), asked).await;
             let head = head.expect("all of it is there").expect("an answer");
             assert_eq!((head.status, &came[head.len..]), (206, &b"abc"[..]));
+        });
+    }
+
+    #[test]
+    fn a_window_is_closed_on_an_end_that_is_near_and_not_on_a_far_one() {
+        run(async {
+            let (stream, _server) = connected().await;
+            let size = || {
+                SockRef::from(&*stream)
+                    .recv_buffer_size()
+                    .expect("a socket")
+            };
+            let before = size() as u64;
+            for left in [4 << 20, before] {
+                bound_end(&stream, left);
+                assert_eq!(size() as u64, before, "the kernel is free to enlarge it");
+            }
+            bound_end(&stream, LITTLE_LEFT);
+            assert!(size() as u64 >= LITTLE_LEFT * 4);
         });
     }
 }
