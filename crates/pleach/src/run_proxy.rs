@@ -129,7 +129,8 @@ fn save(store: Option<&mut Store>, daemon: &Daemon) {
 
 fn settings(config: &ProxyConfig) -> Settings {
     let descriptors = raise_descriptor_limit();
-    // Two sockets each, and half as many that wait to be used again; pipes only while something waits in them.
+    // Two sockets each, half as many that wait to be used again and half as many that bring parts of answers; pipes only while
+    // something waits in them.
     let room = descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 3;
     let room = usize::try_from(room)
         .unwrap_or(usize::MAX)

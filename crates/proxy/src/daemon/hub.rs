@@ -70,6 +70,8 @@ pub(crate) struct Hub {
     pub(super) flows: RefCell<Flows>,
     /// What is kept of answers in parts ahead of their clients, in bytes.
     pub(crate) ahead: Cell<u64>,
+    /// How many connections bring parts of answers.
+    part_count: Cell<usize>,
     /// What the kernel's hook did, by link; empty without it.
     pub(crate) bound: RefCell<Vec<Bound>>,
     /// Where other pleaches answer, and striped connections of others: by peer and token.
@@ -219,6 +221,7 @@ impl Hub {
             cautions: RefCell::default(),
             flows: RefCell::default(),
             ahead: Cell::new(0),
+            part_count: Cell::new(0),
             bound: RefCell::default(),
             places: RefCell::default(),
             pulses: Pulses::default(),
@@ -350,7 +353,19 @@ impl Hub {
         let mut placer = self.placer.borrow_mut();
         let id = placer.begin_part(now, whole.id?, link, bytes)?;
         let purpose = whole.purpose.clone();
+        self.part_count.set(self.part_count.get() + 1);
         Some(self.enter(purpose, Some(id), Some(link), Some(Why::Part)))
+    }
+
+    /// Takes such a one out of the table.
+    pub(crate) fn end_part(&self, part: &Live) {
+        self.part_count.set(self.part_count.get().saturating_sub(1));
+        self.end(part, false);
+    }
+
+    /// Whether more connections may bring parts than take the place of those that clients wait for.
+    pub(crate) fn has_room_for_parts(&self) -> bool {
+        self.has_room_to_wait() && self.part_count.get() < self.settings.max_connections / 2
     }
 
     fn enter(

@@ -218,7 +218,7 @@ impl Transfer<'_> {
             let (live, addresses) = (self.live, &self.again.addresses);
             self.hub.lanes(now, live, addresses, &parts)
         };
-        let only_next = all.get() > MAX_AHEAD || !self.hub.has_room_to_wait();
+        let only_next = all.get() > MAX_AHEAD || !self.hub.has_room_for_parts();
         let plan = self.parts.borrow_mut().plan(now, &lanes, only_next);
         if plan.is_none() {
             self.planned_at.set(Some(now));
@@ -399,7 +399,7 @@ struct PartOf<'a>(&'a Hub, Rc<Live>);
 
 impl Drop for PartOf<'_> {
     fn drop(&mut self) {
-        self.0.end(&self.1, false);
+        self.0.end_part(&self.1);
     }
 }
 

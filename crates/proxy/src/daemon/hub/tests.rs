@@ -160,3 +160,21 @@ fn own_services_are_for_clients_on_the_host_only() {
     assert!(hub.may_reach(ip("192.168.1.9"), ip("192.168.1.2")));
     assert!(hub.may_reach(ip("192.168.1.9"), ip("192.0.2.1")));
 }
+
+#[test]
+fn parts_take_no_more_descriptors_than_there_are_for_them() {
+    let hub = hub();
+    let link = add_link(&hub, "l0");
+    let (live, _) = begin(&hub, [10, 0, 0, 1].into());
+    let begin_part = || hub.begin_part(&live, link, Bytes::new(100_000));
+    let parts: Vec<_> = (0..3).map(|_| begin_part().expect("placed")).collect();
+    assert!(hub.has_room_for_parts());
+    let last = begin_part().expect("placed");
+    assert!(!hub.has_room_for_parts(), "half of eight");
+    hub.end_part(&last);
+    assert!(hub.has_room_for_parts());
+    for part in parts {
+        hub.end_part(&part);
+    }
+    assert_eq!(hub.live.borrow().len(), 1);
+}
