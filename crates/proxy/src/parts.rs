@@ -7,7 +7,7 @@
 //!
 //! 1. What nobody brings (behind a part in the midst, or because a connection broke) is given to the link that has it soonest, in
 //!    chunks of about a second each.
-//! 2. When all is given out, a link with nothing left to do for this answer takes the last bytes of the fetch that would be done
+//! 2. When all is given out, or as much as may be kept, a link with nothing left to do for this answer takes the last bytes of the fetch that would be done
 //!    last, as many as let both be done at the same time: the optimum for two links of known rates (the paper's packet-oriented
 //!    mode, by ranges instead of packets). A connection that comes to rest counts as one that is never done, so its bytes are
 //!    fetched elsewhere, too.
@@ -114,8 +114,10 @@ impl Fetch {
         self.start + self.data.len() as u64
     }
 
-    fn rate(&self) -> Bitrate {
-        self.meter.rate.unwrap_or(self.expected)
+    /// `None`: too young to tell, and nothing was known of its link, which is no reason to take it for resting.
+    fn rate(&self) -> Option<Bitrate> {
+        let expected = Some(self.expected).filter(|rate| *rate > Bitrate::ZERO);
+        self.meter.rate.or(expected).filter(|_| self.is_accepted)
     }
 }
 
@@ -427,8 +429,9 @@ impl Parts {
         let lanes = if trusted.is_empty() { lanes } else { &trusted };
         let shares = self.shares(now);
         let (lane, range) = match self.nobodys(&shares) {
-            Some(gap) => self.of_nobodys(gap, &shares, lanes)?,
-            None => self.of_the_last(&shares, lanes)?,
+            Some(gap) if self.has_room(&gap) => self.of_nobodys(gap, &shares, lanes)?,
+            // Where no more may be kept, all that may be is given out.
+            _ => self.of_the_last(&shares, lanes)?,
         };
         let lane = *lane;
         let key = self.next_key;
@@ -473,7 +476,7 @@ impl Parts {
         let fetches = self.fetches.iter().map(|fetch| Share {
             link: Some(fetch.link),
             left: fetch.at().max(self.delivered)..fetch.end,
-            rate: fetch.is_accepted.then(|| fetch.rate()),
+            rate: fetch.rate(),
             is_young: now.since(fetch.began_at) < YOUNG,
         });
         let mut shares: Vec<Share> = core::iter::once(first).chain(fetches).collect();
@@ -511,7 +514,17 @@ impl Parts {
         (covered < self.len).then_some(covered..self.len)
     }
 
-    /// Rule 1: a chunk of `gap`.
+    /// How much may be kept from the beginning of `gap` on.
+    fn room_for(&self, gap: &Range<u64>) -> u64 {
+        (self.delivered + AHEAD).saturating_sub(gap.start)
+    }
+
+    /// Whether that is enough for a chunk.
+    fn has_room(&self, gap: &Range<u64>) -> bool {
+        self.room_for(gap) >= MIN_CHUNK.min(gap.end - gap.start)
+    }
+
+    /// Rule 1: a chunk of `gap`, for which there is room.
     fn of_nobodys<'a>(
         &self,
         gap: Range<u64>,
@@ -519,19 +532,18 @@ impl Parts {
         lanes: &'a [Lane],
     ) -> Option<(&'a Lane, Range<u64>)> {
         let is_next = gap.start == self.delivered;
-        let room = (self.delivered + AHEAD).saturating_sub(gap.start);
-        if room < MIN_PART.min(gap.end - gap.start) {
-            return None;
-        }
         // A link that still has something to do for this answer gets no more yet.
         let is_hungry = |lane: &&Lane| {
             let has_room = lane.free >= lane.rate.scale(1, LEAST_ROOM);
             is_next || has_room && busy(shares, lane) <= lane.start
         };
-        let lane = lanes
-            .iter()
-            .filter(is_hungry)
-            .min_by_key(|lane| (lane.start + busy(shares, lane), Reverse(lane.free)))?;
+        let lane = lanes.iter().filter(is_hungry).min_by_key(|lane| {
+            // A link that others fill answers, but brings little.
+            let brings = time(MIN_CHUNK.min(gap.end - gap.start), lane.free);
+            let time = lane.start + busy(shares, lane) + brings;
+            (time.min(LONGEST), Reverse(lane.free), lane.start)
+        })?;
+        let room = self.room_for(&gap);
         let size = lane
             .free
             .bytes_in(CHUNK_TIME)
@@ -540,7 +552,11 @@ impl Parts {
             .min(room);
         // No small rest.
         let left = gap.end - gap.start;
-        let size = if left < size + MIN_PART { left } else { size };
+        let size = if left < size + MIN_PART && left <= room {
+            left
+        } else {
+            size
+        };
         Some((lane, gap.start..gap.start + size))
     }
 
@@ -628,7 +644,12 @@ fn busy(shares: &[Share], lane: &Lane) -> Duration {
     let bytes: u64 = own
         .map(|share| share.left.end.saturating_sub(share.left.start))
         .sum();
-    let us = u128::from(bytes) * 8_000_000 / u128::from(lane.free.as_bps().max(1));
+    time(bytes, lane.free)
+}
+
+/// How long `bytes` take at `rate`.
+fn time(bytes: u64, rate: Bitrate) -> Duration {
+    let us = u128::from(bytes) * 8_000_000 / u128::from(rate.as_bps().max(1));
     Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX)).min(LONGEST)
 }
 

@@ -110,6 +110,84 @@ fn what_rests_is_fetched_elsewhere() {
 }
 
 #[test]
+fn what_falls_silent_far_from_the_end_is_fetched_elsewhere_once_no_more_may_be_kept() {
+    let mut parts = answer(40_000_000, 20);
+    let lanes = [lane(WIFI, 20), lane(LTE, 10)];
+    for step in 4..400 {
+        let now = ms(step * 30);
+        while let Some(plan) = parts.plan(now, &lanes, false) {
+            parts.accept(now, plan.key, parts.delivered());
+        }
+        let fetches = parts.fetches.iter();
+        let keys: Vec<u64> = fetches.map(|fetch| fetch.key).collect();
+        for key in keys {
+            parts.on_bytes(now, key, &[0; 50_000]);
+        }
+        assert!(parts.ahead() <= AHEAD);
+        // The first connection brings no more from here on, and does not end either.
+        while parts.is_first_done() && !parts.next_bytes().is_empty() {
+            let len = parts.next_bytes().len();
+            parts.on_passed(len);
+        }
+        parts.look(now);
+    }
+    assert!(parts.is_done(), "{} are there", parts.delivered());
+}
+
+#[test]
+fn no_small_pieces_are_asked_for_while_as_much_is_kept_as_may_be() {
+    let mut parts = answer(40_000_000, 20);
+    let lanes = [lane(WIFI, 20), lane(LTE, 10)];
+    let mut small = 0;
+    for step in 4..1200 {
+        let now = ms(step * 10);
+        while let Some(plan) = parts.plan(now, &lanes, false) {
+            parts.accept(now, plan.key, parts.delivered());
+            let is_last = plan.range.end == 40_000_000;
+            small += u64::from(plan.range.end - plan.range.start < MIN_CHUNK && !is_last);
+        }
+        // What was asked for is there at once, what comes first is slow.
+        let fetches = parts.fetches.iter();
+        let keys: Vec<u64> = fetches.map(|fetch| fetch.key).collect();
+        for key in keys {
+            parts.on_bytes(now, key, &[0; 400_000]);
+        }
+        if parts.is_first_done() {
+            let len = parts.next_bytes().len().min(20_000);
+            parts.on_passed(len);
+        } else {
+            let left = parts.first_end() - parts.delivered();
+            parts.on_first(now, left.min(20_000));
+        }
+        parts.look(now);
+    }
+    assert_eq!(small, 0);
+}
+
+#[test]
+fn a_link_that_others_fill_is_not_chosen_for_its_short_round_trip() {
+    let mut parts = answer(1_000_000, 8);
+    parts.end_first();
+    let near = Lane {
+        start: Duration::from_millis(20),
+        ..lane(WIFI, 0)
+    };
+    let plan = parts.plan(ms(100), &[near, lane(LTE, 5)], false);
+    assert_eq!(plan.expect("nobody brings it").link, LTE);
+    // Where all are full, one of them is taken all the same, and is not taken for resting when it has just begun.
+    let mut parts = answer(170_000, 8);
+    parts.end_first();
+    let lanes = [lane(LTE, 0), near];
+    let plan = parts.plan(ms(100), &lanes, false);
+    let plan = plan.expect("nobody brings it");
+    assert_eq!(plan.link, WIFI);
+    parts.accept(ms(130), plan.key, 100_000);
+    // Others leave room a moment later.
+    let lanes = [lane(LTE, 10), near];
+    assert_eq!(parts.plan(ms(131), &lanes, false), None, "asked for twice");
+}
+
+#[test]
 fn the_end_of_an_answer_does_not_wait_for_timers() {
     let mut parts = answer(252_000, 20);
     assert_eq!(parts.plan(ms(200), &[lane(WIFI, 20)], false), None);
@@ -277,17 +355,23 @@ fn no_more_than_a_window_is_kept_ahead() {
     assert!(parts.delivered() > 300 << 20, "{}", parts.delivered());
 }
 
-/// Byte `at` of what is fetched.
-fn byte(at: u64) -> u8 {
-    (at % 251) as u8
+/// Bytes `at` and so many more of what is fetched.
+fn content(pattern: &[u8], at: u64, len: usize) -> &[u8] {
+    let begin = usize::try_from(at % u64::from(PERIOD)).expect("small");
+    &pattern[begin..begin + len]
 }
+
+const PERIOD: u8 = 251;
 
 /// Connections that come, break, rest and are refused in any order: what is passed on is the answer, in order, and whole unless hopeless.
 #[test]
 fn whatever_happens_bytes_leave_in_order_and_once() {
+    let pattern: Vec<u8> = (0..PERIOD).collect();
+    let pattern = pattern.repeat(400);
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
-        let len = 20_000 + rng.below(3_000_000);
+        let most = if seed % 2 == 0 { 3_000_000 } else { 20_000_000 };
+        let len = 20_000 + rng.below(most);
         let mut parts = Parts::new(ms(0), Some(WIFI), len, rng.below(10_000));
         let mut passed = parts.delivered();
         let mut keys: Vec<Plan> = Vec::new();
@@ -330,10 +414,10 @@ fn whatever_happens_bytes_leave_in_order_and_once() {
                 7..=9 if !came.is_empty() => {
                     let which = usize::try_from(rng.below(came.len() as u64)).expect("few");
                     let (key, at) = came[which];
-                    let end = at + rng.below(30_000);
-                    let bytes: Vec<u8> = (at..end).map(byte).collect();
-                    let wants_more = parts.on_bytes(now, key, &bytes);
-                    came[which].1 = end;
+                    let more = rng.below(30_000);
+                    let bytes = content(&pattern, at, usize::try_from(more).expect("small"));
+                    let wants_more = parts.on_bytes(now, key, bytes);
+                    came[which].1 = at + more;
                     if !wants_more || rng.below(40) == 0 {
                         parts.end_fetch(now, key);
                         came.remove(which);
@@ -349,9 +433,8 @@ fn whatever_happens_bytes_leave_in_order_and_once() {
                 _ => {
                     let bytes = parts.next_bytes().to_vec();
                     if parts.is_first_done() && !bytes.is_empty() {
-                        for (offset, found) in bytes.iter().enumerate() {
-                            assert_eq!(*found, byte(passed + offset as u64), "{seed}");
-                        }
+                        let wanted = content(&pattern, passed, bytes.len());
+                        assert!(bytes == wanted, "{seed}");
                         passed += bytes.len() as u64;
                         parts.on_passed(bytes.len());
                     }
