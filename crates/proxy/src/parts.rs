@@ -63,6 +63,8 @@ pub struct Parts {
     next_key: u64,
     /// Failures since a fetch last brought all, or much.
     failures: u32,
+    /// The longest that the server took until it began to send a part.
+    slowest: Duration,
     /// Links over which a fetch failed, and when.
     doubts: Vec<(LinkId, Instant)>,
     /// After a failure nothing is planned until then.
@@ -180,6 +182,7 @@ impl Parts {
             fetches: Vec::new(),
             next_key: 0,
             failures: 0,
+            slowest: Duration::ZERO,
             doubts: Vec::new(),
             rests_until: None,
             has_given: false,
@@ -271,6 +274,7 @@ impl Parts {
             return;
         }
         fetch.is_accepted = true;
+        self.slowest = self.slowest.max(now.since(fetch.began_at));
         fetch.moved_at = now;
         fetch.began_at = now;
         fetch.meter = Meter::new(now, fetch.at());
@@ -371,8 +375,9 @@ impl Parts {
             let came = fetch.at();
             fetch.meter.on_count(now, came);
         }
-        // A server may need its time to begin.
+        // A server may need its time to begin, and will need it again.
         let begins = FIRST_SILENCE * (1 << self.failures.min(MAX_DOUBLINGS));
+        let begins = begins.max((self.slowest * 2).min(FIRST_SILENCE * (1 << MAX_DOUBLINGS)));
         let is_silent = |fetch: &&Fetch| {
             let limit = if fetch.is_accepted {
                 SILENCE

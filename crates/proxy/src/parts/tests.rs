@@ -259,6 +259,25 @@ fn a_fetch_of_which_nothing_comes_is_told() {
 }
 
 #[test]
+fn the_time_a_server_takes_to_begin_is_remembered() {
+    let mut parts = answer(8_000_000, 20);
+    parts.end_first();
+    let mut now = ms(100);
+    for _ in 0..4 {
+        let plan = parts.plan(now, &[lane(LTE, 10)], false).expect("nobody's");
+        for _ in 0..40 {
+            now += Duration::from_millis(30);
+            if parts.has_given {
+                assert_eq!(parts.look(now), [0; 0]);
+            }
+        }
+        parts.accept(now, plan.key, parts.delivered());
+        let len = usize::try_from(plan.range.end - plan.range.start).expect("small");
+        parts.on_bytes(now, plan.key, &vec![0; len]);
+    }
+}
+
+#[test]
 fn a_part_that_comes_too_late_ends_nothing() {
     let mut parts = answer(1_250_000, 20);
     let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
