@@ -576,8 +576,9 @@ impl Parts {
             let left = share.left.end.min(horizon).checked_sub(share.left.start)?;
             Some(u128::from(left) * 8_000_000 / u128::from(rate.as_bps().max(1)))
         };
+        let shares = &soon(shares, lanes);
         let timed = shares.iter().filter_map(|share| {
-            let rate = soon(shares, share, lanes)?;
+            let rate = share.rate?;
             Some((time_us(share, rate)?, rate, share))
         });
         let (last_us, own, share) = timed.max_by_key(|(time_us, ..)| *time_us)?;
@@ -610,16 +611,31 @@ impl Parts {
     }
 }
 
-/// At what rate `share` will be brought: one that has just begun will soon bring its part of what its link has left for the answer.
-fn soon(shares: &[Share], share: &Share, lanes: &[Lane]) -> Option<Bitrate> {
-    let rate = share.rate?;
-    let lane = lanes.iter().find(|lane| Some(lane.link) == share.link);
-    let Some(lane) = lane.filter(|_| share.is_young && rate > DEAD) else {
-        return Some(rate);
+/// `shares` at the rates at which they will be brought: what have just begun will soon bring, in equal parts, what older ones leave of
+/// what their link has for the answer.
+fn soon(shares: &[Share], lanes: &[Lane]) -> Vec<Share> {
+    let will_bring = |share: &&Share| {
+        let is_alive = share.rate.is_none_or(|rate| rate > DEAD);
+        !share.left.is_empty() && is_alive
     };
-    let own = shares.iter().filter(|other| other.link == share.link);
-    let all_bps: u64 = own.filter_map(|own| Some(own.rate?.as_bps())).sum();
-    Some(rate.max(lane.free.scale(rate.as_bps(), all_bps.max(1))))
+    let part = |lane: &Lane| {
+        let own = shares.iter().filter(|share| share.link == Some(lane.link));
+        let (young, old): (Vec<&Share>, Vec<&Share>) =
+            own.filter(will_bring).partition(|share| share.is_young);
+        let old_bps: u64 = old.iter().filter_map(|old| Some(old.rate?.as_bps())).sum();
+        let left_bps = lane.free.as_bps().saturating_sub(old_bps);
+        Bitrate::from_bps(left_bps).scale(1, (young.len() as u64).max(1))
+    };
+    let at_its_rate = |share: &Share| {
+        let lane = lanes.iter().find(|lane| Some(lane.link) == share.link);
+        let rises = share.is_young && will_bring(&share);
+        let part = lane.filter(|_| rises).map_or(Bitrate::ZERO, part);
+        Share {
+            rate: share.rate.map(|rate| rate.max(part)),
+            ..share.clone()
+        }
+    };
+    shares.iter().map(at_its_rate).collect()
 }
 
 /// At what rate `lane` could bring more of an answer that is given out, and when it begins; `None`: it has enough to do.

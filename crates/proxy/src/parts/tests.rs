@@ -97,6 +97,37 @@ fn what_has_just_begun_is_not_taken_for_slow() {
 }
 
 #[test]
+fn what_a_link_has_left_is_not_given_away_twice() {
+    // It will soon bring what its link has left, so it needs no help there: neither a long one nor a short one.
+    for len in [250_000, 400_000, 500_000] {
+        let plan = answer(len, 2).plan(ms(100), &[lane(WIFI, 20)], false);
+        assert_eq!(plan, None, "{len}");
+    }
+}
+
+#[test]
+fn what_is_done_takes_no_part_of_a_link() {
+    let share = |left: Range<u64>, mbps: u64, is_young: bool| Share {
+        link: Some(WIFI),
+        left,
+        rate: Some(Bitrate::from_mbps(mbps)),
+        is_young,
+    };
+    let shares = [
+        share(0..0, 10, true),
+        share(10..100_000, 4, false),
+        share(100_000..200_000, 1, true),
+        share(200_000..300_000, 2, true),
+        share(300_000..400_000, 0, true),
+    ];
+    let rates = soon(&shares, &[lane(WIFI, 20)]);
+    let mbps = rates
+        .iter()
+        .map(|share| share.rate.map_or(0, Bitrate::as_bps) / 1_000_000);
+    assert_eq!(mbps.collect::<Vec<u64>>(), [10, 4, 8, 8, 0]);
+}
+
+#[test]
 fn what_rests_is_fetched_elsewhere() {
     let mut parts = answer(1_000_000, 8);
     for at in [200, 300, 400, 500, 600, 700, 800, 900, 1000] {
