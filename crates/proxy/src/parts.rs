@@ -34,6 +34,8 @@ pub struct Lane {
     pub free: Bitrate,
     /// How long until the first byte of a request comes.
     pub start: Duration,
+    /// How long until an answer comes to what is sent there.
+    pub round_trip: Duration,
 }
 
 /// A fetch to begin.
@@ -432,7 +434,7 @@ impl Parts {
             |lane: &&Lane| self.doubts.iter().all(|(doubted, _)| *doubted != lane.link);
         let trusted: Vec<Lane> = lanes.iter().filter(is_trusted).copied().collect();
         let lanes = if trusted.is_empty() { lanes } else { &trusted };
-        let shares = self.shares(now);
+        let shares = self.shares(now, lanes);
         let (lane, range) = match self.nobodys(&shares) {
             Some(gap) if self.has_room(&gap) => self.of_nobodys(gap, &shares, lanes)?,
             // Where no more may be kept, all that may be is given out.
@@ -469,7 +471,7 @@ impl Parts {
     }
 
     /// Who is to bring what, in order, once all that was asked for is accepted.
-    fn shares(&self, now: Instant) -> Vec<Share> {
+    fn shares(&self, now: Instant, lanes: &[Lane]) -> Vec<Share> {
         let first = Share {
             link: self.first.link,
             left: self.delivered..self.first.end,
@@ -488,7 +490,10 @@ impl Parts {
         // A sender whose last packets were lost waits for its timer, 200 ms and more.
         for (share, moved_at) in shares.iter_mut().zip(moved_at) {
             let is_end = share.left.end.saturating_sub(share.left.start) <= SLOW_END;
-            if is_end && now.since(moved_at) >= REST {
+            // What begins comes in bursts, a round trip apart.
+            let lane = lanes.iter().find(|lane| Some(lane.link) == share.link);
+            let between = lane.map_or(Duration::ZERO, |lane| lane.round_trip);
+            if is_end && now.since(moved_at) >= REST.max(between + between / 2) {
                 share.rate = share.rate.map(|_| Bitrate::ZERO);
             }
         }

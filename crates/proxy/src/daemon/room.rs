@@ -91,7 +91,8 @@ impl Hub {
             let round_trip = placer.links().get(link.0)?.estimator.rtt().or(nearest);
             let is_warm = warm.iter().any(|warm| warm.link == link);
             let round_trips = if is_warm { 1 } else { 2 };
-            let start = round_trip.unwrap_or(UNKNOWN) * round_trips + MARGIN;
+            let round_trip = round_trip.unwrap_or(UNKNOWN);
+            let start = round_trip * round_trips + MARGIN;
             // What others leave for a moment they will take again while they have enough to do.
             let load = flows.loads.get(link.0).copied().unwrap_or(Bytes::ZERO);
             let load = load.get().saturating_sub(parts.left_on(link).get());
@@ -107,6 +108,7 @@ impl Hub {
                 rate,
                 free: Bitrate::from_bps(free_bps),
                 start,
+                round_trip,
             })
         };
         links.into_iter().filter_map(lane).collect()

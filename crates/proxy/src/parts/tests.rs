@@ -15,6 +15,7 @@ fn lane(link: LinkId, mbps: u64) -> Lane {
         rate: Bitrate::from_mbps(20),
         free: Bitrate::from_mbps(mbps),
         start: Duration::from_millis(40),
+        round_trip: Duration::from_millis(20),
     }
 }
 
@@ -225,6 +226,18 @@ fn the_end_of_an_answer_does_not_wait_for_timers() {
     let plan = parts
         .plan(ms(220), &[lane(WIFI, 20)], false)
         .expect("it rests");
+    assert_eq!(plan.range, 250_000..252_000);
+}
+
+#[test]
+fn who_is_far_away_does_not_rest_between_two_round_trips() {
+    let far = Lane {
+        round_trip: Duration::from_millis(300),
+        ..lane(WIFI, 20)
+    };
+    let mut parts = answer(252_000, 20);
+    assert_eq!(parts.plan(ms(530), &[far], false), None);
+    let plan = parts.plan(ms(550), &[far], false).expect("it rests");
     assert_eq!(plan.range, 250_000..252_000);
 }
 
