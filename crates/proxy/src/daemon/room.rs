@@ -9,7 +9,7 @@ use pleach_core::{
 
 use super::hub::{Hub, Live};
 use crate::{
-    parts::{Lane, Parts},
+    parts::{Lane, Parts, Plan},
     sched::LinkId,
 };
 
@@ -24,7 +24,16 @@ pub(crate) struct Flows {
     /// What all connections will probably still bring over each.
     loads: Vec<Bytes>,
     /// Fetches that have just begun, so that nothing is seen of them: until when.
-    promised: Vec<(LinkId, Bitrate, Instant)>,
+    promised: Vec<Promise>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    link: LinkId,
+    rate: Bitrate,
+    until: Instant,
+    /// The number of the connection that began the answer.
+    whole: u64,
 }
 
 impl Flows {
@@ -48,11 +57,12 @@ impl Flows {
         self.looked_at.is_none_or(|at| now.since(at) >= LOOK)
     }
 
-    /// What comes over `link`, with what is promised of it.
-    fn taken(&self, link: LinkId) -> Option<Bitrate> {
+    /// What comes over `link`, with what is promised of it to other answers than `whole`'s: what that one is to bring is known there.
+    fn taken(&self, link: LinkId, whole: u64) -> Option<Bitrate> {
         let seen = self.rates.as_ref()?.get(link.0)?.as_bps();
-        let promised = self.promised.iter().filter(|(on, ..)| *on == link);
-        let promised: u64 = promised.map(|(_, rate, _)| rate.as_bps()).sum();
+        let to_others = |promise: &&Promise| promise.link == link && promise.whole != whole;
+        let promised = self.promised.iter().filter(to_others);
+        let promised: u64 = promised.map(|promise| promise.rate.as_bps()).sum();
         Some(Bitrate::from_bps(seen.saturating_add(promised)))
     }
 }
@@ -78,7 +88,7 @@ impl Hub {
             flows.on_look(now, placer.received());
             let loads = placer.loads(now, Bytes::ZERO);
             flows.loads = loads.iter().map(|(load, _)| Bytes::new(*load)).collect();
-            flows.promised.retain(|(.., until)| now < *until);
+            flows.promised.retain(|promise| now < promise.until);
         }
         let links = placer.helpers(now, id, addresses);
         let round_trips = placer.links().iter();
@@ -86,7 +96,7 @@ impl Hub {
         let warm = self.warm(live.purpose.client.ip(), &live.purpose.target);
         let lane = |link: LinkId| {
             let (_, rate) = placer.rates(now, link);
-            let others_bps = flows.taken(link)?.as_bps();
+            let others_bps = flows.taken(link, live.number)?.as_bps();
             let others_bps = others_bps.saturating_sub(parts.rate_on(link).as_bps());
             let round_trip = placer.links().get(link.0)?.estimator.rtt().or(nearest);
             let is_warm = warm.iter().any(|warm| warm.link == link);
@@ -114,10 +124,15 @@ impl Hub {
         links.into_iter().filter_map(lane).collect()
     }
 
-    /// Notes that `link` is about to bring `rate` more, from `start` on.
-    pub(crate) fn promise(&self, now: Instant, link: LinkId, rate: Bitrate, start: Duration) {
-        let until = now + start + LOOK * 2;
-        self.flows.borrow_mut().promised.push((link, rate, until));
+    /// Notes that a fetch that is `planned` is about to bring some of what `live` began to bring.
+    pub(crate) fn promise(&self, now: Instant, live: &Live, planned: &Plan) {
+        let promise = Promise {
+            link: planned.link,
+            rate: planned.rate,
+            until: now + planned.start + LOOK * 2,
+            whole: live.number,
+        };
+        self.flows.borrow_mut().promised.push(promise);
     }
 }
 
@@ -129,3 +144,27 @@ const STALE: Duration = Duration::from_millis(250);
 const UNKNOWN: Duration = Duration::from_millis(100);
 /// What a server takes to answer, and we to ask.
 const MARGIN: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_promised_to_an_answer_is_not_taken_by_others_for_it() {
+        let mut flows = Flows::default();
+        let at = Instant::from_millis;
+        flows.on_look(at(0), vec![0, 0]);
+        flows.on_look(at(50), vec![0, 12_500]);
+        let rate = Bitrate::from_mbps(8);
+        let link = LinkId(1);
+        flows.promised.push(Promise {
+            link,
+            rate,
+            until: at(500),
+            whole: 7,
+        });
+        assert_eq!(flows.taken(link, 7), Some(Bitrate::from_mbps(2)));
+        assert_eq!(flows.taken(link, 8), Some(Bitrate::from_mbps(10)));
+        assert_eq!(flows.taken(LinkId(0), 8), Some(Bitrate::ZERO));
+    }
+}

@@ -224,7 +224,7 @@ impl Transfer<'_> {
             self.planned_at.set(Some(now));
         }
         let plan = plan?;
-        self.hub.promise(now, plan.link, plan.rate, plan.start);
+        self.hub.promise(now, self.live, &plan);
         Some(plan)
     }
 
