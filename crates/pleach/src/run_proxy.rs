@@ -129,9 +129,9 @@ fn save(store: Option<&mut Store>, daemon: &Daemon) {
 
 fn settings(config: &ProxyConfig) -> Settings {
     let descriptors = raise_descriptor_limit();
-    // Two sockets each, half as many that wait to be used again and half as many that bring parts of answers; pipes only while
-    // something waits in them.
-    let room = descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 3;
+    // Two sockets each, half as many that wait to be used again, half as many that bring parts of answers, and half as many that
+    // bring what a client waits for whose first connection is lost; pipes only while something waits in them.
+    let room = descriptors.saturating_sub(RESERVED_DESCRIPTORS) * 2 / 7;
     let room = usize::try_from(room)
         .unwrap_or(usize::MAX)
         .clamp(16, MAX_CLIENTS);

@@ -242,6 +242,13 @@ impl Parts {
         self.fetches.iter().any(|fetch| fetch.at() < fetch.end)
     }
 
+    /// Whether the first connection is silent and nobody else brings what the client is to get next.
+    fn is_stuck(&self, now: Instant) -> bool {
+        let is_silent = !self.is_first_done() && now.since(self.first.moved_at) >= SILENCE;
+        let brings = |fetch: &Fetch| fetch.start <= self.delivered && self.delivered < fetch.end;
+        is_silent && !self.fetches.iter().any(brings)
+    }
+
     /// Whether nobody brings what the client is to get next.
     #[must_use]
     pub fn is_starved(&self) -> bool {
@@ -276,7 +283,9 @@ impl Parts {
             return;
         }
         fetch.is_accepted = true;
-        self.slowest = self.slowest.max(now.since(fetch.began_at));
+        // Without what the way there takes.
+        let took = now.since(fetch.began_at).saturating_sub(fetch.patience);
+        self.slowest = took.max(self.slowest / 2);
         fetch.moved_at = now;
         fetch.began_at = now;
         fetch.meter = Meter::new(now, fetch.at());
@@ -379,7 +388,7 @@ impl Parts {
         }
         // A server may need its time to begin, and will need it again.
         let begins = FIRST_SILENCE * (1 << self.failures.min(MAX_DOUBLINGS));
-        let begins = begins.max((self.slowest * 2).min(FIRST_SILENCE * (1 << MAX_DOUBLINGS)));
+        let begins = begins.max((self.slowest * 2).min(LONGEST_REMEMBERED));
         let is_silent = |fetch: &&Fetch| {
             let limit = if fetch.is_accepted {
                 SILENCE
@@ -426,19 +435,25 @@ impl Parts {
         if self.is_given_up() || rests || running.count() >= MAX_FETCHES {
             return None;
         }
-        if only_next && !self.is_starved() {
+        let is_stuck = self.is_stuck(now);
+        if only_next && !self.is_starved() && !is_stuck {
             return None;
         }
         self.doubts.retain(|(_, at)| now.since(*at) < DOUBT);
         let is_trusted =
             |lane: &&Lane| self.doubts.iter().all(|(doubted, _)| *doubted != lane.link);
         let trusted: Vec<Lane> = lanes.iter().filter(is_trusted).copied().collect();
-        let lanes = if trusted.is_empty() { lanes } else { &trusted };
-        let shares = self.shares(now, lanes);
+        let all = lanes;
+        let lanes = if trusted.is_empty() { all } else { &trusted };
+        let shares = self.shares(now, all);
         let (lane, range) = match self.nobodys(&shares) {
+            _ if is_stuck => {
+                let next = self.delivered..shares.first()?.left.end;
+                self.of_nobodys(next, &shares, lanes)?
+            }
             Some(gap) if self.has_room(&gap) => self.of_nobodys(gap, &shares, lanes)?,
             // Where no more may be kept, all that may be is given out.
-            _ => self.of_the_last(&shares, lanes)?,
+            _ => self.of_the_last(&soon(&shares, all), lanes)?,
         };
         let lane = *lane;
         let key = self.next_key;
@@ -493,7 +508,10 @@ impl Parts {
             // What begins comes in bursts, a round trip apart.
             let lane = lanes.iter().find(|lane| Some(lane.link) == share.link);
             let between = lane.map_or(Duration::ZERO, |lane| lane.round_trip);
-            if is_end && now.since(moved_at) >= REST.max(between + between / 2) {
+            if now.since(moved_at) < REST.max(between + between / 2) {
+                // Nothing in a window of the meter is a pause.
+                share.rate = share.rate.filter(|rate| *rate > DEAD);
+            } else if is_end {
                 share.rate = share.rate.map(|_| Bitrate::ZERO);
             }
         }
@@ -570,7 +588,7 @@ impl Parts {
         Some((lane, gap.start..gap.start + size))
     }
 
-    /// Rule 2: the end of what would be done last.
+    /// Rule 2: the end of what would be done last, where `shares` are [what they soon will be](soon).
     fn of_the_last<'a>(
         &self,
         shares: &[Share],
@@ -581,7 +599,6 @@ impl Parts {
             let left = share.left.end.min(horizon).checked_sub(share.left.start)?;
             Some(u128::from(left) * 8_000_000 / u128::from(rate.as_bps().max(1)))
         };
-        let shares = &soon(shares, lanes);
         let timed = shares.iter().filter_map(|share| {
             let rate = share.rate?;
             Some((time_us(share, rate)?, rate, share))
@@ -602,7 +619,10 @@ impl Parts {
             u64::try_from(part).ok()
         };
         let best = lanes.iter().filter_map(|lane| Some((taken(lane)?, lane)));
-        let (taken, lane) = best.max_by_key(|(taken, _)| *taken)?;
+        let (taken, lane) = best.max_by_key(|(taken, lane)| {
+            let done = lane.start + time(*taken, lane.free);
+            (*taken, Reverse(done.min(LONGEST)))
+        })?;
         let saved_us = last_us * u128::from(taken) / u128::from(all.max(1));
         let is_worth_it =
             taken >= MIN_PART && saved_us >= MIN_SAVED.as_micros() && saved_us * 8 >= last_us;
@@ -703,6 +723,8 @@ const PAUSE: Duration = Duration::from_millis(30);
 const SILENCE: Duration = Duration::from_secs(2);
 const FIRST_SILENCE: Duration = Duration::from_millis(500);
 const MAX_DOUBLINGS: u32 = 5;
+/// However slow a server was to begin before.
+const LONGEST_REMEMBERED: Duration = Duration::from_secs(4);
 /// For so long a link over which a fetch failed is not chosen where there is another, unless something comes over it.
 const DOUBT: Duration = Duration::from_secs(5);
 /// For so long an answer's rate rises: some round trips.

@@ -514,3 +514,67 @@ fn whatever_happens_bytes_leave_in_order_and_once() {
         assert!(held as u64 <= AHEAD);
     }
 }
+
+#[test]
+fn what_a_silent_first_connection_was_to_bring_next_is_fetched_whatever_else_is_full() {
+    let full = [lane(WIFI, 0), lane(LTE, 0)];
+    for (lanes, only_next) in [(full, false), ([lane(WIFI, 20), lane(LTE, 10)], true)] {
+        let mut parts = answer(40_000_000, 20);
+        for at in 2..21 {
+            parts.look(ms(at * 100));
+        }
+        assert_eq!(parts.plan(ms(2_050), &lanes, only_next), None);
+        let delivered = parts.delivered();
+        let plan = parts.plan(ms(2_100), &lanes, only_next).expect("a fetch");
+        assert_eq!(plan.range.start, delivered);
+        assert_eq!(parts.plan(ms(2_110), &lanes, true), None, "it is asked for");
+        parts.accept(ms(2_200), plan.key, delivered);
+        assert!(parts.is_first_done());
+    }
+}
+
+#[test]
+fn a_pause_shorter_than_a_round_trip_is_no_end_of_what_has_just_begun() {
+    let far = Lane {
+        start: Duration::from_millis(400),
+        round_trip: Duration::from_millis(200),
+        ..lane(WIFI, 20)
+    };
+    let lanes = [far, lane(LTE, 10)];
+    let mut parts = Parts::new(ms(0), Some(WIFI), 10_000_000, 14_000);
+    parts.look(ms(60));
+    for at in (61..299).step_by(10) {
+        assert_eq!(parts.plan(ms(at), &lanes, false), None, "{at} ms");
+        parts.look(ms(at));
+    }
+}
+
+#[test]
+fn the_round_trip_of_a_link_in_doubt_counts_as_well() {
+    let far = Lane {
+        start: Duration::from_millis(400),
+        round_trip: Duration::from_millis(300),
+        ..lane(WIFI, 20)
+    };
+    let mut parts = older(752_000, 20);
+    parts.on_first(ms(310), 1_000);
+    parts.doubts.push((WIFI, ms(300)));
+    let delivered = parts.delivered();
+    let plan = parts.plan(ms(440), &[far, lane(LTE, 10)], false);
+    let begin = plan.map(|plan| plan.range.start);
+    assert!(begin.is_none_or(|begin| begin > delivered), "more is due");
+}
+
+#[test]
+fn what_rests_is_fetched_over_the_link_that_has_it_first() {
+    for slow in [WIFI, LTE] {
+        let lanes = [WIFI, LTE].map(|link| Lane {
+            start: Duration::from_millis(if link == slow { 1_000 } else { 40 }),
+            ..lane(link, 20)
+        });
+        let mut parts = older(760_000, 20);
+        let plan = parts.plan(ms(500), &lanes, false).expect("a fetch");
+        assert_ne!(plan.link, slow);
+        assert_eq!(plan.range.start, parts.delivered());
+    }
+}
