@@ -244,16 +244,20 @@ impl Parts {
 
     /// Whether the first connection is silent and nobody else brings what the client is to get next.
     fn is_stuck(&self, now: Instant) -> bool {
-        let is_silent = !self.is_first_done() && now.since(self.first.moved_at) >= SILENCE;
-        let brings = |fetch: &Fetch| fetch.start <= self.delivered && self.delivered < fetch.end;
-        is_silent && !self.fetches.iter().any(brings)
+        let is_silent = now.since(self.first.moved_at) >= SILENCE;
+        !self.is_first_done() && is_silent && !self.is_next_fetched()
     }
 
     /// Whether nobody brings what the client is to get next.
     #[must_use]
     pub fn is_starved(&self) -> bool {
+        self.is_first_done() && !self.is_done() && !self.is_next_fetched()
+    }
+
+    /// Whether a fetch brings what the client is to get next.
+    fn is_next_fetched(&self) -> bool {
         let brings = |fetch: &Fetch| fetch.start <= self.delivered && self.delivered < fetch.end;
-        self.is_first_done() && !self.is_done() && !self.fetches.iter().any(brings)
+        self.fetches.iter().any(brings)
     }
 
     /// Bytes that are kept, or will be, ahead of the client.

@@ -211,9 +211,13 @@ impl Health {
     /// after which it is probed, and three datagrams then do for both ends' probes what takes four apart.
     #[must_use]
     pub fn probe_may_join(&self, now: Instant) -> bool {
+        self.is_usable() && now.since(self.quiet_since()) >= self.idle_interval() / 2
+    }
+
+    /// Since when nothing has been asked nor shown of whether the path works.
+    fn quiet_since(&self) -> Instant {
         let last = self.last_probe_at.unwrap_or(Instant::ZERO);
-        let quiet_since = last.max(self.last_evidence_at);
-        self.is_usable() && self.link_is_up && now.since(quiet_since) >= self.idle_interval() / 2
+        last.max(self.last_evidence_at)
     }
 
     /// When to call [`on_timeout`](Self::on_timeout) and look at [`probe_due`](Self::probe_due) again. `None` while
@@ -259,7 +263,7 @@ impl Health {
         }
         if self.state == State::Up {
             let last = self.last_probe_at.unwrap_or(Instant::ZERO);
-            let idle_at = last.max(self.last_evidence_at) + self.idle_interval();
+            let idle_at = self.quiet_since() + self.idle_interval();
             let sampled = self.sampled.filter(|_| !self.is_reserve);
             let sampled = sampled.map(|(interval, until)| (last + interval, until));
             let sampled_at = sampled.filter(|(at, until)| at < until).map(|(at, _)| at);

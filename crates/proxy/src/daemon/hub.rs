@@ -363,7 +363,7 @@ impl Hub {
         self.end(part, false);
     }
 
-    /// Whether more connections may bring parts than take the place of those that clients wait for.
+    /// Whether more connections may bring parts, beside those that bring what clients wait for.
     pub(crate) fn has_room_for_parts(&self) -> bool {
         self.has_room_to_wait() && self.part_count.get() < self.settings.max_connections / 2
     }
