@@ -10,7 +10,8 @@
 //! A sender that does not slow down is not controlled that way: drops interval / sqrt(count) apart reach its excess of some
 //! hundred packets a second after minutes, and all that time its queue grows. So what has stood above the target for
 //! `patience`, some round trips in which its sender must have heard, loses every packet that has waited longer than
-//! `limit`. (Cake meets the same with a second controller, BLUE, which begins to drop when its buffer overflows.)
+//! `limit`, and of others one each `patience`, should its sender listen after all: BBR keeps a round trip waiting whatever is
+//! dropped, and each drop costs those who read in order another. (Cake meets the same with a second controller, BLUE, which begins to drop when its buffer overflows.)
 
 use core::time::Duration;
 
@@ -130,11 +131,15 @@ impl Codel {
     /// Whether the queue has stood for longer than a sender that listens would let it. After a pause in which nothing left,
     /// the age of what waits tells nothing of its sender.
     fn is_unheard(&mut self, now: Instant, config: &QueueConfig) -> bool {
-        let since = |then_ms: u32| Duration::from_millis(millis(now).wrapping_sub(then_ms).into());
-        if since(self.last_ms) > config.interval {
+        if span(self.last_ms, millis(now)) > config.interval {
             self.is_standing = false;
         }
-        self.is_standing && since(self.standing_since_ms) > config.patience
+        self.has_stood(millis(now), config)
+    }
+
+    /// Whether it stands at `at_ms`, and did so for all patience.
+    fn has_stood(&self, at_ms: u32, config: &QueueConfig) -> bool {
+        self.is_standing && span(self.standing_since_ms, at_ms) > config.patience
     }
 
     /// Takes note that a packet leaves, which had waited for too long if it `is_late`.
@@ -147,6 +152,9 @@ impl Codel {
     }
 
     fn control_law(&self, t: Instant, config: &QueueConfig) -> Instant {
+        if self.has_stood(self.last_ms, config) {
+            return t + config.patience.max(config.interval);
+        }
         t + config.interval.div_f64(f64::from(self.count.max(1)).sqrt())
     }
 }
@@ -154,6 +162,10 @@ impl Codel {
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
 const fn millis(now: Instant) -> u32 {
     (now.as_nanos() / 1_000_000) as u32
+}
+
+const fn span(from_ms: u32, to_ms: u32) -> Duration {
+    Duration::from_millis(to_ms.wrapping_sub(from_ms) as u64)
 }
 
 fn mark(queued: Option<&mut Queued>) -> bool {

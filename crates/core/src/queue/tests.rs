@@ -328,6 +328,26 @@ fn a_sender_that_does_not_listen_finds_a_short_queue_all_the_same() {
 }
 
 #[test]
+fn a_sender_that_does_not_listen_and_keeps_below_the_limit_loses_little() {
+    // 50 packets stand, each for 50 ms, whatever is dropped.
+    let mut queue = queue();
+    let mut drops = [0; 10];
+    for tick in 0..10_000_u64 {
+        let now = at_us(tick * 1_000);
+        while queue.len() < 50 {
+            queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
+        }
+        let second = usize::try_from(tick / 1_000).expect("few");
+        queue.dequeue(now, |_, _| drops[second] += 1);
+    }
+    assert!(drops[0] > 10, "{drops:?}");
+    assert!(
+        drops[2..].iter().all(|drops| (1..=2).contains(drops)),
+        "{drops:?}"
+    );
+}
+
+#[test]
 fn what_is_allowed_to_stand_stands_for_as_long_as_it_may() {
     // 50 packets come at once, and one goes for one that comes each 4 ms: each waits for 200 ms.
     let dropped = |allowance: u64, allowed_ms: u64| {
