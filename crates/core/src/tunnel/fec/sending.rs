@@ -240,8 +240,7 @@ impl Sending {
             0..LEAST_PPM if !self.stalls.are_many => None,
             0..=7_000 => Some(26),
             7_001..=12_000 => Some(18),
-            12_001..=25_000 => Some(12),
-            _ => Some(10),
+            _ => Some(13),
         }
     }
 }
