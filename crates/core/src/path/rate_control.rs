@@ -30,8 +30,8 @@
 //! twice, or a long queue stands, or losses show congestion. Otherwise it is not paced before it was full, nor once no queue
 //! has stood on it for a second.
 //!
-//! **Jitter** moves the delay from one report to the next, a queue does not: all queues above are at least one and a half
-//! (low) and three (high) times what two reports differ by.
+//! **Jitter** moves the delay from one report to the next, a queue does not: all queues above are at least three (low) and
+//! five (high) times what two reports differ by. A shorter one would run empty while the delay seems longer than it is.
 
 use core::time::Duration;
 
@@ -681,7 +681,7 @@ impl RateControl {
     fn low(&self, rate: Bitrate) -> Duration {
         let low = self.aim.low(LOW).max(LOW_BYTES / rate.max(LEAST));
         let low = self.depth.map_or(low, |(depth, _)| low.min(depth / 3));
-        low.max(self.jitter * 3 / 2)
+        low.max(self.jitter * LOW_JITTERS)
     }
 
     /// A queue above this is drained.
@@ -690,7 +690,7 @@ impl RateControl {
         let high = self
             .depth
             .map_or(high, |(depth, _)| high.min(depth * 2 / 3));
-        high.max(self.jitter * 3)
+        high.max(self.jitter * HIGH_JITTERS)
     }
 
     /// A queue as long as `queue`, but longer than what jitter and a few packets on a slow path look like.
@@ -772,6 +772,9 @@ const LEAST_DEPTH: Duration = Duration::from_micros(1_500);
 /// Nor is a queue of one and a half full packets long, or one of four in need of a drain.
 const LOW_BYTES: Bytes = Bytes::new(2_250);
 pub(crate) const HIGH_BYTES: Bytes = Bytes::new(6_000);
+/// How many times the jitter they are at least.
+const LOW_JITTERS: u32 = 3;
+const HIGH_JITTERS: u32 = 5;
 /// A shorter one may be jitter that is not recognised as such.
 const NOT_JITTER: Duration = Duration::from_millis(25);
 /// How often a queue is emptied: twice within the window of the least delay.
