@@ -104,6 +104,12 @@ impl DeliveryRate {
         self.least_time = (jitter * JITTERS).clamp(MIN_TIME, MOST_TIME);
     }
 
+    /// How long a sample takes at least.
+    #[must_use]
+    pub const fn least_time(&self) -> Duration {
+        self.least_time
+    }
+
     /// Takes one report. `app_limited`: the sender could have sent more on this path since the last report, but had
     /// nothing to send. Reports that are older than the newest one, or repeat it, are ignored.
     ///
@@ -211,10 +217,17 @@ impl DeliveryRate {
     }
 
     fn sample(&self, end: &Delivered) -> Option<RateSample> {
-        let far_enough = |start: &&Delivered| {
-            elapsed(start, end) >= self.least_time && end.packets - start.packets >= MIN_PACKETS
+        let is_before = |start: &&Delivered, time: Duration| {
+            elapsed(start, end) >= time && end.packets - start.packets >= MIN_PACKETS
         };
-        let start = self.starts[..self.len].iter().rev().find(far_enough)?;
+        let starts = &self.starts[..self.len];
+        let start = starts
+            .iter()
+            .rev()
+            .find(|start| is_before(start, self.least_time));
+        // Jitter that has just grown asks for more than is remembered.
+        let oldest = starts.first().filter(|start| is_before(start, MIN_TIME));
+        let start = start.or(oldest)?;
         Some(RateSample {
             rate: Bitrate::from_transfer(end.bytes - start.bytes, elapsed(start, end))?,
             app_limited: self.app_limited_at_packets > Some(start.packets),

@@ -30,8 +30,9 @@
 //! twice, or a long queue stands, or losses show congestion. Otherwise it is not paced before it was full, nor once no queue
 //! has stood on it for a second.
 //!
-//! **Jitter** moves the delay from one report to the next, a queue does not: all queues above are at least three (low) and
-//! five (high) times what two reports differ by. A shorter one would run empty while the delay seems longer than it is.
+//! **Jitter** moves the delay from one report to the next, a queue does not: `low` and `high` above are at least three and five
+//! times what two reports differ by, half of that where the queue overflows, and what ends a search three times. With a shorter
+//! queue the path would run empty while the delay seems longer than it is.
 
 use core::time::Duration;
 
@@ -375,7 +376,7 @@ impl RateControl {
             queue: self.queue,
             late: Duration::from_micros(late),
             low: low + low / 3,
-            high: self.beyond_noise(HIGH, max),
+            high: self.beyond_noise(HIGH, max).max(self.jitter * HIGH_JITTERS),
             most,
             patience: signals.rtt.max(LEAST_SEARCH_ROUND) * 2,
         };
@@ -445,6 +446,17 @@ impl RateControl {
     #[must_use]
     pub fn jitter(&self) -> Duration {
         self.jitter
+    }
+
+    /// The same for samples of the delivery rate. None while the path is searched, for a search follows what grows within a round
+    /// trip; nor where none is wanted, for there the path is paced as soon as it has been full for a short time.
+    #[must_use]
+    pub fn sampled_jitter(&self) -> Duration {
+        if self.is_search_wanted && !self.is_searching {
+            self.jitter
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Whether the path's rate is still being found out.
@@ -563,7 +575,8 @@ impl RateControl {
         let gross = self.gross(latest);
         if let Some(drain) = &mut self.drain {
             drain.peak = drain.peak.max(queue);
-            if now.since(drain.since) > rtt {
+            // As soon as no sample holds anything of before.
+            if now.since(drain.since) > rtt + rate.least_time() {
                 drain.most = drain.most.max(gross);
             }
         }
@@ -680,17 +693,20 @@ impl RateControl {
     /// A queue below this needs more.
     fn low(&self, rate: Bitrate) -> Duration {
         let low = self.aim.low(LOW).max(LOW_BYTES / rate.max(LEAST));
-        let low = self.depth.map_or(low, |(depth, _)| low.min(depth / 3));
-        low.max(self.jitter * LOW_JITTERS)
+        // What overflows is not to run full for the sake of jitter.
+        match self.depth {
+            Some((depth, _)) => low.min(depth / 3).max(self.jitter * LOW_JITTERS / 2),
+            None => low.max(self.jitter * LOW_JITTERS),
+        }
     }
 
     /// A queue above this is drained.
     fn high(&self, rate: Bitrate) -> Duration {
         let high = self.beyond_noise(self.aim.high(HIGH), rate);
-        let high = self
-            .depth
-            .map_or(high, |(depth, _)| high.min(depth * 2 / 3));
-        high.max(self.jitter * HIGH_JITTERS)
+        match self.depth {
+            Some((depth, _)) => high.min(depth * 2 / 3).max(self.jitter * LOW_JITTERS),
+            None => high.max(self.jitter * HIGH_JITTERS),
+        }
     }
 
     /// A queue as long as `queue`, but longer than what jitter and a few packets on a slow path look like.
@@ -772,7 +788,7 @@ const LEAST_DEPTH: Duration = Duration::from_micros(1_500);
 /// Nor is a queue of one and a half full packets long, or one of four in need of a drain.
 const LOW_BYTES: Bytes = Bytes::new(2_250);
 pub(crate) const HIGH_BYTES: Bytes = Bytes::new(6_000);
-/// How many times the jitter they are at least.
+/// How many times the jitter these are at least.
 const LOW_JITTERS: u32 = 3;
 const HIGH_JITTERS: u32 = 5;
 /// A shorter one may be jitter that is not recognised as such.
@@ -801,7 +817,7 @@ const UNKNOWN_FLOOR: u64 = 15;
 const MOST_FLOOR_PPM: u32 = 200_000;
 /// How long the pace stays below what the path carried in congestion.
 const HOLD: Duration = Duration::from_secs(1);
-/// Shortest round of the search: a sample of the delivery rate and a half.
+/// Shortest round of the search: a sample of the delivery rate (without jitter, as while a path is searched) and a half.
 const LEAST_SEARCH_ROUND: Duration = Duration::from_millis(60);
 const FLAT_ROUNDS: u32 = 2;
 /// What is sent in the first round trip of a search.

@@ -10,8 +10,8 @@
 //! A sender that does not slow down is not controlled that way: drops interval / sqrt(count) apart reach its excess of some
 //! hundred packets a second after minutes, and all that time its queue grows. So what has stood above the target for
 //! `patience`, some round trips in which its sender must have heard, loses every packet that has waited longer than
-//! `limit`, and of others one each `patience`, should its sender listen after all: BBR keeps a round trip waiting whatever is
-//! dropped, and each drop costs those who read in order another. (Cake meets the same with a second controller, BLUE, which begins to drop when its buffer overflows.)
+//! `limit`, and of others one each `interval` and no more, should its sender listen after all: BBR keeps a round trip waiting
+//! whatever is dropped, and each drop costs those who read in order another. (Cake meets the same with a second controller, BLUE, which begins to drop when its buffer overflows.)
 
 use core::time::Duration;
 
@@ -69,7 +69,7 @@ impl Codel {
                 drop(queued?.packet);
                 (queued, ok_to_drop) = self.take(now, config, &mut pop, &mut drop);
                 if ok_to_drop {
-                    self.drop_next = self.control_law(self.drop_next, config);
+                    self.drop_next = self.next_drop(self.drop_next, config);
                 } else {
                     self.dropping = false;
                 }
@@ -85,7 +85,11 @@ impl Codel {
             let delta = self.count.saturating_sub(self.lastcount);
             let recent = now.since(self.drop_next) < config.interval * 16;
             self.count = if delta > 1 && recent { delta } else { 1 };
-            self.drop_next = self.control_law(now, config);
+            self.drop_next = if marked {
+                self.control_law(now, config)
+            } else {
+                self.next_drop(now, config)
+            };
             self.lastcount = self.count;
             return Some((queued?, marked));
         }
@@ -152,10 +156,16 @@ impl Codel {
     }
 
     fn control_law(&self, t: Instant, config: &QueueConfig) -> Instant {
-        if self.has_stood(self.last_ms, config) {
-            return t + config.patience.max(config.interval);
-        }
         t + config.interval.div_f64(f64::from(self.count.max(1)).sqrt())
+    }
+
+    /// The same of drops, which do not come ever faster on what does not heed them; marks cost nothing.
+    fn next_drop(&self, t: Instant, config: &QueueConfig) -> Instant {
+        if self.has_stood(self.last_ms, config) {
+            t + config.interval
+        } else {
+            self.control_law(t, config)
+        }
     }
 }
 

@@ -340,9 +340,9 @@ fn a_sender_that_does_not_listen_and_keeps_below_the_limit_loses_little() {
         let second = usize::try_from(tick / 1_000).expect("few");
         queue.dequeue(now, |_, _| drops[second] += 1);
     }
-    assert!(drops[0] > 10, "{drops:?}");
+    assert!(drops[0] > 15, "{drops:?}");
     assert!(
-        drops[2..].iter().all(|drops| (1..=2).contains(drops)),
+        drops[2..].iter().all(|drops| (9..=11).contains(drops)),
         "{drops:?}"
     );
 }

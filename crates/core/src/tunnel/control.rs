@@ -414,7 +414,7 @@ impl Tunnel {
             path.rate.on_overflow(carried);
         }
         let app_limited = !path.rate_control.is_full(&signals, &path.rate);
-        path.rate.set_jitter(path.rate_control.jitter());
+        path.rate.set_jitter(path.rate_control.sampled_jitter());
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
         }

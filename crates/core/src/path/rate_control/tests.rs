@@ -131,6 +131,7 @@ impl Path {
             rx_us: self.now.wire_micros(),
         };
         self.control.on_report(self.now, &signals, &self.meter);
+        self.meter.set_jitter(self.control.sampled_jitter());
         let app_limited = !self.control.is_full(&signals, &self.meter);
         if let Some(sample) = self.meter.on_report(self.now, delivered, app_limited) {
             self.control.on_sample(self.now, sample);

@@ -5,7 +5,7 @@
 //! enough has been sent ([`ASSUMED`]).
 //!
 //! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
-//! four symbols for a loss: with two, as good in the end, several losses wait for each other too often. A symbol covers
+//! four symbols for a loss where few are lost: with two, as good in the end, several losses wait for each other too often. A symbol covers
 //! several intervals, so that one that is lost, or falls short, is made up for by the next. Where packets go out so slowly
 //! that the symbol would come later than the packet sent again, there is none.
 //!
@@ -240,7 +240,8 @@ impl Sending {
             0..LEAST_PPM if !self.stalls.are_many => None,
             0..=7_000 => Some(26),
             7_001..=12_000 => Some(18),
-            _ => Some(13),
+            12_001..=40_000 => Some(13),
+            _ => Some(10),
         }
     }
 }
