@@ -63,13 +63,13 @@ impl Codel {
             while self.dropping && now >= self.drop_next {
                 self.count = self.count.saturating_add(1);
                 if mark(queued.as_mut()) {
-                    self.drop_next = self.control_law(self.drop_next, config);
+                    self.drop_next = self.next(self.drop_next, true, config);
                     return Some((queued?, true));
                 }
                 drop(queued?.packet);
                 (queued, ok_to_drop) = self.take(now, config, &mut pop, &mut drop);
                 if ok_to_drop {
-                    self.drop_next = self.next_drop(self.drop_next, config);
+                    self.drop_next = self.next(self.drop_next, false, config);
                 } else {
                     self.dropping = false;
                 }
@@ -85,11 +85,7 @@ impl Codel {
             let delta = self.count.saturating_sub(self.lastcount);
             let recent = now.since(self.drop_next) < config.interval * 16;
             self.count = if delta > 1 && recent { delta } else { 1 };
-            self.drop_next = if marked {
-                self.control_law(now, config)
-            } else {
-                self.next_drop(now, config)
-            };
+            self.drop_next = self.next(now, marked, config);
             self.lastcount = self.count;
             return Some((queued?, marked));
         }
@@ -155,17 +151,13 @@ impl Codel {
         self.is_standing = is_late;
     }
 
-    fn control_law(&self, t: Instant, config: &QueueConfig) -> Instant {
-        t + config.interval.div_f64(f64::from(self.count.max(1)).sqrt())
-    }
-
-    /// The same of drops, which do not come ever faster on what does not heed them; marks cost nothing.
-    fn next_drop(&self, t: Instant, config: &QueueConfig) -> Instant {
-        if self.has_stood(self.last_ms, config) {
-            t + config.interval
-        } else {
-            self.control_law(t, config)
+    /// When the next is dropped or marked, if one was at `t`. Drops do not come ever faster on what does not heed them; marks
+    /// cost nothing.
+    fn next(&self, t: Instant, is_marked: bool, config: &QueueConfig) -> Instant {
+        if !is_marked && self.has_stood(self.last_ms, config) {
+            return t + config.interval;
         }
+        t + config.interval.div_f64(f64::from(self.count.max(1)).sqrt())
     }
 }
 
