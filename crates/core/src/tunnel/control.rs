@@ -460,21 +460,22 @@ impl Tunnel {
                     break;
                 }
                 *left -= 1;
-                let lost_pkts = path.sender.lost_pkts();
-                let numbered = path.sender.take_lost(now, id, first.plus(offset));
-                let lost_pkts = path.sender.lost_pkts() - lost_pkts;
+                // What nobody waits for is no loss: a copy that searches a path, an acknowledgement, a symbol.
+                let Some((numbered, is_free)) = path.sender.take_lost(now, id, first.plus(offset))
+                else {
+                    continue;
+                };
                 // What has a deadline may be too late when it is sent again, however soon that is.
-                let kept = numbered.as_ref().map(|(numbered, _)| &numbered.packet);
-                let has_deadline = kept.and_then(|packet| packet.mark()?.due).is_some();
+                let has_deadline = numbered
+                    .packet
+                    .mark()
+                    .is_some_and(|mark| mark.due.is_some());
                 let round_trip = if has_deadline {
                     Duration::MAX
                 } else {
                     round_trip
                 };
-                self.fec_sending.on_lost(lost_pkts, round_trip, floor_ppm);
-                let Some((numbered, is_free)) = numbered else {
-                    continue;
-                };
+                self.fec_sending.on_lost(round_trip, floor_ppm);
                 self.fec_sending.on_repair(now);
                 self.fec_sending.on_missing(numbered.global_seq);
                 if self.fec_sending.has_recovered(numbered.global_seq) {

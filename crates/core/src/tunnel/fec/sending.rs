@@ -1,6 +1,7 @@
 //! When a repair symbol goes out, and over what.
 //!
-//! *Losses* are those the other end has told of late, computed ones included. Of a new association it is not known
+//! *Losses* are those the other end has told of late, computed ones included; of packets somebody waits for: what copies that
+//! search a path lose there harms none. Of a new association it is not known
 //! whether its paths lose, and a loss in the first round trips costs a flow its quick start, so a share is assumed until
 //! enough has been sent ([`ASSUMED`]).
 //!
@@ -132,13 +133,11 @@ impl Sending {
         }
     }
 
-    /// Notes losses on a path of least `round_trip` that loses `floor_ppm` whatever one sends.
-    pub(in super::super) fn on_lost(&mut self, pkts: u64, round_trip: Duration, floor_ppm: u32) {
-        if round_trip < QUICK && floor_ppm < QUICK_PPM {
-            return;
-        }
-        let pkts = u32::try_from(pkts).unwrap_or(u32::MAX);
-        self.lost = self.lost.saturating_add(pkts).min(MEMORY);
+    /// Notes the loss of a packet somebody waits for, on a path of least `round_trip` that loses `floor_ppm` whatever one
+    /// sends.
+    pub(in super::super) fn on_lost(&mut self, round_trip: Duration, floor_ppm: u32) {
+        let is_quick = round_trip < QUICK && floor_ppm < QUICK_PPM;
+        self.lost = (self.lost + u32::from(!is_quick)).min(MEMORY);
     }
 
     /// Whether `id` has its part in what was sent of late.

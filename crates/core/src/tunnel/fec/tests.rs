@@ -43,13 +43,17 @@ fn header(covered: u8, path_seq: u32) -> Header {
 /// A round trip for which nobody would wait.
 const FAR: Duration = Duration::from_millis(100);
 
+fn lose(sending: &mut Sending, pkts: u32, round_trip: Duration, floor_ppm: u32) {
+    (0..pkts).for_each(|_| sending.on_lost(round_trip, floor_ppm));
+}
+
 /// A sender whose paths lose a packet in fifty.
 fn lossy() -> Sending {
     let mut sending = Sending::default();
     for _ in 0..5_000 {
         sending.on_sent(PathId(2));
     }
-    sending.on_lost(60, FAR, 0);
+    lose(&mut sending, 60, FAR, 0);
     sending
 }
 
@@ -85,11 +89,11 @@ fn symbols_follow_the_losses() {
         sending.on_sent(PathId(0));
     }
     assert_eq!(due_after(&mut sending, 0), None, "none is lost");
-    sending.on_lost(30, FAR, 0);
+    lose(&mut sending, 30, FAR, 0);
     let few = due_after(&mut sending, 1_000);
     let mut symbol = [0; MAX_SYMBOL_BYTES];
     assert!(take(&mut sending, 1, &mut symbol).is_some());
-    sending.on_lost(300, FAR, 0);
+    lose(&mut sending, 300, FAR, 0);
     let many = due_after(&mut sending, 2_000);
     assert!(few.is_some() && many < few, "{few:?}, {many:?}");
     assert!(many >= Some(8), "an eighth at most");
@@ -101,7 +105,12 @@ fn losses_that_are_repaired_quickly_call_for_no_symbols() {
     for (round_trip, floor_ppm, calls) in [(19, 14_999, false), (20, 0, true), (19, 15_000, true)] {
         let (mut pool, mut sending) = (Pool::new(10, 100), Sending::default());
         (0..5_000).for_each(|_| sending.on_sent(PathId(2)));
-        sending.on_lost(60, Duration::from_millis(round_trip), floor_ppm);
+        lose(
+            &mut sending,
+            60,
+            Duration::from_millis(round_trip),
+            floor_ppm,
+        );
         for seq in 0..30 {
             push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false));
         }
@@ -117,7 +126,7 @@ fn has_symbols(repaired_after: Duration) -> bool {
         let now = Instant::from_millis(seq.into());
         sending.on_sent(PathId(0));
         if seq % 4_000 == 0 {
-            sending.on_lost(1, FAR, 0);
+            sending.on_lost(FAR, 0);
             sending.on_repair(now);
         }
         let packet = numbered(&mut pool, seq, &[7; 50], false);
