@@ -16,7 +16,7 @@
 
 use core::{cmp::Reverse, time::Duration};
 
-use super::window::WindowedMin;
+use super::{train::Guess, window::WindowedMin};
 use crate::{
     time::Instant,
     units::{Bitrate, Bytes},
@@ -62,7 +62,8 @@ pub struct DeliveryRate {
     busy: Instant,
     busy_at: Instant,
     smoothed: Option<Bitrate>,
-    /// A guess that may be far too high.
+    /// The last guess if a longer train may correct it, and if it may be far too high.
+    unsure: Option<Bitrate>,
     doubtful: Option<Bitrate>,
     /// The largest of that of late.
     peak: WindowedMin<Reverse<Bitrate>>,
@@ -94,6 +95,7 @@ impl DeliveryRate {
             busy: Instant::ZERO,
             busy_at: Instant::ZERO,
             smoothed: None,
+            unsure: None,
             doubtful: None,
             peak: WindowedMin::new(PEAK_WINDOW),
         }
@@ -163,12 +165,17 @@ impl DeliveryRate {
         self.peak.min().map(|Reverse(rate)| rate)
     }
 
-    /// Begins with a guess, which the first samples that count replace when they are larger, or in time; one that
-    /// `is_doubtful` also when the path overflows.
-    pub fn guess(&mut self, rate: Bitrate, is_doubtful: bool) {
-        if self.max().is_none_or(|max| max < rate) {
-            self.doubtful = is_doubtful.then_some(rate);
-            self.max.insert(self.busy, Reverse(rate));
+    /// Begins with a guess, which the first samples that count replace when they are larger, or in time; a sure one replaces one
+    /// that is not, and the path overflowing replaces a doubtful one.
+    pub fn guess(&mut self, guess: &Guess) {
+        let is_guessed = self.unsure.is_some() && self.max() == self.unsure;
+        if guess.is_sure && is_guessed {
+            self.max = WindowedMin::new(MAX_WINDOW);
+        }
+        if self.max().is_none_or(|max| max < guess.rate) {
+            self.unsure = (!guess.is_sure).then_some(guess.rate);
+            self.doubtful = guess.is_doubtful.then_some(guess.rate);
+            self.max.insert(self.busy, Reverse(guess.rate));
         }
     }
 
@@ -432,7 +439,11 @@ mod tests {
     fn a_doubtful_guess_ends_when_the_path_overflows() {
         for (is_doubtful, max) in [(true, 18), (false, 49)] {
             let mut rate = DeliveryRate::new();
-            rate.guess(Bitrate::from_mbps(49), is_doubtful);
+            rate.guess(&Guess {
+                rate: Bitrate::from_mbps(49),
+                is_sure: false,
+                is_doubtful,
+            });
             rate.on_overflow(Bitrate::ZERO);
             assert_eq!(
                 rate.max(),
@@ -442,6 +453,36 @@ mod tests {
             rate.on_overflow(Bitrate::from_mbps(18));
             assert_eq!(rate.max(), Some(Bitrate::from_mbps(max)));
         }
+    }
+
+    #[test]
+    fn a_sure_guess_replaces_one_that_is_not_but_nothing_measured() {
+        let guess = |mbps, is_sure| Guess {
+            rate: Bitrate::from_mbps(mbps),
+            is_sure,
+            is_doubtful: false,
+        };
+        let max_after = |mut rate: DeliveryRate, guesses: &[Guess]| {
+            guesses.iter().for_each(|guess| rate.guess(guess));
+            rate.max()
+        };
+        for (guesses, max) in [
+            ([guess(92, false), guess(15, false)], 92),
+            ([guess(92, false), guess(15, true)], 15),
+            ([guess(92, true), guess(15, true)], 92),
+            ([guess(15, false), guess(92, false)], 92),
+        ] {
+            let max = Some(Bitrate::from_mbps(max));
+            assert_eq!(max_after(DeliveryRate::new(), &guesses), max);
+        }
+        let mut line = Line::new();
+        line.rate.guess(&guess(3, false));
+        for _ in 0..20 {
+            line.run(5, 5_000, false);
+        }
+        let measured = line.rate.max();
+        assert!(measured > Some(Bitrate::from_mbps(3)), "{measured:?}");
+        assert_eq!(max_after(line.rate, &[guess(4, true)]), measured);
     }
 
     #[test]

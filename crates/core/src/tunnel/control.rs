@@ -287,7 +287,7 @@ impl Tunnel {
                     if let Some(path) = self.path_mut(id)
                         && let Some(guess) = path.train_sender.on_result(now, &result)
                     {
-                        path.rate.guess(guess.rate, guess.is_doubtful);
+                        path.rate.guess(&guess);
                         if guess.is_sure {
                             path.rate_control.on_known(now);
                         }
