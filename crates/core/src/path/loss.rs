@@ -8,7 +8,8 @@
 //!
 //! Kept: the totals, a mean (1/4) over windows, and the minimum over 10 s, of windows of at least a second. The
 //! minimum is the loss the path has whatever one sends, such as noise on a radio; a mean would take lasting overload
-//! for noise.
+//! for noise. So would the minimum of a path whose short queue is overflowed and emptied ten times a second. Therefore it is no more
+//! than what is lost while little stands in the queue.
 
 use core::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Loss {
     latest_ppm: Option<u32>,
     smoothed_ppm: Option<u32>,
     floor: WindowedMin<u32>,
+    /// Packets sent and lost of late while the queue was short.
+    unqueued: (u64, u64),
 }
 
 impl Default for Loss {
@@ -55,6 +58,7 @@ impl Loss {
             latest_ppm: None,
             smoothed_ppm: None,
             floor: WindowedMin::new(FLOOR_WINDOW),
+            unqueued: (0, 0),
         }
     }
 
@@ -139,10 +143,24 @@ impl Loss {
         self.smoothed_ppm
     }
 
-    /// The smallest loss of a window of at least a second, of the last 10 s.
+    /// Takes note of packets `received` and `lost` while hardly any queue stood on the path.
+    pub fn on_unqueued(&mut self, received: u64, lost: u64) {
+        let (sent, lost_before) = &mut self.unqueued;
+        *sent = sent.saturating_add(received).saturating_add(lost);
+        *lost_before = lost_before.saturating_add(lost);
+        if *sent >= UNQUEUED_MEMORY {
+            *sent /= 2;
+            *lost_before /= 2;
+        }
+    }
+
+    /// The smallest loss of a window of at least a second, of the last 10 s, and no more than is lost without a queue.
     #[must_use]
     pub fn floor_ppm(&self) -> Option<u32> {
-        self.floor.min()
+        let floor = self.floor.min()?;
+        let (sent, lost) = self.unqueued;
+        let unqueued = (sent >= LEAST_UNQUEUED).then(|| ppm(lost + 1, sent));
+        Some(unqueued.map_or(floor, |unqueued| floor.min(unqueued)))
     }
 }
 
@@ -159,6 +177,10 @@ const WINDOW_PACKETS: u64 = 600;
 const FLOOR_STEP: Duration = Duration::from_secs(1);
 
 const FLOOR_WINDOW: Duration = Duration::from_secs(10);
+
+/// Packets after which earlier ones, of those that met no queue, weigh half; and fewest to judge by.
+const UNQUEUED_MEMORY: u64 = 2_048;
+const LEAST_UNQUEUED: u64 = 300;
 
 #[cfg(test)]
 mod tests {
@@ -182,6 +204,26 @@ mod tests {
         assert!((15_000..25_000).contains(&smoothed), "{smoothed}");
         let floor = loss.floor_ppm().expect("windows");
         assert!((5_000..20_000).contains(&floor), "{floor}");
+    }
+
+    #[test]
+    fn what_a_full_queue_loses_is_not_the_paths_own() {
+        // Every 100 ms a short queue overflows and loses 8 of 100 packets; without a queue of another 100 `own` are lost.
+        for (own, floor) in [(0, 0..2_000), (3, 25_000..31_000)] {
+            let mut loss = Loss::new();
+            let (mut sent, mut received) = (0, 0);
+            for step in 0..100_u64 {
+                let at = |ms| Instant::from_millis(step * 100 + ms);
+                (sent, received) = (sent + 100, received + 92);
+                loss.on_report(at(50), sent, received);
+                (sent, received) = (sent + 100, received + 100 - own);
+                loss.on_report(at(100), sent, received);
+                loss.on_unqueued(100 - own, own);
+            }
+            let ppm = loss.floor_ppm().expect("windows");
+            assert!(floor.contains(&ppm), "{ppm}");
+            assert!(loss.smoothed_ppm() > Some(39_000));
+        }
     }
 
     #[test]

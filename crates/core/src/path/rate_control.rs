@@ -31,7 +31,7 @@
 //! has stood on it for a second.
 //!
 //! **Jitter** moves the delay from one report to the next, a queue does not: `low` and `high` above are at least three and five
-//! times what two reports differ by, half of that where the queue overflows, and what ends a search three times. With a shorter
+//! times what two reports differ by, one and a half and three where the queue overflows, and what ends a search three times. With a shorter
 //! queue the path would run empty while the delay seems longer than it is.
 
 use core::time::Duration;
@@ -370,11 +370,9 @@ impl RateControl {
         let most = rate.max();
         let max = most.unwrap_or(Bitrate::ZERO);
         let low = self.low(max);
-        let base = self.base.min().unwrap_or(self.last_delay);
-        let late = u64::try_from(self.last_delay.saturating_sub(base)).unwrap_or(0);
         let evidence = Evidence {
             queue: self.queue,
-            late: Duration::from_micros(late),
+            late: self.late(),
             low: low + low / 3,
             high: self.beyond_noise(HIGH, max).max(self.jitter * HIGH_JITTERS),
             most,
@@ -448,7 +446,20 @@ impl RateControl {
         self.jitter
     }
 
-    /// The same for samples of the delivery rate. None while the path is searched, for a search follows what grows within a round
+    /// Whether the newest report met hardly a queue: less than a third of the longest of late.
+    #[must_use]
+    pub fn is_unqueued(&self) -> bool {
+        self.late() < self.peak.0.max(LOW) / 3
+    }
+
+    /// How much longer the newest delay is than the path's own.
+    fn late(&self) -> Duration {
+        let base = self.base.min().unwrap_or(self.last_delay);
+        let late = u64::try_from(self.last_delay.saturating_sub(base)).unwrap_or(0);
+        Duration::from_micros(late)
+    }
+
+    /// [`jitter`](Self::jitter) for samples of the delivery rate. None while the path is searched, for a search follows what grows within a round
     /// trip; nor where none is wanted, for there the path is paced as soon as it has been full for a short time.
     #[must_use]
     pub fn sampled_jitter(&self) -> Duration {
@@ -695,8 +706,8 @@ impl RateControl {
         let low = self.aim.low(LOW).max(LOW_BYTES / rate.max(LEAST));
         // What overflows is not to run full for the sake of jitter.
         match self.depth {
-            Some((depth, _)) => low.min(depth / 3).max(self.jitter * LOW_JITTERS / 2),
-            None => low.max(self.jitter * LOW_JITTERS),
+            Some((depth, _)) => low.min(depth / 3).max(self.jitter * NOISE_JITTERS / 2),
+            None => low.max(self.jitter * NOISE_JITTERS),
         }
     }
 
@@ -704,14 +715,15 @@ impl RateControl {
     fn high(&self, rate: Bitrate) -> Duration {
         let high = self.beyond_noise(self.aim.high(HIGH), rate);
         match self.depth {
-            Some((depth, _)) => high.min(depth * 2 / 3).max(self.jitter * LOW_JITTERS),
+            Some((depth, _)) => high.min(depth * 2 / 3).max(self.jitter * NOISE_JITTERS),
             None => high.max(self.jitter * HIGH_JITTERS),
         }
     }
 
     /// A queue as long as `queue`, but longer than what jitter and a few packets on a slow path look like.
     fn beyond_noise(&self, queue: Duration, rate: Bitrate) -> Duration {
-        queue.max(HIGH_BYTES / rate.max(LEAST)).max(self.jitter * 3)
+        let noise = self.jitter * NOISE_JITTERS;
+        queue.max(HIGH_BYTES / rate.max(LEAST)).max(noise)
     }
 }
 
@@ -788,8 +800,9 @@ const LEAST_DEPTH: Duration = Duration::from_micros(1_500);
 /// Nor is a queue of one and a half full packets long, or one of four in need of a drain.
 const LOW_BYTES: Bytes = Bytes::new(2_250);
 pub(crate) const HIGH_BYTES: Bytes = Bytes::new(6_000);
-/// How many times the jitter these are at least.
-const LOW_JITTERS: u32 = 3;
+/// A queue of no more times the jitter is not told from it.
+const NOISE_JITTERS: u32 = 3;
+/// How many times the jitter a queue is at least that is drained.
 const HIGH_JITTERS: u32 = 5;
 /// A shorter one may be jitter that is not recognised as such.
 const NOT_JITTER: Duration = Duration::from_millis(25);

@@ -413,6 +413,9 @@ impl Tunnel {
         if let Some(carried) = path.rate_control.on_report(now, &signals, &path.rate) {
             path.rate.on_overflow(carried);
         }
+        if path.rate_control.is_unqueued() {
+            path.loss.on_unqueued(signals.received, signals.lost);
+        }
         let app_limited = !path.rate_control.is_full(&signals, &path.rate);
         path.rate.set_jitter(path.rate_control.sampled_jitter());
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
