@@ -33,8 +33,9 @@ pub struct Loss {
     latest_ppm: Option<u32>,
     smoothed_ppm: Option<u32>,
     floor: WindowedMin<u32>,
-    /// Packets sent and lost of late while the queue was short.
-    unqueued: (u64, u64),
+    /// Packets sent and lost while hardly any queue stood: of the present half of the window, when that began, and of the one before.
+    unqueued: [(u64, u64); 2],
+    unqueued_from: Instant,
 }
 
 impl Default for Loss {
@@ -58,7 +59,8 @@ impl Loss {
             latest_ppm: None,
             smoothed_ppm: None,
             floor: WindowedMin::new(FLOOR_WINDOW),
-            unqueued: (0, 0),
+            unqueued: [(0, 0); 2],
+            unqueued_from: Instant::ZERO,
         }
     }
 
@@ -144,22 +146,26 @@ impl Loss {
     }
 
     /// Takes note of packets `received` and `lost` while hardly any queue stood on the path.
-    pub fn on_unqueued(&mut self, received: u64, lost: u64) {
-        let (sent, lost_before) = &mut self.unqueued;
-        *sent = sent.saturating_add(received).saturating_add(lost);
-        *lost_before = lost_before.saturating_add(lost);
-        if *sent >= UNQUEUED_MEMORY {
-            *sent /= 2;
-            *lost_before /= 2;
+    pub fn on_unqueued(&mut self, now: Instant, received: u64, lost: u64) {
+        let elapsed = now.since(self.unqueued_from);
+        if elapsed >= FLOOR_WINDOW / 2 {
+            let before = (elapsed < FLOOR_WINDOW).then_some(self.unqueued[0]);
+            self.unqueued = [(0, 0), before.unwrap_or_default()];
+            self.unqueued_from = now;
         }
+        let (sent, all_lost) = &mut self.unqueued[0];
+        *sent = sent.saturating_add(received).saturating_add(lost);
+        *all_lost = all_lost.saturating_add(lost);
     }
 
-    /// The smallest loss of a window of at least a second, of the last 10 s, and no more than is lost without a queue.
+    /// The smallest loss of a window of at least a second, of the last 10 s, and no more than was lost without a queue in the last
+    /// 5 to 10 s.
     #[must_use]
     pub fn floor_ppm(&self) -> Option<u32> {
         let floor = self.floor.min()?;
-        let (sent, lost) = self.unqueued;
-        let unqueued = (sent >= LEAST_UNQUEUED).then(|| ppm(lost + 1, sent));
+        let [(sent, lost), before] = self.unqueued;
+        let (sent, lost) = (sent.saturating_add(before.0), lost.saturating_add(before.1));
+        let unqueued = (sent >= LEAST_UNQUEUED).then(|| ppm(lost.saturating_add(1), sent));
         Some(unqueued.map_or(floor, |unqueued| floor.min(unqueued)))
     }
 }
@@ -178,8 +184,7 @@ const FLOOR_STEP: Duration = Duration::from_secs(1);
 
 const FLOOR_WINDOW: Duration = Duration::from_secs(10);
 
-/// Packets after which earlier ones, of those that met no queue, weigh half; and fewest to judge by.
-const UNQUEUED_MEMORY: u64 = 2_048;
+/// Fewest packets that met no queue to judge by.
 const LEAST_UNQUEUED: u64 = 300;
 
 #[cfg(test)]
@@ -218,7 +223,7 @@ mod tests {
                 loss.on_report(at(50), sent, received);
                 (sent, received) = (sent + 100, received + 100 - own);
                 loss.on_report(at(100), sent, received);
-                loss.on_unqueued(100 - own, own);
+                loss.on_unqueued(at(100), 100 - own, own);
             }
             let ppm = loss.floor_ppm().expect("windows");
             assert!(floor.contains(&ppm), "{ppm}");

@@ -165,11 +165,11 @@ impl DeliveryRate {
         self.peak.min().map(|Reverse(rate)| rate)
     }
 
-    /// Begins with a guess, which the first samples that count replace when they are larger, or in time; a sure one replaces one
-    /// that is not, and the path overflowing replaces a doubtful one.
+    /// Begins with a guess, which the first samples that count replace when they are larger, or in time; before the first sample a
+    /// sure one replaces one that is not (later it may have shared the path), and the path overflowing replaces a doubtful one.
     pub fn guess(&mut self, guess: &Guess) {
-        let is_guessed = self.unsure.is_some() && self.max() == self.unsure;
-        if guess.is_sure && is_guessed {
+        let is_unsure = self.unsure.is_some() && self.max() == self.unsure;
+        if guess.is_sure && is_unsure && self.latest.is_none() {
             self.max = WindowedMin::new(MAX_WINDOW);
         }
         if self.max().is_none_or(|max| max < guess.rate) {
@@ -475,14 +475,16 @@ mod tests {
             let max = Some(Bitrate::from_mbps(max));
             assert_eq!(max_after(DeliveryRate::new(), &guesses), max);
         }
-        let mut line = Line::new();
-        line.rate.guess(&guess(3, false));
-        for _ in 0..20 {
-            line.run(5, 5_000, false);
+        for mbps in [3, 98] {
+            let mut line = Line::new();
+            line.rate.guess(&guess(mbps, false));
+            for _ in 0..20 {
+                line.run(5, 5_000, false);
+            }
+            let before = line.rate.max();
+            assert!(before >= Some(Bitrate::from_mbps(mbps)), "{before:?}");
+            assert_eq!(max_after(line.rate, &[guess(4, true)]), before);
         }
-        let measured = line.rate.max();
-        assert!(measured > Some(Bitrate::from_mbps(3)), "{measured:?}");
-        assert_eq!(max_after(line.rate, &[guess(4, true)]), measured);
     }
 
     #[test]

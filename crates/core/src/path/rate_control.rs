@@ -446,10 +446,11 @@ impl RateControl {
         self.jitter
     }
 
-    /// Whether the newest report met hardly a queue: less than a third of the longest of late.
+    /// Whether the newest report met hardly a queue: less than a third of the longest of late, or of what is no queue.
     #[must_use]
     pub fn is_unqueued(&self) -> bool {
-        self.late() < self.peak.0.max(LOW) / 3
+        let noise = self.jitter * NOISE_JITTERS;
+        self.late() < self.peak.0.max(LOW).max(noise) / 3
     }
 
     /// How much longer the newest delay is than the path's own.

@@ -234,10 +234,12 @@ impl Train {
         };
         // A queue that overflows lets the head through, and little else.
         let is_whole = self.arrived >= self.count - self.count / 8;
-        if let Some(rest) = self.rest.filter(|rest| is_whole && rest.bytes > 0) {
-            let time = u64::from(rest.time_us()) * u64::from(result.bytes) / u64::from(rest.bytes);
+        // What came in one lump was held up on the way.
+        let is_spread = |rest: &Part| rest.last_at.since(rest.first_at) > SHORT;
+        if let Some(rest) = self.rest.filter(|rest| is_whole && is_spread(rest)) {
+            let time =
+                u64::from(rest.time_us()) * u64::from(result.bytes) / u64::from(rest.bytes.max(1));
             result.time_us = u32::try_from(time).unwrap_or(u32::MAX);
-            result.longest_gap_us = micros(rest.longest_gap);
         }
         (result.bytes > 0).then_some(result)
     }
@@ -483,15 +485,35 @@ mod tests {
                     count,
                 };
                 receiver.on_arrival(at, car, 1_158);
+                if receiver.due() == Some(at) {
+                    break;
+                }
             }
             let result = receiver.take_result(Instant::from_millis(200));
             let result = result.expect("complete");
-            assert_eq!(result.bytes, 47 * 1_158);
+            assert_eq!(result.bytes, (47 - u32::from(is_changed)) * 1_158);
             let time = Duration::from_micros(result.time_us.into());
             let rate = Bitrate::from_transfer(Bytes::new(result.bytes.into()), time);
             let error = rate.map(|rate| rate.as_bps().abs_diff(20_000_000));
             assert!(error.is_some_and(|error| error < 200_000), "{result:?}");
         }
+    }
+
+    #[test]
+    fn what_came_in_one_lump_behind_the_head_tells_no_rate() {
+        let mut receiver = TrainReceiver::default();
+        for place in 0..48 {
+            let at = Instant::from_millis(place.min(12).into());
+            let (train, count) = (0, 48);
+            let car = Car {
+                train,
+                place,
+                count,
+            };
+            receiver.on_arrival(at, car, 1_000);
+        }
+        let result = receiver.take_result(Instant::from_millis(12));
+        assert_eq!(result.map(|result| result.time_us), Some(12_000));
     }
 
     #[test]

@@ -61,7 +61,9 @@ impl Codel {
                 self.dropping = false;
             }
             while self.dropping && now >= self.drop_next {
-                self.count = self.count.saturating_add(1);
+                if !self.has_stood(self.last_ms, config) {
+                    self.count = self.count.saturating_add(1);
+                }
                 if mark(queued.as_mut()) {
                     self.drop_next = self.next(self.drop_next, true, config);
                     return Some((queued?, true));

@@ -414,7 +414,7 @@ impl Tunnel {
             path.rate.on_overflow(carried);
         }
         if path.rate_control.is_unqueued() {
-            path.loss.on_unqueued(signals.received, signals.lost);
+            path.loss.on_unqueued(now, signals.received, signals.lost);
         }
         let app_limited = !path.rate_control.is_full(&signals, &path.rate);
         path.rate.set_jitter(path.rate_control.sampled_jitter());
@@ -478,7 +478,10 @@ impl Tunnel {
                 } else {
                     round_trip
                 };
-                self.fec_sending.on_lost(round_trip, floor_ppm);
+                // A path that was silent tells nothing of what it loses otherwise.
+                if !is_free {
+                    self.fec_sending.on_lost(round_trip, floor_ppm);
+                }
                 self.fec_sending.on_repair(now);
                 self.fec_sending.on_missing(numbered.global_seq);
                 if self.fec_sending.has_recovered(numbered.global_seq) {

@@ -339,10 +339,11 @@ impl Tunnel {
         let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
             return;
         };
-        if numbered
+        let is_kept = numbered.is_some();
+        let is_expendable = numbered
             .as_ref()
-            .is_none_or(|numbered| !numbered.is_expendable)
-        {
+            .is_some_and(|numbered| numbered.is_expendable);
+        if !is_expendable {
             let lost_at = path.sender.lost_at();
             let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
             path.tail
@@ -351,7 +352,7 @@ impl Tunnel {
         path.sender
             .on_sent(now, len, Some(global_seq), numbered, shared.pool);
         let id = view.id;
-        self.note_carried(id);
+        self.note_carried(id, is_kept && !is_expendable);
         self.fec_sending.rest(now);
         self.on_path(now, index, len);
     }

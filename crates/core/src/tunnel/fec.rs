@@ -212,8 +212,8 @@ impl Tunnel {
         }
     }
 
-    /// Notes a data datagram on `id`.
-    pub(super) fn note_carried(&mut self, id: PathId) {
-        self.fec_sending.on_sent(id);
+    /// Notes a data datagram on `id`; `is_awaited`: somebody waits for its packet, and no other brings it.
+    pub(super) fn note_carried(&mut self, id: PathId, is_awaited: bool) {
+        self.fec_sending.on_sent(id, is_awaited);
     }
 }

@@ -1,7 +1,10 @@
 //! The controller over a line of its own: what it sends at its pace, the line carries, queues, delays and loses.
 
 use super::*;
-use crate::{path::rate::Delivered, rng::Rng};
+use crate::{
+    path::{loss::Loss, rate::Delivered},
+    rng::Rng,
+};
 
 const TICK: Duration = Duration::from_millis(1);
 /// Reports come so often.
@@ -31,6 +34,8 @@ struct Path {
     received: f64,
     lost: f64,
     told: (u64, u64),
+    /// What is told of the path's own losses, if that is not known beforehand.
+    loss: Option<Loss>,
     rng: Rng,
 }
 
@@ -53,6 +58,7 @@ impl Path {
             received: 0.0,
             lost: 0.0,
             told: (0, 0),
+            loss: None,
             rng: Rng::new(5),
         }
     }
@@ -111,13 +117,18 @@ impl Path {
         if received - self.told.0 > few {
             delay += self.longer_us;
         }
-        let floor = (self.loss_ppm > 0).then_some(self.loss_ppm);
+        let floor = if let Some(loss) = &mut self.loss {
+            loss.on_report(self.now, received + lost, received);
+            loss.floor_ppm()
+        } else {
+            Some(self.loss_ppm)
+        };
         let signals = Signals {
             delay: RelativeDelay(delay as u32),
             rtt: RTT,
             received: received - self.told.0,
             lost: lost - self.told.1,
-            floor_ppm: floor.or(Some(0)),
+            floor_ppm: floor,
             is_limited,
             sent_bytes: self.sent as u64,
             received_bytes: self.received as u64,
@@ -131,6 +142,9 @@ impl Path {
             rx_us: self.now.wire_micros(),
         };
         self.control.on_report(self.now, &signals, &self.meter);
+        if let Some(loss) = self.loss.as_mut().filter(|_| self.control.is_unqueued()) {
+            loss.on_unqueued(self.now, signals.received, signals.lost);
+        }
         self.meter.set_jitter(self.control.sampled_jitter());
         let app_limited = !self.control.is_full(&signals, &self.meter);
         if let Some(sample) = self.meter.on_report(self.now, delivered, app_limited) {
@@ -154,6 +168,35 @@ fn a_path_is_found_out_and_filled_with_a_short_queue() {
         longest = longest.max(path.queue_ms());
     }
     assert!(longest < 20.0, "{longest} ms");
+}
+
+#[test]
+fn what_a_short_queue_overflows_with_is_not_taken_for_the_paths_own_loss() {
+    for kilobytes in [12, 19, 25] {
+        let mut path = Path::new(20, kilobytes * 1_000);
+        path.loss = Some(Loss::new());
+        path.run(10_000);
+        let (mbps, lost) = path.run(10_000);
+        let floor = path
+            .loss
+            .as_ref()
+            .and_then(Loss::floor_ppm)
+            .expect("windows");
+        assert!(floor < 4_000, "{floor}, {kilobytes} kB");
+        assert!(mbps > 18.8, "{mbps}, {kilobytes} kB");
+        assert!(lost < 0.02, "{lost}, {kilobytes} kB");
+    }
+}
+
+#[test]
+fn a_path_that_begins_to_lose_is_soon_known_to() {
+    let mut path = Path::new(30, 200_000);
+    path.loss = Some(Loss::new());
+    path.run(10_000);
+    path.loss_ppm = 18_000;
+    path.run(20_000);
+    let ppm = path.loss.as_ref().and_then(Loss::floor_ppm);
+    assert!(ppm > Some(14_000), "{ppm:?}");
 }
 
 #[test]

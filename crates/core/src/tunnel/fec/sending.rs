@@ -1,8 +1,8 @@
 //! When a repair symbol goes out, and over what.
 //!
-//! *Losses* are those the other end has told of late, computed ones included; of packets somebody waits for: what copies that
-//! search a path lose there harms none. Of a new association it is not known
-//! whether its paths lose, and a loss in the first round trips costs a flow its quick start, so a share is assumed until
+//! *Losses* are those the other end has told of late, computed ones included; out of all those packets somebody waits for:
+//! what copies that search a path lose there harms none, nor does what was under way on a path that fell silent say how much it loses.
+//! Of a new association it is not known whether its paths lose, and a loss in the first round trips costs a flow its quick start, so a share is assumed until
 //! enough has been sent ([`ASSUMED`]).
 //!
 //! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
@@ -42,7 +42,7 @@ use crate::{
 pub(in super::super) struct Sending {
     /// From the first packet that needs it on.
     encoder: Option<Box<Encoder>>,
-    /// Data datagrams sent and lost, older ones weighing less.
+    /// Packets somebody waits for: sent and lost, older ones weighing less.
     sent: u32,
     lost: u32,
     /// Whether so much was sent that nothing need be assumed.
@@ -111,9 +111,9 @@ impl Sending {
         self.uncovered += u32::from(is_worth && !is_of_frame);
     }
 
-    /// Notes a data datagram on `id`.
-    pub(super) fn on_sent(&mut self, id: PathId) {
-        self.sent += 1;
+    /// Notes a data datagram on `id`; `is_awaited`: somebody waits for its packet, and no other brings it.
+    pub(super) fn on_sent(&mut self, id: PathId, is_awaited: bool) {
+        self.sent += u32::from(is_awaited);
         self.is_settled |= self.sent >= SETTLED;
         if self.sent >= MEMORY {
             self.sent /= 2;

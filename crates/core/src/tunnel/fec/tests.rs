@@ -51,7 +51,7 @@ fn lose(sending: &mut Sending, pkts: u32, round_trip: Duration, floor_ppm: u32) 
 fn lossy() -> Sending {
     let mut sending = Sending::default();
     for _ in 0..5_000 {
-        sending.on_sent(PathId(2));
+        sending.on_sent(PathId(2), true);
     }
     lose(&mut sending, 60, FAR, 0);
     sending
@@ -86,7 +86,7 @@ fn symbols_follow_the_losses() {
         })
     };
     for _ in 0..50_000 {
-        sending.on_sent(PathId(0));
+        sending.on_sent(PathId(0), true);
     }
     assert_eq!(due_after(&mut sending, 0), None, "none is lost");
     lose(&mut sending, 30, FAR, 0);
@@ -101,10 +101,25 @@ fn symbols_follow_the_losses() {
 }
 
 #[test]
+fn what_nobody_waits_for_dilutes_no_losses() {
+    let mut pool = Pool::new(10, 100);
+    let mut sending = Sending::default();
+    for _ in 0..3_000 {
+        sending.on_sent(PathId(0), true);
+        (0..3).for_each(|_| sending.on_sent(PathId(1), false));
+    }
+    // 2 in 1000 of what is waited for, half of one of all.
+    lose(&mut sending, 6, FAR, 0);
+    (0..30).for_each(|seq| push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false)));
+    assert!(sending.is_due(Instant::ZERO, false));
+    assert!(sending.carries(PathId(1)));
+}
+
+#[test]
 fn losses_that_are_repaired_quickly_call_for_no_symbols() {
     for (round_trip, floor_ppm, calls) in [(19, 14_999, false), (20, 0, true), (19, 15_000, true)] {
         let (mut pool, mut sending) = (Pool::new(10, 100), Sending::default());
-        (0..5_000).for_each(|_| sending.on_sent(PathId(2)));
+        (0..5_000).for_each(|_| sending.on_sent(PathId(2), true));
         lose(
             &mut sending,
             60,
@@ -121,10 +136,10 @@ fn losses_that_are_repaired_quickly_call_for_no_symbols() {
 /// Whether symbols are sent when one in 4000 packets is lost, 1000 a second, which takes `repaired_after` to send again.
 fn has_symbols(repaired_after: Duration) -> bool {
     let (mut pool, mut sending) = (Pool::new(10, 100), Sending::default());
-    (0..20_000).for_each(|_| sending.on_sent(PathId(0)));
+    (0..20_000).for_each(|_| sending.on_sent(PathId(0), true));
     (0..16_000_u32).any(|seq| {
         let now = Instant::from_millis(seq.into());
-        sending.on_sent(PathId(0));
+        sending.on_sent(PathId(0), true);
         if seq % 4_000 == 0 {
             sending.on_lost(FAR, 0);
             sending.on_repair(now);
