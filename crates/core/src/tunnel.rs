@@ -689,6 +689,11 @@ impl Tunnel {
         }
     }
 
+    /// Whether a path works, leads somewhere, and may carry data.
+    fn may_carry(&self, path: &Path) -> bool {
+        path.health.is_usable() && path.route.is_some() && self.is_allowed(path)
+    }
+
     /// Whether a packet waits to be sent.
     fn has_packets(&self) -> bool {
         !(self.queue.is_empty()

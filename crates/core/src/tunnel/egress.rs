@@ -451,7 +451,7 @@ impl Tunnel {
             .min();
         self.least_delay = least_rtt.unwrap_or_default() / 2;
         views.extend(self.paths().map(|path| {
-            let usable = path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
+            let usable = self.may_carry(path);
             PathView {
                 id: path.id,
                 ready: usable && !path.is_blocked && path.pacer.can_send(now),

@@ -1,4 +1,4 @@
-//! Round trips of young flows, kept alike.
+//! Round trips of young flows, kept alike; those of large ones, later: [`gathering`].
 //!
 //! *Problem.* A flow begins on the quickest path. When it grows it spreads to later ones, or moves there, and its round
 //! trip grows at once; where delays jitter it grows by chance. Senders that look out for that (HyStart, RFC 9406; CUBIC
@@ -285,9 +285,7 @@ impl Tunnel {
 
     /// How acknowledgements of large flows are to be gathered, if it helps them.
     fn gathering_plan(&self) -> Option<Plan> {
-        let may_be_used =
-            |path: &&Path| path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
-        let paths = self.paths().filter(may_be_used);
+        let paths = self.paths().filter(|path| self.may_carry(path));
         let way = |path: &Path| {
             Some(Way {
                 rtt: loaded_rtt(path)?,

@@ -16,7 +16,7 @@
 //! the header that results is the right one. Parity that belongs to the header as it came is tried at once; any other only
 //! [`MAX_TRIES`] times for each datagram or parity that comes, and [`MAX_TRIES_PER_SECOND`] in all. What was left untried is counted.
 //!
-//! Parity travels where data may (`is_allowed`), and is charged to that path's pacer; while that has no room, datagrams go without.
+//! Parity travels where data may (`may_carry`), and is charged to that path's pacer; while that has no room, datagrams go without.
 //!
 //! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] parities out, [`MAX_RECEIVED`] in. Datagrams whose parity is
 //! longer than [`MAX_PARITY_BYTES`] have none.
@@ -418,15 +418,10 @@ impl Tunnel {
         if is_mended { Ok(()) } else { Err(reason) }
     }
 
-    /// Whether parity may travel on a path: one that data may.
-    fn may_carry_parity(&self, path: &Path) -> bool {
-        path.health.is_usable() && path.route.is_some() && self.is_allowed(path)
-    }
-
     /// Finds out whether parity may be sent now.
     pub(super) fn update_parity(&mut self) {
         let can = || {
-            let works = self.paths().filter(|path| self.may_carry_parity(path));
+            let works = self.paths().filter(|path| self.may_carry(path));
             works.count() > 1 && self.knows(PARITY)
         };
         self.sec.is_on = self.sec.code.is_some() && can();
@@ -436,7 +431,7 @@ impl Tunnel {
     fn path_of_parity(&self, now: Instant, of: PathId) -> Option<PathId> {
         let path = self
             .paths()
-            .filter(|path| path.id != of && self.may_carry_parity(path))
+            .filter(|path| path.id != of && self.may_carry(path))
             .min_by_key(|path| (path.rtt.smoothed().unwrap_or(Duration::MAX), path.id))?;
         (!path.is_blocked && path.pacer.can_send(now)).then_some(path.id)
     }

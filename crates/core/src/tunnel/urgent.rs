@@ -95,10 +95,9 @@ impl Tunnel {
         if links.is_empty() {
             return None;
         }
-        let wanted = self.paths().filter(|path| {
-            let works = path.health.is_usable() && path.route.is_some() && self.is_allowed(path);
-            works && links.contains(&path.link.name)
-        });
+        let wanted = self
+            .paths()
+            .filter(|path| self.may_carry(path) && links.contains(&path.link.name));
         let wanted = wanted.fold(0, |set, path| set | bit(path.id));
         (wanted != 0).then_some(wanted)
     }
