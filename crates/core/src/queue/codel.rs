@@ -61,10 +61,11 @@ impl Codel {
                 self.dropping = false;
             }
             while self.dropping && now >= self.drop_next {
-                if !self.has_stood(self.last_ms, config) {
+                let marked = mark(queued.as_mut());
+                if !self.is_held(marked, config) {
                     self.count = self.count.saturating_add(1);
                 }
-                if mark(queued.as_mut()) {
+                if marked {
                     self.drop_next = self.next(self.drop_next, true, config);
                     return Some((queued?, true));
                 }
@@ -153,10 +154,15 @@ impl Codel {
         self.is_standing = is_late;
     }
 
-    /// When the next is dropped or marked, if one was at `t`. Drops do not come ever faster on what does not heed them; marks
+    /// Whether drops are held at one each interval: they do not come ever faster on what does not heed them. Marks do, for they
     /// cost nothing.
-    fn next(&self, t: Instant, is_marked: bool, config: &QueueConfig) -> Instant {
-        if !is_marked && self.has_stood(self.last_ms, config) {
+    fn is_held(&self, marked: bool, config: &QueueConfig) -> bool {
+        !marked && self.has_stood(self.last_ms, config)
+    }
+
+    /// When the next is dropped or marked, if one was at `t`.
+    fn next(&self, t: Instant, marked: bool, config: &QueueConfig) -> Instant {
+        if self.is_held(marked, config) {
             return t + config.interval;
         }
         t + config.interval.div_f64(f64::from(self.count.max(1)).sqrt())

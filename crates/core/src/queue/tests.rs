@@ -150,8 +150,7 @@ fn a_flow_that_keeps_coming_back_as_new_does_not_starve_the_old() {
 
 /// The drop times of an unresponsive flow, in microseconds: 1000 packets of 1000 bytes wait from the start, and one
 /// leaves each millisecond.
-fn codel_run(ecn: bool) -> (Vec<u64>, Vec<u64>, u64) {
-    let mut queue = queue();
+fn codel_run(mut queue: Queue, ecn: bool) -> (Vec<u64>, Vec<u64>, u64) {
     for n in 0..1_000 {
         queue.enqueue(
             Instant::ZERO,
@@ -192,16 +191,32 @@ fn codel_schedule() -> Vec<u64> {
 
 #[test]
 fn codel_drops_at_the_times_of_the_rfc() {
-    let (drops, marks, marked) = codel_run(false);
+    let (drops, marks, marked) = codel_run(queue(), false);
     assert_eq!(drops, codel_schedule());
     assert!(drops.len() > 15 && marks.is_empty() && marked == 0);
 }
 
 #[test]
 fn codel_marks_capable_packets_at_the_same_times_instead() {
-    let (drops, marks, marked) = codel_run(true);
+    let (drops, marks, marked) = codel_run(queue(), true);
     assert_eq!(marks, codel_schedule());
     assert_eq!((drops.len(), marked), (0, marks.len() as u64));
+}
+
+#[test]
+fn codel_drops_ever_faster_only_while_its_sender_may_not_have_heard() {
+    let unheard = || {
+        let mut queue = queue();
+        queue.set_limit(Duration::MAX, Duration::from_millis(300));
+        queue
+    };
+    let (drops, ..) = codel_run(unheard(), false);
+    let (heard, held): (Vec<u64>, Vec<u64>) = drops.iter().partition(|at| **at < 300_000);
+    assert_eq!(heard, codel_schedule()[..heard.len()]);
+    assert!(held.len() > 4, "{held:?}");
+    assert!(held.windows(2).all(|pair| pair[1] - pair[0] >= 100_000));
+    let (_, marks, _) = codel_run(unheard(), true);
+    assert_eq!(marks, codel_schedule(), "marks cost nothing");
 }
 
 #[test]
