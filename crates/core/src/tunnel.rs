@@ -708,7 +708,7 @@ impl Tunnel {
             return None;
         }
         self.paths()
-            .filter(|path| path.health.is_usable() && !path.is_blocked && self.is_allowed(path))
+            .filter(|path| !path.is_blocked && self.may_carry(path))
             .filter_map(|path| path.pacer.next_release())
             .filter(|at| *at > now)
             .min()

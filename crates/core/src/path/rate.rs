@@ -62,8 +62,9 @@ pub struct DeliveryRate {
     busy: Instant,
     busy_at: Instant,
     smoothed: Option<Bitrate>,
-    /// The last guess if a longer train may correct it, and if it may be far too high.
-    unsure: Option<Bitrate>,
+    /// Whether a longer train may correct what was guessed.
+    is_unsure: bool,
+    /// A guess that may be far too high.
     doubtful: Option<Bitrate>,
     /// The largest of that of late.
     peak: WindowedMin<Reverse<Bitrate>>,
@@ -95,7 +96,7 @@ impl DeliveryRate {
             busy: Instant::ZERO,
             busy_at: Instant::ZERO,
             smoothed: None,
-            unsure: None,
+            is_unsure: false,
             doubtful: None,
             peak: WindowedMin::new(PEAK_WINDOW),
         }
@@ -168,12 +169,11 @@ impl DeliveryRate {
     /// Begins with a guess, which the first samples that count replace when they are larger, or in time; before the first sample a
     /// sure one replaces one that is not (later it may have shared the path), and the path overflowing replaces a doubtful one.
     pub fn guess(&mut self, guess: &Guess) {
-        let is_unsure = self.unsure.is_some() && self.max() == self.unsure;
-        if guess.is_sure && is_unsure && self.latest.is_none() {
+        if guess.is_sure && self.is_unsure && self.latest.is_none() {
             self.max = WindowedMin::new(MAX_WINDOW);
         }
         if self.max().is_none_or(|max| max < guess.rate) {
-            self.unsure = (!guess.is_sure).then_some(guess.rate);
+            self.is_unsure = !guess.is_sure;
             self.doubtful = guess.is_doubtful.then_some(guess.rate);
             self.max.insert(self.busy, Reverse(guess.rate));
         }

@@ -187,61 +187,36 @@ struct Train {
     number: u8,
     count: u16,
     arrived: u16,
-    whole: Part,
-    /// Behind the head.
-    rest: Option<Part>,
-    is_complete: bool,
-}
-
-/// Datagrams of a train in the order they came.
-#[derive(Clone, Copy, Debug)]
-struct Part {
     first_at: Instant,
     last_at: Instant,
     /// Behind the first.
     bytes: u32,
     longest_gap: Duration,
-}
-
-impl Part {
-    const fn from(now: Instant) -> Self {
-        Self {
-            first_at: now,
-            last_at: now,
-            bytes: 0,
-            longest_gap: Duration::ZERO,
-        }
-    }
-
-    fn on_arrival(&mut self, now: Instant, len: u32) {
-        self.bytes = self.bytes.saturating_add(len);
-        self.longest_gap = self.longest_gap.max(now.since(self.last_at));
-        self.last_at = now;
-    }
-
-    fn time_us(&self) -> u32 {
-        micros(self.last_at.since(self.first_at))
-    }
+    /// When the first came that is behind the head, and the bytes up to it.
+    head: Option<(Instant, u32)>,
+    is_complete: bool,
 }
 
 impl Train {
     fn result(&self) -> Option<Dispersion> {
-        let mut result = Dispersion {
-            train: self.number,
-            bytes: self.whole.bytes,
-            time_us: self.whole.time_us(),
-            longest_gap_us: micros(self.whole.longest_gap),
-        };
+        let mut time_us = micros(self.last_at.since(self.first_at));
         // A queue that overflows lets the head through, and little else.
         let is_whole = self.arrived >= self.count - self.count / 8;
-        // What came in one lump was held up on the way.
-        let is_spread = |rest: &Part| rest.last_at.since(rest.first_at) > SHORT;
-        if let Some(rest) = self.rest.filter(|rest| is_whole && is_spread(rest)) {
-            let time =
-                u64::from(rest.time_us()) * u64::from(result.bytes) / u64::from(rest.bytes.max(1));
-            result.time_us = u32::try_from(time).unwrap_or(u32::MAX);
+        if let Some((at, head_bytes)) = self.head.filter(|_| is_whole) {
+            let rest = self.last_at.since(at);
+            let scaled = u64::from(micros(rest)) * u64::from(self.bytes);
+            let scaled = scaled.checked_div(u64::from(self.bytes - head_bytes));
+            // What came in one lump was held up on the way.
+            if let Some(scaled) = scaled.filter(|_| rest > SHORT) {
+                time_us = u32::try_from(scaled).unwrap_or(u32::MAX);
+            }
         }
-        (result.bytes > 0).then_some(result)
+        (self.bytes > 0).then_some(Dispersion {
+            train: self.number,
+            bytes: self.bytes,
+            time_us,
+            longest_gap_us: micros(self.longest_gap),
+        })
     }
 }
 
@@ -252,27 +227,29 @@ fn micros(time: Duration) -> u32 {
 impl TrainReceiver {
     /// Takes note of a datagram of a train, `len` bytes long.
     pub fn on_arrival(&mut self, now: Instant, car: Car, len: u32) {
-        let is_other = |train: &Train| train.number != car.train;
-        if self.train.as_ref().is_none_or(is_other) {
-            self.train = None;
-        }
-        let train = self.train.get_or_insert(Train {
+        let known = self.train.filter(|train| train.number == car.train);
+        let mut train = known.unwrap_or(Train {
             number: car.train,
             count: car.count,
             arrived: 0,
-            whole: Part::from(now),
-            rest: None,
+            first_at: now,
+            last_at: now,
+            bytes: 0,
+            longest_gap: Duration::ZERO,
+            head: None,
             is_complete: false,
         });
         if train.arrived > 0 {
-            train.whole.on_arrival(now, len);
+            train.bytes = train.bytes.saturating_add(len);
+            train.longest_gap = train.longest_gap.max(now.since(train.last_at));
+            train.last_at = now;
         }
         train.arrived = train.arrived.saturating_add(1);
-        match &mut train.rest {
-            Some(rest) => rest.on_arrival(now, len),
-            rest => *rest = car.is_behind_head().then(|| Part::from(now)),
+        if train.head.is_none() && car.is_behind_head() {
+            train.head = Some((now, train.bytes));
         }
         train.is_complete |= car.is_last();
+        self.train = Some(train);
     }
 
     /// When the result is to be told.
@@ -280,9 +257,9 @@ impl TrainReceiver {
     pub fn due(&self) -> Option<Instant> {
         let train = self.train?;
         Some(if train.is_complete {
-            train.whole.last_at
+            train.last_at
         } else {
-            train.whole.last_at + PATIENCE
+            train.last_at + PATIENCE
         })
     }
 
@@ -312,6 +289,14 @@ pub const CAR_BYTES: usize = 1_100;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn car(place: u16, count: u16) -> Car {
+        Car {
+            train: 0,
+            place,
+            count,
+        }
+    }
 
     /// Sends the train that is due over a line of `mbps`; the answer.
     fn ride(
@@ -478,13 +463,7 @@ mod tests {
             for (i, place) in (0_u32..).zip(order) {
                 let wait = if i < 6 { i * 5 } else { 30 };
                 let at = Instant::from_millis(wait.into()) + step * i;
-                let (train, count) = (0, 48);
-                let car = Car {
-                    train,
-                    place,
-                    count,
-                };
-                receiver.on_arrival(at, car, 1_158);
+                receiver.on_arrival(at, car(place, 48), 1_158);
                 if receiver.due() == Some(at) {
                     break;
                 }
@@ -504,13 +483,7 @@ mod tests {
         let mut receiver = TrainReceiver::default();
         for place in 0..48 {
             let at = Instant::from_millis(place.min(12).into());
-            let (train, count) = (0, 48);
-            let car = Car {
-                train,
-                place,
-                count,
-            };
-            receiver.on_arrival(at, car, 1_000);
+            receiver.on_arrival(at, car(place, 48), 1_000);
         }
         let result = receiver.take_result(Instant::from_millis(12));
         assert_eq!(result.map(|result| result.time_us), Some(12_000));
@@ -520,13 +493,7 @@ mod tests {
     fn of_a_train_that_overflowed_a_short_queue_the_head_counts() {
         let mut receiver = TrainReceiver::default();
         for place in (0..10).chain([30, 47]) {
-            let (train, count) = (0, 48);
-            let car = Car {
-                train,
-                place,
-                count,
-            };
-            receiver.on_arrival(Instant::from_millis(place.into()), car, 1_000);
+            receiver.on_arrival(Instant::from_millis(place.into()), car(place, 48), 1_000);
         }
         let result = receiver.take_result(Instant::from_millis(100));
         let expected = Dispersion {
@@ -542,12 +509,7 @@ mod tests {
     fn a_train_that_lost_its_end_is_told_after_a_while() {
         let mut receiver = TrainReceiver::default();
         for place in 0..5 {
-            let car = Car {
-                train: 0,
-                place,
-                count: 12,
-            };
-            receiver.on_arrival(Instant::from_millis(place.into()), car, 1_000);
+            receiver.on_arrival(Instant::from_millis(place.into()), car(place, 12), 1_000);
         }
         assert_eq!(receiver.take_result(Instant::from_millis(50)), None);
         assert_eq!(receiver.due(), Some(Instant::from_millis(54)));

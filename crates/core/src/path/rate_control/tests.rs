@@ -67,6 +67,10 @@ impl Path {
         self.control.pace(self.now, RTT, true, &self.meter)
     }
 
+    fn floor_ppm(&self) -> Option<u32> {
+        self.loss.as_ref()?.floor_ppm()
+    }
+
     /// The queue in milliseconds.
     fn queue_ms(&self) -> f64 {
         (self.waiting + self.others_waiting) * 8e3 / self.line.as_bps() as f64
@@ -177,11 +181,7 @@ fn what_a_short_queue_overflows_with_is_not_taken_for_the_paths_own_loss() {
         path.loss = Some(Loss::new());
         path.run(10_000);
         let (mbps, lost) = path.run(10_000);
-        let floor = path
-            .loss
-            .as_ref()
-            .and_then(Loss::floor_ppm)
-            .expect("windows");
+        let floor = path.floor_ppm().expect("windows");
         assert!(floor < 4_000, "{floor}, {kilobytes} kB");
         assert!(mbps > 18.8, "{mbps}, {kilobytes} kB");
         assert!(lost < 0.02, "{lost}, {kilobytes} kB");
@@ -195,7 +195,7 @@ fn a_path_that_begins_to_lose_is_soon_known_to() {
     path.run(10_000);
     path.loss_ppm = 18_000;
     path.run(20_000);
-    let ppm = path.loss.as_ref().and_then(Loss::floor_ppm);
+    let ppm = path.floor_ppm();
     assert!(ppm > Some(14_000), "{ppm:?}");
 }
 

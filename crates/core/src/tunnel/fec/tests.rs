@@ -108,7 +108,7 @@ fn what_nobody_waits_for_dilutes_no_losses() {
         sending.on_sent(PathId(0), true);
         (0..3).for_each(|_| sending.on_sent(PathId(1), false));
     }
-    // 2 in 1000 of what is waited for, half of one of all.
+    // 2 in 1000 of what is waited for, one in 2000 of all.
     lose(&mut sending, 6, FAR, 0);
     (0..30).for_each(|seq| push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false)));
     assert!(sending.is_due(Instant::ZERO, false));
