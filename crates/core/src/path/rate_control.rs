@@ -9,7 +9,9 @@
 //! | up to 7 ms | 3 % above it |
 //! | above 7 ms, until it is below 3 ms | 8 to 40 % below what it carries, the more the longer the queue |
 //!
-//! On slow paths 3 and 7 ms are one and a half and four full packets; where the delay jitters they are more (below).
+//! On slow paths 3 and 7 ms are one and a half and four full packets; where the delay jitters they are more (below). Where the
+//! queue has overflowed they are a third and two thirds of what it held, and the tenth is so little that the queue grows by no
+//! more than a third before that is seen: each overflow is a round trip without data in order, in which the path runs empty.
 //!
 //! While a queue drains the path is full, so the newest rate counts if it is below the largest; but at first not if it is
 //! less than three quarters of it, so that a path that is taken for full and is not loses little.
@@ -684,9 +686,9 @@ impl RateControl {
             drain.pace
         } else {
             let percent = if self.queue >= self.low(max) {
-                103
+                100 + self.most_growth(rtt).min(3)
             } else if now.since(self.calm_since) < CALM {
-                110
+                100 + self.most_growth(rtt)
             } else {
                 125
             };
@@ -694,6 +696,17 @@ impl RateControl {
         };
         let pace = self.ceiling.map_or(pace, |ceiling| pace.min(ceiling.pace));
         Some(pace.max(self.others.share(now, self.aim)).max(LEAST))
+    }
+
+    /// By how many percent to send more than the path carries. What has overflowed grows by no more than a third before that is
+    /// seen: a queue stands for a while and is told a round trip later.
+    fn most_growth(&self, rtt: Duration) -> u64 {
+        let Some((depth, _)) = self.depth else {
+            return 10;
+        };
+        let seen_after = (STANDING + rtt).as_micros().max(1);
+        let percent = (depth / 3).as_micros() * 100 / seen_after;
+        u64::try_from(percent).unwrap_or(10).clamp(2, 10)
     }
 
     /// What must be sent so that `rate` arrives, the path's own losses being what they are.

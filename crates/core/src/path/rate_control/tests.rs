@@ -219,6 +219,18 @@ fn a_queue_too_short_to_be_seen_is_not_overflown_for_long() {
 }
 
 #[test]
+fn a_queue_that_has_overflowed_is_filled_slowly() {
+    // 3 to 7 ms.
+    for kilobytes in [19, 31, 43] {
+        let mut path = Path::new(50, kilobytes * 1_000);
+        path.run(5_000);
+        let (mbps, lost) = path.run(20_000);
+        assert!(mbps > 49.5, "{mbps}, {kilobytes} kB");
+        assert!(lost < 0.000_5, "{lost}, {kilobytes} kB");
+    }
+}
+
+#[test]
 fn random_losses_do_not_slow_a_path_down() {
     let mut path = Path::new(50, 1_500_000);
     path.loss_ppm = 30_000;
