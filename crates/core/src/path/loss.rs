@@ -74,6 +74,7 @@ impl Loss {
         }
         self.sent = sent;
         self.received = received;
+        self.forget_unqueued(now);
         let window = sent - self.window_started_at_sent;
         if window < WINDOW_PACKETS {
             return None;
@@ -147,15 +148,20 @@ impl Loss {
 
     /// Takes note of packets `received` and `lost` while hardly any queue stood on the path.
     pub fn on_unqueued(&mut self, now: Instant, received: u64, lost: u64) {
+        self.forget_unqueued(now);
+        let (sent, all_lost) = &mut self.unqueued[0];
+        *sent = sent.saturating_add(received).saturating_add(lost);
+        *all_lost = all_lost.saturating_add(lost);
+    }
+
+    /// Drops what was told of packets without a queue more than 10 s ago.
+    fn forget_unqueued(&mut self, now: Instant) {
         let elapsed = now.since(self.unqueued_from);
         if elapsed >= FLOOR_WINDOW / 2 {
             let before = (elapsed < FLOOR_WINDOW).then_some(self.unqueued[0]);
             self.unqueued = [(0, 0), before.unwrap_or_default()];
             self.unqueued_from = now;
         }
-        let (sent, all_lost) = &mut self.unqueued[0];
-        *sent = sent.saturating_add(received).saturating_add(lost);
-        *all_lost = all_lost.saturating_add(lost);
     }
 
     /// The smallest loss of a window of at least a second, of the last 10 s, and no more than was lost without a queue in the last
@@ -229,6 +235,20 @@ mod tests {
             assert!(floor.contains(&ppm), "{ppm}");
             assert!(loss.smoothed_ppm() > Some(39_000));
         }
+    }
+
+    #[test]
+    fn what_was_lost_without_a_queue_long_ago_does_not_count() {
+        let mut loss = Loss::new();
+        loss.on_unqueued(Instant::from_millis(100), 10_000, 0);
+        let mut floors = Vec::new();
+        for step in 1..=200_u64 {
+            // A queue stands from now on, and 3 % are lost.
+            loss.on_report(Instant::from_millis(step * 100), step * 1_000, step * 970);
+            floors.push(loss.floor_ppm());
+        }
+        assert!(floors[50] < Some(1_000), "{:?}", floors[50]);
+        assert_eq!(floors[199], Some(30_000));
     }
 
     #[test]

@@ -10,8 +10,8 @@
 //! | above 7 ms, until it is below 3 ms | 8 to 40 % below what it carries, the more the longer the queue |
 //!
 //! On slow paths 3 and 7 ms are one and a half and four full packets; where the delay jitters they are more (below). Where the
-//! queue has overflowed they are a third and two thirds of what it held, and the tenth is so little that the queue grows by no
-//! more than a third before that is seen: each overflow is a round trip without data in order, in which the path runs empty.
+//! queue has overflowed they are a third and two thirds of what it held, and the tenth is so little, 2 % at least, that the queue grows by
+//! about a third before that is seen: each overflow is a round trip without data in order, in which the path runs empty.
 //!
 //! While a queue drains the path is full, so the newest rate counts if it is below the largest; but at first not if it is
 //! less than three quarters of it, so that a path that is taken for full and is not loses little.
@@ -95,8 +95,8 @@ pub struct RateControl {
     ceiling: Option<Ceiling>,
     /// The longest queue of late, and when it was seen.
     peak: (Duration, Instant),
-    /// The longest queue seen before it overflowed, and when that was.
-    depth: Option<(Duration, Instant)>,
+    /// The longest queue seen before it overflowed.
+    depth: Option<Depth>,
     /// The path's own share of losses in parts per million.
     floor_ppm: u32,
     aim: Aim,
@@ -231,6 +231,15 @@ struct LossWindow {
     lost: u64,
     /// The largest rate delivered meanwhile.
     rate: Bitrate,
+}
+
+/// What a queue held when it overflowed.
+#[derive(Clone, Copy, Debug)]
+struct Depth {
+    queue: Duration,
+    /// What the path carried then: it is another time at another rate.
+    rate: Bitrate,
+    at: Instant,
 }
 
 /// What congestion left.
@@ -520,7 +529,11 @@ impl RateControl {
                 (false, None) => max.map(|max| max.scale(kept_percent, 100)),
             };
             let least = least.unwrap_or(Bitrate::ZERO);
-            self.depth = Some((self.peak.0.max(LEAST_DEPTH), now));
+            self.depth = Some(Depth {
+                queue: self.peak.0.max(LEAST_DEPTH),
+                rate: rate.max().unwrap_or(Bitrate::ZERO),
+                at: now,
+            });
             // With a ceiling in force less was sent already.
             let is_under_ceiling = self.ceiling.is_some();
             if is_under_ceiling {
@@ -571,10 +584,12 @@ impl RateControl {
         if queue >= self.peak.0 || now.since(self.peak.1) > PEAK_WINDOW + signals.rtt {
             self.peak = (queue, now);
         }
-        // It holds more than was thought, or what was lost was long ago.
-        self.depth = self
-            .depth
-            .filter(|(depth, at)| queue < *depth * 3 / 2 && now.since(*at) < MEMORY);
+        // It holds more than was thought, the path is another, or what was lost was long ago.
+        self.depth = self.depth.filter(|depth| {
+            queue < depth.queue * 3 / 2
+                && max <= depth.rate.scale(5, 4)
+                && now.since(depth.at) < MEMORY
+        });
         let (low, high) = (self.low(max), self.high(max));
         if queue < EMPTY {
             self.emptied_at = Some(now);
@@ -698,14 +713,16 @@ impl RateControl {
         Some(pace.max(self.others.share(now, self.aim)).max(LEAST))
     }
 
-    /// By how many percent to send more than the path carries. What has overflowed grows by no more than a third before that is
-    /// seen: a queue stands for a while and is told a round trip later.
+    /// By how many percent to send more than the path carries. What has overflowed grows by about a third, but by no less than
+    /// 2 %, before that is seen: a queue stands for a while and is told a round trip later. Where jitter hides it, it is not seen
+    /// however slowly it grows, and losses have to tell.
     fn most_growth(&self, rtt: Duration) -> u64 {
-        let Some((depth, _)) = self.depth else {
+        let hidden = self.jitter * NOISE_JITTERS;
+        let Some(depth) = self.depth.filter(|depth| depth.queue >= hidden) else {
             return 10;
         };
         let seen_after = (STANDING + rtt).as_micros().max(1);
-        let percent = (depth / 3).as_micros() * 100 / seen_after;
+        let percent = (depth.queue / 3).as_micros() * 100 / seen_after;
         u64::try_from(percent).unwrap_or(10).clamp(2, 10)
     }
 
@@ -720,7 +737,9 @@ impl RateControl {
         let low = self.aim.low(LOW).max(LOW_BYTES / rate.max(LEAST));
         // What overflows is not to run full for the sake of jitter.
         match self.depth {
-            Some((depth, _)) => low.min(depth / 3).max(self.jitter * NOISE_JITTERS / 2),
+            Some(depth) => low
+                .min(depth.queue / 3)
+                .max(self.jitter * NOISE_JITTERS / 2),
             None => low.max(self.jitter * NOISE_JITTERS),
         }
     }
@@ -729,7 +748,9 @@ impl RateControl {
     fn high(&self, rate: Bitrate) -> Duration {
         let high = self.beyond_noise(self.aim.high(HIGH), rate);
         match self.depth {
-            Some((depth, _)) => high.min(depth * 2 / 3).max(self.jitter * NOISE_JITTERS),
+            Some(depth) => high
+                .min(depth.queue * 2 / 3)
+                .max(self.jitter * NOISE_JITTERS),
             None => high.max(self.jitter * HIGH_JITTERS),
         }
     }

@@ -1,5 +1,7 @@
 //! The controller over a line of its own: what it sends at its pace, the line carries, queues, delays and loses.
 
+use std::collections::VecDeque;
+
 use super::*;
 use crate::{
     path::{loss::Loss, rate::Delivered},
@@ -11,7 +13,7 @@ const TICK: Duration = Duration::from_millis(1);
 const INTERVAL: u64 = 10;
 const RTT: Duration = Duration::from_millis(40);
 
-/// A path as the tunnel has it, over a line. Time moves in ticks; delays have no propagation, which nothing here needs.
+/// A path as the tunnel has it, over a line. Time moves in ticks; delays have no propagation, and reports none but `told_after`.
 struct Path {
     control: RateControl,
     meter: DeliveryRate,
@@ -34,6 +36,9 @@ struct Path {
     received: f64,
     lost: f64,
     told: (u64, u64),
+    /// How long reports take, and those under way: when they were written, what had come and was lost by then.
+    told_after: Duration,
+    reports: VecDeque<(Signals, Delivered, [u64; 2])>,
     /// What is told of the path's own losses, if that is not known beforehand.
     loss: Option<Loss>,
     rng: Rng,
@@ -58,13 +63,23 @@ impl Path {
             received: 0.0,
             lost: 0.0,
             told: (0, 0),
+            told_after: Duration::ZERO,
+            reports: VecDeque::new(),
             loss: None,
             rng: Rng::new(5),
         }
     }
 
     fn pace(&self) -> Option<Bitrate> {
-        self.control.pace(self.now, RTT, true, &self.meter)
+        self.control.pace(self.now, self.rtt(), true, &self.meter)
+    }
+
+    fn rtt(&self) -> Duration {
+        if self.told_after.is_zero() {
+            RTT
+        } else {
+            self.told_after
+        }
     }
 
     fn floor_ppm(&self) -> Option<u32> {
@@ -121,18 +136,12 @@ impl Path {
         if received - self.told.0 > few {
             delay += self.longer_us;
         }
-        let floor = if let Some(loss) = &mut self.loss {
-            loss.on_report(self.now, received + lost, received);
-            loss.floor_ppm()
-        } else {
-            Some(self.loss_ppm)
-        };
         let signals = Signals {
             delay: RelativeDelay(delay as u32),
-            rtt: RTT,
+            rtt: self.rtt(),
             received: received - self.told.0,
             lost: lost - self.told.1,
-            floor_ppm: floor,
+            floor_ppm: None,
             is_limited,
             sent_bytes: self.sent as u64,
             received_bytes: self.received as u64,
@@ -144,6 +153,24 @@ impl Path {
             packets: received,
             tx_us: self.now.wire_micros(),
             rx_us: self.now.wire_micros(),
+        };
+        self.reports
+            .push_back((signals, delivered, [received, lost]));
+        let is_here = |(_, delivered, _): &mut (_, Delivered, _)| {
+            self.now.wire_micros().wrapping_sub(delivered.rx_us)
+                >= u32::try_from(self.told_after.as_micros()).unwrap_or(u32::MAX)
+        };
+        if let Some((signals, delivered, totals)) = self.reports.pop_front_if(is_here) {
+            self.hear(signals, delivered, totals);
+        }
+    }
+
+    fn hear(&mut self, mut signals: Signals, delivered: Delivered, [received, lost]: [u64; 2]) {
+        signals.floor_ppm = if let Some(loss) = &mut self.loss {
+            loss.on_report(self.now, received + lost, received);
+            loss.floor_ppm()
+        } else {
+            Some(self.loss_ppm)
         };
         self.control.on_report(self.now, &signals, &self.meter);
         if let Some(loss) = self.loss.as_mut().filter(|_| self.control.is_unqueued()) {
@@ -220,14 +247,54 @@ fn a_queue_too_short_to_be_seen_is_not_overflown_for_long() {
 
 #[test]
 fn a_queue_that_has_overflowed_is_filled_slowly() {
-    // 3 to 7 ms.
-    for kilobytes in [19, 31, 43] {
+    // 4 to 7 ms; told of at once, and later.
+    let short = [22, 25, 31, 34].map(|kilobytes| (kilobytes, 0, 0.000_5));
+    let told_later = short.map(|(kilobytes, _, most)| (kilobytes, 10, most));
+    let far = [(43, 100, 0.002)];
+    for (kilobytes, told_after, most) in [&short[..], &told_later, &far].concat() {
         let mut path = Path::new(50, kilobytes * 1_000);
+        path.told_after = Duration::from_millis(told_after);
         path.run(5_000);
         let (mbps, lost) = path.run(20_000);
-        assert!(mbps > 49.5, "{mbps}, {kilobytes} kB");
-        assert!(lost < 0.000_5, "{lost}, {kilobytes} kB");
+        let what = format!("{kilobytes} kB, told after {told_after} ms");
+        assert!(mbps > 49.2, "{mbps}, {what}");
+        assert!(lost < most, "{lost}, {what}");
     }
+}
+
+#[test]
+fn a_short_queue_that_jitter_hides_is_not_overflown_for_ever() {
+    for seed in 1..=5 {
+        // 3 ms.
+        let mut path = Path::new(20, 7_500);
+        path.rng = Rng::new(seed);
+        path.jitter_us = 10_000;
+        path.told_after = Duration::from_millis(20);
+        path.loss = Some(Loss::new());
+        path.run(5_000);
+        let (mbps, lost) = path.run(80_000);
+        let floor = path.floor_ppm().expect("windows");
+
+        assert!(
+            lost < 0.03 && floor < 40_000,
+            "{lost}, {floor}, seed {seed}"
+        );
+        assert!(mbps > 18.5, "{mbps}, seed {seed}");
+    }
+}
+
+#[test]
+fn a_line_that_is_faster_now_is_followed_though_its_queue_was_short() {
+    let mut path = Path::new(50, 31_000);
+    path.told_after = RTT;
+    path.jitter_us = 5_000;
+    path.loss = Some(Loss::new());
+    path.run(20_000);
+    path.line = Bitrate::from_mbps(200);
+    path.limit = Bytes::new(2_000_000);
+    path.run(3_000);
+    let (mbps, _) = path.run(1_000);
+    assert!(mbps > 180.0, "{mbps}");
 }
 
 #[test]
