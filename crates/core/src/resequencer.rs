@@ -11,7 +11,7 @@
 //!    (`repairs`). Each packet also names the G that travelled before it on its own path; paths keep order, so a
 //!    missing one was lost on the path. Where several in a row were lost on a path, only the last is named; the
 //!    others are known once exactly as many are missing between their neighbours as the path's own sequence numbers
-//!    lack. A small window of packets or time is allowed for paths that do reorder; it widens when they do. A lost
+//!    lack. Datagrams without packets name none, but show that something is lost, and its repair is waited for as well. A small window of packets or time is allowed for paths that do reorder; it widens when they do. A lost
 //!    packet took its own flow step with it, so its successor further waits until everything older is settled.
 //! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
 //!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
@@ -304,7 +304,14 @@ impl Resequencer {
                 break;
             }
             let frontier = self.frontier;
+            // Of what was skipped before datagrams without packets nobody says what it was: most likely what is missing.
+            let unnamed = || {
+                let paths = self.paths.iter();
+                let at = paths.filter_map(PathOrder::unnamed_at).max()?;
+                self.repairs.due_since(now, at)
+            };
             let repair = self.repairs.due(now, frontier, held.seq);
+            let repair = repair.or_else(unnamed);
             let repair = repair.map(|at| (at, held.since + self.repairs.longest_hold()));
             // Until when to wait on, and not beyond when.
             let wait = repair.filter(|(_, limit)| *limit > now).or_else(|| {

@@ -44,6 +44,10 @@ pub(super) struct PathOrder {
     /// Highest number on the path and the global number it carried.
     highest: Option<(Seq, Seq)>,
     last_arrival_at: Instant,
+    /// Highest number on the path of any datagram, with a packet or without.
+    newest: Option<Seq>,
+    /// When numbers were last skipped of which nothing says yet what they carried.
+    unnamed_at: Option<Instant>,
     gaps: VecDeque<Gap>,
     window: Duration,
     /// When a packet counted lost last arrived.
@@ -55,6 +59,8 @@ impl Default for PathOrder {
         Self {
             highest: None,
             last_arrival_at: Instant::ZERO,
+            newest: None,
+            unnamed_at: None,
             gaps: VecDeque::new(),
             window: FIRST_WINDOW,
             disproved_at: None,
@@ -72,6 +78,7 @@ impl PathOrder {
         previous: Option<Seq>,
     ) {
         self.last_arrival_at = now;
+        self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {
             self.highest = Some((path_seq, seq));
             return;
@@ -82,6 +89,7 @@ impl PathOrder {
             return;
         }
         self.highest = Some((path_seq, seq));
+        self.unnamed_at = None;
         if let (Some(last), count @ 1..) = (previous, step.unsigned_abs() - 1) {
             if self.gaps.len() == MAX_GAPS {
                 self.gaps.pop_front();
@@ -103,6 +111,9 @@ impl PathOrder {
     /// can, and then counts it among the missing, which have one place more in the order than they need.
     pub(super) fn on_empty(&mut self, now: Instant, path_seq: Seq) {
         self.last_arrival_at = now;
+        if self.skipped(path_seq) {
+            self.unnamed_at = Some(now);
+        }
         if let Some((highest, _)) = &mut self.highest
             && path_seq == highest.plus(1)
         {
@@ -116,9 +127,27 @@ impl PathOrder {
             return;
         };
         if path_seq.distance_from(highest) > 0 {
+            let newest = self.newest;
             self.on_arrival(now, seq, path_seq.plus(1), Some(seq));
             self.highest = Some((path_seq, seq));
+            self.newest = newest;
+            self.skipped(path_seq);
         }
+    }
+
+    /// Takes note that the datagram `path_seq` came; whether it is newer than all others and some between are missing.
+    fn skipped(&mut self, path_seq: Seq) -> bool {
+        let newest = self.newest.unwrap_or(path_seq);
+        let step = path_seq.distance_from(newest);
+        if step >= 0 {
+            self.newest = Some(path_seq);
+        }
+        step > 1
+    }
+
+    /// When numbers were last skipped of which nothing says yet what they carried.
+    pub(super) const fn unnamed_at(&self) -> Option<Instant> {
+        self.unnamed_at
     }
 
     /// Whether `seq` may still be under way on this path: packets keep coming on it, and none later than `seq` has.

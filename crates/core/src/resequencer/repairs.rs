@@ -71,6 +71,12 @@ impl Repairs {
         until.map(|repair| repair.until).max()
     }
 
+    /// When the repair of what was lost at `at`, whatever it was, should be here; `None` if it should by now.
+    pub(super) fn due_since(&self, now: Instant, at: Instant) -> Option<Instant> {
+        let due = at + self.time?;
+        (due > now).then_some(due)
+    }
+
     /// Longest hold for the sake of repairs.
     pub(super) fn longest_hold(&self) -> Duration {
         LONGEST_HOLD + self.time.unwrap_or_default()

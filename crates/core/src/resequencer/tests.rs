@@ -9,6 +9,7 @@ const BUDGET: Duration = Duration::from_millis(50);
 struct Harness {
     resequencer: Resequencer,
     now: Instant,
+    repair: Option<Duration>,
     out: VecDeque<PacketBuf>,
     dropped: Vec<PacketBuf>,
 }
@@ -27,6 +28,7 @@ impl Harness {
         Self {
             resequencer: Resequencer::new(),
             now: Instant::ZERO,
+            repair: None,
             out: VecDeque::new(),
             dropped: Vec::new(),
         }
@@ -42,7 +44,7 @@ impl Harness {
                 path_previous: sent.path_previous.map(Seq),
             }),
             deadline: self.now + BUDGET,
-            repair: None,
+            repair: self.repair,
             packet: PacketBuf::from(sent.seq.to_be_bytes().to_vec()),
         };
         self.resequencer
@@ -94,6 +96,34 @@ fn two_paths_are_put_in_order() {
     assert_eq!(h.arrive(sent[1]), Verdict::Released);
     assert_eq!(h.arrive(sent[3]), Verdict::Released);
     assert_eq!(h.delivered(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
+    // 1 is lost on path 0; behind it come a datagram without a packet there, and 2 over path 1.
+    let sent = number(&[(0, 0), (0, 0), (0, 1)]);
+    let repair = BUDGET * 2;
+    for (repairs, is_skipped, waits) in [
+        (Some(repair), true, true),
+        (Some(repair), false, false),
+        (None, true, false),
+    ] {
+        let mut h = Harness::new();
+        h.repair = repairs;
+        h.arrive(sent[0]);
+        let empty = if is_skipped { 2 } else { 1 };
+        h.resequencer.on_empty(h.now, PathId(0), Seq(empty));
+        assert_eq!(h.arrive(sent[2]), Verdict::Held);
+        h.wait(BUDGET);
+        let given_up: &[u32] = if waits { &[0] } else { &[0, 2] };
+        assert_eq!(h.delivered(), given_up, "{repairs:?}, {is_skipped}");
+        if waits {
+            h.wait(repair - BUDGET - Duration::from_millis(1));
+            assert_eq!(h.delivered(), []);
+            h.wait(Duration::from_millis(1));
+            assert_eq!(h.delivered(), [2], "not for ever");
+        }
+    }
 }
 
 #[test]

@@ -346,8 +346,13 @@ impl Tunnel {
         if !is_expendable {
             let lost_at = path.sender.lost_at();
             let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
-            path.tail
-                .on_sent(now, len, is_lossy && self.scheduler.repairs());
+            let is_known = is_lossy || path.loss.latest_ppm().is_some();
+            let is_lossy = if self.scheduler.repairs() {
+                is_known.then_some(is_lossy)
+            } else {
+                Some(false)
+            };
+            path.tail.on_sent(now, len, is_lossy);
         }
         path.sender
             .on_sent(now, len, Some(global_seq), numbered, shared.pool);
