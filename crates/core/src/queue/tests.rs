@@ -237,12 +237,11 @@ fn codel_leaves_a_lone_packet_alone_however_long_it_waited() {
     }
 }
 
-#[test]
-fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
-    let mut queue = queue();
+/// Between the first two drops after a queue of an unresponsive flow drained at 1000 ms and returned: milliseconds.
+fn codel_again(mut queue: Queue) -> u64 {
     let mut drops = Vec::new();
     for tick in 0..1_400_u64 {
-        // Two packets come and one goes each millisecond, but at 1000 ms everything drains.
+        // Two packets come and one goes each millisecond.
         let now = at_us(tick * 1_000);
         for _ in 0..2 {
             queue.enqueue(now, packet(1, 500, false), hash_of(1), none_dropped);
@@ -251,7 +250,21 @@ fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
         while dequeue().is_some() && tick == 1_000 {}
     }
     let again: Vec<_> = drops.iter().filter(|tick| **tick > 1_050).collect();
-    assert!(again[1] - again[0] < 40, "{drops:?}");
+    again[1] - again[0]
+}
+
+#[test]
+fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
+    let between = codel_again(queue());
+    assert!(between < 40, "{between}");
+}
+
+#[test]
+fn codel_goes_on_from_before_it_dropped_no_faster() {
+    let mut queue = queue();
+    queue.set_limit(Duration::MAX, Duration::from_millis(300));
+    let between = codel_again(queue);
+    assert!((60..80).contains(&between), "{between}");
 }
 
 #[test]
