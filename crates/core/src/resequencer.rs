@@ -265,6 +265,8 @@ impl Resequencer {
         if let Some(way) = way {
             let order = &mut self.paths[way.path.index()];
             order.on_arrival(now, seq, way.path_seq, way.path_previous);
+        } else {
+            self.paths.iter_mut().for_each(PathOrder::on_computed);
         }
         self.advance(now, out);
         if verdict != Verdict::Duplicate && verdict != Verdict::Late {
@@ -304,11 +306,14 @@ impl Resequencer {
                 break;
             }
             let frontier = self.frontier;
-            // Of what was skipped before datagrams without packets nobody says what it was: most likely what is missing.
+            // Of what was skipped before datagrams without packets nobody says what it was: most likely what is missing. Each
+            // packet waits for that once, however many more are skipped.
             let unnamed = || {
                 let paths = self.paths.iter();
-                let at = paths.filter_map(PathOrder::unnamed_at).max()?;
-                self.repairs.due_since(now, at)
+                let at = paths
+                    .filter_map(|path| path.unnamed_before(held.seq))
+                    .max()?;
+                self.repairs.due_since(now, at.min(held.since))
             };
             let repair = self.repairs.due(now, frontier, held.seq);
             let repair = repair.or_else(unnamed);

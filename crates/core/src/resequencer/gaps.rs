@@ -89,7 +89,9 @@ impl PathOrder {
             return;
         }
         self.highest = Some((path_seq, seq));
-        self.unnamed_at = None;
+        if self.newest == Some(path_seq) && (previous.is_some() || step == 1) {
+            self.unnamed_at = None;
+        }
         if let (Some(last), count @ 1..) = (previous, step.unsigned_abs() - 1) {
             if self.gaps.len() == MAX_GAPS {
                 self.gaps.pop_front();
@@ -113,6 +115,9 @@ impl PathOrder {
         self.last_arrival_at = now;
         if self.skipped(path_seq) {
             self.unnamed_at = Some(now);
+        } else if self.newest != Some(path_seq) {
+            // It was skipped before, out of order.
+            self.unnamed_at = None;
         }
         if let Some((highest, _)) = &mut self.highest
             && path_seq == highest.plus(1)
@@ -145,9 +150,16 @@ impl PathOrder {
         step > 1
     }
 
-    /// When numbers were last skipped of which nothing says yet what they carried.
-    pub(super) const fn unnamed_at(&self) -> Option<Instant> {
+    /// When numbers were last skipped of which nothing says yet what they carried, if that may have been before `seq`.
+    pub(super) fn unnamed_before(&self, seq: Seq) -> Option<Instant> {
+        let is_passed = |(_, global): (Seq, Seq)| !seq.is_after(global);
         self.unnamed_at
+            .filter(|_| !self.highest.is_some_and(is_passed))
+    }
+
+    /// Takes note that what was skipped has been computed, or something else has.
+    pub(super) fn on_computed(&mut self) {
+        self.unnamed_at = None;
     }
 
     /// Whether `seq` may still be under way on this path: packets keep coming on it, and none later than `seq` has.

@@ -85,4 +85,4 @@ impl Repairs {
 
 const MAX_REPAIRS: usize = 1024;
 /// A repair that takes longer is not waited for to the end.
-const LONGEST_REPAIR: Duration = Duration::from_millis(250);
+const LONGEST_REPAIR: Duration = Duration::from_millis(700);

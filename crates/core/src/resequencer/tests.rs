@@ -127,6 +127,47 @@ fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
 }
 
 #[test]
+fn what_is_skipped_again_and_again_prolongs_no_hold_again() {
+    // 1 is lost on path 0, and then each second datagram without a packet.
+    let sent = number(&[(0, 0), (0, 0), (0, 1)]);
+    let mut h = Harness::new();
+    h.repair = Some(BUDGET * 2);
+    h.arrive(sent[0]);
+    h.arrive(sent[2]);
+    // Packets keep coming on path 0, so longer than for a repair, but not for that and another.
+    for step in 0..=30_u32 {
+        h.resequencer.on_empty(h.now, PathId(0), Seq(2 + step * 2));
+        let is_held = h.resequencer.poll_timeout() > Some(h.now);
+        assert!(is_held == (step < 30), "{step}");
+        h.wait(BUDGET / 10);
+    }
+    assert_eq!(h.delivered(), [0, 2]);
+}
+
+#[test]
+fn what_was_skipped_after_a_later_packet_or_has_come_is_not_waited_for() {
+    // 1 is lost on path 1; path 0 has brought 3, or what it skipped comes after all.
+    let sent = number(&[(0, 0), (0, 1), (0, 2), (1, 0)]);
+    for has_passed in [true, false] {
+        let mut h = Harness::new();
+        h.repair = Some(BUDGET * 2);
+        h.arrive(sent[0]);
+        h.arrive(sent[2]);
+        let mut skipped = 1;
+        if has_passed {
+            h.arrive(sent[3]);
+            skipped = 2;
+        }
+        h.resequencer.on_empty(h.now, PathId(0), Seq(skipped + 1));
+        if !has_passed {
+            h.resequencer.on_empty(h.now, PathId(0), Seq(skipped));
+        }
+        h.wait(BUDGET);
+        assert_eq!(h.resequencer.held_len(), 0, "{has_passed}");
+    }
+}
+
+#[test]
 fn a_flow_does_not_wait_for_another() {
     let sent = number(&[(0, 0), (1, 1), (1, 1), (0, 0)]);
     let mut h = Harness::new();
