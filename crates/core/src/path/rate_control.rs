@@ -11,7 +11,7 @@
 //!
 //! On slow paths 3 and 7 ms are one and a half and four full packets; where the delay jitters they are more (below). Where the
 //! queue has overflowed they are a third and two thirds of what it held, and the tenth is so little, 2 % at least, that the queue grows by
-//! about a third before that is seen: each overflow is a round trip without data in order, in which the path runs empty.
+//! about a third (by more where the round trip is long) before that is seen: each overflow is a round trip without data in order, in which the path runs empty.
 //!
 //! While a queue drains the path is full, so the newest rate counts if it is below the largest; but at first not if it is
 //! less than three quarters of it, so that a path that is taken for full and is not loses little.
@@ -713,9 +713,9 @@ impl RateControl {
         Some(pace.max(self.others.share(now, self.aim)).max(LEAST))
     }
 
-    /// By how many percent to send more than the path carries. What has overflowed grows by about a third, but by no less than
-    /// 2 %, before that is seen: a queue stands for a while and is told a round trip later. Where jitter hides it, it is not seen
-    /// however slowly it grows, and losses have to tell.
+    /// By how many percent to send more than the path carries: where the queue has overflowed so little, but 2 at least, that it
+    /// grows by a third before that is seen, for it stands for a while and is told a round trip later. Where jitter hides it, it
+    /// is not seen however slowly it grows, and losses have to tell.
     fn most_growth(&self, rtt: Duration) -> u64 {
         let hidden = self.jitter * NOISE_JITTERS;
         let Some(depth) = self.depth.filter(|depth| depth.queue >= hidden) else {

@@ -247,7 +247,7 @@ fn a_queue_too_short_to_be_seen_is_not_overflown_for_long() {
 
 #[test]
 fn a_queue_that_has_overflowed_is_filled_slowly() {
-    // 4 to 7 ms; told of at once, and later.
+    // 3.5 to 7 ms; told of at once, and later. (Of 3 ms 0.14 % is lost, 0.11 % before: less than counts as congestion.)
     let short = [22, 25, 31, 34].map(|kilobytes| (kilobytes, 0, 0.000_5));
     let told_later = short.map(|(kilobytes, _, most)| (kilobytes, 10, most));
     let far = [(43, 100, 0.002)];
