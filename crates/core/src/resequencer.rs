@@ -138,7 +138,7 @@ pub struct Resequencer {
     held_len: usize,
     /// No held packet is older than this.
     oldest_held: Option<Seq>,
-    paths: [PathOrder; PathId::MAX],
+    paths: Box<[PathOrder; PathId::MAX]>,
     holds: HoldTimes,
     repairs: Repairs,
     stats: Stats,
@@ -200,7 +200,7 @@ impl Resequencer {
             free_slots: Vec::new(),
             held_len: 0,
             oldest_held: None,
-            paths: core::array::from_fn(|_| PathOrder::default()),
+            paths: Box::default(),
             holds: HoldTimes::default(),
             repairs: Repairs::default(),
             stats: Stats::default(),
