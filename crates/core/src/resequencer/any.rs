@@ -13,10 +13,6 @@ use crate::{
 
 /// A reorder buffer, dispatched by enum. Methods are those of [`Resequencer`].
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one per tunnel, and boxing costs the packet path a hop"
-)]
 pub enum AnyResequencer {
     /// One order for all.
     Global(InOrder),
