@@ -33,7 +33,7 @@ struct Repair {
 impl Repairs {
     /// Says whether lost packets are sent again, and how long that takes.
     pub(super) fn set_time(&mut self, time: Option<Duration>) {
-        self.time = time.map(|time| time.min(LONGEST_REPAIR));
+        self.time = time;
     }
 
     /// Notes a loss of `count` numbers between `after` and `last`, `last` among them; whether it will be repaired.
@@ -84,5 +84,3 @@ impl Repairs {
 }
 
 const MAX_REPAIRS: usize = 1024;
-/// A repair that takes longer is not waited for to the end.
-const LONGEST_REPAIR: Duration = Duration::from_millis(700);

@@ -263,7 +263,9 @@ impl Tunnel {
                 .is_some_and(|at| now.since(at) < IN_USE)
         });
         let (mut time, mut grace) = (Duration::ZERO, Duration::ZERO);
+        let mut least = Duration::ZERO;
         for path in paths {
+            least = least.max(path.rtt.min().unwrap_or_default());
             grace = grace.max(self.grace(now, path.id));
             let rtt = path.rtt.smoothed().unwrap_or_default();
             let delay = path.receiver.delay();
@@ -273,7 +275,8 @@ impl Tunnel {
             };
             time = time.max(rtt + spread);
         }
-        time + REPAIR_MARGIN + grace
+        let longest = (least + LONGEST_DELAY).clamp(LONGEST_REPAIR, LONGEST_FAR_REPAIR);
+        (time + REPAIR_MARGIN + grace).min(longest)
     }
 }
 
@@ -287,5 +290,10 @@ const FLOW_STEP_LEN: usize = 2;
 /// A path is waited for while anything arrived on it within this time: two probes of an idle path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);
+/// A repair that takes longer is not waited for to the end, but where the round trip is long without a queue or jitter: so much
+/// longer than that, which a sender's timeout outlasts (200 ms beyond its round trip, from its last acknowledgement).
+const LONGEST_REPAIR: Duration = Duration::from_millis(250);
+const LONGEST_DELAY: Duration = Duration::from_millis(110);
+const LONGEST_FAR_REPAIR: Duration = Duration::from_millis(700);
 /// A reporting interval, and the wait for the path's turn.
 const REPAIR_MARGIN: Duration = Duration::from_millis(20);

@@ -104,3 +104,15 @@ fn losses_are_computed_where_one_path_is_much_later_as_well() {
     assert!(receiver.recovered > lost / 2, "{receiver:?}");
     assert!(sender.symbols[0] < u64::from(PACKETS) / 8, "{sender:?}");
 }
+
+#[test]
+fn what_is_sent_again_over_a_long_round_trip_is_waited_for() {
+    let paths = [PathModel {
+        loss_pct: 4,
+        ..PathModel::with_delay(270)
+    }];
+    let world = stream_over(&paths, 1_400, Duration::from_millis(4));
+    let receiver = status(&world, 1);
+    let late = receiver.resequencer.released_late;
+    assert!(late <= 2, "{late}: {receiver:?}");
+}
