@@ -4,6 +4,9 @@
 //! What follows soon tells as well, so after packets that come evenly the tail waits for twice their distance: on a line
 //! of a few Mbit/s each full packet would have one otherwise, for 5 % of what the line carries. Small packets are of flows
 //! that somebody waits for, and few: for them it is told at once.
+//!
+//! Where nothing is lost nothing is told. While it is not known whether anything is, it is told of full packets: a loss in the
+//! first window of a flow, seen by its sender, would end its slow start.
 
 use core::time::Duration;
 
@@ -21,12 +24,12 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Takes note of a datagram of `len` bytes; `is_lossy`: its loss is worth being told.
-    pub fn on_sent(&mut self, now: Instant, len: usize, is_lossy: bool) {
+    /// Takes note of a datagram of `len` bytes; `is_lossy`: whether the path loses any, if that is known.
+    pub fn on_sent(&mut self, now: Instant, len: usize, is_lossy: Option<bool>) {
         let gap = self.sent_at.map_or(Duration::ZERO, |at| now.since(at));
         self.sent_at = Some(now);
         self.gap = self.gap * 7 / 8 + gap.min(LONGEST) / 8;
-        if is_lossy {
+        if is_lossy.unwrap_or(len >= SMALL_BYTES) {
             let after = if len < SMALL_BYTES {
                 SHORTEST
             } else {
@@ -82,7 +85,7 @@ mod tests {
         for i in 0..u64::from(count) {
             let at = Instant::ZERO + Duration::from_micros(i * gap_us);
             tails += u32::from(tail.take(at));
-            tail.on_sent(at, len, true);
+            tail.on_sent(at, len, Some(true));
         }
         tails
             + u32::from(
@@ -107,7 +110,7 @@ mod tests {
     #[test]
     fn it_is_told_for_what_was_sent_before() {
         let mut tail = Tail::default();
-        tail.on_sent(Instant::ZERO, 1_400, false);
+        tail.on_sent(Instant::ZERO, 1_400, Some(false));
         tail.tell(Instant::from_millis(9));
         assert!(!tail.take(Instant::from_millis(9)));
         let told = (10..1_000).filter(|ms| tail.take(Instant::from_millis(*ms)));
@@ -117,7 +120,16 @@ mod tests {
     #[test]
     fn what_matters_to_nobody_has_none() {
         let mut tail = Tail::default();
-        tail.on_sent(Instant::ZERO, 1_400, false);
+        tail.on_sent(Instant::ZERO, 1_400, Some(false));
         assert_eq!(tail.due(), None);
+    }
+
+    #[test]
+    fn of_what_is_not_known_to_be_lost_full_packets_have_one() {
+        for (len, has_one) in [(1_400, true), (200, false)] {
+            let mut tail = Tail::default();
+            tail.on_sent(Instant::ZERO, len, None);
+            assert_eq!(tail.take(Instant::from_millis(50)), has_one, "{len}");
+        }
     }
 }

@@ -346,8 +346,14 @@ impl Tunnel {
         if !is_expendable {
             let lost_at = path.sender.lost_at();
             let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
-            path.tail
-                .on_sent(now, len, is_lossy && self.scheduler.repairs());
+            // Nobody waits for the repair of a copy.
+            let is_known = is_lossy || !is_kept || path.loss.latest_ppm().is_some();
+            let is_lossy = if self.scheduler.repairs() {
+                is_known.then_some(is_lossy)
+            } else {
+                Some(false)
+            };
+            path.tail.on_sent(now, len, is_lossy);
         }
         path.sender
             .on_sent(now, len, Some(global_seq), numbered, shared.pool);
