@@ -92,21 +92,33 @@ impl PathOrder {
         if self.newest == Some(path_seq) && (previous.is_some() || step == 1) {
             self.unnamed_at = None;
         }
-        if let (Some(last), count @ 1..) = (previous, step.unsigned_abs() - 1) {
-            if self.gaps.len() == MAX_GAPS {
-                self.gaps.pop_front();
-            }
-            self.gaps.push_back(Gap {
-                count,
-                after: highest_global,
-                last,
-                is_last_settled: false,
-                missing: None,
-                first_path_seq: highest.plus(1),
-                end_path_seq: path_seq,
-                seen_at: now,
-            });
+        if let (Some(last), 2..) = (previous, step) {
+            self.push_gap(now, (highest, highest_global), path_seq, last);
         }
+    }
+
+    /// Notes that all between the datagram `before` and the datagram `end` is missing; the last of it carried `last`.
+    fn push_gap(
+        &mut self,
+        now: Instant,
+        (before, after): (Seq, Seq),
+        end_path_seq: Seq,
+        last: Seq,
+    ) {
+        if self.gaps.len() == MAX_GAPS {
+            self.gaps.pop_front();
+        }
+        let first_path_seq = before.plus(1);
+        self.gaps.push_back(Gap {
+            count: end_path_seq.distance_from(first_path_seq).unsigned_abs(),
+            after,
+            last,
+            is_last_settled: false,
+            missing: None,
+            first_path_seq,
+            end_path_seq,
+            seen_at: now,
+        });
     }
 
     /// Notes that the datagram `path_seq` carried no packet. Behind a gap it cannot say which was lost; what comes next
@@ -128,15 +140,19 @@ impl PathOrder {
 
     /// Notes that nothing follows the datagram `path_seq`, which carried `seq`, for now.
     pub(super) fn on_tail(&mut self, now: Instant, seq: Seq, path_seq: Seq) {
-        let Some((highest, _)) = self.highest else {
+        let Some(before) = self.highest else {
             return;
         };
-        if path_seq.distance_from(highest) > 0 {
-            let newest = self.newest;
-            self.on_arrival(now, seq, path_seq.plus(1), Some(seq));
-            self.highest = Some((path_seq, seq));
-            self.newest = newest;
+        if path_seq.is_after(before.0) {
+            self.last_arrival_at = now;
             self.skipped(path_seq);
+            let end = path_seq.plus(1);
+            // What tells this may have come first.
+            if self.newest.is_none_or(|newest| !newest.is_after(end)) {
+                self.unnamed_at = None;
+            }
+            self.push_gap(now, before, end, seq);
+            self.highest = Some((path_seq, seq));
         }
     }
 
