@@ -321,8 +321,11 @@ impl Resequencer {
             // Until when to wait on, and not beyond when.
             let wait = repair.filter(|(_, limit)| *limit > now).or_else(|| {
                 let limit = held.since + LONGEST_HOLD;
-                let is_coming =
-                    limit > now && self.paths.iter().any(|path| path.may_bring(now, frontier));
+                let may_come = |path: &PathOrder| {
+                    path.may_bring(now, frontier)
+                        || self.repairs.are_made() && path.may_miss(frontier)
+                };
+                let is_coming = limit > now && self.paths.iter().any(may_come);
                 is_coming.then_some((now + RECHECK, limit))
             });
             if let Some((at, limit)) = wait {

@@ -81,6 +81,11 @@ impl PathOrder {
         self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {
             self.highest = Some((path_seq, seq));
+            // Numbers begin at 0: what is missing before the first that comes is a gap as well.
+            if let (Some(last), 1..=LONGEST_BEGINNING) = (previous, path_seq.0) {
+                let none = (Seq(0).minus(1), last.minus(LONGEST_BEFORE));
+                self.push_gap(now, none, path_seq, last);
+            }
             return;
         };
         let step = path_seq.distance_from(highest);
@@ -186,6 +191,13 @@ impl PathOrder {
         seq.is_after(highest_global) && now.since(self.last_arrival_at) < FLOWING
     }
 
+    /// Whether `seq` may be in a gap that is not believed yet.
+    pub(super) fn may_miss(&self, seq: Seq) -> bool {
+        let may =
+            |gap: &Gap| !gap.is_last_settled && seq.is_after(gap.after) && !seq.is_after(gap.last);
+        self.gaps.iter().any(may)
+    }
+
     /// Notes that `seq`, missing so far, has arrived on some path.
     pub(super) fn on_found(&mut self, seq: Seq) {
         for gap in &mut self.gaps {
@@ -275,5 +287,9 @@ const WIDEST_WINDOW: Duration = Duration::from_millis(64);
 const CALM: Duration = Duration::from_secs(10);
 /// A path that brought nothing for this long brings nothing.
 const FLOWING: Duration = Duration::from_millis(20);
+/// How many of a path's first numbers may be missing before one of them has come, and how far before them in the order of all
+/// they may be.
+const LONGEST_BEGINNING: u32 = 32;
+const LONGEST_BEFORE: u32 = 256;
 /// Gaps remembered per path; the oldest is left to the deadline.
 const MAX_GAPS: usize = 256;

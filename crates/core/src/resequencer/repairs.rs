@@ -36,6 +36,11 @@ impl Repairs {
         self.time = time;
     }
 
+    /// Whether lost packets are sent again.
+    pub(super) fn are_made(&self) -> bool {
+        self.time.is_some()
+    }
+
     /// Notes a loss of `count` numbers between `after` and `last`, `last` among them; whether it will be repaired.
     pub(super) fn expect(&mut self, now: Instant, after: Seq, last: Seq, count: u32) -> bool {
         let Some(time) = self.time else {

@@ -127,6 +127,57 @@ fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
 }
 
 #[test]
+fn what_a_path_loses_first_of_all_is_waited_for() {
+    // 1 and 3 are the first of path 1 and lost, 4 is its next; 2 waits.
+    let sent = number(&[(0, 0), (0, 1), (0, 0), (1, 1), (1, 1)]);
+    let repair = BUDGET * 2;
+    for (repairs, waits) in [(Some(repair), true), (None, false)] {
+        let mut h = Harness::new();
+        h.repair = repairs;
+        h.arrive(sent[0]);
+        assert_eq!(h.arrive(sent[2]), Verdict::Held);
+        h.arrive(sent[4]);
+        h.wait(BUDGET);
+        assert_eq!(h.delivered().contains(&2), !waits, "{repairs:?}");
+        h.wait(repair);
+        assert_eq!(h.resequencer.held_len(), 0, "not for ever");
+    }
+}
+
+#[test]
+fn what_comes_of_a_path_that_is_not_at_its_beginning_shows_no_gap() {
+    let mut sent = number(&[(0, 0), (0, 1), (0, 0), (1, 1)]);
+    sent[3].path_seq += 1_000;
+    let mut h = Harness::new();
+    h.repair = Some(BUDGET * 2);
+    h.arrive(sent[0]);
+    assert_eq!(h.arrive(sent[2]), Verdict::Held);
+    h.arrive(sent[3]);
+    h.wait(BUDGET);
+    assert_eq!(h.resequencer.held_len(), 0);
+}
+
+#[test]
+fn a_gap_seen_just_before_a_hold_ends_is_waited_for() {
+    // 1 is lost on path 1, and 3 shows it 1 ms before the hold of 2 ends.
+    let sent = number(&[(0, 1), (0, 1), (0, 0), (1, 1)]);
+    let repair = BUDGET * 2;
+    for (repairs, waits) in [(Some(repair), true), (None, false)] {
+        let mut h = Harness::new();
+        h.repair = repairs;
+        h.arrive(sent[0]);
+        assert_eq!(h.arrive(sent[2]), Verdict::Held);
+        h.wait(BUDGET - Duration::from_millis(1));
+        h.arrive(sent[3]);
+        h.wait(Duration::from_millis(1));
+        assert_eq!(h.delivered().contains(&2), !waits, "{repairs:?}");
+        h.wait(Duration::from_millis(2));
+        h.wait(repair);
+        assert_eq!(h.resequencer.held_len(), 0, "not for ever");
+    }
+}
+
+#[test]
 fn what_is_skipped_again_and_again_prolongs_no_hold_again() {
     // 1 is lost on path 0, and then each second datagram without a packet.
     let sent = number(&[(0, 0), (0, 0), (0, 1)]);

@@ -230,6 +230,38 @@ cc = "bbr"
 }
 
 #[test]
+fn a_young_flow_s_losses_are_made_up_for() {
+    // Where the first packets of a path are lost (5), or a gap is seen just before a hold ends (14): once told, one loss ends slow
+    // start, and no more than 11 Mbit/s come in these six seconds.
+    for seed in [1, 5, 14] {
+        let text = format!(
+            r#"
+name = "quic"
+seed = {seed}
+duration = "6s"
+[[link]]
+name = "dsl"
+rate = "50Mbit"
+delay = "20ms"
+loss = 0.005
+[[link]]
+name = "cable"
+rate = "50Mbit"
+delay = "20ms"
+loss = 0.005
+[tunnel]
+policy = "adaptive"
+[[traffic]]
+kind = "quic"
+name = "download"
+"#
+        );
+        let goodput = results(&scenario(&text)).flows[0].goodput_mbps;
+        assert!(goodput > 60.0, "{seed}: {goodput} Mbit/s");
+    }
+}
+
+#[test]
 fn a_download_behind_a_handshake_begins_not_much_slower_than_one_without() {
     // What the client says shows short round trips: after that longer ones must not be made.
     let goodput = |opening: &str| {
