@@ -35,6 +35,8 @@ pub enum DropReason {
     Reset,
     /// Inner packet: its source address is not the peer's.
     SourceNotAllowed,
+    /// Inner packet: an acknowledgement, while a later one of its flow waited behind it and says all that it said.
+    Superseded,
     /// Inner packet: arrived when nothing was known any more of its place.
     TooOld,
     /// Inner packet: longer than the tunnel's MTU.
@@ -47,7 +49,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Aqm,
         Self::Duplicate,
         Self::Expired,
@@ -62,6 +64,7 @@ impl DropReason {
         Self::Replayed,
         Self::Reset,
         Self::SourceNotAllowed,
+        Self::Superseded,
         Self::TooOld,
         Self::TooLong,
         Self::UnknownSession,
@@ -86,6 +89,7 @@ impl DropReason {
             Self::Replayed => "replayed",
             Self::Reset => "reset",
             Self::SourceNotAllowed => "source_not_allowed",
+            Self::Superseded => "superseded",
             Self::TooOld => "too_old",
             Self::TooLong => "too_long",
             Self::UnknownSession => "unknown_session",
@@ -99,6 +103,7 @@ impl From<QueueDrop> for DropReason {
         match reason {
             QueueDrop::Aqm => Self::Aqm,
             QueueDrop::Overflow => Self::QueueFull,
+            QueueDrop::Superseded => Self::Superseded,
         }
     }
 }

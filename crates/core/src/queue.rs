@@ -1,7 +1,7 @@
 //! The tunnel queue: the one place where packets wait and where congestion is signalled.
 //!
 //! Where paths are paced at what they carry, which needs the user's rates today, the standing queue of a busy tunnel is
-//! here and not in a modem. Three parts:
+//! here and not in a modem. Four parts:
 //!
 //! - Flow queueing with deficit round robin (RFC 8290): packets hash to 1024 flows; each round a flow may send one
 //!   quantum (1514 bytes). A flow that comes with nothing queued goes to the list of new flows, which is served
@@ -9,6 +9,8 @@
 //! - CoDel on every flow (RFC 8289, in `codel`): what has waited longer than 5 ms for 100 ms is marked (ECN,
 //!   RFC 3168) or, if its sender cannot be told that way, dropped. A flow that does not heed that loses what has waited
 //!   longer than a limit.
+//! - Where acknowledgements have to wait, of those that come one behind the other only the newest is kept (RFC 3449 section
+//!   5.2.1): a slow line the one way does not hold up what comes the other way.
 //! - A cap in bytes and packets. Above it the flow with the most bytes loses packets from its head. Finding it costs
 //!   a pass over the active flows, so one pass drops a packet per 16 active flows: 16 visits per packet dropped.
 //!
@@ -43,6 +45,8 @@ pub struct QueueConfig {
     pub target: Duration,
     /// Bytes that are fine to stand here, all flows together, as long as no packet has waited for more than `allowed`.
     pub allowance: Bytes,
+    /// Bytes of a flow's acknowledgements that may wait, beyond which only the newest is kept.
+    pub ack_room: Bytes,
     /// See [`allowance`](Self::allowance).
     pub allowed: Duration,
     /// How long it may be exceeded before the queue marks or drops: about the longest usual round trip.
@@ -63,6 +67,7 @@ impl Default for QueueConfig {
         Self {
             target: Duration::from_millis(5),
             allowance: Bytes::ZERO,
+            ack_room: Bytes::ZERO,
             allowed: Duration::ZERO,
             interval: Duration::from_millis(100),
             limit: Duration::from_millis(100),
@@ -91,6 +96,8 @@ pub enum QueueDrop {
     Aqm,
     /// The cap was reached, and its flow held the most bytes.
     Overflow,
+    /// An acknowledgement: a later one of its flow says all that it said, and has its place.
+    Superseded,
 }
 
 /// A flow queue with CoDel.
@@ -134,6 +141,11 @@ impl Queue {
     pub fn set_allowance(&mut self, allowance: Bytes, allowed: Duration) {
         self.config.allowance = allowance;
         self.config.allowed = allowed;
+    }
+
+    /// Changes how much of a flow's acknowledgements may wait: [`QueueConfig::ack_room`].
+    pub fn set_ack_room(&mut self, ack_room: Bytes) {
+        self.config.ack_room = ack_room;
     }
 
     /// Changes what becomes of flows whose senders do not listen: [`QueueConfig::limit`], [`QueueConfig::patience`].
@@ -193,9 +205,25 @@ impl Queue {
             self.flows.resize_with(FLOWS, Flow::default);
         }
         let index = flow_index(flow_hash);
-        self.bytes += packet.len() as u64;
-        self.packets += 1;
         let flow = &mut self.flows[usize::from(index)];
+        let len = packet.len() as u64;
+        let is_long = u64::from(flow.fifo.bytes()) + len > self.config.ack_room.get();
+        let is_superseded = |last: &Queued, packet: &PacketBuf| {
+            is_long && last.flow_hash == flow_hash && supersedes(packet, &last.packet)
+        };
+        let replaced = flow
+            .fifo
+            .replace_last(&mut self.slab, packet, is_superseded);
+        let packet = match replaced {
+            Ok(old) => {
+                self.bytes = self.bytes - old.len() as u64 + len;
+                dropped(old, QueueDrop::Superseded);
+                return;
+            }
+            Err(packet) => packet,
+        };
+        self.bytes += len;
+        self.packets += 1;
         flow.fifo.push(
             &mut self.slab,
             Queued {
@@ -382,6 +410,16 @@ impl FlowList {
     }
 }
 
+/// Whether all that `earlier` says, of the same flow, `packet` says as well.
+fn supersedes(packet: &PacketBuf, earlier: &PacketBuf) -> bool {
+    let is_short = |packet: &PacketBuf| packet.len() <= MOST_OF_ACK;
+    if !is_short(packet) || !is_short(earlier) {
+        return false;
+    }
+    let views = packet.view().ok().zip(earlier.view().ok());
+    views.is_some_and(|(packet, earlier)| packet.supersedes(&earlier))
+}
+
 /// The flow of a hash: its top ten bits.
 fn flow_index(flow_hash: u64) -> u16 {
     u16::try_from(flow_hash >> (64 - FLOWS.ilog2())).unwrap_or(0)
@@ -392,6 +430,9 @@ const FLOWS: usize = 1024;
 
 /// RFC 8290 section 5.2: a full Ethernet frame.
 const QUANTUM: i32 = 1514;
+
+/// Most bytes of an acknowledgement alone: an IPv6 header, and one of TCP with all options.
+const MOST_OF_ACK: usize = 100;
 
 /// How many flows may be looked at per packet that an overflow drops.
 const VISITS_PER_DROP: usize = 16;

@@ -35,6 +35,36 @@ impl<'a> PacketView<'a> {
         header[FLAGS] & !(ECE | CWR) == ACK && header_len(header) == self.transport().len()
     }
 
+    /// Whether all that `earlier` says, an older packet of the same flow, this one says as well: both are pure acknowledgements,
+    /// this one of more, and the other has no option that counts (RFC 3449 section 5.2.1).
+    #[must_use]
+    pub fn supersedes(&self, earlier: &PacketView<'_>) -> bool {
+        let (Some(new), Some(old)) = (self.plain_ack(), earlier.plain_ack()) else {
+            return false;
+        };
+        let counts = |(kind, said): (u8, &[u8])| match kind {
+            NOTHING => false,
+            TIMESTAMPS => said.len() != 8,
+            _ => true,
+        };
+        is_before(old, new) && !options(earlier.options()).any(counts)
+    }
+
+    /// What a pure acknowledgement that tells of no congestion acknowledges, and does not count marks either (RFC 9768).
+    fn plain_ack(&self) -> Option<u32> {
+        let header = self.tcp_header().filter(|_| self.is_pure_ack())?;
+        let is_plain = header[FLAGS] == ACK && header[FLAGS - 1] & ACCURATE_ECN == 0;
+        is_plain.then(|| u32_at(header, ACK_NUMBER))
+    }
+
+    /// The options of a TCP header.
+    fn options(&self) -> &'a [u8] {
+        let options = self
+            .tcp_header()
+            .and_then(|header| self.transport().get(HEADER_LEN..header_len(header)));
+        options.unwrap_or_default()
+    }
+
     /// The fixed part of a TCP header; `None` of anything else, and of fragments.
     fn tcp_header(&self) -> Option<&'a [u8; HEADER_LEN]> {
         let is_tcp = self.layout.protocol == Some(6) && !self.is_fragment();
@@ -72,10 +102,7 @@ impl<'a> PacketView<'a> {
     /// what came out of order counts as well (RFC 2018).
     #[must_use]
     pub fn acked_to(&self, ack: u32) -> u32 {
-        let options = self
-            .tcp_header()
-            .and_then(|header| self.transport().get(HEADER_LEN..header_len(header)));
-        selectively_acked(options.unwrap_or_default()).fold(ack, later)
+        selectively_acked(self.options()).fold(ack, later)
     }
 }
 
@@ -96,30 +123,30 @@ pub const fn later(number: u32, other: u32) -> u32 {
 }
 
 /// Where the blocks end that the selective acknowledgement among the options of a header tells of.
-fn selectively_acked(options: &[u8]) -> impl Iterator<Item = u32> {
-    let mut rest = options;
-    let mut blocks: &[u8] = &[];
-    while let Some((kind, after)) = rest.split_first() {
-        let len = match kind {
-            0 => break,
-            1 => 1,
-            _ => after.first().map_or(0, |len| usize::from(*len)),
-        };
-        if *kind == SACK {
-            blocks = rest.get(2..len).unwrap_or_default();
+fn selectively_acked(header: &[u8]) -> impl Iterator<Item = u32> {
+    let blocks = options(header).filter(|(kind, _)| *kind == SACK).last();
+    let (blocks, _) = blocks.unwrap_or_default().1.as_chunks::<8>();
+    blocks.iter().map(|block| u32_at(block, 4))
+}
+
+/// The options of a header, by kind, with what each says (RFC 9293 section 3.1); those behind a damaged one are left out.
+fn options(header: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    let mut rest = header;
+    core::iter::from_fn(move || {
+        let (&kind, after) = rest.split_first().filter(|(kind, _)| **kind != END)?;
+        if kind == NOTHING {
+            rest = after;
+            return Some((kind, &[][..]));
         }
         // An option is as long as its kind and length, or the header is damaged.
-        let least = if *kind == 1 { 1 } else { 2 };
-        match rest.get(len..).filter(|_| len >= least) {
-            Some(next) => rest = next,
-            None => break,
-        }
-    }
-    blocks
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .map(|block| u32_at(block, 4))
+        let len = after.first().map_or(0, |len| usize::from(*len));
+        let Some(said) = rest.get(2..len) else {
+            rest = &[];
+            return Some((kind, &[][..]));
+        };
+        rest = &rest[len..];
+        Some((kind, said))
+    })
 }
 
 /// Bytes of the header with its options, as it says.
@@ -148,9 +175,14 @@ pub(super) const ACK: u8 = 0x10;
 pub(super) const URG: u8 = 0x20;
 pub(super) const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
+/// In the byte before.
+const ACCURATE_ECN: u8 = 0x01;
 
-/// The kind of option (RFC 2018 section 3).
+/// Kinds of options (RFC 9293 section 3.2, RFC 2018 section 3, RFC 7323 section 3).
+const END: u8 = 0;
+const NOTHING: u8 = 1;
 const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -178,6 +210,50 @@ mod tests {
             &[0, 5, 10, 0, 0, 0, 0, 0, 0, 0, 9],
         ] {
             assert_eq!(ends(options), [], "{options:?}");
+        }
+    }
+
+    /// A segment without data that acknowledges `number`, with these flags and options.
+    fn segment(number: u32, flags: [u8; 2], options: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; 40];
+        bytes.extend(options);
+        bytes[0] = 0x45;
+        bytes[3] = 40 + u8::try_from(options.len()).expect("few");
+        bytes[9] = 6;
+        bytes[28..32].copy_from_slice(&number.to_be_bytes());
+        bytes[32] = (5 + u8::try_from(options.len() / 4).expect("few")) << 4 | flags[0];
+        bytes[33] = flags[1];
+        bytes
+    }
+
+    #[test]
+    fn a_later_acknowledgement_supersedes_one_that_says_no_more() {
+        const STAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 7];
+        const BLOCK: [u8; 12] = [1, 1, 5, 10, 0, 0, 0, 9, 0, 0, 1, 0];
+        // Of MPTCP, and one that is damaged.
+        const OTHER: [u8; 4] = [30, 4, 0, 0];
+        const DAMAGED: [u8; 4] = [8, 10, 0, 0];
+        let plain = |number, options: &[u8]| segment(number, [0, ACK], options);
+        let [newer, older] = [plain(9, &STAMPS), plain(5, &STAMPS)];
+        for (new, old, expected) in [
+            (newer.clone(), older.clone(), true),
+            (plain(9, &BLOCK), older.clone(), true),
+            (plain(9, &OTHER), older.clone(), true),
+            (plain(5, &[]), plain(u32::MAX - 7, &[]), true),
+            (older.clone(), older.clone(), false),
+            (older.clone(), newer.clone(), false),
+            (newer.clone(), plain(5, &BLOCK), false),
+            (newer.clone(), plain(5, &OTHER), false),
+            (newer.clone(), plain(5, &DAMAGED), false),
+            (newer.clone(), segment(5, [0, ACK | ECE], &[]), false),
+            (newer.clone(), segment(5, [ACCURATE_ECN, ACK], &[]), false),
+            (segment(9, [0, ACK | CWR], &[]), older.clone(), false),
+            (segment(9, [0, ACK | FIN], &[]), older.clone(), false),
+            (newer, segment(5, [0, ACK | RST], &[]), false),
+        ] {
+            let [new_view, old_view] =
+                [&new, &old].map(|bytes| PacketView::parse(bytes).expect("a packet"));
+            assert_eq!(new_view.supersedes(&old_view), expected, "{new:?} {old:?}");
         }
     }
 }

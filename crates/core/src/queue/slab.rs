@@ -4,6 +4,7 @@
 //! popping is O(1) and allocates only while the table grows to the largest number of packets ever held at once.
 
 use super::Queued;
+use crate::packet::PacketBuf;
 
 /// The slots.
 #[derive(Debug)]
@@ -88,6 +89,24 @@ impl Fifo {
             None => self.first = index,
         }
         self.last = index;
+    }
+
+    /// Puts a packet into the place of the last one if it `may` be; which that was, or the packet itself if it may not.
+    pub(super) fn replace_last(
+        &mut self,
+        slab: &mut Slab,
+        packet: PacketBuf,
+        may: impl FnOnce(&Queued, &PacketBuf) -> bool,
+    ) -> Result<PacketBuf, PacketBuf> {
+        let last = slab.slots.get_mut(self.last as usize);
+        let last = last.and_then(|slot| slot.queued.as_mut());
+        let Some(last) = last.filter(|last| may(last, &packet)) else {
+            return Err(packet);
+        };
+        self.bytes = self.bytes.saturating_sub(len_of(last));
+        let old = core::mem::replace(&mut last.packet, packet);
+        self.bytes = self.bytes.saturating_add(len_of(last));
+        Ok(old)
     }
 
     /// Takes the first packet.

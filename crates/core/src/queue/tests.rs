@@ -506,6 +506,66 @@ fn packets_without_bytes_or_larger_than_the_cap_do_not_hang_the_queue() {
     assert_eq!((queue.bytes(), dropped), (Bytes::ZERO, 4));
 }
 
+/// A pure acknowledgement of IPv4, with so many bytes of options that do nothing.
+fn ack(number: u32, options: u8) -> PacketBuf {
+    let mut bytes = vec![0; 40 + usize::from(options)];
+    (bytes[0], bytes[3], bytes[9]) = (0x45, 40 + options, 6);
+    bytes[28..32].copy_from_slice(&number.to_be_bytes());
+    (bytes[32], bytes[33]) = (0x50 + (options / 4 * 16), 0x10);
+    bytes[40..].fill(1);
+    let mut packet = PacketBuf::from(bytes);
+    packet.parse().expect("a packet");
+    packet
+}
+
+#[test]
+fn of_acknowledgements_that_wait_the_newest_has_the_place_of_the_first() {
+    let mut queue = queue();
+    let mut gone = Vec::new();
+    let mut take = |at, packet, flow| {
+        queue.enqueue(at_us(at), packet, hash_of(flow), |packet, reason| {
+            assert_eq!(reason, QueueDrop::Superseded);
+            gone.push(number(&packet));
+        });
+    };
+    take(1, ack(100, 0), 1);
+    take(2, ack(300, 4), 1);
+    take(3, ack(700, 0), 2);
+    take(4, ack(400, 8), 1);
+    // What comes out of order, what is said again, and what is of another flow with the same place say something else.
+    take(5, ack(350, 0), 1);
+    take(6, ack(350, 0), 1);
+    take(7, packet(1, 60, false), 1);
+    take(8, ack(500, 0), 1);
+    queue.enqueue(at_us(9), ack(600, 0), hash_of(1) + 1, none_dropped);
+    assert_eq!(gone, [100, 300]);
+    assert_eq!(
+        (queue.len(), queue.bytes()),
+        (7, Bytes::new(48 + 4 * 40 + 60 + 40))
+    );
+    let mut out = Vec::new();
+    while let Some(queued) = queue.dequeue(at_us(9), none_dropped) {
+        out.push((number(&queued.packet), queued.enqueued_at));
+    }
+    let of_first = [(400, 1), (350, 5), (350, 6), (1, 7), (500, 8), (600, 9)];
+    let of_first = of_first.map(|(number, at)| (number, at_us(at)));
+    assert_eq!(out[..6], of_first);
+    assert_eq!(out[6], (700, at_us(3)));
+    assert_eq!(queue.bytes(), Bytes::ZERO);
+}
+
+#[test]
+fn acknowledgements_that_have_room_are_all_kept() {
+    let mut queue = queue();
+    queue.set_ack_room(Bytes::new(100));
+    for number in 1..=2 {
+        queue.enqueue(Instant::ZERO, ack(number, 0), 1, none_dropped);
+    }
+    let mut gone = 0;
+    queue.enqueue(Instant::ZERO, ack(3, 0), 1, |_, _| gone += 1);
+    assert_eq!((queue.len(), gone), (2, 1));
+}
+
 #[test]
 fn every_packet_comes_out_exactly_once_and_in_order_within_its_flow() {
     for seed in 0..30 {
@@ -520,6 +580,7 @@ fn every_packet_comes_out_exactly_once_and_in_order_within_its_flow() {
             max_bytes,
             max_packets,
             allowance: Bytes::new(rng.below(40_000)),
+            ack_room: Bytes::ZERO,
             allowed: Duration::from_micros(rng.below(20_000)),
         });
         let flows = 1 + rng.below(200);

@@ -506,6 +506,7 @@ impl Tunnel {
     ///
     /// Where nothing is paced nothing stands here for the paths' sake, and congestion is signalled by their losses.
     pub(super) fn adapt_queue(&mut self) {
+        self.queue.set_ack_room(self.ack_room());
         let is_limited = |path: &Path| path.pacer.rate().is_some();
         if self.scheduler.pacing() == Pacing::Limits && !self.paths().any(is_limited) {
             self.lanes.set_target(Duration::MAX);
@@ -548,6 +549,17 @@ impl Tunnel {
     }
 }
 
+impl Tunnel {
+    /// How much of a flow's acknowledgements may wait: what the quickest path, which they take, sends in [`ACK_TIME`].
+    fn ack_room(&self) -> Bytes {
+        let usable = self.paths().filter(|path| path.health.is_usable());
+        let known = usable.filter_map(|path| Some((path.rtt.min()?, path.rate.max())));
+        let quickest = known.min_by_key(|(rtt, _)| *rtt);
+        let rate = quickest.and_then(|(_, rate)| rate);
+        rate.map_or(Bytes::ZERO, |rate| rate.bytes_in(ACK_TIME))
+    }
+}
+
 /// The round trip of a path that carries bulk: with the short queue that stands in it, and no longer one.
 pub(super) fn loaded_rtt(path: &Path) -> Option<Duration> {
     let least = path.rtt.min()?;
@@ -562,6 +574,8 @@ const LARGEST_TARGET: Duration = Duration::from_millis(150);
 const LONGEST_ALLOWED: Duration = Duration::from_millis(600);
 /// Two full packets.
 const TARGET_BYTES: Bytes = Bytes::new(3_000);
+/// More of a flow's acknowledgements need not wait: of so much no sender takes notice.
+const ACK_TIME: Duration = Duration::from_micros(500);
 /// What a modem's queue adds when it is well set.
 const LEAST_LIMIT: Duration = Duration::from_millis(60);
 /// What a sender may take beside round trips: its own timers.

@@ -262,6 +262,32 @@ name = "download"
 }
 
 #[test]
+fn acknowledgements_over_a_thin_line_do_not_hold_up_a_fat_one() {
+    // 34.5 Mbit/s if all of them have to go over the thin one.
+    let text = r#"
+name = "thin"
+duration = "10s"
+[[link]]
+name = "thin"
+rate = "1Mbit"
+delay = "6ms"
+[[link]]
+name = "fat"
+rate = "100Mbit"
+delay = "170ms"
+queue = "5MB"
+[tunnel]
+policy = "adaptive"
+[[traffic]]
+kind = "tcp"
+name = "download"
+cc = "cubic"
+"#;
+    let goodput = results(&scenario(text)).flows[0].goodput_mbps;
+    assert!(goodput > 40.0, "{goodput} Mbit/s");
+}
+
+#[test]
 fn a_download_behind_a_handshake_begins_not_much_slower_than_one_without() {
     // What the client says shows short round trips: after that longer ones must not be made.
     let goodput = |opening: &str| {
