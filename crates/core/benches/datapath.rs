@@ -349,6 +349,7 @@ fn policies(criterion: &mut Criterion) {
                     flow_hash: turn.wrapping_mul(0x9e37_79b9_7f4a_7c15),
                     is_expendable: false,
                     backlog: Bytes::new(0),
+                    own_backlog: Bytes::new(0),
                     urgency: None,
                 };
                 let now = Instant::ZERO + Duration::from_micros(turn * 60);

@@ -165,6 +165,13 @@ impl Queue {
         Bytes::new(self.bytes)
     }
 
+    /// Bytes waiting of a flow, and of those that share its place.
+    #[must_use]
+    pub fn flow_bytes(&self, flow_hash: u64) -> Bytes {
+        let flow = self.flows.get(usize::from(flow_index(flow_hash)));
+        flow.map_or(Bytes::ZERO, |flow| Bytes::new(flow.fifo.bytes().into()))
+    }
+
     /// Packets waiting.
     #[must_use]
     pub const fn len(&self) -> usize {

@@ -107,6 +107,8 @@ pub struct PacketInfo {
     pub is_expendable: bool,
     /// Bytes that wait in the tunnel queue behind this packet.
     pub backlog: Bytes,
+    /// The bytes among them that are of its flow.
+    pub own_backlog: Bytes,
     /// That it has to be in time; `None` if it has no deadline.
     pub urgency: Option<Urgency>,
 }

@@ -123,7 +123,7 @@ impl Adaptive {
         (!packet.is_expendable).then_some(flow)
     }
 
-    /// Whether the flow of a packet is large, with it.
+    /// Whether the flow of a packet is large, with it and what waits behind it.
     fn is_large(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         if self.flows.is_empty() {
             self.flows.resize(FLOWS, Flow::default());
@@ -141,7 +141,7 @@ impl Adaptive {
             flow.second = now;
             flow.bytes = Bytes::ZERO;
         }
-        let known = flow.bytes + packet.len;
+        let known = flow.bytes + packet.len + packet.own_backlog;
         if !flow.is_large && known > SMALL {
             flow.is_large = known > large(paths);
         }
@@ -586,7 +586,7 @@ const LEAST_SPAN: Duration = Duration::from_millis(100);
 const LASTS: Duration = Duration::from_secs(10);
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
 const LEAST_SHARE_PERCENT: u64 = 3;
-/// A flow is large if it sends more than this in a second, at most ([`large`]).
+/// A flow is large if it sends more than this in a second, what waits included, at most ([`large`]).
 const LARGE: Bytes = Bytes::new(64_000);
 /// No less makes a flow large.
 const SMALL: Bytes = Bytes::new(16_000);
@@ -683,6 +683,20 @@ mod tests {
                 (0..80).map(|_| policy.pick(Instant::from_millis(50), &paths, &packet()));
             let near = picks.position(|pick| !matches!(pick, Pick::One(0)));
             assert_eq!(near.unwrap_or(80), first, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_waits_of_a_flow_makes_it_large_at_once() {
+        // A burst that would be large at its end takes the later path from its beginning on, not half of it.
+        let paths = paths_of(&[(4, 0), (1_000, 200)]);
+        for (waits, near) in [(62_000, true), (63_000, false)] {
+            let packet = PacketInfo {
+                own_backlog: Bytes::new(waits),
+                ..packet()
+            };
+            let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+            assert_eq!(matches!(pick, Pick::One(0)), near, "{waits}");
         }
     }
 

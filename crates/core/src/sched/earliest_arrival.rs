@@ -241,6 +241,7 @@ mod tests {
                 flow_hash: 0,
                 is_expendable: false,
                 backlog: Bytes::new(rng.next_u64() >> rng.below(64)),
+                own_backlog: Bytes::ZERO,
                 urgency: None,
             };
             policy.pick(now, &paths, &packet);

@@ -94,6 +94,7 @@ pub(super) fn packet() -> PacketInfo {
         flow_hash: 7,
         is_expendable: false,
         backlog: Bytes::ZERO,
+        own_backlog: Bytes::ZERO,
         urgency: None,
     }
 }
@@ -154,6 +155,7 @@ impl World {
             flow_hash: rng.below(20) << 50,
             is_expendable: rng.chance(0.1),
             backlog: Bytes::new(rng.below(3) * rng.below(50_000)),
+            own_backlog: Bytes::new(rng.below(3) * rng.below(50_000)),
             urgency: rng.chance(0.2).then(|| Urgency {
                 left: Duration::from_micros(rng.below(400_000)),
                 duplicate: [Duplicate::Never, Duplicate::Auto, Duplicate::Always]

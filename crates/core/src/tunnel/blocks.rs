@@ -107,6 +107,7 @@ impl Tunnel {
                 flow_hash: numbered.flow_hash,
                 is_expendable: numbered.is_expendable,
                 backlog: waiting(&self.queue),
+                own_backlog: self.queue.flow_bytes(numbered.flow_hash),
                 urgency: None,
             });
             blocks.packets.push(Some((numbered, is_reinjected)));

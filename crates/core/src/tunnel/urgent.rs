@@ -27,6 +27,7 @@ impl Tunnel {
             flow_hash,
             is_expendable,
             backlog,
+            own_backlog: self.queue.flow_bytes(flow_hash),
             urgency: self.urgency(now, packet),
         };
         let wanted = self.wanted_links(packet);

@@ -118,6 +118,7 @@ impl Scheduling {
                     flow_hash: 0,
                     is_expendable: false,
                     backlog: Bytes::ZERO,
+                    own_backlog: Bytes::ZERO,
                     urgency: None,
                 };
                 match scheduler.pick(now, &views(lines), &info) {

@@ -18,6 +18,7 @@ fn pick(awi: &mut Awi, paths: &[PathView], len: u64) -> usize {
         flow_hash: 0,
         is_expendable: false,
         backlog: Bytes::ZERO,
+        own_backlog: Bytes::ZERO,
         urgency: None,
     };
     match awi.pick(Instant::ZERO, paths, &packet) {

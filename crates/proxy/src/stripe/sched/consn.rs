@@ -63,6 +63,7 @@ fn packet(len: &Bytes) -> PacketInfo {
         flow_hash: 0,
         is_expendable: false,
         backlog: Bytes::ZERO,
+        own_backlog: Bytes::ZERO,
         urgency: None,
     }
 }
