@@ -45,7 +45,7 @@ pub struct QueueConfig {
     pub target: Duration,
     /// Bytes that are fine to stand here, all flows together, as long as no packet has waited for more than `allowed`.
     pub allowance: Bytes,
-    /// Bytes of a flow's acknowledgements that may wait, beyond which only the newest is kept.
+    /// Bytes of a flow that may wait, beyond which of its acknowledgements only the newest is kept.
     pub ack_room: Bytes,
     /// See [`allowance`](Self::allowance).
     pub allowed: Duration,
@@ -67,7 +67,7 @@ impl Default for QueueConfig {
         Self {
             target: Duration::from_millis(5),
             allowance: Bytes::ZERO,
-            ack_room: Bytes::ZERO,
+            ack_room: Bytes::new(u64::MAX),
             allowed: Duration::ZERO,
             interval: Duration::from_millis(100),
             limit: Duration::from_millis(100),
@@ -143,7 +143,7 @@ impl Queue {
         self.config.allowed = allowed;
     }
 
-    /// Changes how much of a flow's acknowledgements may wait: [`QueueConfig::ack_room`].
+    /// Changes how much of a flow may wait with all its acknowledgements: [`QueueConfig::ack_room`].
     pub fn set_ack_room(&mut self, ack_room: Bytes) {
         self.config.ack_room = ack_room;
     }

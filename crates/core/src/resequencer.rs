@@ -596,7 +596,7 @@ impl Resequencer {
     /// Counts the members of a burst lost once they can be told; whether there is nothing more to tell.
     fn settle_burst(&mut self, gap: &mut Gap) -> bool {
         let others = gap.count - 1;
-        if others == 0 || !gap.last.is_after(self.frontier) {
+        if others == 0 || gap.is_beginning() || !gap.last.is_after(self.frontier) {
             return true;
         }
         let mut seq = gap.after.plus(1);

@@ -1,6 +1,6 @@
 //! TCP segments (RFC 9293 section 3.1): what they say of where their connection is.
 
-use super::{PacketView, u16_at};
+use super::{Ecn, PacketView, u16_at};
 
 /// What a segment says of where its connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,8 @@ impl<'a> PacketView<'a> {
     /// this one of more, and the other has no option that counts (RFC 3449 section 5.2.1).
     #[must_use]
     pub fn supersedes(&self, earlier: &PacketView<'_>) -> bool {
-        let (Some(new), Some(old)) = (self.plain_ack(), earlier.plain_ack()) else {
+        let (Some((seq, new)), Some((old_seq, old))) = (self.plain_ack(), earlier.plain_ack())
+        else {
             return false;
         };
         let counts = |(kind, said): (u8, &[u8])| match kind {
@@ -47,14 +48,22 @@ impl<'a> PacketView<'a> {
             TIMESTAMPS => said.len() != 8,
             _ => true,
         };
-        is_before(old, new) && !options(earlier.options()).any(counts)
+        let is_timed =
+            |view: &PacketView<'_>| options(view.options()).any(|(kind, _)| kind == TIMESTAMPS);
+        // A probe's sequence number is the one before: some heed nothing else that it says, and it wants an answer.
+        seq == old_seq
+            && is_before(old, new)
+            && !options(earlier.options()).any(counts)
+            && is_timed(self) == is_timed(earlier)
+            && earlier.ecn() != Ecn::Congested
     }
 
-    /// What a pure acknowledgement that tells of no congestion acknowledges, and does not count marks either (RFC 9768).
-    fn plain_ack(&self) -> Option<u32> {
+    /// Where a pure acknowledgement is that tells of no congestion, and does not count marks either (RFC 9768), and what it
+    /// acknowledges.
+    fn plain_ack(&self) -> Option<(u32, u32)> {
         let header = self.tcp_header().filter(|_| self.is_pure_ack())?;
         let is_plain = header[FLAGS] == ACK && header[FLAGS - 1] & ACCURATE_ECN == 0;
-        is_plain.then(|| u32_at(header, ACK_NUMBER))
+        is_plain.then(|| (u32_at(header, SEQ), u32_at(header, ACK_NUMBER)))
     }
 
     /// The options of a TCP header.
@@ -235,11 +244,18 @@ mod tests {
         const DAMAGED: [u8; 4] = [8, 10, 0, 0];
         let plain = |number, options: &[u8]| segment(number, [0, ACK], options);
         let [newer, older] = [plain(9, &STAMPS), plain(5, &STAMPS)];
+        let [mut probe, mut marked] = [plain(7, &STAMPS), older.clone()];
+        probe[24..28].fill(u8::MAX);
+        marked[1] = 3;
         for (new, old, expected) in [
             (newer.clone(), older.clone(), true),
-            (plain(9, &BLOCK), older.clone(), true),
-            (plain(9, &OTHER), older.clone(), true),
+            (plain(9, &BLOCK), plain(5, &[1; 4]), true),
+            (plain(9, &OTHER), plain(5, &[]), true),
             (plain(5, &[]), plain(u32::MAX - 7, &[]), true),
+            (plain(9, &[]), older.clone(), false),
+            (probe.clone(), older.clone(), false),
+            (newer.clone(), probe.clone(), false),
+            (newer.clone(), marked, false),
             (older.clone(), older.clone(), false),
             (older.clone(), newer.clone(), false),
             (newer.clone(), plain(5, &BLOCK), false),

@@ -81,8 +81,9 @@ impl PathOrder {
         self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {
             self.highest = Some((path_seq, seq));
-            // Numbers begin at 0: what is missing before the first that comes is a gap as well.
-            if let (Some(last), 1..=LONGEST_BEGINNING) = (previous, path_seq.0) {
+            // Numbers begin at 0: what is missing before the first that comes is a gap as well, though only of the last is known
+            // which it was.
+            if let (Some(last), 1..LONGEST_BEGINNING) = (previous, path_seq.0) {
                 let none = (Seq(0).minus(1), last.minus(LONGEST_BEFORE));
                 self.push_gap(now, none, path_seq, last);
             }
@@ -269,6 +270,11 @@ impl PathOrder {
 }
 
 impl Gap {
+    /// Whether nothing had come on the path before, so that of its members only the last is known.
+    pub(super) fn is_beginning(&self) -> bool {
+        self.first_path_seq == Seq(0)
+    }
+
     /// Whether the gap is believed.
     pub(super) fn is_due(&self, limits: &Limits) -> bool {
         let later_pkts = limits.highest.distance_from(self.end_path_seq);
@@ -287,9 +293,9 @@ const WIDEST_WINDOW: Duration = Duration::from_millis(64);
 const CALM: Duration = Duration::from_secs(10);
 /// A path that brought nothing for this long brings nothing.
 const FLOWING: Duration = Duration::from_millis(20);
-/// How many of a path's first numbers may be missing before one of them has come, and how far before them in the order of all
-/// they may be.
-const LONGEST_BEGINNING: u32 = 32;
+/// So many of a path's first numbers are told missing before one of them has come.
+const LONGEST_BEGINNING: u32 = u32::BITS;
+/// And how far before the last of them, in the order of all, the first may be.
 const LONGEST_BEFORE: u32 = 256;
 /// Gaps remembered per path; the oldest is left to the deadline.
 const MAX_GAPS: usize = 256;

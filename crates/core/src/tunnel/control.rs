@@ -550,13 +550,14 @@ impl Tunnel {
 }
 
 impl Tunnel {
-    /// How much of a flow's acknowledgements may wait: what the quickest path, which they take, sends in [`ACK_TIME`].
+    /// How much of a flow may wait with all its acknowledgements: what the quickest path sends in [`ACK_TIME`]; anything, while that
+    /// is not known.
     fn ack_room(&self) -> Bytes {
-        let usable = self.paths().filter(|path| path.health.is_usable());
+        let usable = self.paths().filter(|path| self.may_carry(path));
         let known = usable.filter_map(|path| Some((path.rtt.min()?, path.rate.max())));
         let quickest = known.min_by_key(|(rtt, _)| *rtt);
         let rate = quickest.and_then(|(_, rate)| rate);
-        rate.map_or(Bytes::ZERO, |rate| rate.bytes_in(ACK_TIME))
+        rate.map_or(Bytes::new(u64::MAX), |rate| rate.bytes_in(ACK_TIME))
     }
 }
 
