@@ -480,7 +480,7 @@ impl Tunnel {
                 };
                 // A path that was silent tells nothing of what it loses otherwise.
                 if !is_free {
-                    self.fec_sending.on_lost(round_trip, floor_ppm);
+                    self.fec_sending.on_lost(id, round_trip, floor_ppm);
                 }
                 self.fec_sending.on_repair(now);
                 self.fec_sending.on_missing(numbered.global_seq);

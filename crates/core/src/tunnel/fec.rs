@@ -34,6 +34,7 @@ use crate::{
 };
 
 mod frames;
+mod losses;
 mod receiving;
 mod sending;
 

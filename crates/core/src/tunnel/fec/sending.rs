@@ -1,9 +1,8 @@
 //! When a repair symbol goes out, and over what.
 //!
-//! *Losses* are those the other end has told of late, computed ones included; out of all those packets somebody waits for:
-//! what copies that search a path lose there harms none, nor does what was under way on a path that fell silent say how much it loses.
-//! Of a new association it is not known whether its paths lose, and a loss in the first round trips costs a flow its quick start, so a share is assumed until
-//! enough has been sent ([`ASSUMED`]).
+//! *Losses* are those the other end has told of late, computed ones included, on the paths in use ([`super::losses`]); out of those packets somebody
+//! waits for: what copies that search a path lose there harms none, nor does what was under way on a path that fell silent say how
+//! much it loses. Of a new association some are assumed: a loss in the first round trips costs a flow its quick start.
 //!
 //! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
 //! four symbols for a loss where few are lost: with two, as good in the end, several losses wait for each other too often. A symbol covers
@@ -27,7 +26,10 @@
 
 use core::time::Duration;
 
-use super::frames::{Frames, PAUSE};
+use super::{
+    frames::{Frames, PAUSE},
+    losses::Losses,
+};
 use crate::{
     fec::{Encoder, MAX_WINDOW_PKTS, Repair},
     ids::{PathId, Seq},
@@ -42,11 +44,8 @@ use crate::{
 pub(in super::super) struct Sending {
     /// From the first packet that needs it on.
     encoder: Option<Box<Encoder>>,
-    /// Packets somebody waits for: sent and lost, older ones weighing less.
-    sent: u32,
-    lost: u32,
-    /// Whether so much was sent that nothing need be assumed.
-    is_settled: bool,
+    /// Of packets somebody waits for.
+    losses: Losses,
     /// What it takes to send a lost packet again, and for how much of the time that was done.
     repaired_after: Duration,
     stalls: Stalls,
@@ -113,11 +112,8 @@ impl Sending {
 
     /// Notes a data datagram on `id`; `is_awaited`: somebody waits for its packet, and no other brings it.
     pub(super) fn on_sent(&mut self, id: PathId, is_awaited: bool) {
-        self.sent += u32::from(is_awaited);
-        self.is_settled |= self.sent >= SETTLED;
-        if self.sent >= MEMORY {
-            self.sent /= 2;
-            self.lost /= 2;
+        if is_awaited {
+            self.losses.on_sent(id);
         }
         let carried = &mut self.carried[id.index()];
         *carried += 1;
@@ -133,11 +129,13 @@ impl Sending {
         }
     }
 
-    /// Notes the loss of a packet somebody waits for, on a path of least `round_trip` that loses `floor_ppm` whatever one
+    /// Notes the loss of a packet somebody waits for on `id`, a path of least `round_trip` that loses `floor_ppm` whatever one
     /// sends.
-    pub(in super::super) fn on_lost(&mut self, round_trip: Duration, floor_ppm: u32) {
+    pub(in super::super) fn on_lost(&mut self, id: PathId, round_trip: Duration, floor_ppm: u32) {
         let is_quick = round_trip < QUICK && floor_ppm < QUICK_PPM;
-        self.lost = (self.lost + u32::from(!is_quick)).min(MEMORY);
+        if !is_quick {
+            self.losses.on_lost(id);
+        }
     }
 
     /// Whether `id` has its part in what was sent of late.
@@ -233,9 +231,7 @@ impl Sending {
 
     /// Packets for one symbol; `None` while there is hardly a loss.
     fn interval(&self) -> Option<u32> {
-        let lost = self.lost + u32::from(!self.is_settled) * ASSUMED;
-        let ppm = u64::from(lost) * 1_000_000 / u64::from(self.sent.max(LEAST_SENT));
-        match ppm {
+        match self.losses.ppm() {
             0..LEAST_PPM if !self.stalls.are_many => None,
             0..=7_000 => Some(26),
             7_001..=12_000 => Some(18),
@@ -295,13 +291,6 @@ const QUICK: Duration = Duration::from_millis(20);
 const QUICK_PPM: u32 = 15_000;
 /// Losses below this are left to being sent again.
 const LEAST_PPM: u64 = 1_500;
-/// Datagrams after which earlier ones weigh half.
-const MEMORY: u32 = 4_096;
-/// Of fewer, a loss counts as of so many.
-const LEAST_SENT: u32 = 512;
-/// Losses assumed of a new association, until so many datagrams are sent.
-const ASSUMED: u32 = 12;
-const SETTLED: u32 = 1_024;
 /// A longer time between two packets counts as so much.
 const LONGEST_GAP: Duration = Duration::from_millis(20);
 /// Datagrams on a path after which the earlier ones, of all, weigh half.

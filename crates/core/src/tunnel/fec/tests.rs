@@ -43,8 +43,8 @@ fn header(covered: u8, path_seq: u32) -> Header {
 /// A round trip for which nobody would wait.
 const FAR: Duration = Duration::from_millis(100);
 
-fn lose(sending: &mut Sending, pkts: u32, round_trip: Duration, floor_ppm: u32) {
-    (0..pkts).for_each(|_| sending.on_lost(round_trip, floor_ppm));
+fn lose(sending: &mut Sending, id: PathId, pkts: u32, round_trip: Duration, floor_ppm: u32) {
+    (0..pkts).for_each(|_| sending.on_lost(id, round_trip, floor_ppm));
 }
 
 /// A sender whose paths lose a packet in fifty.
@@ -53,7 +53,7 @@ fn lossy() -> Sending {
     for _ in 0..5_000 {
         sending.on_sent(PathId(2), true);
     }
-    lose(&mut sending, 60, FAR, 0);
+    lose(&mut sending, PathId(2), 60, FAR, 0);
     sending
 }
 
@@ -89,11 +89,11 @@ fn symbols_follow_the_losses() {
         sending.on_sent(PathId(0), true);
     }
     assert_eq!(due_after(&mut sending, 0), None, "none is lost");
-    lose(&mut sending, 30, FAR, 0);
+    lose(&mut sending, PathId(0), 30, FAR, 0);
     let few = due_after(&mut sending, 1_000);
     let mut symbol = [0; MAX_SYMBOL_BYTES];
     assert!(take(&mut sending, 1, &mut symbol).is_some());
-    lose(&mut sending, 300, FAR, 0);
+    lose(&mut sending, PathId(0), 300, FAR, 0);
     let many = due_after(&mut sending, 2_000);
     assert!(few.is_some() && many < few, "{few:?}, {many:?}");
     assert!(many >= Some(8), "an eighth at most");
@@ -109,7 +109,7 @@ fn what_nobody_waits_for_dilutes_no_losses() {
         (0..3).for_each(|_| sending.on_sent(PathId(1), false));
     }
     // 2 in 1000 of what is waited for, one in 2000 of all.
-    lose(&mut sending, 6, FAR, 0);
+    lose(&mut sending, PathId(0), 6, FAR, 0);
     (0..30).for_each(|seq| push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false)));
     assert!(sending.is_due(Instant::ZERO, false));
     assert!(sending.carries(PathId(1)));
@@ -122,6 +122,7 @@ fn losses_that_are_repaired_quickly_call_for_no_symbols() {
         (0..5_000).for_each(|_| sending.on_sent(PathId(2), true));
         lose(
             &mut sending,
+            PathId(2),
             60,
             Duration::from_millis(round_trip),
             floor_ppm,
@@ -141,7 +142,7 @@ fn has_symbols(repaired_after: Duration) -> bool {
         let now = Instant::from_millis(seq.into());
         sending.on_sent(PathId(0), true);
         if seq % 4_000 == 0 {
-            sending.on_lost(FAR, 0);
+            sending.on_lost(PathId(0), FAR, 0);
             sending.on_repair(now);
         }
         let packet = numbered(&mut pool, seq, &[7; 50], false);

@@ -1,0 +1,159 @@
+//! What share of the packets that are being sent now will be lost.
+//!
+//! *Problem.* Of all that was sent of late a part may have taken a path that is used no more: a flow that has tried a far path, lost
+//! some packets there and come back would pay for symbols until thousands of packets have diluted those losses.
+//!
+//! *Algorithm.* Sent and lost packets are counted by path, and each path's share of losses weighs as much as the path carries of
+//! what has been sent most lately ([`LATE`]). While shares stay as they are that is the same as all losses among all packets.
+//! Own rule.
+//!
+//! Only packets somebody waits for count. Of a new association it is not known whether its paths lose: [`ASSUMED`].
+
+use crate::ids::PathId;
+
+/// Counts of one association.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    paths: [OfPath; PathId::MAX],
+    /// Packets on all paths, older ones weighing less, and of those the latest.
+    sent: u32,
+    late: u32,
+    /// Whether so much was sent that nothing need be assumed.
+    is_settled: bool,
+}
+
+/// Packets of one path.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfPath {
+    sent: u32,
+    lost: u32,
+    late: u32,
+}
+
+impl Losses {
+    /// Counts a packet on `id`.
+    pub(super) fn on_sent(&mut self, id: PathId) {
+        let path = &mut self.paths[id.index()];
+        path.sent += 1;
+        path.late += 1;
+        self.sent += 1;
+        self.late += 1;
+        self.is_settled |= self.sent >= SETTLED;
+        if self.sent >= MEMORY {
+            self.sent = 0;
+            for path in &mut self.paths {
+                path.sent /= 2;
+                path.lost /= 2;
+                self.sent += path.sent;
+            }
+        }
+        if self.late >= LATE {
+            self.late = 0;
+            for path in &mut self.paths {
+                path.late /= 2;
+                self.late += path.late;
+            }
+        }
+    }
+
+    /// Counts the loss of a packet on `id`.
+    pub(super) fn on_lost(&mut self, id: PathId) {
+        let lost = &mut self.paths[id.index()].lost;
+        *lost = (*lost + 1).min(MEMORY);
+    }
+
+    /// How many of a million packets will be lost.
+    pub(super) fn ppm(&self) -> u64 {
+        let assumed = u64::from(!self.is_settled) * u64::from(ASSUMED);
+        let assumed_ppm = assumed * MILLION / u64::from(self.sent.max(LEAST_SENT));
+        let late = u64::from(self.late.max(1));
+        let lossy = self.paths.iter().filter(|path| path.lost > 0);
+        let of_path = |path: &OfPath| {
+            let weight = u64::from(path.late);
+            let least_sent = u64::from(LEAST_SENT) * weight / late;
+            let sent = u64::from(path.sent).max(least_sent).max(1);
+            u64::from(path.lost) * MILLION / sent * weight / late
+        };
+        assumed_ppm + lossy.map(of_path).sum::<u64>()
+    }
+}
+
+const MILLION: u64 = 1_000_000;
+/// Packets after which earlier ones weigh half.
+const MEMORY: u32 = 4_096;
+/// The same of those that tell which paths carry how much.
+const LATE: u32 = 2_048;
+/// Of fewer, a loss counts as of so many.
+const LEAST_SENT: u32 = 512;
+/// Losses assumed of a new association, until so many packets are sent.
+const ASSUMED: u32 = 12;
+const SETTLED: u32 = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEAR: PathId = PathId(0);
+    const FAR: PathId = PathId(3);
+
+    fn send(losses: &mut Losses, id: PathId, pkts: u32, lost: u32) {
+        (0..pkts).for_each(|_| losses.on_sent(id));
+        (0..lost).for_each(|_| losses.on_lost(id));
+    }
+
+    #[test]
+    fn a_new_association_is_taken_to_lose_until_enough_is_sent() {
+        let mut losses = Losses::default();
+        assert_eq!(losses.ppm(), 23_437);
+        send(&mut losses, NEAR, SETTLED - 1, 0);
+        assert_eq!(losses.ppm(), 11_730);
+        send(&mut losses, NEAR, 1, 0);
+        assert_eq!(losses.ppm(), 0);
+    }
+
+    #[test]
+    fn all_losses_count_among_all_packets_while_paths_carry_what_they_have_carried() {
+        let mut losses = Losses::default();
+        for _ in 0..1_000 {
+            send(&mut losses, NEAR, 3, 0);
+            send(&mut losses, FAR, 1, 0);
+        }
+        (0..40).for_each(|_| losses.on_lost(FAR));
+        assert!((9_500..10_500).contains(&losses.ppm()), "{}", losses.ppm());
+        (0..40).for_each(|_| losses.on_lost(NEAR));
+        assert!((19_000..21_000).contains(&losses.ppm()), "{}", losses.ppm());
+    }
+
+    #[test]
+    fn losses_of_a_path_that_is_left_count_no_more() {
+        let mut losses = Losses::default();
+        send(&mut losses, FAR, 3_000, 90);
+        assert_eq!(losses.ppm(), 30_000);
+        send(&mut losses, NEAR, 500, 0);
+        assert!(losses.ppm() < 20_000, "{}", losses.ppm());
+        send(&mut losses, NEAR, 1_500, 0);
+        assert!(losses.ppm() < 1_500, "{}", losses.ppm());
+        // It loses what it has lost.
+        send(&mut losses, FAR, 500, 15);
+        assert!((10_000..40_000).contains(&losses.ppm()), "{}", losses.ppm());
+    }
+
+    #[test]
+    fn few_packets_say_little() {
+        let mut losses = Losses::default();
+        send(&mut losses, NEAR, 4_000, 0);
+        send(&mut losses, FAR, 4, 2);
+        assert!(losses.ppm() < 4_000, "{}", losses.ppm());
+    }
+
+    #[test]
+    fn any_counts_stay_in_bounds() {
+        let mut losses = Losses::default();
+        (0..100_000).for_each(|_| losses.on_lost(NEAR));
+        assert_eq!(losses.ppm(), 23_437);
+        send(&mut losses, NEAR, 1, 0);
+        assert!(losses.ppm() <= 9_000_000, "{}", losses.ppm());
+        send(&mut losses, FAR, 100_000, 0);
+        assert_eq!(losses.ppm(), 0);
+    }
+}
