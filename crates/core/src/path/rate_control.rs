@@ -472,13 +472,16 @@ impl RateControl {
     }
 
     /// [`jitter`](Self::jitter) for samples of the delivery rate. None while the path is searched, for a search follows what grows within a round
-    /// trip; nor where none is wanted, for there the path is paced as soon as it has been full for a short time.
+    /// trip; nor where none is wanted, for there the path is paced as soon as it has been full for a short time. More where the
+    /// queue overflows, for there a pace that is a few percent too high does so again and again.
     #[must_use]
     pub fn sampled_jitter(&self) -> Duration {
-        if self.is_search_wanted && !self.is_searching {
-            self.jitter
-        } else {
+        if !self.is_search_wanted || self.is_searching {
             Duration::ZERO
+        } else if self.depth.is_some() {
+            self.jitter * OVERFLOW_JITTERS
+        } else {
+            self.jitter
         }
     }
 
@@ -839,6 +842,9 @@ pub(crate) const HIGH_BYTES: Bytes = Bytes::new(6_000);
 const NOISE_JITTERS: u32 = 3;
 /// How many times the jitter a queue is at least that is drained.
 const HIGH_JITTERS: u32 = 5;
+/// How many times as long samples of the rate are where the queue overflows: what overtakes moves them by more than the jitter shows. Not as
+/// long as may be, for a sender limited by its window sends in bursts, which long samples would mix with its pauses.
+const OVERFLOW_JITTERS: u32 = 4;
 /// A shorter one may be jitter that is not recognised as such.
 const NOT_JITTER: Duration = Duration::from_millis(25);
 /// How often a queue is emptied: twice within the window of the least delay.
