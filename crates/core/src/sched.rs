@@ -107,7 +107,8 @@ pub struct PacketInfo {
     pub is_expendable: bool,
     /// Bytes that wait in the tunnel queue behind this packet.
     pub backlog: Bytes,
-    /// The bytes among them that are of its flow.
+    /// The bytes of packets among them that are of its flow, or of one that shares its place in the queue; none where it
+    /// waits apart from that ([`crate::class::Class`]).
     pub own_backlog: Bytes,
     /// That it has to be in time; `None` if it has no deadline.
     pub urgency: Option<Urgency>,

@@ -258,6 +258,7 @@ impl Tunnel {
             }
             path.pace(now, self.role, self.scheduler.pacing());
             *slot = Some(Box::new(path));
+            self.fec_sending.forget(id);
             self.resolve_policy();
             self.adapt_queue();
         }

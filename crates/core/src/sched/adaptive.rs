@@ -374,12 +374,18 @@ impl Scheduler for Adaptive {
         let from = Self::group(paths, Eager::ToLeave);
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
-        // There on one path, back on the quickest: of the jitter of both, half each, and the queue of acknowledgements, which take
-        // others when it is as late as those.
+        // Acknowledgements take the next path when the queue that they make on the quickest is as late.
+        let others = paths
+            .iter()
+            .filter(|path| path.usable && path.id != near.id);
+        let next = others.map(|path| path.extra_delay).min();
+        let known = near.rate.filter(|_| !near.is_searching);
+        // There on one path, back on the quickest: of the jitter of both, half each.
         let longer = |path: &PathView| {
             let is_thin = |near: &Bitrate| path.rate > Some(near.scale(ACKED, 1));
-            let queue = near.rate.filter(is_thin).map_or(Duration::ZERO, full_queue);
-            path.extra_delay + (path.rtt_spread + near.rtt_spread) / 2 + queue.min(path.extra_delay)
+            let queue = known.filter(is_thin).map_or(Duration::ZERO, full_queue);
+            let queue = queue.min(next.unwrap_or_default());
+            path.extra_delay + (path.rtt_spread + near.rtt_spread) / 2 + queue
         };
         let nearest = nearest(paths);
         let near_rate = carried_where(paths, |path| path.extra_delay <= nearest);
@@ -886,6 +892,12 @@ mod tests {
             let kept = Adaptive::new().round_trip(&paths);
             assert_eq!(kept, Duration::from_millis(ms), "{lines:?}");
         }
+        let mut paths = paths_of(&[(1, 0), (40, 12), (40, 60)]);
+        paths[0].least_rtt = Some(Duration::from_millis(20));
+        let kept = |paths: &[PathView]| Adaptive::new().round_trip(paths);
+        assert_eq!(kept(&paths), Duration::from_millis(92), "back by the next");
+        paths[0].is_searching = true;
+        assert_eq!(kept(&paths), Duration::from_millis(80), "not known");
     }
 
     #[test]

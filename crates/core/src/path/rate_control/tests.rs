@@ -465,3 +465,26 @@ fn who_holds_goes_on_beside_others_as_long_as_that_comes() {
 }
 
 mod recalled;
+
+#[test]
+fn samples_of_the_rate_are_longer_where_the_queue_overflows() {
+    let ms = Duration::from_millis;
+    let depth = Depth {
+        queue: ms(5),
+        rate: Bitrate::from_mbps(20),
+        at: Instant::ZERO,
+    };
+    for (depth, is_searching, expected) in [
+        (None, false, ms(1)),
+        (Some(depth), false, ms(4)),
+        (Some(depth), true, Duration::ZERO),
+    ] {
+        let control = RateControl {
+            jitter: ms(1),
+            depth,
+            is_searching,
+            ..RateControl::default()
+        };
+        assert_eq!(control.sampled_jitter(), expected);
+    }
+}

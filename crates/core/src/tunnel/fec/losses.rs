@@ -22,7 +22,7 @@ pub(super) struct Losses {
     is_settled: bool,
 }
 
-/// Packets of one path.
+/// Packets of one path; the lost ones in [`PARTS`], so that few of them are not rounded away.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfPath {
     sent: u32,
@@ -59,7 +59,14 @@ impl Losses {
     /// Counts the loss of a packet on `id`.
     pub(super) fn on_lost(&mut self, id: PathId) {
         let lost = &mut self.paths[id.index()].lost;
-        *lost = (*lost + 1).min(MEMORY);
+        *lost = (*lost + PARTS).min(MEMORY * PARTS);
+    }
+
+    /// Forgets the path that had `id`.
+    pub(super) fn forget(&mut self, id: PathId) {
+        let path = core::mem::take(&mut self.paths[id.index()]);
+        self.sent -= path.sent;
+        self.late -= path.late;
     }
 
     /// How many of a million packets will be lost.
@@ -72,7 +79,7 @@ impl Losses {
             let weight = u64::from(path.late);
             let least_sent = u64::from(LEAST_SENT) * weight / late;
             let sent = u64::from(path.sent).max(least_sent).max(1);
-            u64::from(path.lost) * MILLION / sent * weight / late
+            u64::from(path.lost) * MILLION / u64::from(PARTS) / sent * weight / late
         };
         assumed_ppm + lossy.map(of_path).sum::<u64>()
     }
@@ -83,6 +90,8 @@ const MILLION: u64 = 1_000_000;
 const MEMORY: u32 = 4_096;
 /// The same of those that tell which paths carry how much.
 const LATE: u32 = 2_048;
+/// Parts of a loss.
+const PARTS: u32 = 16;
 /// Of fewer, a loss counts as of so many.
 const LEAST_SENT: u32 = 512;
 /// Losses assumed of a new association, until so many packets are sent.
@@ -125,17 +134,40 @@ mod tests {
     }
 
     #[test]
+    fn few_losses_count_alike_over_however_many_paths() {
+        for paths in [1, 2, 4, 8] {
+            let mut losses = Losses::default();
+            let mut sum = 0;
+            for round in 0..16_000_u32 {
+                let id = PathId(u8::try_from(round % paths).expect("few"));
+                losses.on_sent(id);
+                // Each path loses one in 400, not all at once.
+                if (round / paths + round % paths * 97) % 400 == 0 {
+                    losses.on_lost(id);
+                }
+                sum += losses.ppm() * u64::from(round >= 4_000);
+            }
+            let mean = sum / 12_000;
+            assert!((2_200..2_700).contains(&mean), "{paths} paths: {mean}");
+        }
+    }
+
+    #[test]
     fn losses_of_a_path_that_is_left_count_no_more() {
         let mut losses = Losses::default();
         send(&mut losses, FAR, 3_000, 90);
         assert_eq!(losses.ppm(), 30_000);
-        send(&mut losses, NEAR, 500, 0);
+        send(&mut losses, NEAR, 1_000, 0);
         assert!(losses.ppm() < 20_000, "{}", losses.ppm());
-        send(&mut losses, NEAR, 1_500, 0);
+        send(&mut losses, NEAR, 3_900, 0);
         assert!(losses.ppm() < 1_500, "{}", losses.ppm());
         // It loses what it has lost.
-        send(&mut losses, FAR, 500, 15);
+        send(&mut losses, FAR, 1_000, 30);
         assert!((10_000..40_000).contains(&losses.ppm()), "{}", losses.ppm());
+        losses.forget(FAR);
+        assert_eq!(losses.ppm(), 0);
+        send(&mut losses, FAR, 10_000, 0);
+        assert_eq!(losses.ppm(), 0);
     }
 
     #[test]

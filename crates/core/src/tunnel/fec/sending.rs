@@ -138,6 +138,12 @@ impl Sending {
         }
     }
 
+    /// Forgets the path that had `id`: another takes its place.
+    pub(in super::super) fn forget(&mut self, id: PathId) {
+        self.losses.forget(id);
+        self.carried[id.index()] = 0;
+    }
+
     /// Whether `id` has its part in what was sent of late.
     pub(in super::super) fn carries(&self, id: PathId) -> bool {
         self.carried[id.index()] > 0
