@@ -50,6 +50,25 @@ fn an_idle_queue_takes_no_memory_before_and_after() {
 }
 
 #[test]
+fn what_waits_of_a_flow_is_known() {
+    let mut queue = queue();
+    let bytes = |queue: &Queue, flow| queue.flow_bytes(hash_of(flow) + 7).get();
+    assert_eq!(bytes(&queue, 1), 0, "before the first packet");
+    for (flow, len) in [(1, 1_000), (2, 700), (1, 500)] {
+        queue.enqueue(
+            Instant::ZERO,
+            packet(1, len, false),
+            hash_of(flow),
+            none_dropped,
+        );
+    }
+    let all = [1, 2, 3].map(|flow| bytes(&queue, flow));
+    assert_eq!(all, [1_500, 700, 0]);
+    queue.dequeue(Instant::ZERO, none_dropped);
+    assert_eq!(bytes(&queue, 1), 500);
+}
+
+#[test]
 fn one_flow_keeps_its_order_and_a_steady_load_does_not_grow_the_table() {
     let mut queue = queue();
     let mut expected = 0;

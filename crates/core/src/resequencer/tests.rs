@@ -137,6 +137,8 @@ fn what_a_path_loses_first_of_all_is_waited_for() {
         h.arrive(sent[0]);
         assert_eq!(h.arrive(sent[2]), Verdict::Held);
         h.arrive(sent[4]);
+        h.wait(Duration::from_millis(3));
+        assert_eq!(h.delivered(), [0], "what the gap holds is not told");
         h.wait(BUDGET);
         assert_eq!(h.delivered().contains(&2), !waits, "{repairs:?}");
         h.wait(repair);
