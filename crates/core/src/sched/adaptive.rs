@@ -380,11 +380,12 @@ impl Scheduler for Adaptive {
             .filter(|path| path.usable && path.id != near.id);
         let next = others.map(|path| path.extra_delay).min();
         let known = near.rate.filter(|_| !near.is_searching);
+        let queue = known.map_or(Duration::ZERO, full_queue);
+        let queue = queue.min(next.unwrap_or_default());
         // There on one path, back on the quickest: of the jitter of both, half each.
         let longer = |path: &PathView| {
-            let is_thin = |near: &Bitrate| path.rate > Some(near.scale(ACKED, 1));
-            let queue = known.filter(is_thin).map_or(Duration::ZERO, full_queue);
-            let queue = queue.min(next.unwrap_or_default());
+            let is_thin = known.is_some_and(|near| path.rate > Some(near.scale(ACKED, 1)));
+            let queue = if is_thin { queue } else { Duration::ZERO };
             path.extra_delay + (path.rtt_spread + near.rtt_spread) / 2 + queue
         };
         let nearest = nearest(paths);

@@ -464,8 +464,6 @@ fn who_holds_goes_on_beside_others_as_long_as_that_comes() {
     assert_eq!(share(&others), Bitrate::from_mbps(12), "the path is slower");
 }
 
-mod recalled;
-
 #[test]
 fn samples_of_the_rate_are_longer_where_the_queue_overflows() {
     let ms = Duration::from_millis;
@@ -488,3 +486,5 @@ fn samples_of_the_rate_are_longer_where_the_queue_overflows() {
         assert_eq!(control.sampled_jitter(), expected);
     }
 }
+
+mod recalled;
