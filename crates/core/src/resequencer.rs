@@ -15,8 +15,8 @@
 //!    packet took its own flow step with it, so its successor further waits until everything older is settled.
 //! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
 //!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
-//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]. Then everything older that is missing counts as
-//!    lost. Only the oldest held packet's deadline runs, so many gaps do not add up (`docs/algorithms.md` section 6,
+//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]; up to [`LONGEST_LATE_HOLD`], and also where the path has
+//!    fallen silent, if the sender repairs. Then everything older that is missing counts as lost. Only the oldest held packet's deadline runs, so many gaps do not add up (`docs/algorithms.md` section 6,
 //!    trap 2).
 //!
 //! A packet that arrives after it was counted lost is released at once and counted as late: TCP and QUIC put it in
@@ -56,8 +56,13 @@ use repairs::Repairs;
 pub const MAX_SPAN: u32 = 1 << 16;
 /// Most packets held at once.
 pub const MAX_HELD: usize = 16_384;
-/// Longest hold: below the least retransmission timeout of TCP (200 ms in Linux).
+/// Longest hold by a computed deadline, and of what a sender that repairs nothing may still have under way: below the least
+/// retransmission timeout of TCP (200 ms in Linux).
 pub const LONGEST_HOLD: Duration = Duration::from_millis(150);
+/// Longest hold for what is late and not known lost, if the sender repairs: it sends again elsewhere what a path keeps that
+/// has become slow, so that it comes for certain. Passing on what follows tells QUIC of a loss, and costs 30 % of its window;
+/// a TCP whose timer fires meanwhile sees by timestamps that nothing was lost (RFC 4015, RFC 5682).
+pub const LONGEST_LATE_HOLD: Duration = Duration::from_millis(400);
 
 /// One packet as it came from a path.
 #[derive(Debug)]
@@ -320,10 +325,15 @@ impl Resequencer {
             let repair = repair.map(|at| (at, held.since + self.repairs.longest_hold()));
             // Until when to wait on, and not beyond when.
             let wait = repair.filter(|(_, limit)| *limit > now).or_else(|| {
-                let limit = held.since + LONGEST_HOLD;
+                let repairs = self.repairs.are_made();
+                let (longest, silence) = if repairs {
+                    (LONGEST_LATE_HOLD, LONGEST_LATE_HOLD)
+                } else {
+                    (LONGEST_HOLD, FLOWING)
+                };
+                let limit = held.since + longest;
                 let may_come = |path: &PathOrder| {
-                    path.may_bring(now, frontier)
-                        || self.repairs.are_made() && path.may_miss(frontier)
+                    path.may_bring(now, frontier, silence) || repairs && path.may_miss(frontier)
                 };
                 let is_coming = limit > now && self.paths.iter().any(may_come);
                 is_coming.then_some((now + RECHECK, limit))
@@ -673,6 +683,8 @@ enum Loss {
     Overflow,
 }
 
+/// A path that brought nothing for this long brings nothing more, if the sender repairs nothing.
+const FLOWING: Duration = Duration::from_millis(20);
 /// How often a passed deadline is looked at again while the missing packet may still come.
 const RECHECK: Duration = Duration::from_millis(2);
 /// A burst that spans more of the association's order than this is left to the deadline: the scan is not worth it.

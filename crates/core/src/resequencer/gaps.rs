@@ -43,7 +43,7 @@ pub(super) struct Limits {
 pub(super) struct PathOrder {
     /// Highest number on the path and the global number it carried.
     highest: Option<(Seq, Seq)>,
-    last_arrival_at: Instant,
+    last_packet_at: Instant,
     /// Highest number on the path of any datagram, with a packet or without.
     newest: Option<Seq>,
     /// When numbers were last skipped of which nothing says yet what they carried.
@@ -58,7 +58,7 @@ impl Default for PathOrder {
     fn default() -> Self {
         Self {
             highest: None,
-            last_arrival_at: Instant::ZERO,
+            last_packet_at: Instant::ZERO,
             newest: None,
             unnamed_at: None,
             gaps: VecDeque::new(),
@@ -77,7 +77,7 @@ impl PathOrder {
         path_seq: Seq,
         previous: Option<Seq>,
     ) {
-        self.last_arrival_at = now;
+        self.last_packet_at = now;
         self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {
             self.highest = Some((path_seq, seq));
@@ -130,7 +130,6 @@ impl PathOrder {
     /// Notes that the datagram `path_seq` carried no packet. Behind a gap it cannot say which was lost; what comes next
     /// can, and then counts it among the missing, which have one place more in the order than they need.
     pub(super) fn on_empty(&mut self, now: Instant, path_seq: Seq) {
-        self.last_arrival_at = now;
         if self.skipped(path_seq) {
             self.unnamed_at = Some(now);
         } else if self.newest != Some(path_seq) {
@@ -150,7 +149,6 @@ impl PathOrder {
             return;
         };
         if path_seq.is_after(before.0) {
-            self.last_arrival_at = now;
             self.skipped(path_seq);
             let end = path_seq.plus(1);
             // What tells this may have come first.
@@ -184,12 +182,13 @@ impl PathOrder {
         self.unnamed_at = None;
     }
 
-    /// Whether `seq` may still be under way on this path: packets keep coming on it, and none later than `seq` has.
-    pub(super) fn may_bring(&self, now: Instant, seq: Seq) -> bool {
+    /// Whether `seq` may still be under way on this path: none later than `seq` has come on it, and the last packet was no longer
+    /// ago than `silence`.
+    pub(super) fn may_bring(&self, now: Instant, seq: Seq, silence: Duration) -> bool {
         let Some((_, highest_global)) = self.highest else {
             return false;
         };
-        seq.is_after(highest_global) && now.since(self.last_arrival_at) < FLOWING
+        seq.is_after(highest_global) && now.since(self.last_packet_at) < silence
     }
 
     /// Whether `seq` may be in a gap that is not believed yet.
@@ -291,8 +290,6 @@ const FIRST_WINDOW: Duration = Duration::from_millis(2);
 const WIDEST_WINDOW: Duration = Duration::from_millis(64);
 /// How long a path must keep order before its gaps are believed as quickly as at the start.
 const CALM: Duration = Duration::from_secs(10);
-/// A path that brought nothing for this long brings nothing.
-const FLOWING: Duration = Duration::from_millis(20);
 /// So many of a path's first numbers are told missing before one of them has come.
 const LONGEST_BEGINNING: u32 = u32::BITS;
 /// And how far before the last of them, in the order of all, the first may be.

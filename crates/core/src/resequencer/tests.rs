@@ -111,6 +111,7 @@ fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
         let mut h = Harness::new();
         h.repair = repairs;
         h.arrive(sent[0]);
+        h.wait(LONGEST_LATE_HOLD);
         let empty = if is_skipped { 2 } else { 1 };
         h.resequencer.on_empty(h.now, PathId(0), Seq(empty));
         assert_eq!(h.arrive(sent[2]), Verdict::Held);
@@ -135,13 +136,14 @@ fn what_a_path_loses_first_of_all_is_waited_for() {
         let mut h = Harness::new();
         h.repair = repairs;
         h.arrive(sent[0]);
+        h.wait(LONGEST_LATE_HOLD);
         assert_eq!(h.arrive(sent[2]), Verdict::Held);
         h.arrive(sent[4]);
         h.wait(Duration::from_millis(3));
         assert_eq!(h.delivered(), [0], "what the gap holds is not told");
         h.wait(BUDGET);
         assert_eq!(h.delivered().contains(&2), !waits, "{repairs:?}");
-        h.wait(repair);
+        h.wait(LONGEST_LATE_HOLD);
         assert_eq!(h.resequencer.held_len(), 0, "not for ever");
     }
 }
@@ -186,12 +188,13 @@ fn what_is_skipped_again_and_again_prolongs_no_hold_again() {
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
     h.arrive(sent[0]);
+    h.wait(LONGEST_LATE_HOLD);
     h.arrive(sent[2]);
-    // Packets keep coming on path 0, so longer than for a repair, but not for that and another.
-    for step in 0..=30_u32 {
+    // For a repair, but not for another.
+    for step in 0..=20_u32 {
         h.resequencer.on_empty(h.now, PathId(0), Seq(2 + step * 2));
         let is_held = h.resequencer.poll_timeout() > Some(h.now);
-        assert!(is_held == (step < 30), "{step}");
+        assert!(is_held == (step < 20), "{step}");
         h.wait(BUDGET / 10);
     }
     assert_eq!(h.delivered(), [0, 2]);
@@ -205,6 +208,7 @@ fn what_was_skipped_after_a_later_packet_or_has_come_is_not_waited_for() {
         let mut h = Harness::new();
         h.repair = Some(BUDGET * 2);
         h.arrive(sent[0]);
+        h.wait(LONGEST_LATE_HOLD);
         h.arrive(sent[2]);
         let mut skipped = 1;
         if has_passed {
@@ -343,6 +347,36 @@ fn a_slow_path_that_still_delivers_is_waited_for_beyond_the_deadline() {
         h.wait(Duration::from_millis(1));
     }
     assert_eq!(h.now.since(start), BUDGET, "path 1 brings nothing more");
+}
+
+#[test]
+fn a_path_that_falls_silent_is_waited_for_if_what_it_keeps_is_sent_again() {
+    // Path 1 carries 1 and 2 and stalls before 2; path 0 carries 0 and 3.
+    let sent = number(&[(0, 0), (0, 1), (0, 1), (0, 0)]);
+    let after_ms = Duration::from_millis;
+    for (repair, quiet_ms, held_ms) in [
+        (Some(BUDGET * 2), 0, 400),
+        // What brought its last packet long ago has nothing under way.
+        (Some(BUDGET * 2), 300, 100),
+        (Some(BUDGET * 2), 400, 50),
+        (None, 0, 50),
+    ] {
+        let mut h = Harness::new();
+        h.repair = repair;
+        h.arrive(sent[0]);
+        h.arrive(sent[1]);
+        h.wait(after_ms(quiet_ms));
+        assert_eq!(h.arrive(sent[3]), Verdict::Held);
+        let start = h.now;
+        while h.resequencer.held_len() > 0 {
+            h.wait(after_ms(1));
+        }
+        let held = h.now.since(start);
+        assert!(
+            (after_ms(held_ms)..after_ms(held_ms + 3)).contains(&held),
+            "{repair:?}, {quiet_ms} ms: {held:?}"
+        );
+    }
 }
 
 #[test]
