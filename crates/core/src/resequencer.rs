@@ -16,8 +16,8 @@
 //! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
 //!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
 //!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]; up to [`LONGEST_LATE_HOLD`], and also where the path has
-//!    fallen silent, if the sender repairs. Then everything older that is missing counts as lost. Only the oldest held packet's deadline runs, so many gaps do not add up (`docs/algorithms.md` section 6,
-//!    trap 2).
+//!    fallen silent, if the sender repairs. Then everything older that is missing counts as lost. Only the oldest held
+//!    packet's deadline runs, so many gaps do not add up (`docs/algorithms.md` section 6, trap 2).
 //!
 //! A packet that arrives after it was counted lost is released at once and counted as late: TCP and QUIC put it in
 //! order themselves, and nothing is thrown away.
@@ -60,8 +60,8 @@ pub const MAX_HELD: usize = 16_384;
 /// retransmission timeout of TCP (200 ms in Linux).
 pub const LONGEST_HOLD: Duration = Duration::from_millis(150);
 /// Longest hold for what is late and not known lost, if the sender repairs: it sends again elsewhere what a path keeps that
-/// has become slow, so that it comes for certain. Passing on what follows tells QUIC of a loss, and costs 30 % of its window;
-/// a TCP whose timer fires meanwhile sees by timestamps that nothing was lost (RFC 4015, RFC 5682).
+/// has become slow, as far as its budget goes, so that most of it comes. Passing on what follows tells QUIC of a loss, and
+/// costs 30 % of its window; a TCP whose timer fires meanwhile finds out that nothing was lost (RFC 4015, RFC 5682).
 pub const LONGEST_LATE_HOLD: Duration = Duration::from_millis(400);
 
 /// One packet as it came from a path.
