@@ -15,8 +15,9 @@
 //!    packet took its own flow step with it, so its successor further waits until everything older is settled.
 //! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
 //!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
-//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]; up to [`LONGEST_LATE_HOLD`], and also where the path has
-//!    fallen silent, if the sender repairs. Then everything older that is missing counts as lost. Only the oldest held
+//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]. If the sender repairs, the flow's own predecessor is waited
+//!    for up to [`LONGEST_LATE_HOLD`] while it is not known lost, also where the path has fallen silent no longer ago than
+//!    that. Then everything older that is missing counts as lost. Only the oldest held
 //!    packet's deadline runs, so many gaps do not add up (`docs/algorithms.md` section 6, trap 2).
 //!
 //! A packet that arrives after it was counted lost is released at once and counted as late: TCP and QUIC put it in
@@ -54,12 +55,12 @@ use repairs::Repairs;
 
 /// Longest span of global sequence numbers the table covers.
 pub const MAX_SPAN: u32 = 1 << 16;
-/// Most packets held at once.
+/// Most packets held at once: 460 Mbit/s of full ones for [`LONGEST_LATE_HOLD`].
 pub const MAX_HELD: usize = 16_384;
 /// Longest hold by a computed deadline, and of what a sender that repairs nothing may still have under way: below the least
 /// retransmission timeout of TCP (200 ms in Linux).
 pub const LONGEST_HOLD: Duration = Duration::from_millis(150);
-/// Longest hold for what is late and not known lost, if the sender repairs: it sends again elsewhere what a path keeps that
+/// Longest hold for a predecessor that is late and not known lost, if the sender repairs: it sends again elsewhere what a path keeps that
 /// has become slow, as far as its budget goes, so that most of it comes. Passing on what follows tells QUIC of a loss, and
 /// costs 30 % of its window; a TCP whose timer fires meanwhile finds out that nothing was lost (RFC 4015, RFC 5682).
 pub const LONGEST_LATE_HOLD: Duration = Duration::from_millis(400);
@@ -169,6 +170,8 @@ enum State {
 #[derive(Debug)]
 struct HeldPacket {
     seq: Seq,
+    /// What it waits for.
+    previous: Seq,
     deadline: Instant,
     since: Instant,
     packet: PacketBuf,
@@ -323,21 +326,23 @@ impl Resequencer {
             let repair = self.repairs.due(now, frontier, held.seq);
             let repair = repair.or_else(unnamed);
             let repair = repair.map(|at| (at, held.since + self.repairs.longest_hold()));
-            // Until when to wait on, and not beyond when.
-            let wait = repair.filter(|(_, limit)| *limit > now).or_else(|| {
-                let repairs = self.repairs.are_made();
-                let (longest, silence) = if repairs {
-                    (LONGEST_LATE_HOLD, LONGEST_LATE_HOLD)
-                } else {
-                    (LONGEST_HOLD, FLOWING)
+            let repairs = self.repairs.are_made();
+            let may_come = |seq: Seq, longest: Duration, silence: Duration| {
+                let may_come = |path: &PathOrder| {
+                    path.may_bring(now, seq, silence) || repairs && path.may_miss(seq)
                 };
                 let limit = held.since + longest;
-                let may_come = |path: &PathOrder| {
-                    path.may_bring(now, frontier, silence) || repairs && path.may_miss(frontier)
-                };
                 let is_coming = limit > now && self.paths.iter().any(may_come);
                 is_coming.then_some((now + RECHECK, limit))
+            };
+            // Until when to wait on, and not beyond when.
+            let wait = repair.filter(|(_, limit)| *limit > now);
+            let wait = wait.or_else(|| {
+                let is_late = repairs && self.is_late(held.previous);
+                let late = || may_come(held.previous, LONGEST_LATE_HOLD, LONGEST_LATE_HOLD);
+                is_late.then(late).flatten()
             });
+            let wait = wait.or_else(|| may_come(frontier, LONGEST_HOLD, FLOWING));
             if let Some((at, limit)) = wait {
                 if let Some(held) = &mut self.held[slot] {
                     held.deadline = limit.min(at);
@@ -470,8 +475,10 @@ impl Resequencer {
         deadline: Instant,
         packet: PacketBuf,
     ) {
+        let previous = seq.minus(u32::from(flow_step));
         let held = Some(HeldPacket {
             seq,
+            previous,
             deadline,
             since: now,
             packet,
@@ -487,7 +494,7 @@ impl Resequencer {
         let entry = self.entry_mut(seq);
         entry.state = State::Held;
         entry.own = slot;
-        self.entry_mut(seq.minus(u32::from(flow_step))).successor = slot;
+        self.entry_mut(previous).successor = slot;
         if self.oldest_held.is_none_or(|oldest| oldest.is_after(seq)) {
             self.oldest_held = Some(seq);
         }
@@ -528,6 +535,11 @@ impl Resequencer {
             entry.state = State::Released;
             entry.own = NO_SLOT;
         }
+    }
+
+    /// Whether `seq` is missing and not known to be lost.
+    fn is_late(&self, seq: Seq) -> bool {
+        self.entry(seq).state == State::Missing && !self.repairs.has_lost(seq)
     }
 
     /// Moves the frontier over everything received or counted lost, releasing what waited for a lost one.
@@ -683,7 +695,7 @@ enum Loss {
     Overflow,
 }
 
-/// A path that brought nothing for this long brings nothing more, if the sender repairs nothing.
+/// A path that brought nothing for this long brings nothing more of what is waited for up to [`LONGEST_HOLD`].
 const FLOWING: Duration = Duration::from_millis(20);
 /// How often a passed deadline is looked at again while the missing packet may still come.
 const RECHECK: Duration = Duration::from_millis(2);

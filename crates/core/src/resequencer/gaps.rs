@@ -8,6 +8,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::LONGEST_LATE_HOLD;
 use crate::{ids::Seq, time::Instant};
 
 /// Datagrams missing in a row on one path.
@@ -43,6 +44,8 @@ pub(super) struct Limits {
 pub(super) struct PathOrder {
     /// Highest number on the path and the global number it carried.
     highest: Option<(Seq, Seq)>,
+    /// The latest packet of late, in the order of all: what is sent again comes behind later ones.
+    latest: Option<Seq>,
     last_packet_at: Instant,
     /// Highest number on the path of any datagram, with a packet or without.
     newest: Option<Seq>,
@@ -58,6 +61,7 @@ impl Default for PathOrder {
     fn default() -> Self {
         Self {
             highest: None,
+            latest: None,
             last_packet_at: Instant::ZERO,
             newest: None,
             unnamed_at: None,
@@ -77,6 +81,11 @@ impl PathOrder {
         path_seq: Seq,
         previous: Option<Seq>,
     ) {
+        let was_silent = now.since(self.last_packet_at) > LONGEST_LATE_HOLD;
+        let latest = self
+            .latest
+            .filter(|latest| !was_silent && latest.is_after(seq));
+        self.latest = latest.or(Some(seq));
         self.last_packet_at = now;
         self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {
@@ -185,10 +194,9 @@ impl PathOrder {
     /// Whether `seq` may still be under way on this path: none later than `seq` has come on it, and the last packet was no longer
     /// ago than `silence`.
     pub(super) fn may_bring(&self, now: Instant, seq: Seq, silence: Duration) -> bool {
-        let Some((_, highest_global)) = self.highest else {
-            return false;
-        };
-        seq.is_after(highest_global) && now.since(self.last_packet_at) < silence
+        let is_passed = |latest: Seq| !seq.is_after(latest);
+        let is_flowing = now.since(self.last_packet_at) < silence;
+        is_flowing && !self.latest.is_none_or(is_passed)
     }
 
     /// Whether `seq` may be in a gap that is not believed yet.

@@ -1,6 +1,6 @@
 //! Packets that are known lost and will be sent again: how long they are worth waiting for.
 //!
-//! A hold ends when the repair should be here, which is a round trip after the loss was known; if the repair is lost as
+//! A hold for what is lost ends when the repair should be here, which is a round trip after the loss was known; if the repair is lost as
 //! well, that is seen on the path it took, and the wait begins anew, up to [`Repairs::longest_hold`]: `LONGEST_HOLD`
 //! beyond the time a repair takes. That is below the inner transport's retransmission timeout, which is at least 200 ms
 //! beyond its round-trip time (RFC 6298; `tcp_rto_min` of Linux).
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::LONGEST_HOLD;
 use crate::{ids::Seq, time::Instant};
 
-/// Repairs under way.
+/// Repairs under way, and the last that were.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     /// How long one takes; `None`: nothing is sent again.
@@ -46,13 +46,6 @@ impl Repairs {
         let Some(time) = self.time else {
             return false;
         };
-        while self
-            .pending
-            .front()
-            .is_some_and(|oldest| oldest.until <= now)
-        {
-            self.pending.pop_front();
-        }
         if self.pending.len() == MAX_REPAIRS {
             self.pending.pop_front();
         }
@@ -74,6 +67,11 @@ impl Repairs {
         };
         let until = self.pending.iter().filter(concerns);
         until.map(|repair| repair.until).max()
+    }
+
+    /// Whether `seq` is known to have been lost.
+    pub(super) fn has_lost(&self, seq: Seq) -> bool {
+        self.pending.iter().any(|repair| repair.last == seq)
     }
 
     /// When the repair of what was lost at `at`, whatever it was, should be here; `None` if it should by now.

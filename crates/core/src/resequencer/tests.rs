@@ -136,14 +136,13 @@ fn what_a_path_loses_first_of_all_is_waited_for() {
         let mut h = Harness::new();
         h.repair = repairs;
         h.arrive(sent[0]);
-        h.wait(LONGEST_LATE_HOLD);
         assert_eq!(h.arrive(sent[2]), Verdict::Held);
         h.arrive(sent[4]);
         h.wait(Duration::from_millis(3));
         assert_eq!(h.delivered(), [0], "what the gap holds is not told");
         h.wait(BUDGET);
         assert_eq!(h.delivered().contains(&2), !waits, "{repairs:?}");
-        h.wait(LONGEST_LATE_HOLD);
+        h.wait(repair);
         assert_eq!(h.resequencer.held_len(), 0, "not for ever");
     }
 }
@@ -379,6 +378,95 @@ fn a_path_that_falls_silent_is_waited_for_if_what_it_keeps_is_sent_again() {
     }
 }
 
+/// How long all is held from now on, and what is called each millisecond.
+fn held_for(h: &mut Harness, mut each_ms: impl FnMut(&mut Harness)) -> u128 {
+    let start = h.now;
+    while h.resequencer.held_len() > 0 {
+        each_ms(h);
+        h.wait(Duration::from_millis(1));
+    }
+    h.now.since(start).as_millis()
+}
+
+#[test]
+fn a_path_that_brings_what_is_older_is_waited_for_but_not_for_ever() {
+    // Path 1 carries 1..=1000 and is far behind; path 0 carries 1001.
+    let mut schedule = vec![(0, 0)];
+    schedule.extend([(1, 1); 999]);
+    schedule.extend([(0, 1), (0, 0)]);
+    let sent = number(&schedule);
+    for (repair, held_ms) in [(Some(BUDGET * 2), 400), (None, 150)] {
+        let mut h = Harness::new();
+        h.repair = repair;
+        h.arrive(sent[0]);
+        h.arrive(sent[1001]);
+        let mut older = sent[1..1000].iter();
+        let held = held_for(&mut h, |h| {
+            h.arrive(*older.next().expect("a thousand"));
+        });
+        assert!((held_ms..held_ms + 3).contains(&held), "{repair:?}: {held}");
+    }
+}
+
+#[test]
+fn what_is_known_lost_and_not_repaired_is_not_waited_for_as_what_is_late() {
+    // Path 0 loses 2; path 1 brought 0 and has nothing under way.
+    let sent = number(&[(0, 1), (0, 0), (0, 0), (0, 0)]);
+    let mut h = Harness::new();
+    h.repair = Some(BUDGET * 2);
+    h.arrive(sent[0]);
+    h.arrive(sent[1]);
+    assert_eq!(h.arrive(sent[3]), Verdict::Held);
+    let held = held_for(&mut h, |_| ());
+    assert!((102..105).contains(&held), "2 ms and a repair: {held}");
+}
+
+#[test]
+fn what_another_flow_lacks_neither_ends_nor_prolongs_a_late_hold() {
+    for is_other_late in [true, false] {
+        // Flow 1 lacks 1, flow 0 lacks 3. One is late on path 1, the other lost on path 0 and not repaired.
+        let (path_of_1, path_of_3) = if is_other_late { (1, 0) } else { (0, 1) };
+        let sent = number(&[
+            (0, 0),
+            (1, path_of_1),
+            (2, 1),
+            (0, path_of_3),
+            (0, 0),
+            (2, 0),
+        ]);
+        let mut h = Harness::new();
+        h.repair = Some(BUDGET * 2);
+        h.arrive(sent[0]);
+        if !is_other_late {
+            h.arrive(sent[2]);
+        }
+        assert_eq!(h.arrive(sent[4]), Verdict::Held);
+        h.arrive(sent[5]);
+        let held = held_for(&mut h, |_| ());
+        let held_ms = if is_other_late { 102 } else { 400 };
+        assert!((held_ms..held_ms + 3).contains(&held), "{held}");
+    }
+}
+
+#[test]
+fn what_was_sent_again_behind_later_packets_is_no_sign_that_more_comes() {
+    // 0 is lost on path 1 and comes behind 3 on path 0; 2 is missing, and path 1 has been silent for long.
+    let sent = number(&[(2, 1), (0, 1), (0, 1), (0, 0)]);
+    let mut h = Harness::new();
+    h.repair = Some(BUDGET * 2);
+    h.arrive(sent[1]);
+    h.wait(LONGEST_LATE_HOLD);
+    assert_eq!(h.arrive(sent[3]), Verdict::Held);
+    h.arrive(Sent {
+        path: 0,
+        path_seq: 1,
+        path_previous: Some(3),
+        ..sent[0]
+    });
+    let held = held_for(&mut h, |_| ());
+    assert!((50..53).contains(&held), "{held}");
+}
+
 #[test]
 fn late_packets_widen_the_window_of_a_reordering_path() {
     let sent = number(&[(0, 0); 12]);
@@ -506,7 +594,7 @@ proptest! {
     /// Paths of different speed that lose packets: nothing twice, nothing vanishes, and what overtakes its flow's
     /// predecessor is exactly what was counted late.
     #[test]
-    fn order_within_a_flow_holds_whatever_is_lost(seed in 0_u64..u64::MAX, loss_pct in 0_u64..30, jitter in 0_u64..2000) {
+    fn order_within_a_flow_holds_whatever_is_lost(seed in 0_u64..u64::MAX, loss_pct in 0_u64..30, jitter in 0_u64..2000, repairs in any::<bool>()) {
         let mut rng = Rng::new(seed);
         let schedule: Vec<(usize, u8)> = (0..600).map(|_| {
             (usize::try_from(rng.below(4)).expect("small"), u8::try_from(rng.below(3)).expect("small"))
@@ -530,6 +618,7 @@ proptest! {
         }
         arrivals.sort_unstable();
         let mut h = Harness::new();
+        h.repair = repairs.then_some(BUDGET / 2);
         let mut late = 0_usize;
         for &(at, i) in &arrivals {
             let at = Instant::from_nanos(at * 1000);
