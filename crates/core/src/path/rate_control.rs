@@ -246,10 +246,10 @@ struct Depth {
 #[derive(Clone, Copy, Debug)]
 struct Ceiling {
     pace: Bitrate,
+    /// When it was set.
+    since: Instant,
     /// Losses before then are of what was sent before.
     judge_at: Instant,
-    /// When it may rise.
-    hold_until: Instant,
     /// When it was last raised, and by how much it is next, in percent.
     raised_at: Instant,
     step: u64,
@@ -549,8 +549,8 @@ impl RateControl {
             self.is_searching = false;
             self.ceiling = Some(Ceiling {
                 pace: carried.max(least),
+                since: now,
                 judge_at: now + signals.rtt * 2 + LEAST_SEARCH_ROUND,
-                hold_until: now + HOLD.max(signals.rtt * 4),
                 raised_at: now,
                 step: 2,
             });
@@ -778,11 +778,11 @@ impl LossWindow {
 }
 
 impl Ceiling {
+    /// Rises if it may. `rtt` is the present round trip: the one in which the path overflowed may have been seconds longer.
     fn rise(&mut self, now: Instant, rtt: Duration) {
-        let rtt = (rtt * 2).max(LEAST_ROUND);
-        if now < self.hold_until {
+        if now.since(self.since) < HOLD.max(rtt * 4) {
             self.raised_at = now;
-        } else if now.since(self.raised_at) >= rtt {
+        } else if now.since(self.raised_at) >= (rtt * 2).max(LEAST_ROUND) {
             self.raised_at = now;
             self.pace = self.pace.scale(100 + self.step, 100);
             self.step = (self.step * 2).min(25);

@@ -488,3 +488,23 @@ fn samples_of_the_rate_are_longer_where_the_queue_overflows() {
 }
 
 mod recalled;
+
+#[test]
+fn a_ceiling_set_behind_a_queue_of_seconds_rises_when_that_has_gone() {
+    let at = |ms| Instant::from_millis(ms);
+    let pace = Bitrate::from_mbps(9);
+    let set = Ceiling {
+        pace,
+        since: at(0),
+        judge_at: at(0),
+        raised_at: at(0),
+        step: 2,
+    };
+    for (rtt_ms, rises) in [(50, true), (2_400, false)] {
+        let mut ceiling = set;
+        for ms in (0..=1_300).step_by(50) {
+            ceiling.rise(at(ms), Duration::from_millis(rtt_ms));
+        }
+        assert_eq!(ceiling.pace > pace, rises, "{rtt_ms} ms");
+    }
+}
