@@ -613,6 +613,7 @@ impl Resequencer {
             self.paths[index].put_back(gaps);
         }
         self.advance(now, out);
+        self.repairs.forget_before(self.frontier);
     }
 
     /// Counts the members of a burst lost once they can be told; whether there is nothing more to tell.

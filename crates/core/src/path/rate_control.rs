@@ -24,8 +24,8 @@
 //!
 //! **Losses.** A queue of a few packets overflows before it is seen. So the share of losses is watched over windows of
 //! `LOSS_WINDOW` packets, and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
-//! and no pace mends) is congestion: then the pace has a ceiling, 3 % below what the path delivered, for a second, which
-//! after that rises by 2, 4, 8 … 25 % every two round trips.
+//! and no pace mends) is congestion: then the pace has a ceiling, 3 % below what the path delivered, for a second or four
+//! round trips as they are meanwhile, which after that rises by 2, 4, 8 … 25 % every two round trips.
 //!
 //! **Search.** Of a path that was not full for 60 s nothing is known. If the policy wants that, it is paced at a multiple
 //! of what it has carried, a little to begin with, until more was sent than came and a round trip later no more comes,
@@ -248,8 +248,6 @@ struct Ceiling {
     pace: Bitrate,
     /// When it was set.
     since: Instant,
-    /// Losses before then are of what was sent before.
-    judge_at: Instant,
     /// When it was last raised, and by how much it is next, in percent.
     raised_at: Instant,
     step: u64,
@@ -513,7 +511,11 @@ impl RateControl {
             Some(floor) => window.exceeds(floor),
             None => window.lost > window.packets / 100 * UNKNOWN_FLOOR,
         };
-        let is_again = self.ceiling.is_some_and(|ceiling| now < ceiling.judge_at);
+        // For two round trips what is lost was sent before.
+        let settled_after = signals.rtt * 2 + LEAST_SEARCH_ROUND;
+        let is_again = self
+            .ceiling
+            .is_some_and(|ceiling| now.since(ceiling.since) < settled_after);
         // What overflows that much has to be drained as well.
         let kept_percent = if is_heavy { 90 } else { 97 };
         let carried = self.gross(window.rate).scale(kept_percent, 100);
@@ -550,7 +552,6 @@ impl RateControl {
             self.ceiling = Some(Ceiling {
                 pace: carried.max(least),
                 since: now,
-                judge_at: now + signals.rtt * 2 + LEAST_SEARCH_ROUND,
                 raised_at: now,
                 step: 2,
             });

@@ -3,7 +3,7 @@
 //! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the time the
 //! peer says it held the acknowledgement, but never below the smallest round trip seen. Unlike the RFC, the minimum is
 //! taken over the last 10 s instead of the life of the path, because routes and radio cells change; and a sample below half
-//! of the mean weighs 1/2: the queue of seconds of a radio link that was silent has gone, and with few samples, as of a path
+//! of the mean, by more than jitter makes, weighs 1/2: the queue of seconds of a radio link that was silent has gone, and with few samples, as of a path
 //! that is avoided, the mean would tell of it for seconds more.
 
 use core::time::Duration;
@@ -68,7 +68,8 @@ impl Rtt {
             let off = smoothed.abs_diff(adjusted);
             self.rttvar = (self.rttvar * 3 + off) / 4;
             self.deviation = (self.deviation * 3 + off) / 4;
-            let has_fallen = adjusted < smoothed / 2;
+            let has_fallen =
+                adjusted < smoothed / 2 && smoothed.saturating_sub(adjusted) > LEAST_FALL;
             let new = u32::from(if has_fallen {
                 self.gain.max(FALLEN_GAIN)
             } else {
@@ -136,8 +137,9 @@ pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 /// Longest round trip believed; a longer one is a sleeping host or a broken clock.
 pub const MAX_RTT: Duration = Duration::from_secs(60);
 
-/// Weight in thousandths of a sample below half of the mean.
+/// Weight in thousandths of a sample below half of the mean, and by so much.
 const FALLEN_GAIN: u16 = 500;
+const LEAST_FALL: Duration = Duration::from_millis(100);
 
 /// RFC 9002 section 6.1.2, `kGranularity`.
 const GRANULARITY: Duration = Duration::from_millis(1);
@@ -197,14 +199,12 @@ mod tests {
     fn a_queue_of_seconds_that_has_gone_is_forgotten_within_some_samples() {
         let mut rtt = Rtt::new();
         rtt.on_sample(Instant::ZERO, ms(8_000), ms(0));
-        for quarter in 1..=7 {
+        for quarter in 1..=8 {
             rtt.on_sample(Instant::from_millis(quarter * 250), ms(50), ms(0));
         }
-        // Halved down to twice the sample; then by an eighth each.
-        assert!(
-            (ms(95)..ms(115)).contains(&rtt.smoothed().expect("sampled")),
-            "{rtt:?}"
-        );
+        // Seven times half of the way, until little is left: then an eighth.
+        let smoothed = rtt.smoothed().expect("sampled");
+        assert!((ms(103)..ms(106)).contains(&smoothed), "{smoothed:?}");
     }
 
     #[test]

@@ -112,6 +112,12 @@ impl PathOrder {
         }
     }
 
+    /// Notes that the path brings nothing up to `seq` any more, unless as a repair.
+    fn on_passed(&mut self, seq: Seq) {
+        let latest = self.latest.filter(|latest| latest.is_after(seq));
+        self.latest = latest.or(Some(seq));
+    }
+
     /// Notes that all between the datagram `before` and the datagram `end` is missing; the last of it carried `last`.
     fn push_gap(
         &mut self,
@@ -166,6 +172,7 @@ impl PathOrder {
             }
             self.push_gap(now, before, end, seq);
             self.highest = Some((path_seq, seq));
+            self.on_passed(seq);
         }
     }
 

@@ -69,7 +69,15 @@ impl Repairs {
         until.map(|repair| repair.until).max()
     }
 
-    /// Whether `seq` is known to have been lost.
+    /// Forgets what is before `frontier`: nobody waits for it.
+    pub(super) fn forget_before(&mut self, frontier: Seq) {
+        let is_before = |repair: &Repair| frontier.is_after(repair.last);
+        while self.pending.front().is_some_and(is_before) {
+            self.pending.pop_front();
+        }
+    }
+
+    /// Whether `seq` is known to have been lost. Of several in a row only the last is known.
     pub(super) fn has_lost(&self, seq: Seq) -> bool {
         self.pending.iter().any(|repair| repair.last == seq)
     }

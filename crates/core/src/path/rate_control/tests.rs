@@ -496,7 +496,6 @@ fn a_ceiling_set_behind_a_queue_of_seconds_rises_when_that_has_gone() {
     let set = Ceiling {
         pace,
         since: at(0),
-        judge_at: at(0),
         raised_at: at(0),
         step: 2,
     };
