@@ -3,8 +3,8 @@
 //! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the time the
 //! peer says it held the acknowledgement, but never below the smallest round trip seen. Unlike the RFC, the minimum is
 //! taken over the last 10 s instead of the life of the path, because routes and radio cells change; and a sample below half
-//! of the mean, by more than jitter makes, weighs 1/2: the queue of seconds of a radio link that was silent has gone, and with few samples, as of a path
-//! that is avoided, the mean would tell of it for seconds more.
+//! of the mean, by more than jitter makes, weighs 1/2: the queue of seconds of a radio link that was silent has gone, and
+//! with few samples, as of a path that is avoided, the mean would tell of it for seconds more.
 
 use core::time::Duration;
 

@@ -44,7 +44,7 @@ pub(super) struct Limits {
 pub(super) struct PathOrder {
     /// Highest number on the path and the global number it carried.
     highest: Option<(Seq, Seq)>,
-    /// The latest packet of late, in the order of all: what is sent again comes behind later ones.
+    /// How far in the order of all the path has got of late: what is sent again comes behind later packets.
     latest: Option<Seq>,
     last_packet_at: Instant,
     /// Highest number on the path of any datagram, with a packet or without.

@@ -87,6 +87,16 @@ fn number(schedule: &[(usize, u8)]) -> Vec<Sent> {
         .collect()
 }
 
+/// How long anything is held from now on; `each_ms` is called each millisecond.
+fn held_for(h: &mut Harness, mut each_ms: impl FnMut(&mut Harness)) -> Duration {
+    let start = h.now;
+    while h.resequencer.held_len() > 0 {
+        each_ms(h);
+        h.wait(Duration::from_millis(1));
+    }
+    h.now.since(start)
+}
+
 #[test]
 fn two_paths_are_put_in_order() {
     let sent = number(&[(0, 0), (0, 1), (0, 0), (0, 1)]);
@@ -341,11 +351,8 @@ fn a_slow_path_that_still_delivers_is_waited_for_beyond_the_deadline() {
     h.arrive(sent[0]);
     h.arrive(sent[3]);
     h.arrive(sent[1]);
-    let start = h.now;
-    while h.resequencer.held_len() > 0 {
-        h.wait(Duration::from_millis(1));
-    }
-    assert_eq!(h.now.since(start), BUDGET, "path 1 brings nothing more");
+    let held = held_for(&mut h, |_| ());
+    assert_eq!(held, BUDGET, "path 1 brings nothing more");
 }
 
 #[test]
@@ -366,26 +373,12 @@ fn a_path_that_falls_silent_is_waited_for_if_what_it_keeps_is_sent_again() {
         h.arrive(sent[1]);
         h.wait(after_ms(quiet_ms));
         assert_eq!(h.arrive(sent[3]), Verdict::Held);
-        let start = h.now;
-        while h.resequencer.held_len() > 0 {
-            h.wait(after_ms(1));
-        }
-        let held = h.now.since(start);
+        let held = held_for(&mut h, |_| ());
         assert!(
             (after_ms(held_ms)..after_ms(held_ms + 3)).contains(&held),
             "{repair:?}, {quiet_ms} ms: {held:?}"
         );
     }
-}
-
-/// How long all is held from now on, and what is called each millisecond.
-fn held_for(h: &mut Harness, mut each_ms: impl FnMut(&mut Harness)) -> u128 {
-    let start = h.now;
-    while h.resequencer.held_len() > 0 {
-        each_ms(h);
-        h.wait(Duration::from_millis(1));
-    }
-    h.now.since(start).as_millis()
 }
 
 #[test]
@@ -403,7 +396,8 @@ fn a_path_that_brings_what_is_older_is_waited_for_but_not_for_ever() {
         let mut older = sent[1..1000].iter();
         let held = held_for(&mut h, |h| {
             h.arrive(*older.next().expect("a thousand"));
-        });
+        })
+        .as_millis();
         assert!((held_ms..held_ms + 3).contains(&held), "{repair:?}: {held}");
     }
 }
@@ -417,7 +411,7 @@ fn what_is_known_lost_and_not_repaired_is_not_waited_for_as_what_is_late() {
     h.arrive(sent[0]);
     h.arrive(sent[1]);
     assert_eq!(h.arrive(sent[3]), Verdict::Held);
-    let held = held_for(&mut h, |_| ());
+    let held = held_for(&mut h, |_| ()).as_millis();
     assert!((102..105).contains(&held), "2 ms and a repair: {held}");
 }
 
@@ -434,7 +428,7 @@ fn how_long_a_packet_is_held_depends_on_what_its_own_flow_lacks() {
             h.arrive(sent[2]);
         }
         assert_eq!(h.arrive(sent[4]), Verdict::Held);
-        let held = held_for(&mut h, |_| ());
+        let held = held_for(&mut h, |_| ()).as_millis();
         let held_ms = if is_other_late { 102 } else { 400 };
         assert!((held_ms..held_ms + 3).contains(&held), "{held}");
     }
@@ -451,7 +445,7 @@ fn a_path_whose_end_is_told_is_not_waited_for_as_if_more_came() {
     let told = (Seq(2), Seq(3));
     h.resequencer.on_tail(h.now, PathId(1), told, &mut h.out);
     assert_eq!(h.arrive(sent[4]), Verdict::Held);
-    let held = held_for(&mut h, |_| ());
+    let held = held_for(&mut h, |_| ()).as_millis();
     assert!((102..105).contains(&held), "2 ms and a repair: {held}");
 }
 
@@ -470,7 +464,7 @@ fn what_was_sent_again_behind_later_packets_is_no_sign_that_more_comes() {
         path_previous: Some(3),
         ..sent[0]
     });
-    let held = held_for(&mut h, |_| ());
+    let held = held_for(&mut h, |_| ()).as_millis();
     assert!((50..53).contains(&held), "{held}");
 }
 

@@ -487,8 +487,6 @@ fn samples_of_the_rate_are_longer_where_the_queue_overflows() {
     }
 }
 
-mod recalled;
-
 #[test]
 fn a_ceiling_set_behind_a_queue_of_seconds_rises_when_that_has_gone() {
     let at = |ms| Instant::from_millis(ms);
@@ -507,3 +505,5 @@ fn a_ceiling_set_behind_a_queue_of_seconds_rises_when_that_has_gone() {
         assert_eq!(ceiling.pace > pace, rises, "{rtt_ms} ms");
     }
 }
+
+mod recalled;
