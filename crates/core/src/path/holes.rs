@@ -13,10 +13,13 @@
 //! Where the first datagram that is kept has a later number, there are no holes before it.
 //!
 //! A believed hole is told `TELLS` times, at most `RETELL` apart, so that it survives lost reports, and then
-//! forgotten. What is before the first hole is *settled*: it has come, or has been told; the sender need not keep it.
+//! forgotten. What is before the first hole is *settled*: it has come, or has been told; the sender need not keep it. A report
+//! may overtake those before it, on a quicker way back. So what was told counts as settled only when the slowest way has
+//! brought it too: its *detour* later.
 //!
 //! Bounds: `MAX_HOLES` holes, the oldest is forgotten first; of a hole the newest `LONGEST` numbers count, for a
-//! longer silence is a matter of the path's health. Cost: the number of holes per arrival.
+//! longer silence is a matter of the path's health. Of what was told, one number per millisecond of the detour. Cost: the
+//! number of holes per arrival.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -31,6 +34,8 @@ pub struct Holes {
     begun: u32,
     /// Oldest first; neither empty nor overlapping.
     holes: VecDeque<Hole>,
+    /// First numbers of holes told for the last time, and until when they are not settled; both ascend.
+    told: VecDeque<(Seq, Instant)>,
     window: Duration,
     /// How long a hole that is seen now is left to repair symbols.
     grace: Duration,
@@ -59,6 +64,7 @@ impl Default for Holes {
             highest: None,
             begun: 0,
             holes: VecDeque::new(),
+            told: VecDeque::new(),
             window: FIRST_WINDOW,
             grace: Duration::ZERO,
             disproved_at: None,
@@ -163,7 +169,9 @@ impl Holes {
     }
 
     /// Tells every hole that is believed: its first number and how many; `tell` says whether there was room for it.
-    pub fn take(&mut self, now: Instant, mut tell: impl FnMut(Seq, u32) -> bool) {
+    ///
+    /// `detour`: how much later than another report this one may come.
+    pub fn take(&mut self, now: Instant, detour: Duration, mut tell: impl FnMut(Seq, u32) -> bool) {
         let mut index = 0;
         while let Some(hole) = self.holes.get(index).copied() {
             let is_believed = hole.told > 0 || self.is_passed(&hole) || hole.tell_at <= now;
@@ -177,22 +185,40 @@ impl Holes {
             hole.told += 1;
             hole.tell_at = now + RETELL;
             if hole.told == TELLS {
+                let first = hole.first;
                 self.holes.remove(index);
+                self.keep_told(first, now + detour);
             } else {
                 index += 1;
             }
         }
     }
 
+    /// Notes that what follows `first` is not settled before `until`.
+    fn keep_told(&mut self, first: Seq, until: Instant) {
+        while self
+            .told
+            .pop_back_if(|(seq, _)| !first.is_after(*seq))
+            .is_some()
+        {}
+        if self.told.back().is_none_or(|(_, at)| *at < until) {
+            self.told.push_back((first, until + TOLD_GRAIN));
+        }
+    }
+
     /// Everything before this number is settled; `None` if nothing has come.
-    #[must_use]
-    pub fn settled(&self) -> Option<Seq> {
-        let highest = self.highest?;
-        Some(
-            self.holes
-                .front()
-                .map_or(highest.plus(1), |hole| hole.first),
-        )
+    pub fn settled(&mut self, now: Instant) -> Option<Seq> {
+        while self.told.front().is_some_and(|(_, until)| *until <= now) {
+            self.told.pop_front();
+        }
+        let end = self.highest?.plus(1);
+        let missing = self.holes.front().map_or(end, |hole| hole.first);
+        let told = self.told.front().map_or(end, |(first, _)| *first);
+        Some(if missing.is_after(told) {
+            told
+        } else {
+            missing
+        })
     }
 
     /// Whether enough has come behind an untold hole to believe it at once.
@@ -246,6 +272,8 @@ const CALM: Duration = Duration::from_secs(10);
 /// With one report in twenty lost, one hole in 8000 stays untold.
 const TELLS: u8 = 3;
 const RETELL: Duration = Duration::from_millis(25);
+/// What is told is kept for up to so much longer, and then stands for what is told within that time.
+const TOLD_GRAIN: Duration = Duration::from_millis(1);
 const MAX_HOLES: usize = 256;
 const LONGEST: u32 = 1024;
 const BEGINNING: u32 = u32::BITS;
@@ -253,6 +281,12 @@ const BEGINNING: u32 = u32::BITS;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DETOUR: Duration = Duration::from_millis(30);
+
+    fn settled(holes: &mut Holes, ms: u64) -> Option<Seq> {
+        holes.settled(Instant::from_millis(ms))
+    }
 
     fn arrive(holes: &mut Holes, ms: u64, seqs: impl IntoIterator<Item = u32>) {
         for seq in seqs {
@@ -262,7 +296,7 @@ mod tests {
 
     fn told(holes: &mut Holes, ms: u64) -> Vec<(u32, u32)> {
         let mut told = Vec::new();
-        holes.take(Instant::from_millis(ms), |first, count| {
+        holes.take(Instant::from_millis(ms), DETOUR, |first, count| {
             told.push((first.0, count));
             true
         });
@@ -275,14 +309,43 @@ mod tests {
         arrive(&mut holes, 0, [45, 46, 49, 50]);
         assert_eq!(told(&mut holes, 0), []);
         assert_eq!(holes.due(), Some(Instant::from_millis(2)));
-        assert_eq!(holes.settled(), Some(Seq(47)));
+        assert_eq!(settled(&mut holes, 0), Some(Seq(47)));
         arrive(&mut holes, 0, [51]);
         assert_eq!(holes.due(), Some(Instant::from_millis(0)));
         for ms in [1, 2, 30] {
             assert_eq!(told(&mut holes, ms), [(47, 2)]);
         }
         assert_eq!(told(&mut holes, 40), []);
-        assert_eq!((holes.settled(), holes.due()), (Some(Seq(52)), None));
+        assert_eq!(holes.due(), None);
+        assert_eq!(
+            settled(&mut holes, 60),
+            Some(Seq(47)),
+            "a report may come before the last"
+        );
+        assert_eq!(settled(&mut holes, 61), Some(Seq(52)));
+    }
+
+    #[test]
+    fn what_was_told_is_settled_when_the_slowest_way_has_told_it() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, [0]);
+        holes.set_grace(Duration::from_millis(5));
+        arrive(&mut holes, 0, [2]);
+        holes.set_grace(Duration::ZERO);
+        for ms in 0..100 {
+            let next = u32::try_from(ms * 10 + 10).expect("small");
+            arrive(&mut holes, ms, [next, next + 2, next + 3, next + 4]);
+            for _ in 0..3 {
+                let _ = told(&mut holes, ms);
+            }
+        }
+        // The hole of 5 ms ends that of 4 ms, which was told before it but is settled after it.
+        assert_eq!(settled(&mut holes, 35), Some(Seq(1)));
+        assert_eq!(settled(&mut holes, 36).map(|seq| seq.0), Some(75));
+        assert_eq!(settled(&mut holes, 80).map(|seq| seq.0 / 10), Some(51));
+        assert!(holes.told.len() <= 60, "{}", holes.told.len());
+        assert_eq!(settled(&mut holes, 130), Some(Seq(1005)));
+        assert_eq!(holes.told.len(), 0);
     }
 
     #[test]
@@ -292,12 +355,12 @@ mod tests {
             holes.on_arrival(Instant::ZERO, Seq(seq), false);
         }
         assert_eq!(
-            (holes.settled(), holes.due()),
+            (settled(&mut holes, 0), holes.due()),
             (None, None),
             "nothing is kept"
         );
         arrive(&mut holes, 1, [6]);
-        assert_eq!(holes.settled(), Some(Seq(0)));
+        assert_eq!(settled(&mut holes, 1), Some(Seq(0)));
         assert_eq!(told(&mut holes, 3), [(0, 1), (2, 1), (4, 2)]);
 
         let mut overtaken = Holes::default();
@@ -372,7 +435,7 @@ mod tests {
         arrive(&mut holes, 0, [1 << 30]);
         assert_eq!(holes.holes.back().map(|hole| hole.count), Some(LONGEST));
         let mut room = 3;
-        holes.take(Instant::from_millis(5), |_, _| {
+        holes.take(Instant::from_millis(5), DETOUR, |_, _| {
             room -= 1;
             room >= 0
         });
