@@ -334,7 +334,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         self.counts.packets_out += 1;
-        self.repairs.on_sent(len);
+        self.repairs.on_sent(now, len);
         let view = &mut self.views[index];
         let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
             return;
