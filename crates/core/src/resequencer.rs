@@ -601,7 +601,8 @@ impl Resequencer {
                 let is_found = gap.count == 1
                     && self.covers(gap.last)
                     && self.entry(gap.last).state != State::Missing;
-                if is_found || self.repairs.expect(now, gap.after, gap.last, gap.count) {
+                let span = (gap.after, gap.last);
+                if is_found || self.repairs.expect(now, span, gap.count, self.frontier) {
                     return false;
                 }
                 if !gap.is_last_settled {

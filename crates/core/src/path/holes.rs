@@ -14,12 +14,11 @@
 //!
 //! A believed hole is told `TELLS` times, at most `RETELL` apart, so that it survives lost reports, and then
 //! forgotten. What is before the first hole is *settled*: it has come, or has been told; the sender need not keep it. A report
-//! may overtake those before it, on a quicker way back. So what was told counts as settled only when the slowest way has
-//! brought it too: its *detour* later.
+//! may overtake those before it, on a quicker way back. So what was told counts as settled only `TOLD_WITHIN` later.
 //!
 //! Bounds: `MAX_HOLES` holes, the oldest is forgotten first; of a hole the newest `LONGEST` numbers count, for a
-//! longer silence is a matter of the path's health. Of what was told, one number per millisecond of the detour. Cost: the
-//! number of holes per arrival.
+//! longer silence is a matter of the path's health. Of what was told, a number per
+//! `TOLD_GRAIN`. Cost: the number of holes per arrival.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -169,9 +168,7 @@ impl Holes {
     }
 
     /// Tells every hole that is believed: its first number and how many; `tell` says whether there was room for it.
-    ///
-    /// `detour`: how much later than another report this one may come.
-    pub fn take(&mut self, now: Instant, detour: Duration, mut tell: impl FnMut(Seq, u32) -> bool) {
+    pub fn take(&mut self, now: Instant, mut tell: impl FnMut(Seq, u32) -> bool) {
         let mut index = 0;
         while let Some(hole) = self.holes.get(index).copied() {
             let is_believed = hole.told > 0 || self.is_passed(&hole) || hole.tell_at <= now;
@@ -187,7 +184,7 @@ impl Holes {
             if hole.told == TELLS {
                 let first = hole.first;
                 self.holes.remove(index);
-                self.keep_told(first, now + detour);
+                self.keep_told(first, now + TOLD_WITHIN);
             } else {
                 index += 1;
             }
@@ -272,6 +269,8 @@ const CALM: Duration = Duration::from_secs(10);
 /// With one report in twenty lost, one hole in 8000 stays untold.
 const TELLS: u8 = 3;
 const RETELL: Duration = Duration::from_millis(25);
+/// A report comes within this time, or what it asks for is no longer waited for ([`crate::resequencer`]).
+const TOLD_WITHIN: Duration = Duration::from_millis(500);
 /// What is told is kept for up to so much longer, and then stands for what is told within that time.
 const TOLD_GRAIN: Duration = Duration::from_millis(1);
 const MAX_HOLES: usize = 256;
@@ -281,8 +280,6 @@ const BEGINNING: u32 = u32::BITS;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const DETOUR: Duration = Duration::from_millis(30);
 
     fn settled(holes: &mut Holes, ms: u64) -> Option<Seq> {
         holes.settled(Instant::from_millis(ms))
@@ -296,7 +293,7 @@ mod tests {
 
     fn told(holes: &mut Holes, ms: u64) -> Vec<(u32, u32)> {
         let mut told = Vec::new();
-        holes.take(Instant::from_millis(ms), DETOUR, |first, count| {
+        holes.take(Instant::from_millis(ms), |first, count| {
             told.push((first.0, count));
             true
         });
@@ -318,11 +315,11 @@ mod tests {
         assert_eq!(told(&mut holes, 40), []);
         assert_eq!(holes.due(), None);
         assert_eq!(
-            settled(&mut holes, 60),
+            settled(&mut holes, 530),
             Some(Seq(47)),
             "a report may come before the last"
         );
-        assert_eq!(settled(&mut holes, 61), Some(Seq(52)));
+        assert_eq!(settled(&mut holes, 531), Some(Seq(52)));
     }
 
     #[test]
@@ -340,11 +337,11 @@ mod tests {
             }
         }
         // The hole of 5 ms ends that of 4 ms, which was told before it but is settled after it.
-        assert_eq!(settled(&mut holes, 35), Some(Seq(1)));
-        assert_eq!(settled(&mut holes, 36).map(|seq| seq.0), Some(75));
-        assert_eq!(settled(&mut holes, 80).map(|seq| seq.0 / 10), Some(51));
+        assert_eq!(settled(&mut holes, 505), Some(Seq(1)));
+        assert_eq!(settled(&mut holes, 506).map(|seq| seq.0), Some(75));
+        assert_eq!(settled(&mut holes, 550).map(|seq| seq.0 / 10), Some(51));
         assert!(holes.told.len() <= 60, "{}", holes.told.len());
-        assert_eq!(settled(&mut holes, 130), Some(Seq(1005)));
+        assert_eq!(settled(&mut holes, 600), Some(Seq(1005)));
         assert_eq!(holes.told.len(), 0);
     }
 
@@ -435,7 +432,7 @@ mod tests {
         arrive(&mut holes, 0, [1 << 30]);
         assert_eq!(holes.holes.back().map(|hole| hole.count), Some(LONGEST));
         let mut room = 3;
-        holes.take(Instant::from_millis(5), DETOUR, |_, _| {
+        holes.take(Instant::from_millis(5), |_, _| {
             room -= 1;
             room >= 0
         });

@@ -248,6 +248,8 @@ struct Ceiling {
     pace: Bitrate,
     /// When it was set.
     since: Instant,
+    /// Whether what is lost was sent under it.
+    is_settled: bool,
     /// When it was last raised, and by how much it is next, in percent.
     raised_at: Instant,
     step: u64,
@@ -511,11 +513,11 @@ impl RateControl {
             Some(floor) => window.exceeds(floor),
             None => window.lost > window.packets / 100 * UNKNOWN_FLOOR,
         };
-        // For two round trips what is lost was sent before.
         let settled_after = signals.rtt * 2 + LEAST_SEARCH_ROUND;
         let is_again = self
             .ceiling
-            .is_some_and(|ceiling| now.since(ceiling.since) < settled_after);
+            .as_mut()
+            .is_some_and(|ceiling| !ceiling.is_settled(now, settled_after));
         // What overflows that much has to be drained as well.
         let kept_percent = if is_heavy { 90 } else { 97 };
         let carried = self.gross(window.rate).scale(kept_percent, 100);
@@ -552,6 +554,7 @@ impl RateControl {
             self.ceiling = Some(Ceiling {
                 pace: carried.max(least),
                 since: now,
+                is_settled: false,
                 raised_at: now,
                 step: 2,
             });
@@ -779,6 +782,13 @@ impl LossWindow {
 }
 
 impl Ceiling {
+    /// Whether what is lost now was sent under it: it takes `settled_after` until the last losses of before are told. Once so, it stays
+    /// so, however long round trips become.
+    fn is_settled(&mut self, now: Instant, settled_after: Duration) -> bool {
+        self.is_settled |= now.since(self.since) >= settled_after;
+        self.is_settled
+    }
+
     /// Rises if it may. `rtt` is the present round trip: the one in which the path overflowed may have been seconds longer.
     fn rise(&mut self, now: Instant, rtt: Duration) {
         if now.since(self.since) < HOLD.max(rtt * 4) {

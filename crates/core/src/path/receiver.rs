@@ -139,19 +139,12 @@ impl Receiver {
     }
 
     /// The report, and what is missing into `missing`; `None` if nothing ever arrived. Taking counts as sending.
-    ///
-    /// `detour`: how much later than another report it may come.
-    pub fn take_report(
-        &mut self,
-        now: Instant,
-        detour: Duration,
-        missing: &mut MissingWriter,
-    ) -> Option<PathReport> {
+    pub fn take_report(&mut self, now: Instant, missing: &mut MissingWriter) -> Option<PathReport> {
         let highest_at = self.highest_at?;
         let mut report = self.report;
         let waited = saturating_nanos(now.since(highest_at)) / 1_000;
         self.holes
-            .take(now, detour, |first, count| missing.push(first, count));
+            .take(now, |first, count| missing.push(first, count));
         report.settled_seq = self.holes.settled(now);
         report.ack_delay_us = u32::try_from(waited).unwrap_or(u32::MAX);
         let RelativeDelay(min_owd_us) = self.min_delay.take().or(self.delay.latest())?;
@@ -189,18 +182,14 @@ mod tests {
         let mut receiver = Receiver::default();
         assert_eq!(receiver.report_due(), None);
         assert_eq!(
-            receiver.take_report(Instant::ZERO, Duration::ZERO, &mut MissingWriter::default()),
+            receiver.take_report(Instant::ZERO, &mut MissingWriter::default()),
             None
         );
         receiver.on_data(Instant::from_millis(1), &arrival(0, 900), INTERVAL);
         receiver.on_data(Instant::from_millis(5), &arrival(1, 4_000), INTERVAL);
         assert_eq!(receiver.report_due(), Some(Instant::from_millis(11)));
         let report = receiver
-            .take_report(
-                Instant::from_millis(11),
-                Duration::ZERO,
-                &mut MissingWriter::default(),
-            )
+            .take_report(Instant::from_millis(11), &mut MissingWriter::default())
             .expect("arrivals");
         assert_eq!(
             (
@@ -227,7 +216,7 @@ mod tests {
         assert_eq!(receiver.report_due(), Some(Instant::ZERO));
         assert_eq!(
             receiver
-                .take_report(Instant::ZERO, Duration::ZERO, &mut MissingWriter::default())
+                .take_report(Instant::ZERO, &mut MissingWriter::default())
                 .expect("arrivals")
                 .highest_seq,
             Seq(1000)

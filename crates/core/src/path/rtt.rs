@@ -3,8 +3,8 @@
 //! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the time the
 //! peer says it held the acknowledgement, but never below the smallest round trip seen. Unlike the RFC, the minimum is
 //! taken over the last 10 s instead of the life of the path, because routes and radio cells change; and a sample below half
-//! of the mean, by more than jitter makes, weighs 1/2: the queue of seconds of a radio link that was silent has gone, and
-//! with few samples, as of a path that is avoided, the mean would tell of it for seconds more.
+//! of the mean, by more than jitter makes, weighs 1/2, unless the next is not: the queue of seconds of a radio link that was silent
+//! has gone, and with few samples, as of a path that is avoided, the mean would tell of it for seconds more.
 
 use core::time::Duration;
 
@@ -23,6 +23,8 @@ pub struct Rtt {
     gain: u16,
     /// As `rttvar`, but from nothing on instead of half of the first sample.
     deviation: Duration,
+    /// What the mean would be had the newest sample, which was far below it, the usual weight.
+    unfallen: Option<Duration>,
 }
 
 impl Default for Rtt {
@@ -41,12 +43,13 @@ impl Rtt {
             smoothed: None,
             rttvar: Duration::ZERO,
             min: WindowedMin::new(MIN_WINDOW),
-            gain: 125,
+            gain: DEFAULT_GAIN,
             deviation: Duration::ZERO,
+            unfallen: None,
         }
     }
 
-    /// Sets the weight of a sample in the mean, in thousandths up to 1000; 125 unless set.
+    /// Sets the weight of each sample in the mean, in thousandths up to 1000; 125 unless set, and more if it has fallen.
     pub fn set_gain(&mut self, gain: u16) {
         self.gain = gain.min(1_000);
     }
@@ -69,14 +72,20 @@ impl Rtt {
             self.rttvar = (self.rttvar * 3 + off) / 4;
             self.deviation = (self.deviation * 3 + off) / 4;
             let has_fallen =
-                adjusted < smoothed / 2 && smoothed.saturating_sub(adjusted) > LEAST_FALL;
-            let new = u32::from(if has_fallen {
-                self.gain.max(FALLEN_GAIN)
+                |mean: Duration| adjusted < mean / 2 && mean.saturating_sub(adjusted) > LEAST_FALL;
+            let mix = |mean: Duration, new: u16| {
+                (mean * u32::from(1_000 - new) + adjusted * u32::from(new)) / 1_000
+            };
+            // Had the one before fallen for a moment only, as where a queue runs dry now and then, it counts as any other.
+            let unfallen = self.unfallen.take().filter(|mean| !has_fallen(*mean));
+            let smoothed = unfallen.unwrap_or(smoothed);
+            let usual = mix(smoothed, self.gain);
+            self.smoothed = Some(if has_fallen(smoothed) && self.gain == DEFAULT_GAIN {
+                self.unfallen = Some(usual);
+                mix(smoothed, FALLEN_GAIN)
             } else {
-                self.gain
+                usual
             });
-            let old = 1_000 - new;
-            self.smoothed = Some((smoothed * old + adjusted * new) / 1_000);
         } else {
             self.smoothed = Some(rtt);
             self.rttvar = rtt / 2;
@@ -137,7 +146,9 @@ pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 /// Longest round trip believed; a longer one is a sleeping host or a broken clock.
 pub const MAX_RTT: Duration = Duration::from_secs(60);
 
-/// Weight in thousandths of a sample below half of the mean, and by so much.
+/// Weight of a sample, in thousandths.
+const DEFAULT_GAIN: u16 = 125;
+/// The same of one below half of the mean, and by so much.
 const FALLEN_GAIN: u16 = 500;
 const LEAST_FALL: Duration = Duration::from_millis(100);
 
@@ -205,6 +216,29 @@ mod tests {
         // Seven times half of the way, until little is left: then an eighth.
         let smoothed = rtt.smoothed().expect("sampled");
         assert!((ms(103)..ms(106)).contains(&smoothed), "{smoothed:?}");
+    }
+
+    #[test]
+    fn one_quick_answer_of_a_path_that_queues_is_no_fall() {
+        let mut rtt = Rtt::new();
+        for (round, sample) in (0..40).flat_map(|round| [60, 250, 250, 250].map(|ms| (round, ms))) {
+            rtt.on_sample(Instant::from_millis(round * 1_000), ms(sample), ms(0));
+        }
+        let smoothed = rtt.smoothed().expect("sampled");
+        assert!(
+            (ms(190)..ms(220)).contains(&smoothed),
+            "the mean is 202: {smoothed:?}"
+        );
+    }
+
+    #[test]
+    fn a_gain_that_was_set_holds_for_each_sample() {
+        let mut rtt = Rtt::new();
+        rtt.set_gain(250);
+        for sample in [8_000, 80, 80] {
+            rtt.on_sample(Instant::ZERO, ms(sample), ms(0));
+        }
+        assert_eq!(rtt.smoothed(), Some(ms(4_535)));
     }
 
     #[test]

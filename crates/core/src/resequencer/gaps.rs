@@ -8,7 +8,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::LONGEST_LATE_HOLD;
+use super::MAX_SPAN;
 use crate::{ids::Seq, time::Instant};
 
 /// Datagrams missing in a row on one path.
@@ -81,11 +81,7 @@ impl PathOrder {
         path_seq: Seq,
         previous: Option<Seq>,
     ) {
-        let was_silent = now.since(self.last_packet_at) > LONGEST_LATE_HOLD;
-        let latest = self
-            .latest
-            .filter(|latest| !was_silent && latest.is_after(seq));
-        self.latest = latest.or(Some(seq));
+        self.on_passed(seq);
         self.last_packet_at = now;
         self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {
@@ -114,8 +110,10 @@ impl PathOrder {
 
     /// Notes that the path brings nothing up to `seq` any more, unless as a repair.
     fn on_passed(&mut self, seq: Seq) {
-        let latest = self.latest.filter(|latest| latest.is_after(seq));
-        self.latest = latest.or(Some(seq));
+        // Of a path that was silent for so long that numbers began anew, nothing earlier counts.
+        let is_later =
+            |latest: &Seq| (0..MAX_SPAN.cast_signed()).contains(&latest.distance_from(seq));
+        self.latest = self.latest.filter(is_later).or(Some(seq));
     }
 
     /// Notes that all between the datagram `before` and the datagram `end` is missing; the last of it carried `last`.

@@ -450,6 +450,27 @@ fn a_path_whose_end_is_told_is_not_waited_for_as_if_more_came() {
 }
 
 #[test]
+fn what_is_sent_again_on_a_path_that_was_silent_is_no_sign_that_more_comes() {
+    // Path 1 has passed 4 and says nothing for long. 3 and 5 are lost on path 0; then 0, lost before, comes on path 1.
+    let sent = number(&[(0, 0), (1, 0), (2, 0), (0, 0), (1, 1), (2, 0), (0, 0)]);
+    let mut h = Harness::new();
+    h.repair = Some(BUDGET * 2);
+    for seq in [1, 2, 4] {
+        h.arrive(sent[seq]);
+    }
+    h.wait(LONGEST_LATE_HOLD + Duration::from_millis(100));
+    h.arrive(Sent {
+        path: 1,
+        path_seq: 1,
+        path_previous: Some(4),
+        ..sent[0]
+    });
+    assert_eq!(h.arrive(sent[6]), Verdict::Held);
+    let held = held_for(&mut h, |_| ()).as_millis();
+    assert!((102..105).contains(&held), "2 ms and a repair: {held}");
+}
+
+#[test]
 fn what_was_sent_again_behind_later_packets_is_no_sign_that_more_comes() {
     // 0 is lost on path 1 and comes behind 3 on path 0; 2 is missing, and path 1 has been silent for long.
     let sent = number(&[(2, 1), (0, 1), (0, 1), (0, 0)]);

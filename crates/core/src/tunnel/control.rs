@@ -148,9 +148,6 @@ impl Tunnel {
         let Some(best) = self.best_path() else {
             return false;
         };
-        // A report takes less than a round trip of the slowest path, and one that overtakes it more than nothing.
-        let round_trips = self.working_paths().filter_map(|path| path.rtt.smoothed());
-        let detour = round_trips.max().unwrap_or_default().min(LONGEST_DETOUR);
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
         let mut recovered = MissingWriter::default();
@@ -165,7 +162,7 @@ impl Tunnel {
                 continue;
             }
             let mut missing = MissingWriter::default();
-            if let Some(report) = path.receiver.take_report(now, detour, &mut missing) {
+            if let Some(report) = path.receiver.take_report(now, &mut missing) {
                 let path = path.id;
                 // First what is missing: the report says it has been told.
                 if let Some(ranges) = missing.ranges() {
@@ -592,8 +589,6 @@ const CONTROL_OVERHEAD: usize = CONTROL_HEADER_LEN + TAG_LEN;
 const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
 /// When an unacknowledged link description is sent again.
 pub(super) const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
-/// What is told later than that is of no use: nobody waits for what it asks for ([`crate::resequencer`]).
-const LONGEST_DETOUR: Duration = Duration::from_millis(500);
 /// How often reports also travel on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
 /// The same if that path is dearer: as often as it is probed anyway.

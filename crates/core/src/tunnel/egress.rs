@@ -560,7 +560,7 @@ impl Tunnel {
             .map(|path| path.id)
     }
 
-    pub(super) fn working_paths(&self) -> impl Iterator<Item = &Path> {
+    fn working_paths(&self) -> impl Iterator<Item = &Path> {
         let paths = self.paths();
         paths.filter(|path| path.health.is_usable() && path.route.is_some())
     }

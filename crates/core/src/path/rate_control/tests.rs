@@ -494,6 +494,7 @@ fn a_ceiling_set_behind_a_queue_of_seconds_rises_when_that_has_gone() {
     let set = Ceiling {
         pace,
         since: at(0),
+        is_settled: false,
         raised_at: at(0),
         step: 2,
     };
@@ -504,6 +505,22 @@ fn a_ceiling_set_behind_a_queue_of_seconds_rises_when_that_has_gone() {
         }
         assert_eq!(ceiling.pace > pace, rises, "{rtt_ms} ms");
     }
+}
+
+#[test]
+fn losses_of_before_a_ceiling_come_for_two_round_trips_and_then_never_again() {
+    let at = |ms| Instant::from_millis(ms);
+    let mut ceiling = Ceiling {
+        pace: Bitrate::from_mbps(9),
+        since: at(1_000),
+        is_settled: false,
+        raised_at: at(1_000),
+        step: 2,
+    };
+    let mut is_settled = |ms, after_ms| ceiling.is_settled(at(ms), Duration::from_millis(after_ms));
+    assert!(!is_settled(1_259, 260));
+    assert!(is_settled(1_260, 260));
+    assert!(is_settled(1_300, 5_000), "a queue of seconds came later");
 }
 
 mod recalled;
