@@ -25,7 +25,8 @@
 //! **Losses.** A queue of a few packets overflows before it is seen. So the share of losses is watched over windows of
 //! `LOSS_WINDOW` packets, and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
 //! and no pace mends) is congestion: then the pace has a ceiling, 3 % below what the path delivered, for a second or four
-//! round trips as they are meanwhile, which after that rises by 2, 4, 8 … 25 % every two round trips.
+//! round trips as they are meanwhile, which after that rises by 2, 4, 8 … 25 % every two round trips; unless the queue was of
+//! 50 ms or more and is gone, for such a one is seen before it overflows.
 //!
 //! **Search.** Of a path that was not full for 60 s nothing is known. If the policy wants that, it is paced at a multiple
 //! of what it has carried, a little to begin with, until more was sent than came and a round trip later no more comes,
@@ -127,6 +128,13 @@ pub struct Signals {
     pub received_bytes: u64,
     /// The pace so far.
     pub pace: Option<Bitrate>,
+}
+
+impl Signals {
+    /// How long the last losses from before a change of the pace take to be told.
+    fn settled_after(&self) -> Duration {
+        self.rtt * 2 + LEAST_SEARCH_ROUND
+    }
 }
 
 /// A drain under way.
@@ -312,6 +320,7 @@ impl RateControl {
         self.on_slack(now, signals);
         self.others
             .on_rate(now, rate.max().map(|max| self.gross(max)));
+        self.on_drained(now, signals, rate);
         if let Some(ceiling) = &mut self.ceiling {
             ceiling.rise(now, signals.rtt);
             let max = rate.max().unwrap_or(Bitrate::ZERO);
@@ -370,6 +379,20 @@ impl RateControl {
         let is_calm = now.since(self.calm_since) > SLACK.max(signals.rtt * 4);
         if !self.is_search_wanted && is_calm && self.ceiling.is_none() {
             self.filled_at = None;
+        }
+    }
+
+    /// Of a long queue that overflowed and is gone nothing is left to be held down for: one that grows again is seen long before it
+    /// overflows. That of a radio link whose rate has collapsed overflows at whatever it carries then, which says nothing
+    /// of what it carries once it is back.
+    fn on_drained(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
+        let deep = self.beyond_noise(DEEP, rate.max().unwrap_or(Bitrate::ZERO));
+        let is_gone = |depth: Depth| depth.queue >= deep && self.queue < depth.queue / 4;
+        if self.depth.is_some_and(is_gone)
+            && let Some(ceiling) = &mut self.ceiling
+            && ceiling.is_settled(now, signals.settled_after())
+        {
+            self.ceiling = None;
         }
     }
 
@@ -513,11 +536,10 @@ impl RateControl {
             Some(floor) => window.exceeds(floor),
             None => window.lost > window.packets / 100 * UNKNOWN_FLOOR,
         };
-        let settled_after = signals.rtt * 2 + LEAST_SEARCH_ROUND;
         let is_again = self
             .ceiling
             .as_mut()
-            .is_some_and(|ceiling| !ceiling.is_settled(now, settled_after));
+            .is_some_and(|ceiling| !ceiling.is_settled(now, signals.settled_after()));
         // What overflows that much has to be drained as well.
         let kept_percent = if is_heavy { 90 } else { 97 };
         let carried = self.gross(window.rate).scale(kept_percent, 100);
@@ -840,6 +862,8 @@ const BASE_WINDOW: Duration = Duration::from_secs(10);
 const LOW: Duration = Duration::from_millis(3);
 /// A queue above this is drained.
 pub(crate) const HIGH: Duration = Duration::from_millis(7);
+/// A queue that overflowed no sooner than this is seen in time when it grows again.
+const DEEP: Duration = Duration::from_millis(50);
 /// A queue below this is as good as none.
 const EMPTY: Duration = Duration::from_millis(1);
 /// How long a queue is seen before its losses are.

@@ -523,4 +523,19 @@ fn losses_of_before_a_ceiling_come_for_two_round_trips_and_then_never_again() {
     assert!(is_settled(1_300, 5_000), "a queue of seconds came later");
 }
 
+#[test]
+fn a_long_queue_that_overflowed_while_the_line_was_slow_holds_nothing_down_once_it_is_gone() {
+    let mut path = Path::new(100, 400_000);
+    path.told_after = RTT;
+    path.run(5_000);
+    path.line = Bitrate::from_mbps(10);
+    let (_, lost) = path.run(400);
+    assert!(lost > 0.1, "{lost}");
+    path.line = Bitrate::from_mbps(100);
+    path.run(400);
+    let (mbps, lost) = path.run(1_000);
+    assert!(mbps > 90.0, "{mbps}");
+    assert_eq!(lost, 0.0);
+}
+
 mod recalled;
