@@ -13,8 +13,8 @@
 //! Where the first datagram that is kept has a later number, there are no holes before it.
 //!
 //! A believed hole is told `TELLS` times, at most `RETELL` apart, so that it survives lost reports, and then
-//! forgotten. What is before the first hole is *settled*: it has come, or has been told; the sender need not keep it. A report
-//! may overtake those before it, on a quicker way back. So what was told counts as settled only `TOLD_WITHIN` later.
+//! forgotten. What is before the first hole has come or has been told: it is *settled*, and the sender need not keep it. But a report
+//! may overtake those before it, on a quicker way back, so what was told counts as settled only `TOLD_WITHIN` later.
 //!
 //! Bounds: `MAX_HOLES` holes, the oldest is forgotten first; of a hole the newest `LONGEST` numbers count, for a
 //! longer silence is a matter of the path's health. Of what was told, a number per
@@ -140,8 +140,11 @@ impl Holes {
         if count == 0 {
             return;
         }
-        if self.holes.len() == MAX_HOLES {
-            self.holes.pop_front();
+        if self.holes.len() == MAX_HOLES
+            && let Some(oldest) = self.holes.pop_front()
+            && oldest.told > 0
+        {
+            self.keep_told(oldest.first, now + TOLD_WITHIN);
         }
         self.holes.push_back(Hole {
             first: end.minus(count),
@@ -269,7 +272,7 @@ const CALM: Duration = Duration::from_secs(10);
 /// With one report in twenty lost, one hole in 8000 stays untold.
 const TELLS: u8 = 3;
 const RETELL: Duration = Duration::from_millis(25);
-/// A report comes within this time, or what it asks for is no longer waited for ([`crate::resequencer`]).
+/// A report comes within this time on most ways back, or most of what it asks for is no longer waited for ([`crate::resequencer`]).
 const TOLD_WITHIN: Duration = Duration::from_millis(500);
 /// What is told is kept for up to so much longer, and then stands for what is told within that time.
 const TOLD_GRAIN: Duration = Duration::from_millis(1);
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_settled_when_the_slowest_way_has_told_it() {
+    fn what_was_told_is_settled_half_a_second_later() {
         let mut holes = Holes::default();
         arrive(&mut holes, 0, [0]);
         holes.set_grace(Duration::from_millis(5));

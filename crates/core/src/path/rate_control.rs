@@ -26,7 +26,7 @@
 //! `LOSS_WINDOW` packets, and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
 //! and no pace mends) is congestion: then the pace has a ceiling, 3 % below what the path delivered, for a second or four
 //! round trips as they are meanwhile, which after that rises by 2, 4, 8 … 25 % every two round trips; unless the queue was of
-//! 50 ms or more and is gone, for such a one is seen before it overflows.
+//! 50 ms or more (more on long paths) and is gone, for such a one is seen before it overflows.
 //!
 //! **Search.** Of a path that was not full for 60 s nothing is known. If the policy wants that, it is paced at a multiple
 //! of what it has carried, a little to begin with, until more was sent than came and a round trip later no more comes,
@@ -94,6 +94,8 @@ pub struct RateControl {
     calm_since: Instant,
     losses: LossWindow,
     ceiling: Option<Ceiling>,
+    /// When the last one went because the queue had.
+    drained_at: Option<Instant>,
     /// The longest queue of late, and when it was seen.
     peak: (Duration, Instant),
     /// The longest queue seen before it overflowed.
@@ -286,6 +288,7 @@ impl Default for RateControl {
             calm_since: Instant::ZERO,
             losses: LossWindow::default(),
             ceiling: None,
+            drained_at: None,
             peak: (Duration::ZERO, Instant::ZERO),
             depth: None,
             floor_ppm: 0,
@@ -382,17 +385,25 @@ impl RateControl {
         }
     }
 
-    /// Of a long queue that overflowed and is gone nothing is left to be held down for: one that grows again is seen long before it
+    /// Of a long queue that overflowed and is gone nothing is left to be held down for: one that grows again is seen before it
     /// overflows. That of a radio link whose rate has collapsed overflows at whatever it carries then, which says nothing
-    /// of what it carries once it is back.
+    /// of what it carries once it is back. If it overflows again soon, something else than that queue does.
     fn on_drained(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
-        let deep = self.beyond_noise(DEEP, rate.max().unwrap_or(Bitrate::ZERO));
+        let Some(ceiling) = &mut self.ceiling else {
+            return;
+        };
+        let is_settled = ceiling.is_settled(now, signals.settled_after());
+        let since = ceiling.since;
+        let is_again = self
+            .drained_at
+            .is_some_and(|at| since.since(at) < DRAINED_APART);
+        // At a quarter more than is carried, what stands grows by a quarter of the time until that is told.
+        let deep = DEEP.max((STANDING + signals.rtt) / 4);
+        let deep = self.beyond_noise(deep, rate.max().unwrap_or(Bitrate::ZERO));
         let is_gone = |depth: Depth| depth.queue >= deep && self.queue < depth.queue / 4;
-        if self.depth.is_some_and(is_gone)
-            && let Some(ceiling) = &mut self.ceiling
-            && ceiling.is_settled(now, signals.settled_after())
-        {
+        if is_settled && !is_again && self.depth.is_some_and(is_gone) {
             self.ceiling = None;
+            self.drained_at = Some(now);
         }
     }
 
@@ -656,6 +667,11 @@ impl RateControl {
                     self.base = WindowedMin::new(BASE_WINDOW);
                     self.base.insert(now, standing);
                     self.is_base_loaded = true;
+                    // What can stand there is that much less, too.
+                    self.peak.0 = self.peak.0.saturating_sub(queue);
+                    if let Some(depth) = &mut self.depth {
+                        depth.queue = depth.queue.saturating_sub(queue).max(LEAST_DEPTH);
+                    }
                     self.queue = Duration::ZERO;
                     self.emptied_at = Some(now);
                 } else {
@@ -862,8 +878,10 @@ const BASE_WINDOW: Duration = Duration::from_secs(10);
 const LOW: Duration = Duration::from_millis(3);
 /// A queue above this is drained.
 pub(crate) const HIGH: Duration = Duration::from_millis(7);
-/// A queue that overflowed no sooner than this is seen in time when it grows again.
+/// A queue that overflowed no sooner than this is seen in time when it grows again, unless the round trip is long.
 const DEEP: Duration = Duration::from_millis(50);
+/// A ceiling that is set sooner after one went with a queue stays.
+const DRAINED_APART: Duration = Duration::from_secs(2);
 /// A queue below this is as good as none.
 const EMPTY: Duration = Duration::from_millis(1);
 /// How long a queue is seen before its losses are.

@@ -77,7 +77,8 @@ impl Rtt {
                 (mean * u32::from(1_000 - new) + adjusted * u32::from(new)) / 1_000
             };
             // Had the one before fallen for a moment only, as where a queue runs dry now and then, it counts as any other.
-            let unfallen = self.unfallen.take().filter(|mean| !has_fallen(*mean));
+            let unfallen = self.unfallen.take();
+            let unfallen = unfallen.filter(|mean| !has_fallen(*mean) && adjusted > smoothed);
             let smoothed = unfallen.unwrap_or(smoothed);
             let usual = mix(smoothed, self.gain);
             self.smoothed = Some(if has_fallen(smoothed) && self.gain == DEFAULT_GAIN {

@@ -68,7 +68,7 @@ impl Budget {
 const SHARE: u64 = 8;
 /// In bytes, never forgotten: what a queue of 256 packets loses at once.
 const LEAST: u64 = 384 << 10;
-/// A third of a second of what the paths carry: more than is under way on most.
+/// An eighth of that is 300 ms of what the paths carry: more than is under way on most.
 const SAVED_FOR: Duration = Duration::from_millis(2_400);
 const FORGET_EVERY: Duration = Duration::from_millis(50);
 

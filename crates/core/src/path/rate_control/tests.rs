@@ -538,4 +538,54 @@ fn a_long_queue_that_overflowed_while_the_line_was_slow_holds_nothing_down_once_
     assert_eq!(lost, 0.0);
 }
 
+#[test]
+fn what_overflowed_holds_less_when_the_way_itself_has_become_longer() {
+    let mut path = Path::new(50, 1_500_000);
+    path.run(2_000);
+    path.control.depth = Some(Depth {
+        queue: Duration::from_millis(100),
+        rate: Bitrate::from_mbps(50),
+        at: path.now,
+    });
+    path.longer_us = 80_000.0;
+    path.run(5_000);
+    let depth = path.control.depth.expect("is remembered").queue;
+    assert!(depth < DEEP, "{depth:?}");
+}
+
+#[test]
+fn a_ceiling_stays_where_the_queue_is_too_short_for_the_round_trip_or_is_not_what_overflows() {
+    for (depth_ms, rtt_ms, drained_ms, goes) in [
+        (60, 40, None, true),
+        (40, 40, None, false),
+        (60, 600, None, false),
+        (170, 600, None, true),
+        (60, 40, Some(7_000), false),
+        (60, 40, Some(5_000), true),
+    ] {
+        let mut path = Path::new(50, 190_000);
+        path.run(2_000);
+        path.demand = Bitrate::from_mbps(20);
+        path.run(1_000);
+        path.told_after = Duration::from_millis(rtt_ms);
+        path.now = Instant::from_millis(20_000);
+        path.control.depth = Some(Depth {
+            queue: Duration::from_millis(depth_ms),
+            rate: Bitrate::from_mbps(50),
+            at: path.now,
+        });
+        path.control.ceiling = Some(Ceiling {
+            pace: Bitrate::from_mbps(40),
+            since: Instant::from_millis(8_000),
+            is_settled: true,
+            raised_at: path.now,
+            step: 2,
+        });
+        path.control.drained_at = drained_ms.map(Instant::from_millis);
+        path.run(rtt_ms + 10);
+        let has_gone = path.control.ceiling.is_none();
+        assert_eq!(has_gone, goes, "{depth_ms}, {rtt_ms}, {drained_ms:?}");
+    }
+}
+
 mod recalled;
