@@ -231,6 +231,19 @@ impl Path {
         })
     }
 
+    /// How long what is sent now waits in the path: what stood there by the last report less the time since, but no longer than
+    /// what is under way takes, at half of what was delivered of late. For the last packets of a queue that has drained tell how
+    /// long it was, and nothing is reported of a path that is avoided for it.
+    #[must_use]
+    pub fn queue_delay(&self, now: Instant) -> Duration {
+        let reported = self.rate_control.queue(now);
+        let Some(latest) = self.rate.latest() else {
+            return reported;
+        };
+        let under_way = self.sender.in_flight() + FULL_PACKET;
+        reported.min(under_way / latest.rate.scale(1, 2))
+    }
+
     /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,
     /// so that a path that is never filled is not taken for slow.
     #[must_use]
@@ -241,6 +254,8 @@ impl Path {
     }
 }
 
+/// One may be under way that nothing is known of.
+const FULL_PACKET: Bytes = Bytes::new(1_500);
 /// How long the largest rate delivered may still be of before the path led over its present network.
 const SETTLED: Duration = Duration::from_secs(3);
 
@@ -282,6 +297,7 @@ const MAX_PROBES: usize = 128;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::Pool;
 
     #[test]
     fn an_answer_that_takes_seconds_is_recognised_once() {
@@ -294,6 +310,49 @@ mod tests {
         assert_eq!(finish(&mut probes, 7), Some(Duration::from_millis(2260)));
         assert_eq!(finish(&mut probes, 5), None, "overtaken");
         assert_eq!(probes.finish(at(120), 999), None, "never sent");
+    }
+
+    #[test]
+    fn a_queue_that_has_come_stands_no_longer() {
+        let mut path = Path::new(Instant::ZERO, PathId(0), link::Link::named("lte"));
+        let mut now = Instant::ZERO;
+        // 20 Mbit/s; after a second without a queue each packet has waited 800 ms.
+        for report in 1..=100_u64 {
+            now = Instant::from_millis(report * 20);
+            let waited = if report > 50 { 800_000 } else { 0 };
+            let signals = rate_control::Signals {
+                delay: delay::RelativeDelay(waited),
+                rtt: Duration::from_millis(50),
+                received: 40,
+                lost: 0,
+                floor_ppm: Some(0),
+                is_limited: false,
+                sent_bytes: report * 50_000,
+                received_bytes: report * 50_000,
+                pace: None,
+            };
+            path.rate_control.on_report(now, &signals, &path.rate);
+            let delivered = rate::Delivered {
+                bytes: Bytes::new(report * 50_000),
+                packets: report * 40,
+                tx_us: now.wire_micros(),
+                rx_us: now.wire_micros(),
+            };
+            path.rate.on_report(now, delivered, false);
+        }
+        assert_eq!(path.rate_control.queue(now), Duration::from_millis(800));
+        let queue_ms = || path.queue_delay(now).as_millis();
+        assert!(queue_ms() < 2, "nothing is under way: {}", queue_ms());
+        let mut pool = Pool::new(1, 1);
+        for _ in 0..100 {
+            path.sender.on_sent(now, 1_250, None, None, &mut pool);
+        }
+        let queue_ms = path.queue_delay(now).as_millis();
+        assert!((100..103).contains(&queue_ms), "{queue_ms}");
+        for _ in 0..10_000 {
+            path.sender.on_sent(now, 1_250, None, None, &mut pool);
+        }
+        assert_eq!(path.queue_delay(now), Duration::from_millis(800));
     }
 
     #[test]

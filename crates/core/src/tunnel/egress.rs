@@ -477,7 +477,7 @@ impl Tunnel {
                 } else {
                     path.likely_rate()
                 },
-                queue_delay: path.rate_control.queue(now),
+                queue_delay: path.queue_delay(now),
                 lateness: path.lateness(),
                 least_rtt: path.rtt.min(),
                 rtt_spread: path.rtt.spread(),
