@@ -237,11 +237,10 @@ impl Path {
     #[must_use]
     pub fn queue_delay(&self, now: Instant) -> Duration {
         let reported = self.rate_control.queue(now);
-        let Some(latest) = self.rate.latest() else {
+        let (Some(latest), Some(under_way)) = (self.rate.latest(), self.sender.under_way()) else {
             return reported;
         };
-        let under_way = self.sender.in_flight() + FULL_PACKET;
-        reported.min(under_way / latest.rate.scale(1, 2))
+        reported.min((under_way + FULL_PACKET) / latest.rate.scale(1, 2))
     }
 
     /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,

@@ -73,7 +73,7 @@ pub struct PathView {
     pub extra_delay: Duration,
     /// Estimated capacity in this direction; `None` before the first sample.
     pub rate: Option<Bitrate>,
-    /// How long what is sent now waits in the path's own queue, as of the last report.
+    /// How long what is sent now waits in the path's own queue ([`Path::queue_delay`](crate::path::Path::queue_delay)).
     pub queue_delay: Duration,
     /// How much longer than the path's least of late what is sent now takes, by the newest that is known of it: a queue, or a path
     /// that has become longer.

@@ -259,6 +259,8 @@ impl Holes {
             self.holes[index] = rest;
         } else if after > 0 && self.holes.len() < MAX_HOLES {
             self.holes.insert(index + 1, rest);
+        } else if after > 0 && rest.told > 0 {
+            self.keep_told(rest.first, now + TOLD_WITHIN);
         }
     }
 }

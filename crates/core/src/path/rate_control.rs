@@ -387,16 +387,15 @@ impl RateControl {
 
     /// Of a long queue that overflowed and is gone nothing is left to be held down for: one that grows again is seen before it
     /// overflows. That of a radio link whose rate has collapsed overflows at whatever it carries then, which says nothing
-    /// of what it carries once it is back. If it overflows again soon, something else than that queue does.
+    /// of what it carries once it is back. If it overflows again soon, something else than that queue may.
     fn on_drained(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
         let Some(ceiling) = &mut self.ceiling else {
             return;
         };
         let is_settled = ceiling.is_settled(now, signals.settled_after());
-        let since = ceiling.since;
         let is_again = self
             .drained_at
-            .is_some_and(|at| since.since(at) < DRAINED_APART);
+            .is_some_and(|at| now.since(at) < DRAINED_APART);
         // At a quarter more than is carried, what stands grows by a quarter of the time until that is told.
         let deep = DEEP.max((STANDING + signals.rtt) / 4);
         let deep = self.beyond_noise(deep, rate.max().unwrap_or(Bitrate::ZERO));
@@ -880,7 +879,7 @@ const LOW: Duration = Duration::from_millis(3);
 pub(crate) const HIGH: Duration = Duration::from_millis(7);
 /// A queue that overflowed no sooner than this is seen in time when it grows again, unless the round trip is long.
 const DEEP: Duration = Duration::from_millis(50);
-/// A ceiling that is set sooner after one went with a queue stays.
+/// No two ceilings go with their queues within this time.
 const DRAINED_APART: Duration = Duration::from_secs(2);
 /// A queue below this is as good as none.
 const EMPTY: Duration = Duration::from_millis(1);

@@ -324,6 +324,13 @@ impl Sender {
         self.in_flight
     }
 
+    /// Bytes that may still come over the path; `None` while that is not known, for what was taken back while it was silent is no
+    /// longer counted and may come as well.
+    #[must_use]
+    pub fn under_way(&self) -> Option<Bytes> {
+        (self.reported >= self.written_off_before).then_some(self.in_flight)
+    }
+
     /// How many of the datagrams up to the highest reported count as sent when `received` of them came and nothing is told
     /// missing: what was taken back from a silent path is no sign of how much it loses.
     pub fn sent_for_loss(&mut self, received: u64) -> u64 {
@@ -403,11 +410,17 @@ mod tests {
             taken.iter().map(|n| n.global_seq.0).collect::<Vec<_>>(),
             [2, 3, 4]
         );
-        assert_eq!(sender.in_flight(), Bytes::ZERO);
+        assert_eq!(
+            (sender.in_flight(), sender.under_way()),
+            (Bytes::ZERO, None)
+        );
         assert!(
             sender.on_reported(Seq(3), None, &mut pool),
             "the path was not silent after all"
         );
+        assert_eq!(sender.under_way(), None, "one may come");
+        assert!(sender.on_reported(Seq(4), None, &mut pool));
+        assert_eq!(sender.under_way(), Some(Bytes::ZERO));
         assert!(!sender.on_reported(Seq(5), None, &mut pool), "never sent");
     }
 

@@ -539,7 +539,7 @@ fn a_long_queue_that_overflowed_while_the_line_was_slow_holds_nothing_down_once_
 }
 
 #[test]
-fn what_overflowed_holds_less_when_the_way_itself_has_become_longer() {
+fn what_overflowed_is_taken_to_hold_less_when_the_way_itself_has_become_longer() {
     let mut path = Path::new(50, 1_500_000);
     path.run(2_000);
     path.control.depth = Some(Depth {
@@ -560,8 +560,8 @@ fn a_ceiling_stays_where_the_queue_is_too_short_for_the_round_trip_or_is_not_wha
         (40, 40, None, false),
         (60, 600, None, false),
         (170, 600, None, true),
-        (60, 40, Some(7_000), false),
-        (60, 40, Some(5_000), true),
+        (60, 40, Some(19_000), false),
+        (60, 40, Some(17_000), true),
     ] {
         let mut path = Path::new(50, 190_000);
         path.run(2_000);
