@@ -50,6 +50,11 @@ pub(crate) fn measure(
         .collect();
     let bonded = bench.for_each("bonded", &jobs, |&(case, run)| {
         let result = bench.bonded(case, run);
+        // These take half an hour and more, and who ends them early keeps what there is.
+        if let (World::Lab, Ok(bonded)) = (options.place, &result) {
+            let mbps = bonded.figures.goodput_mbps.unwrap_or(f64::NAN);
+            println!("{}: run {}: {mbps:.2} Mbit/s", case.name, run + 1);
+        }
         Ok(result.map_err(|error| format!("run {}: {error:#}", run + 1)))
     })?;
     if let Some(Err(error)) = bonded.first().filter(|_| bonded.iter().all(Result::is_err)) {
