@@ -91,5 +91,10 @@ fn cases(options: &Options) -> Vec<Case> {
         options.case.is_empty() || words.any(|word| case.name.contains(word.as_str()))
     };
     cases.retain(wanted);
+    if let Some(seconds) = options.seconds {
+        for case in &mut cases {
+            case.duration_s = seconds;
+        }
+    }
     cases
 }

@@ -1,8 +1,8 @@
-//! Round trips of young flows, kept alike; those of large ones, later: [`gathering`].
+//! Round trips of young flows, kept alike, and of large ones, kept long; acknowledgements of these, gathered: [`gathering`].
 //!
-//! *Problem.* A flow begins on the quickest path. When it grows it spreads to later ones, or moves there, and its round
-//! trip grows at once; where delays jitter it grows by chance. Senders that look out for that (HyStart, RFC 9406; CUBIC
-//! in Linux) take it for a full queue and end their slow start, far below what the paths carry. So they do if
+//! *Problem of young flows.* A flow begins on the quickest path. When it grows it spreads to later ones, or moves there,
+//! and its round trip grows at once; where delays jitter it grows by chance. Senders that look out for that (HyStart,
+//! RFC 9406; CUBIC in Linux) take it for a full queue and end their slow start, far below what the paths carry. So they do if
 //! acknowledgements, none more than 2 ms behind the one before, go on for half of a round trip.
 //!
 //! *Algorithm.* While a TCP flow is young, an acknowledgement is handed to its sender not before what it acknowledges
@@ -11,9 +11,18 @@
 //! from then on. What came out of order is acknowledged as well (RFC 2018). They are handed on in
 //! groups ([`APART`]), so their train has gaps, and not faster than twice what the paths carry, so what they release
 //! comes in no larger bursts than from a link of its own. No data are delayed, either way: what the receiver says goes ahead
-//! of what it acknowledges ([`Young::let_ahead`]), changed so that its sender learns nothing from it that would end its slow
+//! of what it acknowledges ([`KeptFlow::let_ahead`]), changed so that its sender learns nothing from it that would end its slow
 //! start; where that cannot be, all that is held goes on, and nothing is held any more. At the end of its youth a flow's
 //! round trip shrinks little by little ([`FADING`]). Own rule.
+//!
+//! *Problem of large flows.* BBR has at most two windows of its shortest round trip in flight. Every 10 s it looks for that anew,
+//! with four packets (PROBE_RTT), and these take the quickest path: paths that are much farther away are never filled.
+//!
+//! *Algorithm.* A flow that brings more than near paths carry over one that is far is watched ([`Gathering::large`]). Once it
+//! has been seen with a few packets on their way ([`LOOKING_BYTES`]), its acknowledgements are handed on as a young flow's
+//! are, after five eighths of the round trip there by the latest path and back by the quickest ([`KEPT_OF_LONGEST`]): two
+//! windows of that fill both. What is sent again counts as well, for time stamps tell its round trip. Round trips of ordinary traffic that
+//! fills the far path are longer anyway. Other senders do not look, and are left alone. Own rule.
 //!
 //! Bounded: the flow that is young for the shortest time gives way, and its acknowledgements go on at once.
 
@@ -30,16 +39,17 @@ use crate::{
 };
 
 mod gathering;
-mod young;
+mod kept_flow;
 
 use gathering::{Gathering, Plan, Way};
-use young::{Said, Young};
+use kept_flow::{KeptFlow, Said};
 
-/// The flows whose data this end sends: young ones, and large ones.
+/// The flows whose data this end sends and whose round trips matter.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrips {
-    flows: Vec<Young>,
-    /// What is done for large flows that are young no more; apart, for most tunnels are idle.
+    /// Young ones, and those that are large.
+    flows: Vec<KeptFlow>,
+    /// What is large, and what of that waits now and then; apart, for most tunnels are idle.
     gathering: Box<Gathering>,
 }
 
@@ -73,12 +83,12 @@ impl RoundTrips {
         let least = least.min(LONGEST);
         let until = now + YOUNG.max(least * YOUNG_ROUNDS) + FADING;
         self.flows
-            .push(Young::new(now, conversation, end, least, until));
+            .push(KeptFlow::new(now, conversation, end, least, until));
     }
 
     /// The longest that is made.
     pub(super) fn longest(&self) -> Duration {
-        let kept = self.flows.iter().map(Young::kept);
+        let kept = self.flows.iter().map(KeptFlow::kept);
         kept.max().unwrap_or_default()
     }
 
@@ -89,6 +99,27 @@ impl RoundTrips {
         }
     }
 
+    /// Keeps the round trips of large flows for the next periods of `plan`.
+    fn keep_large(&mut self, now: Instant, plan: Plan) {
+        let least = (plan.longest * KEPT_OF_LONGEST.0 / KEPT_OF_LONGEST.1).min(LONGEST);
+        if least < LEAST {
+            return;
+        }
+        let until = now + plan.every * KEPT_PERIODS + FADING;
+        for counted in self.gathering.large() {
+            let mut flows = self.flows.iter();
+            match flows.position(|flow| flow.conversation == counted.conversation) {
+                Some(index) => self.flows[index].keep_on(least, until),
+                None if counted.is_steady && self.flows.len() < MOST => {
+                    let (conversation, acked) = (counted.conversation, counted.acked);
+                    self.flows
+                        .push(KeptFlow::large(now, conversation, acked, least, until));
+                }
+                None => {}
+            }
+        }
+    }
+
     fn position(&self, conversation: u64) -> Option<usize> {
         let mut flows = self.flows.iter();
         flows.position(|flow| flow.conversation == conversation)
@@ -96,7 +127,7 @@ impl RoundTrips {
 
     /// Whether a packet acknowledges the first data of a flow.
     fn is_first(&self, packet: &PacketBuf) -> bool {
-        if !self.flows.iter().any(Young::is_opening) {
+        if !self.flows.iter().any(KeptFlow::is_opening) {
             return false;
         }
         let view = packet.view().ok();
@@ -111,23 +142,46 @@ impl RoundTrips {
     fn deliver(
         &mut self,
         now: Instant,
-        mut packet: PacketBuf,
+        packet: PacketBuf,
         paths: Known,
         pool: &mut Pool,
         delivered: &mut VecDeque<PacketBuf>,
     ) {
         let view = packet.view().ok();
-        let known = view.and_then(|view| Some((view, view.segment()?)));
-        let Some((view, segment)) = known else {
+        let known = view.and_then(|view| Some((view.conversation_hash(), view.segment()?)));
+        let Some((conversation, segment)) = known else {
             delivered.push_back(packet);
             return;
         };
-        let Some(index) = self.position(view.conversation_hash()) else {
-            if self.gathering.is_active() {
-                self.gathering.deliver(packet, delivered);
-            } else {
-                delivered.push_back(packet);
+        let before = delivered.len();
+        match self.position(conversation) {
+            Some(index) if self.flows[index].is_to_be_kept(&segment) => {
+                let is_large = self.flows[index].is_large();
+                self.keep(now, index, packet, paths, pool, delivered);
+                if is_large {
+                    self.gathering.take_over(before, delivered);
+                }
             }
+            _ => {
+                delivered.push_back(packet);
+                self.gathering.take_over(before, delivered);
+            }
+        }
+    }
+
+    /// Hands on a packet of a flow whose round trips are kept, at once or in time.
+    fn keep(
+        &mut self,
+        now: Instant,
+        index: usize,
+        mut packet: PacketBuf,
+        paths: Known,
+        pool: &mut Pool,
+        delivered: &mut VecDeque<PacketBuf>,
+    ) {
+        let known = packet.view().ok();
+        let Some((view, segment)) = known.and_then(|view| Some((view, view.segment()?))) else {
+            delivered.push_back(packet);
             return;
         };
         let is_room = self.held() < MOST_HELD;
@@ -181,18 +235,22 @@ impl RoundTrips {
 
     /// How many acknowledgements are held.
     fn held(&self) -> usize {
-        self.flows.iter().map(Young::held).sum()
+        self.flows.iter().map(KeptFlow::held).sum()
     }
 
     /// Forgets flows.
     fn end(
         &mut self,
         now: Instant,
-        is_it: impl Fn(&Young) -> bool,
+        is_it: impl Fn(&KeptFlow) -> bool,
         delivered: &mut VecDeque<PacketBuf>,
     ) {
         for mut flow in self.flows.extract_if(.., |flow| is_it(flow)) {
+            let before = delivered.len();
             flow.release(now, delivered);
+            if flow.is_large() {
+                self.gathering.take_over(before, delivered);
+            }
         }
     }
 
@@ -204,7 +262,7 @@ impl RoundTrips {
 
     /// When an acknowledgement is due, or a flow no longer young.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let young = self.flows.iter().map(Young::poll_timeout);
+        let young = self.flows.iter().map(KeptFlow::poll_timeout);
         young.chain(self.gathering.poll_timeout()).min()
     }
 
@@ -215,7 +273,11 @@ impl RoundTrips {
         }
         self.end(now, |flow| flow.until <= now, delivered);
         for flow in &mut self.flows {
+            let before = delivered.len();
             flow.hand_on(now, delivered);
+            if flow.is_large() {
+                self.gathering.take_over(before, delivered);
+            }
         }
     }
 }
@@ -259,6 +321,9 @@ impl Tunnel {
         if self.scheduler.repairs() && self.round_trips.gathering.is_due(now) {
             let plan = self.gathering_plan();
             self.round_trips.gathering.begin(now, plan);
+            if let Some(plan) = plan {
+                self.round_trips.keep_large(now, plan);
+            }
         }
         if self.round_trips.flows.is_empty() && !self.round_trips.gathering.is_active() {
             return;
@@ -316,6 +381,13 @@ fn next_group(due: Instant) -> Instant {
 /// For so long, and so many round trips, a flow is young.
 const YOUNG: Duration = Duration::from_secs(3);
 const YOUNG_ROUNDS: u32 = 12;
+/// For so many periods of gathering the round trips of a large flow are kept after the last in which it was large.
+const KEPT_PERIODS: u32 = 4;
+/// How much of the longest round trip is kept of them: all of it lengthens ordinary ones too, and two windows of that stand
+/// in the tunnel's queue.
+const KEPT_OF_LONGEST: (u32, u32) = (5, 8);
+/// A sender of a large flow with so little on its way, in bytes, looks for its shortest round trip: BBR leaves four packets.
+const LOOKING_BYTES: u32 = 8 * 1_500;
 /// In so long it becomes old.
 const FADING: Duration = Duration::from_secs(1);
 /// Shorter round trips are left alone: no sender looks at less than 4 ms.
@@ -329,6 +401,8 @@ const FASTER: u64 = 2;
 /// Time between two notes of what was sent.
 const NOTED_EACH: Duration = Duration::from_micros(500);
 const MOST_NOTED: usize = 2048;
+/// Most notes of what was sent again.
+const MOST_AGAIN: usize = 256;
 /// How much longer than the first round trip of a sender its next may be made: RFC 6298 (with 200 ms, as in Linux) waits no
 /// shorter.
 const LATER: Duration = Duration::from_millis(150);
@@ -695,7 +769,7 @@ pub(super) mod tests {
             }
             let acks = said(2, 51, 1_000, 9, 0);
             trips.deliver(ms(50), acks, Known::default(), &mut pool, &mut delivered);
-            let held = trips.flows.first().map(Young::poll_timeout);
+            let held = trips.flows.first().map(KeptFlow::poll_timeout);
             assert_eq!(held, due.map(ms));
             assert_eq!(delivered.len(), if due.is_some() { 1 } else { 2 });
         }
@@ -862,5 +936,160 @@ pub(super) mod tests {
         trips.clear(ms(90), &mut delivered);
         trips.watch(ms(90), 1, 0, Duration::from_millis(9), &mut delivered);
         assert!(trips.flows.is_empty(), "too short to matter");
+    }
+
+    /// Round trips of 160 ms at most, of which 100 are kept.
+    const PLAN: Plan = Plan {
+        span: Duration::from_millis(50),
+        every: Duration::from_millis(800),
+        longest: Duration::from_millis(160),
+        least: Bitrate::from_mbps(1),
+        most: Bitrate::from_mbps(3),
+    };
+
+    /// What the host got, by the number it acknowledges.
+    fn numbers(delivered: VecDeque<PacketBuf>) -> Vec<u32> {
+        let segments = delivered
+            .iter()
+            .filter_map(|packet| packet.view().ok()?.segment());
+        segments.filter_map(|segment| segment.ack).collect()
+    }
+
+    /// A flow that was large for two periods, and at whose third, at 1 600 ms, 240 000 have been acknowledged. Its
+    /// acknowledgements are gathered until 1 650 ms.
+    fn large(plan: Plan) -> RoundTrips {
+        let mut trips = RoundTrips::default();
+        for period in 0..3 {
+            let now = ms(800 * u64::from(period));
+            trips.gathering.begin(now, Some(plan));
+            trips.keep_large(now, plan);
+            if period < 2 {
+                let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
+                for number in [120_000 * period, 120_000 * (period + 1)] {
+                    let known = Known::default();
+                    trips.deliver(now, ack(number), known, &mut pool, &mut delivered);
+                }
+                assert_eq!(delivered.len(), 2);
+            }
+        }
+        trips
+    }
+
+    #[test]
+    fn round_trips_of_a_large_flow_are_kept_once_its_sender_looks_for_the_shortest() {
+        let mut trips = large(PLAN);
+        trips.sends(1_700, 250_000);
+        trips.sends(1_701, 260_000);
+        assert_eq!(trips.longest(), Duration::ZERO, "none is by now");
+        // When a few packets are left on their way, they wait.
+        let packets = [
+            (1_720, ack(245_000)),
+            (1_730, ack(250_000)),
+            (1_731, ack(260_000)),
+        ];
+        let got = trips.delivers(&packets, None);
+        assert_eq!(got, [(1_720, 245_000), (1_800, 250_000), (1_803, 260_000)]);
+        assert_eq!(trips.longest(), Duration::from_millis(100));
+        trips.sends(1_900, 263_000);
+        assert_eq!(
+            trips.delivers(&[(1_920, ack(263_000))], None),
+            [(2_001, 263_000)]
+        );
+        // And from then on.
+        trips.sends(2_100, 300_000);
+        trips.sends(2_101, 310_000);
+        let packets = [
+            (2_120, ack(280_000)),
+            (2_130, ack(300_000)),
+            (2_300, ack(310_000)),
+        ];
+        let got = trips.delivers(&packets, None);
+        assert_eq!(got, [(2_121, 280_000), (2_202, 300_000), (2_301, 310_000)]);
+    }
+
+    #[test]
+    fn what_a_large_flow_sends_again_has_a_round_trip_as_well() {
+        for (again, due) in [(None, 1_800), (Some(250_000), 1_893)] {
+            let mut trips = large(PLAN);
+            trips.sends(1_700, 250_000);
+            if let Some(end) = again {
+                trips.sends(1_792, end);
+            }
+            let got = trips.delivers(&[(1_799, ack(250_000))], None);
+            assert_eq!(got, [(due, 250_000)]);
+        }
+        let mut trips = large(PLAN);
+        for _ in 0..=MOST_AGAIN {
+            trips.sends(1_700, 240_000);
+        }
+        let large = trips.flows.iter().map(KeptFlow::noted_again);
+        assert_eq!(large.collect::<Vec<_>>(), [MOST_AGAIN]);
+    }
+
+    #[test]
+    fn what_was_kept_is_gathered() {
+        let mut trips = large(PLAN);
+        let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
+        trips.sends(1_500, 250_000);
+        trips.sends(1_501, 251_000);
+        for number in [250_000, 251_000] {
+            let known = Known::default();
+            trips.deliver(ms(1_600), ack(number), known, &mut pool, &mut delivered);
+        }
+        trips.on_timeout(ms(1_649), &mut delivered);
+        assert!(delivered.is_empty(), "due by now");
+        trips.on_timeout(ms(1_650), &mut delivered);
+        assert_eq!(numbers(delivered), [250_000, 251_000]);
+    }
+
+    #[test]
+    fn round_trips_are_kept_while_a_flow_is_large_and_then_fade() {
+        let mut trips = large(PLAN);
+        let kept = |trips: &RoundTrips, at| trips.flows.first().map(|flow| flow.least(ms(at)));
+        let some = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(kept(&trips, 1_600), some(100));
+        // Until 1 600 + 4 * 800 + 1 000 ms, unless it is still large in the next period.
+        assert_eq!(trips.poll_timeout(), Some(ms(1_650)));
+        trips.on_timeout(ms(1_650), &mut VecDeque::new());
+        assert_eq!(trips.poll_timeout(), Some(ms(5_800)));
+        assert_eq!(kept(&trips, 5_300), some(50));
+        trips.gathering.begin(ms(2_400), Some(PLAN));
+        trips.keep_large(ms(2_400), PLAN);
+        assert_eq!(kept(&trips, 5_300), some(50), "it was small");
+        trips.on_timeout(ms(5_800), &mut VecDeque::new());
+        assert!(trips.flows.is_empty());
+        let mut trips = large(PLAN);
+        let longer = Plan {
+            longest: Duration::from_millis(320),
+            ..PLAN
+        };
+        trips.keep_large(ms(2_400), longer);
+        assert_eq!(kept(&trips, 5_300), some(200));
+        trips.fade(ms(5_300));
+        assert_eq!(kept(&trips, 5_800), some(100));
+        trips.keep_large(ms(6_000), PLAN);
+        assert_eq!(kept(&trips, 6_100), some(100));
+    }
+
+    #[test]
+    fn of_large_flows_few_are_kept_and_none_whose_paths_are_alike() {
+        let short = Plan {
+            longest: Duration::from_millis(15),
+            ..PLAN
+        };
+        assert!(large(short).flows.is_empty());
+        let mut trips = large(PLAN);
+        for conversation in 0..MOST {
+            let conversation = u64::try_from(conversation).expect("few");
+            let (at, least) = (ms(2_000 + conversation), Duration::from_millis(60));
+            trips.watch(at, conversation, 0, least, &mut VecDeque::new());
+        }
+        let conversation = trips.flows[0].conversation;
+        assert_eq!(
+            conversation, 0,
+            "what is kept for the shortest time gave way"
+        );
+        trips.keep_large(ms(2_400), PLAN);
+        assert_eq!(trips.flows.len(), MOST);
     }
 }

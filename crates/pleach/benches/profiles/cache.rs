@@ -5,6 +5,7 @@ use std::{
     fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     path::{Path, PathBuf},
+    process,
 };
 
 use anyhow::Context as _;
@@ -69,8 +70,8 @@ impl Cache {
     pub(crate) fn keep(&mut self, key: String, mbps: f64) -> anyhow::Result<()> {
         self.content.mbps.insert(key, mbps);
         let text = serde_json::to_string_pretty(&self.content)?;
-        // A reader or an interruption meets either the old file or the new one.
-        let draft = self.path.with_extension("json.new");
+        // A reader or an interruption meets either the old file or the new one; another bench at once has its own draft.
+        let draft = self.path.with_extension(format!("{}.new", process::id()));
         fs::write(&draft, text)
             .and_then(|()| fs::rename(&draft, &self.path))
             .with_context(|| format!("cannot write {}", self.path.display()))

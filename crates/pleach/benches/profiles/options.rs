@@ -31,6 +31,9 @@ pub(crate) struct Options {
     /// Runs of a case, of which the median counts [default: 1 simulated, 3 in the lab].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
+    /// Length of a run, in seconds [default: the case's own, 12 to 60].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(6..=3_600))]
+    pub(crate) seconds: Option<u32>,
     /// Number of pairs of the sweep.
     #[arg(long, default_value_t = 200)]
     pub(crate) count: u32,

@@ -47,6 +47,8 @@ pub(super) struct Plan {
     pub(super) span: Duration,
     /// How often.
     pub(super) every: Duration,
+    /// The round trip over the latest path, and back on the quickest.
+    pub(super) longest: Duration,
     /// What a flow brings at least, and all flows at most.
     pub(super) least: Bitrate,
     pub(super) most: Bitrate,
@@ -78,6 +80,7 @@ impl Plan {
         Some(Self {
             span: (longest - shortest).min(LONGEST),
             every: (longest * ROUNDS).max(LEAST_EVERY),
+            longest,
             least: Bitrate::from_bps(near.max(all / 2)),
             most: Bitrate::from_bps(all).scale(MOST_PERCENT, 100),
         })
@@ -86,12 +89,16 @@ impl Plan {
 
 /// What has been acknowledged of a flow.
 #[derive(Debug)]
-struct Counted {
-    conversation: u64,
-    acked: u32,
+pub(super) struct Counted {
+    pub(super) conversation: u64,
+    pub(super) acked: u32,
     /// Since the last gathering, and between the two before.
     bytes: u64,
     before: u64,
+    /// Whether it brought much in the last period.
+    is_large: bool,
+    /// Whether about as much as in the one before.
+    pub(super) is_steady: bool,
     is_gathered: bool,
     /// What waits.
     held: Vec<PacketBuf>,
@@ -124,16 +131,32 @@ impl Gathering {
         let has_room = all <= in_period(plan.most);
         self.flows.retain(|flow| flow.bytes >= LARGE_BYTES);
         for flow in &mut self.flows {
-            let is_steady = flow.before >= flow.bytes / 4 * 3 && flow.bytes >= flow.before / 4 * 3;
-            flow.is_gathered = has_room && is_steady && flow.bytes >= least;
+            flow.is_steady = flow.before >= flow.bytes / 4 * 3 && flow.bytes >= flow.before / 4 * 3;
+            flow.is_large = flow.bytes >= least;
+            flow.is_gathered = has_room && flow.is_steady && flow.is_large;
             flow.before = core::mem::take(&mut flow.bytes);
         }
         let is_any = self.flows.iter().any(|flow| flow.is_gathered);
         self.held_until = is_any.then(|| now + plan.span);
     }
 
+    /// The flows that brought more in the last period than near paths carry, and half of what all do.
+    pub(super) fn large(&self) -> impl Iterator<Item = &Counted> {
+        self.flows.iter().filter(|flow| flow.is_large)
+    }
+
+    /// Hands on what is delivered beyond the first `before` packets, at once or in time.
+    pub(super) fn take_over(&mut self, before: usize, delivered: &mut VecDeque<PacketBuf>) {
+        if !self.is_active() {
+            return;
+        }
+        for packet in delivered.split_off(before) {
+            self.deliver(packet, delivered);
+        }
+    }
+
     /// Hands on a packet for the host, at once or in time.
-    pub(super) fn deliver(&mut self, packet: PacketBuf, delivered: &mut VecDeque<PacketBuf>) {
+    fn deliver(&mut self, packet: PacketBuf, delivered: &mut VecDeque<PacketBuf>) {
         let view = packet.view().ok();
         let view = view.filter(|view| self.held > 0 || view.is_pure_ack());
         let known = view.and_then(|view| Some((view, view.segment()?)));
@@ -172,6 +195,8 @@ impl Gathering {
                 acked,
                 bytes: 0,
                 before: 0,
+                is_large: false,
+                is_steady: false,
                 is_gathered: false,
                 held: Vec::new(),
             }),
@@ -242,6 +267,7 @@ mod tests {
     const PLAN: Plan = Plan {
         span: Duration::from_millis(50),
         every: Duration::from_millis(800),
+        longest: Duration::from_millis(140),
         least: Bitrate::from_mbps(1),
         most: Bitrate::from_mbps(3),
     };
@@ -393,19 +419,20 @@ mod tests {
         };
         let near = way(40, 60, true);
         let plan = |far: Way| Plan::new(&[near, far]);
-        let some = |span, every, least, most| {
+        let some = |longest, span, least, most| {
             Some(Plan {
                 span: Duration::from_millis(span),
-                every: Duration::from_millis(every),
+                every: Duration::from_millis(longest) * 5,
+                longest: Duration::from_millis(longest),
                 least: Bitrate::from_mbps(least),
                 most: Bitrate::from_mbps(most),
             })
         };
         // Two windows of 40 ms fill 80 ms: 120 there, and back on the other.
         assert_eq!(plan(way(120, 40, true)), None);
-        assert_eq!(plan(way(140, 40, true)), some(50, 450, 60, 80));
-        assert_eq!(plan(way(140, 100, true)), some(50, 450, 80, 128));
-        assert_eq!(plan(way(600, 40, true)), some(100, 1_600, 60, 80));
+        assert_eq!(plan(way(140, 40, true)), some(90, 50, 60, 80));
+        assert_eq!(plan(way(140, 100, true)), some(90, 50, 80, 128));
+        assert_eq!(plan(way(600, 40, true)), some(320, 100, 60, 80));
         assert_eq!(plan(way(140, 40, false)), None, "nobody uses it");
         assert_eq!(Plan::new(&[near]), None);
         assert_eq!(Plan::new(&[]), None);

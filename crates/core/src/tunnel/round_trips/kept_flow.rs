@@ -1,11 +1,11 @@
-//! One young flow: when its acknowledgements are due, and what goes ahead of them.
+//! One flow whose round trips are kept: when its acknowledgements are due, and what goes ahead of them.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{
-    APART, FADING, FASTER, LATER, LEAST, LONGEST, MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS,
-    NOTED_EACH, TIMES, YOUNG_ROUNDS, next_group,
+    APART, FADING, FASTER, LATER, LEAST, LONGEST, LOOKING_BYTES, MOST_AGAIN, MOST_AHEAD,
+    MOST_NOTED, MOST_TALK, MOST_TICKS, NOTED_EACH, TIMES, YOUNG_ROUNDS, next_group,
 };
 use crate::{
     packet::{PacketBuf, Pool, Segment, is_before, later},
@@ -13,11 +13,11 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// A young flow whose data this end sends.
+/// A flow, young or large, whose data this end sends.
 #[derive(Debug)]
-pub(super) struct Young {
+pub(super) struct KeptFlow {
     pub(super) conversation: u64,
-    /// When its youth has faded.
+    /// When its youth has faded, or that of a large flow nothing is kept any more.
     pub(super) until: Instant,
     /// How long its round trips are at least.
     least: Duration,
@@ -44,6 +44,16 @@ pub(super) struct Young {
     ahead: Option<(u32, Option<u32>)>,
     /// How many segments have.
     talk: u32,
+    /// What matters of a large one, that is young no more.
+    large: Option<Large>,
+}
+
+#[derive(Debug, Default)]
+struct Large {
+    /// Whether its sender looks for its shortest round trip now and then.
+    looks: bool,
+    /// Where what was sent again ended, and when: its times tell the sender how long that took (RFC 7323).
+    again: VecDeque<(u32, Instant)>,
 }
 
 /// What an acknowledgement says.
@@ -68,7 +78,7 @@ pub(super) struct Due {
     pub(super) is_early: bool,
 }
 
-impl Young {
+impl KeptFlow {
     /// A flow whose first segment ended at `end`, and whose round trips are to be `least`.
     pub(super) fn new(
         now: Instant,
@@ -93,7 +103,48 @@ impl Young {
             heard: None,
             ahead: None,
             talk: 0,
+            large: None,
         }
+    }
+
+    /// A large flow of which all before `acked` has been acknowledged, and whose round trips are to be `least`.
+    pub(super) fn large(
+        now: Instant,
+        conversation: u64,
+        acked: u32,
+        least: Duration,
+        until: Instant,
+    ) -> Self {
+        Self {
+            opening: None,
+            sent: VecDeque::new(),
+            large: Some(Large::default()),
+            ..Self::new(now, conversation, acked, least, until)
+        }
+    }
+
+    pub(super) fn is_large(&self) -> bool {
+        self.large.is_some()
+    }
+
+    /// Keeps a large flow until then, if it is one, and its round trips as long as that.
+    pub(super) fn keep_on(&mut self, least: Duration, until: Instant) {
+        if self.is_large() {
+            self.least = least;
+            self.until = until;
+        }
+    }
+
+    /// Whether round trips are to be kept, with this said by the receiver: those of a large flow are once its sender has been
+    /// seen to look for the shortest.
+    pub(super) fn is_to_be_kept(&mut self, segment: &Segment) -> bool {
+        let Some(large) = &mut self.large else {
+            return true;
+        };
+        if let Some(ack) = segment.ack.filter(|_| !self.sent.is_empty()) {
+            large.looks |= self.end.wrapping_sub(ack) <= LOOKING_BYTES;
+        }
+        large.looks
     }
 
     /// Whether none of its data have been acknowledged.
@@ -130,6 +181,12 @@ impl Young {
 
     pub(super) fn on_sent(&mut self, now: Instant, end: u32) {
         if !is_before(self.end, end) {
+            if let Some(large) = &mut self.large {
+                if large.again.len() == MOST_AGAIN {
+                    large.again.pop_front();
+                }
+                large.again.push_back((end, now));
+            }
             return;
         }
         self.end = end;
@@ -142,9 +199,14 @@ impl Young {
         }
     }
 
-    /// How long its round trips are at least, before that fades.
+    /// How long its round trips are at least, before that fades, if they are kept.
     pub(super) fn kept(&self) -> Duration {
-        self.least
+        let is_watched = self.large.as_ref().is_some_and(|large| !large.looks);
+        if is_watched {
+            Duration::ZERO
+        } else {
+            self.least
+        }
     }
 
     /// How long round trips are at least by now.
@@ -178,7 +240,15 @@ impl Young {
         }
         let least = self.least(now);
         let newest = self.sent.front().filter(|sent| is_covered(sent));
-        let early = newest.map_or(now, |(_, at)| *at + least);
+        let mut newest = newest.map(|(_, at)| *at);
+        if let Some(large) = &mut self.large {
+            let is_acked = |(end, _): &(u32, Instant)| !is_before(ack, *end);
+            for (_, at) in large.again.iter().filter(|sent| is_acked(sent)) {
+                newest = newest.max(Some(*at));
+            }
+            large.again.retain(|sent| !is_acked(sent));
+        }
+        let early = newest.map_or(now, |at| at + least);
         let due = early.max(self.free_at).max(now).min(now + self.least * 2);
         let acked = self.acked.unwrap_or(ack);
         if !is_before(ack, acked) {
@@ -298,6 +368,12 @@ impl Young {
             self.tell(now, held.said);
             delivered.push_back(held.packet);
         }
+    }
+
+    /// How much that was sent again is noted.
+    #[cfg(test)]
+    pub(super) fn noted_again(&self) -> usize {
+        self.large.as_ref().map_or(0, |large| large.again.len())
     }
 
     /// How many acknowledgements are held.
