@@ -18,13 +18,17 @@
 //! *Problem of large flows.* BBR has at most two windows of its shortest round trip in flight. Every 10 s it looks for that anew,
 //! with four packets (PROBE_RTT), and these take the quickest path: paths that are much farther away are never filled.
 //!
-//! *Algorithm.* A flow that brings more than near paths carry over one that is far is watched ([`Gathering::large`]). Once it
-//! has been seen with a few packets on their way ([`LOOKING_BYTES`]), its acknowledgements are handed on as a young flow's
-//! are, after five eighths of the round trip there by the latest path and back by the quickest ([`KEPT_OF_LONGEST`]): two
-//! windows of that fill both. What is sent again counts as well, for time stamps tell its round trip. Round trips of ordinary traffic that
-//! fills the far path are longer anyway. Other senders do not look, and are left alone. Own rule.
+//! *Algorithm.* A flow that brings more than near paths carry over one that is far is watched ([`Gathering::large`]). From
+//! when few packets are left on their way after it was busy ([`LOOKING_BYTES`], [`BUSY_FOR`]) its acknowledgements are handed on as a
+//! young flow's are, after five eighths of the round trip there by the latest path and back by the quickest
+//! ([`KEPT_OF_LONGEST`]): two windows of that fill both. If few are on their way for as long as BBR looks ([`LOOKS_FOR`]) that goes
+//! on, until the flow has nothing to send ([`RESTS_FOR`]); else only while they are few. What is sent again counts as well,
+//! for time stamps tell its round trip. Round trips of ordinary traffic that fills the far path are longer anyway. Own rule.
 //!
-//! Bounded: the flow that is young for the shortest time gives way, and its acknowledgements go on at once.
+//! *It costs* the last acknowledgements of what a busy flow had to send up to that time. Should the far path go, such a sender
+//! has windows too large for the near one until it looks again.
+//!
+//! Bounded: the flow that is kept for the shortest time gives way, and its acknowledgements go on at once.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -77,8 +81,9 @@ impl RoundTrips {
             return;
         }
         if self.flows.len() == MOST {
-            let first = self.flows.iter().map(|flow| flow.until).min();
-            self.end(now, |flow| Some(flow.until) == first, delivered);
+            let first = self.flows.iter().min_by_key(|flow| flow.until);
+            let first = first.map(|flow| flow.conversation);
+            self.end(now, |flow| Some(flow.conversation) == first, delivered);
         }
         let least = least.min(LONGEST);
         let until = now + YOUNG.max(least * YOUNG_ROUNDS) + FADING;
@@ -153,20 +158,26 @@ impl RoundTrips {
             delivered.push_back(packet);
             return;
         };
-        let before = delivered.len();
-        match self.position(conversation) {
-            Some(index) if self.flows[index].is_to_be_kept(&segment) => {
-                let is_large = self.flows[index].is_large();
-                self.keep(now, index, packet, paths, pool, delivered);
-                if is_large {
-                    self.gathering.take_over(before, delivered);
-                }
-            }
-            _ => {
-                delivered.push_back(packet);
+        let Some(index) = self.position(conversation) else {
+            return self.gathering.deliver(packet, delivered);
+        };
+        let flow = &mut self.flows[index];
+        flow.listen(now, &segment);
+        if flow.is_kept() {
+            let (is_large, before) = (flow.is_large(), delivered.len());
+            self.keep(now, index, packet, paths, pool, delivered);
+            if is_large {
                 self.gathering.take_over(before, delivered);
             }
+            return;
         }
+        if let Some(said) = Said::of(&segment) {
+            flow.tell(now, said);
+        }
+        if segment.is_closing {
+            self.flows.remove(index);
+        }
+        self.gathering.deliver(packet, delivered);
     }
 
     /// Hands on a packet of a flow whose round trips are kept, at once or in time.
@@ -186,10 +197,7 @@ impl RoundTrips {
         };
         let is_room = self.held() < MOST_HELD;
         let flow = &mut self.flows[index];
-        let said = segment.ack.map(|ack| Said {
-            ack,
-            window: segment.window,
-        });
+        let said = Said::of(&segment);
         let first = said.filter(|said| flow.is_first(said.ack)).zip(paths.least);
         if first.is_some_and(|(_, least)| !flow.renew(now, least)) {
             flow.release(now, delivered);
@@ -224,7 +232,7 @@ impl RoundTrips {
             delivered.push_back(packet);
             return;
         }
-        let ends = segment.is_closing || is_talk && !flow.begin(now, said);
+        let ends = segment.is_closing || is_talk && !flow.is_large() && !flow.begin(now, said);
         flow.release(now, delivered);
         flow.tell(now, said);
         delivered.push_back(packet);
@@ -386,8 +394,15 @@ const KEPT_PERIODS: u32 = 4;
 /// How much of the longest round trip is kept of them: all of it lengthens ordinary ones too, and two windows of that stand
 /// in the tunnel's queue.
 const KEPT_OF_LONGEST: (u32, u32) = (5, 8);
-/// A sender of a large flow with so little on its way, in bytes, looks for its shortest round trip: BBR leaves four packets.
+/// A sender of a large flow with so little on its way, in bytes, may be looking for its shortest round trip: BBR leaves four
+/// packets.
 const LOOKING_BYTES: u32 = 8 * 1_500;
+/// And is if it goes on so for so long; BBR does for 200 ms.
+const LOOKS_FOR: Duration = Duration::from_millis(120);
+/// If it was busy for so long before,
+const BUSY_FOR: Duration = Duration::from_secs(1);
+/// without a rest of so long, all acknowledged: with those it had nothing to send. Longer than what is gathered waits.
+const RESTS_FOR: Duration = Duration::from_millis(150);
 /// In so long it becomes old.
 const FADING: Duration = Duration::from_secs(1);
 /// Shorter round trips are left alone: no sender looks at less than 4 ms.
@@ -975,71 +990,202 @@ pub(super) mod tests {
         trips
     }
 
+    /// What happens to a flow: its sender has sent all up to there, or the receiver says something.
+    enum Event {
+        Sends(u32),
+        Says(PacketBuf),
+    }
+    use Event::{Says, Sends};
+
+    impl RoundTrips {
+        /// When the host gets what, by the number it acknowledges, if these happen at these milliseconds.
+        fn plays(&mut self, events: Vec<(u64, Event)>) -> Vec<(u64, u32)> {
+            let (mut got, mut pool) = (Vec::new(), Pool::new(8, 2048));
+            let (first, last) = (events[0].0, events[events.len() - 1].0 + 500);
+            let mut events = events.into_iter().peekable();
+            for at in first..last {
+                let mut delivered = VecDeque::new();
+                while let Some((_, event)) = events.next_if(|(when, _)| *when == at) {
+                    let known = Known::default();
+                    match event {
+                        Sends(end) => self.sends(at, end),
+                        Says(packet) => {
+                            self.deliver(ms(at), packet, known, &mut pool, &mut delivered);
+                        }
+                    }
+                }
+                self.on_timeout(ms(at), &mut delivered);
+                got.extend(numbers(delivered).into_iter().map(|number| (at, number)));
+            }
+            assert!(events.next().is_none(), "not in order");
+            got
+        }
+    }
+
     #[test]
-    fn round_trips_of_a_large_flow_are_kept_once_its_sender_looks_for_the_shortest() {
+    fn round_trips_of_a_large_flow_are_kept_while_its_sender_looks_for_the_shortest() {
         let mut trips = large(PLAN);
-        trips.sends(1_700, 250_000);
-        trips.sends(1_701, 260_000);
-        assert_eq!(trips.longest(), Duration::ZERO, "none is by now");
-        // When a few packets are left on their way, they wait.
-        let packets = [
-            (1_720, ack(245_000)),
-            (1_730, ack(250_000)),
-            (1_731, ack(260_000)),
+        let got = trips.plays(vec![
+            (1_700, Sends(260_000)),
+            (1_720, Says(ack(245_000))),
+            // Little is left on its way, but it has not been busy for long.
+            (2_560, Says(ack(250_000))),
+            (2_700, Sends(275_000)),
+            // Now it may be looking,
+            (2_720, Says(ack(263_000))),
+            (2_722, Says(ack(275_000))),
+            (2_803, Sends(278_000)),
+            (2_823, Says(ack(278_000))),
+            (2_905, Sends(281_000)),
+            // and it was.
+            (2_910, Sends(400_000)),
+            (2_930, Says(ack(300_000))),
+            (3_040, Says(ack(400_000))),
+        ]);
+        let expected = [
+            (1_720, 245_000),
+            (2_560, 250_000),
+            (2_721, 263_000),
+            (2_802, 275_000),
+            (2_904, 278_000),
+            (3_006, 300_000),
+            (3_042, 400_000),
         ];
-        let got = trips.delivers(&packets, None);
-        assert_eq!(got, [(1_720, 245_000), (1_800, 250_000), (1_803, 260_000)]);
+        assert_eq!(got, expected);
         assert_eq!(trips.longest(), Duration::from_millis(100));
-        trips.sends(1_900, 263_000);
-        assert_eq!(
-            trips.delivers(&[(1_920, ack(263_000))], None),
-            [(2_001, 263_000)]
-        );
-        // And from then on.
-        trips.sends(2_100, 300_000);
-        trips.sends(2_101, 310_000);
-        let packets = [
-            (2_120, ack(280_000)),
-            (2_130, ack(300_000)),
-            (2_300, ack(310_000)),
-        ];
-        let got = trips.delivers(&packets, None);
-        assert_eq!(got, [(2_121, 280_000), (2_202, 300_000), (2_301, 310_000)]);
+        // After a rest what it asks and answers is no look.
+        let got = trips.plays(vec![
+            (3_300, Sends(403_000)),
+            (3_320, Says(ack(403_000))),
+            (3_330, Sends(420_000)),
+            (3_350, Says(ack(420_000))),
+        ]);
+        assert_eq!(got, [(3_320, 403_000), (3_350, 420_000)]);
+        assert_eq!(trips.longest(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_moment_with_little_on_its_way_is_no_look() {
+        let mut trips = large(PLAN);
+        let got = trips.plays(vec![
+            (1_700, Sends(260_000)),
+            (1_720, Says(ack(245_000))),
+            (2_600, Sends(300_000)),
+            // Much that stood behind a gap comes at once.
+            (2_900, Says(ack(295_000))),
+            (2_905, Sends(340_000)),
+            (2_925, Says(ack(320_000))),
+        ]);
+        let expected = [(1_720, 245_000), (2_901, 295_000), (2_925, 320_000)];
+        assert_eq!(got, expected);
+        // What is sent first may be what was lost, with more beyond it.
+        let mut trips = large(PLAN);
+        let got = trips.plays(vec![
+            (1_700, Sends(241_448)),
+            (2_700, Says(ack(240_000))),
+            (2_701, Sends(243_000)),
+            (2_720, Says(ack(243_000))),
+        ]);
+        assert_eq!(got, [(2_700, 240_000), (2_720, 243_000)]);
+    }
+
+    /// A large flow with 10 kB on their way, sent at 2 700 ms, of which its sender may be looking for the shortest round trip.
+    fn looking() -> RoundTrips {
+        let mut trips = large(PLAN);
+        let got = trips.plays(vec![
+            (1_700, Sends(260_000)),
+            (1_720, Says(ack(245_000))),
+            (2_690, Says(ack(260_000))),
+            (2_700, Sends(275_000)),
+            (2_710, Says(ack(265_000))),
+        ]);
+        assert_eq!(got, [(1_720, 245_000), (2_691, 260_000), (2_712, 265_000)]);
+        trips
     }
 
     #[test]
     fn what_a_large_flow_sends_again_has_a_round_trip_as_well() {
-        for (again, due) in [(None, 1_800), (Some(250_000), 1_893)] {
-            let mut trips = large(PLAN);
-            trips.sends(1_700, 250_000);
-            if let Some(end) = again {
-                trips.sends(1_792, end);
+        for (again, due) in [(275_000, 2_802), (270_000, 2_892)] {
+            let mut events = vec![(2_799, Says(ack(275_000)))];
+            if again < 275_000 {
+                events.insert(0, (2_792, Sends(again)));
             }
-            let got = trips.delivers(&[(1_799, ack(250_000))], None);
-            assert_eq!(got, [(due, 250_000)]);
+            assert_eq!(looking().plays(events), [(due, 275_000)]);
         }
-        let mut trips = large(PLAN);
+        let mut trips = looking();
         for _ in 0..=MOST_AGAIN {
-            trips.sends(1_700, 240_000);
+            trips.sends(2_720, 270_000);
         }
-        let large = trips.flows.iter().map(KeptFlow::noted_again);
-        assert_eq!(large.collect::<Vec<_>>(), [MOST_AGAIN]);
+        let noted = trips.flows.iter().map(KeptFlow::noted_again);
+        assert_eq!(noted.collect::<Vec<_>>(), [MOST_AGAIN]);
     }
 
     #[test]
-    fn what_was_kept_is_gathered() {
-        let mut trips = large(PLAN);
-        let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
-        trips.sends(1_500, 250_000);
-        trips.sends(1_501, 251_000);
-        for number in [250_000, 251_000] {
-            let known = Known::default();
-            trips.deliver(ms(1_600), ack(number), known, &mut pool, &mut delivered);
+    fn a_receiver_that_talks_does_not_end_what_is_kept_of_a_large_flow() {
+        let mut trips = looking();
+        let mut events = Vec::new();
+        for number in 0..=MOST_TALK {
+            let seq = 1 + 10 * number;
+            let says = Says(said(2, seq, 275_000, 9, 10));
+            events.push((2_720 + u64::from(number), says));
         }
-        trips.on_timeout(ms(1_649), &mut delivered);
-        assert!(delivered.is_empty(), "due by now");
-        trips.on_timeout(ms(1_650), &mut delivered);
-        assert_eq!(numbers(delivered), [250_000, 251_000]);
+        let got = trips.plays(events);
+        let last = 2_720 + u64::from(MOST_TALK);
+        // They go ahead, and tell nothing new; one too many, and all goes on.
+        let ahead = got.iter().filter(|(_, number)| *number == 265_000);
+        assert_eq!(ahead.count(), usize::try_from(MOST_TALK).expect("few"));
+        assert_eq!(got.last(), Some(&(last, 275_000)));
+        assert_eq!(trips.longest(), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn what_is_kept_of_a_large_flow_ends_with_it() {
+        let [from, to] = CONVERSATION;
+        let mut closes = segment([to, from], 1, 245_000, 0);
+        closes.as_mut_slice()[33] |= 4;
+        closes.parse().expect("a packet");
+        for mut trips in [large(PLAN), looking()] {
+            let mut copy = PacketBuf::from(closes.as_slice().to_vec());
+            copy.parse().expect("a packet");
+            trips.plays(vec![(2_730, Says(copy))]);
+            assert!(trips.flows.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_gathered_and_all_goes_on_in_order() {
+        for is_cleared in [false, true] {
+            let mut trips = large(PLAN);
+            for (period, bytes) in [(2, 120_000), (3, 240_000)] {
+                let at = 800 * period;
+                trips
+                    .gathering
+                    .on_timeout(ms(at + 50), &mut VecDeque::new());
+                let got = trips.plays(vec![
+                    (at + 60, Sends(260_000 + bytes)),
+                    (at + 61, Says(ack(240_000 + bytes))),
+                ]);
+                assert_eq!(got.len(), 1);
+                trips.gathering.begin(ms(at + 800), Some(PLAN));
+                trips.keep_large(ms(at + 800), PLAN);
+            }
+            let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
+            trips.sends(3_190, 515_000);
+            for number in [505_000, 515_000] {
+                let known = Known::default();
+                trips.deliver(ms(3_210), ack(number), known, &mut pool, &mut delivered);
+            }
+            trips.on_timeout(ms(3_249), &mut delivered);
+            assert!(delivered.is_empty(), "the first is due, but gathered");
+            if is_cleared {
+                trips.clear(ms(3_249), &mut delivered);
+            } else {
+                trips.on_timeout(ms(3_250), &mut delivered);
+                assert_eq!(delivered.len(), 1);
+                trips.on_timeout(ms(3_292), &mut delivered);
+            }
+            assert_eq!(numbers(delivered), [505_000, 515_000]);
+        }
     }
 
     #[test]

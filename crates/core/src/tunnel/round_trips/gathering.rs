@@ -147,16 +147,24 @@ impl Gathering {
 
     /// Hands on what is delivered beyond the first `before` packets, at once or in time.
     pub(super) fn take_over(&mut self, before: usize, delivered: &mut VecDeque<PacketBuf>) {
-        if !self.is_active() {
+        let count = delivered.len() - before;
+        if count == 0 || !self.is_active() {
             return;
         }
-        for packet in delivered.split_off(before) {
-            self.deliver(packet, delivered);
+        delivered.rotate_left(before);
+        for _ in 0..count {
+            if let Some(packet) = delivered.pop_front() {
+                self.deliver(packet, delivered);
+            }
         }
     }
 
     /// Hands on a packet for the host, at once or in time.
-    fn deliver(&mut self, packet: PacketBuf, delivered: &mut VecDeque<PacketBuf>) {
+    pub(super) fn deliver(&mut self, packet: PacketBuf, delivered: &mut VecDeque<PacketBuf>) {
+        if !self.is_active() {
+            delivered.push_back(packet);
+            return;
+        }
         let view = packet.view().ok();
         let view = view.filter(|view| self.held > 0 || view.is_pure_ack());
         let known = view.and_then(|view| Some((view, view.segment()?)));

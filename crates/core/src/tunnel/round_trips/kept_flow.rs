@@ -4,8 +4,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{
-    APART, FADING, FASTER, LATER, LEAST, LONGEST, LOOKING_BYTES, MOST_AGAIN, MOST_AHEAD,
-    MOST_NOTED, MOST_TALK, MOST_TICKS, NOTED_EACH, TIMES, YOUNG_ROUNDS, next_group,
+    APART, BUSY_FOR, FADING, FASTER, LATER, LEAST, LONGEST, LOOKING_BYTES, LOOKS_FOR, MOST_AGAIN,
+    MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS, NOTED_EACH, RESTS_FOR, TIMES, YOUNG_ROUNDS,
+    next_group,
 };
 use crate::{
     packet::{PacketBuf, Pool, Segment, is_before, later},
@@ -17,7 +18,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct KeptFlow {
     pub(super) conversation: u64,
-    /// When its youth has faded, or that of a large flow nothing is kept any more.
+    /// When its youth has faded, or, of a large flow, when nothing is kept any more.
     pub(super) until: Instant,
     /// How long its round trips are at least.
     least: Duration,
@@ -52,6 +53,14 @@ pub(super) struct KeptFlow {
 struct Large {
     /// Whether its sender looks for its shortest round trip now and then.
     looks: bool,
+    /// Since when it sends without a rest.
+    busy_since: Instant,
+    /// Since when it has little on its way, if it has.
+    little_since: Option<Instant>,
+    /// When its sender was told something last.
+    told_at: Instant,
+    /// Whether it is known where all that was sent ends.
+    is_end_known: bool,
     /// Where what was sent again ended, and when: its times tell the sender how long that took (RFC 7323).
     again: VecDeque<(u32, Instant)>,
 }
@@ -61,6 +70,14 @@ struct Large {
 pub(super) struct Said {
     pub(super) ack: u32,
     pub(super) window: u16,
+}
+
+impl Said {
+    /// What a segment says; `None` if it acknowledges nothing.
+    pub(super) fn of(segment: &Segment) -> Option<Self> {
+        let window = segment.window;
+        segment.ack.map(|ack| Self { ack, window })
+    }
 }
 
 #[derive(Debug)]
@@ -118,7 +135,11 @@ impl KeptFlow {
         Self {
             opening: None,
             sent: VecDeque::new(),
-            large: Some(Large::default()),
+            large: Some(Large {
+                busy_since: now,
+                told_at: now,
+                ..Large::default()
+            }),
             ..Self::new(now, conversation, acked, least, until)
         }
     }
@@ -132,19 +153,48 @@ impl KeptFlow {
         if self.is_large() {
             self.least = least;
             self.until = until;
+            self.talk = 0;
         }
     }
 
-    /// Whether round trips are to be kept, with this said by the receiver: those of a large flow are once its sender has been
-    /// seen to look for the shortest.
-    pub(super) fn is_to_be_kept(&mut self, segment: &Segment) -> bool {
-        let Some(large) = &mut self.large else {
-            return true;
+    /// Takes note of what the receiver says, whether or not it goes on: of a large flow little may be on its way now.
+    pub(super) fn listen(&mut self, now: Instant, segment: &Segment) {
+        let (Some(large), Some(ack)) = (&mut self.large, segment.ack) else {
+            return;
         };
-        if let Some(ack) = segment.ack.filter(|_| !self.sent.is_empty()) {
-            large.looks |= self.end.wrapping_sub(ack) <= LOOKING_BYTES;
+        let is_busy = large.is_end_known && now.since(large.busy_since) >= BUSY_FOR;
+        if is_busy && self.end.wrapping_sub(ack) <= LOOKING_BYTES {
+            large.little_since.get_or_insert(now);
         }
-        large.looks
+    }
+
+    /// Whether its round trips are kept: those of a large flow are while its sender may be looking for the shortest, and from then
+    /// on if it is, until it rests.
+    pub(super) fn is_kept(&self) -> bool {
+        let may_look = |large: &Large| large.looks || large.little_since.is_some();
+        self.large.as_ref().is_none_or(may_look)
+    }
+
+    /// Takes note that all up to `end` has been sent of a large flow.
+    fn watch(&mut self, now: Instant, end: u32) {
+        let Some(large) = &mut self.large else {
+            return;
+        };
+        // What is sent before was perhaps lost, with much under way beyond.
+        let acked = self.told.map_or(self.end, |told| told.ack);
+        let left = end.wrapping_sub(acked);
+        large.is_end_known |= left > LOOKING_BYTES && left < u32::MAX / 2;
+        if acked == self.end && now.since(large.told_at) > RESTS_FOR {
+            large.busy_since = now;
+            large.little_since = None;
+            large.looks = false;
+        }
+        if let Some(since) = large.little_since {
+            large.looks |= now.since(since) > LOOKS_FOR;
+        }
+        if left > LOOKING_BYTES {
+            large.little_since = None;
+        }
     }
 
     /// Whether none of its data have been acknowledged.
@@ -189,6 +239,7 @@ impl KeptFlow {
             }
             return;
         }
+        self.watch(now, end);
         self.end = end;
         let is_due = |(_, at): &(u32, Instant)| now.since(*at) >= NOTED_EACH;
         if self.sent.back().is_none_or(is_due) {
@@ -201,11 +252,10 @@ impl KeptFlow {
 
     /// How long its round trips are at least, before that fades, if they are kept.
     pub(super) fn kept(&self) -> Duration {
-        let is_watched = self.large.as_ref().is_some_and(|large| !large.looks);
-        if is_watched {
-            Duration::ZERO
-        } else {
+        if self.is_kept() {
             self.least
+        } else {
+            Duration::ZERO
         }
     }
 
@@ -340,6 +390,9 @@ impl KeptFlow {
     pub(super) fn tell(&mut self, now: Instant, said: Said) {
         if let (None, Some((_, at))) = (self.told, self.opening) {
             self.first = Some(now.since(at));
+        }
+        if let Some(large) = &mut self.large {
+            large.told_at = now;
         }
         latest(&mut self.told, said);
         latest(&mut self.heard, said);
