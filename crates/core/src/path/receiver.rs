@@ -31,6 +31,7 @@ pub struct Receiver {
     heard_at: Option<Instant>,
     unreported_pkts: u32,
     report_at: Option<Instant>,
+    reported_at: Instant,
 }
 
 /// One data datagram as it arrived.
@@ -85,13 +86,11 @@ impl Receiver {
         self.unreported_pkts += 1;
         // Of a sender that keeps what matters, the rest are acknowledgements: nobody waits for a report on them.
         let is_light = !arrival.is_kept && self.holes.is_active();
-        let interval = if is_light {
-            (interval * 3).min(LIGHT_INTERVAL).max(interval)
-        } else {
-            interval
-        };
         let due = if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
             now
+        } else if is_light {
+            let interval = (interval * 3).min(LIGHT_INTERVAL).max(interval);
+            (now + interval).max(self.reported_at + LIGHT_APART)
         } else {
             now + interval
         };
@@ -151,12 +150,16 @@ impl Receiver {
         report.min_owd_us = min_owd_us;
         self.unreported_pkts = 0;
         self.report_at = None;
+        self.reported_at = now;
         Some(report)
     }
 }
 
 /// Longest interval of reports on acknowledgements alone, unless those on data have a longer one.
 const LIGHT_INTERVAL: Duration = Duration::from_millis(40);
+/// Time from a report to such a one: on a slow line each acknowledgement would have its own, a fifteenth of a full packet.
+/// Shorter than what makes a path suspect ([`super::health`]).
+const LIGHT_APART: Duration = Duration::from_millis(30);
 /// Arrivals after which a report does not wait for the interval.
 pub const MAX_UNREPORTED_PKTS: u32 = 256;
 
@@ -205,6 +208,36 @@ mod tests {
         );
         assert_eq!(report.min_owd_us, 100);
         assert_eq!(receiver.report_due(), None);
+    }
+
+    #[test]
+    fn reports_on_acknowledgements_alone_are_apart() {
+        // Of data, so that it is known that the sender keeps what matters.
+        let data = |path_seq| DataArrival {
+            is_kept: true,
+            ..arrival(path_seq, 0)
+        };
+        let ms = Instant::from_millis;
+        let interval = Duration::from_millis(5);
+        let mut receiver = Receiver::default();
+        receiver.on_data(ms(0), &data(0), interval);
+        for (at, arrival, due) in [
+            (6, arrival(1, 0), 35),
+            (40, arrival(2, 0), 65),
+            (100, arrival(3, 0), 115),
+        ] {
+            let reported = receiver.report_due().expect("due");
+            assert!(
+                receiver
+                    .take_report(reported, &mut MissingWriter::default())
+                    .is_some()
+            );
+            receiver.on_data(ms(at), &arrival, interval);
+            assert_eq!(receiver.report_due(), Some(ms(due)));
+        }
+        // Data among them are waited for.
+        receiver.on_data(ms(101), &data(4), interval);
+        assert_eq!(receiver.report_due(), Some(ms(106)));
     }
 
     #[test]

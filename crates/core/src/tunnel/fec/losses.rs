@@ -9,6 +9,8 @@
 //!
 //! Only packets somebody waits for count. Of a new association it is not known whether its paths lose: [`ASSUMED`].
 
+use core::time::Duration;
+
 use crate::ids::PathId;
 
 /// Counts of one association.
@@ -18,7 +20,9 @@ pub(super) struct Losses {
     /// Packets on all paths, older ones weighing less, and of those the latest.
     sent: u32,
     late: u32,
-    /// Whether so much was sent that nothing need be assumed.
+    /// For how long packets went out one after the other.
+    busy: Duration,
+    /// Whether so much was sent, or for so long, that nothing need be assumed.
     is_settled: bool,
 }
 
@@ -31,6 +35,14 @@ struct OfPath {
 }
 
 impl Losses {
+    /// The next packet follows `gap` after the one before; `repaired_after`: what it takes to send one again.
+    pub(super) fn on_gap(&mut self, gap: Duration, repaired_after: Duration) {
+        if !self.is_settled {
+            self.busy += gap;
+            self.is_settled = self.busy >= (repaired_after * SETTLED_ROUNDS).max(SETTLED_AFTER);
+        }
+    }
+
     /// Counts a packet on `id`.
     pub(super) fn on_sent(&mut self, id: PathId) {
         let path = &mut self.paths[id.index()];
@@ -94,9 +106,12 @@ const LATE: u32 = 2_048;
 const PARTS: u32 = 16;
 /// Of fewer, a loss counts as of so many.
 const LEAST_SENT: u32 = 512;
-/// Losses assumed of a new association, until so many packets are sent.
+/// Losses assumed of a new association, until so many packets are sent, or they went out for so long, and so many round trips:
+/// slow start is over, and on a slow line those packets would take seconds.
 const ASSUMED: u32 = 12;
 const SETTLED: u32 = 1_024;
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
+const SETTLED_ROUNDS: u32 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -118,6 +133,22 @@ mod tests {
         assert_eq!(losses.ppm(), 11_730);
         send(&mut losses, NEAR, 1, 0);
         assert_eq!(losses.ppm(), 0);
+    }
+
+    #[test]
+    fn and_until_it_has_sent_for_long_enough() {
+        let gap = Duration::from_millis(10);
+        for (repaired_after_ms, gaps) in [(20, 100), (125, 100), (250, 200)] {
+            let mut losses = Losses::default();
+            let repaired_after = Duration::from_millis(repaired_after_ms);
+            (1..gaps).for_each(|_| losses.on_gap(gap, repaired_after));
+            assert!(losses.ppm() > 0);
+            losses.on_gap(gap, repaired_after);
+            assert_eq!(losses.ppm(), 0);
+            losses.on_lost(NEAR);
+            send(&mut losses, NEAR, 1, 0);
+            assert!(losses.ppm() > 0, "what is known counts");
+        }
     }
 
     #[test]
