@@ -84,13 +84,15 @@ impl Receiver {
         self.holes
             .on_arrival(now, arrival.path_seq, arrival.is_kept);
         self.unreported_pkts += 1;
-        // Of a sender that keeps what matters, the rest are acknowledgements: nobody waits for a report on them.
+        // Of a sender that keeps what matters, the rest are acknowledgements and copies: nobody waits for a report on them.
         let is_light = !arrival.is_kept && self.holes.is_active();
         let due = if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
             now
         } else if is_light {
             let interval = (interval * 3).min(LIGHT_INTERVAL).max(interval);
-            (now + interval).max(self.reported_at + LIGHT_APART)
+            let is_few = self.unreported_pkts < LIGHT_PKTS;
+            let after = is_few.then_some(self.reported_at + LIGHT_APART);
+            (now + interval).max(after.unwrap_or(now))
         } else {
             now + interval
         };
@@ -157,9 +159,10 @@ impl Receiver {
 
 /// Longest interval of reports on acknowledgements alone, unless those on data have a longer one.
 const LIGHT_INTERVAL: Duration = Duration::from_millis(40);
-/// Time from a report to such a one: on a slow line each acknowledgement would have its own, a fifteenth of a full packet.
-/// Shorter than what makes a path suspect ([`super::health`]).
-const LIGHT_APART: Duration = Duration::from_millis(30);
+/// Time from a report to such a one on fewer arrivals: on a slow line each acknowledgement would have its own, a fifteenth of a
+/// full packet. Shorter than what makes a path suspect ([`super::health`]), unless one is lost.
+const LIGHT_APART: Duration = Duration::from_millis(25);
+const LIGHT_PKTS: u32 = 8;
 /// Arrivals after which a report does not wait for the interval.
 pub const MAX_UNREPORTED_PKTS: u32 = 256;
 
@@ -222,8 +225,8 @@ mod tests {
         let mut receiver = Receiver::default();
         receiver.on_data(ms(0), &data(0), interval);
         for (at, arrival, due) in [
-            (6, arrival(1, 0), 35),
-            (40, arrival(2, 0), 65),
+            (6, arrival(1, 0), 30),
+            (35, arrival(2, 0), 55),
             (100, arrival(3, 0), 115),
         ] {
             let reported = receiver.report_due().expect("due");
@@ -238,6 +241,17 @@ mod tests {
         // Data among them are waited for.
         receiver.on_data(ms(101), &data(4), interval);
         assert_eq!(receiver.report_due(), Some(ms(106)));
+        // And so are many.
+        assert!(
+            receiver
+                .take_report(ms(106), &mut MissingWriter::default())
+                .is_some()
+        );
+        for number in 0..LIGHT_PKTS {
+            assert_eq!(receiver.report_due(), (number > 0).then_some(ms(131)));
+            receiver.on_data(ms(107), &arrival(5 + number, 0), interval);
+        }
+        assert_eq!(receiver.report_due(), Some(ms(122)));
     }
 
     #[test]

@@ -21,8 +21,8 @@
 //! *Algorithm.* A flow that brings more than near paths carry over one that is far is watched ([`Gathering::large`]). From
 //! when few packets are left on their way after it was busy ([`LOOKING_BYTES`], [`BUSY_FOR`]) its acknowledgements are handed on as a
 //! young flow's are, after five eighths of the round trip there by the latest path and back by the quickest
-//! ([`KEPT_OF_LONGEST`]): two windows of that fill both. If few are on their way for as long as BBR looks ([`LOOKS_FOR`]) that goes
-//! on, until the flow has nothing to send ([`RESTS_FOR`]); else only while they are few. What is sent again counts as well,
+//! ([`KEPT_OF_LONGEST`]): two windows of that fill both. If its sender goes on with few on their way for as long as BBR looks
+//! ([`LOOKS_FOR`]), that goes on, until the flow had nothing to send ([`RESTS_FOR`]); else only while they are few. What is sent again counts as well,
 //! for time stamps tell its round trip. Round trips of ordinary traffic that fills the far path are longer anyway. Own rule.
 //!
 //! *It costs* the last acknowledgements of what a busy flow had to send up to that time. Should the far path go, such a sender
@@ -171,13 +171,16 @@ impl RoundTrips {
             }
             return;
         }
+        let before = delivered.len();
+        flow.release(now, delivered);
         if let Some(said) = Said::of(&segment) {
             flow.tell(now, said);
         }
+        delivered.push_back(packet);
         if segment.is_closing {
             self.flows.remove(index);
         }
-        self.gathering.deliver(packet, delivered);
+        self.gathering.take_over(before, delivered);
     }
 
     /// Hands on a packet of a flow whose round trips are kept, at once or in time.
@@ -397,8 +400,8 @@ const KEPT_OF_LONGEST: (u32, u32) = (5, 8);
 /// A sender of a large flow with so little on its way, in bytes, may be looking for its shortest round trip: BBR leaves four
 /// packets.
 const LOOKING_BYTES: u32 = 8 * 1_500;
-/// And is if it goes on so for so long; BBR does for 200 ms.
-const LOOKS_FOR: Duration = Duration::from_millis(120);
+/// And is if it goes on to send so for so long; BBR does for 200 ms.
+const LOOKS_FOR: Duration = Duration::from_millis(100);
 /// If it was busy for so long before,
 const BUSY_FOR: Duration = Duration::from_secs(1);
 /// without a rest of so long, all acknowledged: with those it had nothing to send. Longer than what is gathered waits.
@@ -1055,12 +1058,15 @@ pub(super) mod tests {
         assert_eq!(trips.longest(), Duration::from_millis(100));
         // After a rest what it asks and answers is no look.
         let got = trips.plays(vec![
+            // The receiver asks.
+            (3_295, Says(said(2, 1, 400_000, 9, 10))),
             (3_300, Sends(403_000)),
             (3_320, Says(ack(403_000))),
             (3_330, Sends(420_000)),
             (3_350, Says(ack(420_000))),
         ]);
-        assert_eq!(got, [(3_320, 403_000), (3_350, 420_000)]);
+        let expected = [(3_295, 400_000), (3_320, 403_000), (3_350, 420_000)];
+        assert_eq!(got, expected);
         assert_eq!(trips.longest(), Duration::ZERO);
     }
 
@@ -1078,6 +1084,29 @@ pub(super) mod tests {
         ]);
         let expected = [(1_720, 245_000), (2_901, 295_000), (2_925, 320_000)];
         assert_eq!(got, expected);
+        // Nor is one in which it could not know, for all that was said was kept back.
+        let mut trips = large(PLAN);
+        let got = trips.plays(vec![
+            (1_700, Sends(260_000)),
+            (1_720, Says(ack(245_000))),
+            (2_600, Sends(300_000)),
+            (2_605, Sends(340_000)),
+            (2_610, Says(ack(330_000))),
+            (2_900, Sends(341_000)),
+            (2_900, Sends(380_000)),
+            (2_925, Says(ack(350_000))),
+        ]);
+        let expected = [(1_720, 245_000), (2_700, 330_000), (2_925, 350_000)];
+        assert_eq!(got, expected);
+        assert_eq!(trips.longest(), Duration::ZERO);
+        // What is held when it is over goes on with the next.
+        let mut trips = looking();
+        let got = trips.plays(vec![
+            (2_720, Says(ack(275_000))),
+            (2_725, Sends(340_000)),
+            (2_745, Says(ack(300_000))),
+        ]);
+        assert_eq!(got, [(2_745, 275_000), (2_745, 300_000)]);
         // What is sent first may be what was lost, with more beyond it.
         let mut trips = large(PLAN);
         let got = trips.plays(vec![
@@ -1135,7 +1164,7 @@ pub(super) mod tests {
         let ahead = got.iter().filter(|(_, number)| *number == 265_000);
         assert_eq!(ahead.count(), usize::try_from(MOST_TALK).expect("few"));
         assert_eq!(got.last(), Some(&(last, 275_000)));
-        assert_eq!(trips.longest(), Duration::from_millis(100));
+        assert!(trips.flows[0].is_kept());
     }
 
     #[test]
@@ -1147,7 +1176,7 @@ pub(super) mod tests {
         for mut trips in [large(PLAN), looking()] {
             let mut copy = PacketBuf::from(closes.as_slice().to_vec());
             copy.parse().expect("a packet");
-            trips.plays(vec![(2_730, Says(copy))]);
+            assert_eq!(trips.plays(vec![(2_730, Says(copy))]), [(2_730, 245_000)]);
             assert!(trips.flows.is_empty());
         }
     }

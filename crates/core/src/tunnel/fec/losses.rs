@@ -35,7 +35,7 @@ struct OfPath {
 }
 
 impl Losses {
-    /// The next packet follows `gap` after the one before; `repaired_after`: what it takes to send one again.
+    /// A packet worth a symbol follows `gap` after the one before; `repaired_after`: what it takes to send one again.
     pub(super) fn on_gap(&mut self, gap: Duration, repaired_after: Duration) {
         if !self.is_settled {
             self.busy += gap;
@@ -106,7 +106,7 @@ const LATE: u32 = 2_048;
 const PARTS: u32 = 16;
 /// Of fewer, a loss counts as of so many.
 const LEAST_SENT: u32 = 512;
-/// Losses assumed of a new association, until so many packets are sent, or they went out for so long, and so many round trips:
+/// Losses assumed of a new association, until so many packets are sent, or they went out for so long, and so many round trips, pauses not counted:
 /// slow start is over, and on a slow line those packets would take seconds.
 const ASSUMED: u32 = 12;
 const SETTLED: u32 = 1_024;

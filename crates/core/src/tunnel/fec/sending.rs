@@ -83,12 +83,12 @@ impl Sending {
         let gap = self.pushed_at.map_or(Duration::ZERO, |at| now.since(at));
         self.pushed_at = Some(now);
         self.gap = self.gap * 15 / 16 + gap.min(LONGEST_GAP) / 16;
-        if gap < LONGEST_GAP {
-            self.losses.on_gap(gap, repaired_after);
-        }
         self.repaired_after = repaired_after;
         self.stalls.look(now);
         let is_worth = is_worth && !numbered.is_expendable;
+        if is_worth && gap < LONGEST_GAP {
+            self.losses.on_gap(gap, repaired_after);
+        }
         let timed = numbered.packet.mark().filter(|_| is_worth);
         if let Some(Mark {
             due: Some(due),

@@ -55,9 +55,10 @@ struct Large {
     looks: bool,
     /// Since when it sends without a rest.
     busy_since: Instant,
-    /// Since when it has little on its way, if it has.
+    /// Whether little is left on its way, and when more was first sent with little left.
+    has_little: bool,
     little_since: Option<Instant>,
-    /// When its sender was told something last.
+    /// When its sender was told something new last.
     told_at: Instant,
     /// Whether it is known where all that was sent ends.
     is_end_known: bool,
@@ -163,15 +164,20 @@ impl KeptFlow {
             return;
         };
         let is_busy = large.is_end_known && now.since(large.busy_since) >= BUSY_FOR;
-        if is_busy && self.end.wrapping_sub(ack) <= LOOKING_BYTES {
-            large.little_since.get_or_insert(now);
+        if !large.has_little && is_busy && self.end.wrapping_sub(ack) <= LOOKING_BYTES {
+            large.has_little = true;
+            if !large.looks {
+                // What was acknowledged meanwhile went on at once.
+                self.acked = None;
+                self.free_at = now;
+            }
         }
     }
 
     /// Whether its round trips are kept: those of a large flow are while its sender may be looking for the shortest, and from then
     /// on if it is, until it rests.
     pub(super) fn is_kept(&self) -> bool {
-        let may_look = |large: &Large| large.looks || large.little_since.is_some();
+        let may_look = |large: &Large| large.looks || large.has_little;
         self.large.as_ref().is_none_or(may_look)
     }
 
@@ -186,13 +192,14 @@ impl KeptFlow {
         large.is_end_known |= left > LOOKING_BYTES && left < u32::MAX / 2;
         if acked == self.end && now.since(large.told_at) > RESTS_FOR {
             large.busy_since = now;
-            large.little_since = None;
+            large.has_little = false;
             large.looks = false;
         }
-        if let Some(since) = large.little_since {
+        large.has_little &= left <= LOOKING_BYTES;
+        if large.has_little {
+            let since = *large.little_since.get_or_insert(now);
             large.looks |= now.since(since) > LOOKS_FOR;
-        }
-        if left > LOOKING_BYTES {
+        } else {
             large.little_since = None;
         }
     }
@@ -250,9 +257,9 @@ impl KeptFlow {
         }
     }
 
-    /// How long its round trips are at least, before that fades, if they are kept.
+    /// How long its round trips are at least, before that fades; of a large flow only once its sender was seen to look.
     pub(super) fn kept(&self) -> Duration {
-        if self.is_kept() {
+        if self.large.as_ref().is_none_or(|large| large.looks) {
             self.least
         } else {
             Duration::ZERO
@@ -391,7 +398,8 @@ impl KeptFlow {
         if let (None, Some((_, at))) = (self.told, self.opening) {
             self.first = Some(now.since(at));
         }
-        if let Some(large) = &mut self.large {
+        let is_news = self.told.is_none_or(|told| is_before(told.ack, said.ack));
+        if let Some(large) = self.large.as_mut().filter(|_| is_news) {
             large.told_at = now;
         }
         latest(&mut self.told, said);
