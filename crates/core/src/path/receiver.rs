@@ -84,7 +84,8 @@ impl Receiver {
         self.holes
             .on_arrival(now, arrival.path_seq, arrival.is_kept);
         self.unreported_pkts += 1;
-        // Of a sender that keeps what matters, the rest are acknowledgements and copies: nobody waits for a report on them.
+        // Of a sender that keeps what matters, the rest are acknowledgements and second copies of what has a deadline: nobody
+        // waits for a report on them.
         let is_light = !arrival.is_kept && self.holes.is_active();
         let due = if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
             now
@@ -162,6 +163,7 @@ const LIGHT_INTERVAL: Duration = Duration::from_millis(40);
 /// Time from a report to such a one on fewer arrivals: on a slow line each acknowledgement would have its own, a fifteenth of a
 /// full packet. Shorter than what makes a path suspect ([`super::health`]), unless one is lost.
 const LIGHT_APART: Duration = Duration::from_millis(25);
+/// So many are not few.
 const LIGHT_PKTS: u32 = 8;
 /// Arrivals after which a report does not wait for the interval.
 pub const MAX_UNREPORTED_PKTS: u32 = 256;

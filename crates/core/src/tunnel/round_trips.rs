@@ -21,9 +21,10 @@
 //! *Algorithm.* A flow that brings more than near paths carry over one that is far is watched ([`Gathering::large`]). From
 //! when few packets are left on their way after it was busy ([`LOOKING_BYTES`], [`BUSY_FOR`]) its acknowledgements are handed on as a
 //! young flow's are, after five eighths of the round trip there by the latest path and back by the quickest
-//! ([`KEPT_OF_LONGEST`]): two windows of that fill both. If its sender goes on with few on their way for as long as BBR looks
-//! ([`LOOKS_FOR`]), that goes on, until the flow had nothing to send ([`RESTS_FOR`]); else only while they are few. What is sent again counts as well,
-//! for time stamps tell its round trip. Round trips of ordinary traffic that fills the far path are longer anyway. Own rule.
+//! ([`KEPT_OF_LONGEST`]): two windows of that fill both. If its sender sends with few on their way for half as long as BBR looks
+//! ([`LOOKS_FOR`]), that goes on, until the flow had nothing to send ([`RESTS_FOR`]); else only while they are few. What is
+//! sent again counts as well, for time stamps tell its round trip. Round trips of ordinary traffic that fills the far path
+//! are longer anyway. Own rule.
 //!
 //! *It costs* the last acknowledgements of what a busy flow had to send up to that time. Should the far path go, such a sender
 //! has windows too large for the near one until it looks again.
@@ -400,11 +401,12 @@ const KEPT_OF_LONGEST: (u32, u32) = (5, 8);
 /// A sender of a large flow with so little on its way, in bytes, may be looking for its shortest round trip: BBR leaves four
 /// packets.
 const LOOKING_BYTES: u32 = 8 * 1_500;
-/// And is if it goes on to send so for so long; BBR does for 200 ms.
+/// And is if it sends so again after so long; BBR does for 200 ms.
 const LOOKS_FOR: Duration = Duration::from_millis(100);
 /// If it was busy for so long before,
 const BUSY_FOR: Duration = Duration::from_secs(1);
-/// without a rest of so long, all acknowledged: with those it had nothing to send. Longer than what is gathered waits.
+/// without a rest of so long after it was told that all has come: with those it had nothing to send. Longer than what is
+/// gathered waits.
 const RESTS_FOR: Duration = Duration::from_millis(150);
 /// In so long it becomes old.
 const FADING: Duration = Duration::from_secs(1);
@@ -1003,13 +1005,21 @@ pub(super) mod tests {
     impl RoundTrips {
         /// When the host gets what, by the number it acknowledges, if these happen at these milliseconds.
         fn plays(&mut self, events: Vec<(u64, Event)>) -> Vec<(u64, u32)> {
+            self.plays_at(None, events)
+        }
+
+        /// The same where all paths carry so many Mbit/s.
+        fn plays_at(&mut self, rate: Option<u64>, events: Vec<(u64, Event)>) -> Vec<(u64, u32)> {
+            let known = Known {
+                rate: rate.map(Bitrate::from_mbps),
+                least: None,
+            };
             let (mut got, mut pool) = (Vec::new(), Pool::new(8, 2048));
             let (first, last) = (events[0].0, events[events.len() - 1].0 + 500);
             let mut events = events.into_iter().peekable();
             for at in first..last {
                 let mut delivered = VecDeque::new();
                 while let Some((_, event)) = events.next_if(|(when, _)| *when == at) {
-                    let known = Known::default();
                     match event {
                         Sends(end) => self.sends(at, end),
                         Says(packet) => {
@@ -1130,6 +1140,32 @@ pub(super) mod tests {
         ]);
         assert_eq!(got, [(1_720, 245_000), (2_691, 260_000), (2_712, 265_000)]);
         trips
+    }
+
+    #[test]
+    fn what_went_on_unkept_does_not_hold_up_the_next_look() {
+        let mut trips = looking();
+        let got = trips.plays_at(
+            Some(80),
+            vec![
+                (2_720, Says(ack(275_000))),
+                (2_725, Sends(340_000)),
+                (2_745, Says(ack(300_000))),
+                (2_750, Sends(3_340_000)),
+                (2_900, Says(ack(3_300_000))),
+                (2_905, Sends(3_350_000)),
+                (2_950, Says(ack(3_340_000))),
+                (2_951, Says(ack(3_350_000))),
+            ],
+        );
+        let expected = [
+            (2_745, 275_000),
+            (2_745, 300_000),
+            (2_900, 3_300_000),
+            (2_952, 3_340_000),
+            (3_006, 3_350_000),
+        ];
+        assert_eq!(got, expected);
     }
 
     #[test]

@@ -11,7 +11,8 @@
 
 use core::time::Duration;
 
-use crate::ids::PathId;
+use super::sending::LONGEST_GAP;
+use crate::{ids::PathId, time::Instant};
 
 /// Counts of one association.
 #[derive(Debug, Default)]
@@ -20,7 +21,8 @@ pub(super) struct Losses {
     /// Packets on all paths, older ones weighing less, and of those the latest.
     sent: u32,
     late: u32,
-    /// For how long packets went out one after the other.
+    /// When the last packet worth a symbol went out, and for how long they did, one after the other.
+    worth_at: Option<Instant>,
     busy: Duration,
     /// Whether so much was sent, or for so long, that nothing need be assumed.
     is_settled: bool,
@@ -35,12 +37,14 @@ struct OfPath {
 }
 
 impl Losses {
-    /// A packet worth a symbol follows `gap` after the one before; `repaired_after`: what it takes to send one again.
-    pub(super) fn on_gap(&mut self, gap: Duration, repaired_after: Duration) {
-        if !self.is_settled {
-            self.busy += gap;
-            self.is_settled = self.busy >= (repaired_after * SETTLED_ROUNDS).max(SETTLED_AFTER);
+    /// A packet worth a symbol goes out; `repaired_after`: what it takes to send one again.
+    pub(super) fn on_worth(&mut self, now: Instant, repaired_after: Duration) {
+        if self.is_settled {
+            return;
         }
+        let gap = self.worth_at.replace(now).map(|at| now.since(at));
+        self.busy += gap.filter(|gap| *gap < LONGEST_GAP).unwrap_or_default();
+        self.is_settled = self.busy >= (repaired_after * SETTLED_ROUNDS).max(SETTLED_AFTER);
     }
 
     /// Counts a packet on `id`.
@@ -137,13 +141,15 @@ mod tests {
 
     #[test]
     fn and_until_it_has_sent_for_long_enough() {
-        let gap = Duration::from_millis(10);
-        for (repaired_after_ms, gaps) in [(20, 100), (125, 100), (250, 200)] {
+        for (repaired_after_ms, ms) in [(20, 1_000), (125, 1_000), (250, 2_000)] {
             let mut losses = Losses::default();
             let repaired_after = Duration::from_millis(repaired_after_ms);
-            (1..gaps).for_each(|_| losses.on_gap(gap, repaired_after));
+            let mut worth_at = |ms| losses.on_worth(Instant::from_millis(ms), repaired_after);
+            // Each 10 ms, with a pause.
+            (0..ms / 10).for_each(|number| worth_at(number * 10));
+            worth_at(ms * 2);
             assert!(losses.ppm() > 0);
-            losses.on_gap(gap, repaired_after);
+            losses.on_worth(Instant::from_millis(ms * 2 + 10), repaired_after);
             assert_eq!(losses.ppm(), 0);
             losses.on_lost(NEAR);
             send(&mut losses, NEAR, 1, 0);

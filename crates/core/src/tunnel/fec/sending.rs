@@ -86,8 +86,8 @@ impl Sending {
         self.repaired_after = repaired_after;
         self.stalls.look(now);
         let is_worth = is_worth && !numbered.is_expendable;
-        if is_worth && gap < LONGEST_GAP {
-            self.losses.on_gap(gap, repaired_after);
+        if is_worth {
+            self.losses.on_worth(now, repaired_after);
         }
         let timed = numbered.packet.mark().filter(|_| is_worth);
         if let Some(Mark {
@@ -301,7 +301,7 @@ const QUICK_PPM: u32 = 15_000;
 /// Losses below this are left to being sent again.
 const LEAST_PPM: u64 = 1_500;
 /// A longer time between two packets counts as so much.
-const LONGEST_GAP: Duration = Duration::from_millis(20);
+pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 /// Datagrams on a path after which the earlier ones, of all, weigh half.
 const CARRIED: u32 = 256;
 /// Intervals one symbol covers.

@@ -101,6 +101,27 @@ fn symbols_follow_the_losses() {
 }
 
 #[test]
+fn a_new_association_that_sends_slowly_is_not_taken_to_lose_for_long() {
+    // Data every 10 ms, acknowledgements between them; and then much at once.
+    for (for_ms, is_protected) in [(990, true), (1_000, false)] {
+        let mut pool = Pool::new(10, 100);
+        let mut sending = Sending::default();
+        let round_trip = Duration::from_millis(100);
+        for ms in 0..=for_ms {
+            let packet = numbered(&mut pool, ms, &[7; 50], ms % 10 > 0);
+            let now = Instant::from_millis(ms.into());
+            sending.push(now, &packet, true, round_trip);
+        }
+        let now = Instant::from_millis(for_ms.into());
+        for more in 1..=30 {
+            let packet = numbered(&mut pool, for_ms + more, &[7; 50], false);
+            sending.push(now, &packet, true, round_trip);
+        }
+        assert_eq!(sending.is_due(now, false), is_protected, "{for_ms}");
+    }
+}
+
+#[test]
 fn what_nobody_waits_for_dilutes_no_losses() {
     let mut pool = Pool::new(10, 100);
     let mut sending = Sending::default();

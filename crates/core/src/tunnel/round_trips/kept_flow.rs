@@ -55,8 +55,9 @@ struct Large {
     looks: bool,
     /// Since when it sends without a rest.
     busy_since: Instant,
-    /// Whether little is left on its way, and when more was first sent with little left.
+    /// Whether little is left on its way.
     has_little: bool,
+    /// When more was first sent with little left.
     little_since: Option<Instant>,
     /// When its sender was told something new last.
     told_at: Instant,
@@ -166,10 +167,11 @@ impl KeptFlow {
         let is_busy = large.is_end_known && now.since(large.busy_since) >= BUSY_FOR;
         if !large.has_little && is_busy && self.end.wrapping_sub(ack) <= LOOKING_BYTES {
             large.has_little = true;
-            if !large.looks {
-                // What was acknowledged meanwhile went on at once.
+            if !large.looks && self.held.is_empty() {
+                // What was acknowledged and said meanwhile went on as it came.
                 self.acked = None;
                 self.free_at = now;
+                self.ahead = None;
             }
         }
     }
