@@ -91,9 +91,12 @@ impl Receiver {
             now
         } else if is_light {
             let interval = (interval * 3).min(LIGHT_INTERVAL).max(interval);
-            let is_few = self.unreported_pkts < LIGHT_PKTS;
-            let after = is_few.then_some(self.reported_at + LIGHT_APART);
-            (now + interval).max(after.unwrap_or(now))
+            let apart = if self.unreported_pkts < LIGHT_PKTS {
+                LIGHT_APART
+            } else {
+                Duration::ZERO
+            };
+            (now + interval).max(self.reported_at + apart)
         } else {
             now + interval
         };

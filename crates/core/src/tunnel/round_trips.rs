@@ -164,24 +164,22 @@ impl RoundTrips {
         };
         let flow = &mut self.flows[index];
         flow.listen(now, &segment);
+        let (is_large, before) = (flow.is_large(), delivered.len());
         if flow.is_kept() {
-            let (is_large, before) = (flow.is_large(), delivered.len());
             self.keep(now, index, packet, paths, pool, delivered);
-            if is_large {
-                self.gathering.take_over(before, delivered);
+        } else {
+            flow.release(now, delivered);
+            if let Some(said) = Said::of(&segment) {
+                flow.tell(now, said);
             }
-            return;
+            delivered.push_back(packet);
+            if segment.is_closing {
+                self.flows.remove(index);
+            }
         }
-        let before = delivered.len();
-        flow.release(now, delivered);
-        if let Some(said) = Said::of(&segment) {
-            flow.tell(now, said);
+        if is_large {
+            self.gathering.take_over(before, delivered);
         }
-        delivered.push_back(packet);
-        if segment.is_closing {
-            self.flows.remove(index);
-        }
-        self.gathering.take_over(before, delivered);
     }
 
     /// Hands on a packet of a flow whose round trips are kept, at once or in time.

@@ -110,8 +110,8 @@ const LATE: u32 = 2_048;
 const PARTS: u32 = 16;
 /// Of fewer, a loss counts as of so many.
 const LEAST_SENT: u32 = 512;
-/// Losses assumed of a new association, until so many packets are sent, or they went out for so long, and so many round trips, pauses not counted:
-/// slow start is over, and on a slow line those packets would take seconds.
+/// Losses assumed of a new association, until so many packets are sent, or they went out for so long, and so many round
+/// trips, pauses not counted: slow start is over, and on a slow line those packets would take seconds.
 const ASSUMED: u32 = 12;
 const SETTLED: u32 = 1_024;
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
