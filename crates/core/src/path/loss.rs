@@ -9,7 +9,8 @@
 //! Kept: the totals, a mean (1/4) over windows, and the minimum over 10 s, of windows of at least a second. The
 //! minimum is the loss the path has whatever one sends, such as noise on a radio; a mean would take lasting overload
 //! for noise. So would the minimum of a path whose short queue is overflowed and emptied ten times a second. Therefore it is no more
-//! than what is lost while little stands in the queue.
+//! than what is lost while little stands in the queue, each packet by the queue it met: it is told missing later, and a short queue
+//! fills and empties meanwhile.
 
 use core::time::Duration;
 
@@ -146,7 +147,7 @@ impl Loss {
         self.smoothed_ppm
     }
 
-    /// Takes note of packets `received` and `lost` while hardly any queue stood on the path.
+    /// Takes note of packets `received` and `lost` of those that met hardly a queue on the path.
     pub fn on_unqueued(&mut self, now: Instant, received: u64, lost: u64) {
         self.forget_unqueued(now);
         let (sent, all_lost) = &mut self.unqueued[0];

@@ -58,6 +58,8 @@ pub struct Sender {
     /// Datagrams told missing, and when last.
     lost_pkts: u64,
     lost_at: Option<Instant>,
+    /// Those that met hardly a queue, since that was last asked.
+    lost_unqueued_pkts: u64,
     /// Datagrams taken back because the path was silent: no sign of how much it loses.
     written_off: u64,
     /// One more than the highest of them.
@@ -76,6 +78,8 @@ struct Outstanding {
     sent_at: Instant,
     /// Whether it was told missing.
     is_told: bool,
+    /// Whether it met hardly a queue.
+    is_unqueued: bool,
     /// `None` if it was taken, or a copy travels elsewhere anyway.
     numbered: Option<Numbered>,
 }
@@ -153,6 +157,7 @@ impl Sender {
             len: u32::try_from(len).unwrap_or(u32::MAX),
             sent_at: now,
             is_told: false,
+            is_unqueued: false,
             numbered,
         });
     }
@@ -180,6 +185,23 @@ impl Sender {
         true
     }
 
+    /// Notes that what was reported last, from number `first` on, met hardly a queue, or would have.
+    pub fn on_unqueued(&mut self, first: u64) {
+        // What was taken back from a silent path is no sign of how much it loses.
+        let first = first.max(self.written_off_before).min(self.reported);
+        let reported = self.place(first)..self.place(self.reported);
+        for outstanding in self.outstanding.range_mut(reported) {
+            outstanding.is_unqueued = true;
+            // It may be told missing ahead of the report.
+            self.lost_unqueued_pkts += u64::from(outstanding.is_told);
+        }
+    }
+
+    /// Datagrams told missing since the last call that met hardly a queue ([`Self::on_unqueued`]).
+    pub fn take_lost_unqueued(&mut self) -> u64 {
+        core::mem::take(&mut self.lost_unqueued_pkts)
+    }
+
     /// Counts `seq` as lost; the packet that travelled as it, if it is still kept and worth sending again, and whether that costs
     /// nothing: it had been taken from here when the path was silent.
     pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<(Numbered, bool)> {
@@ -188,6 +210,7 @@ impl Sender {
         let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
         if !core::mem::replace(&mut outstanding.is_told, true) {
             self.lost_pkts += 1;
+            self.lost_unqueued_pkts += u64::from(outstanding.is_unqueued);
             self.lost_at = Some(now);
         }
         let is_expendable = |numbered: &Numbered| numbered.is_expendable;
@@ -422,6 +445,38 @@ mod tests {
         assert!(sender.on_reported(Seq(4), None, &mut pool));
         assert_eq!(sender.under_way(), Some(Bytes::ZERO));
         assert!(!sender.on_reported(Seq(5), None, &mut pool), "never sent");
+    }
+
+    #[test]
+    fn what_is_lost_counts_by_the_queue_it_met() {
+        let mut pool = Pool::new(100, 1);
+        let mut sender = Sender::default();
+        for global in 0..12 {
+            send(&mut sender, &mut pool, global);
+        }
+        let lose = |sender: &mut Sender, seqs: &[u32]| {
+            for seq in seqs {
+                sender.take_lost(Instant::ZERO, PathId(0), Seq(*seq));
+                sender.take_lost(Instant::ZERO, PathId(0), Seq(*seq));
+            }
+        };
+        // One is told ahead of the report, one behind it; what meets a queue, sooner or later, does not count.
+        lose(&mut sender, &[1]);
+        assert_eq!(sender.take_lost_unqueued(), 0, "not known yet");
+        sender.on_reported(Seq(3), Some(Seq(1)), &mut pool);
+        sender.on_unqueued(0);
+        assert_eq!(sender.take_lost_unqueued(), 1);
+        sender.on_reported(Seq(7), Some(Seq(1)), &mut pool);
+        lose(&mut sender, &[2, 5]);
+        assert_eq!(sender.take_lost_unqueued(), 1);
+        // What was taken back from a silent path is not lost.
+        sender.take_unreported(PathId(0), &mut VecDeque::new());
+        for highest in [9, 11] {
+            sender.on_reported(Seq(highest), Some(Seq(1)), &mut pool);
+            sender.on_unqueued(8);
+        }
+        lose(&mut sender, &[9]);
+        assert_eq!(sender.take_lost_unqueued(), 0);
     }
 
     #[test]

@@ -358,6 +358,7 @@ impl Tunnel {
         };
         let settled = report.settled_seq;
         let oldest = path.sender.oldest_under_way();
+        let reported_before = path.sender.reported();
         if !path
             .sender
             .on_reported(report.highest_seq, settled, shared.pool)
@@ -413,9 +414,18 @@ impl Tunnel {
         if let Some(carried) = path.rate_control.on_report(now, &signals, &path.rate) {
             path.rate.on_overflow(carried);
         }
-        if path.rate_control.is_unqueued() {
-            path.loss.on_unqueued(now, signals.received, signals.lost);
+        let is_unqueued = path.rate_control.is_unqueued();
+        // What is told missing was sent a while ago, and told of late: what counts is the queue it met.
+        let lost = if settled.is_none() && is_unqueued {
+            signals.lost
+        } else {
+            path.sender.take_lost_unqueued()
+        };
+        if is_unqueued {
+            path.sender.on_unqueued(reported_before);
         }
+        let received = if is_unqueued { signals.received } else { 0 };
+        path.loss.on_unqueued(now, received, lost);
         let app_limited = !path.rate_control.is_full(&signals, &path.rate);
         path.rate.set_jitter(path.rate_control.sampled_jitter());
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
