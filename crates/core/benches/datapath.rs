@@ -350,6 +350,8 @@ fn policies(criterion: &mut Criterion) {
                     is_expendable: false,
                     backlog: Bytes::new(0),
                     own_backlog: Bytes::new(0),
+                    to_last: Bytes::ZERO,
+                    round_trip: Duration::ZERO,
                     urgency: None,
                 };
                 let now = Instant::ZERO + Duration::from_micros(turn * 60);

@@ -31,7 +31,7 @@ pub mod rtt;
 pub mod sender;
 pub mod tail;
 pub mod train;
-mod window;
+pub(crate) mod window;
 
 /// One path: a link of the client, and the way over it to the other end.
 #[derive(Debug)]

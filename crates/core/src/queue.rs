@@ -172,6 +172,14 @@ impl Queue {
         flow.map_or(Bytes::ZERO, |flow| Bytes::new(flow.fifo.bytes().into()))
     }
 
+    /// Bytes that leave until the last of a flow does, or of those that share its place; none if none wait.
+    #[must_use]
+    pub fn bytes_to_last(&self, flow_hash: u64) -> Bytes {
+        let own = self.flow_bytes(flow_hash).get();
+        let flows = u64::try_from(self.active_flows).unwrap_or(u64::MAX);
+        Bytes::new(self.bytes.min(own.saturating_mul(flows)))
+    }
+
     /// Packets waiting.
     #[must_use]
     pub const fn len(&self) -> usize {

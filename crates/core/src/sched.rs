@@ -110,6 +110,10 @@ pub struct PacketInfo {
     /// The bytes of packets among them that are of its flow, or of one that shares its place in the queue; none where it
     /// waits apart from that ([`crate::class::Class`]).
     pub own_backlog: Bytes,
+    /// Bytes that leave until the last of those does; none for what is sent again, which leaves first.
+    pub to_last: Bytes,
+    /// How long the round trips of its flow are made, if they are; else zero.
+    pub round_trip: Duration,
     /// That it has to be in time; `None` if it has no deadline.
     pub urgency: Option<Urgency>,
 }
@@ -187,6 +191,12 @@ pub trait Scheduler {
     /// What the round trip of a flow that begins now is once it has grown and takes all paths it then would, jitter
     /// included; zero: not known, or no matter.
     fn round_trip(&self, paths: &[PathView]) -> Duration {
+        let _ = paths;
+        Duration::ZERO
+    }
+
+    /// How long the packets of a flow have to wait before it takes the latest of the paths it may; zero if for none.
+    fn longest_wait(&self, paths: &[PathView]) -> Duration {
         let _ = paths;
         Duration::ZERO
     }
@@ -369,6 +379,13 @@ impl Scheduler for AnyScheduler {
     fn round_trip(&self, paths: &[PathView]) -> Duration {
         if let Self::Adaptive(policy) = self {
             return policy.round_trip(paths);
+        }
+        Duration::ZERO
+    }
+
+    fn longest_wait(&self, paths: &[PathView]) -> Duration {
+        if let Self::Adaptive(policy) = self {
+            return policy.longest_wait(paths);
         }
         Duration::ZERO
     }

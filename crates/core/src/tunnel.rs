@@ -7,7 +7,7 @@
 //! The owner is [`crate::endpoint::Endpoint`], which finds the tunnel a datagram or packet belongs to, runs handshakes,
 //! and lends the buffers that all tunnels share ([`Shared`]).
 
-use core::{mem, net::IpAddr, time::Duration};
+use core::{cmp::Reverse, mem, net::IpAddr, time::Duration};
 use std::collections::VecDeque;
 
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
         memory::PathMemory,
         receiver::Receiver,
         sender::{Numbered, Origin, Sender},
+        window::WindowedMin,
     },
     queue::{Queue, QueueConfig},
     resequencer::AnyResequencer,
@@ -118,6 +119,8 @@ pub struct Tunnel {
     blocks: blocks::Blocks,
     /// Parity, and what waits to be mended by it.
     sec: sec::Sec,
+    /// What packets may wait before late paths take them, at most of late.
+    late: WindowedMin<Reverse<Duration>>,
     /// The policy waits until then.
     wait_until: Option<Instant>,
     /// When a path that has no tokens gets some, as of the last poll.
@@ -199,6 +202,7 @@ impl Tunnel {
             least_delay: Duration::ZERO,
             blocks: blocks::Blocks::default(),
             sec: sec::Sec::default(),
+            late: WindowedMin::new(LATE_KEPT),
             wait_until: None,
             release_at: None,
             views: Vec::with_capacity(PathId::MAX),
@@ -209,7 +213,7 @@ impl Tunnel {
             is_closing: false,
             is_closed_by_peer: false,
         };
-        tunnel.adapt_queue();
+        tunnel.adapt_queue(Instant::ZERO);
         tunnel
     }
 
@@ -260,7 +264,7 @@ impl Tunnel {
             *slot = Some(Box::new(path));
             self.fec_sending.forget(id);
             self.resolve_policy();
-            self.adapt_queue();
+            self.adapt_queue(now);
         }
     }
 
@@ -402,7 +406,7 @@ impl Tunnel {
             path.announced.version = path.announced.version.wrapping_add(1);
             path.announced.due = Some(now);
             path.pace(now, role, pacing);
-            self.adapt_queue();
+            self.adapt_queue(now);
         }
     }
 
@@ -746,6 +750,8 @@ fn path_in(paths: &mut [Option<Box<Path>>; PathId::MAX], id: PathId) -> Option<&
     paths.get_mut(id.index())?.as_deref_mut()
 }
 
+/// For how long what late paths are waited for is kept.
+const LATE_KEPT: Duration = Duration::from_secs(2);
 /// What is so much later than usual has met a jam: some of the longest queues that are wanted.
 const OVERDUE: Duration = Duration::from_millis(50);
 /// Ten full packets.

@@ -3,6 +3,7 @@
 //!
 //! Bounds: at most [`MAX_OUTSTANDING`] datagrams are remembered; older ones are forgotten and cannot be re-injected.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::{
@@ -185,15 +186,20 @@ impl Sender {
         true
     }
 
-    /// Notes that what was reported last, from number `first` on, met hardly a queue, or would have.
+    /// Notes that what was reported last, from number `first` on, met hardly a queue, or would have, as far as it was sent shortly
+    /// before the newest: what was lost at the end of a burst is reported with what follows a pause.
     pub fn on_unqueued(&mut self, first: u64) {
         // What was taken back from a silent path is no sign of how much it loses.
         let first = first.max(self.written_off_before).min(self.reported);
-        let reported = self.place(first)..self.place(self.reported);
-        for outstanding in self.outstanding.range_mut(reported) {
-            outstanding.is_unqueued = true;
+        let (from, to) = (self.place(first), self.place(self.reported));
+        let newest = self.outstanding.range(from..to).next_back();
+        let Some(sent_at) = newest.map(|newest| newest.sent_at) else {
+            return;
+        };
+        for outstanding in self.outstanding.range_mut(from..to) {
+            outstanding.is_unqueued = sent_at.since(outstanding.sent_at) < SAME_QUEUE;
             // It may be told missing ahead of the report.
-            self.lost_unqueued_pkts += u64::from(outstanding.is_told);
+            self.lost_unqueued_pkts += u64::from(outstanding.is_unqueued && outstanding.is_told);
         }
     }
 
@@ -329,6 +335,7 @@ impl Sender {
 
     /// Returns all buffers and forgets what is in flight, as after a change of address or a restart of the other end.
     pub fn forget(&mut self, pool: &mut Pool) {
+        self.lost_unqueued_pkts = 0;
         while !self.outstanding.is_empty() {
             self.pop_oldest(pool);
         }
@@ -392,6 +399,9 @@ impl Sender {
         }
     }
 }
+
+/// Packets sent within so long meet about the same queue.
+const SAME_QUEUE: Duration = Duration::from_millis(20);
 
 /// 16 384 packets are 200 ms at 1 Gbit/s, and 24 MB of buffers.
 pub const MAX_OUTSTANDING: usize = 16_384;
@@ -469,13 +479,23 @@ mod tests {
         sender.on_reported(Seq(7), Some(Seq(1)), &mut pool);
         lose(&mut sender, &[2, 5]);
         assert_eq!(sender.take_lost_unqueued(), 1);
+        // What ends a burst is reported with what follows the pause.
+        let later = Instant::from_millis(500);
+        sender.on_sent(later, 100, None, None, &mut pool);
+        lose(&mut sender, &[8, 9, 10, 11]);
+        sender.on_reported(Seq(12), Some(Seq(1)), &mut pool);
+        sender.on_unqueued(8);
+        assert_eq!(sender.take_lost_unqueued(), 0);
+        for global in 13..17 {
+            send(&mut sender, &mut pool, global);
+        }
         // What was taken back from a silent path is not lost.
         sender.take_unreported(PathId(0), &mut VecDeque::new());
-        for highest in [9, 11] {
+        for highest in [14, 16] {
             sender.on_reported(Seq(highest), Some(Seq(1)), &mut pool);
-            sender.on_unqueued(8);
+            sender.on_unqueued(13);
         }
-        lose(&mut sender, &[9]);
+        lose(&mut sender, &[14]);
         assert_eq!(sender.take_lost_unqueued(), 0);
     }
 

@@ -11,7 +11,7 @@ use crate::time::Instant;
 
 /// The smallest of the values of the last `window`.
 #[derive(Clone, Debug)]
-pub(super) struct WindowedMin<T> {
+pub(crate) struct WindowedMin<T> {
     bucket: Duration,
     started_at: Instant,
     /// Newest first.
@@ -20,7 +20,7 @@ pub(super) struct WindowedMin<T> {
 
 impl<T: Copy + Ord> WindowedMin<T> {
     /// An empty filter that forgets after `window`.
-    pub(super) const fn new(window: Duration) -> Self {
+    pub(crate) const fn new(window: Duration) -> Self {
         Self {
             bucket: match window.checked_div(3) {
                 Some(third) => third,
@@ -32,7 +32,7 @@ impl<T: Copy + Ord> WindowedMin<T> {
     }
 
     /// Takes one value.
-    pub(super) fn insert(&mut self, now: Instant, value: T) {
+    pub(crate) fn insert(&mut self, now: Instant, value: T) {
         if now.since(self.started_at) >= self.bucket * 3 {
             self.minima = [None; 3];
             self.started_at = now;
@@ -45,7 +45,7 @@ impl<T: Copy + Ord> WindowedMin<T> {
     }
 
     /// The smallest value; `None` before the first.
-    pub(super) fn min(&self) -> Option<T> {
+    pub(crate) fn min(&self) -> Option<T> {
         self.minima.iter().flatten().copied().min()
     }
 }

@@ -8,6 +8,9 @@
 //!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
 //!   slower paths together carry much more (`WORTH_PERCENT`), or near ones hold it back and slower ones bring more even after it
 //!   has filled them (`LASTS`), it takes those instead.
+//! - **Late paths.** A path later than that by up to `LATEST` does not leave the quickest one idle, for it only takes of a
+//!   large flow what would come later still with all that waits for the quickest. The round trip is as long by then. Where it is
+//!   so anyway, the path is like any other (`is_wide`).
 //! - **Reach.** A flow that sends no more for the paths beyond the nearest (`NEAREST`) keeps to those (`reach`).
 //! - **Bursts.** What comes in one burst waits for the quickest path where that has sent it all before the first of it
 //!   would come on another (`BURST`); where round trips are long, anything does for a part of one (`PATIENCE`).
@@ -218,6 +221,35 @@ impl Adaptive {
         from
     }
 
+    /// Whether the round trips of the flow of a packet are as long as over `path`, a late one, anyway: they are made so, or it
+    /// sends more than the near ones carry.
+    fn is_wide(&mut self, paths: &[PathView], packet: &PacketInfo, path: &PathView) -> bool {
+        let least = quickest(paths, Duration::ZERO).and_then(|quickest| quickest.least_rtt);
+        // Delays are never the same as when that was decided.
+        let is_kept = packet.round_trip >= least.unwrap_or_default() + path.extra_delay * 3 / 4;
+        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+        let sends_more = |flow: &mut Flow| flow.rate_before * 100 > near * WIDE_PERCENT;
+        is_kept || self.flow_of(packet).is_some_and(sends_more)
+    }
+
+    /// When a packet and all that leaves until the last of its flow does would have come over `paths` together.
+    fn all_come<'a>(
+        &self,
+        now: Instant,
+        paths: impl Iterator<Item = &'a PathView> + Clone,
+        packet: &PacketInfo,
+    ) -> Option<Instant> {
+        let bps = |path: &PathView| u128::from(likely_rate(path).as_bps());
+        let all = paths.clone().map(bps).sum::<u128>().max(1);
+        let last = paths.map(|path| {
+            let part = u128::from(packet.to_last.get()) * bps(path) / all;
+            let part = Bytes::new(u64::try_from(part).unwrap_or(u64::MAX));
+            let drained = self.lines[slot(path)].drained_at(now, packet.len + part);
+            drained + path.extra_delay + penalty(path)
+        });
+        last.max()
+    }
+
     /// Whether the flow of a packet, a large one, keeps to the nearest paths.
     fn keeps_to_nearest(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         let all_sent = self.sent;
@@ -293,7 +325,10 @@ impl Scheduler for Adaptive {
             true => gate.admits_nearest(path),
             false => gate.admits(path),
         };
-        let is_any = paths.iter().any(is_chosen);
+        // Late paths help others, and do not take their place.
+        let is_any = paths
+            .iter()
+            .any(|path| is_chosen(path) && !is_late(path, gate.from));
         let mut ready: Option<(Instant, usize)> = None;
         let mut awaited: Option<Instant> = None;
         for (index, path) in paths.iter().enumerate() {
@@ -327,6 +362,12 @@ impl Scheduler for Adaptive {
         let Some((arrival, index)) = ready else {
             return Pick::Wait;
         };
+        if is_late(&paths[index], gate.from)
+            && !(packet.to_last > Bytes::ZERO && self.is_wide(paths, packet, &paths[index]))
+        {
+            let nearer = |path: &&PathView| is_chosen(path) && !is_late(path, gate.from);
+            awaited = self.all_come(now, paths.iter().filter(nearer), packet);
+        }
         if awaited.is_some_and(|awaited| awaited < arrival) {
             return Pick::Wait;
         }
@@ -366,6 +407,19 @@ impl Scheduler for Adaptive {
         }
     }
 
+    fn longest_wait(&self, paths: &[PathView]) -> Duration {
+        if Self::group(paths, Eager::ToLeave) > Duration::ZERO {
+            return Duration::ZERO;
+        }
+        let gate = Gate::new(paths, Duration::ZERO, true);
+        let late = paths.iter().filter(|path| {
+            let is_late = is_late(path, gate.from);
+            is_late && path.rate.is_some() && !path.is_searching && gate.admits(path)
+        });
+        let waits = late.map(|path| path.extra_delay + penalty(path));
+        waits.max().unwrap_or_default().min(LATEST)
+    }
+
     fn round_trip(&self, paths: &[PathView]) -> Duration {
         let near = quickest(paths, Duration::ZERO);
         let Some((near, least)) = near.and_then(|near| Some((near, near.least_rtt?))) else {
@@ -401,7 +455,8 @@ impl Scheduler for Adaptive {
             later * LITTLE <= least || bytes <= u128::from(TWO_WINDOWS.get())
         };
         let serves = |path: &&PathView| {
-            let is_worth = || is_member(path, from) && Self::is_worth(path, total, usual);
+            let is_one = is_member(path, from) || is_late(path, from);
+            let is_worth = || is_one && Self::is_worth(path, total, usual);
             // The least delay of one that jitters is seen late.
             let counts =
                 !is_most || path.extra_delay <= nearest + path.rtt_spread / 2 || costs_little(path);
@@ -447,8 +502,9 @@ impl Gate {
         let is_worth =
             is_alone || !self.is_large || Adaptive::is_worth(path, self.total, self.usual);
         let is_jammed = path.queue_delay > GATE;
+        let is_late = self.is_large && is_late(path, self.from);
         path.usable
-            && is_member(path, self.from)
+            && (is_member(path, self.from) || is_late)
             && is_open(path, self.quickest)
             && is_worth
             && !is_jammed
@@ -495,6 +551,12 @@ impl Copies {
 /// Whether a path is of the group that begins at `from` beyond the quickest path's delay.
 fn is_member(path: &PathView, from: Duration) -> bool {
     path.extra_delay >= from && path.extra_delay <= from + GATE
+}
+
+/// Whether a path is too late to be mixed with the quickest, but not to take what would come even later there; no flow that
+/// has left that takes such.
+fn is_late(path: &PathView, from: Duration) -> bool {
+    from == Duration::ZERO && path.extra_delay > GATE && path.extra_delay <= LATEST
 }
 
 /// The path of the least delay, of those that are usable and not before `from`.
@@ -585,6 +647,10 @@ const BURST: Duration = Duration::from_millis(50);
 const PATIENCE: u32 = 5;
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
+/// A later one takes what waits longer than that for the quickest, up to here.
+const LATEST: Duration = Duration::from_millis(230);
+/// A flow that sends so much of what the near paths carry, in percent, has them and later ones full.
+const WIDE_PERCENT: u128 = 110;
 /// A path about as quick as the quickest is at most so much later.
 const NEAREST: Duration = Duration::from_millis(10);
 /// How much more later paths must carry, in percent and for each millisecond, to take a large flow from quicker ones; or how much
@@ -675,6 +741,109 @@ mod tests {
     }
 
     #[test]
+    fn a_late_path_takes_what_would_come_later_still() {
+        // 155 ms are 97 kB of the quickest, which is busy.
+        let mut paths = paths_of(&[(5, 0), (6, 155)]);
+        paths[0].ready = false;
+        let mut is_sent = |backlog: u64, round_trip_ms: u64, loss_ppm: u32| {
+            paths[1].loss_ppm = loss_ppm;
+            let packet = PacketInfo {
+                backlog: Bytes::new(backlog),
+                // Large from the first packet on.
+                own_backlog: Bytes::new(64_000),
+                to_last: Bytes::new(backlog),
+                round_trip: Duration::from_millis(round_trip_ms),
+                ..packet()
+            };
+            let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+            pick == Pick::One(1)
+        };
+        assert!(!is_sent(90_000, 0, 0));
+        assert!(is_sent(104_000, 0, 0));
+        assert!(!is_sent(104_000, 0, 2_000), "its losses are delay");
+        assert!(is_sent(40_000, 155, 0), "its round trips are as long");
+        assert!(!is_sent(20_000, 155, 0), "not for a short burst");
+        // Neither does a small flow take it, nor one of which nothing waits beside others.
+        for own_backlog in [0, 64_000] {
+            let packet = PacketInfo {
+                backlog: Bytes::new(200_000),
+                own_backlog: Bytes::new(own_backlog),
+                round_trip: Duration::from_millis(155),
+                ..packet()
+            };
+            let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+            assert_eq!(pick, Pick::Wait, "{own_backlog}");
+        }
+    }
+
+    #[test]
+    fn a_flow_that_fills_a_late_path_goes_on() {
+        let mut paths = paths_of(&[(5, 0), (6, 155)]);
+        let mut policy = Adaptive::new();
+        let mut late = Vec::new();
+        // What waits is far more in the first two seconds, and 10 kB from then on.
+        for ms in 0..4_000 {
+            let backlog = if ms < 2_000 { 200_000 } else { 10_000 };
+            for path in &mut paths {
+                path.ready = ms % 2 == path.id.0 as u64;
+            }
+            let packet = PacketInfo {
+                backlog: Bytes::new(backlog),
+                own_backlog: Bytes::new(backlog),
+                to_last: Bytes::new(backlog),
+                ..packet()
+            };
+            let pick = policy.pick(Instant::from_millis(ms), &paths, &packet);
+            late.push(pick == Pick::One(1));
+        }
+        let share = |ms: core::ops::Range<usize>| late[ms].iter().filter(|late| **late).count();
+        assert!(share(3_000..4_000) > 300, "{}", share(3_000..4_000));
+    }
+
+    #[test]
+    fn near_paths_carry_together_what_waits() {
+        // 190 kB are 150 ms of one, and 50 of the three.
+        let mut paths = paths_of(&[(10, 0), (10, 0), (10, 0), (10, 140)]);
+        for path in &mut paths[..3] {
+            path.ready = false;
+        }
+        let packet = PacketInfo {
+            backlog: Bytes::new(190_000),
+            own_backlog: Bytes::new(190_000),
+            to_last: Bytes::new(190_000),
+            ..packet()
+        };
+        let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+        assert_eq!(pick, Pick::Wait);
+        let pick = Adaptive::new().pick(Instant::from_millis(50), &paths[2..], &packet);
+        assert!(matches!(pick, Pick::One(1)), "{pick:?}");
+    }
+
+    #[test]
+    fn late_paths_do_not_take_the_place_of_a_jammed_one() {
+        let mut paths = paths_of(&[(80, 0), (30, 150)]);
+        paths[0].queue_delay = Duration::from_millis(115);
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 200);
+        assert!(share(&picks, 0) > 60, "{}", share(&picks, 0));
+    }
+
+    #[test]
+    fn what_waits_for_the_quickest_may_wait_until_a_late_path_is_worth_it() {
+        for (lines, ms) in [
+            ([(5, 0), (6, 155)], 155),
+            // Near enough to be mixed, too late, and too slow for what it adds.
+            ([(5, 0), (6, 100)], 0),
+            ([(5, 0), (6, 300)], 0),
+            ([(50, 0), (6, 155)], 0),
+            // Large flows leave for it.
+            ([(2, 0), (100, 200)], 0),
+        ] {
+            let wait = Adaptive::new().longest_wait(&paths_of(&lines));
+            assert_eq!(wait, Duration::from_millis(ms), "{lines:?}");
+        }
+    }
+
+    #[test]
     fn a_large_flow_goes_where_much_more_is_carried_and_a_small_one_does_not() {
         let paths = paths_of(&[(2, 0), (100, 200)]);
         let mut policy = Adaptive::new();
@@ -689,7 +858,7 @@ mod tests {
         // 25 kB take the near path as long as the other is later; where there is nothing worth it, or later, 64 kB are large.
         for (lines, first) in [
             ([(1, 0), (100, 200)], 20),
-            ([(1, 0), (1, 200)], 80),
+            ([(1, 0), (1, 300)], 80),
             ([(4, 0), (1_000, 200)], 51),
         ] {
             let paths = paths_of(&lines);
@@ -805,10 +974,14 @@ mod tests {
         // Not enough to go there for, but to stay.
         let paths = paths_of(&[(20, 0), (28, 150)]);
         assert!(share_at(&paths, 200, 10_400) > 90);
-        let mut other = Adaptive::new();
-        assert_eq!(share(&picks(&mut other, &paths, 0, 2_000), 1), 0);
-        let paths = paths_of(&[(20, 0), (10, 150)]);
+        let paths = paths_of(&[(20, 0), (10, 300)]);
         assert_eq!(share_at(&paths, 200, 10_800), 0);
+        // Others do not leave what is near, but for what would come later there.
+        for (late, shares) in [(28, 45..60), (10, 25..40)] {
+            let paths = paths_of(&[(20, 0), (late, 150)]);
+            let share = share(&picks(&mut Adaptive::new(), &paths, 0, 2_000), 1);
+            assert!(shares.contains(&share), "{late}: {share}");
+        }
     }
 
     /// Where a flow of 60 Mbit/s goes in the tenth of a second from `from_ms` on.

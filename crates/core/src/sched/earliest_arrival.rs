@@ -242,6 +242,8 @@ mod tests {
                 is_expendable: false,
                 backlog: Bytes::new(rng.next_u64() >> rng.below(64)),
                 own_backlog: Bytes::ZERO,
+                to_last: Bytes::ZERO,
+                round_trip: Duration::ZERO,
                 urgency: None,
             };
             policy.pick(now, &paths, &packet);

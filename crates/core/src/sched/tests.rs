@@ -95,6 +95,8 @@ pub(super) fn packet() -> PacketInfo {
         is_expendable: false,
         backlog: Bytes::ZERO,
         own_backlog: Bytes::ZERO,
+        to_last: Bytes::ZERO,
+        round_trip: Duration::ZERO,
         urgency: None,
     }
 }
@@ -132,7 +134,7 @@ impl World {
                 path.cost = u8::try_from(rng.below(3)).expect("small");
                 let micros = rng.below(300_000);
                 path.smoothed_rtt = rng.chance(0.8).then_some(Duration::from_micros(micros));
-                path.extra_delay = Duration::from_micros(rng.below(100_000));
+                path.extra_delay = Duration::from_micros(rng.below(250_000));
                 let bps = rng.next_u64() >> rng.below(64);
                 path.rate = rng.chance(0.8).then_some(Bitrate::from_bps(bps));
                 path.in_flight = Bytes::new(rng.below(1_000_000));
@@ -156,6 +158,8 @@ impl World {
             is_expendable: rng.chance(0.1),
             backlog: Bytes::new(rng.below(3) * rng.below(50_000)),
             own_backlog: Bytes::new(rng.below(3) * rng.below(50_000)),
+            to_last: Bytes::new(rng.below(3) * rng.below(300_000)),
+            round_trip: Duration::from_micros(rng.below(3) * rng.below(300_000)),
             urgency: rng.chance(0.2).then(|| Urgency {
                 left: Duration::from_micros(rng.below(400_000)),
                 duplicate: [Duplicate::Never, Duplicate::Auto, Duplicate::Always]

@@ -15,6 +15,8 @@
 //!
 //! Bounds: one block of packets to place, and as many copies for each path.
 
+use core::time::Duration;
+
 use super::{
     Shared, Tunnel,
     lanes::{Lane, waiting},
@@ -108,6 +110,8 @@ impl Tunnel {
                 is_expendable: numbered.is_expendable,
                 backlog: waiting(&self.queue),
                 own_backlog: self.queue.flow_bytes(numbered.flow_hash),
+                to_last: Bytes::ZERO,
+                round_trip: Duration::ZERO,
                 urgency: None,
             });
             blocks.packets.push(Some((numbered, is_reinjected)));
@@ -241,10 +245,10 @@ impl Tunnel {
 }
 
 /// A sender writes what belongs together within less.
-const BURST: core::time::Duration = core::time::Duration::from_millis(5);
+const BURST: Duration = Duration::from_millis(5);
 /// How long no copies are sent after a block came before the last had left.
-const REST: core::time::Duration = core::time::Duration::from_millis(500);
+const REST: Duration = Duration::from_millis(500);
 /// How often, where the policy does not say.
-const SAMPLED_EVERY: core::time::Duration = core::time::Duration::from_millis(250);
+const SAMPLED_EVERY: Duration = Duration::from_millis(250);
 /// How long after the last packet round trips are still sampled.
-const SAMPLED_FOR: core::time::Duration = core::time::Duration::from_secs(1);
+const SAMPLED_FOR: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 //! Reports travel on the best path back, and every [`SECOND_REPORT`] on the second best too, so that a path that is dead
 //! in one direction does not silence what is said of the others.
 
-use core::time::Duration;
+use core::{cmp::Reverse, time::Duration};
 
 use super::{Shared, Tunnel, egress::wire_seq, path_in};
 use crate::{
@@ -247,7 +247,7 @@ impl Tunnel {
                             path.train_sender.on_up(now);
                         }
                         self.resolve_policy();
-                        self.adapt_queue();
+                        self.adapt_queue(now);
                     }
                 }
                 Frame::LinkAck { path, version } => {
@@ -381,6 +381,8 @@ impl Tunnel {
             .limited_at
             .is_some_and(|at| now.since(at) < rtt + path.feedback_interval() * 2);
         let received = path.loss.received();
+        // The first may tell of all that was before the link was removed and added again.
+        let is_first = received == 0;
         // What is told missing is lost; without that, whatever has not come.
         let received_pkts = report.received_pkts;
         if settled.is_some() {
@@ -414,7 +416,7 @@ impl Tunnel {
         if let Some(carried) = path.rate_control.on_report(now, &signals, &path.rate) {
             path.rate.on_overflow(carried);
         }
-        let is_unqueued = path.rate_control.is_unqueued();
+        let is_unqueued = !is_first && path.rate_control.is_unqueued();
         // What is told missing was sent a while ago, and told of late: what counts is the queue it met.
         let lost = if settled.is_none() && is_unqueued {
             signals.lost
@@ -433,7 +435,7 @@ impl Tunnel {
         }
         path.pace(now, role, pacing);
         self.on_evidence(now, id, shared);
-        self.adapt_queue();
+        self.adapt_queue(now);
     }
 
     /// What a path that varies may have waiting while it is slow. What a flow has under way is what fills the path once it is
@@ -515,7 +517,7 @@ impl Tunnel {
     /// queueing keeps that from delaying others.
     ///
     /// Where nothing is paced nothing stands here for the paths' sake, and congestion is signalled by their losses.
-    pub(super) fn adapt_queue(&mut self) {
+    pub(super) fn adapt_queue(&mut self, now: Instant) {
         self.queue.set_ack_room(self.ack_room());
         let is_limited = |path: &Path| path.pacer.rate().is_some();
         if self.scheduler.pacing() == Pacing::Limits && !self.paths().any(is_limited) {
@@ -546,8 +548,13 @@ impl Tunnel {
         {
             target = (target * 4).min(LARGEST_TARGET);
         }
-        self.queue.set_target(target);
         self.lanes.set_target(target);
+        // Late paths take what waits for so long. Which of them may serve changes from look to look.
+        self.late
+            .insert(now, Reverse(self.scheduler.longest_wait(&self.views)));
+        let late = self.late.min().map_or(Duration::ZERO, |Reverse(late)| late);
+        target = target.max(late * 5 / 4);
+        self.queue.set_target(target);
         let allowance = self.allowance(longest + packets);
         self.queue.set_allowance(allowance, LONGEST_ALLOWED);
         // BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by. Who listens has drained

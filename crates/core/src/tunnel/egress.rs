@@ -99,7 +99,11 @@ impl Tunnel {
             // A path from which it was taken back, for it would be late there, is no better for it now.
             let taken = numbered.origin.filter(|origin| !origin.is_lost);
             let avoided = taken.map(|origin| origin.path);
-            match self.pick(now, &numbered.packet, flow, backlog, avoided) {
+            let to_last = match is_reinjected {
+                true => Bytes::ZERO,
+                false => self.queue.bytes_to_last(numbered.flow_hash),
+            };
+            match self.pick(now, &numbered.packet, flow, (backlog, to_last), avoided) {
                 Pick::Wait => {
                     self.wait_until = Some(now + WAIT);
                     let Some(lane) = lane else {

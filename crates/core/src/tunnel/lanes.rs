@@ -271,7 +271,8 @@ impl Tunnel {
         let Some(queued) = self.lanes.urgent.newest() else {
             return false;
         };
-        let pick = self.pick(now, &queued.packet, (queued.flow_hash, false), ahead, None);
+        let waits = (ahead, Bytes::ZERO);
+        let pick = self.pick(now, &queued.packet, (queued.flow_hash, false), waits, None);
         if pick == Pick::Wait {
             self.lanes.urgent.put_back(queued);
             return false;

@@ -92,6 +92,16 @@ impl RoundTrips {
             .push(KeptFlow::new(now, conversation, end, least, until));
     }
 
+    /// How long those of the flow of a packet are made; zero if they are not.
+    pub(super) fn of(&self, packet: &PacketBuf) -> Duration {
+        if self.flows.is_empty() {
+            return Duration::ZERO;
+        }
+        let view = packet.view().ok();
+        let index = view.and_then(|view| self.position(view.conversation_hash()));
+        index.map_or(Duration::ZERO, |index| self.flows[index].kept())
+    }
+
     /// The longest that is made.
     pub(super) fn longest(&self) -> Duration {
         let kept = self.flows.iter().map(KeptFlow::kept);

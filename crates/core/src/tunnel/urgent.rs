@@ -1,5 +1,7 @@
 //! What a class asks for beside a place in the queue: its links, its order, its copies.
 
+use core::time::Duration;
+
 use super::Tunnel;
 use crate::{
     class::{Duplicate, Service},
@@ -13,22 +15,29 @@ use crate::{
 
 impl Tunnel {
     /// Asks the policy for the path of a packet: its flow, whether its loss does no harm, and what has to go as soon or
-    /// before it. `avoided`: taken only if no other works.
+    /// before it, and until the last of its flow does. `avoided`: taken only if no other works.
     pub(super) fn pick(
         &mut self,
         now: Instant,
         packet: &PacketBuf,
         (flow_hash, is_expendable): (u64, bool),
-        backlog: Bytes,
+        (backlog, to_last): (Bytes, Bytes),
         avoided: Option<PathId>,
     ) -> Pick {
+        let urgency = self.urgency(now, packet);
         let info = PacketInfo {
             len: in_datagrams(Bytes::of_len(packet.len()), 1),
             flow_hash,
             is_expendable,
             backlog,
             own_backlog: self.queue.flow_bytes(flow_hash),
-            urgency: self.urgency(now, packet),
+            to_last,
+            round_trip: if urgency.is_none() {
+                self.round_trips.of(packet)
+            } else {
+                Duration::ZERO
+            },
+            urgency,
         };
         let wanted = self.wanted_links(packet);
         let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
@@ -132,4 +141,4 @@ fn bit(id: PathId) -> u16 {
 }
 
 /// How far beyond its pace a path may be used.
-const MOST_DEBT: core::time::Duration = core::time::Duration::from_millis(5);
+const MOST_DEBT: Duration = Duration::from_millis(5);

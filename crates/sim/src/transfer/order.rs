@@ -119,6 +119,8 @@ impl Scheduling {
                     is_expendable: false,
                     backlog: Bytes::ZERO,
                     own_backlog: Bytes::ZERO,
+                    to_last: Bytes::ZERO,
+                    round_trip: Duration::ZERO,
                     urgency: None,
                 };
                 match scheduler.pick(now, &views(lines), &info) {

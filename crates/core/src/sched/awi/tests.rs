@@ -19,6 +19,8 @@ fn pick(awi: &mut Awi, paths: &[PathView], len: u64) -> usize {
         is_expendable: false,
         backlog: Bytes::ZERO,
         own_backlog: Bytes::ZERO,
+        to_last: Bytes::ZERO,
+        round_trip: Duration::ZERO,
         urgency: None,
     };
     match awi.pick(Instant::ZERO, paths, &packet) {

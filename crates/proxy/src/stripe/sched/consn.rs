@@ -6,6 +6,8 @@
 //! which as much waits as that gets nothing of the next. So what is missing at the receiver is one gap, which closes from both
 //! sides, and up to a block is held there. Copies (`redundancy`) are not sent: TCP repairs each lane.
 
+use core::time::Duration;
+
 use pleach_core::{
     ids::PathId,
     sched::{
@@ -64,6 +66,8 @@ fn packet(len: &Bytes) -> PacketInfo {
         is_expendable: false,
         backlog: Bytes::ZERO,
         own_backlog: Bytes::ZERO,
+        to_last: Bytes::ZERO,
+        round_trip: Duration::ZERO,
         urgency: None,
     }
 }
@@ -76,13 +80,13 @@ fn view(lane: &LaneView) -> PathView {
         cost: 0,
         weight: 1,
         smoothed_rtt: Some(lane.delay * 2),
-        extra_delay: core::time::Duration::ZERO,
+        extra_delay: Duration::ZERO,
         rate: Some(lane.rate.scale(PACKET, CHUNK as u64)),
-        queue_delay: core::time::Duration::ZERO,
-        lateness: core::time::Duration::ZERO,
+        queue_delay: Duration::ZERO,
+        lateness: Duration::ZERO,
         least_rtt: None,
-        rtt_spread: core::time::Duration::ZERO,
-        jitter: core::time::Duration::ZERO,
+        rtt_spread: Duration::ZERO,
+        jitter: Duration::ZERO,
         is_searching: false,
         loss_ppm: 0,
         is_silent: false,
