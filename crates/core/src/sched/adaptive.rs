@@ -168,8 +168,24 @@ impl Adaptive {
     }
 
     /// The delay from which on a large flow's paths are chosen: zero, the quickest path's, or where those begin that together
-    /// bring much more.
+    /// bring much more. Late paths help the near ones, which are left for such only if they add next to nothing.
     fn group(paths: &[PathView], eager: Eager) -> Duration {
+        let from = Self::better_group(paths, eager);
+        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+        let both = near + carried_where(paths, |path| is_member(path, from));
+        let most_percent = match eager {
+            Eager::No | Eager::ToLeave => MOST_PERCENT,
+            Eager::Gaining | Eager::ToStay => MOST_PERCENT * 2,
+        };
+        if from > LATEST || near * 100 <= both * most_percent {
+            from
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// The same if nothing were mixed.
+    fn better_group(paths: &[PathView], eager: Eager) -> Duration {
         let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
         // What is near is left only when it is known to carry too little.
         let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
@@ -362,7 +378,8 @@ impl Scheduler for Adaptive {
         let Some((arrival, index)) = ready else {
             return Pick::Wait;
         };
-        if is_late(&paths[index], gate.from)
+        if is_any
+            && is_late(&paths[index], gate.from)
             && !(packet.to_last > Bytes::ZERO && self.is_wide(paths, packet, &paths[index]))
         {
             let nearer = |path: &&PathView| is_chosen(path) && !is_late(path, gate.from);
@@ -425,7 +442,7 @@ impl Scheduler for Adaptive {
         let Some((near, least)) = near.and_then(|near| Some((near, near.least_rtt?))) else {
             return Duration::ZERO;
         };
-        let from = Self::group(paths, Eager::ToLeave);
+        let from = Self::better_group(paths, Eager::ToLeave);
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
         // Acknowledgements take the next path when the queue that they make on the quickest is as late.
@@ -446,7 +463,7 @@ impl Scheduler for Adaptive {
         let near_rate = carried_where(paths, |path| path.extra_delay <= nearest);
         // A flow that fills the near paths and moves to later ones finds there how long their round trip is: if that is more than
         // it knows, its sender takes it for a full queue, and grows little as soon as it has got there.
-        let is_left = Self::group(paths, Eager::No) > Duration::ZERO;
+        let is_left = Self::better_group(paths, Eager::No) > Duration::ZERO;
         let is_most = !is_left && near_rate * 100 > total * MOST_PERCENT;
         // What that costs a small flow is little if it is little longer, or if near paths are so slow that they are full.
         let costs_little = |path: &PathView| {
@@ -518,7 +535,7 @@ impl Gate {
 
 /// From which volume on a flow is large: what waited of it for near paths would come later than on those it would then take.
 fn large(paths: &[PathView]) -> Bytes {
-    let from = Adaptive::group(paths, Eager::ToLeave);
+    let from = Adaptive::better_group(paths, Eager::ToLeave);
     if from == Duration::ZERO {
         return LARGE;
     }
@@ -648,7 +665,7 @@ const PATIENCE: u32 = 5;
 /// How much the delays of the paths of one flow may differ.
 const GATE: Duration = Duration::from_millis(110);
 /// A later one takes what waits longer than that for the quickest, up to here.
-const LATEST: Duration = Duration::from_millis(230);
+const LATEST: Duration = Duration::from_millis(330);
 /// A flow that sends so much of what the near paths carry, in percent, has them and later ones full.
 const WIDE_PERCENT: u128 = 110;
 /// A path about as quick as the quickest is at most so much later.
@@ -833,7 +850,7 @@ mod tests {
             ([(5, 0), (6, 155)], 155),
             // Near enough to be mixed, too late, and too slow for what it adds.
             ([(5, 0), (6, 100)], 0),
-            ([(5, 0), (6, 300)], 0),
+            ([(5, 0), (6, 400)], 0),
             ([(50, 0), (6, 155)], 0),
             // Large flows leave for it.
             ([(2, 0), (100, 200)], 0),
@@ -858,7 +875,7 @@ mod tests {
         // 25 kB take the near path as long as the other is later; where there is nothing worth it, or later, 64 kB are large.
         for (lines, first) in [
             ([(1, 0), (100, 200)], 20),
-            ([(1, 0), (1, 300)], 80),
+            ([(1, 0), (1, 400)], 80),
             ([(4, 0), (1_000, 200)], 51),
         ] {
             let paths = paths_of(&lines);
@@ -885,13 +902,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_near_is_left_for_a_late_path_only_if_it_adds_next_to_nothing() {
+        for (mbps, ms, leaves, stays) in [
+            (40, 150, false, false),
+            (80, 150, false, true),
+            (120, 150, true, true),
+            (80, 350, true, true),
+        ] {
+            let paths = paths_of(&[(20, 0), (mbps, ms)]);
+            let goes = |eager| Adaptive::group(&paths, eager) > Duration::ZERO;
+            assert_eq!(goes(Eager::ToLeave), leaves, "{mbps} Mbit/s, {ms} ms");
+            assert_eq!(goes(Eager::ToStay), stays, "{mbps} Mbit/s, {ms} ms");
+        }
+    }
+
+    #[test]
     fn losses_make_later_paths_worth_less() {
         let mut paths = paths_of(&[(5, 0), (20, 150)]);
         for (loss_ppm, from_ms) in [(0, 150), (20_000, 0)] {
             paths[1].loss_ppm = loss_ppm;
             let from = Duration::from_millis(from_ms);
-            assert_eq!(Adaptive::group(&paths, Eager::No), from, "{loss_ppm}");
-            let stays = Adaptive::group(&paths, Eager::Gaining);
+            assert_eq!(
+                Adaptive::better_group(&paths, Eager::No),
+                from,
+                "{loss_ppm}"
+            );
+            let stays = Adaptive::better_group(&paths, Eager::Gaining);
             assert_eq!(stays, Duration::from_millis(150), "sends more already");
         }
     }
@@ -899,7 +935,7 @@ mod tests {
     #[test]
     fn what_a_later_path_brings_counts_from_when_it_is_full() {
         // Two doublings fill the slow one, seven the fast one.
-        for (lines, is_taken) in [([(2, 0), (5, 170)], true), ([(50, 0), (100, 300)], false)] {
+        for (lines, is_taken) in [([(2, 0), (6, 340)], true), ([(50, 0), (100, 340)], false)] {
             let paths = paths_of(&lines);
             let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
             assert_eq!(share(&picks, 1) > 90, is_taken, "{lines:?}");
@@ -959,7 +995,7 @@ mod tests {
 
     #[test]
     fn a_flow_that_near_paths_carry_well_stays_and_one_that_left_returns_for_a_reason() {
-        let paths = paths_of(&[(20, 0), (50, 150)]);
+        let paths = paths_of(&[(20, 0), (70, 350)]);
         let mut policy = Adaptive::new();
         let mut share_at = |paths: &[PathView], every_us: u64, from_ms: u64| {
             let pick = |i: u64| {
@@ -972,9 +1008,9 @@ mod tests {
         assert_eq!(share_at(&paths, 2_000, 0), 0, "a quarter of what is near");
         assert!(share_at(&paths, 200, 10_000) > 90);
         // Not enough to go there for, but to stay.
-        let paths = paths_of(&[(20, 0), (28, 150)]);
+        let paths = paths_of(&[(20, 0), (40, 350)]);
         assert!(share_at(&paths, 200, 10_400) > 90);
-        let paths = paths_of(&[(20, 0), (10, 300)]);
+        let paths = paths_of(&[(20, 0), (10, 500)]);
         assert_eq!(share_at(&paths, 200, 10_800), 0);
         // Others do not leave what is near, but for what would come later there.
         for (late, shares) in [(28, 45..60), (10, 25..40)] {
