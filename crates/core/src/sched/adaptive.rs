@@ -171,20 +171,23 @@ impl Adaptive {
     /// bring much more. Late paths help the near ones, which are left for such only if they add next to nothing.
     fn group(paths: &[PathView], eager: Eager) -> Duration {
         let from = Self::better_group(paths, eager);
-        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+        if from == Duration::ZERO || from > LATEST {
+            return from;
+        }
+        let near = carried_near(paths);
         let both = near + carried_where(paths, |path| is_member(path, from));
         let most_percent = match eager {
             Eager::No | Eager::ToLeave => MOST_PERCENT,
             Eager::Gaining | Eager::ToStay => MOST_PERCENT * 2,
         };
-        if from > LATEST || near * 100 <= both * most_percent {
+        if near * 100 <= both * most_percent {
             from
         } else {
             Duration::ZERO
         }
     }
 
-    /// The same if nothing were mixed.
+    /// The same if late paths did not help those before them. Most packets of a large flow come from there even if it does not leave.
     fn better_group(paths: &[PathView], eager: Eager) -> Duration {
         let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
         // What is near is left only when it is known to carry too little.
@@ -193,7 +196,7 @@ impl Adaptive {
         if is_open || paths.iter().all(is_near) {
             return Duration::ZERO;
         }
-        let near = carried(Duration::ZERO);
+        let near = carried_near(paths);
         let is_worth = |start: &Duration| {
             let main = paths
                 .iter()
@@ -222,7 +225,7 @@ impl Adaptive {
         let Some(flow) = self.flow_of(packet).filter(|flow| flow.is_large) else {
             return Duration::ZERO;
         };
-        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+        let near = carried_near(paths);
         let eager = if flow.is_away && flow.rate_before > near {
             Eager::Gaining
         } else if flow.is_away {
@@ -243,7 +246,7 @@ impl Adaptive {
         let least = quickest(paths, Duration::ZERO).and_then(|quickest| quickest.least_rtt);
         // Delays are never the same as when that was decided.
         let is_kept = packet.round_trip >= least.unwrap_or_default() + path.extra_delay * 3 / 4;
-        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+        let near = carried_near(paths);
         let sends_more = |flow: &mut Flow| flow.rate_before * 100 > near * WIDE_PERCENT;
         is_kept || self.flow_of(packet).is_some_and(sends_more)
     }
@@ -304,7 +307,7 @@ enum Eager {
 impl Flow {
     /// Whether it sends about what the near ones of `paths` carry.
     fn is_held_back(&self, now: Instant, paths: &[PathView]) -> bool {
-        let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+        let near = carried_near(paths);
         let span = now.since(self.second).max(LEAST_SPAN);
         let bits = u128::from(self.bytes.get()) * 8;
         bits * Duration::from_secs(1).as_nanos() * 100 >= near * HELD_BACK_PERCENT * span.as_nanos()
@@ -461,8 +464,8 @@ impl Scheduler for Adaptive {
         };
         let nearest = nearest(paths);
         let near_rate = carried_where(paths, |path| path.extra_delay <= nearest);
-        // A flow that fills the near paths and moves to later ones finds there how long their round trip is: if that is more than
-        // it knows, its sender takes it for a full queue, and grows little as soon as it has got there.
+        // A flow that fills the near paths and moves to later ones, or spreads to late ones that carry much more, finds there how long
+        // their round trip is: if that is more than it knows, its sender takes it for a full queue, and grows little as soon as it has got there.
         let is_left = Self::better_group(paths, Eager::No) > Duration::ZERO;
         let is_most = !is_left && near_rate * 100 > total * MOST_PERCENT;
         // What that costs a small flow is little if it is little longer, or if near paths are so slow that they are full.
@@ -533,13 +536,13 @@ impl Gate {
     }
 }
 
-/// From which volume on a flow is large: what waited of it for near paths would come later than on those it would then take.
+/// From which volume on a flow is large: what waited of it for near paths would come later than on those that bring it much more.
 fn large(paths: &[PathView]) -> Bytes {
     let from = Adaptive::better_group(paths, Eager::ToLeave);
     if from == Duration::ZERO {
         return LARGE;
     }
-    let near = carried_where(paths, |path| is_member(path, Duration::ZERO));
+    let near = carried_near(paths);
     let bytes = near * from.as_millis() / 8_000;
     Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGE)
 }
@@ -612,6 +615,11 @@ fn carried_where(paths: &[PathView], is_counted: impl Fn(&PathView) -> bool) -> 
     let counted = paths.iter().filter(|path| path.usable && is_counted(path));
     let rates = counted.filter_map(|path| path.rate);
     rates.map(|rate| u128::from(rate.as_bps())).sum()
+}
+
+/// The same of those near the quickest.
+fn carried_near(paths: &[PathView]) -> u128 {
+    carried_where(paths, |path| is_member(path, Duration::ZERO))
 }
 
 /// Bits that paths which together carry `rate` bring a flow that takes them now, `later` than the quickest brings its
@@ -690,7 +698,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Nearest paths that carry more than this of all, in percent, and that flows do not leave once they fill them, are what matters to
 /// a flow that begins: most flows end before they need others. But others that make the round trip longer by this part of it
 /// at most cost them little, and so do any if the near ones carry no more in the longer one than a sender's first two windows
-/// (RFC 6928: 10 packets, then 20).
+/// (RFC 6928: 10 packets, then 20). Flows leave for late paths only what carries no more than this of both; twice that, to stay away.
 const MOST_PERCENT: u128 = 15;
 const LITTLE: u32 = 4;
 /// Acknowledgements of so many times what a path carries fill it, if it carries as much the other way: one for two packets, of
@@ -752,8 +760,8 @@ mod tests {
 
     #[test]
     fn a_path_far_behind_carries_none_of_a_flow() {
-        let paths = paths_of(&[(60, 0), (60, 300)]);
-        let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+        let paths = paths_of(&[(60, 0), (60, 400)]);
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 12_000);
         assert_eq!(share(&picks, 1), 0);
     }
 
@@ -845,6 +853,15 @@ mod tests {
     }
 
     #[test]
+    fn a_jammed_path_that_soon_has_room_is_waited_for_beside_a_late_one() {
+        let mut paths = paths_of(&[(80, 0), (30, 150)]);
+        paths[0].queue_delay = Duration::from_millis(115);
+        paths[0].ready = false;
+        let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet());
+        assert_eq!(pick, Pick::Wait);
+    }
+
+    #[test]
     fn what_waits_for_the_quickest_may_wait_until_a_late_path_is_worth_it() {
         for (lines, ms) in [
             ([(5, 0), (6, 155)], 155),
@@ -918,16 +935,12 @@ mod tests {
 
     #[test]
     fn losses_make_later_paths_worth_less() {
-        let mut paths = paths_of(&[(5, 0), (20, 150)]);
-        for (loss_ppm, from_ms) in [(0, 150), (20_000, 0)] {
+        let mut paths = paths_of(&[(5, 0), (30, 150)]);
+        for (loss_ppm, from_ms) in [(0, 150), (33_333, 0)] {
             paths[1].loss_ppm = loss_ppm;
             let from = Duration::from_millis(from_ms);
-            assert_eq!(
-                Adaptive::better_group(&paths, Eager::No),
-                from,
-                "{loss_ppm}"
-            );
-            let stays = Adaptive::better_group(&paths, Eager::Gaining);
+            assert_eq!(Adaptive::group(&paths, Eager::No), from, "{loss_ppm}");
+            let stays = Adaptive::group(&paths, Eager::Gaining);
             assert_eq!(stays, Duration::from_millis(150), "sends more already");
         }
     }
@@ -1071,7 +1084,7 @@ mod tests {
             // 44 kB in the longer round trip, and 50.
             ([(7, 0), (35, 30)], 20, 50),
             ([(8, 0), (40, 30)], 20, 20),
-            // What a large flow leaves for as such, and what it does not.
+            // What carries so much more that a large flow would leave for it as such, and what does not.
             ([(40, 0), (120, 150)], 20, 170),
             ([(40, 0), (100, 150)], 20, 20),
         ] {

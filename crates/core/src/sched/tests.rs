@@ -134,7 +134,7 @@ impl World {
                 path.cost = u8::try_from(rng.below(3)).expect("small");
                 let micros = rng.below(300_000);
                 path.smoothed_rtt = rng.chance(0.8).then_some(Duration::from_micros(micros));
-                path.extra_delay = Duration::from_micros(rng.below(250_000));
+                path.extra_delay = Duration::from_micros(rng.below(400_000));
                 let bps = rng.next_u64() >> rng.below(64);
                 path.rate = rng.chance(0.8).then_some(Bitrate::from_bps(bps));
                 path.in_flight = Bytes::new(rng.below(1_000_000));
