@@ -23,6 +23,8 @@ pub struct Loss {
     sent: u64,
     received: u64,
     window_started_at_sent: u64,
+    /// Those up to here were sent while it was being found out what the path carries.
+    searched_until: u64,
     /// Losses accounted to windows so far.
     accounted: u64,
     /// The same that [`Self::take_lost`] told of.
@@ -34,9 +36,10 @@ pub struct Loss {
     latest_ppm: Option<u32>,
     smoothed_ppm: Option<u32>,
     floor: WindowedMin<u32>,
-    /// Packets sent and lost while hardly any queue stood: of the present half of the window, when that began, and of the one before.
+    /// Packets sent and lost while hardly any queue stood: of the present half of the window, when that began and how many had been
+    /// sent by then, and of the one before.
     unqueued: [(u64, u64); 2],
-    unqueued_from: Instant,
+    unqueued_from: (Instant, u64),
 }
 
 impl Default for Loss {
@@ -53,6 +56,7 @@ impl Loss {
             sent: 0,
             received: 0,
             window_started_at_sent: 0,
+            searched_until: 0,
             accounted: 0,
             taken: 0,
             untold: None,
@@ -61,7 +65,7 @@ impl Loss {
             smoothed_ppm: None,
             floor: WindowedMin::new(FLOOR_WINDOW),
             unqueued: [(0, 0); 2],
-            unqueued_from: Instant::ZERO,
+            unqueued_from: (Instant::ZERO, 0),
         }
     }
 
@@ -76,6 +80,10 @@ impl Loss {
         self.sent = sent;
         self.received = received;
         self.forget_unqueued(now);
+        if sent <= self.searched_until {
+            self.begin_anew(now);
+            return None;
+        }
         let window = sent - self.window_started_at_sent;
         if window < WINDOW_PACKETS {
             return None;
@@ -155,24 +163,40 @@ impl Loss {
         *all_lost = all_lost.saturating_add(lost);
     }
 
-    /// Drops what was told of packets without a queue more than 10 s ago.
+    /// Drops what was told of packets without a queue more than 10 s ago, once enough others have been sent.
     fn forget_unqueued(&mut self, now: Instant) {
-        let elapsed = now.since(self.unqueued_from);
-        if elapsed >= FLOOR_WINDOW / 2 {
-            let before = (elapsed < FLOOR_WINDOW).then_some(self.unqueued[0]);
-            self.unqueued = [(0, 0), before.unwrap_or_default()];
-            self.unqueued_from = now;
+        let (since, sent_then) = self.unqueued_from;
+        let is_over = now.since(since) >= FLOOR_WINDOW / 2;
+        if is_over && self.sent - sent_then >= LEAST_UNQUEUED {
+            self.unqueued = [(0, 0), self.unqueued[0]];
+            self.unqueued_from = (now, self.sent);
         }
     }
 
+    /// What was lost so far, and what is lost of the next `unreported` packets, was lost in finding out what the path carries: all
+    /// but what met no queue.
+    pub fn on_searched(&mut self, now: Instant, unreported: u64) {
+        self.searched_until = self.sent.saturating_add(unreported);
+        self.floor = WindowedMin::new(FLOOR_WINDOW);
+        self.begin_anew(now);
+    }
+
+    fn begin_anew(&mut self, now: Instant) {
+        self.accounted = self.lost();
+        self.window_started_at_sent = self.sent;
+        self.floor_from = (now, self.sent, self.accounted);
+    }
+
     /// The smallest loss of a window of at least a second, of the last 10 s, and no more than was lost without a queue in the last
-    /// 5 to 10 s.
+    /// 5 to 10 s in which packets were sent.
     #[must_use]
     pub fn floor_ppm(&self) -> Option<u32> {
-        let floor = self.floor.min()?;
         let [(sent, lost), before] = self.unqueued;
         let (sent, lost) = (sent.saturating_add(before.0), lost.saturating_add(before.1));
         let unqueued = (sent >= LEAST_UNQUEUED).then(|| ppm(lost.saturating_add(1), sent));
+        let Some(floor) = self.floor.min() else {
+            return unqueued.filter(|_| self.floor_from.0 > Instant::ZERO);
+        };
         Some(unqueued.map_or(floor, |unqueued| floor.min(unqueued)))
     }
 }
@@ -250,6 +274,41 @@ mod tests {
         }
         assert!(floors[50] < Some(1_000), "{:?}", floors[50]);
         assert_eq!(floors[199], Some(30_000));
+    }
+
+    #[test]
+    fn what_a_search_lost_is_not_what_the_path_loses() {
+        let mut loss = Loss::new();
+        let at = |ms| Instant::from_millis(ms);
+        loss.on_report(at(500), 1_000, 800);
+        // The last 300 packets of the search are under way.
+        loss.on_searched(at(500), 300);
+        assert_eq!(loss.floor_ppm(), None);
+        loss.on_report(at(800), 1_300, 1_000);
+        let mut floors = Vec::new();
+        for step in 1..=40_u64 {
+            loss.on_report(at(800 + step * 100), 1_300 + step * 100, 1_000 + step * 99);
+            floors.extend(loss.floor_ppm());
+        }
+        assert!(
+            floors.len() > 10 && floors.iter().all(|floor| *floor == 10_000),
+            "{floors:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_known_of_a_path_stays_known_while_it_rests() {
+        let mut loss = Loss::new();
+        // A queue is overflowed, but not always.
+        for step in 1..=10_u64 {
+            let now = Instant::from_millis(step * 200);
+            loss.on_report(now, step * 300, step * 270);
+            loss.on_unqueued(now, 100, 0);
+        }
+        let floor = loss.floor_ppm();
+        assert!(floor < Some(2_000), "{floor:?}");
+        loss.on_report(Instant::from_millis(60_000), 3_010, 2_710);
+        assert_eq!(loss.floor_ppm(), floor);
     }
 
     #[test]

@@ -117,6 +117,12 @@ impl Sender {
         self.next_data
     }
 
+    /// Data datagrams of which nothing is known yet.
+    #[must_use]
+    pub fn unreported_pkts(&self) -> u64 {
+        self.next_data.saturating_sub(self.reported)
+    }
+
     /// Number and place in the association's order of the last data datagram.
     #[must_use]
     pub fn last(&self) -> Option<(u64, Seq)> {

@@ -393,6 +393,7 @@ impl Tunnel {
             path.loss.on_report(now, sent_pkts, received_pkts);
         }
         let received = path.loss.received() - received;
+        let was_searching = path.rate_control.is_searching();
         let headers = on_wire::headers(path.route.as_ref());
         path.on_wire
             .on_report(report.received_bytes, report.received_pkts, headers);
@@ -432,6 +433,9 @@ impl Tunnel {
         path.rate.set_jitter(path.rate_control.sampled_jitter());
         if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
             path.rate_control.on_sample(now, sample);
+        }
+        if was_searching && !path.rate_control.is_searching() {
+            path.loss.on_searched(now, path.sender.unreported_pkts());
         }
         path.pace(now, role, pacing);
         self.on_evidence(now, id, shared);
