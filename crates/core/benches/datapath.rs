@@ -262,6 +262,7 @@ fn resequencer(criterion: &mut Criterion) {
                         path: PathId(if seq % paths == 0 { 0 } else { 1 }),
                         path_seq: Seq(seq / paths),
                         path_previous: seq.checked_sub(paths).map(Seq),
+                        is_out_of_turn: false,
                     }),
                     deadline: now + Duration::from_millis(10),
                     repair: None,
@@ -352,6 +353,7 @@ fn policies(criterion: &mut Criterion) {
                     own_backlog: Bytes::new(0),
                     to_last: Bytes::ZERO,
                     round_trip: Duration::ZERO,
+                    has_behind: false,
                     urgency: None,
                 };
                 let now = Instant::ZERO + Duration::from_micros(turn * 60);

@@ -100,6 +100,15 @@ pub enum QueueDrop {
     Superseded,
 }
 
+/// Whose turn it is.
+#[derive(Debug)]
+pub enum Turn {
+    /// The packet's.
+    Queued(Queued),
+    /// That of the flow whose packets were [taken out of turn](Queue::dequeue_of).
+    Taken,
+}
+
 /// A flow queue with CoDel.
 #[derive(Debug)]
 pub struct Queue {
@@ -172,12 +181,14 @@ impl Queue {
         flow.map_or(Bytes::ZERO, |flow| Bytes::new(flow.fifo.bytes().into()))
     }
 
-    /// Bytes that leave until the last of a flow does, or of those that share its place; none if none wait.
+    /// Bytes that leave until the last of a flow does, or of those that share its place, of which `taken` were taken out of turn;
+    /// none if none wait.
     #[must_use]
-    pub fn bytes_to_last(&self, flow_hash: u64) -> Bytes {
-        let own = self.flow_bytes(flow_hash).get();
+    pub fn bytes_to_last(&self, flow_hash: u64, taken: Bytes) -> Bytes {
+        let own = self.flow_bytes(flow_hash) + taken;
         let flows = u64::try_from(self.active_flows).unwrap_or(u64::MAX);
-        Bytes::new(self.bytes.min(own.saturating_mul(flows)))
+        let in_turn = own.get().saturating_mul(flows);
+        Bytes::new((self.bytes + taken.get()).min(in_turn))
     }
 
     /// Packets waiting.
@@ -264,40 +275,74 @@ impl Queue {
         now: Instant,
         dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Queued> {
-        self.next(now, false, dropped)
+        match self.next(now, false, None, dropped)? {
+            Turn::Queued(queued) => Some(queued),
+            Turn::Taken => None,
+        }
     }
 
-    /// The same of the flows that came with nothing queued, as far as that lets them go first.
-    pub fn dequeue_sparse(
+    /// Whose turn it is, if of the flow of the hash `taken` packets were taken out of turn and have not left: it has its turns though
+    /// none of it may wait, and what leaves in those is to be [charged](Self::charge) to it. `sparse_only`: of the flows that came
+    /// with nothing queued, as far as that lets them go first.
+    pub fn next_turn(
         &mut self,
         now: Instant,
+        sparse_only: bool,
+        taken: Option<u64>,
         dropped: impl FnMut(PacketBuf, QueueDrop),
+    ) -> Option<Turn> {
+        self.next(now, sparse_only, taken.map(flow_index), dropped)
+    }
+
+    /// The next packet of a flow, or of one that shares its place, whoever's turn it is.
+    pub fn dequeue_of(
+        &mut self,
+        now: Instant,
+        flow_hash: u64,
+        mut dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Queued> {
-        self.next(now, true, dropped)
+        if self.flows.is_empty() {
+            return None;
+        }
+        self.dequeue_from(now, flow_index(flow_hash), &mut dropped)
+    }
+
+    /// Takes note that a packet of `len` bytes left in the turn of its flow.
+    pub fn charge(&mut self, flow_hash: u64, len: usize) {
+        let len = i32::try_from(len).unwrap_or(i32::MAX);
+        if let Some(flow) = self.flows.get_mut(usize::from(flow_index(flow_hash))) {
+            flow.deficit = flow.deficit.saturating_sub(len);
+        }
     }
 
     fn next(
         &mut self,
         now: Instant,
         sparse_only: bool,
+        taken: Option<u16>,
         mut dropped: impl FnMut(PacketBuf, QueueDrop),
-    ) -> Option<Queued> {
+    ) -> Option<Turn> {
         loop {
             let from_new = self.new_flows.first();
             let from_old = self.old_flows.first().filter(|_| !sparse_only);
             let index = from_new.or(from_old)?;
             let flow = &mut self.flows[usize::from(index)];
-            if flow.deficit <= 0 {
-                flow.deficit += QUANTUM;
+            let is_taken = taken == Some(index);
+            // One of which packets were taken is not sparse.
+            if flow.deficit <= 0 || is_taken && sparse_only {
+                if flow.deficit <= 0 {
+                    flow.deficit += QUANTUM;
+                }
                 self.unlist_first(from_new.is_some());
                 self.old_flows.push_back(&mut self.flows, index);
                 continue;
             }
+            if is_taken {
+                return Some(Turn::Taken);
+            }
             if let Some(queued) = self.dequeue_from(now, index, &mut dropped) {
-                let len = i32::try_from(queued.packet.len()).unwrap_or(i32::MAX);
-                let flow = &mut self.flows[usize::from(index)];
-                flow.deficit = flow.deficit.saturating_sub(len);
-                return Some(queued);
+                self.charge(queued.flow_hash, queued.packet.len());
+                return Some(Turn::Queued(queued));
             }
             self.unlist_first(from_new.is_some());
             if from_new.is_some() && self.old_flows.first().is_some() {
@@ -433,6 +478,11 @@ fn supersedes(packet: &PacketBuf, earlier: &PacketBuf) -> bool {
     }
     let views = packet.view().ok().zip(earlier.view().ok());
     views.is_some_and(|(packet, earlier)| packet.supersedes(&earlier))
+}
+
+/// Whether flows of these hashes have the same place.
+pub(crate) fn is_same_place(flow_hash: u64, other: u64) -> bool {
+    flow_index(flow_hash) == flow_index(other)
 }
 
 /// The flow of a hash: its top ten bits.

@@ -91,6 +91,8 @@ pub struct Way {
     pub path_seq: Seq,
     /// The global number that travelled before it on that path, if known.
     pub path_previous: Option<Seq>,
+    /// Whether packets of lower numbers were still to be sent when it was: then it says nothing of what the path still brings.
+    pub is_out_of_turn: bool,
 }
 
 /// What became of an arrival.
@@ -272,7 +274,7 @@ impl Resequencer {
         };
         if let Some(way) = way {
             let order = &mut self.paths[way.path.index()];
-            order.on_arrival(now, seq, way.path_seq, way.path_previous);
+            order.on_arrival(now, seq, way);
         } else {
             self.paths.iter_mut().for_each(PathOrder::on_computed);
         }

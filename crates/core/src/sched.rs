@@ -114,6 +114,8 @@ pub struct PacketInfo {
     pub to_last: Bytes,
     /// How long the round trips of its flow are made, if they are; else zero.
     pub round_trip: Duration,
+    /// Whether the answer may be [`Pick::Behind`].
+    pub has_behind: bool,
     /// That it has to be in time; `None` if it has no deadline.
     pub urgency: Option<Urgency>,
 }
@@ -148,6 +150,13 @@ pub enum Pick {
         copies: u16,
         /// How many on each, while it is ready.
         times: u8,
+    },
+    /// Send on `paths[index]` what comes so much later of the flow, or its last: it arrives in order. The packet itself waits.
+    Behind {
+        /// The later packet's path.
+        index: usize,
+        /// Bytes of the flow before it.
+        ahead: Bytes,
     },
 }
 

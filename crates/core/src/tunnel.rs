@@ -37,6 +37,7 @@ use crate::{
     wire::control::LinkRole,
 };
 
+mod ahead;
 mod blocks;
 mod control;
 mod egress;
@@ -91,6 +92,8 @@ pub struct Tunnel {
     templates_unknown: Vec<u16>,
     /// Of young flows.
     round_trips: round_trips::RoundTrips,
+    /// Packets of a flow that wait while later ones are under way.
+    ahead: ahead::Ahead,
     resequencer: AnyResequencer,
     receptions: losses::Receptions,
     /// What the other end wants counted.
@@ -187,6 +190,7 @@ impl Tunnel {
             round_trips: round_trips::RoundTrips::default(),
             resequencer: AnyResequencer::default(),
             loss_watch: None,
+            ahead: ahead::Ahead::default(),
             next_global: Seq(0),
             flows: Vec::new(),
             reinject: VecDeque::new(),
@@ -511,6 +515,7 @@ impl Tunnel {
         self.resequencer.reset(&mut self.dropped);
         self.receptions = losses::Receptions::new(now, self.scheduler.reception());
         self.loss_watch = None;
+        self.late = WindowedMin::new(LATE_KEPT);
         self.has_repairs = false;
         self.fec_sending = fec::Sending::default();
         self.fec_receiving = fec::Receiving::default();
@@ -521,6 +526,8 @@ impl Tunnel {
             .extend(self.staged.drain().map(|numbered| numbered.packet));
         self.dropped
             .extend(self.lanes.drain_waiting().map(|numbered| numbered.packet));
+        self.dropped
+            .extend(self.ahead.drain().map(|numbered| numbered.packet));
         shared
             .drops
             .add(DropReason::Reset, self.dropped.len() as u64);
@@ -704,6 +711,7 @@ impl Tunnel {
         !(self.queue.is_empty()
             && self.reinject.is_empty()
             && self.staged.is_empty()
+            && self.ahead.is_empty()
             && self.lanes.is_empty())
     }
 

@@ -24,6 +24,8 @@ pub struct Numbered {
     pub flow_hash: u64,
     /// Whether its loss does no harm.
     pub is_expendable: bool,
+    /// How long the round trips of its flow are made; zero if they are not.
+    pub round_trip: Duration,
     /// Where it was sent before, if it was taken back or lost.
     pub origin: Option<Origin>,
     /// The packet.
@@ -422,6 +424,7 @@ mod tests {
             flow_step: 0,
             flow_hash: 0,
             is_expendable: false,
+            round_trip: Duration::ZERO,
             origin: None,
             packet: pool.copy_of(&[1]),
         };
@@ -592,6 +595,7 @@ mod tests {
             flow_step: 0,
             flow_hash: 0,
             is_expendable: true,
+            round_trip: Duration::ZERO,
             origin: None,
             packet: pool.copy_of(&[1]),
         };

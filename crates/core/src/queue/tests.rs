@@ -65,8 +65,11 @@ fn what_waits_of_a_flow_is_known() {
     let all = [1, 2, 3].map(|flow| bytes(&queue, flow));
     assert_eq!(all, [1_500, 700, 0]);
     // They take turns: the last of the one leaves with all of the other, and the last of that with as much of the one.
-    let to_last = [1, 2, 3].map(|flow| queue.bytes_to_last(hash_of(flow)).get());
+    let to_last = [1, 2, 3].map(|flow| queue.bytes_to_last(hash_of(flow), Bytes::ZERO).get());
     assert_eq!(to_last, [2_200, 1_400, 0]);
+    // What was taken of a flow leaves in its turns as well.
+    let to_last = queue.bytes_to_last(hash_of(2), Bytes::new(300)).get();
+    assert_eq!(to_last, 2_000);
     queue.dequeue(Instant::ZERO, none_dropped);
     assert_eq!(bytes(&queue, 1), 500);
 }

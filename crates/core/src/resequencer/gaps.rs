@@ -8,7 +8,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::MAX_SPAN;
+use super::{MAX_SPAN, Way};
 use crate::{ids::Seq, time::Instant};
 
 /// Datagrams missing in a row on one path.
@@ -78,10 +78,16 @@ impl PathOrder {
         &mut self,
         now: Instant,
         seq: Seq,
-        path_seq: Seq,
-        previous: Option<Seq>,
+        Way {
+            path_seq,
+            path_previous: previous,
+            is_out_of_turn,
+            ..
+        }: Way,
     ) {
-        self.on_passed(seq);
+        if !is_out_of_turn {
+            self.on_passed(seq);
+        }
         self.last_packet_at = now;
         self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {

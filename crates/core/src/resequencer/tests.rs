@@ -35,6 +35,10 @@ impl Harness {
     }
 
     fn arrive(&mut self, sent: Sent) -> Verdict {
+        self.arrive_as(sent, false)
+    }
+
+    fn arrive_as(&mut self, sent: Sent, is_out_of_turn: bool) -> Verdict {
         let arrival = Arrival {
             seq: Seq(sent.seq),
             flow_step: sent.flow_step,
@@ -42,6 +46,7 @@ impl Harness {
                 path: PathId(sent.path),
                 path_seq: Seq(sent.path_seq),
                 path_previous: sent.path_previous.map(Seq),
+                is_out_of_turn,
             }),
             deadline: self.now + BUDGET,
             repair: self.repair,
@@ -106,6 +111,44 @@ fn two_paths_are_put_in_order() {
     assert_eq!(h.arrive(sent[1]), Verdict::Released);
     assert_eq!(h.arrive(sent[3]), Verdict::Released);
     assert_eq!(h.delivered(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn what_was_sent_again_says_nothing_of_what_the_path_still_brings() {
+    // 3 and 4 were sent ahead over path 1, where 4 was lost: sent again, it comes over path 0 before 1 and 2.
+    for is_out_of_turn in [true, false] {
+        let mut h = Harness::new();
+        h.repair = Some(BUDGET);
+        let sent = |seq, path, path_seq, path_previous| Sent {
+            seq,
+            flow_step: 1,
+            path,
+            path_seq,
+            path_previous,
+        };
+        h.arrive(Sent {
+            flow_step: 0,
+            ..sent(0, 0, 0, None)
+        });
+        assert_eq!(h.arrive(sent(3, 1, 0, None)), Verdict::Held);
+        assert_eq!(
+            h.arrive_as(sent(4, 0, 1, Some(0)), is_out_of_turn),
+            Verdict::Held
+        );
+        for _ in 0..10 {
+            h.wait(BUDGET / 5);
+        }
+        let first: &[u32] = if is_out_of_turn { &[0] } else { &[0, 3, 4] };
+        assert_eq!(h.delivered(), first);
+        h.arrive(sent(1, 0, 2, Some(4)));
+        h.arrive(sent(2, 0, 3, Some(1)));
+        let then: &[u32] = if is_out_of_turn {
+            &[1, 2, 3, 4]
+        } else {
+            &[1, 2]
+        };
+        assert_eq!(h.delivered(), then);
+    }
 }
 
 #[test]

@@ -9,8 +9,9 @@
 //!   slower paths together carry much more (`WORTH_PERCENT`), or near ones hold it back and slower ones bring more even after it
 //!   has filled them (`LASTS`), it takes those instead.
 //! - **Late paths.** A path later than that by up to `LATEST` does not leave the quickest one idle, for it only takes of a
-//!   large flow what would come later still with all that waits for the quickest. The round trip is as long by then. Where it is
-//!   so anyway, the path is like any other (`is_wide`).
+//!   large flow what would come later still with all that waits for the quickest. The round trip is as long by then. It takes
+//!   what will arrive in its turn ([`Pick::Behind`]), not the first. Where round trips are kept as long, the path is like any
+//!   other (`is_kept`).
 //! - **Reach.** A flow that sends no more for the paths beyond the nearest (`NEAREST`) keeps to those (`reach`).
 //! - **Bursts.** What comes in one burst waits for the quickest path where that has sent it all before the first of it
 //!   would come on another (`BURST`); where round trips are long, anything does for a part of one (`PATIENCE`).
@@ -156,11 +157,11 @@ impl Adaptive {
     /// on the quickest its packets come, losses included, and by how much longer its queue is while both are full
     /// (`usual`: the quickest's): of a slow path, some packets are a long time, and what comes too late to be waited for
     /// looks lost.
-    fn is_worth(path: &PathView, total: u128, usual: Duration) -> bool {
+    fn is_worth(path: &PathView, from: Duration, total: u128, usual: Duration) -> bool {
         let Some(rate) = path.rate else {
             return false;
         };
-        let later = path.extra_delay + penalty(path);
+        let later = path.extra_delay + cost_of_losses(path, from);
         let later = later.saturating_add(full_queue(rate).saturating_sub(usual));
         let later_ms = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
         let percent = LEAST_SHARE_PERCENT + later_ms / 10;
@@ -168,19 +169,29 @@ impl Adaptive {
     }
 
     /// The delay from which on a large flow's paths are chosen: zero, the quickest path's, or where those begin that together
-    /// bring much more. Late paths help the near ones, which are left for such only if they add next to nothing.
+    /// bring much more. Late paths help the near ones: those are left if they add next to nothing to late ones, or if
+    /// paths beyond carry more than near and late ones do.
     fn group(paths: &[PathView], eager: Eager) -> Duration {
         let from = Self::better_group(paths, eager);
-        if from == Duration::ZERO || from > LATEST {
+        let is_away = matches!(eager, Eager::Gaining | Eager::ToStay);
+        // Delays near the limit do not send a flow back and forth.
+        let latest = if is_away { LATEST * 9 / 10 } else { LATEST };
+        let late = |path: &PathView| path.extra_delay > GATE && path.extra_delay <= latest;
+        let late = carried_where(paths, late);
+        if from == Duration::ZERO || late == 0 {
             return from;
         }
-        let near = carried_near(paths);
-        let both = near + carried_where(paths, |path| is_member(path, from));
-        let most_percent = match eager {
-            Eager::No | Eager::ToLeave => MOST_PERCENT,
-            Eager::Gaining | Eager::ToStay => MOST_PERCENT * 2,
+        let carried = carried_where(paths, |path| is_member(path, from));
+        let left = carried_where(paths, |path| path.extra_delay < from);
+        let most = if is_away {
+            MOST_PERCENT * 2
+        } else {
+            MOST_PERCENT
         };
-        if near * 100 <= both * most_percent {
+        let adds_little = from <= latest && left * 100 <= (left + carried) * most;
+        let worth = if is_away { 100 } else { WORTH_PERCENT };
+        let is_more = carried * 100 > (carried_near(paths) + late) * worth;
+        if adds_little || is_more {
             from
         } else {
             Duration::ZERO
@@ -240,15 +251,34 @@ impl Adaptive {
         from
     }
 
-    /// Whether the round trips of the flow of a packet are as long as over `path`, a late one, anyway: they are made so, or it
-    /// sends more than the near ones carry.
-    fn is_wide(&mut self, paths: &[PathView], packet: &PacketInfo, path: &PathView) -> bool {
+    /// Whether the round trips of the flow of a packet are made as long as over `path`, a late one.
+    fn is_kept(paths: &[PathView], packet: &PacketInfo, path: &PathView) -> bool {
         let least = quickest(paths, Duration::ZERO).and_then(|quickest| quickest.least_rtt);
-        // Delays are never the same as when that was decided.
-        let is_kept = packet.round_trip >= least.unwrap_or_default() + path.extra_delay * 3 / 4;
-        let near = carried_near(paths);
-        let sends_more = |flow: &mut Flow| flow.rate_before * 100 > near * WIDE_PERCENT;
-        is_kept || self.flow_of(packet).is_some_and(sends_more)
+        // Delays are never the same as when that was decided, and of large flows it is less.
+        packet.round_trip >= least.unwrap_or_default() + path.extra_delay / 2
+    }
+
+    /// Lets a late path take what comes behind a packet and would come over others as late as on that, at `arrival`, if all
+    /// that waits of its flow has come at `all_come`.
+    fn pick_behind(
+        &mut self,
+        now: Instant,
+        paths: &[PathView],
+        packet: &PacketInfo,
+        index: usize,
+        (arrival, all_come): (Instant, Instant),
+    ) -> Pick {
+        self.lines[slot(&paths[index])].on_sent(now, packet.len);
+        self.sent += packet.len.get();
+        if let Some(flow) = self.flow_of(packet) {
+            flow.bytes += packet.len;
+            flow.reach.on_sent(packet.len);
+        }
+        let part = arrival.since(now).as_micros();
+        let all = all_come.since(now).as_micros().max(1);
+        let ahead = u128::from(packet.own_backlog.get()) * part.min(all) / all;
+        let ahead = Bytes::new(u64::try_from(ahead).unwrap_or(u64::MAX));
+        Pick::Behind { index, ahead }
     }
 
     /// When a packet and all that leaves until the last of its flow does would have come over `paths` together.
@@ -349,6 +379,7 @@ impl Scheduler for Adaptive {
             .iter()
             .any(|path| is_chosen(path) && !is_late(path, gate.from));
         let mut ready: Option<(Instant, usize)> = None;
+        let mut ready_near: Option<(Instant, usize)> = None;
         let mut awaited: Option<Instant> = None;
         for (index, path) in paths.iter().enumerate() {
             if !(is_chosen(path) || (path.usable && !is_any)) {
@@ -364,29 +395,42 @@ impl Scheduler for Adaptive {
                     Duration::ZERO
                 };
                 let arrival = arrival(line, now, path, path.queue_delay, packet.len);
-                let arrival = arrival + penalty(path) + margin;
-                if ready.is_none_or(|(earliest, _)| arrival < earliest) {
+                let arrival = arrival + cost_of_losses(path, gate.from) + margin;
+                let is_earlier =
+                    |best: Option<(Instant, _)>| best.is_none_or(|(best, _)| arrival < best);
+                if is_earlier(ready) {
                     ready = Some((arrival, index));
+                }
+                if is_earlier(ready_near) && !is_late(path, gate.from) {
+                    ready_near = Some((arrival, index));
                 }
             } else {
                 let drained = line.drained_at(now, packet.len + packet.backlog);
                 // While it is not known what the quickest carries, more is waited for it.
                 let is_searched = path.is_searching && quickest == Some(path.id);
                 if is_searched || drained <= patience {
-                    let arrival = drained + path.extra_delay + penalty(path);
+                    let cost = cost_of_losses(path, gate.from);
+                    let arrival = drained + path.extra_delay + cost;
                     awaited = Some(awaited.map_or(arrival, |earliest| earliest.min(arrival)));
                 }
             }
         }
-        let Some((arrival, index)) = ready else {
+        let Some((mut arrival, mut index)) = ready else {
             return Pick::Wait;
         };
-        if is_any
-            && is_late(&paths[index], gate.from)
-            && !(packet.to_last > Bytes::ZERO && self.is_wide(paths, packet, &paths[index]))
-        {
+        let is_wide =
+            || packet.to_last > Bytes::ZERO && Self::is_kept(paths, packet, &paths[index]);
+        if is_any && is_late(&paths[index], gate.from) && !is_wide() {
             let nearer = |path: &&PathView| is_chosen(path) && !is_late(path, gate.from);
-            awaited = self.all_come(now, paths.iter().filter(nearer), packet);
+            let all_come = self.all_come(now, paths.iter().filter(nearer), packet);
+            let all_come = all_come.filter(|all_come| *all_come >= arrival && packet.has_behind);
+            if let Some(all_come) = all_come {
+                return self.pick_behind(now, paths, packet, index, (arrival, all_come));
+            }
+            let Some(near) = ready_near else {
+                return Pick::Wait;
+            };
+            (arrival, index) = near;
         }
         if awaited.is_some_and(|awaited| awaited < arrival) {
             return Pick::Wait;
@@ -436,7 +480,7 @@ impl Scheduler for Adaptive {
             let is_late = is_late(path, gate.from);
             is_late && path.rate.is_some() && !path.is_searching && gate.admits(path)
         });
-        let waits = late.map(|path| path.extra_delay + penalty(path));
+        let waits = late.map(|path| path.extra_delay + cost_of_losses(path, gate.from));
         waits.max().unwrap_or_default().min(LATEST)
     }
 
@@ -446,6 +490,7 @@ impl Scheduler for Adaptive {
             return Duration::ZERO;
         };
         let from = Self::better_group(paths, Eager::ToLeave);
+        let taken = Self::group(paths, Eager::ToLeave);
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
         // Acknowledgements take the next path when the queue that they make on the quickest is as late.
@@ -475,8 +520,8 @@ impl Scheduler for Adaptive {
             later * LITTLE <= least || bytes <= u128::from(TWO_WINDOWS.get())
         };
         let serves = |path: &&PathView| {
-            let is_one = is_member(path, from) || is_late(path, from);
-            let is_worth = || is_one && Self::is_worth(path, total, usual);
+            let is_one = is_member(path, from) || is_late(path, taken);
+            let is_worth = || is_one && Self::is_worth(path, taken, total, usual);
             // The least delay of one that jitters is seen late.
             let counts =
                 !is_most || path.extra_delay <= nearest + path.rtt_spread / 2 || costs_little(path);
@@ -519,8 +564,9 @@ impl Gate {
 
     fn admits(&self, path: &PathView) -> bool {
         let is_alone = self.quickest == Some(path.id) && path.is_searching;
-        let is_worth =
-            is_alone || !self.is_large || Adaptive::is_worth(path, self.total, self.usual);
+        let is_worth = is_alone
+            || !self.is_large
+            || Adaptive::is_worth(path, self.from, self.total, self.usual);
         let is_jammed = path.queue_delay > GATE;
         let is_late = self.is_large && is_late(path, self.from);
         path.usable
@@ -656,10 +702,23 @@ fn arrival(line: &Line, now: Instant, path: &PathView, wait: Duration, len: Byte
 /// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as
 /// always.
 fn penalty(path: &PathView) -> Duration {
-    let repair = path.smoothed_rtt.unwrap_or_default() + Duration::from_millis(20);
+    let repair = path.smoothed_rtt.unwrap_or_default() + REPAIR_TURN;
     repair * path.loss_ppm.min(33_333) / 33_333
 }
 
+/// The same of any path for a flow whose paths begin at `from`: what [late](is_late) ones lose is known as soon as it would have
+/// come, and sent again over the quickest.
+fn cost_of_losses(path: &PathView, from: Duration) -> Duration {
+    if !is_late(path, from) {
+        return penalty(path);
+    }
+    let round_trip = path.smoothed_rtt.unwrap_or_default();
+    let repair = round_trip.saturating_sub(path.extra_delay * 2) + REPAIR_TURN;
+    repair * path.loss_ppm.min(33_333) / 33_333
+}
+
+/// What a repair takes beside a round trip.
+const REPAIR_TURN: Duration = Duration::from_millis(20);
 /// What a path carries before anything is known.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 /// Longest predicted time to get the backlog through the awaited path: the target of the tunnel queue's CoDel.
@@ -674,8 +733,6 @@ const PATIENCE: u32 = 5;
 const GATE: Duration = Duration::from_millis(110);
 /// A later one takes what waits longer than that for the quickest, up to here.
 const LATEST: Duration = Duration::from_millis(330);
-/// A flow that sends so much of what the near paths carry, in percent, has them and later ones full.
-const WIDE_PERCENT: u128 = 110;
 /// A path about as quick as the quickest is at most so much later.
 const NEAREST: Duration = Duration::from_millis(10);
 /// How much more later paths must carry, in percent and for each millisecond, to take a large flow from quicker ones; or how much
@@ -746,7 +803,7 @@ mod tests {
     fn share(picks: &[Pick], index: usize) -> usize {
         let is_it = |pick: &&Pick| match pick {
             Pick::One(to) | Pick::Shadowed { index: to, .. } => *to == index,
-            Pick::Copies(_) | Pick::Wait => false,
+            Pick::Copies(_) | Pick::Behind { .. } | Pick::Wait => false,
         };
         picks.iter().filter(is_it).count() * 100 / picks.len()
     }
@@ -778,14 +835,16 @@ mod tests {
                 own_backlog: Bytes::new(64_000),
                 to_last: Bytes::new(backlog),
                 round_trip: Duration::from_millis(round_trip_ms),
+                has_behind: true,
                 ..packet()
             };
             let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
-            pick == Pick::One(1)
+            matches!(pick, Pick::One(1) | Pick::Behind { index: 1, .. })
         };
         assert!(!is_sent(90_000, 0, 0));
         assert!(is_sent(104_000, 0, 0));
-        assert!(!is_sent(104_000, 0, 2_000), "its losses are delay");
+        assert!(is_sent(104_000, 0, 2_000), "sent again over the quickest");
+        assert!(!is_sent(104_000, 0, 20_000), "its losses are delay");
         assert!(is_sent(40_000, 155, 0), "its round trips are as long");
         assert!(!is_sent(20_000, 155, 0), "not for a short burst");
         // Neither does a small flow take it, nor one of which nothing waits beside others.
@@ -802,30 +861,6 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_fills_a_late_path_goes_on() {
-        let mut paths = paths_of(&[(5, 0), (6, 155)]);
-        let mut policy = Adaptive::new();
-        let mut late = Vec::new();
-        // What waits is far more in the first two seconds, and 10 kB from then on.
-        for ms in 0..4_000 {
-            let backlog = if ms < 2_000 { 200_000 } else { 10_000 };
-            for path in &mut paths {
-                path.ready = ms % 2 == path.id.0 as u64;
-            }
-            let packet = PacketInfo {
-                backlog: Bytes::new(backlog),
-                own_backlog: Bytes::new(backlog),
-                to_last: Bytes::new(backlog),
-                ..packet()
-            };
-            let pick = policy.pick(Instant::from_millis(ms), &paths, &packet);
-            late.push(pick == Pick::One(1));
-        }
-        let share = |ms: core::ops::Range<usize>| late[ms].iter().filter(|late| **late).count();
-        assert!(share(3_000..4_000) > 300, "{}", share(3_000..4_000));
-    }
-
-    #[test]
     fn near_paths_carry_together_what_waits() {
         // 190 kB are 150 ms of one, and 50 of the three.
         let mut paths = paths_of(&[(10, 0), (10, 0), (10, 0), (10, 140)]);
@@ -836,12 +871,17 @@ mod tests {
             backlog: Bytes::new(190_000),
             own_backlog: Bytes::new(190_000),
             to_last: Bytes::new(190_000),
+            has_behind: true,
             ..packet()
         };
         let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
         assert_eq!(pick, Pick::Wait);
         let pick = Adaptive::new().pick(Instant::from_millis(50), &paths[2..], &packet);
-        assert!(matches!(pick, Pick::One(1)), "{pick:?}");
+        // Not the packet, but what comes 140 ms later.
+        let Pick::Behind { index: 1, ahead } = pick else {
+            panic!("{pick:?}");
+        };
+        assert!((170_000..180_000).contains(&ahead.get()), "{ahead:?}");
     }
 
     #[test]
@@ -930,6 +970,27 @@ mod tests {
             let goes = |eager| Adaptive::group(&paths, eager) > Duration::ZERO;
             assert_eq!(goes(Eager::ToLeave), leaves, "{mbps} Mbit/s, {ms} ms");
             assert_eq!(goes(Eager::ToStay), stays, "{mbps} Mbit/s, {ms} ms");
+        }
+    }
+
+    #[test]
+    fn what_more_paths_bring_counts_against_all_that_would_be_left() {
+        let from =
+            |lines: &[(u64, u64)], eager| Adaptive::group(&paths_of(lines), eager).as_millis();
+        for (lines, leaves_to) in [
+            ([(20, 0), (10, 250), (100, 350)], 250),
+            ([(20, 0), (75, 200), (90, 400)], 0),
+            ([(20, 0), (75, 200), (190, 400)], 400),
+            ([(3, 0), (30, 100), (30, 120)], 100),
+            ([(13, 0), (30, 100), (30, 120)], 0),
+        ] {
+            assert_eq!(from(&lines, Eager::ToLeave), leaves_to, "{lines:?}");
+        }
+        // What has left does not come back for a few milliseconds.
+        for (ms, stays) in [(310, 310), (290, 0)] {
+            let lines = [(50, 0), (90, ms)];
+            assert_eq!(from(&lines, Eager::ToLeave), 0);
+            assert_eq!(from(&lines, Eager::ToStay), stays);
         }
     }
 
@@ -1025,11 +1086,11 @@ mod tests {
         assert!(share_at(&paths, 200, 10_400) > 90);
         let paths = paths_of(&[(20, 0), (10, 500)]);
         assert_eq!(share_at(&paths, 200, 10_800), 0);
-        // Others do not leave what is near, but for what would come later there.
-        for (late, shares) in [(28, 45..60), (10, 25..40)] {
+        // None leaves what is near for what is merely better and late.
+        for late in [28, 10] {
             let paths = paths_of(&[(20, 0), (late, 150)]);
-            let share = share(&picks(&mut Adaptive::new(), &paths, 0, 2_000), 1);
-            assert!(shares.contains(&share), "{late}: {share}");
+            let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+            assert_eq!(share(&picks, 1), 0, "{late}");
         }
     }
 
@@ -1199,5 +1260,29 @@ mod tests {
         paths[0].loss_ppm = 900_000;
         let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
         assert!(!picks.contains(&Pick::Wait));
+    }
+
+    #[test]
+    fn nothing_waits_for_a_late_path_that_cannot_take_it() {
+        // A repair of the near one takes 170 ms, so the late one would bring a packet sooner; but nothing comes behind.
+        let mut paths = paths_of(&[(20, 0), (20, 120)]);
+        paths[0].loss_ppm = 33_333;
+        paths[0].smoothed_rtt = Some(Duration::from_millis(150));
+        for (has_behind, index) in [(true, 1), (false, 0)] {
+            let packet = PacketInfo {
+                backlog: Bytes::new(500_000),
+                own_backlog: Bytes::new(500_000),
+                to_last: Bytes::new(500_000),
+                has_behind,
+                ..packet()
+            };
+            let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+            let is_it = match pick {
+                Pick::One(to) | Pick::Shadowed { index: to, .. } => !has_behind && to == index,
+                Pick::Behind { index: to, .. } => has_behind && to == index,
+                Pick::Copies(_) | Pick::Wait => false,
+            };
+            assert!(is_it, "{has_behind}: {pick:?}");
+        }
     }
 }

@@ -244,6 +244,7 @@ mod tests {
                 own_backlog: Bytes::ZERO,
                 to_last: Bytes::ZERO,
                 round_trip: Duration::ZERO,
+                has_behind: false,
                 urgency: None,
             };
             policy.pick(now, &paths, &packet);

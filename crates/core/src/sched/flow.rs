@@ -73,7 +73,10 @@ mod tests {
         };
         match FlowSticky.pick(Instant::ZERO, paths, &packet) {
             Pick::One(index) => paths[index].id,
-            other @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. }) => panic!("{other:?}"),
+            other
+            @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Behind { .. }) => {
+                panic!("{other:?}")
+            }
         }
     }
 

@@ -227,7 +227,10 @@ mod tests {
         for _ in 0..10_000 {
             match policy.pick(Instant::ZERO, paths, &packet()) {
                 Pick::One(index) => counts[index] += 1,
-                other @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. }) => {
+                other @ (Pick::Wait
+                | Pick::Copies(_)
+                | Pick::Shadowed { .. }
+                | Pick::Behind { .. }) => {
                     panic!("{other:?}")
                 }
             }

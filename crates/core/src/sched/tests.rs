@@ -97,6 +97,7 @@ pub(super) fn packet() -> PacketInfo {
         own_backlog: Bytes::ZERO,
         to_last: Bytes::ZERO,
         round_trip: Duration::ZERO,
+        has_behind: false,
         urgency: None,
     }
 }
@@ -160,6 +161,7 @@ impl World {
             own_backlog: Bytes::new(rng.below(3) * rng.below(50_000)),
             to_last: Bytes::new(rng.below(3) * rng.below(300_000)),
             round_trip: Duration::from_micros(rng.below(3) * rng.below(300_000)),
+            has_behind: rng.chance(0.5),
             urgency: rng.chance(0.2).then(|| Urgency {
                 left: Duration::from_micros(rng.below(400_000)),
                 duplicate: [Duplicate::Never, Duplicate::Auto, Duplicate::Always]
@@ -231,6 +233,11 @@ fn picks_name_ready_paths_and_only_those_that_may_wait_do() {
                         for index in (0..16).filter(|index| copies & 1 << index != 0) {
                             assert!(world.paths[index].ready, "{policy:?}");
                         }
+                        sent += 1;
+                    }
+                    Pick::Behind { index, .. } => {
+                        assert!(packet.has_behind, "{policy:?}");
+                        assert!(world.paths[index].ready, "{policy:?}");
                         sent += 1;
                     }
                     Pick::Copies(copies) => {

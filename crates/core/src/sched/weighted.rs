@@ -127,7 +127,10 @@ mod tests {
     fn picks(policy: &mut Weighted, paths: &[PathView], count: usize) -> Vec<usize> {
         let mut next = || match policy.pick(Instant::ZERO, paths, &packet()) {
             Pick::One(index) => index,
-            other @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. }) => panic!("{other:?}"),
+            other
+            @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Behind { .. }) => {
+                panic!("{other:?}")
+            }
         };
         (0..count).map(|_| next()).collect()
     }

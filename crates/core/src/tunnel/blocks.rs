@@ -110,6 +110,7 @@ impl Tunnel {
                 is_expendable: numbered.is_expendable,
                 backlog: waiting(&self.queue),
                 own_backlog: self.queue.flow_bytes(numbered.flow_hash),
+                has_behind: false,
                 to_last: Bytes::ZERO,
                 round_trip: Duration::ZERO,
                 urgency: None,
@@ -216,6 +217,7 @@ impl Tunnel {
             flow_step: original.flow_step,
             flow_hash: original.flow_hash,
             is_expendable: original.is_expendable,
+            round_trip: original.round_trip,
             origin: None,
             packet: shared.pool.copy_of(original.packet.as_slice()),
         };

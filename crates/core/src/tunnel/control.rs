@@ -557,16 +557,17 @@ impl Tunnel {
         self.late
             .insert(now, Reverse(self.scheduler.longest_wait(&self.views)));
         let late = self.late.min().map_or(Duration::ZERO, |Reverse(late)| late);
-        target = target.max(late * 5 / 4);
-        self.queue.set_target(target);
+        let late = (late * 5 / 4).saturating_sub(self.ahead.waited());
+        let queue_target = target.max(late);
+        self.queue.set_target(queue_target);
         let allowance = self.allowance(longest + packets);
         self.queue.set_allowance(allowance, LONGEST_ALLOWED);
         // BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by. Who listens has drained
         // the queue after four of them and a little.
-        let limit = target + (longest * 3 / 2).max(LEAST_LIMIT);
+        let beyond = (longest * 3 / 2).max(LEAST_LIMIT);
         let patience = longest * 4 + PATIENCE;
-        self.queue.set_limit(limit, patience);
-        self.lanes.set_limit(limit, patience);
+        self.queue.set_limit(queue_target + beyond, patience);
+        self.lanes.set_limit(target + beyond, patience);
     }
 }
 

@@ -11,7 +11,7 @@
 
 use core::time::Duration;
 
-use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT, lanes::Lane, path_in};
+use super::{FLOW_BUCKETS, Shared, Tunnel, WAIT, lanes::Lane, path_in, urgent::FlowInfo};
 use crate::{
     counters::DropReason,
     ids::{PathId, Seq},
@@ -95,13 +95,21 @@ impl Tunnel {
             };
             let is_reinjected = lane.is_none();
             let backlog = self.backlog(lane.unwrap_or(Lane::Bulk), &numbered.packet);
-            let flow = (numbered.flow_hash, numbered.is_expendable);
+            let flow = FlowInfo {
+                hash: numbered.flow_hash,
+                is_expendable: numbered.is_expendable,
+                round_trip: numbered.round_trip,
+                has_behind: lane == Some(Lane::Bulk) && self.has_behind(numbered.flow_hash),
+            };
             // A path from which it was taken back, for it would be late there, is no better for it now.
             let taken = numbered.origin.filter(|origin| !origin.is_lost);
             let avoided = taken.map(|origin| origin.path);
             let to_last = match is_reinjected {
                 true => Bytes::ZERO,
-                false => self.queue.bytes_to_last(numbered.flow_hash),
+                false => {
+                    let hash = numbered.flow_hash;
+                    self.queue.bytes_to_last(hash, self.ahead.bytes_of(hash))
+                }
             };
             match self.pick(now, &numbered.packet, flow, (backlog, to_last), avoided) {
                 Pick::Wait => {
@@ -114,6 +122,16 @@ impl Tunnel {
                     self.lanes.put_back(lane, numbered);
                     blocked[lane as usize] = true;
                     while lane == Lane::Urgent && self.send_newest(now, out, shared) {}
+                }
+                Pick::Behind { index, ahead } => {
+                    let behind = self.next_behind(now, numbered.flow_hash, ahead, shared);
+                    self.lanes.put_back(Lane::Bulk, numbered);
+                    let Some(behind) = behind else {
+                        self.wait_until = Some(now + WAIT);
+                        blocked[Lane::Bulk as usize] = true;
+                        continue;
+                    };
+                    self.act(now, Pick::One(index), behind, false, out, shared);
                 }
                 pick @ (Pick::One(_) | Pick::Copies(_) | Pick::Shadowed { .. }) => {
                     self.act(now, pick, numbered, is_reinjected, out, shared);
@@ -133,11 +151,14 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         match pick {
-            Pick::Wait => self.reinject.push_front(numbered),
+            // There are other ways for those.
+            Pick::Wait | Pick::Behind { .. } => self.reinject.push_front(numbered),
             Pick::One(index) if self.scheduler.looks_ahead() && !self.views[index].ready => {
                 self.stage(index, numbered, is_reinjected);
             }
-            Pick::One(index) => self.send_once(now, index, numbered, is_reinjected, out, shared),
+            Pick::One(index) => {
+                self.send_once(now, index, numbered, is_reinjected, out, shared);
+            }
             // A lone copy is kept as any packet is: there is no other that may arrive.
             Pick::Copies(set) if set.count_ones() == 1 => {
                 let index = set.trailing_zeros() as usize;
@@ -163,7 +184,12 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) -> Option<Numbered> {
         loop {
-            let numbered = self.reinject.pop_front()?;
+            // What comes after packets that wait ahead goes after them.
+            let is_next = |next: &Numbered| {
+                !self.ahead.is_of(next.flow_hash) || !self.ahead.is_older(next.global_seq)
+            };
+            let next = self.reinject.iter().position(is_next)?;
+            let numbered = self.reinject.remove(next)?;
             let is_old = |origin: Origin| now.since(origin.sent_at) > REINJECT_WITHIN;
             if self.is_past_help(now, numbered.packet.mark()) {
                 self.give_up(numbered.packet, shared);
@@ -303,7 +329,7 @@ impl Tunnel {
         let counter = path.sender.next_data();
         let header = Header {
             kind: Kind::Data,
-            is_reinjected: flags.is_reinjected,
+            is_out_of_turn: flags.is_reinjected || self.ahead.is_older(numbered.global_seq),
             is_copy: flags.is_copy,
             is_kept: flags.is_kept,
             covered: 0,
@@ -389,6 +415,8 @@ impl Tunnel {
         self.next_global = global_seq.plus(1);
         let view = queued.packet.view();
         let is_pure_ack = view.is_ok_and(|view| view.is_pure_ack());
+        // Before it is compressed: then its flow is known by its hash alone.
+        let round_trip = self.round_trips.of(&queued.packet);
         if self.is_compressing {
             self.compressor
                 .compress(now, queued.flow_hash, &mut queued.packet);
@@ -399,6 +427,7 @@ impl Tunnel {
                 flow_step: 0,
                 flow_hash: queued.flow_hash,
                 is_expendable: true,
+                round_trip,
                 origin: None,
                 packet: queued.packet,
             };
@@ -413,6 +442,7 @@ impl Tunnel {
             flow_step,
             flow_hash: queued.flow_hash,
             is_expendable: false,
+            round_trip,
             origin: None,
             packet: queued.packet,
         }
@@ -530,7 +560,7 @@ impl Tunnel {
         let counter = path.sender.take_control();
         let header = Header {
             kind: Kind::Control,
-            is_reinjected: false,
+            is_out_of_turn: false,
             is_copy: false,
             is_kept: false,
             covered: 0,

@@ -54,7 +54,7 @@ const REPORTED_WITHIN: Duration = Duration::from_millis(30);
 pub(super) const IN_HEADER: usize = 4;
 
 impl Tunnel {
-    /// Puts a packet that will be sent next under the protection of repair symbols, where paths lose. For one that has a deadline
+    /// Puts a packet that will be sent next, or soon, under the protection of repair symbols, where paths lose. For one that has a deadline
     /// none is sent if it has the time to be sent again, or if others are given up for want of room: a symbol would take from
     /// what is sent for the first time.
     pub(super) fn protect(&mut self, now: Instant, numbered: &Numbered) {
@@ -92,7 +92,7 @@ impl Tunnel {
         let counter = path.sender.next_data();
         let mut header = Header {
             kind: Kind::Data,
-            is_reinjected: false,
+            is_out_of_turn: false,
             is_copy: false,
             // It is not, but what it covers is.
             is_kept: true,

@@ -161,6 +161,7 @@ impl Tunnel {
             path: header.path,
             path_seq: header.path_seq,
             path_previous: previous_on_path(data),
+            is_out_of_turn: header.is_out_of_turn,
         };
         let place = (data.global_seq, data.flow_step);
         self.resequence(now, place, Some(way), delay, packet, shared)

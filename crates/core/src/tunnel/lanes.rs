@@ -16,13 +16,13 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::{Shared, Tunnel};
+use super::{Shared, Tunnel, urgent::FlowInfo};
 use crate::{
     class::{Classifier, Found},
     counters::DropReason,
     packet::{Mark, PacketBuf},
     path::{on_wire::in_datagrams, sender::Numbered},
-    queue::{Queue, QueueConfig, Queued},
+    queue::{Queue, QueueConfig, Queued, Turn},
     sched::Pick,
     time::Instant,
     transmit::TxQueue,
@@ -186,20 +186,38 @@ impl Tunnel {
             if lane == Lane::Sparse && self.lanes.waiting[Lane::Sparse as usize].is_some() {
                 return None;
             }
-            let queued = self.dequeue(now, lane, shared)?;
+            let numbered = self.next_numbered(now, lane, shared)?;
             match lane {
                 Lane::Bulk => self.lanes.is_pinned_next = true,
                 Lane::Pinned => self.lanes.is_pinned_next = false,
                 Lane::Urgent | Lane::Sparse => {}
             }
-            let numbered = self.number(now, queued);
-            self.protect(now, &numbered);
             if lane == Lane::Sparse && self.is_behind(&numbered) {
                 self.lanes.put_back(lane, numbered);
                 return None;
             }
             Some((lane, numbered))
         })
+    }
+
+    fn next_numbered(
+        &mut self,
+        now: Instant,
+        lane: Lane,
+        shared: &mut Shared<'_>,
+    ) -> Option<Numbered> {
+        match self.dequeue(now, lane, shared)? {
+            Turn::Queued(queued) => {
+                let numbered = self.number(now, queued);
+                self.protect(now, &numbered);
+                Some(numbered)
+            }
+            Turn::Taken => {
+                let numbered = self.ahead.pop(now)?;
+                self.queue.charge(numbered.flow_hash, numbered.packet.len());
+                Some(numbered)
+            }
+        }
     }
 
     /// The packet of a lane that has its number and waits.
@@ -222,21 +240,23 @@ impl Tunnel {
         first.is_some_and(|first| first.flow_hash == numbered.flow_hash)
     }
 
-    fn dequeue(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Queued> {
+    fn dequeue(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
+        let taken = self.ahead.flow_hash();
         loop {
             let dropped = |packet, reason| {
                 shared.drops.add(DropReason::from(reason), 1);
                 shared.pool.recycle(packet);
             };
-            let queued = match lane {
-                Lane::Urgent => self.lanes.urgent.oldest(),
-                Lane::Sparse => self.queue.dequeue_sparse(now, dropped),
-                Lane::Pinned => self.lanes.pinned.dequeue(now, dropped),
-                Lane::Bulk => self.queue.dequeue(now, dropped),
+            let turn = match lane {
+                Lane::Urgent => self.lanes.urgent.oldest().map(Turn::Queued),
+                Lane::Pinned => self.lanes.pinned.dequeue(now, dropped).map(Turn::Queued),
+                Lane::Bulk => self.queue.next_turn(now, false, taken, dropped),
+                Lane::Sparse => self.queue.next_turn(now, true, taken, dropped),
             }?;
-            if !is_too_late(now, queued.packet.mark()) {
-                return Some(queued);
-            }
+            let queued = match turn {
+                Turn::Queued(queued) if is_too_late(now, queued.packet.mark()) => queued,
+                turn @ (Turn::Queued(_) | Turn::Taken) => return Some(turn),
+            };
             self.lanes.expired_at = Some(now);
             self.give_up(queued.packet, shared);
         }
@@ -272,7 +292,13 @@ impl Tunnel {
             return false;
         };
         let waits = (ahead, Bytes::ZERO);
-        let pick = self.pick(now, &queued.packet, (queued.flow_hash, false), waits, None);
+        let flow = FlowInfo {
+            hash: queued.flow_hash,
+            is_expendable: false,
+            round_trip: Duration::ZERO,
+            has_behind: false,
+        };
+        let pick = self.pick(now, &queued.packet, flow, waits, None);
         if pick == Pick::Wait {
             self.lanes.urgent.put_back(queued);
             return false;
@@ -291,7 +317,7 @@ impl Tunnel {
             Lane::Urgent if !self.is_ordered(packet) => Bytes::ZERO,
             Lane::Urgent => urgent,
             Lane::Pinned => waiting(&self.lanes.pinned) + urgent,
-            Lane::Bulk | Lane::Sparse => waiting(&self.queue) + urgent,
+            Lane::Bulk | Lane::Sparse => waiting(&self.queue) + self.ahead.on_wire() + urgent,
         }
     }
 }

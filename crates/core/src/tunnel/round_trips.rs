@@ -451,6 +451,12 @@ const MOST: usize = 64;
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::{
+        compression,
+        queue::{QueueConfig, Queued},
+        sched::{AdaptiveSettings, Policy},
+        tunnel::Role,
+    };
 
     pub(super) const CONVERSATION: [u16; 2] = [443, 5_000];
 
@@ -460,6 +466,9 @@ pub(super) mod tests {
         bytes[0] = 0x45;
         bytes[2..4].copy_from_slice(&(40 + len).to_be_bytes());
         bytes[9] = 6;
+        // Of a header whose other words are zero.
+        let checksum = !(0x4500 + (40 + len) + 6);
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
         bytes[20..22].copy_from_slice(&ports[0].to_be_bytes());
         bytes[22..24].copy_from_slice(&ports[1].to_be_bytes());
         bytes[24..28].copy_from_slice(&seq.to_be_bytes());
@@ -1310,5 +1319,33 @@ pub(super) mod tests {
         );
         trips.keep_large(ms(2_400), PLAN);
         assert_eq!(trips.flows.len(), MOST);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_flow_is_known_of_its_compressed_packets_too() {
+        let policy = Policy::Adaptive(AdaptiveSettings::default());
+        let mut tunnel = Tunnel::new(Role::Client, policy, QueueConfig::default());
+        tunnel.round_trips = watching(200);
+        let mut compressed = Vec::new();
+        for i in 0..20 {
+            let now = ms(1_000 * u64::from(i));
+            let again = Duration::from_secs(1);
+            let number = tunnel
+                .compressor
+                .poll_definition(now, again)
+                .map(|new| new.number);
+            number
+                .into_iter()
+                .for_each(|number| tunnel.compressor.on_acknowledged(number));
+            let queued = Queued {
+                packet: segment(CONVERSATION, 1_000 + i, 1, 1_000),
+                flow_hash: 7,
+                enqueued_at: now,
+            };
+            let numbered = tunnel.number(now, queued);
+            assert_eq!(numbered.round_trip, Duration::from_millis(200), "{i}");
+            compressed.push(compression::is_compressed(numbered.packet.as_slice()));
+        }
+        assert_eq!((compressed[0], compressed[19]), (false, true));
     }
 }

@@ -114,7 +114,7 @@ impl Tunnel {
             held: self.resequencer.held_len(),
             hold_p95: self.resequencer.hold_p95(),
             resequencer: *self.resequencer.stats(),
-            queued: self.queue.len() + self.lanes.len(),
+            queued: self.queue.len() + self.ahead.len() + self.lanes.len(),
             packets_in: self.counts.packets_in,
             packets_out: self.counts.packets_out,
             reinjected: self.counts.reinjected,

@@ -13,30 +13,39 @@ use crate::{
     units::Bytes,
 };
 
+/// What the policy is told of the flow of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowInfo {
+    pub(super) hash: u64,
+    /// Whether the packet's loss does no harm.
+    pub(super) is_expendable: bool,
+    /// How long its round trips are made; zero if they are not.
+    pub(super) round_trip: Duration,
+    /// Whether later ones of it may go before the packet.
+    pub(super) has_behind: bool,
+}
+
 impl Tunnel {
-    /// Asks the policy for the path of a packet: its flow, whether its loss does no harm, and what has to go as soon or
-    /// before it, and until the last of its flow does. `avoided`: taken only if no other works.
+    /// Asks the policy for the path of a packet: of its flow, and what has to go as soon or before it, and until the last of
+    /// its flow does. `avoided`: taken only if no other works.
     pub(super) fn pick(
         &mut self,
         now: Instant,
         packet: &PacketBuf,
-        (flow_hash, is_expendable): (u64, bool),
+        flow: FlowInfo,
         (backlog, to_last): (Bytes, Bytes),
         avoided: Option<PathId>,
     ) -> Pick {
         let urgency = self.urgency(now, packet);
         let info = PacketInfo {
             len: in_datagrams(Bytes::of_len(packet.len()), 1),
-            flow_hash,
-            is_expendable,
+            flow_hash: flow.hash,
+            is_expendable: flow.is_expendable,
             backlog,
-            own_backlog: self.queue.flow_bytes(flow_hash),
+            own_backlog: self.queue.flow_bytes(flow.hash) + self.ahead.bytes_of(flow.hash),
             to_last,
-            round_trip: if urgency.is_none() {
-                self.round_trips.of(packet)
-            } else {
-                Duration::ZERO
-            },
+            round_trip: flow.round_trip,
+            has_behind: flow.has_behind,
             urgency,
         };
         let wanted = self.wanted_links(packet);

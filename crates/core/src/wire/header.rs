@@ -40,7 +40,7 @@ pub const MAX_INDEX: u32 = 0x00ff_ffff;
 
 const KIND_DATA: u8 = 4;
 const KIND_CONTROL: u8 = 5;
-const FLAG_REINJECTED: u8 = 1;
+const FLAG_OUT_OF_TURN: u8 = 1;
 const FLAG_COPY: u8 = 2;
 const FLAG_KEPT: u8 = 4;
 const PATH_BITS: u8 = 15;
@@ -54,8 +54,8 @@ pub const COVERED_UNIT: u8 = 4;
 pub struct Header {
     /// Data or control.
     pub kind: Kind,
-    /// This packet was sent before on another path.
-    pub is_reinjected: bool,
+    /// Packets of lower numbers were still to be sent when this one was: it was sent again, or others wait for their turns.
+    pub is_out_of_turn: bool,
     /// This packet is being sent on several paths.
     pub is_copy: bool,
     /// It will be sent again if it is told missing; or what it covers, or is a copy of, matters.
@@ -99,7 +99,7 @@ impl Header {
         let u32_at = |i: usize| u32::from_be_bytes([at(i), at(i + 1), at(i + 2), at(i + 3)]);
         let header = Self {
             kind,
-            is_reinjected: at(1) & FLAG_REINJECTED != 0,
+            is_out_of_turn: at(1) & FLAG_OUT_OF_TURN != 0,
             is_copy: at(1) & FLAG_COPY != 0,
             is_kept: at(1) & FLAG_KEPT != 0,
             covered: match at(1) & FLAG_SYMBOL {
@@ -134,7 +134,7 @@ impl Header {
             Kind::Control => KIND_CONTROL,
             Kind::Data => KIND_DATA,
         };
-        out[1] = (u8::from(self.is_reinjected) * FLAG_REINJECTED)
+        out[1] = (u8::from(self.is_out_of_turn) * FLAG_OUT_OF_TURN)
             | (u8::from(self.is_copy) * FLAG_COPY)
             | (u8::from(self.is_kept) * FLAG_KEPT);
         if let Some(units) = (self.covered / COVERED_UNIT).checked_sub(1) {
@@ -180,7 +180,7 @@ mod tests {
     fn header(kind: Kind) -> Header {
         Header {
             kind,
-            is_reinjected: true,
+            is_out_of_turn: true,
             is_copy: false,
             is_kept: true,
             covered: 0,

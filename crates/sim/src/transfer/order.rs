@@ -121,11 +121,12 @@ impl Scheduling {
                     own_backlog: Bytes::ZERO,
                     to_last: Bytes::ZERO,
                     round_trip: Duration::ZERO,
+                    has_behind: false,
                     urgency: None,
                 };
                 match scheduler.pick(now, &views(lines), &info) {
                     Pick::One(index) => index,
-                    Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. } => 0,
+                    Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Behind { .. } => 0,
                 }
             }
             Self::Planner(planner) => {

@@ -21,11 +21,14 @@ fn pick(awi: &mut Awi, paths: &[PathView], len: u64) -> usize {
         own_backlog: Bytes::ZERO,
         to_last: Bytes::ZERO,
         round_trip: Duration::ZERO,
+        has_behind: false,
         urgency: None,
     };
     match awi.pick(Instant::ZERO, paths, &packet) {
         Pick::One(index) => index,
-        other @ (Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Wait) => panic!("{other:?}"),
+        other @ (Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Behind { .. } | Pick::Wait) => {
+            panic!("{other:?}")
+        }
     }
 }
 

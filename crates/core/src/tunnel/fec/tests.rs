@@ -21,6 +21,7 @@ fn numbered(pool: &mut Pool, seq: u32, bytes: &[u8], is_expendable: bool) -> Num
         flow_step: 3,
         flow_hash: 0,
         is_expendable,
+        round_trip: Duration::ZERO,
         origin: None,
         packet: pool.copy_of(bytes),
     }
@@ -29,7 +30,7 @@ fn numbered(pool: &mut Pool, seq: u32, bytes: &[u8], is_expendable: bool) -> Num
 fn header(covered: u8, path_seq: u32) -> Header {
     Header {
         kind: Kind::Data,
-        is_reinjected: false,
+        is_out_of_turn: false,
         is_copy: false,
         is_kept: false,
         covered,

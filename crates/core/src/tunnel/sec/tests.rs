@@ -19,7 +19,7 @@ fn incoming() -> Incoming {
 fn datagram(path_seq: u32) -> Vec<u8> {
     let header = Header {
         kind: Kind::Data,
-        is_reinjected: false,
+        is_out_of_turn: false,
         is_copy: false,
         is_kept: false,
         covered: 0,

@@ -68,6 +68,7 @@ fn packet(len: &Bytes) -> PacketInfo {
         own_backlog: Bytes::ZERO,
         to_last: Bytes::ZERO,
         round_trip: Duration::ZERO,
+        has_behind: false,
         urgency: None,
     }
 }
