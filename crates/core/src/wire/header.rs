@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! byte  0      kind: 4 data, 5 control
-//!       1      flags: bit 0 re-injected (sent before on another path), bit 1 copy (sent on several paths at once),
+//!       1      flags: bit 0 out of turn (lower numbers were still to be sent), bit 1 copy (sent on several paths at once),
 //!              bit 2 kept (will be sent again if told missing, or is a copy of what will),
 //!              bit 3 repair symbol (no packet; below), with bits 4-7: a quarter of the packets it covers, less one
 //!       2      path id, 0 to 15
