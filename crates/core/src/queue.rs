@@ -14,8 +14,8 @@
 //! - A cap in bytes and packets. Above it the flow with the most bytes loses packets from its head. Finding it costs
 //!   a pass over the active flows, so one pass drops a packet per 16 active flows: 16 visits per packet dropped.
 //!
-//! Every packet that goes in comes out once: from [`Queue::dequeue`], or through the `dropped` callback with the
-//! reason.
+//! Every packet that goes in comes out once: from [`Queue::dequeue`], [`Queue::next_turn`] or [`Queue::dequeue_of`], or
+//! through the `dropped` callback with the reason.
 //!
 //! Bounds: packets and bytes by the cap; memory 96 bytes per packet slot plus a flow table of 64 KiB, both made when
 //! first needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per
@@ -275,7 +275,7 @@ impl Queue {
         now: Instant,
         dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Queued> {
-        match self.next(now, false, None, dropped)? {
+        match self.next_turn(now, false, None, dropped)? {
             Turn::Queued(queued) => Some(queued),
             Turn::Taken => None,
         }
@@ -289,39 +289,9 @@ impl Queue {
         now: Instant,
         sparse_only: bool,
         taken: Option<u64>,
-        dropped: impl FnMut(PacketBuf, QueueDrop),
-    ) -> Option<Turn> {
-        self.next(now, sparse_only, taken.map(flow_index), dropped)
-    }
-
-    /// The next packet of a flow, or of one that shares its place, whoever's turn it is.
-    pub fn dequeue_of(
-        &mut self,
-        now: Instant,
-        flow_hash: u64,
-        mut dropped: impl FnMut(PacketBuf, QueueDrop),
-    ) -> Option<Queued> {
-        if self.flows.is_empty() {
-            return None;
-        }
-        self.dequeue_from(now, flow_index(flow_hash), &mut dropped)
-    }
-
-    /// Takes note that a packet of `len` bytes left in the turn of its flow.
-    pub fn charge(&mut self, flow_hash: u64, len: usize) {
-        let len = i32::try_from(len).unwrap_or(i32::MAX);
-        if let Some(flow) = self.flows.get_mut(usize::from(flow_index(flow_hash))) {
-            flow.deficit = flow.deficit.saturating_sub(len);
-        }
-    }
-
-    fn next(
-        &mut self,
-        now: Instant,
-        sparse_only: bool,
-        taken: Option<u16>,
         mut dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Turn> {
+        let taken = taken.map(flow_index);
         loop {
             let from_new = self.new_flows.first();
             let from_old = self.old_flows.first().filter(|_| !sparse_only);
@@ -353,6 +323,27 @@ impl Queue {
                 self.flows[usize::from(index)].is_listed = false;
                 self.active_flows -= 1;
             }
+        }
+    }
+
+    /// The next packet of a flow, or of one that shares its place, whoever's turn it is.
+    pub fn dequeue_of(
+        &mut self,
+        now: Instant,
+        flow_hash: u64,
+        mut dropped: impl FnMut(PacketBuf, QueueDrop),
+    ) -> Option<Queued> {
+        if self.flows.is_empty() {
+            return None;
+        }
+        self.dequeue_from(now, flow_index(flow_hash), &mut dropped)
+    }
+
+    /// Takes note that a packet of `len` bytes left in the turn of its flow.
+    pub fn charge(&mut self, flow_hash: u64, len: usize) {
+        let len = i32::try_from(len).unwrap_or(i32::MAX);
+        if let Some(flow) = self.flows.get_mut(usize::from(flow_index(flow_hash))) {
+            flow.deficit = flow.deficit.saturating_sub(len);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::{
         sender::{Numbered, Origin, Sender},
         window::WindowedMin,
     },
-    queue::{Queue, QueueConfig},
+    queue::{Queue, QueueConfig, QueueDrop},
     resequencer::AnyResequencer,
     role::Role,
     sched::{AnyScheduler, PathView, Policy},
@@ -65,6 +65,16 @@ pub struct Shared<'a> {
     pub delivered: &'a mut VecDeque<PacketBuf>,
     /// What was dropped, by reason.
     pub drops: &'a mut Drops,
+}
+
+impl Shared<'_> {
+    /// Takes what a queue drops.
+    fn on_queue_drop(&mut self) -> impl FnMut(PacketBuf, QueueDrop) {
+        |packet, reason| {
+            self.drops.add(DropReason::from(reason), 1);
+            self.pool.recycle(packet);
+        }
+    }
 }
 
 /// One association.

@@ -206,8 +206,8 @@ impl PathOrder {
     /// ago than `silence`.
     pub(super) fn may_bring(&self, now: Instant, seq: Seq, silence: Duration) -> bool {
         let is_passed = |latest: Seq| !seq.is_after(latest);
-        let is_flowing = now.since(self.last_packet_at) < silence;
-        is_flowing && !self.latest.is_none_or(is_passed)
+        let is_flowing = self.highest.is_some() && now.since(self.last_packet_at) < silence;
+        is_flowing && !self.latest.is_some_and(is_passed)
     }
 
     /// Whether `seq` may be in a gap that is not believed yet.

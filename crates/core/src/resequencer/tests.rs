@@ -152,6 +152,31 @@ fn what_was_sent_again_says_nothing_of_what_the_path_still_brings() {
 }
 
 #[test]
+fn a_path_that_brought_only_what_was_out_of_turn_may_bring_the_rest() {
+    // 2 came first of all on path 1, out of turn, and 1 follows there; 2 and 3 wait for it.
+    let sent = |seq, path, path_seq, path_previous| Sent {
+        seq,
+        flow_step: u16::from(seq > 0),
+        path,
+        path_seq,
+        path_previous,
+    };
+    for is_out_of_turn in [true, false] {
+        let mut h = Harness::new();
+        h.repair = Some(BUDGET);
+        h.arrive(sent(0, 0, 0, None));
+        let first = h.arrive_as(sent(2, 1, 0, None), is_out_of_turn);
+        assert_eq!(first, Verdict::Held);
+        assert_eq!(h.arrive(sent(3, 0, 1, Some(0))), Verdict::Held);
+        for _ in 0..10 {
+            h.wait(BUDGET / 5);
+        }
+        let delivered: &[u32] = if is_out_of_turn { &[0] } else { &[0, 2, 3] };
+        assert_eq!(h.delivered(), delivered);
+    }
+}
+
+#[test]
 fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
     // 1 is lost on path 0; behind it come a datagram without a packet there, and 2 over path 1.
     let sent = number(&[(0, 0), (0, 0), (0, 1)]);

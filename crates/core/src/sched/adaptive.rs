@@ -378,6 +378,10 @@ impl Scheduler for Adaptive {
         let is_any = paths
             .iter()
             .any(|path| is_chosen(path) && !is_late(path, gate.from));
+        // Where round trips are as long, they are like any other.
+        let is_wide =
+            |path: &PathView| packet.to_last > Bytes::ZERO && Self::is_kept(paths, packet, path);
+        let only_behind = |path: &PathView| is_any && is_late(path, gate.from) && !is_wide(path);
         let mut ready: Option<(Instant, usize)> = None;
         let mut ready_near: Option<(Instant, usize)> = None;
         let mut awaited: Option<Instant> = None;
@@ -404,7 +408,7 @@ impl Scheduler for Adaptive {
                 if is_earlier(ready_near) && !is_late(path, gate.from) {
                     ready_near = Some((arrival, index));
                 }
-            } else {
+            } else if !only_behind(path) {
                 let drained = line.drained_at(now, packet.len + packet.backlog);
                 // While it is not known what the quickest carries, more is waited for it.
                 let is_searched = path.is_searching && quickest == Some(path.id);
@@ -418,9 +422,7 @@ impl Scheduler for Adaptive {
         let Some((mut arrival, mut index)) = ready else {
             return Pick::Wait;
         };
-        let is_wide =
-            || packet.to_last > Bytes::ZERO && Self::is_kept(paths, packet, &paths[index]);
-        if is_any && is_late(&paths[index], gate.from) && !is_wide() {
+        if only_behind(&paths[index]) {
             let nearer = |path: &&PathView| is_chosen(path) && !is_late(path, gate.from);
             let all_come = self.all_come(now, paths.iter().filter(nearer), packet);
             let all_come = all_come.filter(|all_come| *all_come >= arrival && packet.has_behind);
@@ -1264,13 +1266,18 @@ mod tests {
 
     #[test]
     fn nothing_waits_for_a_late_path_that_cannot_take_it() {
-        // A repair of the near one takes 170 ms, so the late one would bring a packet sooner; but nothing comes behind.
+        // A repair of the near one takes 170 ms, so the late one would bring a packet sooner.
         let mut paths = paths_of(&[(20, 0), (20, 120)]);
         paths[0].loss_ppm = 33_333;
         paths[0].smoothed_rtt = Some(Duration::from_millis(150));
-        for (has_behind, index) in [(true, 1), (false, 0)] {
+        for (has_behind, ready, len, index) in [
+            (true, true, 500_000, 1),
+            (false, true, 500_000, 0),
+            (true, false, 1_000, 0),
+        ] {
+            paths[1].ready = ready;
             let packet = PacketInfo {
-                backlog: Bytes::new(500_000),
+                backlog: Bytes::new(len),
                 own_backlog: Bytes::new(500_000),
                 to_last: Bytes::new(500_000),
                 has_behind,
@@ -1278,11 +1285,11 @@ mod tests {
             };
             let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
             let is_it = match pick {
-                Pick::One(to) | Pick::Shadowed { index: to, .. } => !has_behind && to == index,
-                Pick::Behind { index: to, .. } => has_behind && to == index,
+                Pick::One(to) | Pick::Shadowed { index: to, .. } => to == 0 && index == 0,
+                Pick::Behind { index: to, .. } => to == 1 && index == 1,
                 Pick::Copies(_) | Pick::Wait => false,
             };
-            assert!(is_it, "{has_behind}: {pick:?}");
+            assert!(is_it, "{has_behind} {ready}: {pick:?}");
         }
     }
 }

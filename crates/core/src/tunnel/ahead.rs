@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 
 use super::{Shared, Tunnel};
 use crate::{
-    counters::DropReason,
     ids::Seq,
     path::{on_wire::in_datagrams, sender::Numbered},
     queue,
@@ -130,10 +129,7 @@ impl Tunnel {
         // One at least: late paths carry numbers in their order. Symbols over what is sent that much later are of no use.
         let mut newest = None;
         while newest.is_none() || self.ahead.bytes() < ahead && self.ahead.len() < MOST {
-            let dropped = |packet, reason| {
-                shared.drops.add(DropReason::from(reason), 1);
-                shared.pool.recycle(packet);
-            };
+            let dropped = shared.on_queue_drop();
             let Some(queued) = self.queue.dequeue_of(now, flow_hash, dropped) else {
                 break;
             };

@@ -140,10 +140,7 @@ impl Tunnel {
             Some(mark) if self.lanes.classifier.is_pinned(mark.found.id) => &mut self.lanes.pinned,
             Some(_) | None => &mut self.queue,
         };
-        queue.enqueue(now, packet, flow_hash, |packet, reason| {
-            shared.drops.add(DropReason::from(reason), 1);
-            shared.pool.recycle(packet);
-        });
+        queue.enqueue(now, packet, flow_hash, shared.on_queue_drop());
     }
 
     /// Until when a packet of a class is of use. A deadline no path could meet is none.
@@ -243,15 +240,19 @@ impl Tunnel {
     fn dequeue(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
         let taken = self.ahead.flow_hash();
         loop {
-            let dropped = |packet, reason| {
-                shared.drops.add(DropReason::from(reason), 1);
-                shared.pool.recycle(packet);
-            };
             let turn = match lane {
                 Lane::Urgent => self.lanes.urgent.oldest().map(Turn::Queued),
-                Lane::Pinned => self.lanes.pinned.dequeue(now, dropped).map(Turn::Queued),
-                Lane::Bulk => self.queue.next_turn(now, false, taken, dropped),
-                Lane::Sparse => self.queue.next_turn(now, true, taken, dropped),
+                Lane::Pinned => self
+                    .lanes
+                    .pinned
+                    .dequeue(now, shared.on_queue_drop())
+                    .map(Turn::Queued),
+                Lane::Bulk => self
+                    .queue
+                    .next_turn(now, false, taken, shared.on_queue_drop()),
+                Lane::Sparse => self
+                    .queue
+                    .next_turn(now, true, taken, shared.on_queue_drop()),
             }?;
             let queued = match turn {
                 Turn::Queued(queued) if is_too_late(now, queued.packet.mark()) => queued,
