@@ -324,6 +324,7 @@ mod tests {
                 rtt: Duration::from_millis(50),
                 received: 40,
                 lost: 0,
+                disproved: 0,
                 floor_ppm: Some(0),
                 is_limited: false,
                 sent_bytes: report * 50_000,

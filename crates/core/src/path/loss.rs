@@ -31,6 +31,8 @@ pub struct Loss {
     taken: u64,
     /// Losses before the receiver began to tell which packets are missing; `None`: it has not.
     untold: Option<u64>,
+    /// Packets told missing that came after all.
+    disproved: u64,
     /// When the present window of the floor began, and the totals then.
     floor_from: (Instant, u64, u64),
     latest_ppm: Option<u32>,
@@ -60,6 +62,7 @@ impl Loss {
             accounted: 0,
             taken: 0,
             untold: None,
+            disproved: 0,
             floor_from: (Instant::ZERO, 0, 0),
             latest_ppm: None,
             smoothed_ppm: None,
@@ -108,12 +111,20 @@ impl Loss {
     }
 
     /// Takes one report of a receiver that tells which packets are missing: `told` of them since it began to, and `received` as in
-    /// [`Self::on_report`]. What had been lost by then stays so.
-    pub fn on_told(&mut self, now: Instant, told: u64, received: u64) -> Option<u32> {
+    /// [`Self::on_report`], of `reported` up to the newest that came. What had been lost by then stays so.
+    pub fn on_told(
+        &mut self,
+        now: Instant,
+        told: u64,
+        received: u64,
+        reported: u64,
+    ) -> Option<u32> {
         let before = *self
             .untold
             .get_or_insert(self.sent.saturating_sub(self.received));
         let sent = received.saturating_add(told).saturating_add(before);
+        // No more can be missing than have not come.
+        self.disproved = self.disproved.max(sent.saturating_sub(reported));
         self.on_report(now, sent, received)
     }
 
@@ -135,6 +146,12 @@ impl Loss {
         let lost = self.lost().saturating_sub(self.taken);
         self.taken += lost;
         lost
+    }
+
+    /// How many packets told missing came after all, at least: that many are known to be counted twice.
+    #[must_use]
+    pub const fn disproved(&self) -> u64 {
+        self.disproved
     }
 
     /// Packets that did not come, or not yet.
@@ -356,11 +373,19 @@ mod tests {
         let mut received = 99_000;
         for told in (0..=1_000).step_by(50) {
             let now = Instant::from_millis(1_000 + received / 100);
-            loss.on_told(now, told, received);
+            loss.on_told(now, told, received, 1_000 + received + told);
             assert_eq!(loss.take_lost(), if told > 0 { 50 } else { 0 }, "{told}");
             received += 950;
         }
         assert_eq!((loss.lost(), loss.latest_ppm()), (2_000, Some(50_000)));
+        assert_eq!(loss.disproved(), 0);
+        // Of 70 more that are told missing 20 come after all.
+        let reported = 1_000 + received + 1_000;
+        for (late, disproved) in [(0, 0), (20, 20)] {
+            let now = Instant::from_millis(3_000 + late);
+            loss.on_told(now, 1_070, received - 70 + late, reported);
+            assert_eq!(loss.disproved(), disproved);
+        }
     }
 
     #[test]

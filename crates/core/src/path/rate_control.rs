@@ -94,6 +94,8 @@ pub struct RateControl {
     calm_since: Instant,
     losses: LossWindow,
     ceiling: Option<Ceiling>,
+    /// What made the ceiling, while it may be shown wrong.
+    verdict: Option<LossVerdict>,
     /// When the last one went because the queue had.
     drained_at: Option<Instant>,
     /// The longest queue of late, and when it was seen.
@@ -120,6 +122,8 @@ pub struct Signals {
     pub received: u64,
     /// See [`received`](Self::received).
     pub lost: u64,
+    /// All datagrams told missing so far that came after all.
+    pub disproved: u64,
     /// The path's own share of losses in parts per million, if known.
     pub floor_ppm: Option<u32>,
     /// Packets waited for the pacer.
@@ -243,6 +247,17 @@ struct LossWindow {
     rate: Bitrate,
 }
 
+/// What was taken for congestion.
+#[derive(Clone, Copy, Debug)]
+struct LossVerdict {
+    window: LossWindow,
+    floor_ppm: Option<u32>,
+    /// Datagrams told missing that had come after all by then.
+    disproved: u64,
+    /// What it changed: whether the path was searched, when it was last full, the ceiling and the depth before.
+    before: (bool, Option<Instant>, Option<Ceiling>, Option<Depth>),
+}
+
 /// What a queue held when it overflowed.
 #[derive(Clone, Copy, Debug)]
 struct Depth {
@@ -288,6 +303,7 @@ impl Default for RateControl {
             calm_since: Instant::ZERO,
             losses: LossWindow::default(),
             ceiling: None,
+            verdict: None,
             drained_at: None,
             peak: (Duration::ZERO, Instant::ZERO),
             depth: None,
@@ -465,6 +481,7 @@ impl RateControl {
         self.filled_at = None;
         self.drain = None;
         self.ceiling = None;
+        self.verdict = None;
     }
 
     /// Whether a path of unknown rate is to be searched.
@@ -531,6 +548,7 @@ impl RateControl {
         signals: &Signals,
         rate: &DeliveryRate,
     ) -> Option<Bitrate> {
+        self.review_verdict(now, signals);
         let window = &mut self.losses;
         window.lost = window.lost.saturating_add(signals.lost);
         window.packets = window.packets.saturating_add(signals.received);
@@ -542,10 +560,7 @@ impl RateControl {
             return None;
         }
         let window = core::mem::take(window);
-        let is_congested = match signals.floor_ppm {
-            Some(floor) => window.exceeds(floor),
-            None => window.lost > window.packets / 100 * UNKNOWN_FLOOR,
-        };
+        let is_congested = window.is_congested(signals.floor_ppm);
         let is_again = self
             .ceiling
             .as_mut()
@@ -568,6 +583,12 @@ impl RateControl {
                 (false, None) => max.map(|max| max.scale(kept_percent, 100)),
             };
             let least = least.unwrap_or(Bitrate::ZERO);
+            self.verdict = Some(LossVerdict {
+                window,
+                floor_ppm: signals.floor_ppm,
+                disproved: signals.disproved,
+                before: (self.is_searching, self.filled_at, self.ceiling, self.depth),
+            });
             self.depth = Some(Depth {
                 queue: self.peak.0.max(LEAST_DEPTH),
                 rate: rate.max().unwrap_or(Bitrate::ZERO),
@@ -593,6 +614,30 @@ impl RateControl {
             return (is_under_ceiling && signals.is_limited).then_some(window.rate);
         }
         None
+    }
+
+    /// Takes a verdict of congestion back if so much of what was told missing came after all that the rest is none: packets
+    /// overtake each other on the path. The first burst shows that, which is also what a search judges by.
+    fn review_verdict(&mut self, now: Instant, signals: &Signals) {
+        let Some(verdict) = &self.verdict else {
+            return;
+        };
+        let is_settled = self
+            .ceiling
+            .as_mut()
+            .is_none_or(|ceiling| ceiling.is_settled(now, signals.settled_after()));
+        let disproved = signals.disproved.saturating_sub(verdict.disproved);
+        let rest = LossWindow {
+            lost: verdict.window.lost.saturating_sub(disproved),
+            ..verdict.window
+        };
+        if !rest.is_congested(verdict.floor_ppm) {
+            (self.is_searching, self.filled_at, self.ceiling, self.depth) = verdict.before;
+            self.losses = LossWindow::default();
+            self.verdict = None;
+        } else if is_settled {
+            self.verdict = None;
+        }
     }
 
     fn on_delay(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
@@ -807,6 +852,14 @@ impl RateControl {
 }
 
 impl LossWindow {
+    /// Whether that is congestion on a path whose own share is `floor_ppm`, if that is known.
+    fn is_congested(&self, floor_ppm: Option<u32>) -> bool {
+        match floor_ppm {
+            Some(floor) => self.exceeds(floor),
+            None => self.lost > self.packets / 100 * UNKNOWN_FLOOR,
+        }
+    }
+
     /// Whether more was lost than a path that loses `floor` parts per million by itself can explain.
     fn exceeds(&self, floor_ppm: u32) -> bool {
         let packets = self.packets as f64;

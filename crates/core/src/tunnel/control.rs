@@ -391,7 +391,7 @@ impl Tunnel {
         let received_pkts = report.received_pkts;
         if settled.is_some() {
             let told = path.sender.lost_pkts();
-            path.loss.on_told(now, told, received_pkts);
+            path.loss.on_told(now, told, received_pkts, reported);
         } else {
             let sent_pkts = path.sender.sent_for_loss(received_pkts);
             path.loss.on_report(now, sent_pkts, received_pkts);
@@ -406,6 +406,7 @@ impl Tunnel {
             rtt,
             received,
             lost: path.loss.take_lost(),
+            disproved: path.loss.disproved(),
             floor_ppm: path.loss.floor_ppm(),
             is_limited,
             sent_bytes: path.on_wire.sent(),

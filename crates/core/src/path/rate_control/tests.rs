@@ -36,6 +36,8 @@ struct Path {
     received: f64,
     lost: f64,
     told: (u64, u64),
+    /// Packets told missing that came after all.
+    disproved: u64,
     /// How long reports take, and those under way: when they were written, what had come and was lost by then.
     told_after: Duration,
     reports: VecDeque<(Signals, Delivered, [u64; 2])>,
@@ -63,6 +65,7 @@ impl Path {
             received: 0.0,
             lost: 0.0,
             told: (0, 0),
+            disproved: 0,
             told_after: Duration::ZERO,
             reports: VecDeque::new(),
             loss: None,
@@ -141,6 +144,7 @@ impl Path {
             rtt: self.rtt(),
             received: received - self.told.0,
             lost: lost - self.told.1,
+            disproved: self.disproved,
             floor_ppm: None,
             is_limited,
             sent_bytes: self.sent as u64,
@@ -224,6 +228,26 @@ fn a_path_that_begins_to_lose_is_soon_known_to() {
     path.run(20_000);
     let ppm = path.floor_ppm();
     assert!(ppm > Some(14_000), "{ppm:?}");
+}
+
+#[test]
+fn what_was_told_missing_and_comes_after_all_is_no_congestion() {
+    for disproved in [20, 200] {
+        let mut path = Path::new(50, 1_500_000);
+        path.demand = Bitrate::from_mbps(20);
+        path.loss = Some(Loss::new());
+        path.run(200);
+        assert!(path.control.is_searching());
+        // Of the last packets a third is told missing.
+        path.lost += path.sent / 3.0;
+        path.run(INTERVAL);
+        assert!(!path.control.is_searching() && path.control.is_shallow());
+        path.disproved = disproved;
+        path.run(INTERVAL);
+        let is_none = disproved > 100;
+        assert_eq!(path.control.is_searching(), is_none, "{disproved}");
+        assert_eq!(path.control.is_shallow(), !is_none, "{disproved}");
+    }
 }
 
 #[test]
