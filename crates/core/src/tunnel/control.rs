@@ -289,11 +289,7 @@ impl Tunnel {
                     {
                         path.rate.guess(&guess);
                         if guess.is_sure {
-                            let was_searching = path.rate_control.is_searching();
                             path.rate_control.on_known(now);
-                            if was_searching {
-                                path.loss.on_searched(now, path.sender.unreported_pkts());
-                            }
                         }
                         path.pace(now, role, pacing);
                     }
