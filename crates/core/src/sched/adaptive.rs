@@ -478,10 +478,11 @@ impl Scheduler for Adaptive {
             return Duration::ZERO;
         }
         let gate = Gate::new(paths, Duration::ZERO, true);
-        let late = paths.iter().filter(|path| {
-            let is_late = is_late(path, gate.from);
-            is_late && path.rate.is_some() && !path.is_searching && gate.admits(path)
-        });
+        // One that is searched as well, once it has shown that it is worth it: else a flow that what is near carries would never
+        // find out.
+        let late = paths
+            .iter()
+            .filter(|path| is_late(path, gate.from) && path.rate.is_some() && gate.admits(path));
         let waits = late.map(|path| path.extra_delay + cost_of_losses(path, gate.from));
         waits.max().unwrap_or_default().min(LATEST)
     }
@@ -914,8 +915,12 @@ mod tests {
             // Large flows leave for it.
             ([(2, 0), (100, 200)], 0),
         ] {
-            let wait = Adaptive::new().longest_wait(&paths_of(&lines));
-            assert_eq!(wait, Duration::from_millis(ms), "{lines:?}");
+            let mut paths = paths_of(&lines);
+            for is_searching in [false, true] {
+                paths[1].is_searching = is_searching;
+                let wait = Adaptive::new().longest_wait(&paths);
+                assert_eq!(wait, Duration::from_millis(ms), "{lines:?}, {is_searching}");
+            }
         }
     }
 
