@@ -36,7 +36,8 @@ impl<'a> PacketView<'a> {
     }
 
     /// Whether all that `earlier` says, an older packet of the same flow, this one says as well: both are pure acknowledgements,
-    /// this one of more, and the other has no option that counts (RFC 3449 section 5.2.1).
+    /// this one of more, and the other has no option that counts (RFC 3449 section 5.2.1). What came out of order (RFC 2018) counts
+    /// if this one does not say it; what came twice (RFC 2883) always does.
     #[must_use]
     pub fn supersedes(&self, earlier: &PacketView<'_>) -> bool {
         let (Some((seq, new)), Some((old_seq, old))) = (self.plain_ack(), earlier.plain_ack())
@@ -46,13 +47,29 @@ impl<'a> PacketView<'a> {
         let counts = |(kind, said): (u8, &[u8])| match kind {
             NOTHING => false,
             TIMESTAMPS => said.len() != 8,
+            SACK => said.len() % 8 != 0,
             _ => true,
         };
+        let says = |(ack, view): (u32, &PacketView<'_>), block: Block| {
+            !is_before(ack, block.end)
+                || selectively_acked(view.options()).any(|other| block.is_in(other))
+        };
+        let told = || selectively_acked(earlier.options());
+        let is_told_again = told().all(|block| says((new, self), block));
+        let tells_of_more = is_before(old, new)
+            || old == new
+                && selectively_acked(self.options()).any(|block| !says((old, earlier), block));
+        let first = told().next();
+        let came_twice = first.is_some_and(|first| {
+            is_before(first.begin, old) || told().skip(1).any(|other| first.is_in(other))
+        });
         let is_timed =
             |view: &PacketView<'_>| options(view.options()).any(|(kind, _)| kind == TIMESTAMPS);
         // A probe's sequence number is the one before: some heed nothing else that it says, and it wants an answer.
         seq == old_seq
-            && is_before(old, new)
+            && tells_of_more
+            && is_told_again
+            && !came_twice
             && !options(earlier.options()).any(counts)
             && is_timed(self) == is_timed(earlier)
             && earlier.ecn() != Ecn::Congested
@@ -111,7 +128,8 @@ impl<'a> PacketView<'a> {
     /// what came out of order counts as well (RFC 2018).
     #[must_use]
     pub fn acked_to(&self, ack: u32) -> u32 {
-        selectively_acked(self.options()).fold(ack, later)
+        let blocks = selectively_acked(self.options());
+        blocks.map(|block| block.end).fold(ack, later)
     }
 }
 
@@ -131,11 +149,27 @@ pub const fn later(number: u32, other: u32) -> u32 {
     }
 }
 
-/// Where the blocks end that the selective acknowledgement among the options of a header tells of.
-fn selectively_acked(header: &[u8]) -> impl Iterator<Item = u32> {
+/// Sequence numbers in a row: the first, and the one behind the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Block {
+    begin: u32,
+    end: u32,
+}
+
+impl Block {
+    fn is_in(self, other: Self) -> bool {
+        !is_before(self.begin, other.begin) && !is_before(other.end, self.end)
+    }
+}
+
+/// The blocks that the selective acknowledgement among the options of a header tells of.
+fn selectively_acked(header: &[u8]) -> impl Iterator<Item = Block> {
     let blocks = options(header).filter(|(kind, _)| *kind == SACK).last();
     let (blocks, _) = blocks.unwrap_or_default().1.as_chunks::<8>();
-    blocks.iter().map(|block| u32_at(block, 4))
+    blocks.iter().map(|block| Block {
+        begin: u32_at(block, 0),
+        end: u32_at(block, 4),
+    })
 }
 
 /// The options of a header, by kind, with what each says (RFC 9293 section 3.1); those behind a damaged one are left out.
@@ -198,7 +232,7 @@ mod tests {
     use super::*;
 
     fn ends(options: &[u8]) -> Vec<u32> {
-        selectively_acked(options).collect()
+        selectively_acked(options).map(|block| block.end).collect()
     }
 
     #[test]
@@ -233,6 +267,42 @@ mod tests {
         bytes[32] = (5 + u8::try_from(options.len() / 4).expect("few")) << 4 | flags[0];
         bytes[33] = flags[1];
         bytes
+    }
+
+    #[test]
+    fn what_came_out_of_order_is_said_again_or_counts() {
+        let sack = |number: u32, blocks: &[(u32, u32)]| {
+            let mut options = vec![1, 1, 5, u8::try_from(2 + 8 * blocks.len()).expect("few")];
+            for (begin, end) in blocks {
+                options.extend([begin.to_be_bytes(), end.to_be_bytes()].concat());
+            }
+            segment(number, [0, ACK], &options)
+        };
+        let plain = |number| segment(number, [0, ACK], &[]);
+        for (new, old, expected) in [
+            // The hole is the same, or begins later, and more came behind it.
+            (sack(5, &[(7, 12)]), sack(5, &[(7, 10)]), true),
+            (sack(6, &[(7, 12)]), sack(5, &[(7, 10)]), true),
+            (sack(5, &[(14, 15), (7, 12)]), sack(5, &[(7, 12)]), true),
+            (sack(5, &[(7, 12)]), plain(5), true),
+            // All of it has been filled.
+            (plain(12), sack(5, &[(7, 12)]), true),
+            (plain(2), sack(u32::MAX - 7, &[(u32::MAX - 2, 1)]), true),
+            // Of what came nothing is said any more.
+            (sack(5, &[(14, 15)]), sack(5, &[(7, 12)]), false),
+            (sack(5, &[(8, 14)]), sack(5, &[(7, 12)]), false),
+            (plain(11), sack(5, &[(7, 12)]), false),
+            // No more than before: each of those counts for senders without selective acknowledgements.
+            (sack(5, &[(7, 12)]), sack(5, &[(7, 12)]), false),
+            (plain(5), plain(5), false),
+            // Something came twice.
+            (sack(9, &[]), sack(5, &[(3, 4)]), false),
+            (sack(5, &[(7, 15)]), sack(5, &[(8, 9), (7, 12)]), false),
+        ] {
+            let [new_view, old_view] =
+                [&new, &old].map(|bytes| PacketView::parse(bytes).expect("a packet"));
+            assert_eq!(new_view.supersedes(&old_view), expected, "{new:?} {old:?}");
+        }
     }
 
     #[test]
