@@ -47,7 +47,7 @@ impl<'a> PacketView<'a> {
         let counts = |(kind, said): (u8, &[u8])| match kind {
             NOTHING => false,
             TIMESTAMPS => said.len() != 8,
-            SACK => said.len() % 8 != 0,
+            SACK => said.is_empty() || said.len() % 8 != 0,
             _ => true,
         };
         let says = |(ack, view): (u32, &PacketView<'_>), block: Block| {
@@ -164,7 +164,9 @@ impl Block {
 
 /// The blocks that the selective acknowledgement among the options of a header tells of.
 fn selectively_acked(header: &[u8]) -> impl Iterator<Item = Block> {
-    let blocks = options(header).filter(|(kind, _)| *kind == SACK).last();
+    // Whole ones: receivers ignore others.
+    let blocks = options(header).filter(|(kind, said)| *kind == SACK && said.len() % 8 == 0);
+    let blocks = blocks.last();
     let (blocks, _) = blocks.unwrap_or_default().1.as_chunks::<8>();
     blocks.iter().map(|block| Block {
         begin: u32_at(block, 0),
@@ -296,7 +298,14 @@ mod tests {
             (sack(5, &[(7, 12)]), sack(5, &[(7, 12)]), false),
             (plain(5), plain(5), false),
             // Something came twice.
-            (sack(9, &[]), sack(5, &[(3, 4)]), false),
+            (plain(9), sack(5, &[(3, 4)]), false),
+            // It is damaged, or what would say it again is.
+            (plain(12), segment(5, [0, ACK], &[5, 10, 0, 0]), false),
+            (
+                segment(5, [0, ACK], &[5, 12, 0, 0, 0, 7, 0, 0, 0, 15, 0, 0]),
+                sack(5, &[(7, 12)]),
+                false,
+            ),
             (sack(5, &[(7, 15)]), sack(5, &[(8, 9), (7, 12)]), false),
         ] {
             let [new_view, old_view] =

@@ -31,7 +31,7 @@ pub struct Loss {
     taken: u64,
     /// Losses before the receiver began to tell which packets are missing; `None`: it has not.
     untold: Option<u64>,
-    /// Packets told missing that came after all.
+    /// Packets counted lost that came after all, at least.
     disproved: u64,
     /// When the present window of the floor began, and the totals then.
     floor_from: (Instant, u64, u64),
@@ -111,20 +111,20 @@ impl Loss {
     }
 
     /// Takes one report of a receiver that tells which packets are missing: `told` of them since it began to, and `received` as in
-    /// [`Self::on_report`], of `reported` up to the newest that came. What had been lost by then stays so.
+    /// [`Self::on_report`], of `accounted` up to the newest that came or was told. What had been lost by then stays so.
     pub fn on_told(
         &mut self,
         now: Instant,
         told: u64,
         received: u64,
-        reported: u64,
+        accounted: u64,
     ) -> Option<u32> {
         let before = *self
             .untold
             .get_or_insert(self.sent.saturating_sub(self.received));
         let sent = received.saturating_add(told).saturating_add(before);
         // No more can be missing than have not come.
-        self.disproved = self.disproved.max(sent.saturating_sub(reported));
+        self.disproved = self.disproved.max(sent.saturating_sub(accounted));
         self.on_report(now, sent, received)
     }
 
@@ -148,7 +148,8 @@ impl Loss {
         lost
     }
 
-    /// How many packets told missing came after all, at least: that many are known to be counted twice.
+    /// How many packets counted lost came after all, at least: that many are known to be counted twice. Packets that were taken back
+    /// from a silent path, or never told, hide as many from then on.
     #[must_use]
     pub const fn disproved(&self) -> u64 {
         self.disproved

@@ -26,7 +26,8 @@
 //! `LOSS_WINDOW` packets, and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
 //! and no pace mends) is congestion: then the pace has a ceiling, 3 % below what the path delivered, for a second or four
 //! round trips as they are meanwhile, which after that rises by 2, 4, 8 … 25 % every two round trips; unless the queue was of
-//! 50 ms or more (more on long paths) and is gone, for such a one is seen before it overflows.
+//! 50 ms or more (more on long paths) and is gone, for such a one is seen before it overflows. While that is not settled, it is taken
+//! back if so much of what was told missing comes after all that the rest is no congestion: packets overtake each other.
 //!
 //! **Search.** Of a path that was not full for 60 s nothing is known. If the policy wants that, it is paced at a multiple
 //! of what it has carried, a little to begin with, until more was sent than came and a round trip later no more comes,
@@ -254,8 +255,18 @@ struct LossVerdict {
     floor_ppm: Option<u32>,
     /// Datagrams told missing that had come after all by then.
     disproved: u64,
-    /// What it changed: whether the path was searched, when it was last full, the ceiling and the depth before.
-    before: (bool, Option<Instant>, Option<Ceiling>, Option<Depth>),
+    before: Before,
+}
+
+/// What a verdict changes that is put back if it was wrong. What others on the path are thought to do is not, nor how long the path
+/// is known to be calm, nor the samples of its rate and losses: all of that is soon found again.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    is_searching: bool,
+    recalled: Option<Recalled>,
+    filled_at: Option<Instant>,
+    ceiling: Option<Ceiling>,
+    depth: Option<Depth>,
 }
 
 /// What a queue held when it overflowed.
@@ -473,6 +484,7 @@ impl RateControl {
     pub fn on_known(&mut self, now: Instant) {
         self.is_searching = false;
         self.filled_at = Some(now);
+        self.verdict = None;
     }
 
     /// The path has become slow, and how fast it will be is to be found out again.
@@ -548,7 +560,9 @@ impl RateControl {
         signals: &Signals,
         rate: &DeliveryRate,
     ) -> Option<Bitrate> {
-        self.review_verdict(now, signals);
+        if self.takes_back(now, signals) {
+            return None;
+        }
         let window = &mut self.losses;
         window.lost = window.lost.saturating_add(signals.lost);
         window.packets = window.packets.saturating_add(signals.received);
@@ -587,7 +601,13 @@ impl RateControl {
                 window,
                 floor_ppm: signals.floor_ppm,
                 disproved: signals.disproved,
-                before: (self.is_searching, self.filled_at, self.ceiling, self.depth),
+                before: Before {
+                    is_searching: self.is_searching,
+                    recalled: self.recalled,
+                    filled_at: self.filled_at,
+                    ceiling: self.ceiling,
+                    depth: self.depth,
+                },
             });
             self.depth = Some(Depth {
                 queue: self.peak.0.max(LEAST_DEPTH),
@@ -617,27 +637,38 @@ impl RateControl {
     }
 
     /// Takes a verdict of congestion back if so much of what was told missing came after all that the rest is none: packets
-    /// overtake each other on the path. The first burst shows that, which is also what a search judges by.
-    fn review_verdict(&mut self, now: Instant, signals: &Signals) {
-        let Some(verdict) = &self.verdict else {
-            return;
+    /// overtake each other on the path. The first burst shows that, which is also what a search judges by. Whether it did.
+    fn takes_back(&mut self, now: Instant, signals: &Signals) -> bool {
+        let Some(verdict) = &mut self.verdict else {
+            return false;
         };
         let is_settled = self
             .ceiling
             .as_mut()
             .is_none_or(|ceiling| ceiling.is_settled(now, signals.settled_after()));
+        // Of what is told missing later, some comes after all as well.
+        verdict.window.lost = verdict.window.lost.saturating_add(signals.lost);
         let disproved = signals.disproved.saturating_sub(verdict.disproved);
         let rest = LossWindow {
             lost: verdict.window.lost.saturating_sub(disproved),
             ..verdict.window
         };
-        if !rest.is_congested(verdict.floor_ppm) {
-            (self.is_searching, self.filled_at, self.ceiling, self.depth) = verdict.before;
+        let is_wrong = !rest.is_congested(verdict.floor_ppm);
+        if is_wrong {
+            let before = verdict.before;
+            if before.is_searching {
+                self.is_searching = true;
+                self.recalled = before.recalled;
+                self.drain = None;
+            }
+            self.filled_at = before.filled_at;
+            (self.ceiling, self.depth) = (before.ceiling, before.depth);
             self.losses = LossWindow::default();
-            self.verdict = None;
-        } else if is_settled {
+        }
+        if is_wrong || is_settled {
             self.verdict = None;
         }
+        is_wrong
     }
 
     fn on_delay(&mut self, now: Instant, signals: &Signals, rate: &DeliveryRate) {
@@ -856,7 +887,7 @@ impl LossWindow {
     fn is_congested(&self, floor_ppm: Option<u32>) -> bool {
         match floor_ppm {
             Some(floor) => self.exceeds(floor),
-            None => self.lost > self.packets / 100 * UNKNOWN_FLOOR,
+            None => self.lost.saturating_mul(100) > self.packets.saturating_mul(UNKNOWN_FLOOR),
         }
     }
 

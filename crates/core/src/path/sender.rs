@@ -60,6 +60,8 @@ pub struct Sender {
     sent_bytes: u64,
     /// Datagrams told missing, and when last.
     lost_pkts: u64,
+    /// One more than the highest of them.
+    told_before: u64,
     lost_at: Option<Instant>,
     /// Those that met hardly a queue, since that was last asked.
     lost_unqueued_pkts: u64,
@@ -224,6 +226,7 @@ impl Sender {
         let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
         if !core::mem::replace(&mut outstanding.is_told, true) {
             self.lost_pkts += 1;
+            self.told_before = self.told_before.max(counter + 1);
             self.lost_unqueued_pkts += u64::from(outstanding.is_unqueued);
             self.lost_at = Some(now);
         }
@@ -287,6 +290,12 @@ impl Sender {
     #[must_use]
     pub fn reported(&self) -> u64 {
         self.reported
+    }
+
+    /// How many data datagrams lie at or before the highest that was reported or told missing.
+    #[must_use]
+    pub fn accounted(&self) -> u64 {
+        self.reported.max(self.told_before)
     }
 
     /// Hands every packet not yet reported to `taken`, oldest first, and forgets what is in flight: the path is silent.
@@ -506,6 +515,24 @@ mod tests {
         }
         lose(&mut sender, &[14]);
         assert_eq!(sender.take_lost_unqueued(), 0);
+    }
+
+    #[test]
+    fn what_is_told_ahead_of_the_report_is_accounted_for() {
+        let mut pool = Pool::new(100, 1);
+        let mut sender = Sender::default();
+        for global in 0..10 {
+            send(&mut sender, &mut pool, global);
+        }
+        assert!(sender.on_reported(Seq(5), Some(Seq(0)), &mut pool));
+        for (told, accounted) in [(2, 6), (8, 9), (7, 9)] {
+            assert!(
+                sender
+                    .take_lost(Instant::ZERO, PathId(1), Seq(told))
+                    .is_some()
+            );
+            assert_eq!((sender.reported(), sender.accounted()), (6, accounted));
+        }
     }
 
     #[test]

@@ -478,8 +478,8 @@ impl Scheduler for Adaptive {
             return Duration::ZERO;
         }
         let gate = Gate::new(paths, Duration::ZERO, true);
-        // One that is searched as well, once it has shown that it is worth it: else a flow that what is near carries would never
-        // find out.
+        // One that is searched as well, if it is worth it by what it has shown or is remembered as: else a flow that what is near
+        // carries would never find out.
         let late = paths
             .iter()
             .filter(|path| is_late(path, gate.from) && path.rate.is_some() && gate.admits(path));

@@ -387,7 +387,8 @@ impl Tunnel {
         let received_pkts = report.received_pkts;
         if settled.is_some() {
             let told = path.sender.lost_pkts();
-            path.loss.on_told(now, told, received_pkts, reported);
+            path.loss
+                .on_told(now, told, received_pkts, path.sender.accounted());
         } else {
             let sent_pkts = path.sender.sent_for_loss(received_pkts);
             path.loss.on_report(now, sent_pkts, received_pkts);

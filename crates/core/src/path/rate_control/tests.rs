@@ -232,21 +232,55 @@ fn a_path_that_begins_to_lose_is_soon_known_to() {
 
 #[test]
 fn what_was_told_missing_and_comes_after_all_is_no_congestion() {
-    for disproved in [20, 200] {
+    // How many of them come, how much later, how many more are told missing meanwhile, and whether the verdict is taken back.
+    for (come, later_ms, more, is_none) in [
+        (20, INTERVAL, 0.0, false),
+        (150, INTERVAL, 0.0, true),
+        (150, INTERVAL, 150.0, false),
+        (300, INTERVAL, 150.0, true),
+        (150, 1_000, 0.0, false),
+    ] {
         let mut path = Path::new(50, 1_500_000);
         path.demand = Bitrate::from_mbps(20);
         path.loss = Some(Loss::new());
+        path.disproved = 500;
         path.run(200);
         assert!(path.control.is_searching());
         // Of the last packets a third is told missing.
         path.lost += path.sent / 3.0;
         path.run(INTERVAL);
         assert!(!path.control.is_searching() && path.control.is_shallow());
-        path.disproved = disproved;
+        path.lost += more * 1e3;
+        path.run(later_ms - INTERVAL);
+        path.disproved += come;
         path.run(INTERVAL);
-        let is_none = disproved > 100;
-        assert_eq!(path.control.is_searching(), is_none, "{disproved}");
-        assert_eq!(path.control.is_shallow(), !is_none, "{disproved}");
+        let what = format!("{come} after {later_ms} ms, {more} more");
+        assert_eq!(path.control.is_searching(), is_none, "{what}");
+        let is_known = path.control.filled_at(path.now).is_some();
+        assert_eq!(is_known, !is_none, "{what}");
+    }
+}
+
+#[test]
+fn a_share_is_congestion_however_few_packets_it_is_of() {
+    for (packets, lost, is_congested) in [
+        (60, 9, false),
+        (60, 10, true),
+        (99, 14, false),
+        (99, 15, true),
+        (300, 45, false),
+        (300, 46, true),
+    ] {
+        let window = LossWindow {
+            packets,
+            lost,
+            rate: Bitrate::ZERO,
+        };
+        assert_eq!(
+            window.is_congested(None),
+            is_congested,
+            "{lost} of {packets}"
+        );
     }
 }
 
