@@ -7,6 +7,7 @@ use std::{
     os::{linux::fs::MetadataExt as _, unix::fs::OpenOptionsExt as _},
     path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::LazyLock,
     thread,
     time::Duration,
 };
@@ -82,6 +83,7 @@ impl World {
 
     /// The same with other links, in a scenario's words; their names are those of [`LINKS`].
     pub(crate) fn with_links(links: &str, events: &str) -> Option<(Self, Vec<Event>)> {
+        LazyLock::force(&CONTENT);
         if let Err(error) = Netns::new("probe") {
             eprintln!("SKIPPED, nothing was tested: {error:#}");
             return None;
@@ -441,14 +443,17 @@ const CLOSE: &str = "Connection: close\r\n";
 
 /// Bytes that tell their place: every shift or gap shows.
 pub(crate) fn content(len: usize) -> Vec<u8> {
-    let word = |number: usize| {
-        let number = u32::try_from(number).expect("a few megabytes");
-        number.wrapping_mul(2_654_435_761).to_le_bytes()
-    };
-    let mut bytes: Vec<u8> = (0..len.div_ceil(4)).flat_map(word).collect();
-    bytes.truncate(len);
-    bytes
+    CONTENT[..len].to_vec()
 }
+
+/// Made once: servers answer each request with a part of it, and making it takes longer than some of them.
+static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let word = |number: u32| number.wrapping_mul(2_654_435_761).to_le_bytes();
+    (0..MOST_CONTENT / 4).flat_map(word).collect()
+});
+
+/// The longest anything is, in bytes.
+const MOST_CONTENT: u32 = 24 << 20;
 
 /// Asks every few milliseconds until `ask` has an answer or `patience` is over.
 pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
