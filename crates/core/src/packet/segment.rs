@@ -50,6 +50,16 @@ impl<'a> PacketView<'a> {
             SACK => said.is_empty() || said.len() % 8 != 0,
             _ => true,
         };
+        let is_timed =
+            |view: &PacketView<'_>| options(view.options()).any(|(kind, _)| kind == TIMESTAMPS);
+        // A probe's sequence number is the one before: some heed nothing else that it says, and it wants an answer.
+        if seq != old_seq
+            || options(earlier.options()).any(counts)
+            || is_timed(self) != is_timed(earlier)
+            || earlier.ecn() == Ecn::Congested
+        {
+            return false;
+        }
         let says = |(ack, view): (u32, &PacketView<'_>), block: Block| {
             !is_before(ack, block.end)
                 || selectively_acked(view.options()).any(|other| block.is_in(other))
@@ -63,16 +73,7 @@ impl<'a> PacketView<'a> {
         let came_twice = first.is_some_and(|first| {
             is_before(first.begin, old) || told().skip(1).any(|other| first.is_in(other))
         });
-        let is_timed =
-            |view: &PacketView<'_>| options(view.options()).any(|(kind, _)| kind == TIMESTAMPS);
-        // A probe's sequence number is the one before: some heed nothing else that it says, and it wants an answer.
-        seq == old_seq
-            && tells_of_more
-            && is_told_again
-            && !came_twice
-            && !options(earlier.options()).any(counts)
-            && is_timed(self) == is_timed(earlier)
-            && earlier.ecn() != Ecn::Congested
+        tells_of_more && is_told_again && !came_twice
     }
 
     /// Where a pure acknowledgement is that tells of no congestion, and does not count marks either (RFC 9768), and what it

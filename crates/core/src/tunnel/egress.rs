@@ -156,9 +156,7 @@ impl Tunnel {
             Pick::One(index) if self.scheduler.looks_ahead() && !self.views[index].ready => {
                 self.stage(index, numbered, is_reinjected);
             }
-            Pick::One(index) => {
-                self.send_once(now, index, numbered, is_reinjected, out, shared);
-            }
+            Pick::One(index) => self.send_once(now, index, numbered, is_reinjected, out, shared),
             // A lone copy is kept as any packet is: there is no other that may arrive.
             Pick::Copies(set) if set.count_ones() == 1 => {
                 let index = set.trailing_zeros() as usize;
