@@ -197,8 +197,8 @@ pub trait Scheduler {
     /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
 
-    /// What the round trip of a flow that begins now is once it has grown and takes all paths it then would, jitter
-    /// included; zero: not known, or no matter.
+    /// How long the round trips of a flow that begins now are to be made: as over all paths it would take once it has grown, jitter
+    /// included, or less where that would cost it much; zero: not known, or no matter.
     fn round_trip(&self, paths: &[PathView]) -> Duration {
         let _ = paths;
         Duration::ZERO

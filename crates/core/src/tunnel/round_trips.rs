@@ -18,7 +18,7 @@
 //! *Problem of large flows.* BBR has at most two windows of its shortest round trip in flight. Every 10 s it looks for that anew,
 //! with four packets (PROBE_RTT), and these take the quickest path: paths that are much farther away are never filled.
 //!
-//! *Algorithm.* A flow that brings more than near paths carry over one that is far is watched ([`Gathering::large`]). From
+//! *Algorithm.* A flow that fills near paths while there is one that is far is watched ([`Gathering::large`]). From
 //! when few packets are left on their way after it was busy ([`LOOKING_BYTES`], [`BUSY_FOR`]) its acknowledgements are handed on as a
 //! young flow's are, after five eighths of the round trip there by the latest path and back by the quickest
 //! ([`KEPT_OF_LONGEST`]): two windows of that fill both. If its sender sends with few on their way for half as long as BBR looks
@@ -174,7 +174,7 @@ impl RoundTrips {
         };
         let flow = &mut self.flows[index];
         flow.listen(now, &segment);
-        let (is_large, before) = (flow.is_large(), delivered.len());
+        let before = delivered.len();
         if flow.is_kept() {
             self.keep(now, index, packet, paths, pool, delivered);
         } else {
@@ -187,9 +187,7 @@ impl RoundTrips {
                 self.flows.remove(index);
             }
         }
-        if is_large {
-            self.gathering.take_over(before, delivered);
-        }
+        self.gathering.take_over(before, delivered);
     }
 
     /// Hands on a packet of a flow whose round trips are kept, at once or in time.
@@ -268,9 +266,7 @@ impl RoundTrips {
         for mut flow in self.flows.extract_if(.., |flow| is_it(flow)) {
             let before = delivered.len();
             flow.release(now, delivered);
-            if flow.is_large() {
-                self.gathering.take_over(before, delivered);
-            }
+            self.gathering.take_over(before, delivered);
         }
     }
 
@@ -295,9 +291,7 @@ impl RoundTrips {
         for flow in &mut self.flows {
             let before = delivered.len();
             flow.hand_on(now, delivered);
-            if flow.is_large() {
-                self.gathering.take_over(before, delivered);
-            }
+            self.gathering.take_over(before, delivered);
         }
     }
 }
@@ -375,7 +369,8 @@ impl Tunnel {
             Some(Way {
                 rtt: loaded_rtt(path)?,
                 rate: path.rate.max().unwrap_or(Bitrate::ZERO),
-                is_used: self.fec_sending.carries(path.id) && !path.rate_control.is_searching(),
+                is_used: self.fec_sending.carries(path.id),
+                is_searching: path.rate_control.is_searching(),
             })
         };
         let ways: Vec<Way> = paths.filter_map(way).collect();

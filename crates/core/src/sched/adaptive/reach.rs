@@ -3,8 +3,8 @@
 //! A sender whose window is limited, by its receiver or its memory, sends less the longer its round trip is. A later path,
 //! for which all its packets then wait, can cost it more than that path brings. Windows cannot be seen, but what they do
 //! can: if a flow's rate no longer grows though the near paths are not full, it does not need the others. It keeps to the
-//! near ones, if it sends more there. Once those are full, it tries all again. Each kind of try is made ever less often
-//! when it brings nothing.
+//! near ones, if it sends more there. Once those are full, it tries all again, and goes back as soon as it is seen to send less
+//! for that. Each kind of try is made ever less often when it brings nothing.
 
 use core::time::Duration;
 
@@ -28,6 +28,9 @@ pub(super) struct Reach {
     /// What the flow sent, in bits per second, when it last used all paths; for how many periods it has been no better since.
     wide: u128,
     worse: u8,
+    /// What it sent when it last kept to near paths; for how many periods it has sent less since.
+    narrow: u128,
+    less: u8,
     /// To keep to near paths, and to use all again.
     near: Tries,
     all: Tries,
@@ -94,7 +97,7 @@ impl Reach {
         let all = per_second(paths.all_sent.saturating_sub(self.all_before));
         (self.began_at, self.bytes, self.all_before) = (now, Bytes::ZERO, paths.all_sent);
         if elapsed > period * 2 {
-            (self.most, self.flat, self.roomy, self.settled, self.worse) = (0, 0, 0, 0, 0);
+            self.begin_anew();
             return;
         }
         if rate * 100 > self.most * GROWN_PERCENT {
@@ -123,7 +126,14 @@ impl Reach {
             }
             !is_in_vain && !is_full
         } else {
-            is_flat && self.roomy >= ROOMY && paths.has_later && now >= self.near.next_at
+            let is_less = is_room && rate * 100 < self.narrow * LESS_PERCENT;
+            self.less = if is_less {
+                self.less.saturating_add(1)
+            } else {
+                0
+            };
+            let is_known = self.less >= FLAT || is_flat && self.roomy >= ROOMY;
+            is_known && paths.has_later && now >= self.near.next_at
         };
         if is_near == self.is_near {
             return;
@@ -131,9 +141,17 @@ impl Reach {
         if is_near {
             self.all.put_off(now, true);
             self.wide = rate;
+        } else {
+            self.narrow = rate;
         }
         self.is_near = is_near;
-        (self.most, self.flat, self.roomy, self.settled, self.worse) = (0, 0, 0, 0, 0);
+        self.begin_anew();
+    }
+
+    /// Forgets what the periods so far have shown.
+    const fn begin_anew(&mut self) {
+        (self.most, self.flat, self.roomy) = (0, 0, 0);
+        (self.settled, self.worse, self.less) = (0, 0, 0);
     }
 }
 
@@ -148,6 +166,8 @@ const FLAT: u8 = 2;
 const FULL_PERCENT: u128 = 85;
 /// For so many periods: a pause of less than one (BBR's, every 10 s) falls in two.
 const ROOMY: u8 = 3;
+/// A flow sends less for the others if it is below this of what it sent without them.
+const LESS_PERCENT: u128 = 95;
 /// Keeping to them has to bring this, of what was sent before.
 const GAIN_PERCENT: u128 = 105;
 /// How long after a try the next may be, at first and at most.
@@ -189,7 +209,10 @@ mod tests {
         let states = run(0, |_, is_near| if is_near { 290 } else { 178 });
         assert_eq!(states.iter().position(|is_near| *is_near), Some(3));
         assert_eq!(states[3..].iter().position(|is_near| !is_near), Some(24));
-        assert!(near(&states) > 45, "{states:?}");
+        // It sees within two periods that it sends less.
+        let tries: Vec<_> = states[27..].split(|is_near| *is_near).collect();
+        assert!(tries.iter().all(|wide| wide.len() <= 2), "{states:?}");
+        assert!(near(&states) > 52, "{states:?}");
         let states = run(0, |_, is_near| if is_near { 200 } else { 178 });
         assert!(states[3..].iter().all(|is_near| *is_near), "never full");
     }

@@ -8,10 +8,11 @@
 //!
 //! *Algorithm.* Once in five round trips of a flow that takes the latest path ([`Plan::every`]) the acknowledgements of large
 //! flows wait for half of what the longest is longer than the shortest ([`Plan::span`]), and go on together. Only while a fifth of
-//! what paths carry is left. Only those of a flow that brings more than the near paths carry, and half of what all do: others
-//! take no far path, or are not short of window. And only while its rate is steady, for one that grows takes what comes
-//! late for a queue (HyStart, RFC 9406). What tells of something lost or of congestion goes on at once, behind what waits. Own
-//! rule.
+//! what paths carry is left. Only those of a flow that fills the near paths ([`FULL_PERCENT`]), and brings half of what all flows do: others
+//! are not short of window. A far path counts if it is used, or would be if there were more windows ([`MUCH`]); of one that is farther than
+//! [`FARTHEST`] only what brings more than the near ones, and half of what all paths do, is of use. And only while its rate is steady,
+//! for one that grows takes what comes late for a queue (HyStart, RFC 9406). What tells of something lost or of congestion goes on
+//! at once, behind what waits. Own rule.
 //!
 //! *It costs* a sender whose window is small for another reason up to a tenth of its rate: 100 ms in which it hears nothing, in
 //! five of its round trips. One in slow start that is limited by its application may end it.
@@ -63,6 +64,8 @@ pub(super) struct Way {
     pub(super) rate: Bitrate,
     /// Whether it has its part in what was sent of late.
     pub(super) is_used: bool,
+    /// Whether what it carries is being searched.
+    pub(super) is_searching: bool,
 }
 
 impl Plan {
@@ -72,16 +75,26 @@ impl Plan {
         // What goes there on one path is acknowledged on the quickest.
         let round_trip = |way: &Way| (shortest + way.rtt) / 2;
         let is_near = |way: &&Way| round_trip(way) <= shortest * 2;
-        let far = ways.iter().filter(|way| way.is_used && !is_near(way));
-        let longest = far.map(round_trip).max()?;
         let sum = |rates: u64, way: &Way| rates.saturating_add(way.rate.as_bps());
         let near = ways.iter().filter(is_near).fold(0, sum);
         let all = ways.iter().fold(0, sum);
+        // One that carries much would be used if there were more windows.
+        let is_helping =
+            |way: &Way| way.rate.as_bps() >= near / MUCH && round_trip(way) <= shortest + FARTHEST;
+        let far = ways
+            .iter()
+            .filter(|way| !is_near(way) && !way.is_searching && (way.is_used || is_helping(way)));
+        let longest = far.map(round_trip).max()?;
+        let least = if longest > shortest + FARTHEST {
+            near.max(all / 2)
+        } else {
+            near / 100 * FULL_PERCENT
+        };
         Some(Self {
             span: (longest - shortest).min(LONGEST),
             every: (longest * ROUNDS).max(LEAST_EVERY),
             longest,
-            least: Bitrate::from_bps(near.max(all / 2)),
+            least: Bitrate::from_bps(least),
             most: Bitrate::from_bps(all).scale(MOST_PERCENT, 100),
         })
     }
@@ -126,8 +139,8 @@ impl Gathering {
         };
         self.counted_since = Some(now);
         let in_period = |rate: Bitrate| rate.bytes_in(now.since(since)).get();
-        let least = in_period(plan.least).max(LARGE_BYTES);
         let all: u64 = self.flows.iter().map(|flow| flow.bytes).sum();
+        let least = in_period(plan.least).max(all / 2).max(LARGE_BYTES);
         let has_room = all <= in_period(plan.most);
         self.flows.retain(|flow| flow.bytes >= LARGE_BYTES);
         for flow in &mut self.flows {
@@ -140,7 +153,7 @@ impl Gathering {
         self.held_until = is_any.then(|| now + plan.span);
     }
 
-    /// The flows that brought more in the last period than near paths carry, and half of what all do.
+    /// The flows that filled the near paths in the last period, and brought half of what all did.
     pub(super) fn large(&self) -> impl Iterator<Item = &Counted> {
         self.flows.iter().filter(|flow| flow.is_large)
     }
@@ -259,6 +272,11 @@ const ROUNDS: u32 = 5;
 const LEAST_EVERY: Duration = Duration::from_millis(300);
 /// What flows bring of what paths carry, in percent, if the paths are as good as full: headers are a few.
 const MOST_PERCENT: u64 = 80;
+/// What a flow brings of what near paths carry, in percent, if it fills them.
+const FULL_PERCENT: u64 = 85;
+/// An unused path of this part of what near ones carry, and of a round trip so much longer at most, would help.
+const MUCH: u64 = 2;
+const FARTHEST: Duration = Duration::from_millis(150);
 /// What is large brings so much in that time at least.
 const LARGE_BYTES: u64 = 64_000;
 /// Of more flows none brings more than near paths carry; small ones are told from such by the end of a period.
@@ -424,6 +442,7 @@ mod tests {
             rtt: Duration::from_millis(rtt),
             rate: Bitrate::from_mbps(mbps),
             is_used,
+            is_searching: false,
         };
         let near = way(40, 60, true);
         let plan = |far: Way| Plan::new(&[near, far]);
@@ -438,10 +457,19 @@ mod tests {
         };
         // Two windows of 40 ms fill 80 ms: 120 there, and back on the other.
         assert_eq!(plan(way(120, 40, true)), None);
-        assert_eq!(plan(way(140, 40, true)), some(90, 50, 60, 80));
-        assert_eq!(plan(way(140, 100, true)), some(90, 50, 80, 128));
+        assert_eq!(plan(way(140, 40, true)), some(90, 50, 51, 80));
+        assert_eq!(plan(way(140, 100, true)), some(90, 50, 51, 128));
         assert_eq!(plan(way(600, 40, true)), some(320, 100, 60, 80));
-        assert_eq!(plan(way(140, 40, false)), None, "nobody uses it");
+        assert_eq!(plan(way(600, 100, true)), some(320, 100, 80, 128));
+        // Nobody uses it, but would with more windows.
+        assert_eq!(plan(way(140, 30, false)), some(90, 50, 51, 72));
+        assert_eq!(plan(way(140, 29, false)), None, "it carries little");
+        assert_eq!(plan(way(342, 40, false)), None, "it is too far");
+        let searched = Way {
+            is_searching: true,
+            ..way(140, 40, true)
+        };
+        assert_eq!(plan(searched), None, "nobody knows what it carries");
         assert_eq!(Plan::new(&[near]), None);
         assert_eq!(Plan::new(&[]), None);
     }
