@@ -78,6 +78,7 @@ impl RoundTrips {
         delivered: &mut VecDeque<PacketBuf>,
     ) {
         self.end(now, |flow| flow.conversation == conversation, delivered);
+        self.gathering.forget(conversation, delivered);
         if least < LEAST {
             return;
         }
@@ -174,6 +175,7 @@ impl RoundTrips {
         };
         let flow = &mut self.flows[index];
         flow.listen(now, &segment);
+        let may_wait = flow.may_be_gathered(self.gathering.longest());
         let before = delivered.len();
         if flow.is_kept() {
             self.keep(now, index, packet, paths, pool, delivered);
@@ -187,7 +189,9 @@ impl RoundTrips {
                 self.flows.remove(index);
             }
         }
-        self.gathering.take_over(before, delivered);
+        if may_wait {
+            self.gathering.take_over(before, delivered);
+        }
     }
 
     /// Hands on a packet of a flow whose round trips are kept, at once or in time.
@@ -266,7 +270,9 @@ impl RoundTrips {
         for mut flow in self.flows.extract_if(.., |flow| is_it(flow)) {
             let before = delivered.len();
             flow.release(now, delivered);
-            self.gathering.take_over(before, delivered);
+            if flow.may_be_gathered(self.gathering.longest()) {
+                self.gathering.take_over(before, delivered);
+            }
         }
     }
 
@@ -291,7 +297,9 @@ impl RoundTrips {
         for flow in &mut self.flows {
             let before = delivered.len();
             flow.hand_on(now, delivered);
-            self.gathering.take_over(before, delivered);
+            if flow.may_be_gathered(self.gathering.longest()) {
+                self.gathering.take_over(before, delivered);
+            }
         }
     }
 }
@@ -975,6 +983,7 @@ pub(super) mod tests {
         span: Duration::from_millis(50),
         every: Duration::from_millis(800),
         longest: Duration::from_millis(160),
+        is_used: true,
         least: Bitrate::from_mbps(1),
         most: Bitrate::from_mbps(3),
     };
@@ -1266,6 +1275,24 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn of_young_flows_those_of_short_round_trips_are_gathered() {
+        // Sent at 1 545 ms; gathered until 1 650.
+        for (least_ms, got_at) in [(60, 1_650), (99, 1_650), (100, 1_647)] {
+            let mut trips = watching(least_ms);
+            trips.gathering.begin(ms(0), Some(PLAN));
+            let first = [1, 120_000].map(|number| (102, Says(ack(number))));
+            let events = [(1, Sends(120_000))].into_iter().chain(first);
+            assert_eq!(trips.plays(events.collect()).len(), 2);
+            trips.gathering.begin(ms(800), Some(PLAN));
+            trips.plays(vec![(801, Sends(240_000)), (910, Says(ack(240_000)))]);
+            trips.sends(1_545, 360_000);
+            trips.gathering.begin(ms(1_600), Some(PLAN));
+            let got = trips.plays(vec![(1_601, Says(ack(360_000)))]);
+            assert_eq!(got, [(got_at, 360_000)], "{least_ms}");
+        }
+    }
+
+    #[test]
     fn round_trips_are_kept_while_a_flow_is_large_and_then_fade() {
         let mut trips = large(PLAN);
         let kept = |trips: &RoundTrips, at| trips.flows.first().map(|flow| flow.least(ms(at)));
@@ -1284,6 +1311,7 @@ pub(super) mod tests {
         let mut trips = large(PLAN);
         let longer = Plan {
             longest: Duration::from_millis(320),
+            is_used: true,
             ..PLAN
         };
         trips.keep_large(ms(2_400), longer);
@@ -1298,6 +1326,7 @@ pub(super) mod tests {
     fn of_large_flows_few_are_kept_and_none_whose_paths_are_alike() {
         let short = Plan {
             longest: Duration::from_millis(15),
+            is_used: true,
             ..PLAN
         };
         assert!(large(short).flows.is_empty());

@@ -28,7 +28,8 @@ pub(super) struct Reach {
     /// What the flow sent, in bits per second, when it last used all paths; for how many periods it has been no better since.
     wide: u128,
     worse: u8,
-    /// What it sent when it last kept to near paths; for how many periods it has sent less since.
+    /// What it sent when it last filled the near paths alone, while that is not known to be less; for how many periods it has sent
+    /// less since.
     narrow: u128,
     less: u8,
     /// To keep to near paths, and to use all again.
@@ -123,10 +124,13 @@ impl Reach {
             let is_full = !is_room && now >= self.all.next_at;
             if is_full {
                 self.all.put_off(now, false);
+                self.narrow = rate;
             }
             !is_in_vain && !is_full
         } else {
-            let is_less = is_room && rate * 100 < self.narrow * LESS_PERCENT;
+            let is_try = self.settled <= TRIED && rate * 100 < self.narrow * GAIN_PERCENT;
+            self.narrow = if is_try { self.narrow } else { 0 };
+            let is_less = is_room && rate < self.narrow;
             self.less = if is_less {
                 self.less.saturating_add(1)
             } else {
@@ -141,8 +145,6 @@ impl Reach {
         if is_near {
             self.all.put_off(now, true);
             self.wide = rate;
-        } else {
-            self.narrow = rate;
         }
         self.is_near = is_near;
         self.begin_anew();
@@ -166,8 +168,8 @@ const FLAT: u8 = 2;
 const FULL_PERCENT: u128 = 85;
 /// For so many periods: a pause of less than one (BBR's, every 10 s) falls in two.
 const ROOMY: u8 = 3;
-/// A flow sends less for the others if it is below this of what it sent without them.
-const LESS_PERCENT: u128 = 95;
+/// For so many periods what it sends is held against what it sent without the others.
+const TRIED: u8 = 8;
 /// Keeping to them has to bring this, of what was sent before.
 const GAIN_PERCENT: u128 = 105;
 /// How long after a try the next may be, at first and at most.
@@ -179,7 +181,7 @@ mod tests {
     use super::*;
 
     /// What a flow sends in each half second, by whether it keeps to near paths that carry 300 Mbit/s, and `others` beside it.
-    fn run(others: u64, mbps: impl Fn(u64, bool) -> u64) -> Vec<bool> {
+    fn run(others: u64, mut mbps: impl FnMut(u64, bool) -> u64) -> Vec<bool> {
         let mut reach = Reach::default();
         let mut all_sent = 0;
         let mut states = Vec::new();
@@ -231,6 +233,26 @@ mod tests {
             assert_eq!(near(&states), 0, "{pause}");
             let states = run(0, |period, _| if period % 20 < 2 { pause } else { 310 });
             assert_eq!(near(&states), 0, "{pause} twice");
+        }
+    }
+
+    #[test]
+    fn a_pause_of_a_flow_that_gained_from_all_paths_is_no_reason_to_leave_them() {
+        for (wide, pause_at, paused) in [(310, 3, 250), (291, 9, 250), (310, 3, 100)] {
+            let mut since = 0;
+            let states = run(0, |period, is_near| {
+                // Small windows at first, which have grown when it tries all paths again.
+                match (is_near, period) {
+                    (true, _) => 290,
+                    (false, 0..20) => 178,
+                    _ => {
+                        since += 1;
+                        let is_pause = since == pause_at || since == pause_at + 1;
+                        if is_pause { paused } else { wide }
+                    }
+                }
+            });
+            assert!(states[27..].iter().all(|is_near| !is_near), "{wide}");
         }
     }
 

@@ -8,16 +8,16 @@
 //!
 //! *Algorithm.* Once in five round trips of a flow that takes the latest path ([`Plan::every`]) the acknowledgements of large
 //! flows wait for half of what the longest is longer than the shortest ([`Plan::span`]), and go on together. Only while a fifth of
-//! what paths carry is left. Only those of a flow that fills the near paths ([`FULL_PERCENT`]), and brings half of what all flows do: others
-//! are not short of window. A far path counts if it is used, or would be if there were more windows ([`MUCH`]); of one that is farther than
-//! [`FARTHEST`] only what brings more than the near ones, and half of what all paths do, is of use. And only while its rate is steady,
-//! for one that grows takes what comes late for a queue (HyStart, RFC 9406). What tells of something lost or of congestion goes on
-//! at once, behind what waits. Own rule.
+//! what paths carry is left. Only those of a flow that fills the near paths ([`FULL_PERCENT`]) and brings half of what all flows
+//! do: others are not short of window. A far path that carries much ([`MUCH`]) and is not too far ([`FARTHEST`]) need not be used yet,
+//! but that is tried ever less often ([`Attempts`]); over others that are used, only of what brings more than the near ones carry, and half of what
+//! all paths do. And only while its rate is steady, for one that grows takes what comes late for a queue (HyStart, RFC 9406). What
+//! tells of something lost or of congestion goes on at once, behind what waits. Own rule.
 //!
 //! *It costs* a sender whose window is small for another reason up to a tenth of its rate: 100 ms in which it hears nothing, in
 //! five of its round trips. One in slow start that is limited by its application may end it.
 //!
-//! Bounded: [`MOST_FLOWS`], [`MOST_HELD`]; nothing waits for longer than [`LONGEST`].
+//! Bounded: [`MOST_FLOWS`], [`MOST_HELD`]; nothing waits here for longer than [`LONGEST`].
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -36,6 +36,10 @@ pub(super) struct Gathering {
     /// Since when they are counted, if they are.
     counted_since: Option<Instant>,
     flows: Vec<Counted>,
+    /// The longest round trip of the last plan.
+    longest: Duration,
+    /// Gatherings for the sake of paths that are not used yet.
+    attempts: Attempts,
     /// How many wait, of all flows, and until when.
     held: usize,
     held_until: Option<Instant>,
@@ -50,6 +54,8 @@ pub(super) struct Plan {
     pub(super) every: Duration,
     /// The round trip over the latest path, and back on the quickest.
     pub(super) longest: Duration,
+    /// Whether a far path is used, not merely to be.
+    pub(super) is_used: bool,
     /// What a flow brings at least, and all flows at most.
     pub(super) least: Bitrate,
     pub(super) most: Bitrate,
@@ -78,25 +84,55 @@ impl Plan {
         let sum = |rates: u64, way: &Way| rates.saturating_add(way.rate.as_bps());
         let near = ways.iter().filter(is_near).fold(0, sum);
         let all = ways.iter().fold(0, sum);
+        let is_known = near > 0 && !ways.iter().any(|way| way.is_searching && is_near(&way));
+        let far = ways.iter().filter(|way| !is_near(way) && !way.is_searching);
         // One that carries much would be used if there were more windows.
-        let is_helping =
-            |way: &Way| way.rate.as_bps() >= near / MUCH && round_trip(way) <= shortest + FARTHEST;
-        let far = ways
-            .iter()
-            .filter(|way| !is_near(way) && !way.is_searching && (way.is_used || is_helping(way)));
-        let longest = far.map(round_trip).max()?;
-        let least = if longest > shortest + FARTHEST {
-            near.max(all / 2)
-        } else {
-            near / 100 * FULL_PERCENT
+        let helping = far.clone().filter(|way| {
+            is_known && way.rate.as_bps() >= near / MUCH && round_trip(way) <= shortest + FARTHEST
+        });
+        let used = far.filter(|way| way.is_used);
+        let (longest, least, is_used) = match helping.clone().map(round_trip).max() {
+            Some(longest) => {
+                let is_used = helping.clone().any(|way| way.is_used);
+                (longest, near / 100 * FULL_PERCENT, is_used)
+            }
+            None => (used.map(round_trip).max()?, near.max(all / 2), true),
         };
         Some(Self {
             span: (longest - shortest).min(LONGEST),
             every: (longest * ROUNDS).max(LEAST_EVERY),
             longest,
+            is_used,
             least: Bitrate::from_bps(least),
             most: Bitrate::from_bps(all).scale(MOST_PERCENT, 100),
         })
+    }
+}
+
+/// Gatherings for the sake of paths that are not used yet: made ever less often if they stay so.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// How many were made, one after the other.
+    count: u32,
+    pause: Duration,
+    next_at: Instant,
+}
+
+impl Attempts {
+    /// Whether to gather, for paths of which a far one `is_used`.
+    fn may_go_on(&mut self, now: Instant, is_used: bool) -> bool {
+        if is_used {
+            *self = Self::default();
+            return true;
+        }
+        if self.count == MOST_ATTEMPTS {
+            self.count = 0;
+            self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            self.next_at = now + self.pause;
+        }
+        let may = now >= self.next_at;
+        self.count += u32::from(may);
+        may
     }
 }
 
@@ -128,9 +164,23 @@ impl Gathering {
         self.counted_since.is_some()
     }
 
+    /// The longest round trip there was when acknowledgements were last looked at.
+    pub(super) const fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// Forgets a flow, another of the same addresses and ports takes its place.
+    pub(super) fn forget(&mut self, conversation: u64, delivered: &mut VecDeque<PacketBuf>) {
+        let mut flows = self.flows.iter();
+        if let Some(index) = flows.position(|flow| flow.conversation == conversation) {
+            self.held -= self.flows.swap_remove(index).let_go(delivered);
+        }
+    }
+
     /// Begins to gather as `plan` says, or rests if there is none. Nothing waits.
     pub(super) fn begin(&mut self, now: Instant, plan: Option<Plan>) {
         self.next_at = now + plan.map_or(LEAST_EVERY, |plan| plan.every);
+        self.longest = plan.map_or(Duration::ZERO, |plan| plan.longest);
         let since = self.counted_since.take();
         let (Some(plan), Some(since)) = (plan, since) else {
             self.flows.clear();
@@ -150,6 +200,12 @@ impl Gathering {
             flow.before = core::mem::take(&mut flow.bytes);
         }
         let is_any = self.flows.iter().any(|flow| flow.is_gathered);
+        if is_any && !self.attempts.may_go_on(now, plan.is_used) {
+            self.flows
+                .iter_mut()
+                .for_each(|flow| flow.is_gathered = false);
+            return;
+        }
         self.held_until = is_any.then(|| now + plan.span);
     }
 
@@ -274,9 +330,14 @@ const LEAST_EVERY: Duration = Duration::from_millis(300);
 const MOST_PERCENT: u64 = 80;
 /// What a flow brings of what near paths carry, in percent, if it fills them.
 const FULL_PERCENT: u64 = 85;
-/// An unused path of this part of what near ones carry, and of a round trip so much longer at most, would help.
+/// A path of this part of what near ones carry, and of a round trip so much longer at most, is of use to a flow that fills those, also
+/// if it is not used yet.
 const MUCH: u64 = 2;
 const FARTHEST: Duration = Duration::from_millis(150);
+/// So often for one that is not used yet; how long until that is tried again, at first and at most.
+const MOST_ATTEMPTS: u32 = 16;
+const FIRST_PAUSE: Duration = Duration::from_secs(6);
+const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// What is large brings so much in that time at least.
 const LARGE_BYTES: u64 = 64_000;
 /// Of more flows none brings more than near paths carry; small ones are told from such by the end of a period.
@@ -294,6 +355,7 @@ mod tests {
         span: Duration::from_millis(50),
         every: Duration::from_millis(800),
         longest: Duration::from_millis(140),
+        is_used: true,
         least: Bitrate::from_mbps(1),
         most: Bitrate::from_mbps(3),
     };
@@ -437,6 +499,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_less_than_half_of_all_is_not_gathered() {
+        // 100 kB are much, but not beside 130.
+        for (other, waits) in [(95_000, true), (130_000, false)] {
+            let plan = Plan {
+                most: Bitrate::from_mbps(10),
+                ..PLAN
+            };
+            let (mut gathering, mut delivered) = gathering(1, &[[110_000; 2], [other; 2]]);
+            gathering.on_timeout(ms(1_650), &mut delivered);
+            for (flow, bytes) in [(0, 110_000), (1, other)] {
+                gathering.deliver(ack(flow, 1 + bytes * 3), &mut delivered);
+            }
+            gathering.begin(ms(2_400), Some(plan));
+            let is_gathered = gathering.flows[0].is_gathered;
+            assert_eq!(is_gathered, waits, "{other}");
+        }
+    }
+
+    #[test]
+    fn for_paths_that_stay_unused_it_is_done_ever_less_often() {
+        let mut attempts = Attempts::default();
+        let mut count = |from_s: u64, to_s: u64, is_used| {
+            let made = (from_s * 2..to_s * 2).map(|half| ms(half * 500));
+            made.filter(|now| attempts.may_go_on(*now, is_used)).count()
+        };
+        // Eight seconds, then six of rest; the next rests are of 12, 24, 48 and 48 s.
+        assert_eq!(count(0, 14, false), 16);
+        assert_eq!(count(14, 34, false), 16);
+        assert_eq!(count(34, 66, false), 16);
+        assert_eq!(count(66, 122, false), 16);
+        assert_eq!(count(122, 178, false), 16);
+        assert_eq!(count(178, 180, true), 4);
+        assert_eq!(count(180, 194, false), 16, "it was used");
+    }
+
+    #[test]
     fn far_paths_call_for_it() {
         let way = |rtt, mbps, is_used| Way {
             rtt: Duration::from_millis(rtt),
@@ -446,30 +544,43 @@ mod tests {
         };
         let near = way(40, 60, true);
         let plan = |far: Way| Plan::new(&[near, far]);
-        let some = |longest, span, least, most| {
+        let some = |longest, span, least, most, is_used| {
             Some(Plan {
                 span: Duration::from_millis(span),
                 every: Duration::from_millis(longest) * 5,
                 longest: Duration::from_millis(longest),
+                is_used,
                 least: Bitrate::from_mbps(least),
                 most: Bitrate::from_mbps(most),
             })
         };
         // Two windows of 40 ms fill 80 ms: 120 there, and back on the other.
         assert_eq!(plan(way(120, 40, true)), None);
-        assert_eq!(plan(way(140, 40, true)), some(90, 50, 51, 80));
-        assert_eq!(plan(way(140, 100, true)), some(90, 50, 51, 128));
-        assert_eq!(plan(way(600, 40, true)), some(320, 100, 60, 80));
-        assert_eq!(plan(way(600, 100, true)), some(320, 100, 80, 128));
-        // Nobody uses it, but would with more windows.
-        assert_eq!(plan(way(140, 30, false)), some(90, 50, 51, 72));
-        assert_eq!(plan(way(140, 29, false)), None, "it carries little");
-        assert_eq!(plan(way(342, 40, false)), None, "it is too far");
-        let searched = Way {
+        assert_eq!(plan(way(140, 40, true)), some(90, 50, 51, 80, true));
+        assert_eq!(plan(way(140, 100, true)), some(90, 50, 51, 128, true));
+        // What carries little or is too far is of less use.
+        assert_eq!(plan(way(140, 20, true)), some(90, 50, 60, 64, true));
+        assert_eq!(plan(way(600, 40, true)), some(320, 100, 60, 80, true));
+        assert_eq!(plan(way(600, 100, true)), some(320, 100, 80, 128, true));
+        // Nobody uses it, but would with more windows; else not.
+        assert_eq!(plan(way(140, 30, false)), some(90, 50, 51, 72, false));
+        assert_eq!(plan(way(140, 29, false)), None);
+        assert_eq!(plan(way(342, 40, false)), None);
+        // It is not known what it carries, or what is near does.
+        let searched = |way| Way {
             is_searching: true,
-            ..way(140, 40, true)
+            ..way
         };
-        assert_eq!(plan(searched), None, "nobody knows what it carries");
+        let far = way(140, 40, true);
+        assert_eq!(plan(searched(far)), None);
+        let plan = Plan::new(&[searched(near), far]);
+        assert_eq!(plan, some(90, 50, 60, 80, true));
+        let unused = way(140, 40, false);
+        assert_eq!(Plan::new(&[searched(near), unused]), None);
+        assert_eq!(Plan::new(&[way(40, 0, true), unused]), None);
+        // One that is farther does not keep it from others.
+        let all = [near, way(140, 40, false), way(600, 5, true)];
+        assert_eq!(Plan::new(&all), some(90, 50, 51, 84, false));
         assert_eq!(Plan::new(&[near]), None);
         assert_eq!(Plan::new(&[]), None);
     }
