@@ -531,14 +531,9 @@ impl Scheduler for Adaptive {
             !is_most || path.extra_delay <= nearest + path.rtt_spread / 2 || costs_little(path)
         };
         let longest = |counts: &dyn Fn(&PathView) -> bool| {
-            let serve = |path: &&PathView| path.id == near.id || is_worth(path) && counts(path);
-            least
-                + paths
-                    .iter()
-                    .filter(serve)
-                    .map(longer)
-                    .max()
-                    .unwrap_or_default()
+            let serves = |path: &&PathView| path.id == near.id || is_worth(path) && counts(path);
+            let last = paths.iter().filter(serves).map(longer).max();
+            least + last.unwrap_or_default()
         };
         // BBR has two windows of its shortest round trip on its way, so with half of what all paths make it finds them.
         let half = longest(&|_| true) / 2;

@@ -118,7 +118,7 @@ impl RoundTrips {
 
     /// Keeps the round trips of large flows for the next periods of `plan`.
     fn keep_large(&mut self, now: Instant, plan: Plan) {
-        let least = (plan.longest * KEPT_OF_LONGEST.0 / KEPT_OF_LONGEST.1).min(LONGEST);
+        let least = kept_of(plan.longest).min(LONGEST);
         if least < LEAST {
             return;
         }
@@ -393,6 +393,11 @@ impl Tunnel {
         all.map(Bitrate::from_bps)
             .filter(|all| *all > Bitrate::ZERO)
     }
+}
+
+/// How long round trips are made that are at most that long.
+fn kept_of(longest: Duration) -> Duration {
+    longest * KEPT_OF_LONGEST.0 / KEPT_OF_LONGEST.1
 }
 
 /// When the group that goes on at `due` or next does.

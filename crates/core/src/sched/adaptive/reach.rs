@@ -109,14 +109,10 @@ impl Reach {
         self.settled = self.settled.saturating_add(1);
         let is_flat = self.flat >= FLAT;
         let is_room = all * 100 < paths.near * FULL_PERCENT;
-        self.roomy = if is_room {
-            self.roomy.saturating_add(1)
-        } else {
-            0
-        };
+        self.roomy = in_a_row(self.roomy, is_room);
         let is_near = if self.is_near {
             let is_worse = is_flat && rate * 100 < self.wide * GAIN_PERCENT;
-            self.worse = if is_worse { self.worse + 1 } else { 0 };
+            self.worse = in_a_row(self.worse, is_worse);
             let is_in_vain = self.settled >= FLAT && self.worse >= FLAT;
             if is_in_vain {
                 self.near.put_off(now, false);
@@ -131,11 +127,7 @@ impl Reach {
             let is_try = self.settled <= TRIED && rate * 100 < self.narrow * GAIN_PERCENT;
             self.narrow = if is_try { self.narrow } else { 0 };
             let is_less = is_room && rate < self.narrow;
-            self.less = if is_less {
-                self.less.saturating_add(1)
-            } else {
-                0
-            };
+            self.less = in_a_row(self.less, is_less);
             let is_known = self.less >= FLAT || is_flat && self.roomy >= ROOMY;
             is_known && paths.has_later && now >= self.near.next_at
         };
@@ -155,6 +147,11 @@ impl Reach {
         (self.most, self.flat, self.roomy) = (0, 0, 0);
         (self.settled, self.worse, self.less) = (0, 0, 0);
     }
+}
+
+/// For how many periods something has been so, if it was for `before`.
+const fn in_a_row(before: u8, is_so: bool) -> u8 {
+    if is_so { before.saturating_add(1) } else { 0 }
 }
 
 /// A rate is that of so long, and of so many round trips.

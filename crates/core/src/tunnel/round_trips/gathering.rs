@@ -200,13 +200,8 @@ impl Gathering {
             flow.before = core::mem::take(&mut flow.bytes);
         }
         let is_any = self.flows.iter().any(|flow| flow.is_gathered);
-        if is_any && !self.attempts.may_go_on(now, plan.is_used) {
-            self.flows
-                .iter_mut()
-                .for_each(|flow| flow.is_gathered = false);
-            return;
-        }
-        self.held_until = is_any.then(|| now + plan.span);
+        let may_wait = is_any && self.attempts.may_go_on(now, plan.is_used);
+        self.held_until = may_wait.then(|| now + plan.span);
     }
 
     /// The flows that filled the near paths in the last period, and brought half of what all did.

@@ -4,9 +4,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{
-    APART, BUSY_FOR, FADING, FASTER, KEPT_OF_LONGEST, LATER, LEAST, LONGEST, LOOKING_BYTES,
-    LOOKS_FOR, MOST_AGAIN, MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS, NOTED_EACH, RESTS_FOR,
-    TIMES, YOUNG_ROUNDS, next_group,
+    APART, BUSY_FOR, FADING, FASTER, LATER, LEAST, LONGEST, LOOKING_BYTES, LOOKS_FOR, MOST_AGAIN,
+    MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS, NOTED_EACH, RESTS_FOR, TIMES, YOUNG_ROUNDS,
+    kept_of, next_group,
 };
 use crate::{
     packet::{PacketBuf, Pool, Segment, is_before, later},
@@ -153,8 +153,7 @@ impl KeptFlow {
     /// Whether its acknowledgements may be gathered besides: a young flow whose round trips are made about as long as the `longest`
     /// of plans has windows that are large enough.
     pub(super) fn may_be_gathered(&self, longest: Duration) -> bool {
-        let (part, of) = KEPT_OF_LONGEST;
-        self.is_large() || self.least * of < longest * part
+        self.is_large() || self.least < kept_of(longest)
     }
 
     /// Keeps a large flow until then, if it is one, and its round trips as long as that.
