@@ -131,15 +131,19 @@ impl Host {
         if let Some(equalizer) = &mut self.equalizer {
             equalizer.settle(now, outbox);
         }
-        let Some(daemon) = &mut self.daemon else {
-            return;
-        };
+        // What applications answer to what is delivered goes out now, too.
         let mut delivered = VecDeque::new();
-        daemon.settle(now, &mut delivered, &mut self.sent, &mut outbox.buffers);
-        for packet in delivered {
-            self.take_in(now, packet, outbox);
+        while let Some(daemon) = &mut self.daemon {
+            daemon.settle(now, &mut delivered, &mut self.sent, &mut outbox.buffers);
+            let is_over = delivered.is_empty();
+            for packet in delivered.drain(..) {
+                self.take_in(now, packet, outbox);
+            }
+            self.send_all(now, outbox);
+            if is_over {
+                break;
+            }
         }
-        self.send_all(now, outbox);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
