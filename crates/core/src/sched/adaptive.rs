@@ -367,7 +367,13 @@ impl Scheduler for Adaptive {
         let patience = if is_large {
             self.burst.count(now, packet, patience(gate.round_trip))
         } else {
-            now + MAX_WAIT
+            now + BURST
+        };
+        // A small flow takes turns with others that wait, and is there first if what it has itself is.
+        let waits = if is_large {
+            packet.backlog
+        } else {
+            packet.backlog.min(packet.own_backlog + packet.own_backlog)
         };
         let quickest = gate.quickest;
         let is_chosen = |path: &PathView| match stays {
@@ -409,7 +415,7 @@ impl Scheduler for Adaptive {
                     ready_near = Some((arrival, index));
                 }
             } else if !only_behind(path) {
-                let drained = line.drained_at(now, packet.len + packet.backlog);
+                let drained = line.drained_at(now, packet.len + waits);
                 // While it is not known what the quickest carries, more is waited for it.
                 let is_searched = path.is_searching && quickest == Some(path.id);
                 if is_searched || drained <= patience {
@@ -599,7 +605,7 @@ fn large(paths: &[PathView]) -> Bytes {
     }
     let near = carried_near(paths);
     let bytes = near * from.as_millis() / 8_000;
-    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGE)
+    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGEST)
 }
 
 /// The place of a flow in the table.
@@ -730,7 +736,8 @@ fn cost_of_losses(path: &PathView, from: Duration) -> Duration {
 const REPAIR_TURN: Duration = Duration::from_millis(20);
 /// What a path carries before anything is known.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
-/// Longest predicted time to get the backlog through the awaited path: the target of the tunnel queue's CoDel.
+/// Longest predicted time to get a large flow's backlog through the awaited path, where round trips are short and it comes in no
+/// burst: the target of the tunnel queue's CoDel.
 const MAX_WAIT: Duration = Duration::from_millis(5);
 /// The same of a burst, from its beginning on: half of the interval of that CoDel. It is no standing queue yet, and the head
 /// of it on a later path would hold all of it up.
@@ -755,8 +762,10 @@ const LEAST_SPAN: Duration = Duration::from_millis(100);
 const LASTS: Duration = Duration::from_secs(10);
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
 const LEAST_SHARE_PERCENT: u64 = 3;
-/// A flow is large if it sends more than this in a second, what waits included, at most ([`large`]).
+/// A flow is large if it sends more than this in a second, what waits included, where no other paths bring much more ([`large`]).
 const LARGE: Bytes = Bytes::new(64_000);
+/// What may make a flow large at most: near paths bring that much in less time than others are later.
+const LARGEST: Bytes = Bytes::new(160_000);
 /// No less makes a flow large.
 const SMALL: Bytes = Bytes::new(16_000);
 /// A flow begins anew after a pause as long.
@@ -872,6 +881,29 @@ mod tests {
     }
 
     #[test]
+    fn a_small_flow_waits_for_the_quickest_while_that_brings_all_of_it_sooner() {
+        let mut paths = paths_of(&[(10, 0), (11, 30)]);
+        paths[0].ready = false;
+        // What waits of it and of all, and what the quickest takes for it: all of that, or twice the flow's own.
+        for (own_backlog, backlog, waits) in [
+            (12_000, 12_000, true),
+            (36_000, 36_000, true),
+            (40_000, 40_000, false),
+            (18_000, 500_000, true),
+            (20_000, 500_000, false),
+        ] {
+            let packet = PacketInfo {
+                backlog: Bytes::new(backlog),
+                own_backlog: Bytes::new(own_backlog),
+                ..packet()
+            };
+            let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+            let is_wait = pick == Pick::Wait;
+            assert_eq!(is_wait, waits, "{own_backlog} of {backlog}: {pick:?}");
+        }
+    }
+
+    #[test]
     fn near_paths_carry_together_what_waits() {
         // 190 kB are 150 ms of one, and 50 of the three.
         let mut paths = paths_of(&[(10, 0), (10, 0), (10, 0), (10, 140)]);
@@ -944,18 +976,20 @@ mod tests {
 
     #[test]
     fn a_flow_is_large_once_near_paths_would_bring_it_later_than_others() {
-        // 25 kB take the near path as long as the other is later; where there is nothing worth it, or later, 64 kB are large.
+        // 25 and 100 kB take the near path as long as the other is later; 160 kB are large in any case, and 64 where there is
+        // nothing worth it.
         for (lines, first) in [
             ([(1, 0), (100, 200)], 20),
-            ([(1, 0), (1, 400)], 80),
-            ([(4, 0), (1_000, 200)], 51),
+            ([(1, 0), (1, 400)], 200),
+            ([(4, 0), (1_000, 200)], 80),
+            ([(40, 0), (1_000, 200)], 128),
         ] {
             let paths = paths_of(&lines);
             let mut policy = Adaptive::new();
             let mut picks =
-                (0..80).map(|_| policy.pick(Instant::from_millis(50), &paths, &packet()));
+                (0..200).map(|_| policy.pick(Instant::from_millis(50), &paths, &packet()));
             let near = picks.position(|pick| !matches!(pick, Pick::One(0)));
-            assert_eq!(near.unwrap_or(80), first, "{lines:?}");
+            assert_eq!(near.unwrap_or(200), first, "{lines:?}");
         }
     }
 
@@ -963,7 +997,7 @@ mod tests {
     fn what_waits_of_a_flow_makes_it_large_at_once() {
         // A burst that would be large at its end takes the later path from its beginning on, not half of it.
         let paths = paths_of(&[(4, 0), (1_000, 200)]);
-        for (waits, near) in [(62_000, true), (63_000, false)] {
+        for (waits, near) in [(98_000, true), (99_000, false)] {
             let packet = PacketInfo {
                 own_backlog: Bytes::new(waits),
                 ..packet()

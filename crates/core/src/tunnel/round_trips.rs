@@ -818,6 +818,17 @@ pub(super) mod tests {
             assert_eq!(held, due.map(ms));
             assert_eq!(delivered.len(), if due.is_some() { 1 } else { 2 });
         }
+        // Nor is what comes then held for as long as the first was to be.
+        let mut trips = watching(60);
+        let got = trips.plays_at(
+            Some(80),
+            vec![
+                (20, Says(said(1, 1, 0, 9, 50))),
+                (20, Sends(1_000)),
+                (42, Says(said(2, 51, 1_000, 9, 0))),
+            ],
+        );
+        assert_eq!(got, [(20, 0), (60, 1_000)]);
     }
 
     #[test]

@@ -17,8 +17,9 @@ pub(super) struct Reach {
     began_at: Instant,
     bytes: Bytes,
     all_before: u64,
-    /// The most bits per second of a period so far, and for how many it has not grown.
+    /// The most bits per second of a period so far, those of the last, and for how many they have not grown.
     most: u128,
+    last: u128,
     flat: u8,
     /// For how many periods the near paths have not been full.
     roomy: u8,
@@ -103,9 +104,10 @@ impl Reach {
         }
         if rate * 100 > self.most * GROWN_PERCENT {
             (self.most, self.flat) = (rate, 0);
-        } else {
+        } else if rate * 100 <= self.last * GROWN_PERCENT {
             self.flat = self.flat.saturating_add(1);
         }
+        self.last = rate;
         self.settled = self.settled.saturating_add(1);
         let is_flat = self.flat >= FLAT;
         let is_room = all * 100 < paths.near * FULL_PERCENT;
@@ -128,7 +130,8 @@ impl Reach {
             self.narrow = if is_try { self.narrow } else { 0 };
             let is_less = is_room && rate < self.narrow;
             self.less = in_a_row(self.less, is_less);
-            let is_known = self.less >= FLAT || is_flat && self.roomy >= ROOMY;
+            let is_shrunk = self.less >= FLAT && self.flat > 0;
+            let is_known = is_shrunk || is_flat && self.roomy >= ROOMY;
             is_known && paths.has_later && now >= self.near.next_at
         };
         if is_near == self.is_near {
@@ -144,7 +147,7 @@ impl Reach {
 
     /// Forgets what the periods so far have shown.
     const fn begin_anew(&mut self) {
-        (self.most, self.flat, self.roomy) = (0, 0, 0);
+        (self.most, self.last, self.flat, self.roomy) = (0, 0, 0, 0);
         (self.settled, self.worse, self.less) = (0, 0, 0);
     }
 }
@@ -221,6 +224,26 @@ mod tests {
         assert_eq!(near(&run(0, |period, _| 20 + period * period)), 0);
         assert_eq!(near(&run(0, |_, _| 260)), 0);
         assert_eq!(near(&run(200, |_, _| 100)), 0);
+    }
+
+    #[test]
+    fn a_flow_that_grows_again_after_a_fall_uses_all() {
+        // Its window is worth less where round trips are longer, until it has grown.
+        let sent = [180, 200, 150, 200, 260];
+        let sent = |period: u64| sent.get(usize::try_from(period).unwrap_or(9)).copied();
+        let states = run(0, |period, _| sent(period).unwrap_or(290));
+        assert_eq!(near(&states), 0, "{states:?}");
+        // Nor does one that has left the near paths, which it had filled, go back while it does.
+        let mut since = 0;
+        let states = run(0, |period, is_near| match (is_near, period) {
+            (true, _) => 290,
+            (false, 0..20) => 178,
+            _ => {
+                since += 1;
+                (150 + 50 * since).min(400)
+            }
+        });
+        assert!(states[27..].iter().all(|is_near| !is_near), "{states:?}");
     }
 
     #[test]

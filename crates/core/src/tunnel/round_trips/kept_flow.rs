@@ -422,6 +422,7 @@ impl KeptFlow {
     /// Hands on all that is held.
     pub(super) fn release(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
         self.hand_on_due_by(Instant::from_nanos(u64::MAX), now, delivered);
+        self.free_at = self.free_at.min(now);
     }
 
     fn hand_on_due_by(&mut self, by: Instant, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
