@@ -1,6 +1,6 @@
-//! `./dev bench profiles`: does the bond beat its links? Sets of link pairs, each link alone without tunnel, both with it.
+//! `./dev bench profiles`: does the bond beat its links? Sets of links, each alone without tunnel, all with it.
 //!
-//! Per case: one download over each link alone (*raw*: plain routing, no tunnel), then through the tunnel over both; in the
+//! Per case: one download over each link alone (*raw*: plain routing, no tunnel), then through the tunnel over all; in the
 //! lab also over kernel MPTCP. Goodput counts from the warm-up on. What the links carry alone does not depend on the tunnel
 //! and is kept in `bench-results/profiles/singles.json`, so that a repeated run measures the tunnel only.
 //!
@@ -83,7 +83,7 @@ fn cases(options: &Options) -> Vec<Case> {
             Set::Sweep if options.place == World::Lab => {
                 println!("SKIPPED: sweep: it is for the simulator, --in sim");
             }
-            Set::Sweep => cases.extend(sweep::cases(options.seed, options.count)),
+            Set::Sweep => cases.extend(sweep::cases(options.seed, options.count, options.links)),
         }
     }
     let wanted = |case: &Case| {

@@ -1,4 +1,4 @@
-//! A case: two links, and the scenario files made of them.
+//! A case: links, and the scenario files made of them.
 
 use core::fmt::{self, Write as _};
 
@@ -6,14 +6,12 @@ use serde::Serialize;
 
 use crate::options::{Flow, Options};
 
-/// Name of the download in scenarios and results.
-pub(crate) const FLOW: &str = "download";
 /// Round trip above which a run is longer and warms up for longer, in milliseconds.
 const FAR_MS: f64 = 300.0;
 /// Bytes of a full packet, in which queues are counted.
 pub(crate) const PACKET_BYTES: f64 = 1500.0;
 
-/// Two links that are to be bonded.
+/// Links that are to be bonded.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Case {
     /// Unique within its set.
@@ -76,7 +74,7 @@ impl Case {
         }
     }
 
-    /// The scenario of a run over both links through the tunnel.
+    /// The scenario of a run over all links through the tunnel.
     pub(crate) fn bonded(&self, options: &Options, run: u32, with_mptcp: bool) -> String {
         let mut text = self.head(run);
         if with_mptcp {
@@ -90,7 +88,7 @@ impl Case {
         for key in &options.keys {
             line(&mut text, format_args!("{key}"));
         }
-        traffic(&mut text, options.flow);
+        traffic(&mut text, options);
         if options.ping {
             text.push_str("[[traffic]]\nkind = \"ping\"\nname = \"ping\"\n");
         }
@@ -98,10 +96,10 @@ impl Case {
     }
 
     /// The scenario of a run over `link` alone, without tunnel. Alike links give the same text.
-    pub(crate) fn single(&self, link: &Link, flow: Flow, run: u32) -> String {
+    pub(crate) fn single(&self, link: &Link, options: &Options, run: u32) -> String {
         let mut text = self.head(run);
         text.push_str(&link.section("link"));
-        traffic(&mut text, flow);
+        traffic(&mut text, options);
         text
     }
 
@@ -223,10 +221,14 @@ impl fmt::Display for Link {
     }
 }
 
-/// `[[traffic]]` of the download.
-fn traffic(text: &mut String, flow: Flow) {
-    line(text, format_args!("[[traffic]]\nname = \"{FLOW}\""));
-    text.push_str(match flow {
+/// `[[traffic]]` of the download, or upload.
+fn traffic(text: &mut String, options: &Options) {
+    text.push_str(if options.upload {
+        "[[traffic]]\nname = \"upload\"\ndirection = \"up\"\n"
+    } else {
+        "[[traffic]]\nname = \"download\"\n"
+    });
+    text.push_str(match options.flow {
         Flow::Bbr => "kind = \"tcp\"\ncc = \"bbr\"\n",
         Flow::Cubic => "kind = \"tcp\"\ncc = \"cubic\"\n",
         Flow::Cubic8 => "kind = \"tcp\"\ncc = \"cubic\"\nflows = 8\n",

@@ -3,7 +3,7 @@
 use pleach_sim::results::{self, Results};
 use serde::Serialize;
 
-use crate::case::{Case, FLOW};
+use crate::case::Case;
 
 /// What a run through the tunnel showed; of several runs, each the median.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -49,7 +49,7 @@ impl Outcome {
         self.singles_mbps.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Goodput of both links, one after the other.
+    /// Goodput of all links, one after the other.
     pub(crate) fn sum_mbps(&self) -> f64 {
         self.singles_mbps.iter().sum()
     }
@@ -68,7 +68,7 @@ impl Outcome {
 impl Figures {
     /// Those of one run.
     pub(crate) fn of(case: &Case, results: &Results) -> Self {
-        let flow = results.flows.iter().find(|flow| flow.name == FLOW);
+        let flow = results.flows.first();
         let pings = results.pings.as_ref();
         let idle = pings.and_then(|pings| pings.idle.rtt_ms.p50);
         let added = |loaded: Option<f64>| Some(loaded? - idle?);
@@ -114,10 +114,9 @@ impl Figures {
     }
 }
 
-/// Goodput of the download after the warm-up, in Mbit/s.
+/// Goodput of the only flow after the warm-up, in Mbit/s.
 pub(crate) fn goodput(case: &Case, results: &Results) -> Option<f64> {
-    let flows = &results.series.flows;
-    let flow = flows.iter().find(|flow| flow.name == FLOW)?;
+    let flow = results.series.flows.first()?;
     after_warm_up(case, results.series.interval_ms, &flow.goodput_mbps)
 }
 

@@ -111,7 +111,7 @@ impl Bench<'_> {
         let runs = 0..self.options.runs();
         let texts = runs.flat_map(|run| {
             let links = case.links.iter();
-            links.map(move |link| case.single(link, self.options.flow, run))
+            links.map(move |link| case.single(link, self.options, run))
         });
         texts
             .map(|text| (self.key("raw", case, &text), text))
@@ -164,7 +164,7 @@ impl Bench<'_> {
     fn mptcp_key(&self, case: &Case, run: u32) -> Option<String> {
         let is_measured = self.options.place == World::Lab && self.options.flow != Flow::Quic;
         let links = case.links.iter();
-        let texts = links.map(|link| case.single(link, self.options.flow, run));
+        let texts = links.map(|link| case.single(link, self.options, run));
         is_measured.then(|| self.key("mptcp", case, &texts.collect::<Vec<_>>().join("+ ")))
     }
 

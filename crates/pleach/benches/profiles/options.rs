@@ -10,7 +10,7 @@ pub(crate) struct Options {
     /// In the simulator, or in namespaces with real daemons and kernels.
     #[arg(long = "in", value_enum, default_value_t = World::Sim)]
     pub(crate) place: World,
-    /// Which pairs of links [default: profiles and pairs].
+    /// Which links [default: profiles and pairs].
     #[arg(long = "set", value_enum)]
     set: Vec<Set>,
     /// Only cases whose name contains this; several are alternatives.
@@ -25,6 +25,9 @@ pub(crate) struct Options {
     /// What is downloaded.
     #[arg(long, value_enum, default_value_t = Flow::Cubic)]
     pub(crate) flow: Flow,
+    /// It is uploaded instead.
+    #[arg(long)]
+    pub(crate) upload: bool,
     /// A ping through the tunnel beside the download.
     #[arg(long)]
     pub(crate) ping: bool,
@@ -34,12 +37,15 @@ pub(crate) struct Options {
     /// Length of a run, in seconds [default: the case's own, 12 to 60].
     #[arg(long, value_parser = clap::value_parser!(u32).range(6..=3_600))]
     pub(crate) seconds: Option<u32>,
-    /// Number of pairs of the sweep.
+    /// Number of cases of the sweep.
     #[arg(long, default_value_t = 200)]
     pub(crate) count: u32,
-    /// Seed of the sweep's pairs.
+    /// Seed of the sweep's links.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Links of each of its cases.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=6))]
+    pub(crate) links: u32,
     /// File for all figures, in bench-results/profiles unless it is absolute.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
@@ -67,7 +73,7 @@ pub(crate) enum Set {
     Profiles,
     /// Pairs of recorded links, from the directory PLEACH_TRACES.
     Recordings,
-    /// Random pairs (simulator only).
+    /// Random links (simulator only).
     Sweep,
 }
 

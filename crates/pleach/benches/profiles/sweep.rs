@@ -1,19 +1,24 @@
-//! Random pairs of links, to find what nobody thought of.
+//! Random sets of links, to find what nobody thought of.
 //!
 //! Rates 1 to 300 Mbit/s, one-way delays 2 to 300 ms, queues from 8 packets to a second of the link's rate, all with a
 //! uniform logarithm. Half of the links have jitter, uniform up to half their delay and 40 ms, of which a quarter overtakes.
-//! Half of them lose packets, 0.01 to 5 % with a uniform logarithm. Pair *i* of a seed does not depend on the count.
+//! Half of them lose packets, 0.01 to 5 % with a uniform logarithm. Set *i* of a seed does not depend on the count.
 
 use pleach_core::rng::Rng;
 
 use crate::case::{Case, Link, PACKET_BYTES};
 
-/// `count` pairs of `seed`.
-pub(crate) fn cases(seed: u64, count: u32) -> Vec<Case> {
+/// Names of links; so many are in a set at most.
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// `count` sets of `seed`, each of `links` links.
+pub(crate) fn cases(seed: u64, count: u32, links: u32) -> Vec<Case> {
     let mut rng = Rng::new(seed);
+    let links = usize::try_from(links).unwrap_or(NAMES.len());
     let case = |index| {
-        let links = ["a", "b"].map(|name| link(&mut rng, name));
-        Case::new("sweep", format!("sweep-{seed}-{index:03}"), links.to_vec())
+        let names = NAMES.into_iter().take(links);
+        let links = names.map(|name| link(&mut rng, name)).collect();
+        Case::new("sweep", format!("sweep-{seed}-{index:03}"), links)
     };
     (0..count).map(case).collect()
 }
