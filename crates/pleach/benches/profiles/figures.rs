@@ -17,13 +17,13 @@ pub(crate) struct Figures {
     pub(crate) ping_added_p99_ms: Option<f64>,
     /// Share of pings without reply.
     pub(crate) ping_loss: Option<f64>,
-    /// How long the client's resequencer held packets at the end.
+    /// How long the receiving end's resequencer held packets at the end.
     pub(crate) hold_p95_ms: Option<f64>,
     /// Longest time without payload.
     pub(crate) longest_gap_ms: Option<f64>,
     /// Segments the server sent again.
     pub(crate) retransmits: Option<f64>,
-    /// Packets towards the client that full queues refused, and that the lines lost.
+    /// Packets of the flow's direction that full queues refused, and that the lines lost.
     pub(crate) queue_drops: Option<f64>,
     pub(crate) loss_drops: Option<f64>,
 }
@@ -67,14 +67,18 @@ impl Outcome {
 
 impl Figures {
     /// Those of one run.
-    pub(crate) fn of(case: &Case, results: &Results) -> Self {
+    pub(crate) fn of(case: &Case, results: &Results, is_upload: bool) -> Self {
         let flow = results.flows.first();
         let pings = results.pings.as_ref();
         let idle = pings.and_then(|pings| pings.idle.rtt_ms.p50);
         let added = |loaded: Option<f64>| Some(loaded? - idle?);
         let total = |drops: fn(&results::LinkSide) -> u64| {
             let links = results.links.iter();
-            count(links.map(|link| drops(&link.down)).sum())
+            let drops = links.map(|link| match is_upload {
+                true => drops(&link.up),
+                false => drops(&link.down),
+            });
+            count(drops.sum())
         };
         Self {
             goodput_mbps: goodput(case, results),
@@ -85,7 +89,7 @@ impl Figures {
                 let loaded = &pings.loaded;
                 Some(count(loaded.lost)? / count(loaded.sent.max(1))?)
             }),
-            hold_p95_ms: hold_p95(results),
+            hold_p95_ms: hold_p95(results, if is_upload { "gateway" } else { "client" }),
             longest_gap_ms: flow.and_then(|flow| flow.longest_gap_ms),
             retransmits: flow.and_then(|flow| count(flow.retransmits?)),
             queue_drops: total(|side| side.queue_drops),
@@ -140,10 +144,10 @@ fn after_warm_up(case: &Case, interval_ms: f64, samples: &[f64]) -> Option<f64> 
     (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / counted.len() as f64)
 }
 
-/// What the client said last of how long its resequencer holds packets.
-fn hold_p95(results: &Results) -> Option<f64> {
+/// What `node` said last of how long its resequencer holds packets.
+fn hold_p95(results: &Results, node: &str) -> Option<f64> {
     let mut samples = results.status.iter().rev();
-    let last = samples.find(|sample| sample.node == "client")?;
+    let last = samples.find(|sample| sample.node == node)?;
     last.status.pointer("/resequencer/hold_p95_ms")?.as_f64()
 }
 

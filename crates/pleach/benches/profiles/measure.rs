@@ -155,7 +155,7 @@ impl Bench<'_> {
             self.keep(&key, figures::mptcp(case, &results), &results)?;
         }
         Ok(Bonded {
-            figures: Figures::of(case, &results),
+            figures: Figures::of(case, &results, self.options.upload),
             remark: results.refused,
         })
     }
@@ -270,10 +270,7 @@ impl Program for Engine {
         EngineOnly.policy(scheduler)
     }
 
-    fn status(&self, end: End, _: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value {
-        if end != End::Client {
-            return serde_json::Value::Null;
-        }
+    fn status(&self, _: End, _: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value {
         let hold = endpoint.status().map(|(_, status)| status.hold_p95).max();
         let hold_p95_ms = hold.unwrap_or_default().as_secs_f64() * 1e3;
         json!({ "resequencer": { "hold_p95_ms": hold_p95_ms } })
