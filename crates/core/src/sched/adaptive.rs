@@ -369,11 +369,11 @@ impl Scheduler for Adaptive {
         } else {
             now + BURST
         };
-        // A small flow takes turns with others that wait, and is there first if what it has itself is.
+        // A small flow is there as soon as its last packet, whatever others have behind that.
         let waits = if is_large {
             packet.backlog
         } else {
-            packet.backlog.min(packet.own_backlog + packet.own_backlog)
+            packet.to_last
         };
         let quickest = gate.quickest;
         let is_chosen = |path: &PathView| match stays {
@@ -740,7 +740,7 @@ const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 /// burst: the target of the tunnel queue's CoDel.
 const MAX_WAIT: Duration = Duration::from_millis(5);
 /// The same of a burst, from its beginning on: half of the interval of that CoDel. It is no standing queue yet, and the head
-/// of it on a later path would hold all of it up.
+/// of it on a later path would hold all of it up. The same of a small flow, at any time: the whole of it is a burst.
 const BURST: Duration = Duration::from_millis(50);
 /// It is this part of the round trip if that is more, and at most as for a burst: what fills a path of a long one comes and
 /// goes in bursts, which are not to lend all that follows the delay of a later path.
@@ -882,24 +882,27 @@ mod tests {
 
     #[test]
     fn a_small_flow_waits_for_the_quickest_while_that_brings_all_of_it_sooner() {
-        let mut paths = paths_of(&[(10, 0), (11, 30)]);
-        paths[0].ready = false;
-        // What waits of it and of all, and what the quickest takes for it: all of that, or twice the flow's own.
-        for (own_backlog, backlog, waits) in [
-            (12_000, 12_000, true),
-            (36_000, 36_000, true),
-            (40_000, 40_000, false),
-            (18_000, 500_000, true),
-            (20_000, 500_000, false),
+        // How much later the other is, and what leaves until the last packet of the flow does: its own and others'.
+        for (ms, own_backlog, to_last, waits) in [
+            (30, 0, 0, true),
+            (30, 36_000, 36_000, true),
+            (30, 40_000, 40_000, false),
+            (30, 18_000, 36_000, true),
+            (30, 5_000, 40_000, false),
+            (100, 30_000, 60_000, true),
+            (100, 30_000, 64_000, false),
         ] {
+            let mut paths = paths_of(&[(10, 0), (11, ms)]);
+            paths[0].ready = false;
             let packet = PacketInfo {
-                backlog: Bytes::new(backlog),
+                backlog: Bytes::new(500_000),
                 own_backlog: Bytes::new(own_backlog),
+                to_last: Bytes::new(to_last),
                 ..packet()
             };
             let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
             let is_wait = pick == Pick::Wait;
-            assert_eq!(is_wait, waits, "{own_backlog} of {backlog}: {pick:?}");
+            assert_eq!(is_wait, waits, "{ms} ms, {to_last}: {pick:?}");
         }
     }
 
@@ -976,8 +979,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_large_once_near_paths_would_bring_it_later_than_others() {
-        // 25 and 100 kB take the near path as long as the other is later; 160 kB are large in any case, and 64 where there is
-        // nothing worth it.
+        // 25 and 100 kB take the near path as long as the other is later; 160 kB are large in any case.
         for (lines, first) in [
             ([(1, 0), (100, 200)], 20),
             ([(1, 0), (1, 400)], 200),

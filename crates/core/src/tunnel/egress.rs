@@ -104,9 +104,10 @@ impl Tunnel {
             // A path from which it was taken back, for it would be late there, is no better for it now.
             let taken = numbered.origin.filter(|origin| !origin.is_lost);
             let avoided = taken.map(|origin| origin.path);
-            let to_last = match is_reinjected {
-                true => Bytes::ZERO,
-                false => {
+            let to_last = match lane {
+                None => Bytes::ZERO,
+                Some(Lane::Pinned) => backlog,
+                Some(Lane::Urgent | Lane::Bulk | Lane::Sparse) => {
                     let hash = numbered.flow_hash;
                     self.queue.bytes_to_last(hash, self.ahead.bytes_of(hash))
                 }

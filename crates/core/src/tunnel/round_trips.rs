@@ -819,7 +819,7 @@ pub(super) mod tests {
             assert_eq!(delivered.len(), if due.is_some() { 1 } else { 2 });
         }
         // Nor is what comes then held for as long as the first was to be.
-        let mut trips = watching(60);
+        let mut trips = watching(90);
         let got = trips.plays_at(
             Some(80),
             vec![

@@ -194,6 +194,27 @@ fn a_line_that_goes_down_under_load_holds_up_no_flow() {
 }
 
 #[test]
+fn a_request_takes_about_as_long_as_over_the_near_line_alone() {
+    let near = "[[link]]\nname = \"near\"\nrate = \"10Mbit\"\ndelay = \"10ms\"\n";
+    let far = "[[link]]\nname = \"far\"\nrate = \"30Mbit\"\ndelay = \"50ms\"\n[tunnel]\npolicy = \"adaptive\"\n";
+    let median_ms = |links: &str, size: &str| {
+        let text = format!(
+            "name = \"requests\"\nduration = \"10s\"\n{links}[[traffic]]\nkind = \"requests\"\nname = \"requests\"\n\
+             size = \"{size}\"\ninterval = \"500ms\"\n"
+        );
+        let delays = results(&scenario(&text)).flows[0].delay_ms;
+        delays.p50.expect("answers")
+    };
+    let bond = format!("{near}{far}");
+    // Two round trips: nothing waits for the next event.
+    let (alone, bonded) = (median_ms(near, "100B"), median_ms(&bond, "100B"));
+    assert!(bonded < alone + 1.0, "{alone} {bonded} ms");
+    // Nor does any part of what a sender begins with come over the far line.
+    let (alone, bonded) = (median_ms(near, "13kB"), median_ms(&bond, "13kB"));
+    assert!(bonded < alone * 1.1, "{alone} {bonded} ms");
+}
+
+#[test]
 fn a_flow_that_goes_by_its_shortest_round_trip_fills_far_lines_too() {
     // Two windows of the shortest, 40 ms, are not what these hold: 120 to 140 ms (29 Mbit/s in the mean without more). What the
     // far line has is more than the near one's: with as much, what a flow finds at its start decides whether it stays there.

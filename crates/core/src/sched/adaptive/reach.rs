@@ -102,9 +102,10 @@ impl Reach {
             self.begin_anew();
             return;
         }
+        let grows = rate * 100 > self.last * GROWN_PERCENT;
         if rate * 100 > self.most * GROWN_PERCENT {
             (self.most, self.flat) = (rate, 0);
-        } else if rate * 100 <= self.last * GROWN_PERCENT {
+        } else if !grows {
             self.flat = self.flat.saturating_add(1);
         }
         self.last = rate;
@@ -132,7 +133,7 @@ impl Reach {
             self.less = in_a_row(self.less, is_less);
             let is_shrunk = self.less >= FLAT && self.flat > 0;
             let is_known = is_shrunk || is_flat && self.roomy >= ROOMY;
-            is_known && paths.has_later && now >= self.near.next_at
+            is_known && !grows && paths.has_later && now >= self.near.next_at
         };
         if is_near == self.is_near {
             return;
@@ -233,6 +234,14 @@ mod tests {
         let sent = |period: u64| sent.get(usize::try_from(period).unwrap_or(9)).copied();
         let states = run(0, |period, _| sent(period).unwrap_or(290));
         assert_eq!(near(&states), 0, "{states:?}");
+        // However flat it was before, while it might not try to keep to the near ones.
+        let states = run(0, |period, is_near| match (is_near, period) {
+            (false, 0 | 8) => 200,
+            (true, _) | (false, 0..31) => 150,
+            (false, _) => (150 + 20 * (period - 30)).min(310),
+        });
+        let last = states.iter().rposition(|is_near| *is_near);
+        assert_eq!(last, Some(6), "{states:?}");
         // Nor does one that has left the near paths, which it had filled, go back while it does.
         let mut since = 0;
         let states = run(0, |period, is_near| match (is_near, period) {
