@@ -110,7 +110,8 @@ pub struct PacketInfo {
     /// The bytes of packets among them that are of its flow, or of one that shares its place in the queue; none where it
     /// waits apart from that ([`crate::class::Class`]).
     pub own_backlog: Bytes,
-    /// Bytes that leave until the last of those does; none for what is sent again, which leaves first.
+    /// Bytes that leave until the last of those does; none for what is sent again, which leaves first; all that waits where it
+    /// is pinned.
     pub to_last: Bytes,
     /// How long the round trips of its flow are made, if they are; else zero.
     pub round_trip: Duration,

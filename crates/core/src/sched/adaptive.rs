@@ -364,16 +364,12 @@ impl Scheduler for Adaptive {
                 gate = Gate::new(paths, from, is_large);
             }
         }
-        let patience = if is_large {
-            self.burst.count(now, packet, patience(gate.round_trip))
+        let (patience, waits) = if is_large {
+            let patience = patience(gate.round_trip);
+            (self.burst.count(now, packet, patience), packet.backlog)
         } else {
-            now + BURST
-        };
-        // A small flow is there as soon as its last packet, whatever others have behind that.
-        let waits = if is_large {
-            packet.backlog
-        } else {
-            packet.to_last
+            // It is there as soon as its last packet, whatever others have behind that.
+            (now + BURST, packet.to_last)
         };
         let quickest = gate.quickest;
         let is_chosen = |path: &PathView| match stays {

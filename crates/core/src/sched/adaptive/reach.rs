@@ -102,8 +102,9 @@ impl Reach {
             self.begin_anew();
             return;
         }
-        let grows = rate * 100 > self.last * GROWN_PERCENT;
-        if rate * 100 > self.most * GROWN_PERCENT {
+        let is_most = rate * 100 > self.most * GROWN_PERCENT;
+        let grows = is_most || rate * 100 > self.last * GROWN_PERCENT;
+        if is_most {
             (self.most, self.flat) = (rate, 0);
         } else if !grows {
             self.flat = self.flat.saturating_add(1);
@@ -131,8 +132,7 @@ impl Reach {
             self.narrow = if is_try { self.narrow } else { 0 };
             let is_less = is_room && rate < self.narrow;
             self.less = in_a_row(self.less, is_less);
-            let is_shrunk = self.less >= FLAT && self.flat > 0;
-            let is_known = is_shrunk || is_flat && self.roomy >= ROOMY;
+            let is_known = self.less >= FLAT || is_flat && self.roomy >= ROOMY;
             is_known && !grows && paths.has_later && now >= self.near.next_at
         };
         if is_near == self.is_near {
