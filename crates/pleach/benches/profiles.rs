@@ -83,7 +83,7 @@ fn cases(options: &Options) -> Vec<Case> {
             Set::Sweep if options.place == World::Lab => {
                 println!("SKIPPED: sweep: it is for the simulator, --in sim");
             }
-            Set::Sweep => cases.extend(sweep::cases(options.seed, options.count, options.links)),
+            Set::Sweep => cases.extend(sweep::cases(options)),
         }
     }
     let wanted = |case: &Case| {

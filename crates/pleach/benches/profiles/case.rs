@@ -28,7 +28,7 @@ pub(crate) struct Case {
     pub(crate) target: Option<f64>,
 }
 
-/// One link; both directions alike.
+/// One link; both directions alike, but for [`Link::up`].
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Link {
     /// Name in the scenario.
@@ -43,6 +43,18 @@ pub(crate) struct Link {
     pub(crate) reorder: bool,
     /// Probability that a packet is lost, in each direction.
     pub(crate) loss: f64,
+    /// Length of the queue.
+    pub(crate) queue_bytes: f64,
+    /// How the direction of uploads differs, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) up: Option<Up>,
+}
+
+/// What is different in the direction of uploads.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Up {
+    /// What it carries, in Mbit/s.
+    pub(crate) mbps: f64,
     /// Length of the queue.
     pub(crate) queue_bytes: f64,
 }
@@ -121,6 +133,7 @@ impl Link {
             reorder: false,
             loss: 0.0,
             queue_bytes: 0.0,
+            up: None,
         }
     }
 
@@ -192,6 +205,16 @@ impl Link {
             &mut text,
             format_args!("queue = \"{:.0}B\"", self.queue_bytes),
         );
+        if let Some(up) = self.up {
+            line(
+                &mut directions,
+                format_args!(
+                    "[link.up]\nrate = \"{:.0}kbit\"\nqueue = \"{:.0}B\"",
+                    up.mbps * 1e3,
+                    up.queue_bytes
+                ),
+            );
+        }
         text + &directions
     }
 }
@@ -217,6 +240,9 @@ impl fmt::Display for Link {
         if bdp_bytes > 0.0 {
             write!(f, " = {:.2} BDP", self.queue_bytes / bdp_bytes)?;
         }
+        if let Some(up) = self.up {
+            write!(f, ", up {:.1} Mbit/s", up.mbps)?;
+        }
         Ok(())
     }
 }
@@ -230,11 +256,14 @@ fn traffic(text: &mut String, options: &Options) {
     });
     text.push_str(match options.flow {
         Flow::Bbr => "kind = \"tcp\"\ncc = \"bbr\"\n",
-        Flow::Cubic => "kind = \"tcp\"\ncc = \"cubic\"\n",
-        Flow::Cubic8 => "kind = \"tcp\"\ncc = \"cubic\"\nflows = 8\n",
+        Flow::Cubic | Flow::Cubic8 => "kind = \"tcp\"\ncc = \"cubic\"\n",
         Flow::CubicTls => "kind = \"tcp\"\ncc = \"cubic\"\nopening = \"tls\"\n",
         Flow::Quic => "kind = \"quic\"\n",
     });
+    let eight = (options.flow == Flow::Cubic8).then_some(8);
+    if let Some(flows) = options.flows.or(eight) {
+        line(text, format_args!("flows = {flows}"));
+    }
 }
 
 fn line(text: &mut String, line: fmt::Arguments<'_>) {

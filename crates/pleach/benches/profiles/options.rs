@@ -25,6 +25,9 @@ pub(crate) struct Options {
     /// What is downloaded.
     #[arg(long, value_enum, default_value_t = Flow::Cubic)]
     pub(crate) flow: Flow,
+    /// So many at once, over TCP [default: 1; 8 of cubic8].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) flows: Option<u32>,
     /// It is uploaded instead.
     #[arg(long)]
     pub(crate) upload: bool,
@@ -46,6 +49,9 @@ pub(crate) struct Options {
     /// Links of each of its cases.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=6))]
     pub(crate) links: u32,
+    /// The links of the sweep upload from all down to a twentieth of what they download.
+    #[arg(long)]
+    pub(crate) asymmetric: bool,
     /// File for all figures, in bench-results/profiles unless it is absolute.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,

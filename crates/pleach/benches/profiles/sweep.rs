@@ -3,24 +3,50 @@
 //! Rates 1 to 300 Mbit/s, one-way delays 2 to 300 ms, queues from 8 packets to a second of the link's rate, all with a
 //! uniform logarithm. Half of the links have jitter, uniform up to half their delay and 40 ms, of which a quarter overtakes.
 //! Half of them lose packets, 0.01 to 5 % with a uniform logarithm. Set *i* of a seed does not depend on the count.
+//!
+//! Asymmetric links are the same, and upload a part of that rate, down to a twentieth with a uniform logarithm, out of a queue
+//! that is as much shorter but at least 8 packets long.
 
 use pleach_core::rng::Rng;
 
-use crate::case::{Case, Link, PACKET_BYTES};
+use crate::{
+    case::{Case, Link, PACKET_BYTES, Rate, Up},
+    options::Options,
+};
 
 /// Names of links; so many are in a set at most.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const SHORTEST_QUEUE: f64 = 8.0 * PACKET_BYTES;
+/// Least part of the rate that an asymmetric link uploads.
+const LEAST_UP: f64 = 0.05;
 
-/// `count` sets of `seed`, each of `links` links.
-pub(crate) fn cases(seed: u64, count: u32, links: u32) -> Vec<Case> {
+/// The sets of links that `options` ask for.
+pub(crate) fn cases(options: &Options) -> Vec<Case> {
+    let seed = options.seed;
     let mut rng = Rng::new(seed);
-    let links = usize::try_from(links).unwrap_or(NAMES.len());
+    // Its own, so that the links are those of the symmetric set.
+    let mut up_rng = Rng::new(!seed);
+    let links = usize::try_from(options.links).unwrap_or(NAMES.len());
     let case = |index| {
         let names = NAMES.into_iter().take(links);
-        let links = names.map(|name| link(&mut rng, name)).collect();
+        let mut links: Vec<Link> = names.map(|name| link(&mut rng, name)).collect();
+        if options.asymmetric {
+            links.iter_mut().for_each(|link| narrow(&mut up_rng, link));
+        }
         Case::new("sweep", format!("sweep-{seed}-{index:03}"), links)
     };
-    (0..count).map(case).collect()
+    (0..options.count).map(case).collect()
+}
+
+/// Gives `link` less room for uploads.
+fn narrow(rng: &mut Rng, link: &mut Link) {
+    let share = log_uniform(rng, LEAST_UP, 1.0);
+    if let Rate::Constant(mbps) = link.rate {
+        link.up = Some(Up {
+            mbps: mbps * share,
+            queue_bytes: (link.queue_bytes * share).max(SHORTEST_QUEUE),
+        });
+    }
 }
 
 fn link(rng: &mut Rng, name: &str) -> Link {
@@ -31,8 +57,8 @@ fn link(rng: &mut Rng, name: &str) -> Link {
     let (has_jitter, overtakes) = (rng.chance(0.5), rng.chance(0.25));
     let loss = log_uniform(rng, 0.0001, 0.05);
     let is_lossy = rng.chance(0.5);
-    let shortest = 8.0 * PACKET_BYTES;
-    let queue_bytes = log_uniform(rng, shortest, (mbps * 1e6 / 8.0).max(shortest));
+    let a_second = (mbps * 1e6 / 8.0).max(SHORTEST_QUEUE);
+    let queue_bytes = log_uniform(rng, SHORTEST_QUEUE, a_second);
     Link {
         jitter_ms: if has_jitter { jitter_ms } else { 0.0 },
         reorder: has_jitter && overtakes,
