@@ -18,7 +18,7 @@
 //! this path exceeds once in a hundred times. It is learned with a stochastic quantile (Ma, Muthukrishnan and
 //! Sandler, "Frugal streaming"). Where twice that timeout exceeds 1 s, it takes the place of the second.
 //!
-//! Probes: every 20 ms in the first second of Probing and Suspect, every 250 ms afterwards and when Down, and 500 ms
+//! Probes: every 20 ms in the first second of Probing and Suspect, every 250 ms afterwards and when Down, and 550 ms
 //! after the last evidence when Up (more often where a policy [samples](Health::sample) round trips), so that idle paths are measured and their failure is noticed. A path in reserve is
 //! probed once a minute while Up. Both ends probe. On a path that is Up one of them waits a fifth longer before it does, so it is
 //! asked first, and sends its own probe with the answer ([`probe_may_join`](Health::probe_may_join)); without the fifth, jitter
@@ -310,7 +310,7 @@ const DOWN_AFTER: Duration = Duration::from_secs(1);
 
 const PROBE_EAGER: Duration = Duration::from_millis(20);
 const PROBE_PATIENT: Duration = Duration::from_millis(250);
-const PROBE_IDLE: Duration = Duration::from_millis(500);
+const PROBE_IDLE: Duration = Duration::from_millis(550);
 const PROBE_RESERVE: Duration = Duration::from_secs(60);
 const EAGER_FOR: Duration = Duration::from_secs(1);
 

@@ -58,16 +58,16 @@ fn a_path_dead_at_the_start_is_probed_quickly_then_slowly_and_comes_up_later() {
 }
 
 #[test]
-fn an_idle_path_is_probed_twice_a_second_and_a_busy_one_is_not() {
+fn an_idle_path_is_probed_after_550_ms_and_a_busy_one_is_not() {
     let mut health = up();
     let mut probes = Vec::new();
     for answer in 0..8 {
-        let now = at(1_500 + 520 * answer);
+        let now = at(1_550 + 570 * answer);
         probes.extend(run(&mut health, now));
         health.on_acked(now + ms(20), false);
     }
     assert_eq!(probes.len(), 8);
-    assert_eq!(probes[1].since(probes[0]), ms(520));
+    assert_eq!(probes[1].since(probes[0]), ms(570));
     for tick in 0..1_000 {
         let now = at(6_000 + tick * 10);
         health.on_sent(now);
@@ -79,20 +79,20 @@ fn an_idle_path_is_probed_twice_a_second_and_a_busy_one_is_not() {
 #[test]
 fn a_probe_joins_an_answer_once_nothing_has_come_for_half_of_the_time() {
     let mut health = up();
-    assert!(!health.probe_may_join(at(1_249)));
-    assert!(health.probe_may_join(at(1_250)));
-    health.on_probe_sent(at(1_250));
-    health.on_acked(at(1_270), false);
-    assert!(!health.probe_may_join(at(1_519)), "it was probed");
-    assert!(health.probe_may_join(at(1_520)));
-    assert!(!health.probe_due(at(1_769)));
+    assert!(!health.probe_may_join(at(1_274)));
+    assert!(health.probe_may_join(at(1_275)));
+    health.on_probe_sent(at(1_275));
+    health.on_acked(at(1_295), false);
+    assert!(!health.probe_may_join(at(1_569)), "it was probed");
+    assert!(health.probe_may_join(at(1_570)));
+    assert!(!health.probe_due(at(1_844)) && health.probe_due(at(1_845)));
     let mut second = health.clone();
     second.set_second(true);
-    assert!(!second.probe_may_join(at(1_569)));
-    assert_eq!(run(&mut second, at(1_869)), []);
-    assert_eq!(run(&mut second, at(1_880)), [at(1_870)]);
-    run(&mut health, at(1_900));
-    assert!(!health.probe_may_join(at(2_400)), "it is silent");
+    assert!(!second.probe_may_join(at(1_624)));
+    assert_eq!(run(&mut second, at(1_954)), []);
+    assert_eq!(run(&mut second, at(1_965)), [at(1_955)]);
+    run(&mut health, at(1_950));
+    assert!(!health.probe_may_join(at(2_500)), "it is silent");
 }
 
 #[test]
@@ -133,9 +133,9 @@ fn silence_counts_from_the_last_evidence_while_more_is_outstanding() {
 #[test]
 fn an_unanswered_probe_finds_a_dead_idle_path() {
     let mut health = up();
-    run(&mut health, at(1_540));
+    run(&mut health, at(1_590));
     assert_eq!(health.state(), State::Suspect);
-    run(&mut health, at(2_500));
+    run(&mut health, at(2_800));
     assert_eq!(health.state(), State::Down);
 }
 
