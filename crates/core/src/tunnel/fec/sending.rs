@@ -135,8 +135,8 @@ impl Sending {
     /// Notes the loss of a packet somebody waits for on `id`, a path of least `round_trip` that loses `floor_ppm` whatever one
     /// sends.
     pub(in super::super) fn on_lost(&mut self, id: PathId, round_trip: Duration, floor_ppm: u32) {
-        let is_quick = round_trip < QUICK && floor_ppm < QUICK_PPM;
-        if !is_quick {
+        let is_quick = |(below, ppm): &(Duration, u32)| round_trip < *below && floor_ppm < *ppm;
+        if !QUICK.iter().any(is_quick) {
             self.losses.on_lost(id);
         }
     }
@@ -295,9 +295,11 @@ const MANY_STALLS: u32 = 8;
 /// that overflows, which symbols would feed.
 const SHORT_STALL: Duration = Duration::from_millis(100);
 /// What is lost on a path of a shorter round trip is left to being sent again: it is there about as soon, and most of it is of a
-/// short queue that overflows; unless it loses that much by itself.
-const QUICK: Duration = Duration::from_millis(20);
-const QUICK_PPM: u32 = 15_000;
+/// short queue that overflows; unless the path loses that much (ppm) by itself: below both of a row.
+const QUICK: [(Duration, u32); 2] = [
+    (Duration::from_millis(20), 40_000),
+    (Duration::from_millis(45), 15_000),
+];
 /// Losses below this are left to being sent again.
 const LEAST_PPM: u64 = 1_500;
 /// A longer time between two packets counts as so much.

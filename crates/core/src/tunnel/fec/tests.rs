@@ -139,7 +139,13 @@ fn what_nobody_waits_for_dilutes_no_losses() {
 
 #[test]
 fn losses_that_are_repaired_quickly_call_for_no_symbols() {
-    for (round_trip, floor_ppm, calls) in [(19, 14_999, false), (20, 0, true), (19, 15_000, true)] {
+    for (round_trip, floor_ppm, calls) in [
+        (19, 39_999, false),
+        (19, 40_000, true),
+        (44, 14_999, false),
+        (44, 15_000, true),
+        (45, 0, true),
+    ] {
         let (mut pool, mut sending) = (Pool::new(10, 100), Sending::default());
         (0..5_000).for_each(|_| sending.on_sent(PathId(2), true));
         lose(
