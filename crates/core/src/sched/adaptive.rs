@@ -8,6 +8,7 @@
 //!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
 //!   slower paths together carry much more (`WORTH_PERCENT`), or near ones hold it back and slower ones bring more even after it
 //!   has filled them (`LASTS`), it takes those instead.
+//! - **Crowds.** Several flows share what paths carry, so some leave and some stay (`crowd`).
 //! - **Late paths.** A path later than that by up to `LATEST` does not leave the quickest one idle, for it only takes of a
 //!   large flow what would come later still with all that waits for the quickest. The round trip is as long by then. It takes
 //!   what will arrive in its turn ([`Pick::Behind`]), not the first. Where round trips are kept as long, the path is like any
@@ -26,6 +27,8 @@
 
 use core::time::Duration;
 
+use crowd::{Count, Crowd};
+
 use super::{PacketInfo, PathView, Pick, Scheduler, line::Line, slot};
 use crate::{
     ids::PathId,
@@ -34,6 +37,7 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
+mod crowd;
 mod reach;
 mod settings;
 mod urgent;
@@ -49,6 +53,7 @@ pub struct Adaptive {
     flows: Vec<Flow>,
     /// Bytes that large flows have sent.
     sent: u64,
+    count: Count,
     burst: Burst,
 }
 
@@ -84,6 +89,8 @@ impl Burst {
 struct Flow {
     second: Instant,
     bytes: Bytes,
+    /// When it last had something to send.
+    seen_at: Instant,
     /// Bits per second that it sent in the one before.
     rate_before: u128,
     is_large: bool,
@@ -114,6 +121,7 @@ impl Adaptive {
             copies: [GRANTED; PathId::MAX],
             flows: Vec::new(),
             sent: 0,
+            count: Count::new(),
             burst: Burst {
                 began_at: Instant::ZERO,
                 is_last: true,
@@ -132,14 +140,17 @@ impl Adaptive {
         if self.flows.is_empty() {
             self.flows.resize(FLOWS, Flow::default());
         }
+        self.count.update(now, &self.flows);
         let flow = &mut self.flows[place(packet.flow_hash)];
+        let crowd = self.count.with(flow, carried_near(paths));
+        flow.seen_at = now;
         let age = now.since(flow.second);
         if age > PAUSE || flow.second == Instant::ZERO {
             flow.reach = reach::Reach::default();
         }
         if age > Duration::from_secs(1) {
             // One that has become large does not go back and forth for sending steadily.
-            let goes_on = age < Duration::from_secs(2) && flow.bytes > large(paths);
+            let goes_on = age < Duration::from_secs(2) && flow.bytes > large(paths, crowd);
             flow.is_large &= goes_on;
             flow.rate_before = u128::from(flow.bytes.get()) * 8_000 / age.as_millis();
             flow.second = now;
@@ -147,9 +158,12 @@ impl Adaptive {
         }
         let known = flow.bytes + packet.len + packet.own_backlog;
         if !flow.is_large && known > SMALL {
-            flow.is_large = known > large(paths);
+            flow.is_large = known > large(paths, crowd);
         }
-        flow.is_away &= flow.is_large;
+        if flow.is_away && !flow.is_large {
+            flow.is_away = false;
+            self.count.on_move(false);
+        }
         flow.is_large
     }
 
@@ -171,14 +185,15 @@ impl Adaptive {
     /// The delay from which on a large flow's paths are chosen: zero, the quickest path's, or where those begin that together
     /// bring much more. Late paths help the near ones: those are left if they add next to nothing to late ones, or if
     /// paths beyond carry more than near and late ones do.
-    fn group(paths: &[PathView], eager: Eager) -> Duration {
-        let from = Self::better_group(paths, eager);
+    fn group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
+        let from = Self::better_group(paths, eager, crowd);
         let is_away = matches!(eager, Eager::Gaining | Eager::ToStay);
         // Delays near the limit do not send a flow back and forth.
         let latest = if is_away { LATEST * 9 / 10 } else { LATEST };
         let late = |path: &PathView| path.extra_delay > GATE && path.extra_delay <= latest;
         let late = carried_where(paths, late);
-        if from == Duration::ZERO || late == 0 {
+        // Of several flows some leave and some stay.
+        if from == Duration::ZERO || late == 0 || !crowd.is_alone {
             return from;
         }
         let carried = carried_where(paths, |path| is_member(path, from));
@@ -199,7 +214,7 @@ impl Adaptive {
     }
 
     /// The same if late paths did not help those before them. Most packets of a large flow come from there even if it does not leave.
-    fn better_group(paths: &[PathView], eager: Eager) -> Duration {
+    fn better_group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
         let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
         // What is near is left only when it is known to carry too little.
         let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
@@ -207,7 +222,7 @@ impl Adaptive {
         if is_open || paths.iter().all(is_near) {
             return Duration::ZERO;
         }
-        let near = carried_near(paths);
+        let near = crowd.near * crowd.later;
         let is_worth = |start: &Duration| {
             let main = paths
                 .iter()
@@ -233,21 +248,30 @@ impl Adaptive {
 
     /// The same for the flow of a packet: one that what is near carries well does not leave for a little more.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
-        let Some(flow) = self.flow_of(packet).filter(|flow| flow.is_large) else {
+        if packet.is_expendable {
+            return Duration::ZERO;
+        }
+        let flow = self.flows.get_mut(place(packet.flow_hash));
+        let Some(flow) = flow.filter(|flow| flow.is_large) else {
             return Duration::ZERO;
         };
         let near = carried_near(paths);
-        let eager = if flow.is_away && flow.rate_before > near {
+        let crowd = self.count.with(flow, near);
+        let eager = if flow.is_away && flow.rate_before > crowd.near {
             Eager::Gaining
         } else if flow.is_away {
             Eager::ToStay
-        } else if flow.is_held_back(now, paths) {
+        } else if flow.is_held_back(now, crowd.near) && self.count.fills(near, crowd) {
             Eager::ToLeave
         } else {
             Eager::No
         };
-        let from = Self::group(paths, eager);
-        flow.is_away = from > Duration::ZERO;
+        let from = Self::group(paths, eager, crowd);
+        let is_away = from > Duration::ZERO;
+        if is_away != flow.is_away {
+            self.count.on_move(is_away);
+        }
+        flow.is_away = is_away;
         from
     }
 
@@ -302,7 +326,8 @@ impl Adaptive {
     /// Whether the flow of a packet, a large one, keeps to the nearest paths.
     fn keeps_to_nearest(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         let all_sent = self.sent;
-        let Some(flow) = self.flow_of(packet) else {
+        let flow = self.flows.get_mut(place(packet.flow_hash));
+        let Some(flow) = flow.filter(|_| !packet.is_expendable) else {
             return false;
         };
         let usable = || paths.iter().filter(|path| path.usable);
@@ -316,8 +341,12 @@ impl Adaptive {
                 .unwrap_or_default(),
             all_sent,
         });
-        flow.is_away &= !flow.reach.is_near();
-        flow.reach.is_near()
+        let is_near = flow.reach.is_near();
+        if flow.is_away && is_near {
+            flow.is_away = false;
+            self.count.on_move(false);
+        }
+        is_near
     }
 }
 
@@ -335,9 +364,23 @@ enum Eager {
 }
 
 impl Flow {
-    /// Whether it sends about what the near ones of `paths` carry.
-    fn is_held_back(&self, now: Instant, paths: &[PathView]) -> bool {
-        let near = carried_near(paths);
+    /// Whether it has its part in what paths carry.
+    fn is_busy(&self) -> bool {
+        self.is_large || self.bytes > SMALL || self.rate_before > u128::from(SMALL.get()) * 8
+    }
+
+    /// Bits per second that it sends.
+    fn rate(&self, now: Instant) -> u128 {
+        let span = now.since(self.second);
+        if span < LEAST_SPAN * 3 && self.rate_before > 0 {
+            return self.rate_before;
+        }
+        let bits = u128::from(self.bytes.get()) * 8;
+        bits * Duration::from_secs(1).as_nanos() / span.max(LEAST_SPAN).as_nanos()
+    }
+
+    /// Whether it sends about its part of what near paths carry.
+    fn is_held_back(&self, now: Instant, near: u128) -> bool {
         let span = now.since(self.second).max(LEAST_SPAN);
         let bits = u128::from(self.bytes.get()) * 8;
         bits * Duration::from_secs(1).as_nanos() * 100 >= near * HELD_BACK_PERCENT * span.as_nanos()
@@ -476,7 +519,7 @@ impl Scheduler for Adaptive {
     }
 
     fn longest_wait(&self, paths: &[PathView]) -> Duration {
-        if Self::group(paths, Eager::ToLeave) > Duration::ZERO {
+        if Self::group(paths, Eager::ToLeave, alone(paths)) > Duration::ZERO {
             return Duration::ZERO;
         }
         let gate = Gate::new(paths, Duration::ZERO, true);
@@ -494,8 +537,8 @@ impl Scheduler for Adaptive {
         let Some((near, least)) = near.and_then(|near| Some((near, near.least_rtt?))) else {
             return Duration::ZERO;
         };
-        let from = Self::better_group(paths, Eager::ToLeave);
-        let taken = Self::group(paths, Eager::ToLeave);
+        let from = Self::better_group(paths, Eager::ToLeave, alone(paths));
+        let taken = Self::group(paths, Eager::ToLeave, alone(paths));
         let total = carried_where(paths, |_| true);
         let usual = usual_queue(quickest(paths, from));
         // Acknowledgements take the next path when the queue that they make on the quickest is as late.
@@ -516,7 +559,7 @@ impl Scheduler for Adaptive {
         let near_rate = carried_where(paths, |path| path.extra_delay <= nearest);
         // A flow that fills the near paths and moves to later ones, or spreads to late ones that carry much more, finds there how long
         // their round trip is: if that is more than it knows, its sender takes it for a full queue, and grows little as soon as it has got there.
-        let is_left = Self::better_group(paths, Eager::No) > Duration::ZERO;
+        let is_left = Self::better_group(paths, Eager::No, alone(paths)) > Duration::ZERO;
         let is_most = !is_left && near_rate * 100 > total * MOST_PERCENT;
         // What that costs a small flow is little if it is little longer, or if near paths are so slow that they are full.
         let costs_little = |path: &PathView| {
@@ -594,13 +637,12 @@ impl Gate {
 }
 
 /// From which volume on a flow is large: what waited of it for near paths would come later than on those that bring it much more.
-fn large(paths: &[PathView]) -> Bytes {
-    let from = Adaptive::better_group(paths, Eager::ToLeave);
+fn large(paths: &[PathView], crowd: Crowd) -> Bytes {
+    let from = Adaptive::better_group(paths, Eager::ToLeave, crowd);
     if from == Duration::ZERO {
         return LARGE;
     }
-    let near = carried_near(paths);
-    let bytes = near * from.as_millis() / 8_000;
+    let bytes = crowd.near * from.as_millis() / 8_000;
     Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGEST)
 }
 
@@ -665,6 +707,11 @@ fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
     let short = SHORT_QUEUE.max(path.jitter * 3);
     let is_shown = path.rate.is_some() && path.queue_delay < short;
     !path.is_searching || is_shown || quickest == Some(path.id)
+}
+
+/// What the only flow has to reckon with.
+fn alone(paths: &[PathView]) -> Crowd {
+    Crowd::alone(carried_near(paths))
 }
 
 /// Bits per second of the usable paths that `is_counted`, together.
@@ -1014,7 +1061,7 @@ mod tests {
             (80, 350, true, true),
         ] {
             let paths = paths_of(&[(20, 0), (mbps, ms)]);
-            let goes = |eager| Adaptive::group(&paths, eager) > Duration::ZERO;
+            let goes = |eager| Adaptive::group(&paths, eager, alone(&paths)) > Duration::ZERO;
             assert_eq!(goes(Eager::ToLeave), leaves, "{mbps} Mbit/s, {ms} ms");
             assert_eq!(goes(Eager::ToStay), stays, "{mbps} Mbit/s, {ms} ms");
         }
@@ -1022,8 +1069,9 @@ mod tests {
 
     #[test]
     fn what_more_paths_bring_counts_against_all_that_would_be_left() {
-        let from =
-            |lines: &[(u64, u64)], eager| Adaptive::group(&paths_of(lines), eager).as_millis();
+        let from = |lines: &[(u64, u64)], eager| {
+            Adaptive::group(&paths_of(lines), eager, alone(&paths_of(lines))).as_millis()
+        };
         for (lines, leaves_to) in [
             ([(20, 0), (10, 250), (100, 350)], 250),
             ([(20, 0), (75, 200), (90, 400)], 0),
@@ -1047,8 +1095,12 @@ mod tests {
         for (loss_ppm, from_ms) in [(0, 150), (33_333, 0)] {
             paths[1].loss_ppm = loss_ppm;
             let from = Duration::from_millis(from_ms);
-            assert_eq!(Adaptive::group(&paths, Eager::No), from, "{loss_ppm}");
-            let stays = Adaptive::group(&paths, Eager::Gaining);
+            assert_eq!(
+                Adaptive::group(&paths, Eager::No, alone(&paths)),
+                from,
+                "{loss_ppm}"
+            );
+            let stays = Adaptive::group(&paths, Eager::Gaining, alone(&paths));
             assert_eq!(stays, Duration::from_millis(150), "sends more already");
         }
     }

@@ -1,0 +1,209 @@
+//! How many flows share near paths, and later ones.
+//!
+//! What paths carry is each flow's only in part. Of several flows each leaves the near paths if its part of what later ones
+//! carry is worth more than its part of what near ones do, so that they spread until both are about the same. As soon as one
+//! has left the others count it there, so that they do not all go at once. Flows that send next to nothing do not count.
+
+use core::time::Duration;
+
+use super::Flow;
+use crate::time::Instant;
+
+/// Flows that send much, as last counted, and what those on near paths send together, in bits per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Count {
+    counted_at: Instant,
+    near: u32,
+    away: u32,
+    near_rate: u64,
+}
+
+/// The part of the flow in question of what near paths carry, in bits per second, and how many share the later ones if it takes
+/// those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Crowd {
+    pub(super) near: u128,
+    pub(super) later: u128,
+    pub(super) is_alone: bool,
+}
+
+impl Crowd {
+    /// It is the only one, and near paths carry `near`.
+    pub(super) const fn alone(near: u128) -> Self {
+        Self {
+            near,
+            later: 1,
+            is_alone: true,
+        }
+    }
+}
+
+impl Count {
+    pub(super) const fn new() -> Self {
+        Self {
+            counted_at: Instant::ZERO,
+            near: 0,
+            away: 0,
+            near_rate: 0,
+        }
+    }
+
+    /// Counts again if that was long ago.
+    pub(super) fn update(&mut self, now: Instant, flows: &[Flow]) {
+        if now.since(self.counted_at) < COUNTED_AGAIN {
+            return;
+        }
+        *self = Self {
+            counted_at: now,
+            ..Self::new()
+        };
+        let sends = |is_away: bool| {
+            let is_one = move |flow: &&Flow| {
+                let stale = if is_away { AWAY_STALE } else { STALE };
+                flow.is_away == is_away && now.since(flow.seen_at) < stale && flow.is_busy()
+            };
+            flows.iter().filter(is_one).map(|flow| flow.rate(now))
+        };
+        for (is_away, count) in [(false, &mut self.near), (true, &mut self.away)] {
+            let (total, all) =
+                sends(is_away).fold((0, 0), |(total, all), rate| (total + rate, all + 1));
+            let has_part = |rate: u128| rate * all * PART >= total;
+            *count = sends(is_away).map(|rate| u32::from(has_part(rate))).sum();
+            if !is_away {
+                self.near_rate = u64::try_from(total).unwrap_or(u64::MAX);
+            }
+        }
+    }
+
+    /// What `flow` has to reckon with where near paths carry `near`.
+    pub(super) fn with(&self, flow: &Flow, near: u128) -> Crowd {
+        let (flows, later) = if flow.is_away {
+            (self.near + 1, self.away.max(1))
+        } else {
+            (self.near.max(1), self.away + 1)
+        };
+        // Flows that send little share nothing.
+        let (flows, later) = (u128::from(flows), u128::from(later));
+        let is_loaded = flow.is_away || self.uses(near, LOADED_PERCENT);
+        if flows == 1 && later == 1 || !is_loaded {
+            return Crowd::alone(near);
+        }
+        Crowd {
+            near: near / flows,
+            later,
+            is_alone: false,
+        }
+    }
+
+    /// Whether flows send about all that near paths carry, `near`; one that is alone says so itself.
+    pub(super) fn fills(&self, near: u128, crowd: Crowd) -> bool {
+        crowd.is_alone || self.uses(near, super::HELD_BACK_PERCENT)
+    }
+
+    /// Whether flows send so much of `near`.
+    fn uses(&self, near: u128, percent: u128) -> bool {
+        u128::from(self.near_rate) * 100 >= near * percent
+    }
+
+    /// A flow has left the near paths, or has come back.
+    pub(super) fn on_move(&mut self, is_away: bool) {
+        let (to, from) = if is_away {
+            (&mut self.away, &mut self.near)
+        } else {
+            (&mut self.near, &mut self.away)
+        };
+        *to += 1;
+        *from = from.saturating_sub(1);
+    }
+}
+
+/// Near paths of which flows use less than this are there for each of them.
+const LOADED_PERCENT: u128 = 30;
+const COUNTED_AGAIN: Duration = Duration::from_millis(100);
+/// A flow that has not sent for so long has nothing to send; on later paths it may wait for a round trip.
+const STALE: Duration = Duration::from_millis(300);
+const AWAY_STALE: Duration = Duration::from_secs(1);
+/// A flow that sends less than this part of what one does on average takes nothing from the others.
+const PART: u128 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Adaptive, tests::paths_of};
+    use super::*;
+    use crate::{
+        sched::PacketInfo, sched::Pick, sched::Scheduler as _, sched::tests::packet, units::Bytes,
+    };
+
+    /// How many of `flows` end up on the later of `lines`, if each sends so many kbit/s for 4 s.
+    fn away(lines: [(u64, u64); 2], flows: u64, kbps: u64) -> usize {
+        let paths = paths_of(&lines);
+        let mut policy = Adaptive::new();
+        let mut last = vec![0; usize::try_from(flows).unwrap_or(0)];
+        let gap = Duration::from_micros(8_000 * 1_000 / kbps) / u32::try_from(flows).unwrap_or(1);
+        let packets = 4_000_000 / u64::try_from(gap.as_micros()).unwrap_or(1);
+        for i in 0..packets {
+            let now = Instant::from_millis(50) + gap * u32::try_from(i).unwrap_or(0);
+            let flow = i % flows;
+            let packet = PacketInfo {
+                flow_hash: 100 + flow,
+                len: Bytes::new(1_000),
+                ..packet()
+            };
+            if let Pick::One(index) | Pick::Shadowed { index, .. } =
+                policy.pick(now, &paths, &packet)
+            {
+                last[usize::try_from(flow).unwrap_or(0)] = index;
+            }
+        }
+        last.iter().filter(|index| **index == 1).count()
+    }
+
+    #[test]
+    fn several_flows_spread_over_near_and_later_paths() {
+        // A flow alone that sends so little stays.
+        assert_eq!(away([(6, 0), (90, 222)], 1, 750), 0);
+        // Together they fill the near path until some have left, and again if they grow.
+        for (later, steady, growing) in [((90, 222), 5..=7, 7), ((14, 140), 4..=5, 5)] {
+            let away = |kbps| away([(6, 0), later], 8, kbps);
+            assert!(steady.contains(&away(750)), "{later:?}: {}", away(750));
+            assert_eq!(away(6_000), growing, "{later:?}");
+        }
+        // A near path that has room for all is not left, nor for a later one that would carry less.
+        assert_eq!(away([(24, 0), (90, 222)], 8, 750), 0);
+        assert_eq!(away([(6, 0), (1, 222)], 8, 750), 0);
+    }
+
+    #[test]
+    fn a_flow_that_sends_little_takes_no_part_from_a_large_one() {
+        let flow = |mbps: u64| Flow {
+            second: Instant::from_millis(1_000),
+            seen_at: Instant::from_millis(1_990),
+            bytes: Bytes::new(mbps * 125_000),
+            ..Flow::default()
+        };
+        let parts = |flows: &[Flow]| {
+            let mut count = Count::new();
+            count.update(Instant::from_millis(2_000), flows);
+            let crowd = count.with(&flows[0], 60_000_000);
+            (crowd.near, crowd.later)
+        };
+        assert_eq!(parts(&[flow(50)]), (60_000_000, 1));
+        assert_eq!(parts(&[flow(50), flow(2), flow(2)]), (60_000_000, 1));
+        assert_eq!(parts(&[flow(30), flow(20), flow(2)]), (30_000_000, 1));
+        let away = |mbps| Flow {
+            is_away: true,
+            ..flow(mbps)
+        };
+        assert_eq!(parts(&[flow(50), away(80)]), (60_000_000, 2));
+        assert_eq!(parts(&[away(80), flow(20), flow(30)]), (20_000_000, 1));
+        // Together they send so little that each has all.
+        assert_eq!(parts(&[flow(8), flow(8)]), (60_000_000, 1));
+        // Who has stopped sending does not count, on later paths after some round trips only.
+        let stopped = |flow: Flow| Flow {
+            seen_at: Instant::from_millis(1_500),
+            ..flow
+        };
+        assert_eq!(parts(&[flow(50), stopped(flow(50))]), (60_000_000, 1));
+        assert_eq!(parts(&[flow(50), stopped(away(50))]), (60_000_000, 2));
+    }
+}
