@@ -129,12 +129,6 @@ impl Adaptive {
         }
     }
 
-    /// What is known of the flow of a packet that matters.
-    fn flow_of(&mut self, packet: &PacketInfo) -> Option<&mut Flow> {
-        let flow = self.flows.get_mut(place(packet.flow_hash))?;
-        (!packet.is_expendable).then_some(flow)
-    }
-
     /// Whether the flow of a packet is large, with it and what waits behind it.
     fn is_large(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         if self.flows.is_empty() {
@@ -142,7 +136,7 @@ impl Adaptive {
         }
         self.count.update(now, &self.flows);
         let flow = &mut self.flows[place(packet.flow_hash)];
-        let crowd = self.count.with(flow, carried_near(paths));
+        let large = |flow: &Flow| large(paths, self.count.with(flow, carried_near(paths)));
         flow.seen_at = now;
         let age = now.since(flow.second);
         if age > PAUSE || flow.second == Instant::ZERO {
@@ -150,7 +144,7 @@ impl Adaptive {
         }
         if age > Duration::from_secs(1) {
             // One that has become large does not go back and forth for sending steadily.
-            let goes_on = age < Duration::from_secs(2) && flow.bytes > large(paths, crowd);
+            let goes_on = age < Duration::from_secs(2) && flow.bytes > large(flow);
             flow.is_large &= goes_on;
             flow.rate_before = u128::from(flow.bytes.get()) * 8_000 / age.as_millis();
             flow.second = now;
@@ -158,12 +152,9 @@ impl Adaptive {
         }
         let known = flow.bytes + packet.len + packet.own_backlog;
         if !flow.is_large && known > SMALL {
-            flow.is_large = known > large(paths, crowd);
+            flow.is_large = known > large(flow);
         }
-        if flow.is_away && !flow.is_large {
-            flow.is_away = false;
-            self.count.on_move(false);
-        }
+        self.count.place(flow, flow.is_away && flow.is_large);
         flow.is_large
     }
 
@@ -248,10 +239,7 @@ impl Adaptive {
 
     /// The same for the flow of a packet: one that what is near carries well does not leave for a little more.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
-        if packet.is_expendable {
-            return Duration::ZERO;
-        }
-        let flow = self.flows.get_mut(place(packet.flow_hash));
+        let flow = flow_of(&mut self.flows, packet);
         let Some(flow) = flow.filter(|flow| flow.is_large) else {
             return Duration::ZERO;
         };
@@ -267,11 +255,7 @@ impl Adaptive {
             Eager::No
         };
         let from = Self::group(paths, eager, crowd);
-        let is_away = from > Duration::ZERO;
-        if is_away != flow.is_away {
-            self.count.on_move(is_away);
-        }
-        flow.is_away = is_away;
+        self.count.place(flow, from > Duration::ZERO);
         from
     }
 
@@ -294,7 +278,7 @@ impl Adaptive {
     ) -> Pick {
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
         self.sent += packet.len.get();
-        if let Some(flow) = self.flow_of(packet) {
+        if let Some(flow) = flow_of(&mut self.flows, packet) {
             flow.bytes += packet.len;
             flow.reach.on_sent(packet.len);
         }
@@ -326,8 +310,7 @@ impl Adaptive {
     /// Whether the flow of a packet, a large one, keeps to the nearest paths.
     fn keeps_to_nearest(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         let all_sent = self.sent;
-        let flow = self.flows.get_mut(place(packet.flow_hash));
-        let Some(flow) = flow.filter(|_| !packet.is_expendable) else {
+        let Some(flow) = flow_of(&mut self.flows, packet) else {
             return false;
         };
         let usable = || paths.iter().filter(|path| path.usable);
@@ -342,10 +325,7 @@ impl Adaptive {
             all_sent,
         });
         let is_near = flow.reach.is_near();
-        if flow.is_away && is_near {
-            flow.is_away = false;
-            self.count.on_move(false);
-        }
+        self.count.place(flow, flow.is_away && !is_near);
         is_near
     }
 }
@@ -396,7 +376,7 @@ impl Scheduler for Adaptive {
             return self.pick_urgent(now, paths, packet, urgency);
         }
         let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
-        let last = self.flow_of(packet).and_then(|flow| flow.path);
+        let last = flow_of(&mut self.flows, packet).and_then(|flow| flow.path);
         let mut gate = Gate::new(paths, Duration::ZERO, is_large);
         let is_admitted = |path: &PathView| gate.admits_nearest(path);
         let stays =
@@ -484,7 +464,7 @@ impl Scheduler for Adaptive {
         }
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
         self.sent += if is_large { packet.len.get() } else { 0 };
-        if let Some(flow) = self.flow_of(packet) {
+        if let Some(flow) = flow_of(&mut self.flows, packet) {
             flow.bytes += packet.len;
             flow.path = Some(paths[index].id);
             flow.reach.on_sent(packet.len);
@@ -644,6 +624,12 @@ fn large(paths: &[PathView], crowd: Crowd) -> Bytes {
     }
     let bytes = crowd.near * from.as_millis() / 8_000;
     Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGEST)
+}
+
+/// What is known of the flow of a packet that matters.
+fn flow_of<'a>(flows: &'a mut [Flow], packet: &PacketInfo) -> Option<&'a mut Flow> {
+    let flow = flows.get_mut(place(packet.flow_hash))?;
+    (!packet.is_expendable).then_some(flow)
 }
 
 /// The place of a flow in the table.
@@ -1130,7 +1116,7 @@ mod tests {
         // 64 kB are 51 packets.
         let mut larges = (0..60).map(|_| {
             policy.pick(Instant::from_millis(100), &paths, &packet());
-            policy.flow_of(&packet()).is_some_and(|flow| flow.is_large)
+            flow_of(&mut policy.flows, &packet()).is_some_and(|flow| flow.is_large)
         });
         assert_eq!(larges.position(|is_large| is_large), Some(51));
     }

@@ -53,10 +53,7 @@ impl Count {
         if now.since(self.counted_at) < COUNTED_AGAIN {
             return;
         }
-        *self = Self {
-            counted_at: now,
-            ..Self::new()
-        };
+        self.counted_at = now;
         let sends = |is_away: bool| {
             let is_one = move |flow: &&Flow| {
                 let stale = if is_away { AWAY_STALE } else { STALE };
@@ -82,8 +79,8 @@ impl Count {
         } else {
             (self.near.max(1), self.away + 1)
         };
-        // Flows that send little share nothing.
         let (flows, later) = (u128::from(flows), u128::from(later));
+        // Flows that send little share nothing.
         let is_loaded = flow.is_away || self.uses(near, LOADED_PERCENT);
         if flows == 1 && later == 1 || !is_loaded {
             return Crowd::alone(near);
@@ -105,8 +102,12 @@ impl Count {
         u128::from(self.near_rate) * 100 >= near * percent
     }
 
-    /// A flow has left the near paths, or has come back.
-    pub(super) fn on_move(&mut self, is_away: bool) {
+    /// `flow` takes later paths from now on if `is_away`, else the near ones.
+    pub(super) fn place(&mut self, flow: &mut Flow, is_away: bool) {
+        if flow.is_away == is_away {
+            return;
+        }
+        flow.is_away = is_away;
         let (to, from) = if is_away {
             (&mut self.away, &mut self.near)
         } else {
