@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use super::Flow;
+use super::flow::{Flow, HELD_BACK_PERCENT};
 use crate::time::Instant;
 
 /// Flows that send much, as last counted, and what those on near paths send together, in bits per second.
@@ -94,7 +94,7 @@ impl Count {
 
     /// Whether flows send about all that near paths carry, `near`; one that is alone says so itself.
     pub(super) fn fills(&self, near: u128, crowd: Crowd) -> bool {
-        crowd.is_alone || self.uses(near, super::HELD_BACK_PERCENT)
+        crowd.is_alone || self.uses(near, HELD_BACK_PERCENT)
     }
 
     /// Whether flows send so much of `near`.

@@ -12,7 +12,10 @@
 
 use core::time::Duration;
 
-use super::{Adaptive, MAX_WAIT, arrival, is_open, penalty};
+use super::{
+    Adaptive, MAX_WAIT,
+    paths::{arrival, is_open, penalty},
+};
 use crate::{
     class::Duplicate,
     sched::{PacketInfo, PathView, Pick, Urgency, slot},

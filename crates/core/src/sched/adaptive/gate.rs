@@ -1,0 +1,57 @@
+//! The gate between a packet and the paths: those that help it are open.
+
+use core::time::Duration;
+
+use super::paths::{
+    GATE, carried_where, is_late, is_member, is_open, is_worth, nearest, quickest, usual_queue,
+};
+use crate::{ids::PathId, sched::PathView};
+
+/// Which paths a packet may take.
+#[derive(Debug)]
+pub(super) struct Gate {
+    /// Where the flow's paths begin, beyond the quickest's delay.
+    pub(super) from: Duration,
+    pub(super) is_large: bool,
+    /// The delay up to which paths are the nearest.
+    pub(super) nearest: Duration,
+    /// The quickest of the flow's, its least round trip, and its queue while it is full.
+    pub(super) quickest: Option<PathId>,
+    pub(super) round_trip: Option<Duration>,
+    pub(super) usual: Duration,
+    /// Bits per second of all.
+    pub(super) total: u128,
+}
+
+impl Gate {
+    pub(super) fn new(paths: &[PathView], from: Duration, is_large: bool) -> Self {
+        let quickest = quickest(paths, from);
+        Self {
+            from,
+            is_large,
+            nearest: nearest(paths),
+            quickest: quickest.map(|path| path.id),
+            round_trip: quickest.and_then(|path| path.least_rtt),
+            usual: usual_queue(quickest),
+            total: carried_where(paths, |_| true),
+        }
+    }
+
+    pub(super) fn admits(&self, path: &PathView) -> bool {
+        let is_alone = self.quickest == Some(path.id) && path.is_searching;
+        let is_worth =
+            is_alone || !self.is_large || is_worth(path, self.from, self.total, self.usual);
+        let is_jammed = path.queue_delay > GATE;
+        let is_late = self.is_large && is_late(path, self.from);
+        path.usable
+            && (is_member(path, self.from) || is_late)
+            && is_open(path, self.quickest)
+            && is_worth
+            && !is_jammed
+    }
+
+    /// The same of a flow that keeps to the nearest.
+    pub(super) fn admits_nearest(&self, path: &PathView) -> bool {
+        path.extra_delay <= self.nearest && self.admits(path)
+    }
+}

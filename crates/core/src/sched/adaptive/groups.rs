@@ -1,0 +1,123 @@
+//! Paths that are used together by a large flow, and which of those groups it takes.
+
+use core::time::Duration;
+
+use super::{
+    crowd::Crowd,
+    flow::{LARGE, SMALL},
+    paths::{GATE, LATEST, carried_near, carried_where, is_member, penalty},
+};
+use crate::{sched::PathView, units::Bytes};
+
+/// How much a flow minds being where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Eager {
+    /// It has left, and sends more than what is near carries.
+    Gaining,
+    /// It has what it wants.
+    No,
+    /// What is near holds it back.
+    ToLeave,
+    /// It has left.
+    ToStay,
+}
+
+/// The delay from which on a large flow's paths are chosen: zero, the quickest path's, or where those begin that together
+/// bring much more. Late paths help the near ones: those are left if they add next to nothing to late ones, or if
+/// paths beyond carry more than near and late ones do.
+pub(super) fn group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
+    let from = better_group(paths, eager, crowd);
+    let is_away = matches!(eager, Eager::Gaining | Eager::ToStay);
+    // Delays near the limit do not send a flow back and forth.
+    let latest = if is_away { LATEST * 9 / 10 } else { LATEST };
+    let late = |path: &PathView| path.extra_delay > GATE && path.extra_delay <= latest;
+    let late = carried_where(paths, late);
+    // Of several flows some leave and some stay.
+    if from == Duration::ZERO || late == 0 || !crowd.is_alone {
+        return from;
+    }
+    let carried = carried_where(paths, |path| is_member(path, from));
+    let left = carried_where(paths, |path| path.extra_delay < from);
+    let most = if is_away {
+        MOST_PERCENT * 2
+    } else {
+        MOST_PERCENT
+    };
+    let adds_little = from <= latest && left * 100 <= (left + carried) * most;
+    let worth = if is_away { 100 } else { WORTH_PERCENT };
+    let is_more = carried * 100 > (carried_near(paths) + late) * worth;
+    if adds_little || is_more {
+        from
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// The same if late paths did not help those before them. Most packets of a large flow come from there even if it does not leave.
+pub(super) fn better_group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
+    let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
+    // What is near is left only when it is known to carry too little.
+    let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
+    let is_open = paths.iter().any(|path| is_near(path) && path.is_searching);
+    if is_open || paths.iter().all(is_near) {
+        return Duration::ZERO;
+    }
+    let near = crowd.near * crowd.later;
+    let is_worth = |start: &Duration| {
+        let main = paths
+            .iter()
+            .filter(|path| path.usable && is_member(path, *start));
+        let main = main.max_by_key(|path| path.rate);
+        // What is being sent already counts for more than what losses should make of it.
+        let main = main.filter(|_| eager != Eager::Gaining);
+        let later = *start + main.map_or(Duration::ZERO, penalty);
+        let percent = WORTH_PERCENT + later.as_millis();
+        let by_gain = gain(carried(*start), later) * 100;
+        carried(*start) * 100 > near * percent
+            || match eager {
+                Eager::No => false,
+                Eager::ToLeave => by_gain > gain(near, Duration::ZERO) * WORTH_PERCENT,
+                Eager::Gaining | Eager::ToStay => by_gain > gain(near, Duration::ZERO) * 100,
+            }
+    };
+    let starts = paths.iter().filter(|path| path.usable);
+    let starts = starts.map(|path| path.extra_delay).filter(is_worth);
+    let best = starts.max_by_key(|start| (carried(*start), core::cmp::Reverse(*start)));
+    best.unwrap_or(Duration::ZERO)
+}
+
+/// From which volume on a flow is large: what waited of it for near paths would come later than on those that bring it much more.
+pub(super) fn large(paths: &[PathView], crowd: Crowd) -> Bytes {
+    let from = better_group(paths, Eager::ToLeave, crowd);
+    if from == Duration::ZERO {
+        return LARGE;
+    }
+    let bytes = crowd.near * from.as_millis() / 8_000;
+    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGEST)
+}
+
+/// What the only flow has to reckon with.
+pub(super) fn alone(paths: &[PathView]) -> Crowd {
+    Crowd::alone(carried_near(paths))
+}
+
+/// Bits that paths which together carry `rate` bring a flow that takes them now, `later` than the quickest brings its
+/// packets, before it ends: it has first to fill them, doubling its window every round trip.
+fn gain(rate: u128, later: Duration) -> u128 {
+    let longer = 2 * later.as_millis();
+    let in_flight = rate * longer / 8000;
+    let doublings = (in_flight / u128::from(LARGE.get())).max(1).ilog2();
+    let filling = longer * u128::from(1 + doublings);
+    rate * LASTS.as_millis().saturating_sub(filling)
+}
+
+/// How much more later paths must carry, in percent and for each millisecond, to take a large flow from quicker ones; or how much
+/// more they must bring, in percent, to take one that those hold back.
+const WORTH_PERCENT: u128 = 130;
+/// How long a large flow is taken to last.
+const LASTS: Duration = Duration::from_secs(10);
+/// What may make a flow large at most: near paths bring that much in less time than others are later.
+const LARGEST: Bytes = Bytes::new(160_000);
+/// Flows leave near paths for late ones only if those carry no more than this of both, in percent; twice that, to stay away. What
+/// carries more is what matters to a flow that begins.
+pub(super) const MOST_PERCENT: u128 = 15;

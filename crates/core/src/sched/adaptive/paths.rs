@@ -1,0 +1,134 @@
+//! Which paths are near, late, and open, what they carry, and what they cost.
+
+use core::time::Duration;
+
+use crate::{
+    ids::PathId,
+    path::rate_control,
+    sched::{PathView, line::Line},
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+/// Whether a path is of the group that begins at `from` beyond the quickest path's delay.
+pub(super) fn is_member(path: &PathView, from: Duration) -> bool {
+    path.extra_delay >= from && path.extra_delay <= from + GATE
+}
+
+/// Whether a path is too late to be mixed with the quickest, but not to take what would come even later there; no flow that
+/// has left that takes such.
+pub(super) fn is_late(path: &PathView, from: Duration) -> bool {
+    from == Duration::ZERO && path.extra_delay > GATE && path.extra_delay <= LATEST
+}
+
+/// The path of the least delay, of those that are usable and not before `from`.
+pub(super) fn quickest(paths: &[PathView], from: Duration) -> Option<&PathView> {
+    let usable = paths.iter().filter(|path| path.usable);
+    let usable = usable.filter(|path| path.extra_delay >= from);
+    usable.min_by_key(|path| path.extra_delay)
+}
+
+/// The delay up to which paths are about as quick as the quickest.
+pub(super) fn nearest(paths: &[PathView]) -> Duration {
+    quickest(paths, Duration::ZERO).map_or(NEAREST, |path| path.extra_delay + NEAREST)
+}
+
+/// What the queue of the quickest path is while that is full.
+pub(super) fn usual_queue(quickest: Option<&PathView>) -> Duration {
+    let rate = quickest.and_then(|path| path.rate);
+    rate.map_or(rate_control::HIGH, full_queue)
+}
+
+/// What the queue of a path of `rate` is while that is full: before it is drained.
+pub(super) fn full_queue(rate: Bitrate) -> Duration {
+    rate_control::HIGH.max(rate_control::HIGH_BYTES / rate)
+}
+
+/// Whether a path may carry packets of its own: what is being searched carries what it has shown, while that makes no queue.
+pub(super) fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
+    // Jitter looks like a queue.
+    let short = SHORT_QUEUE.max(path.jitter * 3);
+    let is_shown = path.rate.is_some() && path.queue_delay < short;
+    !path.is_searching || is_shown || quickest == Some(path.id)
+}
+
+/// Bits per second of the usable paths that `is_counted`, together.
+pub(super) fn carried_where(paths: &[PathView], is_counted: impl Fn(&PathView) -> bool) -> u128 {
+    let counted = paths.iter().filter(|path| path.usable && is_counted(path));
+    let rates = counted.filter_map(|path| path.rate);
+    rates.map(|rate| u128::from(rate.as_bps())).sum()
+}
+
+/// The same of those near the quickest.
+pub(super) fn carried_near(paths: &[PathView]) -> u128 {
+    carried_where(paths, |path| is_member(path, Duration::ZERO))
+}
+
+/// What a path is taken to carry: twice what one that is being searched has carried.
+pub(super) fn likely_rate(path: &PathView) -> Bitrate {
+    match path.rate {
+        Some(rate) if path.is_searching => rate.scale(2, 1),
+        Some(rate) => rate,
+        None => UNKNOWN_RATE,
+    }
+}
+
+/// Whether a path brings a large flow more than it costs: its share of what all carry against how much later than
+/// on the quickest its packets come, losses included, and by how much longer its queue is while both are full
+/// (`usual`: the quickest's): of a slow path, some packets are a long time, and what comes too late to be waited for
+/// looks lost.
+pub(super) fn is_worth(path: &PathView, from: Duration, total: u128, usual: Duration) -> bool {
+    let Some(rate) = path.rate else {
+        return false;
+    };
+    let later = path.extra_delay + cost_of_losses(path, from);
+    let later = later.saturating_add(full_queue(rate).saturating_sub(usual));
+    let later_ms = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
+    let percent = LEAST_SHARE_PERCENT + later_ms / 10;
+    u128::from(rate.as_bps()) * 100 >= total * u128::from(percent)
+}
+
+/// When `len` bytes would arrive that are sent now, beyond the quickest path's delay. `wait`: for what stands before them in the
+/// path itself.
+pub(super) fn arrival(
+    line: &Line,
+    now: Instant,
+    path: &PathView,
+    wait: Duration,
+    len: Bytes,
+) -> Instant {
+    line.sent_until(now, len).max(now + wait) + path.extra_delay
+}
+
+/// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as
+/// always.
+pub(super) fn penalty(path: &PathView) -> Duration {
+    let repair = path.smoothed_rtt.unwrap_or_default() + REPAIR_TURN;
+    repair * path.loss_ppm.min(33_333) / 33_333
+}
+
+/// The same of any path for a flow whose paths begin at `from`: what [late](is_late) ones lose is known as soon as it would have
+/// come, and sent again over the quickest.
+pub(super) fn cost_of_losses(path: &PathView, from: Duration) -> Duration {
+    if !is_late(path, from) {
+        return penalty(path);
+    }
+    let round_trip = path.smoothed_rtt.unwrap_or_default();
+    let repair = round_trip.saturating_sub(path.extra_delay * 2) + REPAIR_TURN;
+    repair * path.loss_ppm.min(33_333) / 33_333
+}
+
+/// What a repair takes beside a round trip.
+const REPAIR_TURN: Duration = Duration::from_millis(20);
+/// What a path carries before anything is known.
+const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
+/// How much the delays of the paths of one flow may differ.
+pub(super) const GATE: Duration = Duration::from_millis(110);
+/// A later one takes what waits longer than that for the quickest, up to here.
+pub(super) const LATEST: Duration = Duration::from_millis(330);
+/// A path about as quick as the quickest is at most so much later.
+const NEAREST: Duration = Duration::from_millis(10);
+/// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
+const LEAST_SHARE_PERCENT: u64 = 3;
+/// A queue that a path being searched may have and still carry packets of its own; three times its jitter if that is more.
+const SHORT_QUEUE: Duration = Duration::from_millis(3);

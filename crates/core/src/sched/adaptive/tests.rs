@@ -1,0 +1,557 @@
+use super::{groups::group, *};
+use crate::{
+    sched::tests::{packet, ready_paths},
+    units::Bitrate,
+};
+
+/// Paths of (Mbit/s, milliseconds beyond the quickest).
+pub(super) fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
+    let mut paths = ready_paths(lines.len());
+    for (path, (mbps, ms)) in paths.iter_mut().zip(lines) {
+        path.rate = Some(Bitrate::from_mbps(*mbps));
+        path.extra_delay = Duration::from_millis(*ms);
+        path.smoothed_rtt = Some(Duration::from_millis(20 + 2 * ms));
+    }
+    paths
+}
+
+/// Where `count` packets of a flow with a backlog go, 100 µs apart.
+fn picks(policy: &mut Adaptive, paths: &[PathView], from_ms: u64, count: u32) -> Vec<Pick> {
+    let packet = PacketInfo {
+        backlog: Bytes::new(100_000),
+        ..packet()
+    };
+    let start = Instant::from_millis(from_ms);
+    let picks =
+        (0..count).map(|i| policy.pick(start + Duration::from_micros(100) * i, paths, &packet));
+    picks.collect()
+}
+
+fn share(picks: &[Pick], index: usize) -> usize {
+    let is_it = |pick: &&Pick| match pick {
+        Pick::One(to) | Pick::Shadowed { index: to, .. } => *to == index,
+        Pick::Copies(_) | Pick::Behind { .. } | Pick::Wait => false,
+    };
+    picks.iter().filter(is_it).count() * 100 / picks.len()
+}
+
+#[test]
+fn like_paths_share_by_what_they_carry() {
+    let paths = paths_of(&[(60, 0), (40, 0)]);
+    let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+    assert!((55..65).contains(&share(&picks, 0)));
+}
+
+#[test]
+fn a_path_far_behind_carries_none_of_a_flow() {
+    let paths = paths_of(&[(60, 0), (60, 400)]);
+    let picks = picks(&mut Adaptive::new(), &paths, 0, 12_000);
+    assert_eq!(share(&picks, 1), 0);
+}
+
+#[test]
+fn a_late_path_takes_what_would_come_later_still() {
+    // 155 ms are 97 kB of the quickest, which is busy.
+    let mut paths = paths_of(&[(5, 0), (6, 155)]);
+    paths[0].ready = false;
+    let mut is_sent = |backlog: u64, round_trip_ms: u64, loss_ppm: u32| {
+        paths[1].loss_ppm = loss_ppm;
+        let packet = PacketInfo {
+            backlog: Bytes::new(backlog),
+            // Large from the first packet on.
+            own_backlog: Bytes::new(64_000),
+            to_last: Bytes::new(backlog),
+            round_trip: Duration::from_millis(round_trip_ms),
+            has_behind: true,
+            ..packet()
+        };
+        let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+        matches!(pick, Pick::One(1) | Pick::Behind { index: 1, .. })
+    };
+    assert!(!is_sent(90_000, 0, 0));
+    assert!(is_sent(104_000, 0, 0));
+    assert!(is_sent(104_000, 0, 2_000), "sent again over the quickest");
+    assert!(!is_sent(104_000, 0, 20_000), "its losses are delay");
+    assert!(is_sent(40_000, 155, 0), "its round trips are as long");
+    assert!(!is_sent(20_000, 155, 0), "not for a short burst");
+    // Neither does a small flow take it, nor one of which nothing waits beside others.
+    for own_backlog in [0, 64_000] {
+        let packet = PacketInfo {
+            backlog: Bytes::new(200_000),
+            own_backlog: Bytes::new(own_backlog),
+            round_trip: Duration::from_millis(155),
+            ..packet()
+        };
+        let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+        assert_eq!(pick, Pick::Wait, "{own_backlog}");
+    }
+}
+
+#[test]
+fn a_small_flow_waits_for_the_quickest_while_that_brings_all_of_it_sooner() {
+    // How much later the other is, and what leaves until the last packet of the flow does: its own and others'.
+    for (ms, own_backlog, to_last, waits) in [
+        (30, 0, 0, true),
+        (30, 36_000, 36_000, true),
+        (30, 40_000, 40_000, false),
+        (30, 18_000, 36_000, true),
+        (30, 5_000, 40_000, false),
+        (100, 30_000, 60_000, true),
+        (100, 30_000, 64_000, false),
+    ] {
+        let mut paths = paths_of(&[(10, 0), (11, ms)]);
+        paths[0].ready = false;
+        let packet = PacketInfo {
+            backlog: Bytes::new(500_000),
+            own_backlog: Bytes::new(own_backlog),
+            to_last: Bytes::new(to_last),
+            ..packet()
+        };
+        let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+        let is_wait = pick == Pick::Wait;
+        assert_eq!(is_wait, waits, "{ms} ms, {to_last}: {pick:?}");
+    }
+}
+
+#[test]
+fn near_paths_carry_together_what_waits() {
+    // 190 kB are 150 ms of one, and 50 of the three.
+    let mut paths = paths_of(&[(10, 0), (10, 0), (10, 0), (10, 140)]);
+    for path in &mut paths[..3] {
+        path.ready = false;
+    }
+    let packet = PacketInfo {
+        backlog: Bytes::new(190_000),
+        own_backlog: Bytes::new(190_000),
+        to_last: Bytes::new(190_000),
+        has_behind: true,
+        ..packet()
+    };
+    let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+    assert_eq!(pick, Pick::Wait);
+    let pick = Adaptive::new().pick(Instant::from_millis(50), &paths[2..], &packet);
+    // Not the packet, but what comes 140 ms later.
+    let Pick::Behind { index: 1, ahead } = pick else {
+        panic!("{pick:?}");
+    };
+    assert!((170_000..180_000).contains(&ahead.get()), "{ahead:?}");
+}
+
+#[test]
+fn late_paths_do_not_take_the_place_of_a_jammed_one() {
+    let mut paths = paths_of(&[(80, 0), (30, 150)]);
+    paths[0].queue_delay = Duration::from_millis(115);
+    let picks = picks(&mut Adaptive::new(), &paths, 0, 200);
+    assert!(share(&picks, 0) > 60, "{}", share(&picks, 0));
+}
+
+#[test]
+fn a_jammed_path_that_soon_has_room_is_waited_for_beside_a_late_one() {
+    let mut paths = paths_of(&[(80, 0), (30, 150)]);
+    paths[0].queue_delay = Duration::from_millis(115);
+    paths[0].ready = false;
+    let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet());
+    assert_eq!(pick, Pick::Wait);
+}
+
+#[test]
+fn what_waits_for_the_quickest_may_wait_until_a_late_path_is_worth_it() {
+    for (lines, ms) in [
+        ([(5, 0), (6, 155)], 155),
+        // Near enough to be mixed, too late, and too slow for what it adds.
+        ([(5, 0), (6, 100)], 0),
+        ([(5, 0), (6, 400)], 0),
+        ([(50, 0), (6, 155)], 0),
+        // Large flows leave for it.
+        ([(2, 0), (100, 200)], 0),
+    ] {
+        let mut paths = paths_of(&lines);
+        for is_searching in [false, true] {
+            paths[1].is_searching = is_searching;
+            let wait = Adaptive::new().longest_wait(&paths);
+            assert_eq!(wait, Duration::from_millis(ms), "{lines:?}, {is_searching}");
+        }
+    }
+}
+
+#[test]
+fn a_large_flow_goes_where_much_more_is_carried_and_a_small_one_does_not() {
+    let paths = paths_of(&[(2, 0), (100, 200)]);
+    let mut policy = Adaptive::new();
+    let first = picks(&mut policy, &paths, 0, 40);
+    assert_eq!(share(&first, 0), 100);
+    let rest = picks(&mut policy, &paths, 100, 2_000);
+    assert!(share(&rest, 1) > 95);
+}
+
+#[test]
+fn a_flow_is_large_once_near_paths_would_bring_it_later_than_others() {
+    // 25 and 100 kB take the near path as long as the other is later; 160 kB are large in any case.
+    for (lines, first) in [
+        ([(1, 0), (100, 200)], 20),
+        ([(1, 0), (1, 400)], 200),
+        ([(4, 0), (1_000, 200)], 80),
+        ([(40, 0), (1_000, 200)], 128),
+    ] {
+        let paths = paths_of(&lines);
+        let mut policy = Adaptive::new();
+        let mut picks = (0..200).map(|_| policy.pick(Instant::from_millis(50), &paths, &packet()));
+        let near = picks.position(|pick| !matches!(pick, Pick::One(0)));
+        assert_eq!(near.unwrap_or(200), first, "{lines:?}");
+    }
+}
+
+#[test]
+fn what_waits_of_a_flow_makes_it_large_at_once() {
+    // A burst that would be large at its end takes the later path from its beginning on, not half of it.
+    let paths = paths_of(&[(4, 0), (1_000, 200)]);
+    for (waits, near) in [(98_000, true), (99_000, false)] {
+        let packet = PacketInfo {
+            own_backlog: Bytes::new(waits),
+            ..packet()
+        };
+        let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+        assert_eq!(matches!(pick, Pick::One(0)), near, "{waits}");
+    }
+}
+
+#[test]
+fn what_is_near_is_left_for_a_late_path_only_if_it_adds_next_to_nothing() {
+    for (mbps, ms, leaves, stays) in [
+        (40, 150, false, false),
+        (80, 150, false, true),
+        (120, 150, true, true),
+        (80, 350, true, true),
+    ] {
+        let paths = paths_of(&[(20, 0), (mbps, ms)]);
+        let goes = |eager| group(&paths, eager, alone(&paths)) > Duration::ZERO;
+        assert_eq!(goes(Eager::ToLeave), leaves, "{mbps} Mbit/s, {ms} ms");
+        assert_eq!(goes(Eager::ToStay), stays, "{mbps} Mbit/s, {ms} ms");
+    }
+}
+
+#[test]
+fn what_more_paths_bring_counts_against_all_that_would_be_left() {
+    let from = |lines: &[(u64, u64)], eager| {
+        group(&paths_of(lines), eager, alone(&paths_of(lines))).as_millis()
+    };
+    for (lines, leaves_to) in [
+        ([(20, 0), (10, 250), (100, 350)], 250),
+        ([(20, 0), (75, 200), (90, 400)], 0),
+        ([(20, 0), (75, 200), (190, 400)], 400),
+        ([(3, 0), (30, 100), (30, 120)], 100),
+        ([(13, 0), (30, 100), (30, 120)], 0),
+    ] {
+        assert_eq!(from(&lines, Eager::ToLeave), leaves_to, "{lines:?}");
+    }
+    // What has left does not come back for a few milliseconds.
+    for (ms, stays) in [(310, 310), (290, 0)] {
+        let lines = [(50, 0), (90, ms)];
+        assert_eq!(from(&lines, Eager::ToLeave), 0);
+        assert_eq!(from(&lines, Eager::ToStay), stays);
+    }
+}
+
+#[test]
+fn losses_make_later_paths_worth_less() {
+    let mut paths = paths_of(&[(5, 0), (30, 150)]);
+    for (loss_ppm, from_ms) in [(0, 150), (33_333, 0)] {
+        paths[1].loss_ppm = loss_ppm;
+        let from = Duration::from_millis(from_ms);
+        assert_eq!(group(&paths, Eager::No, alone(&paths)), from, "{loss_ppm}");
+        let stays = group(&paths, Eager::Gaining, alone(&paths));
+        assert_eq!(stays, Duration::from_millis(150), "sends more already");
+    }
+}
+
+#[test]
+fn what_a_later_path_brings_counts_from_when_it_is_full() {
+    // Two doublings fill the slow one, seven the fast one.
+    for (lines, is_taken) in [([(2, 0), (6, 340)], true), ([(50, 0), (100, 340)], false)] {
+        let paths = paths_of(&lines);
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+        assert_eq!(share(&picks, 1) > 90, is_taken, "{lines:?}");
+    }
+}
+
+#[test]
+fn what_waits_counts_once() {
+    let mut paths = paths_of(&[(100, 0)]);
+    let mut policy = Adaptive::new();
+    for ms in 0..100 {
+        paths[0].ready = false;
+        assert_eq!(
+            policy.pick(Instant::from_millis(ms), &paths, &packet()),
+            Pick::Wait
+        );
+    }
+    paths[0].ready = true;
+    // 64 kB are 51 packets.
+    let mut larges = (0..60).map(|_| {
+        policy.pick(Instant::from_millis(100), &paths, &packet());
+        flow_of(&mut policy.flows, &packet()).is_some_and(|flow| flow.is_large)
+    });
+    assert_eq!(larges.position(|is_large| is_large), Some(51));
+}
+
+#[test]
+fn a_burst_waits_for_the_path_that_soon_has_sent_it_and_a_standing_queue_does_not() {
+    for (round_trip, expected) in [(20, 42), (25, 42), (50, 100)] {
+        assert_eq!(waits_of(round_trip), expected, "{round_trip}");
+    }
+}
+
+/// In how many of 100 ms a burst of 8 ms, which does not grow shorter, waits for a path of a round trip of so many.
+fn waits_of(round_trip: u64) -> u32 {
+    let mut paths = paths_of(&[(100, 0), (20, 40)]);
+    paths[0].least_rtt = Some(Duration::from_millis(round_trip));
+    let mut policy = Adaptive::new();
+    picks(&mut policy, &paths, 0, 80);
+    policy.pick(Instant::from_millis(50), &paths, &packet());
+    let mut waits = 0;
+    for ms in 100..200 {
+        let packet = PacketInfo {
+            backlog: Bytes::new(100_000),
+            ..packet()
+        };
+        let mut pick = |is_ready| {
+            paths[0].ready = is_ready;
+            policy.pick(Instant::from_millis(ms), &paths, &packet)
+        };
+        waits += u32::from(pick(false) == Pick::Wait);
+        assert_eq!(pick(true), Pick::One(0));
+    }
+    // All is sent 8 ms later, within 50 of the beginning.
+    waits
+}
+
+#[test]
+fn a_flow_that_near_paths_carry_well_stays_and_one_that_left_returns_for_a_reason() {
+    let paths = paths_of(&[(20, 0), (70, 350)]);
+    let mut policy = Adaptive::new();
+    let mut share_at = |paths: &[PathView], every_us: u64, from_ms: u64| {
+        let pick = |i: u64| {
+            let now = Instant::from_millis(from_ms)
+                + Duration::from_micros(every_us) * u32::try_from(i).expect("few");
+            policy.pick(now, paths, &packet())
+        };
+        share(&(0..2_000).map(pick).collect::<Vec<_>>(), 1)
+    };
+    assert_eq!(share_at(&paths, 2_000, 0), 0, "a quarter of what is near");
+    assert!(share_at(&paths, 200, 10_000) > 90);
+    // Not enough to go there for, but to stay.
+    let paths = paths_of(&[(20, 0), (40, 350)]);
+    assert!(share_at(&paths, 200, 10_400) > 90);
+    let paths = paths_of(&[(20, 0), (10, 500)]);
+    assert_eq!(share_at(&paths, 200, 10_800), 0);
+    // None leaves what is near for what is merely better and late.
+    for late in [28, 10] {
+        let paths = paths_of(&[(20, 0), (late, 150)]);
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+        assert_eq!(share(&picks, 1), 0, "{late}");
+    }
+}
+
+/// Where a flow of 60 Mbit/s goes in the tenth of a second from `from_ms` on.
+fn picks_of_60_mbps(policy: &mut Adaptive, paths: &[PathView], from_ms: u64) -> Vec<Pick> {
+    let start = Instant::from_millis(from_ms);
+    let pick = |i: u32| policy.pick(start + Duration::from_micros(160) * i, paths, &packet());
+    (0..625).map(pick).collect()
+}
+
+#[test]
+fn a_flow_that_grows_no_more_keeps_to_the_nearest_unless_that_is_jammed() {
+    let mut paths = paths_of(&[(100, 0), (100, 30)]);
+    let mut policy = Adaptive::new();
+    // Much of it goes the later way, because the line of the nearest is taken for busy.
+    paths[0].ready = false;
+    assert!(share(&picks_of_60_mbps(&mut policy, &paths, 0), 1) > 0);
+    paths[0].ready = true;
+    for from_ms in (100..3_000).step_by(100) {
+        picks_of_60_mbps(&mut policy, &paths, from_ms);
+    }
+    paths[0].ready = false;
+    assert_eq!(share(&picks_of_60_mbps(&mut policy, &paths, 3_000), 1), 0);
+    paths[0].queue_delay = Duration::from_millis(150);
+    assert_eq!(share(&picks_of_60_mbps(&mut policy, &paths, 3_100), 1), 100);
+}
+
+#[test]
+fn a_round_trip_is_that_of_later_paths_only_where_those_carry_much() {
+    // Of 100 Mbit/s, and the milliseconds later; where it is not all of them, an eighth of the shortest is.
+    for (mbps, later, us, jittery_ms) in [
+        (600, 30, 50_000, 54),
+        (500, 30, 22_500, 28),
+        (60, 10, 30_000, 34),
+    ] {
+        let mut paths = paths_of(&[(100, 0), (mbps, later)]);
+        let policy = Adaptive::new();
+        assert_eq!(policy.round_trip(&paths), Duration::ZERO, "not known");
+        paths[0].least_rtt = Some(Duration::from_millis(20));
+        assert_eq!(
+            policy.round_trip(&paths),
+            Duration::from_micros(us),
+            "{mbps}"
+        );
+        paths[0].rtt_spread = Duration::from_millis(8);
+        let jittery = Duration::from_millis(jittery_ms);
+        assert_eq!(policy.round_trip(&paths), jittery, "{mbps}");
+    }
+    let mut paths = paths_of(&[(100, 0), (500, 30)]);
+    paths[0].least_rtt = Some(Duration::from_millis(20));
+    for (lines, round_trip, us) in [
+        // A quarter longer.
+        ([(100, 0), (200, 30)], 119, 119_000),
+        ([(100, 0), (200, 30)], 120, 150_000),
+        // 44 kB in the longer round trip, and 50.
+        ([(7, 0), (35, 30)], 20, 50_000),
+        ([(8, 0), (40, 30)], 20, 22_500),
+        // Half of the longer one.
+        ([(100, 0), (200, 15)], 20, 20_000),
+        ([(100, 0), (200, 24)], 20, 22_000),
+        // What does not help is none.
+        ([(100, 0), (2, 30)], 20, 20_000),
+        // What carries so much more that a large flow would leave for it as such, and what does not.
+        ([(40, 0), (120, 150)], 20, 170_000),
+        ([(40, 0), (100, 150)], 20, 22_500),
+    ] {
+        let mut paths = paths_of(&lines);
+        paths[0].least_rtt = Some(Duration::from_millis(round_trip));
+        let kept = Adaptive::new().round_trip(&paths);
+        assert_eq!(kept, Duration::from_micros(us), "{lines:?}");
+    }
+    for (spread, us) in [(39, 22_500), (40, 70_000)] {
+        paths[1].rtt_spread = Duration::from_millis(spread);
+        let policy = Adaptive::new();
+        assert_eq!(policy.round_trip(&paths), Duration::from_micros(us));
+    }
+}
+
+#[test]
+fn a_round_trip_has_a_queue_of_acknowledgements_in_it_where_the_path_back_is_thin() {
+    // A queue of 6000 bytes takes 48 ms of 1 Mbit/s, and 24 of 2; acknowledgements do not wait longer than others take.
+    for (lines, ms) in [
+        ([(1, 0), (32, 30)], 50),
+        ([(1, 0), (33, 30)], 80),
+        ([(1, 0), (33, 60)], 128),
+        ([(2, 0), (64, 60)], 80),
+        ([(2, 0), (65, 60)], 104),
+    ] {
+        let mut paths = paths_of(&lines);
+        paths[0].least_rtt = Some(Duration::from_millis(20));
+        let kept = Adaptive::new().round_trip(&paths);
+        assert_eq!(kept, Duration::from_millis(ms), "{lines:?}");
+    }
+    let mut paths = paths_of(&[(1, 0), (40, 12), (40, 60)]);
+    paths[0].least_rtt = Some(Duration::from_millis(20));
+    let kept = |paths: &[PathView]| Adaptive::new().round_trip(paths);
+    assert_eq!(kept(&paths), Duration::from_millis(92), "back by the next");
+    paths[0].is_searching = true;
+    assert_eq!(kept(&paths), Duration::from_millis(80), "not known");
+}
+
+#[test]
+fn a_slow_and_late_path_is_not_worth_it() {
+    let paths = paths_of(&[(200, 0), (5, 50)]);
+    let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+    assert!(share(&picks, 1) < 5);
+}
+
+#[test]
+fn what_stands_in_a_slow_paths_queue_counts_as_delay() {
+    // An eighth of the whole, but four packets take 5 ms of the one and 48 of the other.
+    for (fast, is_used) in [(70, true), (7, false)] {
+        let paths = paths_of(&[(fast, 0), (fast / 7, 95)]);
+        let picks = picks(&mut Adaptive::new(), &paths, 0, 20_000);
+        assert_eq!(share(&picks, 1) > 5, is_used, "{fast} Mbit/s");
+    }
+}
+
+#[test]
+fn a_path_in_a_jam_carries_nothing_unless_all_are() {
+    let mut paths = paths_of(&[(60, 0), (60, 0)]);
+    paths[1].queue_delay = Duration::from_millis(150);
+    assert_eq!(share(&picks(&mut Adaptive::new(), &paths, 0, 500), 1), 0);
+    paths[0].queue_delay = Duration::from_millis(250);
+    assert_eq!(share(&picks(&mut Adaptive::new(), &paths, 0, 500), 1), 100);
+}
+
+#[test]
+fn a_path_that_loses_is_the_second_choice() {
+    let mut paths = paths_of(&[(60, 0), (60, 0)]);
+    paths[0].loss_ppm = 30_000;
+    let picks = picks(&mut Adaptive::new(), &paths, 0, 100);
+    assert!(share(&picks, 1) > 90);
+}
+
+#[test]
+fn a_path_is_searched_with_copies_and_not_for_ever() {
+    let mut paths = paths_of(&[(60, 0), (1, 0)]);
+    paths[1].is_searching = true;
+    let mut policy = Adaptive::new();
+    let picks = picks(&mut policy, &paths, 0, 5_000);
+    let copies = |pick: &&Pick| {
+        matches!(
+            pick,
+            Pick::Shadowed {
+                index: 0,
+                copies: 2,
+                ..
+            }
+        )
+    };
+    let copied = picks.iter().filter(copies).count();
+    assert!((300..500).contains(&copied), "8 MB at 16 copies: {copied}");
+    let last = picks.iter().rposition(|pick| copies(&pick));
+    assert!(last < Some(2_500), "the budget ends");
+}
+
+#[test]
+fn a_path_that_is_searched_carries_packets_while_it_has_no_queue_and_jitter_is_none() {
+    for (queue_ms, jitter_ms, is_open) in [(2, 0, true), (5, 0, false), (5, 2, true), (7, 2, false)]
+    {
+        let mut paths = paths_of(&[(60, 0), (60, 0)]);
+        paths[1].is_searching = true;
+        paths[1].queue_delay = Duration::from_millis(queue_ms);
+        paths[1].jitter = Duration::from_millis(jitter_ms);
+        assert_eq!(paths::is_open(&paths[1], Some(paths[0].id)), is_open);
+    }
+}
+
+#[test]
+fn a_policy_never_waits_for_ever() {
+    let mut paths = paths_of(&[(1, 0), (1, 300)]);
+    paths[0].rate = None;
+    paths[0].loss_ppm = 900_000;
+    let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
+    assert!(!picks.contains(&Pick::Wait));
+}
+
+#[test]
+fn nothing_waits_for_a_late_path_that_cannot_take_it() {
+    // A repair of the near one takes 170 ms, so the late one would bring a packet sooner.
+    let mut paths = paths_of(&[(20, 0), (20, 120)]);
+    paths[0].loss_ppm = 33_333;
+    paths[0].smoothed_rtt = Some(Duration::from_millis(150));
+    for (has_behind, ready, len, index) in [
+        (true, true, 500_000, 1),
+        (false, true, 500_000, 0),
+        (true, false, 1_000, 0),
+    ] {
+        paths[1].ready = ready;
+        let packet = PacketInfo {
+            backlog: Bytes::new(len),
+            own_backlog: Bytes::new(500_000),
+            to_last: Bytes::new(500_000),
+            has_behind,
+            ..packet()
+        };
+        let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
+        let is_it = match pick {
+            Pick::One(to) | Pick::Shadowed { index: to, .. } => to == 0 && index == 0,
+            Pick::Behind { index: to, .. } => to == 1 && index == 1,
+            Pick::Copies(_) | Pick::Wait => false,
+        };
+        assert!(is_it, "{has_behind} {ready}: {pick:?}");
+    }
+}

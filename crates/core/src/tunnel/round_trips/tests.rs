@@ -1,0 +1,930 @@
+use super::*;
+use crate::{
+    compression,
+    queue::{QueueConfig, Queued},
+    sched::{AdaptiveSettings, Policy},
+    tunnel::Role,
+};
+
+pub(super) const CONVERSATION: [u16; 2] = [443, 5_000];
+
+/// A segment of IPv4 without options, of `len` bytes of data from `seq` on.
+pub(super) fn segment(ports: [u16; 2], seq: u32, ack: u32, len: u16) -> PacketBuf {
+    let mut bytes = vec![0; 40 + usize::from(len)];
+    bytes[0] = 0x45;
+    bytes[2..4].copy_from_slice(&(40 + len).to_be_bytes());
+    bytes[9] = 6;
+    // Of a header whose other words are zero.
+    let checksum = !(0x4500 + (40 + len) + 6);
+    bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+    bytes[20..22].copy_from_slice(&ports[0].to_be_bytes());
+    bytes[22..24].copy_from_slice(&ports[1].to_be_bytes());
+    bytes[24..28].copy_from_slice(&seq.to_be_bytes());
+    bytes[28..32].copy_from_slice(&ack.to_be_bytes());
+    (bytes[32], bytes[33]) = (0x50, 0x10);
+    let mut packet = PacketBuf::from(bytes);
+    packet.parse().expect("a packet");
+    packet
+}
+
+fn ack(number: u32) -> PacketBuf {
+    let [from, to] = CONVERSATION;
+    segment([to, from], 1, number, 0)
+}
+
+pub(super) const fn ms(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+/// Watches a flow from 0 on, whose round trips are to be so many milliseconds.
+fn watching(least_ms: u64) -> RoundTrips {
+    let mut trips = RoundTrips::default();
+    let view = ack(0);
+    let conversation = view.view().expect("parsed").conversation_hash();
+    let least = Duration::from_millis(least_ms);
+    trips.watch(ms(0), conversation, 0, least, &mut VecDeque::new());
+    trips
+}
+
+impl RoundTrips {
+    fn sends(&mut self, at: u64, end: u32) {
+        self.flows[0].on_sent(ms(at), end);
+    }
+
+    /// When the host gets the packets that come at these milliseconds, by the number they acknowledge.
+    fn delivers(&mut self, packets: &[(u64, PacketBuf)], rate: Option<u64>) -> Vec<(u64, u32)> {
+        let known = Known {
+            rate: rate.map(Bitrate::from_mbps),
+            least: None,
+        };
+        let (mut got, mut pool) = (Vec::new(), Pool::new(8, 2048));
+        for at in 0..5_000 {
+            let mut delivered = VecDeque::new();
+            for (_, packet) in packets.iter().filter(|(when, _)| *when == at) {
+                let mut copy = PacketBuf::from(packet.as_slice().to_vec());
+                copy.parse().expect("a packet");
+                self.deliver(ms(at), copy, known, &mut pool, &mut delivered);
+            }
+            self.on_timeout(ms(at), &mut delivered);
+            let segments = delivered
+                .iter()
+                .filter_map(|packet| packet.view().ok()?.segment());
+            got.extend(segments.filter_map(|segment| Some((at, segment.ack?))));
+        }
+        got
+    }
+}
+
+/// An acknowledgement that tells of data out of order as well.
+fn selective_ack(number: u32, from: u32, to: u32) -> PacketBuf {
+    let [server, client] = CONVERSATION;
+    selective_ack_of([client, server], number, from, to)
+}
+
+pub(super) fn selective_ack_of(ports: [u16; 2], number: u32, from: u32, to: u32) -> PacketBuf {
+    let mut bytes = segment(ports, 1, number, 0).as_slice().to_vec();
+    bytes.extend([1, 1, 5, 10]);
+    bytes.extend(from.to_be_bytes());
+    bytes.extend(to.to_be_bytes());
+    bytes[3] += 12;
+    bytes[32] = 0x80;
+    let mut packet = PacketBuf::from(bytes);
+    packet.parse().expect("a packet");
+    packet
+}
+
+#[test]
+fn what_tells_of_data_out_of_order_waits_as_well() {
+    let mut trips = watching(60);
+    trips.sends(9, 1_000);
+    trips.sends(30, 2_000);
+    trips.sends(31, 3_000);
+    let packets = [(40, selective_ack(1_000, 2_000, 3_000))];
+    assert_eq!(trips.delivers(&packets, None), [(93, 1_000)]);
+}
+
+#[test]
+fn what_tells_of_data_never_sent_waits_as_what_it_has_in_order() {
+    let mut trips = watching(60);
+    trips.sends(9, 1_000);
+    trips.sends(30, 2_000);
+    let packets = [(40, selective_ack(1_000, 2_000, 3_000))];
+    assert_eq!(trips.delivers(&packets, None), [(69, 1_000)]);
+}
+
+/// Delivers an acknowledgement where the paths are as late as that by now.
+fn deliver(trips: &mut RoundTrips, at: u64, number: u32, least: u64) -> Vec<PacketBuf> {
+    let known = Known {
+        rate: None,
+        least: Some(Duration::from_millis(least)),
+    };
+    let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
+    trips.on_timeout(ms(at), &mut delivered);
+    trips.deliver(ms(at), ack(number), known, &mut pool, &mut delivered);
+    delivered.into()
+}
+
+#[test]
+fn the_first_data_acknowledged_decide_how_long_round_trips_are() {
+    let mut trips = watching(60);
+    assert!(deliver(&mut trips, 20, 0, 80).is_empty());
+    trips.sends(70, 1_000);
+    assert!(deliver(&mut trips, 71, 2_000, 90).len() == 2, "never sent");
+    assert!(trips.is_first(&ack(1_000)));
+    assert!(deliver(&mut trips, 90, 1_000, 80).is_empty());
+    assert!(!trips.is_first(&ack(1_000)));
+    assert_eq!(trips.flows[0].least(ms(90)), Duration::from_millis(80));
+    assert!(deliver(&mut trips, 95, 1_000, 90).is_empty());
+    assert_eq!(trips.flows[0].least(ms(95)), Duration::from_millis(80));
+}
+
+#[test]
+fn a_sender_that_measured_a_short_round_trip_is_not_held_up_for_long() {
+    for (least, kept) in [(80, Some(80)), (192, Some(84)), (193, None), (9, None)] {
+        let mut trips = watching(42);
+        assert!(deliver(&mut trips, 1, 0, 42).is_empty());
+        let mut delivered = VecDeque::new();
+        trips.on_timeout(ms(42), &mut delivered);
+        assert_eq!(delivered.len(), 1);
+        trips.sends(50, 1_000);
+        let goes_on = deliver(&mut trips, 60, 1_000, least).len();
+        let kept = kept.map(Duration::from_millis);
+        let is = trips.flows.first().map(|flow| flow.least(ms(60)));
+        assert_eq!(
+            (is, goes_on),
+            (kept, usize::from(kept.is_none())),
+            "{least}"
+        );
+    }
+}
+
+#[test]
+fn an_acknowledgement_waits_until_its_round_trip_is_as_long_as_the_longest() {
+    let mut trips = watching(60);
+    trips.sends(9, 1_000);
+    trips.sends(12, 2_000);
+    trips.sends(15, 3_000);
+    trips.sends(90, 1_000);
+    // The first covers what was sent at 9, the next what was then sent at 12; what is late is late, but for its group.
+    let packets = [(19, ack(1_000)), (25, ack(2_999)), (151, ack(3_000))];
+    let got = trips.delivers(&packets, None);
+    assert_eq!(got, [(69, 1_000), (72, 2_999), (153, 3_000)]);
+}
+
+#[test]
+fn sequence_numbers_begin_anew() {
+    let mut trips = watching(60);
+    trips.sends(1, (1 << 31) - 1);
+    trips.sends(2, u32::MAX - 20);
+    trips.sends(9, u32::MAX - 10);
+    trips.sends(30, 500);
+    let got = trips.delivers(&[(20, ack(u32::MAX - 10)), (40, ack(500))], None);
+    assert_eq!(got, [(69, u32::MAX - 10), (90, 500)]);
+}
+
+#[test]
+fn acknowledgements_come_in_groups_and_in_order() {
+    let mut trips = watching(60);
+    let mut packets = Vec::new();
+    for number in 0..40 {
+        trips.sends(u64::from(number), 1_000 * (number + 1));
+        packets.push((u64::from(number) + 20, ack(1_000 * (number + 1))));
+    }
+    let got = trips.delivers(&packets, None);
+    assert_eq!(got.len(), packets.len());
+    assert!(got.iter().map(|(_, ack)| ack).is_sorted());
+    for (at, ack) in got {
+        let sent = u64::from(ack / 1_000) - 1;
+        assert!(
+            at.is_multiple_of(3) && (60..63).contains(&(at - sent)),
+            "{at} {ack}"
+        );
+    }
+}
+
+#[test]
+fn they_come_at_most_twice_as_fast_as_paths_carry() {
+    let packets: Vec<_> = (1..=100).map(|number| (20, ack(number * 1_000))).collect();
+    for (rate, last) in [(None, 60), (Some(8), 60 + 51), (Some(80), 60 + 6)] {
+        let mut trips = watching(60);
+        trips.sends(0, 1_000);
+        trips.sends(0, 100_000);
+        let got = trips.delivers(&packets, rate);
+        // 99 kB beyond the first, at 2 or 20 kB each millisecond.
+        assert_eq!((got.len(), got[99].0), (100, last), "{rate:?}");
+    }
+}
+
+#[test]
+fn what_else_comes_waits_for_nothing_and_if_that_is_early_nothing_does_any_more() {
+    let [from, to] = CONVERSATION;
+    let stranger = || segment([to, from + 1], 1, 77, 0);
+    let data = |ack| segment([to, from], 1, ack, 10);
+    let mut closing = ack(9_000);
+    closing.as_mut_slice()[33] |= 1;
+    closing.parse().expect("a packet");
+    for (at, last, held_at) in [
+        (22, data(9_000), 24),
+        (70, data(9_000), 99),
+        (70, closing, 72),
+    ] {
+        let mut trips = watching(60);
+        trips.sends(0, 9_000);
+        trips.sends(20, 20_000);
+        let first = (20, ack(9_000));
+        let packets = [first, (21, stranger()), (at, last), (at + 2, ack(20_000))];
+        let got = trips.delivers(&packets, None);
+        let expected = match held_at {
+            24 => [(21, 77), (22, 9_000), (22, 9_000), (24, 20_000)],
+            // In time, it tells nothing.
+            99 => [(21, 77), (60, 9_000), (70, 9_000), (81, 20_000)],
+            _ => [(21, 77), (60, 9_000), (70, 9_000), (72, 20_000)],
+        };
+        assert_eq!(got, expected);
+    }
+}
+
+/// A segment as the receiver sends it, with its time and, in units of its own, its room.
+fn said(time: u32, seq: u32, ack: u32, window: u16, len: u16) -> PacketBuf {
+    let [from, to] = CONVERSATION;
+    let mut bytes = segment([to, from], seq, ack, len).as_slice().to_vec();
+    bytes[34..36].copy_from_slice(&window.to_be_bytes());
+    let mut option = [1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 1];
+    option[4..8].copy_from_slice(&time.to_be_bytes());
+    bytes.splice(40..40, option);
+    bytes[2..4].copy_from_slice(&(52 + len).to_be_bytes());
+    bytes[32] = 0x80;
+    let mut packet = PacketBuf::from(bytes);
+    packet.parse().expect("a packet");
+    packet
+}
+
+/// When what went on, its number, where it ends, what it acknowledges, and its time.
+type Said = (u64, u32, u32, u32, u32);
+
+impl RoundTrips {
+    fn hands_on(&mut self, packets: &[(u64, PacketBuf)]) -> Vec<Said> {
+        let (mut got, mut pool) = (Vec::new(), Pool::new(8, 2048));
+        for at in 0..500 {
+            let mut delivered = VecDeque::new();
+            for (_, packet) in packets.iter().filter(|(when, _)| *when == at) {
+                let copy = pool.copy_of(packet.as_slice());
+                self.deliver(ms(at), copy, Known::default(), &mut pool, &mut delivered);
+            }
+            self.on_timeout(ms(at), &mut delivered);
+            for mut packet in delivered {
+                let view = packet.parse().expect("a packet");
+                let segment = view.segment().expect("of TCP");
+                let time = packet.segment_mut().and_then(|said| said.time());
+                let (ack, time) = (segment.ack.expect("says"), time.expect("has"));
+                got.push((at, segment.seq, segment.end, ack, time));
+            }
+        }
+        got
+    }
+}
+
+#[test]
+fn what_the_receiver_says_goes_ahead_of_what_it_acknowledges() {
+    let mut trips = watching(60);
+    for number in 1..=4 {
+        trips.sends(30 + 10 * u64::from(number), 1_000 * number);
+    }
+    let got = trips.hands_on(&[
+        (30, said(1, 1, 0, 9, 50)),
+        (60, said(2, 51, 1_000, 9, 0)),
+        (70, said(3, 51, 2_000, 9, 50)),
+        (71, said(4, 101, 2_000, 9, 100)),
+        // It comes again, as if nothing had arrived, and with more room.
+        (72, said(5, 51, 2_000, 10, 50)),
+        (80, said(6, 201, 3_000, 10, 0)),
+        // What asks whether the other end is there stays as it is.
+        (115, said(7, 200, 4_000, 10, 0)),
+    ]);
+    let expected = [
+        (30, 1, 51, 0, 1),
+        (70, 51, 101, 0, 3),
+        (71, 101, 201, 0, 4),
+        (72, 51, 101, 0, 5),
+        (102, 201, 201, 1_000, 5),
+        (111, 201, 201, 2_000, 5),
+        (111, 201, 201, 2_000, 5),
+        (120, 201, 201, 3_000, 6),
+        (132, 200, 200, 4_000, 7),
+    ];
+    assert_eq!(got, expected);
+    assert_eq!(trips.flows.len(), 1, "it is young as before");
+}
+
+#[test]
+fn data_that_an_acknowledgement_overtook_go_ahead_of_it_as_well() {
+    let mut trips = watching(60);
+    for number in 1..=2 {
+        trips.sends(30 + 10 * u64::from(number), 1_000 * number);
+    }
+    let got = trips.hands_on(&[
+        (30, said(1, 1, 0, 9, 50)),
+        (70, said(3, 101, 2_000, 9, 0)),
+        (71, said(2, 51, 1_000, 9, 50)),
+    ]);
+    let expected = [
+        (30, 1, 51, 0, 1),
+        (71, 51, 101, 0, 2),
+        (111, 101, 101, 2_000, 3),
+    ];
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn a_first_round_trip_that_was_measured_bounds_the_next() {
+    // What they are to be, the first, and when what acknowledges data that were sent then goes on.
+    for (least, first, due) in [(60, 20, Some(60)), (60, 36, Some(96)), (300, 20, None)] {
+        let mut trips = watching(least);
+        let (mut delivered, mut pool) = (VecDeque::new(), Pool::new(8, 2048));
+        let opens = said(1, 1, 0, 9, 50);
+        trips.deliver(
+            ms(first),
+            opens,
+            Known::default(),
+            &mut pool,
+            &mut delivered,
+        );
+        if let Some(flow) = trips.flows.first_mut() {
+            flow.on_sent(ms(first), 1_000);
+        }
+        let acks = said(2, 51, 1_000, 9, 0);
+        trips.deliver(ms(50), acks, Known::default(), &mut pool, &mut delivered);
+        let held = trips.flows.first().map(KeptFlow::poll_timeout);
+        assert_eq!(held, due.map(ms));
+        assert_eq!(delivered.len(), if due.is_some() { 1 } else { 2 });
+    }
+    // Nor is what comes then held for as long as the first was to be.
+    let mut trips = watching(90);
+    let got = trips.plays_at(
+        Some(80),
+        vec![
+            (20, Says(said(1, 1, 0, 9, 50))),
+            (20, Sends(1_000)),
+            (42, Says(said(2, 51, 1_000, 9, 0))),
+        ],
+    );
+    assert_eq!(got, [(20, 0), (60, 1_000)]);
+}
+
+#[test]
+fn a_conversation_is_left_alone() {
+    let mut trips = watching(60);
+    trips.sends(40, 1_000);
+    let mut packets = vec![(30, said(1, 1, 0, 9, 50))];
+    for number in 0..=MOST_TALK {
+        let at = 60 + u64::from(number);
+        packets.push((at, said(2 + number, 51 + number, 1_000, 9, 1)));
+    }
+    let got = trips.hands_on(&packets);
+    let acks: Vec<_> = got.iter().map(|(_, _, _, ack, _)| *ack).collect();
+    let ahead = usize::try_from(MOST_TALK).expect("few");
+    assert_eq!(acks[..=ahead], vec![0; ahead + 1]);
+    // What is held, and the last.
+    assert_eq!(acks[ahead + 1..], [1_000, 1_000]);
+    assert!(trips.flows.is_empty());
+}
+
+#[test]
+fn what_had_better_not_be_changed_ends_a_youth() {
+    let mut signed = said(3, 20, 1_000, 9, 10).as_slice().to_vec();
+    signed[42] = 19;
+    let signed = PacketBuf::from(signed);
+    let far = said(3, MOST_AHEAD + 21, 1_000, 9, 10);
+    let near = said(3, MOST_AHEAD, 1_000, 9, 10);
+    for (packet, ends) in [(signed, true), (far, true), (near, false)] {
+        let mut trips = watching(60);
+        trips.sends(38, 900);
+        trips.sends(40, 1_000);
+        let (first, second) = (said(1, 1, 0, 9, 9), said(2, 10, 900, 9, 10));
+        let packets = [(30, first), (50, second), (55, packet), (56, ack(1_000))];
+        let got = trips.delivers(&packets, None);
+        let expected = if ends {
+            vec![(30, 0), (50, 0), (55, 900), (55, 1_000), (56, 1_000)]
+        } else {
+            vec![
+                (30, 0),
+                (50, 0),
+                (55, 0),
+                (99, 900),
+                (102, 1_000),
+                (102, 1_000),
+            ]
+        };
+        assert_eq!(got, expected);
+    }
+}
+
+#[test]
+fn what_opens_a_connection_acknowledges_nothing_that_counts() {
+    let mut trips = watching(60);
+    let [from, to] = CONVERSATION;
+    let mut open = segment([to, from], 1, 0, 0);
+    open.as_mut_slice()[33] = 2;
+    open.parse().expect("a packet");
+    trips.sends(0, 1_000_000_000);
+    trips.sends(40, 1_000_001_000);
+    let packets = [
+        (10, open),
+        (20, ack(1_000_000_000)),
+        (60, ack(1_000_001_000)),
+    ];
+    let got = trips.delivers(&packets, Some(1));
+    assert_eq!(got, [(60, 1_000_000_000), (102, 1_000_001_000)]);
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_change_nothing() {
+    let mut trips = watching(60);
+    let packets = [
+        (90, ack(1_000)),
+        (150, ack((1 << 31) - 1)),
+        (190, ack(2_000)),
+        (290, ack(3_000)),
+    ];
+    for number in 0..3 {
+        trips.sends(100 * u64::from(number), 1_000 * (number + 1));
+    }
+    let got = trips.delivers(&packets, Some(50));
+    assert_eq!(got[1], (150, (1 << 31) - 1));
+    assert_eq!(
+        [got[0], got[2], got[3]],
+        [(90, 1_000), (192, 2_000), (291, 3_000)]
+    );
+}
+
+#[test]
+fn round_trips_shrink_little_by_little_when_a_youth_ends() {
+    let mut trips = watching(60);
+    let mut packets = Vec::new();
+    for number in 0..120 {
+        let at = 2_500 + 15 * u64::from(number);
+        trips.sends(at, 1_000 * (number + 1));
+        packets.push((at + 5, ack(1_000 * (number + 1))));
+    }
+    let got = trips.delivers(&packets, None);
+    let waits: Vec<_> = got
+        .iter()
+        .zip(&packets)
+        .map(|((at, _), (came, _))| at - came)
+        .collect();
+    assert!(
+        waits[..30].iter().all(|wait| (55..58).contains(wait)),
+        "{waits:?}"
+    );
+    assert!(
+        waits[30..].windows(2).all(|two| two[1] <= two[0] + 2),
+        "{waits:?}"
+    );
+    assert!((25..35).contains(&waits[66]), "{waits:?}");
+    assert!(waits[105..].iter().all(|wait| *wait == 0), "{waits:?}");
+    let mut trips = watching(60);
+    trips.fade(ms(100));
+    trips.sends(600, 1_000);
+    assert_eq!(trips.delivers(&[(605, ack(1_000))], None), [(630, 1_000)]);
+    assert!(trips.flows.is_empty());
+}
+
+#[test]
+fn a_flow_is_young_for_a_while_and_flows_are_few() {
+    let mut trips = watching(60);
+    assert_eq!(trips.poll_timeout(), Some(ms(4_000)));
+    // What covers much makes the next one wait no longer than two round trips.
+    trips.sends(20, 1 << 30);
+    trips.sends(21, (1 << 30) + 1);
+    let packets = [(20, ack(1)), (20, ack(1 << 30)), (30, ack((1 << 30) + 1))];
+    let got = trips.delivers(&packets, Some(1));
+    assert_eq!(got[2], (150, (1 << 30) + 1));
+    assert_eq!(trips.poll_timeout(), None);
+    let mut trips = watching(60);
+    trips.sends(0, 1_000);
+    let (mut delivered, mut pool) = (VecDeque::new(), Pool::new(8, 2048));
+    trips.deliver(
+        ms(1),
+        ack(1_000),
+        Known::default(),
+        &mut pool,
+        &mut delivered,
+    );
+    for conversation in 0..64 {
+        assert!(delivered.is_empty());
+        let (at, least) = (ms(2 + conversation), Duration::from_millis(60));
+        trips.watch(at, conversation, 0, least, &mut delivered);
+    }
+    assert_eq!((trips.flows.len(), delivered.len()), (MOST, 1));
+    let mut trips = watching(60);
+    trips.sends(0, 1_000);
+    for _ in 0..=MOST_HELD {
+        assert_eq!(delivered.len(), 1);
+        trips.deliver(
+            ms(1),
+            ack(1_000),
+            Known::default(),
+            &mut pool,
+            &mut delivered,
+        );
+    }
+    assert_eq!(delivered.len(), MOST_HELD + 2, "none is kept beyond that");
+    trips.clear(ms(90), &mut delivered);
+    trips.watch(ms(90), 1, 0, Duration::from_millis(9), &mut delivered);
+    assert!(trips.flows.is_empty(), "too short to matter");
+}
+
+/// Round trips of 160 ms at most, of which 100 are kept.
+const PLAN: Plan = Plan {
+    span: Duration::from_millis(50),
+    every: Duration::from_millis(800),
+    longest: Duration::from_millis(160),
+    is_used: true,
+    least: Bitrate::from_mbps(1),
+    most: Bitrate::from_mbps(3),
+};
+
+/// What the host got, by the number it acknowledges.
+fn numbers(delivered: VecDeque<PacketBuf>) -> Vec<u32> {
+    let segments = delivered
+        .iter()
+        .filter_map(|packet| packet.view().ok()?.segment());
+    segments.filter_map(|segment| segment.ack).collect()
+}
+
+/// A flow that was large for two periods, and at whose third, at 1 600 ms, 240 000 have been acknowledged. Its
+/// acknowledgements are gathered until 1 650 ms.
+fn large(plan: Plan) -> RoundTrips {
+    let mut trips = RoundTrips::default();
+    for period in 0..3 {
+        let now = ms(800 * u64::from(period));
+        trips.gathering.begin(now, Some(plan));
+        trips.keep_large(now, plan);
+        if period < 2 {
+            let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
+            for number in [120_000 * period, 120_000 * (period + 1)] {
+                let known = Known::default();
+                trips.deliver(now, ack(number), known, &mut pool, &mut delivered);
+            }
+            assert_eq!(delivered.len(), 2);
+        }
+    }
+    trips
+}
+
+/// What happens to a flow: its sender has sent all up to there, or the receiver says something.
+enum Event {
+    Sends(u32),
+    Says(PacketBuf),
+}
+use Event::{Says, Sends};
+
+impl RoundTrips {
+    /// When the host gets what, by the number it acknowledges, if these happen at these milliseconds.
+    fn plays(&mut self, events: Vec<(u64, Event)>) -> Vec<(u64, u32)> {
+        self.plays_at(None, events)
+    }
+
+    /// The same where all paths carry so many Mbit/s.
+    fn plays_at(&mut self, rate: Option<u64>, events: Vec<(u64, Event)>) -> Vec<(u64, u32)> {
+        let known = Known {
+            rate: rate.map(Bitrate::from_mbps),
+            least: None,
+        };
+        let (mut got, mut pool) = (Vec::new(), Pool::new(8, 2048));
+        let (first, last) = (events[0].0, events[events.len() - 1].0 + 500);
+        let mut events = events.into_iter().peekable();
+        for at in first..last {
+            let mut delivered = VecDeque::new();
+            while let Some((_, event)) = events.next_if(|(when, _)| *when == at) {
+                match event {
+                    Sends(end) => self.sends(at, end),
+                    Says(packet) => {
+                        self.deliver(ms(at), packet, known, &mut pool, &mut delivered);
+                    }
+                }
+            }
+            self.on_timeout(ms(at), &mut delivered);
+            got.extend(numbers(delivered).into_iter().map(|number| (at, number)));
+        }
+        assert!(events.next().is_none(), "not in order");
+        got
+    }
+}
+
+#[test]
+fn round_trips_of_a_large_flow_are_kept_while_its_sender_looks_for_the_shortest() {
+    let mut trips = large(PLAN);
+    let got = trips.plays(vec![
+        (1_700, Sends(260_000)),
+        (1_720, Says(ack(245_000))),
+        // Little is left on its way, but it has not been busy for long.
+        (2_560, Says(ack(250_000))),
+        (2_700, Sends(275_000)),
+        // Now it may be looking,
+        (2_720, Says(ack(263_000))),
+        (2_722, Says(ack(275_000))),
+        (2_803, Sends(278_000)),
+        (2_823, Says(ack(278_000))),
+        (2_905, Sends(281_000)),
+        // and it was.
+        (2_910, Sends(400_000)),
+        (2_930, Says(ack(300_000))),
+        (3_040, Says(ack(400_000))),
+    ]);
+    let expected = [
+        (1_720, 245_000),
+        (2_560, 250_000),
+        (2_721, 263_000),
+        (2_802, 275_000),
+        (2_904, 278_000),
+        (3_006, 300_000),
+        (3_042, 400_000),
+    ];
+    assert_eq!(got, expected);
+    assert_eq!(trips.longest(), Duration::from_millis(100));
+    // After a rest what it asks and answers is no look.
+    let got = trips.plays(vec![
+        // The receiver asks.
+        (3_295, Says(said(2, 1, 400_000, 9, 10))),
+        (3_300, Sends(403_000)),
+        (3_320, Says(ack(403_000))),
+        (3_330, Sends(420_000)),
+        (3_350, Says(ack(420_000))),
+    ]);
+    let expected = [(3_295, 400_000), (3_320, 403_000), (3_350, 420_000)];
+    assert_eq!(got, expected);
+    assert_eq!(trips.longest(), Duration::ZERO);
+}
+
+#[test]
+fn a_moment_with_little_on_its_way_is_no_look() {
+    let mut trips = large(PLAN);
+    let got = trips.plays(vec![
+        (1_700, Sends(260_000)),
+        (1_720, Says(ack(245_000))),
+        (2_600, Sends(300_000)),
+        // Much that stood behind a gap comes at once.
+        (2_900, Says(ack(295_000))),
+        (2_905, Sends(340_000)),
+        (2_925, Says(ack(320_000))),
+    ]);
+    let expected = [(1_720, 245_000), (2_901, 295_000), (2_925, 320_000)];
+    assert_eq!(got, expected);
+    // Nor is one in which it could not know, for all that was said was kept back.
+    let mut trips = large(PLAN);
+    let got = trips.plays(vec![
+        (1_700, Sends(260_000)),
+        (1_720, Says(ack(245_000))),
+        (2_600, Sends(300_000)),
+        (2_605, Sends(340_000)),
+        (2_610, Says(ack(330_000))),
+        (2_900, Sends(341_000)),
+        (2_900, Sends(380_000)),
+        (2_925, Says(ack(350_000))),
+    ]);
+    let expected = [(1_720, 245_000), (2_700, 330_000), (2_925, 350_000)];
+    assert_eq!(got, expected);
+    assert_eq!(trips.longest(), Duration::ZERO);
+    // What is held when it is over goes on with the next.
+    let mut trips = looking();
+    let got = trips.plays(vec![
+        (2_720, Says(ack(275_000))),
+        (2_725, Sends(340_000)),
+        (2_745, Says(ack(300_000))),
+    ]);
+    assert_eq!(got, [(2_745, 275_000), (2_745, 300_000)]);
+    // What is sent first may be what was lost, with more beyond it.
+    let mut trips = large(PLAN);
+    let got = trips.plays(vec![
+        (1_700, Sends(241_448)),
+        (2_700, Says(ack(240_000))),
+        (2_701, Sends(243_000)),
+        (2_720, Says(ack(243_000))),
+    ]);
+    assert_eq!(got, [(2_700, 240_000), (2_720, 243_000)]);
+}
+
+/// A large flow with 10 kB on their way, sent at 2 700 ms, of which its sender may be looking for the shortest round trip.
+fn looking() -> RoundTrips {
+    let mut trips = large(PLAN);
+    let got = trips.plays(vec![
+        (1_700, Sends(260_000)),
+        (1_720, Says(ack(245_000))),
+        (2_690, Says(ack(260_000))),
+        (2_700, Sends(275_000)),
+        (2_710, Says(ack(265_000))),
+    ]);
+    assert_eq!(got, [(1_720, 245_000), (2_691, 260_000), (2_712, 265_000)]);
+    trips
+}
+
+#[test]
+fn what_went_on_unkept_does_not_hold_up_the_next_look() {
+    let mut trips = looking();
+    let got = trips.plays_at(
+        Some(80),
+        vec![
+            (2_720, Says(ack(275_000))),
+            (2_725, Sends(340_000)),
+            (2_745, Says(ack(300_000))),
+            (2_750, Sends(3_340_000)),
+            (2_900, Says(ack(3_300_000))),
+            (2_905, Sends(3_350_000)),
+            (2_950, Says(ack(3_340_000))),
+            (2_951, Says(ack(3_350_000))),
+        ],
+    );
+    let expected = [
+        (2_745, 275_000),
+        (2_745, 300_000),
+        (2_900, 3_300_000),
+        (2_952, 3_340_000),
+        (3_006, 3_350_000),
+    ];
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn what_a_large_flow_sends_again_has_a_round_trip_as_well() {
+    for (again, due) in [(275_000, 2_802), (270_000, 2_892)] {
+        let mut events = vec![(2_799, Says(ack(275_000)))];
+        if again < 275_000 {
+            events.insert(0, (2_792, Sends(again)));
+        }
+        assert_eq!(looking().plays(events), [(due, 275_000)]);
+    }
+    let mut trips = looking();
+    for _ in 0..=MOST_AGAIN {
+        trips.sends(2_720, 270_000);
+    }
+    let noted = trips.flows.iter().map(KeptFlow::noted_again);
+    assert_eq!(noted.collect::<Vec<_>>(), [MOST_AGAIN]);
+}
+
+#[test]
+fn a_receiver_that_talks_does_not_end_what_is_kept_of_a_large_flow() {
+    let mut trips = looking();
+    let mut events = Vec::new();
+    for number in 0..=MOST_TALK {
+        let seq = 1 + 10 * number;
+        let says = Says(said(2, seq, 275_000, 9, 10));
+        events.push((2_720 + u64::from(number), says));
+    }
+    let got = trips.plays(events);
+    let last = 2_720 + u64::from(MOST_TALK);
+    // They go ahead, and tell nothing new; one too many, and all goes on.
+    let ahead = got.iter().filter(|(_, number)| *number == 265_000);
+    assert_eq!(ahead.count(), usize::try_from(MOST_TALK).expect("few"));
+    assert_eq!(got.last(), Some(&(last, 275_000)));
+    assert!(trips.flows[0].is_kept());
+}
+
+#[test]
+fn what_is_kept_of_a_large_flow_ends_with_it() {
+    let [from, to] = CONVERSATION;
+    let mut closes = segment([to, from], 1, 245_000, 0);
+    closes.as_mut_slice()[33] |= 4;
+    closes.parse().expect("a packet");
+    for mut trips in [large(PLAN), looking()] {
+        let mut copy = PacketBuf::from(closes.as_slice().to_vec());
+        copy.parse().expect("a packet");
+        assert_eq!(trips.plays(vec![(2_730, Says(copy))]), [(2_730, 245_000)]);
+        assert!(trips.flows.is_empty());
+    }
+}
+
+#[test]
+fn what_was_kept_is_gathered_and_all_goes_on_in_order() {
+    for is_cleared in [false, true] {
+        let mut trips = large(PLAN);
+        for (period, bytes) in [(2, 120_000), (3, 240_000)] {
+            let at = 800 * period;
+            trips
+                .gathering
+                .on_timeout(ms(at + 50), &mut VecDeque::new());
+            let got = trips.plays(vec![
+                (at + 60, Sends(260_000 + bytes)),
+                (at + 61, Says(ack(240_000 + bytes))),
+            ]);
+            assert_eq!(got.len(), 1);
+            trips.gathering.begin(ms(at + 800), Some(PLAN));
+            trips.keep_large(ms(at + 800), PLAN);
+        }
+        let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
+        trips.sends(3_190, 515_000);
+        for number in [505_000, 515_000] {
+            let known = Known::default();
+            trips.deliver(ms(3_210), ack(number), known, &mut pool, &mut delivered);
+        }
+        trips.on_timeout(ms(3_249), &mut delivered);
+        assert!(delivered.is_empty(), "the first is due, but gathered");
+        if is_cleared {
+            trips.clear(ms(3_249), &mut delivered);
+        } else {
+            trips.on_timeout(ms(3_250), &mut delivered);
+            assert_eq!(delivered.len(), 1);
+            trips.on_timeout(ms(3_292), &mut delivered);
+        }
+        assert_eq!(numbers(delivered), [505_000, 515_000]);
+    }
+}
+
+#[test]
+fn of_young_flows_those_of_short_round_trips_are_gathered() {
+    // Sent at 1 545 ms; gathered until 1 650.
+    for (least_ms, got_at) in [(60, 1_650), (99, 1_650), (100, 1_647)] {
+        let mut trips = watching(least_ms);
+        trips.gathering.begin(ms(0), Some(PLAN));
+        let first = [1, 120_000].map(|number| (102, Says(ack(number))));
+        let events = [(1, Sends(120_000))].into_iter().chain(first);
+        assert_eq!(trips.plays(events.collect()).len(), 2);
+        trips.gathering.begin(ms(800), Some(PLAN));
+        trips.plays(vec![(801, Sends(240_000)), (910, Says(ack(240_000)))]);
+        trips.sends(1_545, 360_000);
+        trips.gathering.begin(ms(1_600), Some(PLAN));
+        let got = trips.plays(vec![(1_601, Says(ack(360_000)))]);
+        assert_eq!(got, [(got_at, 360_000)], "{least_ms}");
+    }
+}
+
+#[test]
+fn round_trips_are_kept_while_a_flow_is_large_and_then_fade() {
+    let mut trips = large(PLAN);
+    let kept = |trips: &RoundTrips, at| trips.flows.first().map(|flow| flow.least(ms(at)));
+    let some = |ms| Some(Duration::from_millis(ms));
+    assert_eq!(kept(&trips, 1_600), some(100));
+    // Until 1 600 + 4 * 800 + 1 000 ms, unless it is still large in the next period.
+    assert_eq!(trips.poll_timeout(), Some(ms(1_650)));
+    trips.on_timeout(ms(1_650), &mut VecDeque::new());
+    assert_eq!(trips.poll_timeout(), Some(ms(5_800)));
+    assert_eq!(kept(&trips, 5_300), some(50));
+    trips.gathering.begin(ms(2_400), Some(PLAN));
+    trips.keep_large(ms(2_400), PLAN);
+    assert_eq!(kept(&trips, 5_300), some(50), "it was small");
+    trips.on_timeout(ms(5_800), &mut VecDeque::new());
+    assert!(trips.flows.is_empty());
+    let mut trips = large(PLAN);
+    let longer = Plan {
+        longest: Duration::from_millis(320),
+        is_used: true,
+        ..PLAN
+    };
+    trips.keep_large(ms(2_400), longer);
+    assert_eq!(kept(&trips, 5_300), some(200));
+    trips.fade(ms(5_300));
+    assert_eq!(kept(&trips, 5_800), some(100));
+    trips.keep_large(ms(6_000), PLAN);
+    assert_eq!(kept(&trips, 6_100), some(100));
+}
+
+#[test]
+fn of_large_flows_few_are_kept_and_none_whose_paths_are_alike() {
+    let short = Plan {
+        longest: Duration::from_millis(15),
+        is_used: true,
+        ..PLAN
+    };
+    assert!(large(short).flows.is_empty());
+    let mut trips = large(PLAN);
+    for conversation in 0..MOST {
+        let conversation = u64::try_from(conversation).expect("few");
+        let (at, least) = (ms(2_000 + conversation), Duration::from_millis(60));
+        trips.watch(at, conversation, 0, least, &mut VecDeque::new());
+    }
+    let conversation = trips.flows[0].conversation;
+    assert_eq!(
+        conversation, 0,
+        "what is kept for the shortest time gave way"
+    );
+    trips.keep_large(ms(2_400), PLAN);
+    assert_eq!(trips.flows.len(), MOST);
+}
+
+#[test]
+fn what_is_kept_of_a_flow_is_known_of_its_compressed_packets_too() {
+    let policy = Policy::Adaptive(AdaptiveSettings::default());
+    let mut tunnel = Tunnel::new(Role::Client, policy, QueueConfig::default());
+    tunnel.round_trips = watching(200);
+    let mut compressed = Vec::new();
+    for i in 0..20 {
+        let now = ms(1_000 * u64::from(i));
+        let again = Duration::from_secs(1);
+        let number = tunnel
+            .compressor
+            .poll_definition(now, again)
+            .map(|new| new.number);
+        number
+            .into_iter()
+            .for_each(|number| tunnel.compressor.on_acknowledged(number));
+        let queued = Queued {
+            packet: segment(CONVERSATION, 1_000 + i, 1, 1_000),
+            flow_hash: 7,
+            enqueued_at: now,
+        };
+        let numbered = tunnel.number(now, queued);
+        assert_eq!(numbered.round_trip, Duration::from_millis(200), "{i}");
+        compressed.push(compression::is_compressed(numbered.packet.as_slice()));
+    }
+    assert_eq!((compressed[0], compressed[19]), (false, true));
+}
