@@ -133,6 +133,15 @@ pub enum Event {
         /// Where its datagrams go.
         remote: IpAddr,
     },
+    /// It was found how long packets may be on a path, in the sending direction.
+    Mtu {
+        /// The peer's name.
+        peer: String,
+        /// The link's name; empty at a gateway until the client has told it.
+        link: String,
+        /// Bytes of the longest inner packet.
+        mtu: usize,
+    },
     /// The health of a path changed.
     Path {
         /// The peer's name.
@@ -211,6 +220,7 @@ impl Endpoint {
             tunnel.set_compression(config.compression);
             tunnel.set_classes(config.classes.clone());
             tunnel.set_parity(config.parity);
+            tunnel.set_mtu(config.mtu.min(MAX_MTU));
             tunnel
         };
         let peers = peers.into_iter().map(|config_of_peer| Peer {
@@ -539,6 +549,10 @@ impl Endpoint {
                 link,
                 remote,
             });
+        }
+        while let Some((link, mtu)) = peer.tunnel.poll_mtu_change() {
+            let peer = peer.config.name.clone();
+            self.events.push_back(Event::Mtu { peer, link, mtu });
         }
         while let Some((link, state)) = peer.tunnel.poll_path_change() {
             let peer = peer.config.name.clone();

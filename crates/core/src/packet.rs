@@ -9,11 +9,16 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{class::Found, time::Instant};
 
+mod fragment;
+mod mss;
 mod segment;
 mod segment_mut;
+mod too_big;
 
+pub use fragment::fragments;
 pub use segment::{Segment, is_before, later};
 pub use segment_mut::SegmentMut;
+pub use too_big::too_big;
 
 /// An inner packet in a buffer of its own.
 #[derive(Debug, Default)]
@@ -473,6 +478,12 @@ impl<'a> PacketView<'a> {
         } else {
             u16_at(self.bytes, 6) & 0x3fff != 0
         }
+    }
+
+    /// Whether its sender lets it be taken apart on its way (IPv4).
+    #[must_use]
+    pub fn may_be_fragmented(&self) -> bool {
+        !self.layout.is_v6 && u16_at(self.bytes, 6) & 0x4000 == 0
     }
 
     fn traffic_class(&self) -> u8 {

@@ -21,6 +21,7 @@ pub mod holes;
 pub mod link;
 pub mod loss;
 pub mod memory;
+pub mod mtu;
 pub mod on_wire;
 pub mod pacer;
 pub mod rate;
@@ -88,6 +89,10 @@ pub struct Path {
     pub found: Option<(IpAddr, Instant)>,
     /// What of its losses is remembered.
     pub remembered_loss_ppm: u32,
+    /// The longest datagram it takes, and what the host was last told of that.
+    pub mtu: mtu::PathMtu,
+    /// See [`mtu`](Self::mtu).
+    pub told_mtu: Option<usize>,
 }
 
 /// What the other end knows of a link's settings.
@@ -145,14 +150,25 @@ impl Path {
             newest: [None; 2],
             found: None,
             remembered_loss_ppm: 0,
+            mtu: mtu::PathMtu::new(),
+            told_mtu: None,
         }
     }
 
     /// Takes note of a data datagram of `len` bytes of UDP payload that leaves now.
     pub fn on_sent(&mut self, now: Instant, len: Bytes) {
+        self.mtu.on_sent(now, len);
         self.on_wire
             .on_sent(len + on_wire::headers(self.route.as_ref()));
         self.charge(now, len);
+    }
+
+    /// It was given longer datagrams than it takes: what it lost and carried meanwhile says nothing of it.
+    pub fn on_narrowed(&mut self, now: Instant) {
+        self.loss.forget(now, self.sender.unreported_pkts());
+        self.rate = rate::DeliveryRate::new();
+        self.rate_control.search_again();
+        self.train_sender.on_up(now);
     }
 
     /// Charges the pacer for a datagram of `len` bytes of UDP payload.

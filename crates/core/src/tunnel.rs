@@ -45,6 +45,7 @@ mod fec;
 mod ingress;
 mod lanes;
 mod losses;
+mod mtu;
 mod repairs;
 mod round_trips;
 mod sec;
@@ -117,6 +118,8 @@ pub struct Tunnel {
     reinject: VecDeque<Numbered>,
     /// The other end sends lost packets again.
     has_repairs: bool,
+    /// How long packets may be.
+    lengths: mtu::Lengths,
     /// What may be spent on lost ones.
     repairs: repairs::Budget,
     /// Repair symbols out, and in.
@@ -205,6 +208,7 @@ impl Tunnel {
             flows: Vec::new(),
             reinject: VecDeque::new(),
             has_repairs: false,
+            lengths: mtu::Lengths::of(UNKNOWN_MTU),
             repairs: repairs::Budget::default(),
             fec_sending: fec::Sending::default(),
             fec_receiving: fec::Receiving::default(),
@@ -311,6 +315,7 @@ impl Tunnel {
         }
         path.route = route;
         path.found = None;
+        path.mtu.restart();
         path.health.on_link(
             now,
             if route.is_some() {
@@ -441,7 +446,12 @@ impl Tunnel {
     ) {
         self.counts.packets_in += 1;
         self.watch_round_trip(now, &packet, shared);
-        self.enqueue(now, packet, flow_hash, shared);
+        if !self.has_narrow() {
+            return self.enqueue(now, packet, flow_hash, shared);
+        }
+        for packet in self.fit(now, packet, shared) {
+            self.enqueue(now, packet, flow_hash, shared);
+        }
     }
 
     /// Lets time pass: deadlines of held packets, health of paths, ages of keys.
@@ -460,6 +470,7 @@ impl Tunnel {
             path.health
                 .set_reserve(path.link.role == LinkRole::Standby && has_active);
             path.health.set_second(self.role == Role::Gateway);
+            path.mtu.on_timeout(now, &mtu::conditions(path));
             let was = path.health.state();
             path.health.on_timeout(now);
             let (id, is) = (path.id, path.health.state());
@@ -472,6 +483,7 @@ impl Tunnel {
                 self.take_overdue(now, id);
             }
         }
+        self.look_for_narrow(now);
         self.sessions_deadline = self.sessions.expire(now);
     }
 
@@ -487,6 +499,7 @@ impl Tunnel {
                 let announce = path.announced.due.filter(|_| self.role == Role::Client);
                 [
                     self.overdue_at(path.id),
+                    self.probe_mtu_at(path),
                     path.health.next_deadline(),
                     path.receiver.report_due(),
                     path.tail.due(),
@@ -768,6 +781,8 @@ fn path_in(paths: &mut [Option<Box<Path>>; PathId::MAX], id: PathId) -> Option<&
     paths.get_mut(id.index())?.as_deref_mut()
 }
 
+/// Until the owner says how long packets are.
+const UNKNOWN_MTU: usize = 1_280;
 /// For how long what late paths are waited for is kept.
 const LATE_KEPT: Duration = Duration::from_secs(2);
 /// What is so much later than usual has met a jam: some of the longest queues that are wanted.

@@ -3,7 +3,7 @@
 //! One `sendmsg` sends a batch of equal datagrams (`UDP_SEGMENT`), one `recvmmsg` takes up to 32 messages of up to 64
 //! datagrams each (`UDP_GRO`). Sockets are non-blocking and never fragment: `IP_PMTUDISC_PROBE` ignores the kernel's
 //! guess of the path MTU, so a datagram above the MTU of the device fails with `EMSGSIZE`, and one above the path's is
-//! lost: set `mtu` where a path is narrower than its device.
+//! lost; the engine finds out which.
 //!
 //! Some devices refuse segments although the kernel offers them (quinn issues 1128, 2399). Such a batch is sent again
 //! one by one; if that works, it was the segmentation, and the socket does without from then on. Sending is therefore
@@ -245,13 +245,26 @@ impl UdpSocket {
             result => return result,
         };
         let mut sent = 0;
+        let mut too_long = 0;
         for datagram in batch.chunks(segment) {
             match self.send_message(transmit, datagram, None) {
                 Ok(taken) => sent += taken,
+                // Shorter ones behind it may pass.
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                    too_long += datagram.len();
+                }
                 // Not the segmentation, then.
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => break,
             }
+        }
+        if too_long > 0 {
+            // Not the segmentation either.
+            return if sent == 0 {
+                Err(refusal)
+            } else {
+                Ok(sent + too_long)
+            };
         }
         self.segmentation.set(false);
         self.segmentation_refusals

@@ -119,6 +119,9 @@ pub(crate) struct LinkStatus {
     pub(crate) rx_bytes: u64,
     /// Its weight.
     pub(crate) weight: u32,
+    /// The longest inner packet it takes on the way out, in bytes, as far as is known; none outside of a tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mtu: Option<usize>,
 }
 
 /// What a link has carried of its budget in the present month.

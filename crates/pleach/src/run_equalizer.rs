@@ -170,6 +170,7 @@ fn link_status(link: &LinkReport) -> LinkStatus {
         tx_bytes: link.sent.bytes,
         rx_bytes: link.rx_bytes,
         weight: link.view.weight,
+        mtu: None,
     }
 }
 

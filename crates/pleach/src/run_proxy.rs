@@ -295,6 +295,7 @@ fn link_status(link: &report::LinkReport) -> LinkStatus {
         tx_bytes: link.tx_bytes,
         rx_bytes: link.rx_bytes,
         weight: link.weight.map_or(1, u32::from),
+        mtu: None,
     }
 }
 

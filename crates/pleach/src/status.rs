@@ -326,6 +326,7 @@ mod tests {
             tx_bytes: 0,
             rx_bytes: 0,
             weight: 1,
+            mtu: None,
         }
     }
 

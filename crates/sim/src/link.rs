@@ -2,12 +2,13 @@
 //!
 //! A packet passes these stages, in this order; a stage that is not configured costs nothing:
 //!
-//! 1. **Bottleneck** ([`queue::Bottleneck`]): a drop-tail queue in bytes, then serialisation at a constant rate, a
+//! 1. **MTU**: what is longer vanishes, and nobody is told.
+//! 2. **Bottleneck** ([`queue::Bottleneck`]): a drop-tail queue in bytes, then serialisation at a constant rate, a
 //!    recorded sequence of delivery opportunities, or a recorded rate. It may be followed by a second bottleneck that
 //!    several links share ([`bundle::Bundle`]).
-//! 2. **State**: a link that is a black hole swallows what leaves the bottleneck.
-//! 3. **Loss** ([`loss::Loss`]) and **bit errors** ([`loss::BitErrors`]).
-//! 4. **Line** ([`jitter::Line`]): propagation delay and jitter, in order or with overtaking.
+//! 3. **State**: a link that is a black hole swallows what leaves the bottleneck.
+//! 4. **Loss** ([`loss::Loss`]) and **bit errors** ([`loss::BitErrors`]).
+//! 5. **Line** ([`jitter::Line`]): propagation delay and jitter, in order or with overtaking.
 //!
 //! All times are computed on the virtual clock of the model: a caller that polls late gets its packets late, but later
 //! packets do not shift. The same seed, inputs and input times give the same outputs.
@@ -80,6 +81,8 @@ pub struct LinkConfig {
     pub bit_errors: f64,
     /// Bit errors that come together.
     pub block_errors: Option<BlockErrors>,
+    /// Length of the longest packet that passes; longer ones vanish. `None`: any.
+    pub mtu: Option<Bytes>,
     /// Whether packets pass.
     pub state: LinkState,
 }
@@ -96,6 +99,7 @@ impl Default for LinkConfig {
             loss: Loss::None,
             bit_errors: 0.0,
             block_errors: None,
+            mtu: None,
             state: LinkState::Up,
         }
     }
@@ -120,6 +124,8 @@ pub struct LinkChange {
     pub bit_errors: Option<f64>,
     /// New bit errors that come together.
     pub block_errors: Option<BlockErrors>,
+    /// New length of the longest packet that passes.
+    pub mtu: Option<Bytes>,
     /// New state.
     pub state: Option<LinkState>,
 }
@@ -142,6 +148,9 @@ impl LinkChange {
         if self.block_errors.is_some() {
             config.block_errors = self.block_errors;
         }
+        if self.mtu.is_some() {
+            config.mtu = self.mtu;
+        }
         set(&mut config.state, self.state.as_ref());
     }
 }
@@ -162,7 +171,7 @@ pub struct LinkStats {
     pub queue_drops: u64,
     /// Packets lost by the loss process.
     pub loss_drops: u64,
-    /// Packets lost because the link was down or a black hole.
+    /// Packets lost because the link was down or a black hole, or takes none as long.
     pub state_drops: u64,
     /// Packets delivered with at least one inverted bit.
     pub corrupted_pkts: u64,
@@ -309,7 +318,8 @@ impl<P: Corrupt> Link<P> {
 
     pub(crate) fn enter(&mut self, now: Instant, len: Bytes, packet: P) {
         self.count_offered(len);
-        if self.config.state == LinkState::Down {
+        let is_too_long = self.config.mtu.is_some_and(|mtu| len > mtu);
+        if self.config.state == LinkState::Down || is_too_long {
             self.stats.state_drops += 1;
         } else if matches!(self.config.rate, Rate::Unlimited) && self.bottleneck.is_empty() {
             self.travel(now, len, packet);

@@ -17,6 +17,7 @@
 //! jitter = "1ms"                 # uniform extra delay; reorder = true lets packets overtake
 //! loss = 0.01                    # or gilbert = { p = 0.01, r = 0.3, loss_good = 0.0, loss_bad = 1.0 }
 //! bit_errors = 1e-7              # and block_errors = { packet = 0.03, block = 0.05, two = 0.1 }: bits of some packets' blocks
+//! mtu = "1428B"                  # longest packet that passes, headers included; longer ones vanish
 //! weight = 64                    # policy "weighted"
 //! cost = 0                       # or "standby", "never"
 //! ipv6 = true

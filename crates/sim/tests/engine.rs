@@ -16,6 +16,8 @@ mod faults;
 mod frames;
 #[path = "engine/memory.rs"]
 mod memory;
+#[path = "engine/mtu.rs"]
+mod mtu;
 #[path = "engine/ops.rs"]
 mod ops;
 #[path = "engine/osia.rs"]

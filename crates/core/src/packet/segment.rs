@@ -215,7 +215,7 @@ pub(super) const WINDOW: usize = 14;
 pub(super) const CHECKSUM: usize = 16;
 
 const FIN: u8 = 0x01;
-const SYN: u8 = 0x02;
+pub(super) const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 pub(super) const ACK: u8 = 0x10;
 pub(super) const URG: u8 = 0x20;

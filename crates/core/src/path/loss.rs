@@ -25,6 +25,8 @@ pub struct Loss {
     window_started_at_sent: u64,
     /// Those up to here were sent while it was being found out what the path carries.
     searched_until: u64,
+    /// And what those up to here met says nothing either.
+    forgotten_until: u64,
     /// Losses accounted to windows so far.
     accounted: u64,
     /// The same that [`Self::take_lost`] told of.
@@ -59,6 +61,7 @@ impl Loss {
             received: 0,
             window_started_at_sent: 0,
             searched_until: 0,
+            forgotten_until: 0,
             accounted: 0,
             taken: 0,
             untold: None,
@@ -176,6 +179,9 @@ impl Loss {
     /// Takes note of packets `received` and `lost` of those that met hardly a queue on the path.
     pub fn on_unqueued(&mut self, now: Instant, received: u64, lost: u64) {
         self.forget_unqueued(now);
+        if self.sent < self.forgotten_until {
+            return;
+        }
         let (sent, all_lost) = &mut self.unqueued[0];
         *sent = sent.saturating_add(received).saturating_add(lost);
         *all_lost = all_lost.saturating_add(lost);
@@ -197,6 +203,16 @@ impl Loss {
         self.searched_until = self.sent.saturating_add(unreported);
         self.floor = WindowedMin::new(FLOOR_WINDOW);
         self.begin_anew(now);
+    }
+
+    /// Forgets what was lost so far, and what is lost of the next `unreported` packets: it was not the path's fault.
+    pub fn forget(&mut self, now: Instant, unreported: u64) {
+        self.on_searched(now, unreported);
+        self.forgotten_until = self.searched_until;
+        self.taken = self.lost();
+        (self.latest_ppm, self.smoothed_ppm) = (None, None);
+        self.unqueued = [(0, 0); 2];
+        self.unqueued_from = (now, self.sent);
     }
 
     fn begin_anew(&mut self, now: Instant) {
@@ -292,6 +308,28 @@ mod tests {
         }
         assert!(floors[50] < Some(1_000), "{:?}", floors[50]);
         assert_eq!(floors[199], Some(30_000));
+    }
+
+    #[test]
+    fn what_was_not_the_paths_fault_is_forgotten_with_what_is_under_way() {
+        let mut loss = Loss::new();
+        let at = |ms| Instant::from_millis(ms);
+        for step in 1..=30 {
+            loss.on_report(at(step * 100), step * 700, step * 350);
+            loss.on_unqueued(at(step * 100), 350, 350);
+        }
+        assert!(loss.floor_ppm() > Some(490_000));
+        loss.forget(at(3_000), 100);
+        assert_eq!((loss.floor_ppm(), loss.smoothed_ppm()), (None, None));
+        loss.on_report(at(3_100), 21_050, 10_500);
+        loss.on_unqueued(at(3_100), 0, 50);
+        loss.on_report(at(3_200), 21_100, 10_500);
+        for step in 1..=20 {
+            let sent = step * 700;
+            loss.on_report(at(3_200 + step * 100), 21_100 + sent, 10_500 + sent);
+            loss.on_unqueued(at(3_200 + step * 100), 700, 0);
+        }
+        assert!(loss.floor_ppm() < Some(1_000) && loss.smoothed_ppm() == Some(0));
     }
 
     #[test]

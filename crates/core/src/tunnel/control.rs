@@ -42,6 +42,7 @@ impl Tunnel {
             }
             if self.paths[index].is_some() {
                 self.send_path_control(now, index, out);
+                self.probe_mtu(now, index, out);
                 self.send_train(now, index, out);
             }
         }
@@ -326,6 +327,9 @@ impl Tunnel {
         let Some(path) = self.path_mut(id) else {
             return;
         };
+        if path.mtu.on_pong(now, token) {
+            return self.look_for_narrow(now);
+        }
         let Some(rtt) = path.probes.finish(now, token) else {
             return;
         };
@@ -498,6 +502,7 @@ impl Tunnel {
                 };
                 // A path that was silent tells nothing of what it loses otherwise.
                 if !is_free {
+                    path.mtu.on_lost(now);
                     self.fec_sending.on_lost(id, round_trip, floor_ppm);
                 }
                 self.fec_sending.on_repair(now);

@@ -194,6 +194,11 @@ impl Tunnel {
                 self.give_up(numbered.packet, shared);
                 continue;
             }
+            if self.fits_nowhere(&numbered.packet) {
+                shared.drops.add(DropReason::TooLong, 1);
+                shared.pool.recycle(numbered.packet);
+                continue;
+            }
             if !numbered.origin.is_some_and(is_old) {
                 return Some(numbered);
             }

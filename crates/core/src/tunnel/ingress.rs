@@ -100,6 +100,13 @@ impl Tunnel {
         if is_newest {
             path.newest[header.kind as usize] = Some(opened.counter);
             if self.role == Role::Gateway && path.route != Some(incoming.route) {
+                // Another port is the same way.
+                let is_elsewhere = path
+                    .route
+                    .is_none_or(|route| route.remote.ip() != incoming.route.remote.ip());
+                if is_elsewhere {
+                    path.mtu.restart();
+                }
                 path.route = Some(incoming.route);
                 path.health.on_link(now, LinkEvent::Up);
             }
@@ -190,6 +197,9 @@ impl Tunnel {
         match checked {
             Ok(len) => {
                 packet.truncate(len);
+                if self.has_narrow() {
+                    self.fit_answers(&mut packet);
+                }
                 Ok(packet)
             }
             Err(reason) => {

@@ -44,6 +44,8 @@ pub struct PathStatus {
     pub weight: u32,
     /// The user's rank.
     pub cost: u8,
+    /// The longest inner packet that the sending direction takes, in bytes, as far as is known.
+    pub mtu: usize,
 }
 
 /// What became of datagrams that came with wrong bits.
@@ -109,6 +111,7 @@ impl Tunnel {
                     in_flight: path.sender.in_flight(),
                     weight: self.scheduler.weight(path.id).unwrap_or(path.link.weight),
                     cost: path.link.cost,
+                    mtu: self.mtu_of(path),
                 })
                 .collect(),
             held: self.resequencer.held_len(),

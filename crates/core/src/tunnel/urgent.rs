@@ -52,7 +52,8 @@ impl Tunnel {
         let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
         let serves = |view: &PathView| view.usable && Some(view.id) != avoided;
         let avoided = avoided.filter(|_| self.views.iter().any(serves));
-        if wanted.is_none() && !is_small && avoided.is_none() {
+        let (wide, narrow) = self.wide_and_narrow(packet.len());
+        if wanted.is_none() && !is_small && avoided.is_none() && narrow == 0 {
             return self.scheduler.pick(now, &self.views, &info);
         }
         let mut views = core::mem::take(&mut self.views);
@@ -66,8 +67,15 @@ impl Tunnel {
                 view.ready = view.usable && self.has_room(now, view.id);
             }
             view.ready |= view.usable && is_small && self.may_overdraw(now, view.id);
-            if avoided == Some(view.id) {
+            if avoided == Some(view.id) || narrow & bit != 0 {
                 (view.ready, view.usable) = (false, false);
+            }
+        }
+        if narrow != 0 && !views.iter().any(|view| view.usable) {
+            // Better on a link of another rank or class than never.
+            for view in views.iter_mut().filter(|view| wide & bit(view.id) != 0) {
+                view.usable = true;
+                view.ready = self.has_room(now, view.id);
             }
         }
         let pick = if views.iter().any(|view| view.ready) {
@@ -145,7 +153,7 @@ impl Tunnel {
 }
 
 /// A path in a set; ids are below [`PathId::MAX`].
-fn bit(id: PathId) -> u16 {
+pub(super) fn bit(id: PathId) -> u16 {
     1_u16.checked_shl(id.0.into()).unwrap_or(0)
 }
 

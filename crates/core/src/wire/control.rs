@@ -134,7 +134,7 @@ pub enum Frame<'a> {
     Ping {
         /// Chosen by the sender.
         token: u32,
-        /// Bytes of padding that follow in the datagram, if this probes the path MTU.
+        /// Length of the datagram, UDP payload in bytes, if this probes the path MTU; else 0.
         size: u16,
     },
     /// Answers a ping.

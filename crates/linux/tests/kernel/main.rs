@@ -3,4 +3,5 @@
 mod namespace;
 mod routes;
 mod tun;
+mod udp;
 mod watch;

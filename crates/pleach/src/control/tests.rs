@@ -37,6 +37,7 @@ fn sample() -> StatusReport {
         tx_bytes: 1 << 60,
         rx_bytes: 7,
         weight: 64,
+        mtu: None,
     };
     StatusReport {
         mode: "client".to_owned(),

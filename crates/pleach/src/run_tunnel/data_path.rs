@@ -408,6 +408,9 @@ impl<'a> DataPath<'a> {
                     link,
                     remote,
                 } => self.recall(now, peer, path, link, remote),
+                Event::Mtu { peer, link, mtu } => {
+                    tracing::info!(peer, link, mtu, "the path takes packets of so many bytes");
+                }
                 Event::Path { peer, link, state } => {
                     tracing::info!(peer, link, ?state, "path");
                 }

@@ -142,6 +142,7 @@ fn link_status(path: &PathStatus, device: String) -> LinkStatus {
         tx_bytes: path.tx_bytes,
         rx_bytes: path.rx_bytes,
         weight: path.weight,
+        mtu: Some(path.mtu),
     }
 }
 

@@ -94,7 +94,7 @@ impl<P: Corrupt> Bundle<P> {
         let len = Bytes::of_len(len_bytes);
         match self.membership.get(link) {
             // A link without an own rate hands its packets to the shared bottleneck at once, unless it is down.
-            Some(&Some(shared)) if self.passes_at_once(link) => {
+            Some(&Some(shared)) if self.passes_at_once(link, len) => {
                 let target = &mut self.links[link];
                 target.count_offered(len);
                 Self::share(&mut self.shared[shared].1, target, now, len, (link, packet));
@@ -186,9 +186,10 @@ impl<P: Corrupt> Bundle<P> {
         }
     }
 
-    fn passes_at_once(&self, link: usize) -> bool {
+    fn passes_at_once(&self, link: usize, len: Bytes) -> bool {
         let link = &self.links[link];
-        matches!(link.config().rate, Rate::Unlimited)
+        link.config().mtu.is_none_or(|mtu| len <= mtu)
+            && matches!(link.config().rate, Rate::Unlimited)
             && link.bottleneck().is_empty()
             && link.config().state != LinkState::Down
     }

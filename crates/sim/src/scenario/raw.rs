@@ -66,6 +66,7 @@ macro_rules! with_params {
             gilbert: Option<Gilbert>,
             bit_errors: Option<f64>,
             block_errors: Option<BlockErrors>,
+            mtu: Option<Bytes>,
         }
 
         impl $name {
@@ -83,6 +84,7 @@ macro_rules! with_params {
                     gilbert: self.gilbert,
                     bit_errors: self.bit_errors,
                     block_errors: self.block_errors,
+                    mtu: self.mtu,
                 }
             }
         }
@@ -103,6 +105,7 @@ pub(super) struct Params {
     pub(super) gilbert: Option<Gilbert>,
     pub(super) bit_errors: Option<f64>,
     pub(super) block_errors: Option<BlockErrors>,
+    pub(super) mtu: Option<Bytes>,
 }
 
 with_params!(Override {});

@@ -454,6 +454,7 @@ fn mistakes_are_reported_with_line_key_and_remedy() {
         ),
         ("link = \"lte\"", "link = \"umts\"", "link", "no \"umts\""),
         ("loss = 0.5", "loss = 1.5", "loss", "out of range"),
+        ("loss = 0.5", "mtu = \"500B\"", "mtu", "below 1280B"),
         ("at = \"9s\"", "at = \"90s\"", "at", "after the end"),
         (
             "state = \"blackhole\"",

@@ -28,6 +28,11 @@ use proptest::{
 use crate::world::{PathModel, World, address, number_of, path_id, udp};
 
 const PATHS: usize = 3;
+/// Of an IPv4 header.
+const DONT_FRAGMENT: u8 = 0x40;
+const ICMP: u8 = 1;
+/// Longest packet of what may be voice, in bytes.
+const VOICE: usize = 300;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Op {
@@ -53,6 +58,11 @@ enum Op {
         loss_pct: u64,
         copy_pct: u64,
         shake_ms: u64,
+    },
+    /// Longer datagrams vanish from now on.
+    Narrow {
+        path: usize,
+        width: usize,
     },
     Reach {
         path: usize,
@@ -80,7 +90,7 @@ enum Op {
     },
 }
 
-use Op::{Block, Reach, Replug, Restart, RollKeys, Send, Settings, Silence, Wait, Wire};
+use Op::{Block, Narrow, Reach, Replug, Restart, RollKeys, Send, Settings, Silence, Wait, Wire};
 
 /// One sequence under way.
 struct Run {
@@ -144,6 +154,7 @@ impl Run {
                 path.copy_pct = copy_pct;
                 path.shake = Duration::from_millis(shake_ms);
             }
+            Narrow { path, width } => world.paths[path].width = width,
             Reach { path, is_reachable } => world.set_reach(1, path, is_reachable),
             Replug { path } => {
                 let endpoint = &mut world.hosts[1].endpoint;
@@ -195,7 +206,8 @@ impl Run {
     fn send(&mut self, from: usize, flow: u16, len: usize) {
         let number = self.sent[from];
         self.sent[from] += 1;
-        let packet = udp(address(from), address(1 - from), flow, number, len);
+        let mut packet = udp(address(from), address(1 - from), flow, number, len);
+        packet[6] = DONT_FRAGMENT;
         let now = self.world.now;
         self.world.hosts[from]
             .endpoint
@@ -229,8 +241,15 @@ impl Run {
             if host.lives.contains(&index) {
                 seen.clear();
             }
+            if packet[9] == ICMP {
+                continue;
+            }
             let (flow, number) = number_of(packet);
             assert!(seen.insert(number), "packet {number} was delivered twice");
+            if packet.len() <= VOICE {
+                // Small packets at a steady pace are taken for voice, which wants no order.
+                continue;
+            }
             let highest = &mut highest[usize::from(flow)];
             behind += u64::from(*highest > Some(number));
             *highest = (*highest).max(Some(number));
@@ -245,6 +264,7 @@ impl Run {
         let [sender, receiver] = [from, 1 - from].map(|host| &self.world.hosts[host]);
         sender.drops(DropReason::Aqm)
             + sender.drops(DropReason::QueueFull)
+            + sender.drops(DropReason::TooLong)
             + sender.drops(DropReason::Reset)
             + receiver.drops(DropReason::Reset)
             + u64::from(self.is_strict) * receiver.drops(DropReason::TooOld)
@@ -301,6 +321,7 @@ impl Run {
                 .expect("peer");
             assert_eq!((status.held, status.queued), (0, 0), "host {from}");
             let delivered = self.world.hosts[1 - from].delivered.iter();
+            let delivered = delivered.filter(|(_, packet)| packet[9] != ICMP);
             let delivered: BTreeSet<u32> =
                 delivered.map(|(_, packet)| number_of(packet).1).collect();
             let missing = (self.first[from]..self.sent[from])
@@ -351,6 +372,7 @@ fn any_op() -> impl Strategy<Value = Op> {
             .prop_map(|(path, to_client, is_silent)| Silence { path, to_client, is_silent }),
         1 => (path(), 0..30_u64, 0..20_u64, 0..40_u64)
             .prop_map(|(path, loss_pct, copy_pct, shake_ms)| Wire { path, loss_pct, copy_pct, shake_ms }),
+        1 => (path(), 1_238..1_460_usize).prop_map(|(path, width)| Narrow { path, width }),
         1 => path().prop_map(|path| Replug { path }),
         1 => (0..2_usize, any::<bool>())
             .prop_map(|(host, is_announced)| Restart { host, is_announced }),

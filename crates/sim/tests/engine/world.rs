@@ -41,6 +41,8 @@ pub(crate) struct PathModel {
     pub(crate) is_silent: [bool; 2],
     /// A bottleneck of this rate with a queue of [`QUEUE`]; what finds it full is lost.
     pub(crate) rate: Option<Bitrate>,
+    /// Longer datagrams vanish.
+    pub(crate) width: usize,
 }
 
 impl PathModel {
@@ -52,6 +54,7 @@ impl PathModel {
             shake: Duration::ZERO,
             is_silent: [false; 2],
             rate: None,
+            width: usize::MAX,
         }
     }
 }
@@ -550,6 +553,7 @@ impl World {
             || self.rng.below(100) < path.loss_pct
             || self.losses[link][usize::from(from == 0)].is_lost(&mut self.rng)
             || to >= self.hosts.len()
+            || datagram.len() > path.width
         {
             self.lost_data += u64::from(datagram[0] == DATA);
             return;

@@ -1,5 +1,6 @@
 //! Through the production engine.
 
+use pleach_core::units::Bytes;
 use pleach_sim::{
     results::{EventKind, Results, World},
     run::{EngineOnly, RunError, run_phase},
@@ -28,6 +29,23 @@ fn weighted_carries_the_sum_of_the_lines() {
         .map(|l| l.weight.last())
         .collect();
     assert_eq!(weights, [Some(&20.0), Some(&10.0)]);
+}
+
+#[test]
+fn a_line_that_takes_shorter_packets_than_it_says_is_filled_as_well() {
+    let tcp = "[[traffic]]\nkind = \"tcp\"\nname = \"tcp\"\n";
+    let wide = pair_for("6s", "adaptive", tcp);
+    let mut narrow = pair_for("6s", "adaptive", tcp);
+    let line = &mut narrow.links[1];
+    for direction in [&mut line.down, &mut line.up] {
+        direction.mtu = Some(Bytes::new(1_400));
+    }
+    let goodput = |scenario| {
+        let flow = &results(scenario).flows[0];
+        flow.goodput_mbps
+    };
+    let (wide, narrow) = (goodput(&wide), goodput(&narrow));
+    assert!(narrow > wide * 0.97, "{narrow} of {wide}");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use pleach_core::units::Bytes;
+
 use crate::{
     link::{
         LinkChange, LinkConfig,
@@ -137,6 +139,10 @@ pub(super) fn change(raw: &raw::Params, files: &mut Files<'_>) -> Result<LinkCha
     if raw.queue.is_some_and(|queue| queue.get() > 1 << 30) {
         return Err(problem("queue", "above 1GiB", "use a smaller queue"));
     }
+    if raw.mtu.is_some_and(|mtu| mtu < LEAST_MTU) {
+        let remedy = "use 1280B or more: IPv6 needs it";
+        return Err(problem("mtu", "below 1280B", remedy));
+    }
     Ok(LinkChange {
         rate: rate(raw, files)?,
         queue: raw.queue,
@@ -156,9 +162,13 @@ pub(super) fn change(raw: &raw::Params, files: &mut Files<'_>) -> Result<LinkCha
                 two: probability("block_errors", errors.two)?,
             }),
         },
+        mtu: raw.mtu,
         state: None,
     })
 }
+
+/// RFC 8200 section 5.
+const LEAST_MTU: Bytes = Bytes::new(1_280);
 
 fn rate(raw: &raw::Params, files: &mut Files<'_>) -> Result<Option<Rate>, Problem> {
     let given = [raw.rate.is_some(), raw.trace.is_some(), raw.csv.is_some()];
