@@ -20,6 +20,9 @@ pub use segment::{Segment, is_before, later};
 pub use segment_mut::SegmentMut;
 pub use too_big::too_big;
 
+/// Every link takes packets of IPv6 as long, in bytes (RFC 8200 section 5).
+pub const LEAST_MTU_V6: usize = 1_280;
+
 /// An inner packet in a buffer of its own.
 #[derive(Debug, Default)]
 pub struct PacketBuf {

@@ -470,7 +470,9 @@ impl Tunnel {
             path.health
                 .set_reserve(path.link.role == LinkRole::Standby && has_active);
             path.health.set_second(self.role == Role::Gateway);
-            path.mtu.on_timeout(now, &mtu::conditions(path));
+            if path.mtu.is_probing() {
+                path.mtu.on_timeout(now, &mtu::conditions(path));
+            }
             let was = path.health.state();
             path.health.on_timeout(now);
             let (id, is) = (path.id, path.health.state());

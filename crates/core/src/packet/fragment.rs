@@ -8,11 +8,10 @@ use super::{PacketBuf, PacketView, Pool, ones_complement_sum, u16_at};
 #[must_use]
 pub fn fragments(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option<Vec<PacketBuf>> {
     let bytes = packet.bytes();
-    let is_plain = !packet.is_v6() && bytes[0] == 0x45;
-    let at = u16_at(bytes, FLAGS_AND_OFFSET);
-    if !is_plain || at & DONT != 0 {
+    if !packet.may_be_fragmented() || bytes[0] != 0x45 {
         return None;
     }
+    let at = u16_at(bytes, FLAGS_AND_OFFSET);
     let (header, body) = bytes.split_at(HEADER_LEN);
     // All but the last hold a multiple of eight bytes.
     let room = mtu.checked_sub(HEADER_LEN)? / 8 * 8;
@@ -41,14 +40,16 @@ pub fn fragments(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option
 
 const HEADER_LEN: usize = 20;
 const FLAGS_AND_OFFSET: usize = 6;
-/// Flags: do not fragment, more fragments; and the offset in units of eight bytes.
-const DONT: u16 = 0x4000;
+/// Flags: more fragments; and the offset in units of eight bytes.
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Do not fragment.
+    const DONT: u16 = 0x4000;
 
     fn packet(len: u16, at: u16) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..len).map(|i| i.to_le_bytes()[0]).collect();

@@ -1,7 +1,7 @@
 //! What a router says of a packet that is too long for what lies ahead: fragmentation needed (RFC 792, RFC 1191 section 4), or
 //! packet too big (RFC 4443 section 3.2).
 
-use super::{PacketBuf, PacketView, Pool, ones_complement_sum};
+use super::{LEAST_MTU_V6, PacketBuf, PacketView, Pool, ones_complement_sum};
 
 /// The message to the sender of `packet` that packets of `mtu` bytes pass; as from where the packet goes, for the tunnel has
 /// no address of its own that every sender would believe.
@@ -48,7 +48,7 @@ fn of_v4(bytes: &[u8], mtu: usize, pool: &mut Pool) -> Option<PacketBuf> {
 }
 
 fn of_v6(bytes: &[u8], mtu: usize, pool: &mut Pool) -> Option<PacketBuf> {
-    let quoted = &bytes[..bytes.len().min(LEAST_V6 - V6_HEADER - MESSAGE)];
+    let quoted = &bytes[..bytes.len().min(LEAST_MTU_V6 - V6_HEADER - MESSAGE)];
     let len = u16::try_from(MESSAGE + quoted.len()).ok()?;
     let mut header = [0; V6_HEADER];
     header[0] = 0x60;
@@ -57,7 +57,7 @@ fn of_v6(bytes: &[u8], mtu: usize, pool: &mut Pool) -> Option<PacketBuf> {
     header[8..24].copy_from_slice(&bytes[24..40]);
     header[24..40].copy_from_slice(&bytes[8..24]);
     let mut message = [2, 0, 0, 0, 0, 0, 0, 0];
-    let mtu = u32::try_from(mtu.max(LEAST_V6)).ok()?;
+    let mtu = u32::try_from(mtu.max(LEAST_MTU_V6)).ok()?;
     message[4..].copy_from_slice(&mtu.to_be_bytes());
     let pseudo = [&header[8..40], &len.to_be_bytes(), &[0, ICMP_V6]];
     let sum = !ones_complement_sum(&[pseudo[0], pseudo[1], pseudo[2], &message, quoted]);
@@ -79,8 +79,6 @@ const V6_HEADER: usize = 40;
 const MESSAGE: usize = 8;
 /// Of 576 bytes (RFC 1812 section 4.3.2.3).
 const QUOTED_V4: usize = 576 - V4_HEADER - MESSAGE;
-/// RFC 8200 section 5.
-const LEAST_V6: usize = 1_280;
 
 #[cfg(test)]
 mod tests {

@@ -181,6 +181,12 @@ impl PathMtu {
         (self.probe.is_none() && is_wanted).then_some(self.next_at)
     }
 
+    /// Whether a probe is under way.
+    #[must_use]
+    pub const fn is_probing(&self) -> bool {
+        self.probe.is_some()
+    }
+
     /// Takes note of a probe, sent now.
     pub fn on_probe(&mut self, now: Instant, len: usize, tokens: Tokens) {
         self.probe = Some(Probe {

@@ -197,9 +197,7 @@ impl Tunnel {
         match checked {
             Ok(len) => {
                 packet.truncate(len);
-                if self.has_narrow() {
-                    self.fit_answers(&mut packet);
-                }
+                self.fit_answers(&mut packet);
                 Ok(packet)
             }
             Err(reason) => {

@@ -10,7 +10,7 @@ use core::time::Duration;
 use super::Tunnel;
 use crate::{
     counters::DropReason,
-    packet::{PacketBuf, fragments, too_big},
+    packet::{LEAST_MTU_V6, PacketBuf, fragments, too_big},
     path::{
         Path,
         mtu::{Conditions, LEAST, Tokens},
@@ -65,17 +65,17 @@ impl Tunnel {
         let mut paths = self.paths.iter_mut().filter_map(Option::as_deref_mut);
         let path = paths.find(is_new)?;
         path.told_mtu = path.mtu.found();
-        let name = path.link.name.clone();
         let id = path.id;
-        let mtu = self.path(id).map(|path| self.mtu_of(path))?;
-        Some((name, mtu))
+        let path = self.path(id)?;
+        Some((path.link.name.clone(), self.mtu_of(path)))
     }
 
     /// When a path has to be probed, or its probe has failed.
     pub(super) fn probe_mtu_at(&self, path: &Path) -> Option<Instant> {
         let next = path.mtu.next_due().filter(|_| self.may_probe_mtu(path));
-        let failed = path.mtu.deadline(&conditions(path));
-        [next, failed].into_iter().flatten().min()
+        let conditions = path.mtu.is_probing().then(|| conditions(path));
+        let failed = conditions.and_then(|conditions| path.mtu.deadline(&conditions));
+        next.or(failed)
     }
 
     fn may_probe_mtu(&self, path: &Path) -> bool {
@@ -143,7 +143,7 @@ impl Tunnel {
         }
         let carrying = || self.paths().filter(|path| self.may_carry(path));
         let mtus = || carrying().map(|path| self.mtu_of(path));
-        let least = mtus().filter(|mtu| *mtu >= LEAST_V6).min();
+        let least = mtus().filter(|mtu| *mtu >= LEAST_MTU_V6).min();
         let mtu = least.or_else(|| mtus().max())?;
         (mtu + DATA_OVERHEAD < self.lengths.longest).then_some(mtu)
     }
@@ -249,5 +249,3 @@ pub(super) fn conditions(path: &Path) -> Conditions {
 const LATER: Duration = Duration::from_millis(25);
 /// Senders are told of packets that are too long at most that often.
 const TOLD_EACH: Duration = Duration::from_millis(1);
-/// Every link has to take packets as long for IPv6 (RFC 8200 section 5).
-const LEAST_V6: usize = 1_280;
