@@ -14,12 +14,12 @@
 //!
 //! *Bounds.* Packets of up to [`MAX_PACKET_BYTES`]; windows of up to [`MAX_WINDOW_PKTS`]; the decoder remembers
 //! [`HISTORY_PKTS`] packets and [`MAX_PENDING`] repair symbols and solves for up to [`MAX_UNKNOWNS`] packets at once.
-//! Memory: about 100 KB an encoder, 1.8 MB a decoder, taken at construction (the operating system gives pages as they are
+//! Memory: about 200 KB an encoder, 1.8 MB a decoder, taken at construction (the operating system gives pages as they are
 //! first used); no allocation afterwards.
 //!
 //! *Source.* RFC 8681 sections 3.5 (coefficients) and 3.6 (encoding), FEC encoding ID 10 (GF(2^8), polynomial 0x11d),
 //! density threshold 15; RFC 8682 (generator). *Differences:* one packet is one symbol, of its own length, so there is no
-//! fixed symbol size, no flow identifier and no padding on the wire; windows are at most 64 packets; the density is
+//! fixed symbol size, no flow identifier and no padding on the wire; windows are at most 128 packets; the density is
 //! fixed; what a repair packet says of itself ([`Repair`]) is the caller's to encode, and so are signalling, rates and when to
 //! repair: `tunnel/fec.rs`.
 //!
@@ -42,7 +42,7 @@ pub const MAX_PACKET_BYTES: usize = 1500;
 /// Longest symbol: a packet and its length.
 pub const MAX_SYMBOL_BYTES: usize = LENGTH_BYTES + MAX_PACKET_BYTES;
 /// Most packets one repair symbol covers.
-pub const MAX_WINDOW_PKTS: usize = 64;
+pub const MAX_WINDOW_PKTS: usize = 128;
 /// How many packet numbers, the newest known included, a decoder remembers: 60 ms at 200 Mbit/s. A power of two.
 pub const HISTORY_PKTS: usize = 1024;
 /// Most repair symbols a decoder keeps for later.

@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn coefficients_are_never_zero_and_prefixes_agree() {
-        let (mut long, mut short) = ([0; 64], [0; 10]);
+        let (mut long, mut short) = ([0; 128], [0; 10]);
         for key in 0..=u16::MAX {
             coefficients(key, &mut long);
             coefficients(key, &mut short);

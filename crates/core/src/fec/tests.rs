@@ -84,7 +84,7 @@ fn a_repair_symbol_is_the_sum_of_symbols_times_coefficients() {
         for (i, bytes) in (0..).zip(&packets) {
             encoder.push(first.plus(i), bytes);
         }
-        let newest = 1 + usize::try_from(rng.below(70)).unwrap();
+        let newest = 1 + usize::try_from(rng.below(140)).unwrap();
         let (repair, bytes) = repair(&mut encoder, newest, round);
         let count = newest.min(window).min(packets.len());
         let covered = &packets[packets.len() - count..];
@@ -544,7 +544,7 @@ fn malformed_symbols_are_counted_and_dropped() {
     };
     let malformed = [
         Repair { count: 0, ..good },
-        Repair { count: 65, ..good },
+        Repair { count: 129, ..good },
         Repair { count: 255, ..good },
         Repair { len: 59, ..good },
         Repair { len: 1, ..good },
@@ -563,7 +563,7 @@ fn malformed_symbols_are_counted_and_dropped() {
     assert_eq!(decoder.stats().repairs_malformed, 9);
     give_source(&mut decoder, Seq(101), &[0; MAX_PACKET_BYTES + 1]);
     assert_eq!(decoder.stats().sources_malformed, 1);
-    for first in [100 + 65, 100_000, 0x8000_0064, 0x8000_0063, u32::MAX - 923] {
+    for first in [100 + 128, 100_000, 0x8000_0064, 0x8000_0063, u32::MAX - 923] {
         let first = Seq(first);
         give_repair(&mut decoder, &(Repair { first, ..good }, vec![0; 60]));
     }

@@ -71,7 +71,7 @@ pub enum WireError {
 }
 
 /// Capability: repair symbols are understood ([`crate::wire::header`]).
-pub const REPAIR_SYMBOLS: u32 = 1;
+pub const REPAIR_SYMBOLS: u32 = 8;
 /// Capability: parity of datagrams is understood ([`crate::sec`]).
 pub const PARITY: u32 = 4;
 /// All capabilities of this version.

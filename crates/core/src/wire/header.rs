@@ -46,8 +46,10 @@ const FLAG_KEPT: u8 = 4;
 const PATH_BITS: u8 = 15;
 const _: () = assert!(PathId::MAX == 1 + PATH_BITS as usize);
 const FLAG_SYMBOL: u8 = 8;
-/// Covered packets are counted by so many, in the flags' upper half.
-pub const COVERED_UNIT: u8 = 4;
+/// How many packets a repair symbol may cover: which of these it is stands in the flags' upper half.
+pub const COVERED: [u8; 16] = [
+    4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128,
+];
 
 /// The fields data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +62,7 @@ pub struct Header {
     pub is_copy: bool,
     /// It will be sent again if it is told missing; or what it covers, or is a copy of, matters.
     pub is_kept: bool,
-    /// How many packets it covers if it is a repair symbol: a multiple of [`COVERED_UNIT`] up to 64; 0 if it is none.
+    /// How many packets it covers if it is a repair symbol: one of [`COVERED`]; 0 if it is none.
     pub covered: u8,
     /// The path it travels.
     pub path: PathId,
@@ -104,7 +106,7 @@ impl Header {
             is_kept: at(1) & FLAG_KEPT != 0,
             covered: match at(1) & FLAG_SYMBOL {
                 0 => 0,
-                _ => ((at(1) >> 4) + 1) * COVERED_UNIT,
+                _ => COVERED[usize::from(at(1) >> 4)],
             },
             path: PathId(at(2) & PATH_BITS),
             receiver_index: u32::from_be_bytes([0, at(3), at(4), at(5)]),
@@ -137,8 +139,9 @@ impl Header {
         out[1] = (u8::from(self.is_out_of_turn) * FLAG_OUT_OF_TURN)
             | (u8::from(self.is_copy) * FLAG_COPY)
             | (u8::from(self.is_kept) * FLAG_KEPT);
-        if let Some(units) = (self.covered / COVERED_UNIT).checked_sub(1) {
-            out[1] |= FLAG_SYMBOL | (units << 4);
+        if self.covered > 0 {
+            let place = (0..).zip(COVERED).find(|(_, of)| *of >= self.covered);
+            out[1] |= FLAG_SYMBOL | place.map_or(15, |(place, _)| place) << 4;
         }
         out[2] = self.path.0;
         out[3..6].copy_from_slice(&self.receiver_index.to_be_bytes()[1..]);
@@ -219,7 +222,7 @@ mod tests {
             path_step: -1,
             flow_step: 65_535,
         };
-        for covered in (COVERED_UNIT..=64).step_by(COVERED_UNIT.into()) {
+        for covered in COVERED {
             let sent = Header {
                 covered,
                 ..header(Kind::Data)

@@ -85,6 +85,11 @@ impl Losses {
         self.late -= path.late;
     }
 
+    /// Whether nothing need be assumed any more.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
     /// How many of a million packets will be lost.
     pub(super) fn ppm(&self) -> u64 {
         let assumed = u64::from(!self.is_settled) * u64::from(ASSUMED);

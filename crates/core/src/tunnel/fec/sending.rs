@@ -5,8 +5,9 @@
 //! much it loses. Of a new association some are assumed: a loss in the first round trips costs a flow its quick start.
 //!
 //! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
-//! four symbols for a loss where few are lost: with two, as good in the end, several losses wait for each other too often. A symbol covers
-//! several intervals, so that one that is lost, or falls short, is made up for by the next. Where packets go out so slowly
+//! four symbols for a loss while an association is new, when one loss that is not computed ends a flow's quick start, and where the next
+//! symbol would be long in coming; two or three else. A symbol covers
+//! several intervals, so that one that is lost, or falls short, is made up for by the next, and several losses need not wait for each other. Where packets go out so slowly
 //! that the symbol would come later than the packet sent again, there is none.
 //!
 //! Losses on paths of short round trips ([`QUICK`]) do not count unless what is lost has a deadline, or such a path loses much by itself: what is sent again is there
@@ -36,7 +37,7 @@ use crate::{
     packet::Mark,
     path::sender::Numbered,
     time::Instant,
-    wire::header::COVERED_UNIT,
+    wire::header::COVERED,
 };
 
 /// The sender's side.
@@ -211,10 +212,11 @@ impl Sending {
             interval * INTERVALS
         };
         let encoder = self.encoder.as_mut()?;
-        let unit = usize::from(COVERED_UNIT);
-        let most = encoder.held().min(MAX_WINDOW_PKTS) / unit * unit;
-        let window = usize::try_from(window).ok()?;
-        encoder.repair(window.next_multiple_of(unit).min(most), key, out)
+        let held = encoder.held();
+        let mut fitting = COVERED.iter().filter(|pkts| usize::from(**pkts) <= held);
+        let enough = fitting.clone().find(|pkts| u32::from(**pkts) >= window);
+        let pkts = enough.or(fitting.next_back())?;
+        encoder.repair(usize::from(*pkts), key, out)
     }
 
     /// The packet `seq`, which was kept, is told missing.
@@ -240,13 +242,19 @@ impl Sending {
 
     /// Packets for one symbol; `None` while there is hardly a loss.
     fn interval(&self) -> Option<u32> {
-        match self.losses.ppm() {
-            0..LEAST_PPM if !self.stalls.are_many => None,
-            0..=7_000 => Some(26),
-            7_001..=12_000 => Some(18),
-            12_001..=40_000 => Some(13),
-            _ => Some(10),
+        let ppm = self.losses.ppm();
+        if ppm < LEAST_PPM && !self.stalls.are_many {
+            return None;
         }
+        let [first, then] = RATES
+            .iter()
+            .find_map(|(most, pkts)| (ppm <= *most).then_some(*pkts))?;
+        let is_soon = self.gap * then * SOON < self.repaired_after;
+        Some(if self.losses.is_settled() && is_soon {
+            then
+        } else {
+            first
+        })
     }
 }
 
@@ -306,8 +314,18 @@ const LEAST_PPM: u64 = 1_500;
 pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 /// Datagrams on a path after which the earlier ones, of all, weigh half.
 const CARRIED: u32 = 256;
+/// Up to so many losses of a million packets: packets for one symbol while an association is new, and then.
+const RATES: [(u64, [u32; 2]); 5] = [
+    (7_000, [26, 40]),
+    (12_000, [18, 26]),
+    (25_000, [13, 20]),
+    (40_000, [13, 16]),
+    (u64::MAX, [10, 10]),
+];
+/// The second of them only if the next symbol comes within such a part of what it takes to send a packet again.
+const SOON: u32 = 4;
 /// Intervals one symbol covers.
-const INTERVALS: u32 = 4;
+const INTERVALS: u32 = 5;
 /// Fewer packets are no tail worth a symbol.
 const LEAST_TAIL: u32 = 3;
 pub(super) const TAIL_AFTER: Duration = PAUSE;

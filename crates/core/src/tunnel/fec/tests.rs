@@ -11,7 +11,7 @@ use crate::{
     wire::{
         Kind,
         control::MissingWriter,
-        header::{COVERED_UNIT, Header},
+        header::{COVERED, Header},
     },
 };
 
@@ -102,6 +102,35 @@ fn symbols_follow_the_losses() {
 }
 
 #[test]
+fn symbols_are_fewer_once_losses_are_known_and_while_the_next_is_soon() {
+    for (mut sending, gap_ms, pkts) in [
+        (Sending::default(), 0, 13),
+        (lossy(), 0, 20),
+        (lossy(), 1, 20),
+        (lossy(), 2, 13),
+    ] {
+        let mut pool = Pool::new(10, 100);
+        let mut due = Vec::new();
+        for seq in 0..300 {
+            let now = Instant::from_millis(u64::from(seq) * gap_ms);
+            let packet = numbered(&mut pool, seq, &[7; 50], false);
+            sending.push(now, &packet, true, Duration::from_millis(100));
+            if sending.is_due(now, false) {
+                let mut symbol = [0; MAX_SYMBOL_BYTES];
+                let made = take(&mut sending, 0, &mut symbol).expect("due");
+                due.push((seq, made.count));
+            }
+        }
+        let [.., (before, _), (last, covered)] = due[..] else {
+            panic!("{due:?}");
+        };
+        assert_eq!(last - before, pkts, "{gap_ms}");
+        // Five of them, in the next length that can be said.
+        assert_eq!(covered, if pkts == 13 { 80 } else { 112 });
+    }
+}
+
+#[test]
 fn a_new_association_that_sends_slowly_is_not_taken_to_lose_for_long() {
     // Data every 10 ms, acknowledgements between them; and then much at once.
     for (for_ms, is_protected) in [(990, true), (1_000, false)] {
@@ -132,7 +161,7 @@ fn what_nobody_waits_for_dilutes_no_losses() {
     }
     // 2 in 1000 of what is waited for, one in 2000 of all.
     lose(&mut sending, PathId(0), 6, FAR, 0);
-    (0..30).for_each(|seq| push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false)));
+    (0..40).for_each(|seq| push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false)));
     assert!(sending.is_due(Instant::ZERO, false));
     assert!(sending.carries(PathId(1)));
 }
@@ -262,7 +291,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
         }
         let mut symbol = [0; MAX_SYMBOL_BYTES];
         let made = take(&mut sending, header(0, symbols).key(), &mut symbol).expect("due");
-        assert_eq!(made.count % COVERED_UNIT, 0);
+        assert!(COVERED.contains(&made.count));
         let header = header(made.count, symbols);
         receiving
             .on_symbol(now, &header, made.first, &symbol[..made.len], &mut pool)
