@@ -10,8 +10,10 @@
 //! A sender that does not slow down is not controlled that way: drops interval / sqrt(count) apart reach its excess of some
 //! hundred packets a second after minutes, and all that time its queue grows. So what has stood above the target for
 //! `patience`, some round trips in which its sender must have heard, loses every packet that has waited longer than
-//! `limit`, and of others one each `interval` and no more, should its sender listen after all: BBR keeps a round trip waiting
-//! whatever is dropped, and each drop costs those who read in order another. (Cake meets the same with a second controller, BLUE, which begins to drop when its buffer overflows.)
+//! `limit`, and of others one each `patience` and no more, should its sender listen after all: BBR keeps a round trip waiting
+//! whatever is dropped, and each drop costs those who read in order another. Its queue runs empty now and then, and has the
+//! same sender afterwards, so that is remembered for [`REMEMBERED`], and then found out anew. (Cake meets the same with a second
+//! controller, BLUE, which begins to drop when its buffer overflows.)
 
 use core::time::Duration;
 
@@ -27,14 +29,17 @@ pub(super) struct Codel {
     /// When the waiting time will have been too long for an interval; zero if it is not too long.
     first_above_time: Instant,
     drop_next: Instant,
-    count: u32,
-    lastcount: u32,
+    count: u16,
+    lastcount: u16,
     dropping: bool,
     /// Since when packets have left without a pause and all had waited for too long, if `is_standing`, and when the last
     /// left: milliseconds of the clock modulo 2^32, which are compared over seconds.
     standing_since_ms: u32,
     last_ms: u32,
     is_standing: bool,
+    /// When its sender was last found not to listen, if it `was_deaf`.
+    deaf_since_ms: u32,
+    was_deaf: bool,
 }
 
 /// A packet taken from the queue, and what it leaves behind.
@@ -62,7 +67,7 @@ impl Codel {
             }
             while self.dropping && now >= self.drop_next {
                 let marked = mark(queued.as_mut());
-                if !self.is_held(marked, config) {
+                if !self.is_held(marked) {
                     self.count = self.count.saturating_add(1);
                 }
                 if marked {
@@ -120,7 +125,7 @@ impl Codel {
         let is_allowed = head.is_allowed && sojourn < config.allowed;
         let is_short =
             sojourn < config.target || is_allowed || head.backlog_bytes <= MAX_PACKET_BYTES;
-        self.note(now, !is_short);
+        self.note(now, !is_short, config);
         if is_short {
             self.first_above_time = Instant::ZERO;
         } else if self.first_above_time == Instant::ZERO {
@@ -146,24 +151,33 @@ impl Codel {
     }
 
     /// Takes note that a packet leaves, which had waited for too long if it `is_late`.
-    fn note(&mut self, now: Instant, is_late: bool) {
+    fn note(&mut self, now: Instant, is_late: bool, config: &QueueConfig) {
         self.last_ms = millis(now);
         if !self.is_standing {
             self.standing_since_ms = self.last_ms;
         }
         self.is_standing = is_late;
+        let is_known = self.was_deaf && self.deaf_for() < REMEMBERED + config.patience;
+        if !is_known && self.has_stood(self.last_ms, config) {
+            self.was_deaf = true;
+            self.deaf_since_ms = self.last_ms;
+        }
     }
 
-    /// Whether drops are held at one each interval: they do not come ever faster on what does not heed them. Marks do, for they
+    /// Whether drops are held at one each patience: they do not come ever faster on what does not heed them. Marks do, for they
     /// cost nothing.
-    fn is_held(&self, marked: bool, config: &QueueConfig) -> bool {
-        !marked && self.has_stood(self.last_ms, config)
+    fn is_held(&self, marked: bool) -> bool {
+        !marked && self.was_deaf && self.deaf_for() < REMEMBERED
+    }
+
+    fn deaf_for(&self) -> Duration {
+        span(self.deaf_since_ms, self.last_ms)
     }
 
     /// When the next is dropped or marked, if one was at `t`.
     fn next(&self, t: Instant, marked: bool, config: &QueueConfig) -> Instant {
-        if self.is_held(marked, config) {
-            return t + config.interval;
+        if self.is_held(marked) {
+            return t + config.patience.max(config.interval);
         }
         t + config.interval.div_f64(f64::from(self.count.max(1)).sqrt())
     }
@@ -182,5 +196,7 @@ fn mark(queued: Option<&mut Queued>) -> bool {
     queued.is_some_and(|queued| mark_congested(queued.packet.as_mut_slice()))
 }
 
+/// For how long a sender that did not listen is taken for one that does not.
+const REMEMBERED: Duration = Duration::from_secs(30);
 /// `maxpacket` of the RFC: with no more than this behind it, a packet does not wait in a standing queue.
 const MAX_PACKET_BYTES: u32 = 1514;

@@ -238,8 +238,8 @@ fn codel_drops_ever_faster_only_while_its_sender_may_not_have_heard() {
     let (drops, ..) = codel_run(unheard(), false);
     let (heard, held): (Vec<u64>, Vec<u64>) = drops.iter().partition(|at| **at < 300_000);
     assert_eq!(heard, codel_schedule()[..heard.len()]);
-    assert!(held.len() > 4, "{held:?}");
-    assert!(held.windows(2).all(|pair| pair[1] - pair[0] >= 100_000));
+    assert!(held.len() > 1, "{held:?}");
+    assert!(held.windows(2).all(|pair| pair[1] - pair[0] >= 300_000));
     let (_, marks, _) = codel_run(unheard(), true);
     assert_eq!(marks, codel_schedule(), "marks cost nothing");
 }
@@ -285,11 +285,26 @@ fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
 }
 
 #[test]
-fn codel_goes_on_from_before_it_dropped_no_faster() {
+fn codel_remembers_for_a_while_who_does_not_listen() {
     let mut queue = queue();
     queue.set_limit(Duration::MAX, Duration::from_millis(300));
-    let between = codel_again(queue);
-    assert!((60..80).contains(&between), "{between}");
+    let mut drops = [0; 40];
+    for tick in 0..40_000_u64 {
+        let now = at_us(tick * 1_000);
+        // 50 packets stand, and none for 5 ms in each second.
+        while queue.len() < 50 && tick % 1_000 >= 5 {
+            queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
+        }
+        let second = usize::try_from(tick / 1_000).expect("few");
+        let mut dequeue = || queue.dequeue(now, |_, _| drops[second] += 1);
+        while dequeue().is_some() && tick % 1_000 < 5 {}
+    }
+    let most = *drops[1..30].iter().max().expect("some");
+    assert!(most <= 3, "{drops:?}");
+    assert!(
+        drops[30] > 3 && drops[32..].iter().all(|drops| *drops <= 3),
+        "{drops:?}"
+    );
 }
 
 #[test]
@@ -395,7 +410,7 @@ fn a_sender_that_does_not_listen_and_keeps_below_the_limit_loses_little() {
     }
     assert!(drops[0] > 15, "{drops:?}");
     assert!(
-        drops[2..].iter().all(|drops| (9..=11).contains(drops)),
+        drops[2..].iter().all(|drops| (1..=2).contains(drops)),
         "{drops:?}"
     );
 }
