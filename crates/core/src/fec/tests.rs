@@ -73,7 +73,7 @@ fn moved_repair((repair, bytes): &Sent, by: u32) -> Sent {
 #[test]
 fn a_repair_symbol_is_the_sum_of_symbols_times_coefficients() {
     let mut rng = Rng::new(1);
-    for round in 0..60_u16 {
+    for round in 0..140_u16 {
         let window = 1 + usize::from(round) % MAX_WINDOW_PKTS;
         let mut encoder = Encoder::new(window);
         let first = Seq(u32::MAX - 20);

@@ -37,9 +37,20 @@ pub(super) struct Codel {
     standing_since_ms: u32,
     last_ms: u32,
     is_standing: bool,
-    /// When its sender was last found not to listen, if it `was_deaf`.
+    /// Whether its sender listens, and when it was last found that it does not.
+    hearing: Hearing,
     deaf_since_ms: u32,
-    was_deaf: bool,
+}
+
+/// What is known of whether a sender listens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Hearing {
+    #[default]
+    Unknown,
+    /// It did not, for [`REMEMBERED`].
+    Deaf,
+    /// It did not, and has the patience to show that it does now, or that another has its place.
+    Tested,
 }
 
 /// A packet taken from the queue, and what it leaves behind.
@@ -84,6 +95,9 @@ impl Codel {
             }
         } else if ok_to_drop {
             let marked = mark(queued.as_mut());
+            if self.is_held(marked) && now < self.drop_next {
+                return Some((queued?, false));
+            }
             if !marked {
                 drop(queued?.packet);
                 (queued, _) = self.take(now, config, &mut pop, &mut drop);
@@ -157,9 +171,20 @@ impl Codel {
             self.standing_since_ms = self.last_ms;
         }
         self.is_standing = is_late;
-        let is_known = self.was_deaf && self.deaf_for() < REMEMBERED + config.patience;
-        if !is_known && self.has_stood(self.last_ms, config) {
-            self.was_deaf = true;
+        let deaf_for = span(self.deaf_since_ms, self.last_ms);
+        match self.hearing {
+            Hearing::Deaf if deaf_for >= REMEMBERED => {
+                self.hearing = Hearing::Tested;
+                (self.count, self.lastcount) = (1, 1);
+                self.drop_next = self.drop_next.min(now + config.interval);
+            }
+            Hearing::Tested if deaf_for >= REMEMBERED + config.patience => {
+                self.hearing = Hearing::Unknown;
+            }
+            Hearing::Unknown | Hearing::Deaf | Hearing::Tested => {}
+        }
+        if self.hearing == Hearing::Unknown && self.has_stood(self.last_ms, config) {
+            self.hearing = Hearing::Deaf;
             self.deaf_since_ms = self.last_ms;
         }
     }
@@ -167,11 +192,7 @@ impl Codel {
     /// Whether drops are held at one each patience: they do not come ever faster on what does not heed them. Marks do, for they
     /// cost nothing.
     fn is_held(&self, marked: bool) -> bool {
-        !marked && self.was_deaf && self.deaf_for() < REMEMBERED
-    }
-
-    fn deaf_for(&self) -> Duration {
-        span(self.deaf_since_ms, self.last_ms)
+        !marked && self.hearing == Hearing::Deaf
     }
 
     /// When the next is dropped or marked, if one was at `t`.
@@ -196,7 +217,8 @@ fn mark(queued: Option<&mut Queued>) -> bool {
     queued.is_some_and(|queued| mark_congested(queued.packet.as_mut_slice()))
 }
 
-/// For how long a sender that did not listen is taken for one that does not.
+/// For how long a sender that did not listen is taken for one that does not. It is the queue that is remembered: another flow that has
+/// the same meanwhile waits for longer.
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// `maxpacket` of the RFC: with no more than this behind it, a packet does not wait in a standing queue.
 const MAX_PACKET_BYTES: u32 = 1514;

@@ -4,7 +4,7 @@
 //! byte  0      kind: 4 data, 5 control
 //!       1      flags: bit 0 out of turn (lower numbers were still to be sent), bit 1 copy (sent on several paths at once),
 //!              bit 2 kept (will be sent again if told missing, or is a copy of what will),
-//!              bit 3 repair symbol (no packet; below), with bits 4-7: a quarter of the packets it covers, less one
+//!              bit 3 repair symbol (no packet; below), with bits 4-7: how many packets it covers ([`COVERED`])
 //!       2      path id, 0 to 15
 //!       3-5    receiver index: names the receiver's session
 //!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart
@@ -24,7 +24,10 @@
 //! datagram it covers, and fits wherever that did. What seeds its coefficients follows from path and S ([`Header::key`]).
 
 use super::Kind;
-use crate::ids::{PathId, Seq};
+use crate::{
+    fec::MAX_WINDOW_PKTS,
+    ids::{PathId, Seq},
+};
 
 /// Length of a control header in bytes.
 pub const CONTROL_HEADER_LEN: usize = 14;
@@ -50,6 +53,7 @@ const FLAG_SYMBOL: u8 = 8;
 pub const COVERED: [u8; 16] = [
     4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128,
 ];
+const _: () = assert!(COVERED[15] as usize == MAX_WINDOW_PKTS);
 
 /// The fields data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +144,8 @@ impl Header {
             | (u8::from(self.is_copy) * FLAG_COPY)
             | (u8::from(self.is_kept) * FLAG_KEPT);
         if self.covered > 0 {
-            let place = (0..).zip(COVERED).find(|(_, of)| *of >= self.covered);
+            let place = (0..).zip(COVERED).find(|(_, of)| *of == self.covered);
+            debug_assert!(place.is_some(), "{}", self.covered);
             out[1] |= FLAG_SYMBOL | place.map_or(15, |(place, _)| place) << 4;
         }
         out[2] = self.path.0;

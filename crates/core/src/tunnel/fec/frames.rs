@@ -162,7 +162,8 @@ impl Frames {
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
 /// Fewer packets are no frame.
 const LEAST_PKTS: u32 = 3;
-/// Most packets of a frame, those of others between them counted: a symbol covers no more than 64, and always a multiple of four.
+/// Most packets of a frame, those of others between them counted: a symbol covers one of few numbers of packets,
+/// and should not cover many that are of no use any more.
 const MOST_PKTS: i32 = 60;
 /// More pauses than cuts of late, so many: there are frames.
 const SURE: u8 = 4;

@@ -6,7 +6,7 @@
 //!
 //! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
 //! four symbols for a loss while an association is new, when one loss that is not computed ends a flow's quick start, and where the next
-//! symbol would be long in coming; two or three else. A symbol covers
+//! symbol would be long in coming; two or three else, fewer where much is lost. A symbol covers
 //! several intervals, so that one that is lost, or falls short, is made up for by the next, and several losses need not wait for each other. Where packets go out so slowly
 //! that the symbol would come later than the packet sent again, there is none.
 //!
@@ -28,6 +28,7 @@
 use core::time::Duration;
 
 use super::{
+    LONGEST_GRACE,
     frames::{Frames, PAUSE},
     losses::Losses,
 };
@@ -203,13 +204,13 @@ impl Sending {
         key: u16,
         out: &mut [u8],
     ) -> Option<Repair> {
-        let interval = self.interval()?;
+        let Rate { covered, .. } = self.rate()?;
         let window = if self.frames.is_owed() {
             self.frames.cover(now, least_delay, self.next)
         } else {
             self.uncovered = 0;
             self.tail_at = None;
-            interval * INTERVALS
+            covered
         };
         let encoder = self.encoder.as_mut()?;
         let held = encoder.held();
@@ -242,19 +243,40 @@ impl Sending {
 
     /// Packets for one symbol; `None` while there is hardly a loss.
     fn interval(&self) -> Option<u32> {
+        self.rate().map(|rate| rate.interval)
+    }
+
+    /// How many symbols there are; `None` while there is hardly a loss.
+    fn rate(&self) -> Option<Rate> {
         let ppm = self.losses.ppm();
         if ppm < LEAST_PPM && !self.stalls.are_many {
             return None;
         }
         let [first, then] = RATES
             .iter()
-            .find_map(|(most, pkts)| (ppm <= *most).then_some(*pkts))?;
-        let is_soon = self.gap * then * SOON < self.repaired_after;
+            .find_map(|(most, rates)| (ppm <= *most).then_some(*rates))?;
+        let soon = (self.repaired_after / SOON).min(LONGEST_GRACE);
+        let is_soon = self.gap * then.interval < soon;
         Some(if self.losses.is_settled() && is_soon {
             then
         } else {
             first
         })
+    }
+}
+
+/// Of repair symbols.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    /// Packets for one.
+    interval: u32,
+    /// Packets it covers.
+    covered: u32,
+}
+
+impl Rate {
+    const fn new(interval: u32, covered: u32) -> Self {
+        Self { interval, covered }
     }
 }
 
@@ -296,7 +318,7 @@ impl Stalls {
     }
 }
 
-/// Over how long stalls are counted, and which share of the time is much: a symbol costs a part in 27.
+/// Over how long stalls are counted, and which share of the time is much: a symbol costs a part in 27, or in 41.
 const STALLS_OVER: Duration = Duration::from_secs(4);
 const MANY_STALLS: u32 = 8;
 /// A shorter one is bridged by what stands in the queues; and where round trips are short, few losses are mostly of a short queue
@@ -314,18 +336,18 @@ const LEAST_PPM: u64 = 1_500;
 pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 /// Datagrams on a path after which the earlier ones, of all, weigh half.
 const CARRIED: u32 = 256;
-/// Up to so many losses of a million packets: packets for one symbol while an association is new, and then.
-const RATES: [(u64, [u32; 2]); 5] = [
-    (7_000, [26, 40]),
-    (12_000, [18, 26]),
-    (25_000, [13, 20]),
-    (40_000, [13, 16]),
-    (u64::MAX, [10, 10]),
+/// Up to so many losses of a million packets: while an association is new, and then. What the other end had before the first
+/// symbol it does not know, so of a new association symbols cover no more than four intervals and 64 packets; then five, and 128.
+const RATES: [(u64, [Rate; 2]); 5] = [
+    (7_000, [Rate::new(26, 64), Rate::new(40, 128)]),
+    (12_000, [Rate::new(18, 64), Rate::new(26, 128)]),
+    (25_000, [Rate::new(13, 48), Rate::new(20, 112)]),
+    (40_000, [Rate::new(13, 48), Rate::new(16, 80)]),
+    (u64::MAX, [Rate::new(10, 40), Rate::new(10, 48)]),
 ];
-/// The second of them only if the next symbol comes within such a part of what it takes to send a packet again.
+/// The second of them only if the next symbol comes within such a part of what it takes to send a packet again, and within
+/// [`LONGEST_GRACE`].
 const SOON: u32 = 4;
-/// Intervals one symbol covers.
-const INTERVALS: u32 = 5;
 /// Fewer packets are no tail worth a symbol.
 const LEAST_TAIL: u32 = 3;
 pub(super) const TAIL_AFTER: Duration = PAUSE;
