@@ -23,7 +23,7 @@
 //! drained to below 1 ms.
 //!
 //! **Losses.** A queue of a few packets overflows before it is seen. So the share of losses is watched over windows of
-//! `LOSS_WINDOW` packets, and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
+//! 300 packets (`loss_window`), and one well above the path's own ([`super::loss::Loss::floor_ppm`], which radio noise makes
 //! and no pace mends) is congestion: then the pace has a ceiling, 3 % below what the path delivered, for a second or four
 //! round trips as they are meanwhile, which after that rises by 2, 4, 8 … 25 % every two round trips; unless the queue was of
 //! 50 ms or more (more on long paths) and is gone, for such a one is seen before it overflows. While that is not settled, it is taken
@@ -42,7 +42,12 @@ use core::time::Duration;
 
 use self::{
     aim::{Aim, Others, Sharing},
+    ceiling::Ceiling,
+    drain::Drain,
+    load::Load,
+    loss_window::LossWindow,
     recalled::{Evidence, Recalled, Verdict},
+    standing::{STANDING, Standing},
 };
 use super::{
     delay::RelativeDelay,
@@ -56,7 +61,12 @@ use crate::{
 };
 
 pub mod aim;
+mod ceiling;
+mod drain;
+mod load;
+mod loss_window;
 mod recalled;
+mod standing;
 
 /// The state of one path's pace.
 #[derive(Clone, Debug)]
@@ -144,85 +154,6 @@ impl Signals {
     }
 }
 
-/// A drain under way.
-#[derive(Clone, Copy, Debug)]
-struct Drain {
-    since: Instant,
-    /// The queue when it began, and the longest since.
-    from: Duration,
-    peak: Duration,
-    /// The largest rate delivered since a round trip later.
-    most: Bitrate,
-    /// The pace meanwhile, and by how much it is below what the path is taken to carry.
-    pace: Bitrate,
-    cut_percent: u32,
-}
-
-/// The least of the delays of at least [`STANDING`] and [`STANDING_PKTS`] packets: a few packets may all be late.
-#[derive(Clone, Copy, Debug)]
-struct Standing {
-    /// The half under way, and the one before it.
-    halves: [i32; 2],
-    began_at: Instant,
-    packets: u64,
-}
-
-impl Default for Standing {
-    fn default() -> Self {
-        Self {
-            halves: [i32::MAX; 2],
-            began_at: Instant::ZERO,
-            packets: 0,
-        }
-    }
-}
-
-impl Standing {
-    /// Takes the least delay of `packets` packets; the least of late.
-    fn insert(&mut self, now: Instant, delay: i32, packets: u64) -> i32 {
-        if now.since(self.began_at) >= STANDING / 2 && self.packets >= STANDING_PKTS / 2 {
-            self.halves = [i32::MAX, self.halves[0]];
-            self.began_at = now;
-            self.packets = 0;
-        }
-        self.packets = self.packets.saturating_add(packets);
-        self.halves[0] = self.halves[0].min(delay);
-        self.halves[0].min(self.halves[1])
-    }
-}
-
-/// Whether a path has carried at least a quarter of what it can for as long as a standing delay is of: after a pause its own
-/// may be shorter, as with jitter in order, which few packets seldom meet.
-#[derive(Clone, Copy, Debug, Default)]
-struct Load {
-    /// When the period under way began, and what had come by then.
-    began_at: Instant,
-    received_bytes: u64,
-    /// Since when it has been loaded, and for how many packets.
-    since: Instant,
-    packets: u64,
-}
-
-impl Load {
-    fn on_report(&mut self, now: Instant, signals: &Signals, max: Bitrate) {
-        self.packets = self.packets.saturating_add(signals.received);
-        let elapsed = now.since(self.began_at);
-        if elapsed < LOAD_PERIOD {
-            return;
-        }
-        let came = signals.received_bytes.saturating_sub(self.received_bytes);
-        let came = Bitrate::from_transfer(Bytes::new(came), elapsed);
-        if came.is_none_or(|came| came < max.scale(1, 4)) {
-            (self.since, self.packets) = (now, 0);
-        }
-        (self.began_at, self.received_bytes) = (now, signals.received_bytes);
-    }
-
-    fn is_steady(&self, now: Instant) -> bool {
-        now.since(self.since) > STANDING * 2 && self.packets >= STANDING_PKTS * 2
-    }
-}
-
 /// A round trip, and what was known when it began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
@@ -237,15 +168,6 @@ struct Round {
     pace: Option<Bitrate>,
     /// Rounds in a row in which that brought no quarter more.
     flat_rounds: u32,
-}
-
-/// Losses being counted.
-#[derive(Clone, Copy, Debug, Default)]
-struct LossWindow {
-    packets: u64,
-    lost: u64,
-    /// The largest rate delivered meanwhile.
-    rate: Bitrate,
 }
 
 /// What was taken for congestion.
@@ -276,19 +198,6 @@ struct Depth {
     /// What the path carried then: it is another time at another rate.
     rate: Bitrate,
     at: Instant,
-}
-
-/// What congestion left.
-#[derive(Clone, Copy, Debug)]
-struct Ceiling {
-    pace: Bitrate,
-    /// When it was set.
-    since: Instant,
-    /// Whether what is lost was sent under it.
-    is_settled: bool,
-    /// When it was last raised, and by how much it is next, in percent.
-    raised_at: Instant,
-    step: u64,
 }
 
 impl Default for RateControl {
@@ -563,17 +472,8 @@ impl RateControl {
         if self.takes_back(now, signals) {
             return None;
         }
-        let window = &mut self.losses;
-        window.lost = window.lost.saturating_add(signals.lost);
-        window.packets = window.packets.saturating_add(signals.received);
-        window.packets = window.packets.saturating_add(signals.lost);
-        let latest = rate.latest().map_or(Bitrate::ZERO, |sample| sample.rate);
-        window.rate = window.rate.max(latest);
-        let is_heavy = window.packets >= HEAVY_WINDOW && window.lost > window.packets / 4;
-        if window.packets < LOSS_WINDOW && !is_heavy {
-            return None;
-        }
-        let window = core::mem::take(window);
+        let window = self.losses.count(signals, rate)?;
+        let is_heavy = window.is_heavy();
         let is_congested = window.is_congested(signals.floor_ppm);
         let is_again = self
             .ceiling
@@ -624,13 +524,7 @@ impl RateControl {
             self.filled_at = Some(now);
             self.calm_since = now;
             self.is_searching = false;
-            self.ceiling = Some(Ceiling {
-                pace: carried.max(least),
-                since: now,
-                is_settled: false,
-                raised_at: now,
-                step: 2,
-            });
+            self.ceiling = Some(Ceiling::new(now, carried.max(least)));
             return (is_under_ceiling && signals.is_limited).then_some(window.rate);
         }
         None
@@ -882,77 +776,6 @@ impl RateControl {
     }
 }
 
-impl LossWindow {
-    /// Whether that is congestion on a path whose own share is `floor_ppm`, if that is known.
-    fn is_congested(&self, floor_ppm: Option<u32>) -> bool {
-        match floor_ppm {
-            Some(floor) => self.exceeds(floor),
-            None => self.lost.saturating_mul(100) > self.packets.saturating_mul(UNKNOWN_FLOOR),
-        }
-    }
-
-    /// Whether more was lost than a path that loses `floor` parts per million by itself can explain.
-    fn exceeds(&self, floor_ppm: u32) -> bool {
-        let packets = self.packets as f64;
-        let floor = f64::from(floor_ppm) / 1e6;
-        // Of a path that has lost nothing yet it is not known that it loses nothing.
-        let deviation = ((floor + 0.002) / packets).sqrt();
-        let limit = floor + (4.0 * deviation).max(0.02);
-        self.lost as f64 > limit * packets
-    }
-}
-
-impl Ceiling {
-    /// Whether what is lost now was sent under it: it takes `settled_after` until the last losses of before are told. Once so, it stays
-    /// so, however long round trips become.
-    fn is_settled(&mut self, now: Instant, settled_after: Duration) -> bool {
-        self.is_settled |= now.since(self.since) >= settled_after;
-        self.is_settled
-    }
-
-    /// Rises if it may. `rtt` is the present round trip: the one in which the path overflowed may have been seconds longer.
-    fn rise(&mut self, now: Instant, rtt: Duration) {
-        if now.since(self.since) < HOLD.max(rtt * 4) {
-            self.raised_at = now;
-        } else if now.since(self.raised_at) >= (rtt * 2).max(LEAST_ROUND) {
-            self.raised_at = now;
-            self.pace = self.pace.scale(100 + self.step, 100);
-            self.step = (self.step * 2).min(25);
-        }
-    }
-}
-
-impl Drain {
-    /// A drain to `goal` that would take about four round trips, as far as the cut is within its bounds.
-    fn begin(
-        now: Instant,
-        queue: Duration,
-        goal: Duration,
-        rtt: Duration,
-        carried: Bitrate,
-    ) -> Self {
-        let excess = queue.saturating_sub(goal).as_micros();
-        let percent = excess * 100 / (rtt * 4).as_micros().max(1);
-        let cut = u32::try_from(percent).unwrap_or(100).clamp(8, 40);
-        Self {
-            since: now,
-            from: queue,
-            peak: queue,
-            most: Bitrate::ZERO,
-            pace: carried
-                .scale(u64::from(100 - cut), 100)
-                .saturating_sub(UNPACED)
-                .max(LEAST),
-            cut_percent: cut,
-        }
-    }
-}
-
-/// A queue stands if it does not fall below its length for so long; jitter is shorter.
-const STANDING: Duration = Duration::from_millis(40);
-const STANDING_PKTS: u64 = 24;
-/// Over how long a load is taken: reports of a few packets come at any moment.
-const LOAD_PERIOD: Duration = Duration::from_millis(10);
 /// A larger step from one report to the next is none of jitter.
 const MOST_STEP: Duration = Duration::from_millis(50);
 /// How long the least delay is remembered.
@@ -993,20 +816,10 @@ const MEMORY: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_millis(500);
 /// A path without a queue for so long is not full.
 const SLACK: Duration = Duration::from_secs(1);
-/// Reports and probes, which no pacer holds: on a slow path they would undo a drain.
-const UNPACED: Bitrate = Bitrate::from_bps(80_000);
 /// No pace is lower.
 const LEAST: Bitrate = Bitrate::from_bps(200_000);
-/// Packets over which a share of losses is taken: 1 % of them has a standard deviation of 0.6 %.
-const LOSS_WINDOW: u64 = 300;
-/// Fewest packets to judge by if a quarter of them is lost.
-const HEAVY_WINDOW: u64 = 40;
-/// Percent of losses that count as congestion while the path's own share is not known.
-const UNKNOWN_FLOOR: u64 = 15;
 /// More than this is not the path's own.
 const MOST_FLOOR_PPM: u32 = 200_000;
-/// How long the pace stays below what the path carried in congestion.
-const HOLD: Duration = Duration::from_secs(1);
 /// Shortest round of the search: a sample of the delivery rate (without jitter, as while a path is searched) and a half.
 const LEAST_SEARCH_ROUND: Duration = Duration::from_millis(60);
 const FLAT_ROUNDS: u32 = 2;
@@ -1018,8 +831,6 @@ const LEAST_FIRST_RTT: Duration = Duration::from_millis(4);
 const SEARCH_PERCENT: u64 = 250;
 /// The same of a path that others carry the flow beside.
 const GENTLE_PERCENT: u64 = 160;
-/// Shortest time between two rises of the ceiling.
-const LEAST_ROUND: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;
