@@ -13,7 +13,8 @@
 //! `limit`, and of others one each `patience` and no more, should its sender listen after all: BBR keeps a round trip waiting
 //! whatever is dropped, and each drop costs those who read in order another. Its queue runs empty now and then, and has the
 //! same sender afterwards, so that is remembered for [`REMEMBERED`], and then found out anew. (Cake meets the same with a second
-//! controller, BLUE, which begins to drop when its buffer overflows.)
+//! controller, BLUE, which begins to drop when its buffer overflows.) Marks and drops have one time for the next of either, so where
+//! capable packets and others are mixed, a drop may come soon after a mark.
 
 use core::time::Duration;
 
@@ -87,11 +88,13 @@ impl Codel {
                 }
                 drop(queued?.packet);
                 (queued, ok_to_drop) = self.take(now, config, &mut pop, &mut drop);
-                if ok_to_drop {
+                if self.is_held(false) {
+                    // Nor several at once after a pause, nor sooner after one.
+                    self.drop_next = self.next(now, false, config);
+                } else if ok_to_drop {
                     self.drop_next = self.next(self.drop_next, false, config);
-                } else {
-                    self.dropping = false;
                 }
+                self.dropping = ok_to_drop;
             }
         } else if ok_to_drop {
             let marked = mark(queued.as_mut());
@@ -176,7 +179,7 @@ impl Codel {
             Hearing::Deaf if deaf_for >= REMEMBERED => {
                 self.hearing = Hearing::Tested;
                 (self.count, self.lastcount) = (1, 1);
-                self.drop_next = self.drop_next.min(now + config.interval);
+                self.drop_next = now + config.interval;
             }
             Hearing::Tested if deaf_for >= REMEMBERED + config.patience => {
                 self.hearing = Hearing::Unknown;

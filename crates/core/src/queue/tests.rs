@@ -230,17 +230,12 @@ fn codel_marks_capable_packets_at_the_same_times_instead() {
 
 #[test]
 fn codel_drops_ever_faster_only_while_its_sender_may_not_have_heard() {
-    let unheard = || {
-        let mut queue = queue();
-        queue.set_limit(Duration::MAX, Duration::from_millis(300));
-        queue
-    };
-    let (drops, ..) = codel_run(unheard(), false);
+    let (drops, ..) = codel_run(patient_queue(300), false);
     let (heard, held): (Vec<u64>, Vec<u64>) = drops.iter().partition(|at| **at < 300_000);
     assert_eq!(heard, codel_schedule()[..heard.len()]);
     assert!(held.len() > 1, "{held:?}");
     assert!(held.windows(2).all(|pair| pair[1] - pair[0] >= 300_000));
-    let (_, marks, _) = codel_run(unheard(), true);
+    let (_, marks, _) = codel_run(patient_queue(300), true);
     assert_eq!(marks, codel_schedule(), "marks cost nothing");
 }
 
@@ -284,47 +279,41 @@ fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
     assert!(between < 40, "{between}");
 }
 
-#[test]
-fn codel_remembers_for_a_while_who_does_not_listen() {
-    let mut queue = queue();
-    queue.set_limit(Duration::MAX, Duration::from_millis(300));
-    let mut drops = [0; 40];
-    for tick in 0..40_000_u64 {
+/// What a sender that does not listen loses in each second: 50 packets stand, but none while `is_rest` (of the millisecond).
+fn losses_of_the_deaf(mut queue: Queue, seconds: u64, is_rest: fn(u64) -> bool) -> Vec<u32> {
+    let mut drops = vec![0; usize::try_from(seconds).expect("few")];
+    for tick in 0..seconds * 1_000 {
         let now = at_us(tick * 1_000);
-        // 50 packets stand, and none for 5 ms in each 210, but for the first second.
-        let is_rest = tick > 1_000 && tick % 210 < 5;
-        while queue.len() < 50 && !is_rest {
+        while queue.len() < 50 && !is_rest(tick) {
             queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
         }
         let second = usize::try_from(tick / 1_000).expect("few");
         let mut dequeue = || queue.dequeue(now, |_, _| drops[second] += 1);
-        while dequeue().is_some() && is_rest {}
+        while dequeue().is_some() && is_rest(tick) {}
     }
+    drops
+}
+
+/// A queue whose senders hear of a drop after `patience_ms`.
+fn patient_queue(patience_ms: u64) -> Queue {
+    let mut queue = queue();
+    queue.set_limit(Duration::MAX, Duration::from_millis(patience_ms));
+    queue
+}
+
+#[test]
+fn codel_remembers_for_a_while_who_does_not_listen() {
+    let is_rest = |tick| tick > 1_000 && tick % 210 < 5;
+    let drops = losses_of_the_deaf(patient_queue(300), 40, is_rest);
     let most = *drops[1..30].iter().max().expect("some");
     assert!((2..=4).contains(&most), "{drops:?}");
     assert!(drops[31..].iter().all(|drops| *drops > 4), "{drops:?}");
 }
 
-/// What a sender that does not listen loses in each second, of 50 packets that stand.
-fn losses_of_the_deaf(seconds: u64, patience_ms: u64) -> Vec<u32> {
-    let mut queue = queue();
-    queue.set_limit(Duration::MAX, Duration::from_millis(patience_ms));
-    let mut drops = vec![0; usize::try_from(seconds).expect("few")];
-    for tick in 0..seconds * 1_000 {
-        let now = at_us(tick * 1_000);
-        while queue.len() < 50 {
-            queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
-        }
-        let second = usize::try_from(tick / 1_000).expect("few");
-        queue.dequeue(now, |_, _| drops[second] += 1);
-    }
-    drops
-}
-
 #[test]
 fn codel_finds_out_anew_who_does_not_listen_no_harder_than_before() {
     for patience_ms in [700, 730, 740, 770] {
-        let drops = losses_of_the_deaf(320, patience_ms);
+        let drops = losses_of_the_deaf(patient_queue(patience_ms), 320, |_| false);
         let first = drops[0] + drops[1];
         for test in 1..10 {
             let at = usize::try_from(test * (30_000 + patience_ms) / 1_000).expect("few");
@@ -335,6 +324,26 @@ fn codel_finds_out_anew_who_does_not_listen_no_harder_than_before() {
             );
         }
         assert!(drops[5..29].iter().all(|drops| *drops <= 2), "{drops:?}");
+    }
+}
+
+#[test]
+fn codel_makes_up_for_no_pause_of_who_does_not_listen() {
+    // Nothing leaves for 3 s: while it is known, and when it is found out anew.
+    for (pause_ms, most) in [(5_000, 1), (29_000, 10)] {
+        let mut queue = patient_queue(300);
+        let mut drops = 0;
+        for tick in 0..pause_ms + 3_300 {
+            let now = at_us(tick * 1_000);
+            while queue.len() < 50 {
+                queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
+            }
+            if (pause_ms..pause_ms + 3_000).contains(&tick) {
+                continue;
+            }
+            queue.dequeue(now, |_, _| drops += u32::from(tick > pause_ms));
+        }
+        assert!(drops <= most, "{pause_ms}: {drops}");
     }
 }
 
@@ -428,17 +437,7 @@ fn a_sender_that_does_not_listen_finds_a_short_queue_all_the_same() {
 
 #[test]
 fn a_sender_that_does_not_listen_and_keeps_below_the_limit_loses_little() {
-    // 50 packets stand, each for 50 ms, whatever is dropped.
-    let mut queue = queue();
-    let mut drops = [0; 10];
-    for tick in 0..10_000_u64 {
-        let now = at_us(tick * 1_000);
-        while queue.len() < 50 {
-            queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
-        }
-        let second = usize::try_from(tick / 1_000).expect("few");
-        queue.dequeue(now, |_, _| drops[second] += 1);
-    }
+    let drops = losses_of_the_deaf(queue(), 10, |_| false);
     assert!(drops[0] > 15, "{drops:?}");
     assert!(
         drops[2..].iter().all(|drops| (1..=2).contains(drops)),
