@@ -55,6 +55,17 @@ pub const COVERED: [u8; 16] = [
 ];
 const _: () = assert!(COVERED[15] as usize == MAX_WINDOW_PKTS);
 
+/// The least of [`COVERED`] that is at least `wanted` and at most `held`, or else the largest of at most `held`; `None` if too
+/// few are held for any.
+#[must_use]
+pub fn covered(wanted: u32, held: usize) -> Option<u8> {
+    let mut fitting = COVERED
+        .into_iter()
+        .filter(|pkts| usize::from(*pkts) <= held);
+    let enough = fitting.clone().find(|pkts| u32::from(*pkts) >= wanted);
+    enough.or_else(|| fitting.next_back())
+}
+
 /// The fields data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -134,7 +145,7 @@ impl Header {
     /// Writes this header, and `data`'s fields behind it, to the start of `out`; returns the header's length.
     ///
     /// # Panics
-    /// If `out` is shorter than the header, or `data` is missing in a data header.
+    /// If `out` is shorter than the header, `data` is missing in a data header, or `covered` is neither 0 nor one of [`COVERED`].
     pub fn emit(&self, data: Option<&DataHeader>, out: &mut [u8]) -> usize {
         out[0] = match self.kind {
             Kind::Control => KIND_CONTROL,
@@ -144,9 +155,9 @@ impl Header {
             | (u8::from(self.is_copy) * FLAG_COPY)
             | (u8::from(self.is_kept) * FLAG_KEPT);
         if self.covered > 0 {
-            let place = (0..).zip(COVERED).find(|(_, of)| *of == self.covered);
-            debug_assert!(place.is_some(), "{}", self.covered);
-            out[1] |= FLAG_SYMBOL | place.map_or(15, |(place, _)| place) << 4;
+            let place = COVERED.binary_search(&self.covered);
+            let place = place.ok().and_then(|place| u8::try_from(place).ok());
+            out[1] |= FLAG_SYMBOL | place.expect("one of the table") << 4;
         }
         out[2] = self.path.0;
         out[3..6].copy_from_slice(&self.receiver_index.to_be_bytes()[1..]);
@@ -218,6 +229,15 @@ mod tests {
         let mut bytes = [0; CONTROL_HEADER_LEN + TAG_LEN];
         header(Kind::Control).emit(None, &mut bytes);
         assert_eq!(Header::parse(&bytes), Some((header(Kind::Control), None)));
+    }
+
+    #[test]
+    fn symbols_cover_as_many_as_wanted_or_as_are_there() {
+        assert_eq!(covered(33, 128), Some(40));
+        assert_eq!(covered(33, 39), Some(32));
+        assert_eq!(covered(200, 128), Some(128));
+        assert_eq!(covered(1, 4), Some(4));
+        assert_eq!(covered(1, 3), None);
     }
 
     #[test]

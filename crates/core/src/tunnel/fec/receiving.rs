@@ -143,6 +143,7 @@ const TELLS: u8 = 3;
 const MAX_UNTOLD: usize = 256;
 /// Symbols are expected for so long after one.
 const ACTIVE: Duration = Duration::from_millis(300);
-const FORGET: Duration = Duration::from_secs(10);
+/// Without a symbol for so long, nothing is remembered any more.
+pub(super) const FORGET: Duration = Duration::from_secs(10);
 const LONGEST_BETWEEN: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(3);

@@ -31,6 +31,7 @@ use super::{
     LONGEST_GRACE,
     frames::{Frames, PAUSE},
     losses::Losses,
+    receiving::FORGET,
 };
 use crate::{
     fec::{Encoder, MAX_WINDOW_PKTS, Repair},
@@ -38,7 +39,7 @@ use crate::{
     packet::Mark,
     path::sender::Numbered,
     time::Instant,
-    wire::header::COVERED,
+    wire::header::{self, COVERED},
 };
 
 /// The sender's side.
@@ -63,6 +64,9 @@ pub(in super::super) struct Sending {
     tail_at: Option<Instant>,
     /// Data datagrams of late, by path.
     carried: [u32; PathId::MAX],
+    /// What was next at the first symbol of those that followed each other, from which on the other end remembers what comes, and when
+    /// the latest was.
+    remembered: Option<(Seq, Instant)>,
     /// What the other end has computed, by number.
     recovered: Vec<Option<Seq>>,
     /// Of packets worth a repair that have a deadline.
@@ -205,19 +209,29 @@ impl Sending {
         out: &mut [u8],
     ) -> Option<Repair> {
         let Rate { covered, .. } = self.rate()?;
-        let window = if self.frames.is_owed() {
-            self.frames.cover(now, least_delay, self.next)
+        let known = self.known(now);
+        let (window, of) = if self.frames.is_owed() {
+            (self.frames.cover(now, least_delay, self.next), usize::MAX)
         } else {
             self.uncovered = 0;
             self.tail_at = None;
-            covered
+            (covered, known)
         };
         let encoder = self.encoder.as_mut()?;
-        let held = encoder.held();
-        let mut fitting = COVERED.iter().filter(|pkts| usize::from(**pkts) <= held);
-        let enough = fitting.clone().find(|pkts| u32::from(**pkts) >= window);
-        let pkts = enough.or(fitting.next_back())?;
-        encoder.repair(usize::from(*pkts), key, out)
+        let pkts = header::covered(window, encoder.held().min(of))?;
+        encoder.repair(pkts.into(), key, out)
+    }
+
+    /// Takes note of a symbol; how many packets before it the other end remembers, if they came. None need be before the first
+    /// symbol, which covers what there is.
+    fn known(&mut self, now: Instant) -> usize {
+        let from = self
+            .remembered
+            .filter(|(_, at)| now.since(*at) < FORGET)
+            .map(|(from, _)| from);
+        self.remembered = Some((from.unwrap_or(self.next), now));
+        let pkts = from.and_then(|from| usize::try_from(self.next.distance_from(from)).ok());
+        pkts.map_or(usize::MAX, |pkts| pkts.max(COVERED[0].into()))
     }
 
     /// The packet `seq`, which was kept, is told missing.
@@ -336,8 +350,8 @@ const LEAST_PPM: u64 = 1_500;
 pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 /// Datagrams on a path after which the earlier ones, of all, weigh half.
 const CARRIED: u32 = 256;
-/// Up to so many losses of a million packets: while an association is new, and then. What the other end had before the first
-/// symbol it does not know, so of a new association symbols cover no more than four intervals and 64 packets; then five, and 128.
+/// Up to so many losses of a million packets: while an association is new or the next symbol is not soon, and then. The first cover
+/// four intervals, the others about five.
 const RATES: [(u64, [Rate; 2]); 5] = [
     (7_000, [Rate::new(26, 64), Rate::new(40, 128)]),
     (12_000, [Rate::new(18, 64), Rate::new(26, 128)]),

@@ -50,11 +50,16 @@ fn lose(sending: &mut Sending, id: PathId, pkts: u32, round_trip: Duration, floo
 
 /// A sender whose paths lose a packet in fifty.
 fn lossy() -> Sending {
+    losing(20)
+}
+
+/// A sender whose paths lose so many of a thousand packets.
+fn losing(per_thousand: u32) -> Sending {
     let mut sending = Sending::default();
-    for _ in 0..5_000 {
+    for _ in 0..3_000 {
         sending.on_sent(PathId(2), true);
     }
-    lose(&mut sending, PathId(2), 60, FAR, 0);
+    lose(&mut sending, PathId(2), per_thousand * 3, FAR, 0);
     sending
 }
 
@@ -103,28 +108,38 @@ fn symbols_follow_the_losses() {
 
 #[test]
 fn symbols_are_fewer_once_losses_are_known_and_while_the_next_is_soon() {
-    for (mut sending, gap_ms, pkts) in [
-        (Sending::default(), 0, 13),
-        (lossy(), 0, 20),
-        (lossy(), 1, 13),
+    for (mut sending, repaired_after_ms, gap_ms, expected) in [
+        (Sending::default(), 100, 0, (13, 48)),
+        (losing(6), 100, 0, (40, 128)),
+        (losing(6), 100, 2, (26, 64)),
+        (losing(10), 100, 0, (26, 128)),
+        (losing(10), 100, 2, (18, 64)),
+        (losing(20), 100, 0, (20, 112)),
+        (losing(20), 100, 2, (13, 48)),
+        (losing(35), 100, 0, (16, 80)),
+        (losing(35), 100, 2, (13, 48)),
+        (losing(50), 100, 0, (10, 48)),
+        (losing(50), 100, 2, (10, 40)),
+        (losing(50), 20, 1, (10, 40)),
     ] {
+        let repaired_after = Duration::from_millis(repaired_after_ms);
         let mut pool = Pool::new(10, 100);
         let mut due = Vec::new();
         for seq in 0..300 {
             let now = Instant::from_millis(u64::from(seq) * gap_ms);
             let packet = numbered(&mut pool, seq, &[7; 50], false);
-            sending.push(now, &packet, true, Duration::from_millis(100));
+            sending.push(now, &packet, true, repaired_after);
             if sending.is_due(now, false) {
                 let mut symbol = [0; MAX_SYMBOL_BYTES];
                 let made = take(&mut sending, 0, &mut symbol).expect("due");
                 due.push((seq, made.count));
             }
         }
-        let [.., (before, _), (last, covered)] = due[..] else {
+        let [.., (before, _), (last, count)] = due[..] else {
             panic!("{due:?}");
         };
-        assert_eq!(last - before, pkts, "{gap_ms}");
-        assert_eq!(covered, if pkts == 13 { 48 } else { 112 });
+        let found = (last - before, count);
+        assert_eq!(found, expected, "{repaired_after_ms}, {gap_ms}");
     }
 }
 
@@ -276,6 +291,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
     let (mut pool, now) = (Pool::new(100, 100), Instant::from_millis(5));
     let (mut sending, mut receiving) = (lossy(), Receiving::default());
     let mut symbols = 0;
+    let mut recovered = Vec::new();
     for seq in 0..200 {
         let bytes = packet(seq);
         push(&mut sending, &numbered(&mut pool, seq, &bytes, false));
@@ -295,14 +311,14 @@ fn what_is_lost_is_computed_and_told_three_times() {
             .on_symbol(now, &header, made.first, &symbol[..made.len], &mut pool)
             .expect("well formed");
         symbols += 1;
+        while let Some((found, flow_step, bytes)) = receiving.pop() {
+            assert_eq!(flow_step, 3);
+            assert_eq!(bytes.as_slice(), packet(found.0));
+            recovered.push((found.0, seq));
+        }
     }
-    // What came before the first symbol was not remembered.
-    for seq in [33, 83, 133, 183] {
-        let (found, flow_step, bytes) = receiving.pop().expect("found");
-        assert_eq!((found, flow_step), (Seq(seq), 3));
-        assert_eq!(bytes.as_slice(), packet(seq));
-    }
-    assert!(receiving.pop().is_none());
+    // What came before the first symbol was not remembered; of the rest the next symbol after each computes it.
+    assert_eq!(recovered, [(33, 39), (83, 99), (133, 139), (183, 199)]);
     for _ in 0..3 {
         let mut told = MissingWriter::default();
         receiving.tell(&mut told);
