@@ -155,9 +155,9 @@ impl Header {
             | (u8::from(self.is_copy) * FLAG_COPY)
             | (u8::from(self.is_kept) * FLAG_KEPT);
         if self.covered > 0 {
-            let place = COVERED.binary_search(&self.covered);
-            let place = place.ok().and_then(|place| u8::try_from(place).ok());
-            out[1] |= FLAG_SYMBOL | place.expect("one of the table") << 4;
+            let place = (0..).zip(COVERED).find(|(_, pkts)| *pkts == self.covered);
+            let (place, _) = place.expect("one of the table");
+            out[1] |= FLAG_SYMBOL | (place << 4);
         }
         out[2] = self.path.0;
         out[3..6].copy_from_slice(&self.receiver_index.to_be_bytes()[1..]);
