@@ -50,7 +50,7 @@ impl Pair {
             public_key: *StaticKeys::from_private(key(host)).public(),
             preshared_key: [0; 32],
             allowed_ips: vec![net.parse().expect("literal")],
-            policy: Policy::Weighted {},
+            scheduler: Policy::Weighted {}.into(),
         };
         let gateway = Side::Gateway {
             clients: vec![peer(1, "10.77.0.2/32")],

@@ -23,7 +23,7 @@ use crate::{
     queue::QueueConfig,
     rng::Rng,
     role::Role,
-    sched::Policy,
+    sched::SchedulerSettings,
     sec::Code,
     session::{
         aead::Suite,
@@ -100,8 +100,8 @@ pub struct PeerConfig {
     pub preshared_key: [u8; 32],
     /// Inner addresses that are its.
     pub allowed_ips: Vec<IpNet>,
-    /// How packets to it are spread.
-    pub policy: Policy<String>,
+    /// How packets to it are spread, and what else is done for them.
+    pub scheduler: SchedulerSettings<String>,
 }
 
 /// Something the host should know.
@@ -215,8 +215,8 @@ impl Endpoint {
                 .for_each(|net| allowed.insert(*net, index));
             by_key.insert(peer.public_key, index);
         }
-        let tunnel_to = |policy: Policy<String>| {
-            let mut tunnel = Tunnel::new(role, policy, config.queue);
+        let tunnel_to = |scheduler: SchedulerSettings<String>| {
+            let mut tunnel = Tunnel::new(role, scheduler, config.queue);
             tunnel.set_compression(config.compression);
             tunnel.set_classes(config.classes.clone());
             tunnel.set_parity(config.parity);
@@ -224,7 +224,7 @@ impl Endpoint {
             tunnel
         };
         let peers = peers.into_iter().map(|config_of_peer| Peer {
-            tunnel: tunnel_to(config_of_peer.policy.clone()),
+            tunnel: tunnel_to(config_of_peer.scheduler.clone()),
             config: config_of_peer,
             association: u64::from_be_bytes(random.array()),
             recent: RecentInitiations::new(),
@@ -622,7 +622,7 @@ mod tests {
             public_key: [9; 32],
             preshared_key: [0; 32],
             allowed_ips: vec!["0.0.0.0/0".parse().expect("net")],
-            policy: Policy::Weighted {},
+            scheduler: crate::sched::Policy::Weighted {}.into(),
         };
         let config = EndpointConfig {
             private_key: [1; 32],

@@ -23,6 +23,7 @@
 //! | [`wire`] | what travels in a datagram |
 //! | [`session`] | handshake, keys, replay windows, cookies |
 //! | [`path`] | what is known of one path: RTT, delay, rate, loss, health; pacing |
+//! | [`profile`] | what a tunnel does beside choosing paths, and how single parts are switched off |
 //! | [`queue`] | the tunnel queue: flow queueing with CoDel |
 //! | [`sched`] | which path a packet takes: one policy per file |
 //! | [`resequencer`] | the order packets leave in |
@@ -43,6 +44,7 @@ pub mod ids;
 pub mod loss_report;
 pub mod packet;
 pub mod path;
+pub mod profile;
 pub mod queue;
 pub mod resequencer;
 pub mod rng;

@@ -12,9 +12,9 @@ use core::time::Duration;
 use crate::{
     class::Duplicate,
     ids::PathId,
+    profile::Profile,
     time::Instant,
     units::{Bitrate, Bytes},
-    wire::control::Reception,
 };
 
 pub use self::{
@@ -26,7 +26,7 @@ pub use self::{
     flow::FlowSticky,
     min_rtt::MinRtt,
     osia::{Osia, OsiaSettings},
-    policy::Policy,
+    policy::{Policy, SchedulerSettings},
     redundant::Redundant,
     round_robin::RoundRobin,
     single::Single,
@@ -63,7 +63,7 @@ pub struct PathView {
     pub ready: bool,
     /// Whether it is healthy and allowed, though perhaps not [`ready`](Self::ready) at this moment.
     pub usable: bool,
-    /// The user's rank: lower is filled first. See [`AnyScheduler::spills`].
+    /// The user's rank: lower is filled first. See [`Profile::ranks`].
     pub cost: u8,
     /// The user's weight for proportional policies; at least 1.
     pub weight: u32,
@@ -138,7 +138,7 @@ pub enum Pick {
     /// Send nothing now: a better path will soon have room. Ask again after the next input or pacer release.
     Wait,
     /// Send on `paths[index]`. If that is usable and not ready, which only a policy names that [looks
-    /// ahead](AnyScheduler::looks_ahead): keep for it, to be sent once it is, after what is kept for it already and before
+    /// ahead](Profile::look_ahead): keep for it, to be sent once it is, after what is kept for it already and before
     /// anything new; the next packet is asked for at once.
     One(usize),
     /// Send a copy on every `paths[i]` whose bit `i` is set; at least one is.
@@ -198,6 +198,17 @@ pub trait Scheduler {
     /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
 
+    /// What this end does for the policy's packets beside choosing their paths, unless the user says otherwise.
+    fn profile(&self) -> Profile {
+        Profile::default()
+    }
+
+    /// Says what is in force: the policy's own [`profile`](Self::profile) with the user's changes. Comes once, before anything
+    /// else.
+    fn on_profile(&mut self, profile: &Profile) {
+        let _ = profile;
+    }
+
     /// How long the round trips of a flow that begins now are to be made: as over all paths it would take once it has grown, jitter
     /// included, or less where that would cost it much; zero: not known, or no matter.
     fn round_trip(&self, paths: &[PathView]) -> Duration {
@@ -211,7 +222,7 @@ pub trait Scheduler {
         Duration::ZERO
     }
 
-    /// Takes a report of the losses on `path`. Comes only if the policy's [`Reception`] asks for reports.
+    /// Takes a report of the losses on `path`. Comes only if its [`Profile::reception`] asks for reports.
     fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {
         let _ = (now, path, counts);
     }
@@ -261,109 +272,12 @@ pub enum AnyScheduler {
 }
 
 impl AnyScheduler {
-    /// Whether a packet takes another path when the best one for it is not ready.
-    ///
-    /// Then the tunnel fills the ranks in order: it shows a path as usable only while no path of a lower rank is ready.
-    /// The others see all paths and mind the ranks themselves.
-    #[must_use]
-    pub const fn spills(&self) -> bool {
-        match self {
-            Self::Adaptive(_)
-            | Self::AutoWeight(_)
-            | Self::Consn(_)
-            | Self::EarliestArrival(_)
-            | Self::MinRtt(_)
-            | Self::Redundant(_)
-            | Self::RoundRobin(_)
-            | Self::SrttWeighted(_)
-            | Self::Weighted(_) => true,
-            Self::Awi(_) | Self::Flow(_) | Self::Osia(_) | Self::Single(_) => false,
-        }
-    }
-
-    /// How paths are paced.
-    #[must_use]
-    pub const fn pacing(&self) -> Pacing {
-        match self {
-            Self::Adaptive(_) => Pacing::Search,
-            Self::Consn(policy) if policy.settings().redundancy => Pacing::Full,
-            Self::Awi(_) | Self::Consn(_) | Self::SrttWeighted(_) => Pacing::Limits,
-            Self::AutoWeight(_)
-            | Self::EarliestArrival(_)
-            | Self::Flow(_)
-            | Self::MinRtt(_)
-            | Self::Osia(_)
-            | Self::Redundant(_)
-            | Self::RoundRobin(_)
-            | Self::Single(_)
-            | Self::Weighted(_) => Pacing::Full,
-        }
-    }
-
-    /// Whether it places packets on paths that are not ready, so that later ones leave before them.
-    #[must_use]
-    pub const fn looks_ahead(&self) -> bool {
-        matches!(self, Self::Osia(_))
-    }
-
-    /// Whether lost packets are sent again.
-    #[must_use]
-    pub const fn repairs(&self) -> bool {
-        matches!(self, Self::Adaptive(_))
-    }
-
     /// The policy that wants blocks of packets instead of one after the other.
     pub fn blocks(&mut self) -> Option<&mut Consn> {
         if let Self::Consn(policy) = self {
             return Some(policy);
         }
         None
-    }
-
-    /// How often round trips of all paths are to be sampled while there is traffic, beyond what health needs, and the weight
-    /// of a sample.
-    #[must_use]
-    pub fn rtt_sampling(&self) -> Option<(Duration, Alpha)> {
-        let alpha = if let Self::Consn(policy) = self {
-            policy.settings().alpha
-        } else if let Self::SrttWeighted(policy) = self {
-            policy.settings().alpha
-        } else {
-            return None;
-        };
-        Some((srtt_weighted::PROBE_EVERY, alpha))
-    }
-
-    /// Whether the other end keeps flows in order.
-    #[must_use]
-    pub fn is_in_order(&self) -> bool {
-        if let Self::Consn(policy) = self {
-            return policy.settings().in_order;
-        }
-        if let Self::SrttWeighted(policy) = self {
-            return policy.settings().in_order;
-        }
-        true
-    }
-
-    /// What the other end must do with what this one sends.
-    #[must_use]
-    pub fn reception(&self) -> Reception {
-        match self {
-            Self::Awi(policy) => policy.reception(),
-            Self::Adaptive(_)
-            | Self::AutoWeight(_)
-            | Self::Consn(_)
-            | Self::EarliestArrival(_)
-            | Self::Flow(_)
-            | Self::MinRtt(_)
-            | Self::Osia(_)
-            | Self::Redundant(_)
-            | Self::RoundRobin(_)
-            | Self::Single(_)
-            | Self::SrttWeighted(_)
-            | Self::Weighted(_) => Reception::default(),
-        }
     }
 }
 
@@ -383,6 +297,30 @@ impl Scheduler for AnyScheduler {
             Self::Single(policy) => policy.pick(now, paths, packet),
             Self::SrttWeighted(policy) => policy.pick(now, paths, packet),
             Self::Weighted(policy) => policy.pick(now, paths, packet),
+        }
+    }
+
+    fn profile(&self) -> Profile {
+        match self {
+            Self::Adaptive(policy) => policy.profile(),
+            Self::AutoWeight(policy) => policy.profile(),
+            Self::Awi(policy) => policy.profile(),
+            Self::Consn(policy) => policy.profile(),
+            Self::EarliestArrival(policy) => policy.profile(),
+            Self::Flow(policy) => policy.profile(),
+            Self::MinRtt(policy) => policy.profile(),
+            Self::Osia(policy) => policy.profile(),
+            Self::Redundant(policy) => policy.profile(),
+            Self::RoundRobin(policy) => policy.profile(),
+            Self::Single(policy) => policy.profile(),
+            Self::SrttWeighted(policy) => policy.profile(),
+            Self::Weighted(policy) => policy.profile(),
+        }
+    }
+
+    fn on_profile(&mut self, profile: &Profile) {
+        if let Self::Adaptive(policy) = self {
+            policy.on_profile(profile);
         }
     }
 

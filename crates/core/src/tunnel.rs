@@ -26,10 +26,11 @@ use crate::{
         sender::{Numbered, Origin, Sender},
         window::WindowedMin,
     },
+    profile::{Mechanism, Profile},
     queue::{Queue, QueueConfig, QueueDrop},
     resequencer::AnyResequencer,
     role::Role,
-    sched::{AnyScheduler, PathView, Policy},
+    sched::{AnyScheduler, PathView, SchedulerSettings},
     session::rotation::SessionSet,
     time::Instant,
     transmit::Route,
@@ -89,10 +90,12 @@ pub struct Tunnel {
     /// What a removed path leaves to the next of its id.
     former: [Option<Box<Former>>; PathId::MAX],
     /// Names links by the user's names, which may become known later.
-    policy: Policy<String>,
-    /// The policy by path ids, as far as they are known.
-    resolved: Policy,
+    settings: SchedulerSettings<String>,
+    /// The settings by path ids, as far as they are known.
+    resolved: SchedulerSettings,
     scheduler: AnyScheduler,
+    /// What is done for packets beside choosing their paths.
+    profile: Profile,
     queue: Queue,
     compressor: Compressor,
     /// Whether headers are made shorter.
@@ -179,21 +182,21 @@ const FLOW_BUCKETS: usize = 1024;
 impl Tunnel {
     /// An association without sessions or paths.
     #[must_use]
-    pub fn new(role: Role, policy: Policy<String>, queue: QueueConfig) -> Self {
-        let resolved = policy.clone().map_links(|_| None);
-        let scheduler = resolved.build();
-        let recognises_voice = scheduler.repairs();
+    pub fn new(role: Role, settings: SchedulerSettings<String>, queue: QueueConfig) -> Self {
+        let resolved = settings.clone().map_links(|_| None);
+        let (scheduler, profile) = resolved.build();
         let mut tunnel = Self {
             role,
             sessions: SessionSet::new(),
             sessions_deadline: None,
             paths: core::array::from_fn(|_| None),
             former: core::array::from_fn(|_| None),
-            receptions: losses::Receptions::new(Instant::ZERO, scheduler.reception()),
-            loss_ledger: losses::ledger(scheduler.reception()),
+            receptions: losses::Receptions::new(Instant::ZERO, profile.reception),
+            loss_ledger: losses::ledger(profile.reception),
             resolved,
             scheduler,
-            policy,
+            profile,
+            settings,
             queue: Queue::new(queue),
             compressor: Compressor::default(),
             is_compressing: true,
@@ -214,7 +217,7 @@ impl Tunnel {
             fec_receiving: fec::Receiving::default(),
             staged: staged::Staged::default(),
             lanes: Box::new(lanes::Lanes::new(
-                Classifier::new(Vec::new(), recognises_voice),
+                Classifier::new(Vec::new(), profile.voice),
                 queue,
             )),
             least_delay: Duration::ZERO,
@@ -242,7 +245,7 @@ impl Tunnel {
 
     /// The user's classes of traffic. What they have counted begins anew.
     pub fn set_classes(&mut self, classes: Vec<Class>) {
-        self.lanes.classifier = Classifier::new(classes, self.scheduler.repairs());
+        self.lanes.classifier = Classifier::new(classes, self.profile.voice);
     }
 
     /// Whether the other end has a capability.
@@ -278,7 +281,7 @@ impl Tunnel {
                 path.receiver = former.receiver;
                 path.announced.version = former.version.wrapping_add(1);
             }
-            path.pace(now, self.role, self.scheduler.pacing());
+            path.pace(now, self.role, self.profile.path_pacing());
             *slot = Some(Box::new(path));
             self.fec_sending.forget(id);
             self.resolve_policy();
@@ -385,7 +388,7 @@ impl Tunnel {
 
     /// Takes what was remembered of the network that a path leads over.
     pub fn recall(&mut self, now: Instant, id: PathId, memory: &PathMemory) {
-        let (role, pacing) = (self.role, self.scheduler.pacing());
+        let (role, pacing) = (self.role, self.profile.path_pacing());
         if let Some(path) = self.path_mut(id) {
             path.recall(now, memory);
             path.pace(now, role, pacing);
@@ -419,7 +422,7 @@ impl Tunnel {
 
     /// The user changed a link's settings; the other end will be told.
     fn update_link(&mut self, now: Instant, id: PathId, change: impl FnOnce(&mut Link)) {
-        let (role, pacing) = (self.role, self.scheduler.pacing());
+        let (role, pacing) = (self.role, self.profile.path_pacing());
         if let Some(path) = self.path_mut(id) {
             change(&mut path.link);
             path.announced.version = path.announced.version.wrapping_add(1);
@@ -505,7 +508,7 @@ impl Tunnel {
                     path.health.next_deadline(),
                     path.receiver.report_due(),
                     path.tail.due(),
-                    path.train_sender.due().filter(|_| self.scheduler.repairs()),
+                    path.train_sender.due().filter(|_| self.profile.trains),
                     path.train_receiver.due(),
                     announce,
                 ]
@@ -538,13 +541,13 @@ impl Tunnel {
     /// Packets in the tunnel queue stay; numbered and held ones are counted as [`DropReason::Reset`].
     pub fn reset(&mut self, now: Instant, shared: &mut Shared<'_>) {
         self.resequencer.reset(&mut self.dropped);
-        self.receptions = losses::Receptions::new(now, self.scheduler.reception());
+        self.receptions = losses::Receptions::new(now, self.profile.reception);
         self.loss_watch = None;
         self.late = WindowedMin::new(LATE_KEPT);
         self.has_repairs = false;
         self.fec_sending = fec::Sending::default();
         self.fec_receiving = fec::Receiving::default();
-        self.loss_ledger = losses::ledger(self.scheduler.reception());
+        self.loss_ledger = losses::ledger(self.profile.reception);
         self.dropped
             .extend(self.reinject.drain(..).map(|numbered| numbered.packet));
         self.dropped
@@ -581,7 +584,7 @@ impl Tunnel {
             } else {
                 let (id, link, route) = (path.id, path.link.clone(), path.route);
                 let mut fresh = Path::new(now, id, link);
-                fresh.pace(now, self.role, self.scheduler.pacing());
+                fresh.pace(now, self.role, self.profile.path_pacing());
                 fresh.route = route;
                 if route.is_none() {
                     fresh.health.on_link(now, LinkEvent::Down);
@@ -634,7 +637,8 @@ impl Tunnel {
                 && other.route.is_some()
                 && self.is_allowed(other)
         };
-        if !self.scheduler.repairs() || !path.health.is_usable() || !self.paths().any(serves) {
+        let is_wanted = self.profile.repair && self.profile.has(Mechanism::Overdue);
+        if !is_wanted || !path.health.is_usable() || !self.paths().any(serves) {
             return None;
         }
         let jitter = path.rate_control.jitter();
@@ -655,7 +659,7 @@ impl Tunnel {
         let before = self.reinject.len();
         path.rate.on_collapse();
         path.rate_control.search_again();
-        path.pace(now, self.role, self.scheduler.pacing());
+        path.pace(now, self.role, self.profile.path_pacing());
         let repairs = &mut self.repairs;
         path.sender
             .take_overdue(id, &mut self.reinject, |len| repairs.try_spend(len));
@@ -668,14 +672,14 @@ impl Tunnel {
     /// If it was silent and works again, what was taken back from it and still waits may have arrived by now, so that is sent
     /// again only if it is told missing.
     fn on_evidence(&mut self, now: Instant, id: PathId, shared: &mut Shared<'_>) {
-        let repairs = self.scheduler.repairs();
+        let returns = self.profile.detects_losses() && self.profile.has(Mechanism::GiveBack);
         let Some(path) = self.path_mut(id) else {
             return;
         };
         let was_silent = path.health.state() != State::Up;
         path.health
             .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
-        if was_silent && path.health.is_usable() && repairs {
+        if was_silent && path.health.is_usable() && returns {
             path.tail.tell(now);
             self.give_back(id, |_| true, shared);
         }
@@ -757,7 +761,7 @@ impl Tunnel {
     /// Tells every path what the policy wants of its queue.
     fn aim_paths(&mut self) {
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            path.rate_control.set_aim(self.resolved.aim(path.id));
+            path.rate_control.set_aim(self.resolved.policy.aim(path.id));
         }
     }
 
@@ -768,10 +772,10 @@ impl Tunnel {
                 .find(|path| path.link.name == name)
                 .map(|path| path.id)
         };
-        let resolved = self.policy.clone().map_links(id_of);
+        let resolved = self.settings.clone().map_links(id_of);
         // What a policy has learned is kept while its links stay the same.
         if resolved != self.resolved {
-            self.scheduler = resolved.build();
+            (self.scheduler, self.profile) = resolved.build();
             self.resolved = resolved;
         }
         self.aim_paths();

@@ -20,7 +20,6 @@ use ipnet::IpNet;
 use pleach_core::{
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Side},
     queue::QueueConfig,
-    sched::Policy,
     session::aead::Suite,
 };
 use pleach_linux::{
@@ -105,7 +104,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
             public_key,
             preshared_key: preshared_key.map_or([0; 32], |key| *key.expose()),
             allowed_ips,
-            policy: policy(scheduler),
+            scheduler: SchedulerConfig::clone(scheduler),
         }
     };
     let side = match &config.role {
@@ -147,27 +146,6 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         parity: config.parity,
         mtu: usize::from(mtu),
         side,
-    }
-}
-
-/// The engine's policy for a section `[scheduler]`.
-pub(crate) fn policy(scheduler: &SchedulerConfig) -> Policy<String> {
-    match scheduler {
-        SchedulerConfig::AutoWeight(settings) => Policy::AutoWeight(*settings),
-        SchedulerConfig::Awi(settings) => Policy::Awi(settings.clone()),
-        SchedulerConfig::Adaptive(settings) => Policy::Adaptive(settings.clone()),
-        SchedulerConfig::Consn(settings) => Policy::Consn(*settings),
-        SchedulerConfig::EarliestArrival => Policy::EarliestArrival {},
-        SchedulerConfig::Flow => Policy::Flow {},
-        SchedulerConfig::MinRtt => Policy::MinRtt {},
-        SchedulerConfig::Osia(settings) => Policy::Osia(*settings),
-        SchedulerConfig::Redundant => Policy::Redundant {},
-        SchedulerConfig::RoundRobin => Policy::RoundRobin {},
-        SchedulerConfig::Single { link } => Policy::Single {
-            link: Some(link.clone()),
-        },
-        SchedulerConfig::SrttWeighted(settings) => Policy::SrttWeighted(*settings),
-        SchedulerConfig::Weighted => Policy::Weighted {},
     }
 }
 

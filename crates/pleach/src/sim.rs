@@ -3,18 +3,14 @@
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pleach_core::{class::Class, endpoint::Endpoint, sched::Policy};
+use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings};
 use pleach_sim::{
     results::Results,
     run::{self, Options, Program},
     scenario::{End, Scenario},
 };
 
-use crate::{
-    config,
-    run_tunnel::{self, report},
-    scenarios,
-};
+use crate::{config, run_tunnel::report, scenarios};
 
 /// Simulates the scenario file `path`, with another seed if one is given, and writes `results.json` and `report.html`
 /// into `out`.
@@ -62,12 +58,10 @@ pub(crate) fn simulate(
 struct Daemon;
 
 impl Program for Daemon {
-    fn policy(&self, scheduler: &toml::Table) -> Result<Policy<String>, String> {
-        let text = toml::to_string(scheduler).map_err(|error| error.to_string())?;
+    fn scheduler(&self, table: &toml::Table) -> Result<SchedulerSettings<String>, String> {
+        let text = toml::to_string(table).map_err(|error| error.to_string())?;
         let scheduler = config::read_scheduler(format!("[scheduler]\n{text}"));
-        Ok(run_tunnel::policy(
-            &scheduler.map_err(|error| error.problem())?,
-        ))
+        scheduler.map_err(|error| error.problem())
     }
 
     fn classes(&self, classes: &[toml::Table]) -> Result<Vec<Class>, String> {
@@ -79,11 +73,16 @@ impl Program for Daemon {
         config::read_classes(sections).map_err(|error| error.problem())
     }
 
-    fn status(&self, end: End, policy: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value {
+    fn status(
+        &self,
+        end: End,
+        scheduler: &SchedulerSettings<String>,
+        endpoint: &Endpoint,
+    ) -> serde_json::Value {
         let identity = report::Identity {
             is_client: end == End::Client,
             name: "pleach0",
-            policy: policy.name(),
+            policy: scheduler.policy.name(),
         };
         // In the simulator as in the lab, a link's device has the link's name.
         let status = report::status(&identity, endpoint, |path| path.name.clone(), &[]);

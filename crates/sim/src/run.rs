@@ -8,10 +8,10 @@
 
 mod graph;
 mod phase;
+mod scheduler;
 
-use pleach_core::{class::Class, endpoint::Endpoint, sched::Policy};
+use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings};
 use rayon::prelude::*;
-use serde::Deserialize as _;
 
 pub use crate::world::WorldError;
 use crate::{
@@ -25,11 +25,11 @@ use crate::{
 
 /// What the daemon does outside the engine.
 pub trait Program: Sync {
-    /// The policy that a section `[scheduler]` describes.
+    /// The policy and the profile that a section `[scheduler]` describes.
     ///
     /// # Errors
     /// What is wrong with it, in one line.
-    fn policy(&self, scheduler: &toml::Table) -> Result<Policy<String>, String>;
+    fn scheduler(&self, table: &toml::Table) -> Result<SchedulerSettings<String>, String>;
 
     /// The classes of traffic that sections `[[class]]` describe.
     ///
@@ -43,7 +43,12 @@ pub trait Program: Sync {
     }
 
     /// The answer to `status --json` of the daemon at `end`.
-    fn status(&self, end: End, policy: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value;
+    fn status(
+        &self,
+        end: End,
+        scheduler: &SchedulerSettings<String>,
+        endpoint: &Endpoint,
+    ) -> serde_json::Value;
 }
 
 /// The engine by itself: it reads policies by their own names and keys, and has no status. For tests and measurements.
@@ -51,11 +56,11 @@ pub trait Program: Sync {
 pub struct EngineOnly;
 
 impl Program for EngineOnly {
-    fn policy(&self, scheduler: &toml::Table) -> Result<Policy<String>, String> {
-        Policy::deserialize(scheduler.clone()).map_err(|error| error.message().to_owned())
+    fn scheduler(&self, table: &toml::Table) -> Result<SchedulerSettings<String>, String> {
+        scheduler::read(table)
     }
 
-    fn status(&self, _: End, _: &Policy<String>, _: &Endpoint) -> serde_json::Value {
+    fn status(&self, _: End, _: &SchedulerSettings<String>, _: &Endpoint) -> serde_json::Value {
         serde_json::Value::Null
     }
 }

@@ -23,11 +23,11 @@
 //!   packets, which the receiver drops, and carry packets of their own up to what they have shown. What a path may spend
 //!   on copies is limited (`COPIES`).
 //! - **Deadlines.** What has to be in time is placed by that (`urgent`).
-//! - **Repair.** Lost packets are sent again ([`super::AnyScheduler::repairs`]).
+//! - **Repair.** Lost packets are sent again ([`Profile::repair`]).
 
 use core::time::Duration;
 
-use crowd::Count;
+use crowd::{Count, Crowd};
 use flow::{FLOWS, Flow, SMALL, flow_of, place};
 use gate::Gate;
 use groups::{Eager, alone, large};
@@ -37,7 +37,12 @@ use paths::{
 };
 
 use super::{PacketInfo, PathView, Pick, Scheduler, line::Line, slot};
-use crate::{ids::PathId, time::Instant, units::Bytes};
+use crate::{
+    ids::PathId,
+    profile::{Mechanism, Mechanisms, Profile, RttSampling},
+    time::Instant,
+    units::Bytes,
+};
 
 mod crowd;
 mod flow;
@@ -62,6 +67,7 @@ pub struct Adaptive {
     sent: u64,
     count: Count,
     burst: Burst,
+    mechanisms: Mechanisms,
 }
 
 /// What a path may still carry in copies, and as of when.
@@ -115,7 +121,12 @@ impl Adaptive {
                 began_at: Instant::ZERO,
                 is_last: true,
             },
+            mechanisms: Mechanisms::ALL,
         }
+    }
+
+    const fn has(&self, mechanism: Mechanism) -> bool {
+        self.mechanisms.has(mechanism)
     }
 
     /// Whether the flow of a packet is large, with it and what waits behind it.
@@ -124,8 +135,17 @@ impl Adaptive {
             self.flows.resize(FLOWS, Flow::default());
         }
         self.count.update(now, &self.flows);
+        let has_crowds = self.has(Mechanism::Crowds);
+        let near = carried_near(paths);
         let flow = &mut self.flows[place(packet.flow_hash)];
-        let large = |flow: &Flow| large(paths, self.count.with(flow, carried_near(paths)));
+        let large = |flow: &Flow| {
+            let crowd = if has_crowds {
+                self.count.with(flow, near)
+            } else {
+                Crowd::alone(near)
+            };
+            large(paths, crowd)
+        };
         flow.seen_at = now;
         let age = now.since(flow.second);
         if age > PAUSE || flow.second == Instant::ZERO {
@@ -149,12 +169,20 @@ impl Adaptive {
 
     /// The delay from which on the paths of the flow of a packet are chosen: one that what is near carries well does not leave for a little more.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
+        if !self.has(Mechanism::Groups) {
+            return Duration::ZERO;
+        }
+        let has_crowds = self.has(Mechanism::Crowds);
         let flow = flow_of(&mut self.flows, packet);
         let Some(flow) = flow.filter(|flow| flow.is_large) else {
             return Duration::ZERO;
         };
         let near = carried_near(paths);
-        let crowd = self.count.with(flow, near);
+        let crowd = if has_crowds {
+            self.count.with(flow, near)
+        } else {
+            Crowd::alone(near)
+        };
         let eager = if flow.is_away && flow.rate_before > crowd.near {
             Eager::Gaining
         } else if flow.is_away {
@@ -219,6 +247,9 @@ impl Adaptive {
 
     /// Whether the flow of a packet, a large one, keeps to the nearest paths.
     fn keeps_to_nearest(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
+        if !self.has(Mechanism::Reach) {
+            return false;
+        }
         let all_sent = self.sent;
         let Some(flow) = flow_of(&mut self.flows, packet) else {
             return false;
@@ -245,24 +276,32 @@ impl Scheduler for Adaptive {
         for path in paths {
             self.lines[slot(path)].update(now, path, likely_rate(path));
         }
-        if let Some(urgency) = packet.urgency {
+        if let Some(urgency) = packet.urgency
+            && self.has(Mechanism::Deadlines)
+        {
             return self.pick_urgent(now, paths, packet, urgency);
         }
         let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
         let last = flow_of(&mut self.flows, packet).and_then(|flow| flow.path);
-        let mut gate = Gate::new(paths, Duration::ZERO, is_large);
+        let mut gate = Gate::new(paths, Duration::ZERO, is_large, self.mechanisms);
         let is_admitted = |path: &PathView| gate.admits_nearest(path);
         let stays =
             is_large && self.keeps_to_nearest(now, paths, packet) && paths.iter().any(is_admitted);
         if !stays {
             let from = self.group_of(now, paths, packet);
             if from > Duration::ZERO {
-                gate = Gate::new(paths, from, is_large);
+                gate = Gate::new(paths, from, is_large, self.mechanisms);
             }
         }
         let (patience, waits) = if is_large {
             let patience = patience(gate.round_trip);
-            (self.burst.count(now, packet, patience), packet.backlog)
+            let burst_end = self.burst.count(now, packet, patience);
+            let limit = if self.has(Mechanism::BurstPatience) {
+                burst_end
+            } else {
+                now + MAX_WAIT
+            };
+            (limit, packet.backlog)
         } else {
             // It is there as soon as its last packet, whatever others have behind that.
             (now + BURST, packet.to_last)
@@ -291,7 +330,7 @@ impl Scheduler for Adaptive {
             if path.ready {
                 // What leaves the flow's path has to be sure to be earlier: jitter lets packets overtake each other.
                 let is_other = last.is_some_and(|last| last != path.id);
-                let margin = if is_other {
+                let margin = if is_other && self.mechanisms.has(Mechanism::JitterMargin) {
                     path.jitter
                 } else {
                     Duration::ZERO
@@ -354,6 +393,7 @@ impl Scheduler for Adaptive {
         for (other, path) in paths.iter().enumerate() {
             let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
             if is_searched
+                && self.mechanisms.has(Mechanism::SearchCopies)
                 && other != index
                 && other < 16
                 && self.copies[slot(path)].may_copy(now, packet.len, times)
@@ -371,11 +411,38 @@ impl Scheduler for Adaptive {
         }
     }
 
+    /// Everything an end can do for its traffic.
+    fn profile(&self) -> Profile {
+        Profile {
+            repair: true,
+            fec: true,
+            search: true,
+            trains: true,
+            ack_pacing: true,
+            ack_aggregation: true,
+            voice: true,
+            rtt_sampling: Some(RttSampling {
+                interval: SAMPLED_EVERY,
+                gain_thousandths: None,
+            }),
+            ..Profile::default()
+        }
+    }
+
+    fn on_profile(&mut self, profile: &Profile) {
+        self.mechanisms = profile.mechanisms;
+    }
+
     fn longest_wait(&self, paths: &[PathView]) -> Duration {
-        if groups::group(paths, Eager::ToLeave, alone(paths)) > Duration::ZERO {
+        if !self.has(Mechanism::LatePaths) {
             return Duration::ZERO;
         }
-        let gate = Gate::new(paths, Duration::ZERO, true);
+        let leaves = self.has(Mechanism::Groups)
+            && groups::group(paths, Eager::ToLeave, alone(paths)) > Duration::ZERO;
+        if leaves {
+            return Duration::ZERO;
+        }
+        let gate = Gate::new(paths, Duration::ZERO, true, self.mechanisms);
         // One that is searched as well, if it is worth it by what it has shown or is remembered as: else a flow that what is near
         // carries would never find out.
         let late = paths
@@ -420,6 +487,8 @@ const BURST: Duration = Duration::from_millis(50);
 /// It is this part of the round trip if that is more, and at most as for a burst: what fills a path of a long one comes and
 /// goes in bursts, which are not to lend all that follows the delay of a later path.
 const PATIENCE: u32 = 5;
+/// Time between two samples of a busy path's round trip: a path that was too late is seen to be quick again within one.
+const SAMPLED_EVERY: Duration = Duration::from_millis(250);
 /// A flow begins anew after a pause as long.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Most copies of one packet, so that a slow path's packets can show what a fast one carries.

@@ -26,6 +26,7 @@ use self::{
 use super::{LossCounts, PacketInfo, PathView, Pick, Scheduler, slot, weighted::Credit};
 use crate::{
     ids::PathId,
+    profile::Profile,
     time::Instant,
     wire::control::{Order, Reception},
 };
@@ -75,16 +76,6 @@ impl Awi {
             lines: Vec::new(),
             turns: Vec::new(),
             usable: 0,
-        }
-    }
-
-    /// What the other end must do for this policy: report losses, and keep the order of section 4.3.
-    #[must_use]
-    pub fn reception(&self) -> Reception {
-        Reception {
-            order: Order::Global,
-            loss_timeout: self.settings.t_lto,
-            report_interval: Some(self.settings.t_report),
         }
     }
 
@@ -143,6 +134,21 @@ impl Scheduler for Awi {
         // Those without weight serve when nobody else can.
         let chosen = chosen.or_else(|| self.turns.iter().position(|turn| turn.ready));
         chosen.map_or(Pick::Wait, |at| Pick::One(self.lines[at].index))
+    }
+
+    /// Nothing is paced: the policy finds by losses what a line carries. The other end reports losses and keeps the order of
+    /// section 4.3.
+    fn profile(&self) -> Profile {
+        Profile {
+            pacing: false,
+            ranks: false,
+            reception: Reception {
+                order: Order::Global,
+                loss_timeout: self.settings.t_lto,
+                report_interval: Some(self.settings.t_report),
+            },
+            ..Profile::default()
+        }
     }
 
     fn on_loss_report(&mut self, _now: Instant, path: PathId, counts: &LossCounts) {

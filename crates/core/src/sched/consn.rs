@@ -25,9 +25,14 @@ use super::{
     PacketInfo, PathView, Pick, Scheduler,
     pdc::Pdc,
     slot,
-    srtt_weighted::{Alpha, DEADLINE, Weights, round_trip, shares, weight},
+    srtt_weighted::{Alpha, DEADLINE, PROBE_EVERY, Weights, round_trip, shares, weight},
 };
-use crate::{ids::PathId, time::Instant, units::Bytes};
+use crate::{
+    ids::PathId,
+    profile::{Profile, RttSampling},
+    time::Instant,
+    units::Bytes,
+};
 
 #[cfg(test)]
 mod tests;
@@ -270,6 +275,19 @@ impl Scheduler for Consn {
             .map(|(path, _)| usize::from(*path));
         self.single = placement;
         path.map_or(Pick::Wait, Pick::One)
+    }
+
+    /// Paced only with redundancy, which needs to know what a path carries; as published nothing is.
+    fn profile(&self) -> Profile {
+        Profile {
+            pacing: self.settings.redundancy,
+            in_order: self.settings.in_order,
+            rtt_sampling: Some(RttSampling {
+                interval: PROBE_EVERY,
+                gain_thousandths: Some(self.settings.alpha.thousandths()),
+            }),
+            ..Profile::default()
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 //! While a flow waits for its path, so does all that the tunnel queue holds behind it.
 
 use super::{PacketInfo, PathView, Pick, Scheduler, only};
-use crate::{ids::PathId, time::Instant};
+use crate::{ids::PathId, profile::Profile, time::Instant};
 
 /// Keeps each flow on one usable path of the lowest rank, chosen by hash and [`PathView::weight`].
 ///
@@ -30,6 +30,13 @@ impl Scheduler for FlowSticky {
             }
         }
         only(paths, best.map(|(_, index)| index))
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            ranks: false,
+            ..Profile::default()
+        }
     }
 }
 

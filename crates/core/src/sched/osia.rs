@@ -14,7 +14,7 @@
 //! Pure acknowledgements may come in any order: they take the quickest ready path at once.
 
 use super::{PacketInfo, PathView, Pick, Scheduler};
-use crate::{time::Instant, units::Bitrate};
+use crate::{profile::Profile, time::Instant, units::Bitrate};
 
 mod buckets;
 pub mod plan;
@@ -79,6 +79,14 @@ impl Scheduler for Osia {
         let id = self.planner.assign(now, packet.len);
         let mine = paths.iter().position(|path| Some(path.id) == id);
         Pick::One(mine.unwrap_or(quickest))
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            look_ahead: true,
+            ranks: false,
+            ..Profile::default()
+        }
     }
 }
 

@@ -5,9 +5,13 @@ use serde::Deserialize;
 use super::{
     Adaptive, AdaptiveSettings, AnyScheduler, AutoWeight, AutoWeightSettings, Awi, AwiSettings,
     Consn, ConsnSettings, EarliestArrival, FlowSticky, MinRtt, Osia, OsiaSettings, Redundant,
-    RoundRobin, Single, SrttWeighted, SrttWeightedSettings, Weighted,
+    RoundRobin, Scheduler as _, Single, SrttWeighted, SrttWeightedSettings, Weighted,
 };
-use crate::{ids::PathId, path::rate_control::aim::Aim};
+use crate::{
+    ids::PathId,
+    path::rate_control::aim::Aim,
+    profile::{Profile, ProfileChange},
+};
 
 /// A policy with its settings.
 ///
@@ -139,6 +143,53 @@ impl Policy {
                 AnyScheduler::SrttWeighted(SrttWeighted::new(*settings))
             }
             Self::Weighted {} => AnyScheduler::Weighted(Weighted::new()),
+        }
+    }
+}
+
+/// A policy, and what the user changes of its profile: a section `[scheduler]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulerSettings<L = PathId> {
+    /// Which path a packet takes.
+    pub policy: Policy<L>,
+    /// What else is done for packets, as far as it differs from the policy's default.
+    pub change: ProfileChange,
+}
+
+impl<L> From<Policy<L>> for SchedulerSettings<L> {
+    /// The policy with its default profile.
+    fn from(policy: Policy<L>) -> Self {
+        Self {
+            policy,
+            change: ProfileChange::default(),
+        }
+    }
+}
+
+impl<L> Default for SchedulerSettings<L> {
+    /// `adaptive`, nothing changed.
+    fn default() -> Self {
+        Policy::Adaptive(AdaptiveSettings::default()).into()
+    }
+}
+
+impl SchedulerSettings {
+    /// A scheduler that has placed no packet yet, and the profile in force.
+    #[must_use]
+    pub fn build(&self) -> (AnyScheduler, Profile) {
+        let mut scheduler = self.policy.build();
+        let profile = self.change.apply(scheduler.profile());
+        scheduler.on_profile(&profile);
+        (scheduler, profile)
+    }
+}
+
+impl<L> SchedulerSettings<L> {
+    /// The same with links named otherwise ([`Policy::map_links`]).
+    pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> SchedulerSettings<M> {
+        SchedulerSettings {
+            policy: self.policy.map_links(map),
+            change: self.change,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! every other policy must beat, and plain failover.
 
 use super::{PacketInfo, PathView, Pick, Scheduler, only};
-use crate::{ids::PathId, time::Instant};
+use crate::{ids::PathId, profile::Profile, time::Instant};
 
 /// Uses one path; falls over to the usable path with the lowest rank and id, and returns.
 ///
@@ -28,5 +28,12 @@ impl Scheduler for Single {
         let best =
             usable.min_by_key(|(_, path)| (Some(path.id) != self.preferred, path.cost, path.id));
         only(paths, best.map(|(index, _)| index))
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            ranks: false,
+            ..Profile::default()
+        }
     }
 }

@@ -20,7 +20,13 @@ use super::{
     slot,
     weighted::Credit,
 };
-use crate::{ids::PathId, path::rtt::INITIAL_RTT, time::Instant, units::Bytes};
+use crate::{
+    ids::PathId,
+    path::rtt::INITIAL_RTT,
+    profile::{Profile, RttSampling},
+    time::Instant,
+    units::Bytes,
+};
 
 /// Settings of [`SrttWeighted`], with the keys of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -121,12 +127,6 @@ impl SrttWeighted {
             settings,
         }
     }
-
-    /// What was asked for.
-    #[must_use]
-    pub const fn settings(&self) -> &SrttWeightedSettings {
-        &self.settings
-    }
 }
 
 impl Scheduler for SrttWeighted {
@@ -156,6 +156,19 @@ impl Scheduler for SrttWeighted {
         let chosen = self.credit.next(lines, cost).unwrap_or(quickest);
         self.placed[slot(&paths[chosen])] += packet.len;
         Pick::One(chosen)
+    }
+
+    /// As published, nothing is paced.
+    fn profile(&self) -> Profile {
+        Profile {
+            pacing: false,
+            in_order: self.settings.in_order,
+            rtt_sampling: Some(RttSampling {
+                interval: PROBE_EVERY,
+                gain_thousandths: Some(self.settings.alpha.thousandths()),
+            }),
+            ..Profile::default()
+        }
     }
 }
 

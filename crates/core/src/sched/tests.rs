@@ -219,7 +219,7 @@ fn picks_name_ready_paths_and_only_those_that_may_wait_do() {
                     Pick::Wait => assert!(may_wait, "{policy:?}"),
                     Pick::One(index) => {
                         let path = &world.paths[index];
-                        let is_kept = path.usable && scheduler.looks_ahead();
+                        let is_kept = path.usable && scheduler.profile().look_ahead;
                         assert!(path.ready || is_kept, "{policy:?}");
                         sent += 1;
                     }

@@ -162,7 +162,7 @@ mod tests {
     /// A tunnel in which so many packets of each flow wait, of 1000 bytes; the first is the packet's place in its flow.
     fn waiting(counts: [u8; 2], run: impl FnOnce(&mut Tunnel, &mut Shared<'_>)) {
         let policy = Policy::Adaptive(AdaptiveSettings::default());
-        let mut tunnel = Tunnel::new(Role::Client, policy, QueueConfig::default());
+        let mut tunnel = Tunnel::new(Role::Client, policy.into(), QueueConfig::default());
         let mut shared = Shared {
             pool: &mut Pool::new(1, 100),
             delivered: &mut VecDeque::new(),

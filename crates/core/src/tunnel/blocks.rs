@@ -24,6 +24,7 @@ use super::{
 use crate::{
     ids::{PathId, Seq},
     path::{on_wire::in_datagrams, sender::Numbered},
+    profile::RttSampling,
     sched::{PacketInfo, Placement, consn::BLOCK},
     time::Instant,
     transmit::TxQueue,
@@ -231,10 +232,7 @@ impl Tunnel {
     /// is seen to be quick again, and one measured in a jam is not taken for far away. Before probes are sent, which may be
     /// due by this.
     pub(super) fn sample_paths(&mut self, now: Instant) {
-        let sampling = self.scheduler.rtt_sampling();
-        let wanted = sampling.map(|(interval, _)| interval);
-        let usual = self.scheduler.repairs().then_some(SAMPLED_EVERY);
-        let Some(interval) = wanted.or(usual) else {
+        let Some(RttSampling { interval, .. }) = self.profile.rtt_sampling else {
             return;
         };
         if !self.has_packets() {
@@ -250,7 +248,5 @@ impl Tunnel {
 const BURST: Duration = Duration::from_millis(5);
 /// How long no copies are sent after a block came before the last had left.
 const REST: Duration = Duration::from_millis(500);
-/// How often, where the policy does not say.
-const SAMPLED_EVERY: Duration = Duration::from_millis(250);
 /// How long after the last packet round trips are still sampled.
 const SAMPLED_FOR: Duration = Duration::from_secs(1);

@@ -19,6 +19,7 @@ use crate::{
         sender::MAX_OUTSTANDING,
         train::CAR_BYTES,
     },
+    profile::Mechanism,
     role::Role,
     sched::{Pacing, Scheduler},
     time::Instant,
@@ -114,7 +115,7 @@ impl Tunnel {
 
     /// Sends what is due of a packet train, back to back.
     fn send_train(&mut self, now: Instant, index: usize, out: &mut TxQueue) {
-        while self.scheduler.repairs() && !out.is_full() {
+        while self.profile.trains && !out.is_full() {
             let Some(path) = self.paths[index].as_deref_mut() else {
                 return;
             };
@@ -174,7 +175,8 @@ impl Tunnel {
         }
         let len = writer.len();
         self.seal_control(now, best, &body[..len], out);
-        if self.second_report_at.is_none_or(|at| at <= now)
+        if self.profile.has(Mechanism::SecondReport)
+            && self.second_report_at.is_none_or(|at| at <= now)
             && let Some(second) = self.second_path(best)
         {
             let cost = |id| self.path(id).map(|path| path.link.cost);
@@ -218,7 +220,7 @@ impl Tunnel {
         body: &[u8],
         shared: &mut Shared<'_>,
     ) {
-        let (role, pacing) = (self.role, self.scheduler.pacing());
+        let (role, pacing) = (self.role, self.profile.path_pacing());
         let mut missing_left = MAX_OUTSTANDING;
         for frame in Frames::new(body) {
             match frame {
@@ -322,8 +324,11 @@ impl Tunnel {
     }
 
     fn on_pong(&mut self, now: Instant, id: PathId, token: u32, shared: &mut Shared<'_>) {
-        let (role, pacing) = (self.role, self.scheduler.pacing());
-        let sampling = self.scheduler.rtt_sampling();
+        let (role, pacing) = (self.role, self.profile.path_pacing());
+        let gain = self
+            .profile
+            .rtt_sampling
+            .and_then(|sampling| sampling.gain_thousandths);
         let Some(path) = self.path_mut(id) else {
             return;
         };
@@ -333,8 +338,8 @@ impl Tunnel {
         let Some(rtt) = path.probes.finish(now, token) else {
             return;
         };
-        if let Some((_, alpha)) = sampling {
-            path.rtt.set_gain(alpha.thousandths());
+        if let Some(thousandths) = gain {
+            path.rtt.set_gain(thousandths);
         }
         path.rtt.on_sample(now, rtt, Duration::ZERO);
         path.pace(now, role, pacing);
@@ -356,7 +361,7 @@ impl Tunnel {
         report: &PathReport,
         shared: &mut Shared<'_>,
     ) {
-        let (role, pacing) = (self.role, self.scheduler.pacing());
+        let (role, pacing) = (self.role, self.profile.path_pacing());
         let Some(path) = path_in(&mut self.paths, id) else {
             return;
         };
@@ -507,7 +512,7 @@ impl Tunnel {
                 }
                 self.fec_sending.on_repair(now);
                 self.fec_sending.on_missing(numbered.global_seq);
-                if self.fec_sending.has_recovered(numbered.global_seq) {
+                if !self.profile.repair || self.fec_sending.has_recovered(numbered.global_seq) {
                     shared.pool.recycle(numbered.packet);
                 } else if is_free || self.repairs.try_spend(numbered.packet.len()) {
                     self.reinject.push_back(numbered);
@@ -529,9 +534,14 @@ impl Tunnel {
     ///
     /// Where nothing is paced nothing stands here for the paths' sake, and congestion is signalled by their losses.
     pub(super) fn adapt_queue(&mut self, now: Instant) {
-        self.queue.set_ack_room(self.ack_room());
+        let ack_room = if self.profile.has(Mechanism::AckThinning) {
+            self.ack_room()
+        } else {
+            Bytes::new(u64::MAX)
+        };
+        self.queue.set_ack_room(ack_room);
         let is_limited = |path: &Path| path.pacer.rate().is_some();
-        if self.scheduler.pacing() == Pacing::Limits && !self.paths().any(is_limited) {
+        if self.profile.path_pacing() == Pacing::Limits && !self.paths().any(is_limited) {
             self.lanes.set_target(Duration::MAX);
             return self.queue.set_target(Duration::MAX);
         }
@@ -553,10 +563,9 @@ impl Tunnel {
         };
         let mut target = (target + packets).clamp(LEAST_TARGET, LARGEST_TARGET);
         // What waits while a path's rate is being found out is no sign of congestion.
-        if self
-            .paths()
-            .any(|path| path.health.is_usable() && path.rate_control.is_searching())
-        {
+        let is_searching =
+            |path: &Path| path.health.is_usable() && path.rate_control.is_searching();
+        if self.profile.has(Mechanism::SearchTarget) && self.paths().any(is_searching) {
             target = (target * 4).min(LARGEST_TARGET);
         }
         self.lanes.set_target(target);
@@ -567,12 +576,20 @@ impl Tunnel {
         let late = (late * 5 / 4).saturating_sub(self.ahead.waited());
         let queue_target = target.max(late);
         self.queue.set_target(queue_target);
-        let allowance = self.allowance(longest + packets);
+        let allowance = if self.profile.has(Mechanism::Allowance) {
+            self.allowance(longest + packets)
+        } else {
+            Bytes::ZERO
+        };
         self.queue.set_allowance(allowance, LONGEST_ALLOWED);
         // BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by. Who listens has drained
         // the queue after four of them and a little.
         let beyond = (longest * 3 / 2).max(LEAST_LIMIT);
-        let patience = longest * 4 + PATIENCE;
+        let patience = if self.profile.has(Mechanism::AgeLimit) {
+            longest * 4 + PATIENCE
+        } else {
+            Duration::MAX
+        };
         self.queue.set_limit(queue_target + beyond, patience);
         self.lanes.set_limit(target + beyond, patience);
     }
@@ -651,7 +668,7 @@ mod tests {
             info,
         }));
         for (role, is_taken) in [(Role::Gateway, true), (Role::Client, false)] {
-            let mut tunnel = Tunnel::new(role, Policy::Weighted {}, QueueConfig::default());
+            let mut tunnel = Tunnel::new(role, Policy::Weighted {}.into(), QueueConfig::default());
             tunnel.add_path(Instant::ZERO, PathId(0), Link::named("ours"));
             let mut shared = Shared {
                 pool: &mut Pool::new(1, 100),

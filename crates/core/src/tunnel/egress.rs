@@ -19,6 +19,7 @@ use crate::{
         Path,
         sender::{Numbered, Origin},
     },
+    profile::Mechanism,
     queue::Queued,
     sched::{PathView, Pick},
     time::Instant,
@@ -154,7 +155,7 @@ impl Tunnel {
         match pick {
             // There are other ways for those.
             Pick::Wait | Pick::Behind { .. } => self.reinject.push_front(numbered),
-            Pick::One(index) if self.scheduler.looks_ahead() && !self.views[index].ready => {
+            Pick::One(index) if self.profile.look_ahead && !self.views[index].ready => {
                 self.stage(index, numbered, is_reinjected);
             }
             Pick::One(index) => self.send_once(now, index, numbered, is_reinjected, out, shared),
@@ -220,7 +221,7 @@ impl Tunnel {
         let flags = Flags {
             is_reinjected,
             is_copy: false,
-            is_kept: self.scheduler.repairs() && !numbered.is_expendable,
+            is_kept: self.profile.detects_losses() && !numbered.is_expendable,
         };
         let Some(len) = self.seal(now, index, &numbered, flags, out) else {
             self.reinject.push_front(numbered);
@@ -382,7 +383,7 @@ impl Tunnel {
             let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
             // Nobody waits for the repair of a copy.
             let is_known = is_lossy || !is_kept || path.loss.latest_ppm().is_some();
-            let is_lossy = if self.scheduler.repairs() {
+            let is_lossy = if self.profile.detects_losses() && self.profile.has(Mechanism::Tails) {
                 is_known.then_some(is_lossy)
             } else {
                 Some(false)
@@ -510,7 +511,7 @@ impl Tunnel {
                         _ => Duration::ZERO,
                     },
                 },
-                rate: if self.scheduler.repairs() {
+                rate: if self.profile.search {
                     path.rate.max().or_else(|| path.remembered_rate())
                 } else {
                     path.likely_rate()
@@ -521,7 +522,11 @@ impl Tunnel {
                 rtt_spread: path.rtt.spread(),
                 jitter: path.rate_control.jitter(),
                 is_searching: path.rate_control.is_searching(),
-                loss_ppm: path.loss.floor_ppm().unwrap_or(path.remembered_loss_ppm),
+                loss_ppm: if self.profile.has(Mechanism::LossCost) {
+                    path.loss.floor_ppm().unwrap_or(path.remembered_loss_ppm)
+                } else {
+                    0
+                },
                 is_silent: path.health.is_silent(now),
                 in_flight: path.sender.in_flight(),
                 staged: self.staged.bytes(path.id),
@@ -535,7 +540,7 @@ impl Tunnel {
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
             path.is_quickest = first == Some(path.id);
         }
-        let is_held_back = self.scheduler.spills() && hold_back(&mut views);
+        let is_held_back = self.profile.ranks && hold_back(&mut views);
         self.views = views;
         is_held_back
     }

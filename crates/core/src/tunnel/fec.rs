@@ -21,6 +21,7 @@ use crate::{
     fec::MAX_SYMBOL_BYTES,
     ids::PathId,
     path::{delay::RelativeDelay, sender::Numbered},
+    profile::Mechanism,
     sched::PathView,
     time::Instant,
     transmit::TxQueue,
@@ -58,12 +59,14 @@ impl Tunnel {
     /// none is sent if it has the time to be sent again, or if others are given up for want of room: a symbol would take from
     /// what is sent for the first time.
     pub(super) fn protect(&mut self, now: Instant, numbered: &Numbered) {
-        if self.knows(REPAIR_SYMBOLS) && self.scheduler.repairs() {
+        if self.knows(REPAIR_SYMBOLS) && self.profile.fec {
             let due = numbered.packet.mark().and_then(|mark| mark.due);
             let repaired_at = now + self.least_delay * 4 + REPORTED_WITHIN;
             let has_time = due.is_some_and(|due| repaired_at < due);
             let is_short = due.is_some() && self.lanes.is_short_of_room(now);
             let repaired_after = self.least_delay * 2 + TOLD_WITHIN;
+            self.fec_sending
+                .set_frames(self.profile.has(Mechanism::FecFrames));
             self.fec_sending
                 .push(now, numbered, !has_time && !is_short, repaired_after);
         }
@@ -161,7 +164,9 @@ impl Tunnel {
     /// How long what is missing on `id` now is left to repair symbols: until the next has come, and what it covers on
     /// slower paths.
     pub(super) fn grace(&self, now: Instant, id: PathId) -> Duration {
-        let Some(time) = self.fec_receiving.grace(now) else {
+        let is_wanted = self.profile.has(Mechanism::FecGrace);
+        let grace = self.fec_receiving.grace(now).filter(|_| is_wanted);
+        let Some(time) = grace else {
             return Duration::ZERO;
         };
         let own = self

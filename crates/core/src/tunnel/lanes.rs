@@ -22,6 +22,7 @@ use crate::{
     counters::DropReason,
     packet::{Mark, PacketBuf},
     path::{on_wire::in_datagrams, sender::Numbered},
+    profile::Mechanism,
     queue::{Queue, QueueConfig, Queued, Turn},
     sched::Pick,
     time::Instant,
@@ -169,7 +170,8 @@ impl Tunnel {
             lanes.swap(Lane::Pinned as usize, Lane::Bulk as usize);
         }
         lanes.into_iter().find_map(|lane| {
-            let is_open = lane != Lane::Sparse || blocked[Lane::Bulk as usize];
+            let has_sparse = self.profile.has(Mechanism::SparseLane);
+            let is_open = lane != Lane::Sparse || has_sparse && blocked[Lane::Bulk as usize];
             if blocked[lane as usize] || !is_open {
                 return None;
             }

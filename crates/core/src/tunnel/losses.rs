@@ -80,7 +80,7 @@ impl Tunnel {
             announced.due = Some(now + ANNOUNCE_AGAIN);
             let _ = writer.push(&Frame::Reception {
                 version: announced.version,
-                reception: self.scheduler.reception(),
+                reception: self.profile.reception,
             });
         }
         if let Some(watch) = &mut self.loss_watch {

@@ -127,7 +127,7 @@ impl Tunnel {
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
             if path.mtu.take_news() {
                 path.on_narrowed(now);
-                path.pace(now, self.role, self.scheduler.pacing());
+                path.pace(now, self.role, self.profile.path_pacing());
                 self.fec_sending.forget(path.id);
             }
         }

@@ -38,6 +38,7 @@ use super::{Shared, Tunnel, control::loaded_rtt};
 use crate::{
     packet::{PacketBuf, Pool},
     path::Path,
+    profile::Mechanism,
     sched::Scheduler as _,
     time::Instant,
     units::Bitrate,
@@ -312,7 +313,7 @@ impl Tunnel {
         packet: &PacketBuf,
         shared: &mut Shared<'_>,
     ) {
-        if !self.scheduler.repairs() {
+        if !self.profile.ack_pacing {
             return;
         }
         let view = packet.view().ok();
@@ -340,10 +341,12 @@ impl Tunnel {
         before: usize,
         shared: &mut Shared<'_>,
     ) {
-        if self.scheduler.repairs() && self.round_trips.gathering.is_due(now) {
+        let paces_large = self.profile.ack_pacing && self.profile.has(Mechanism::LargeAckPacing);
+        let aggregates = self.profile.ack_aggregation;
+        if (paces_large || aggregates) && self.round_trips.gathering.is_due(now) {
             let plan = self.gathering_plan();
-            self.round_trips.gathering.begin(now, plan);
-            if let Some(plan) = plan {
+            self.round_trips.gathering.begin(now, plan, aggregates);
+            if let Some(plan) = plan.filter(|_| paces_large) {
                 self.round_trips.keep_large(now, plan);
             }
         }

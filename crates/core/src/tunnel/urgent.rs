@@ -132,7 +132,7 @@ impl Tunnel {
     /// Whether the other end is to let a packet go in the order of its flow.
     pub(super) fn is_ordered(&self, packet: &PacketBuf) -> bool {
         let service = self.service_of(packet);
-        self.scheduler.is_in_order() && service.is_none_or(|service| service.is_ordered)
+        self.profile.in_order && service.is_none_or(|service| service.is_ordered)
     }
 
     fn service_of(&self, packet: &PacketBuf) -> Option<&Service> {

@@ -1,11 +1,8 @@
-//! The `[scheduler]` table: which policy, and its own keys.
+//! The `[scheduler]` table: which policy, its own keys, and parts of its profile.
 
 use core::{ops::RangeInclusive, time::Duration};
 
-use pleach_core::sched::{
-    AdaptiveSettings, AutoWeightSettings, AwiSettings, ConsnSettings, SrttWeightedSettings,
-    osia::OsiaSettings,
-};
+use pleach_core::sched::{AutoWeightSettings, Policy, SchedulerSettings};
 
 use super::{
     source::ConfigError,
@@ -16,95 +13,38 @@ mod adaptive;
 mod awi;
 mod consn;
 mod osia;
+mod profile;
 pub(super) mod sec;
 mod values;
 
-/// A scheduling policy with its keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SchedulerConfig {
-    /// Every path that helps; the default.
-    Adaptive(AdaptiveSettings<String>),
-    /// By what each link carries, measured now and then.
-    AutoWeight(AutoWeightSettings),
-    /// The fixed line first, the others what it loses.
-    Awi(AwiSettings<String>),
-    /// Blocks of packets, split so that the paths' sequences run towards each other.
-    Consn(ConsnSettings),
-    /// The path on which the packet arrives first.
-    EarliestArrival,
-    /// A flow stays on a link.
-    Flow,
-    /// The ready path with the lowest round-trip time.
-    MinRtt,
-    /// Out of order, so that all arrives in order.
-    Osia(OsiaSettings),
-    /// A copy on every path.
-    Redundant,
-    /// One after the other.
-    RoundRobin,
-    /// One link only, by name.
-    Single {
-        /// The link's name.
-        link: String,
-    },
-    /// By the links' round trips.
-    SrttWeighted(SrttWeightedSettings),
-    /// Smooth weighted round robin by the links' weights.
-    Weighted,
-}
+/// A section `[scheduler]`: a policy with its keys, and what differs from the policy's profile.
+pub(crate) type SchedulerConfig = SchedulerSettings<String>;
 
-impl Default for SchedulerConfig {
-    fn default() -> Self {
-        Self::Adaptive(AdaptiveSettings::default())
-    }
-}
-
-impl SchedulerConfig {
-    /// The policy's name as configuration and status show it.
-    pub(crate) const fn name(&self) -> &'static str {
-        match self {
-            Self::Adaptive(_) => "adaptive",
-            Self::AutoWeight(_) => "auto-weight",
-            Self::Awi(_) => "awi",
-            Self::Consn(_) => "consn",
-            Self::EarliestArrival => "earliest-arrival",
-            Self::Flow => "flow",
-            Self::MinRtt => "min-rtt",
-            Self::Osia(_) => "osia",
-            Self::Redundant => "redundant",
-            Self::RoundRobin => "round-robin",
-            Self::Single { .. } => "single",
-            Self::SrttWeighted(_) => "srtt-weighted",
-            Self::Weighted => "weighted",
+/// The links that a policy names, each with its key.
+pub(super) fn links(policy: &Policy<String>) -> Vec<(&'static str, &str)> {
+    match policy {
+        Policy::Adaptive(settings) => {
+            let named = [("yield", &settings.yields), ("hold", &settings.holds)];
+            let named = named.into_iter();
+            named
+                .flat_map(|(key, links)| links.iter().map(move |link| (key, link.as_str())))
+                .collect()
         }
-    }
-
-    /// The links it names, each with its key.
-    pub(super) fn links(&self) -> Vec<(&'static str, &str)> {
-        match self {
-            Self::Adaptive(settings) => {
-                let named = [("yield", &settings.yields), ("hold", &settings.holds)];
-                let named = named.into_iter();
-                named
-                    .flat_map(|(key, links)| links.iter().map(move |link| (key, link.as_str())))
-                    .collect()
-            }
-            Self::Awi(settings) => {
-                let fixed = settings.fixed.as_deref();
-                fixed.map(|name| ("fixed", name)).into_iter().collect()
-            }
-            Self::Single { link } => vec![("link", link)],
-            Self::AutoWeight(_)
-            | Self::Consn(_)
-            | Self::EarliestArrival
-            | Self::Flow
-            | Self::MinRtt
-            | Self::Osia(_)
-            | Self::Redundant
-            | Self::RoundRobin
-            | Self::SrttWeighted(_)
-            | Self::Weighted => Vec::new(),
+        Policy::Awi(settings) => {
+            let fixed = settings.fixed.as_deref();
+            fixed.map(|name| ("fixed", name)).into_iter().collect()
         }
+        Policy::Single { link } => link.iter().map(|link| ("link", link.as_str())).collect(),
+        Policy::AutoWeight(_)
+        | Policy::Consn(_)
+        | Policy::EarliestArrival {}
+        | Policy::Flow {}
+        | Policy::MinRtt {}
+        | Policy::Osia(_)
+        | Policy::Redundant {}
+        | Policy::RoundRobin {}
+        | Policy::SrttWeighted(_)
+        | Policy::Weighted {} => Vec::new(),
     }
 }
 
@@ -133,31 +73,33 @@ pub(super) fn read_table(value: &Value<'_>, label: &str) -> Result<SchedulerConf
         return Err(policy.expected("a known policy", &list));
     };
     refuse_foreign_keys(&table, spec)?;
-    Ok(match name {
-        "adaptive" => SchedulerConfig::Adaptive(adaptive::read(&table)?),
+    let change = profile::read(&table)?;
+    let policy = match name {
+        "adaptive" => Policy::Adaptive(adaptive::read(&table)?),
         "auto-weight" => {
             let mut settings = AutoWeightSettings::default();
             if let Some(value) = table.optional("interval") {
                 settings.interval = values::time(&value, &INTERVAL, "200ms")?;
             }
-            SchedulerConfig::AutoWeight(settings)
+            Policy::AutoWeight(settings)
         }
-        "awi" => SchedulerConfig::Awi(awi::read(&table)?),
-        "consn" => SchedulerConfig::Consn(consn::read(&table)?),
-        "flow" => SchedulerConfig::Flow,
-        "min-rtt" => SchedulerConfig::MinRtt,
-        "osia" => SchedulerConfig::Osia(osia::read(&table)?),
-        "redundant" => SchedulerConfig::Redundant,
-        "round-robin" => SchedulerConfig::RoundRobin,
+        "awi" => Policy::Awi(awi::read(&table)?),
+        "consn" => Policy::Consn(consn::read(&table)?),
+        "flow" => Policy::Flow {},
+        "min-rtt" => Policy::MinRtt {},
+        "osia" => Policy::Osia(osia::read(&table)?),
+        "redundant" => Policy::Redundant {},
+        "round-robin" => Policy::RoundRobin {},
         "single" => {
             let link = table.required("link", "link = \"NAME\", the name of the link to use")?;
-            let name = super::network::name(&link)?;
-            SchedulerConfig::Single { link: name }
+            let link = Some(super::network::name(&link)?);
+            Policy::Single { link }
         }
-        "srtt-weighted" => SchedulerConfig::SrttWeighted(consn::read_srtt_weighted(&table)?),
-        "weighted" => SchedulerConfig::Weighted,
-        _ => SchedulerConfig::EarliestArrival,
-    })
+        "srtt-weighted" => Policy::SrttWeighted(consn::read_srtt_weighted(&table)?),
+        "weighted" => Policy::Weighted {},
+        _ => Policy::EarliestArrival {},
+    };
+    Ok(SchedulerConfig { policy, change })
 }
 
 /// Every key the table may have.
@@ -169,6 +111,7 @@ pub(super) fn keys() -> Vec<&'static str> {
             keys.push(key);
         }
     }
+    keys.extend(profile::KEYS);
     keys
 }
 
@@ -242,7 +185,7 @@ fn refuse_foreign_keys(table: &Table<'_>, spec: &PolicySpec) -> Result<(), Confi
     let foreign = table
         .present()
         .into_iter()
-        .find(|key| *key != "policy" && !spec.keys.contains(key));
+        .find(|key| *key != "policy" && !spec.keys.contains(key) && !profile::KEYS.contains(key));
     let Some(key) = foreign else { return Ok(()) };
     let owners: Vec<&str> = POLICIES
         .iter()

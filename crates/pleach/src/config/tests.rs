@@ -5,7 +5,8 @@ use std::{fs, os::unix::fs::PermissionsExt};
 
 use pleach_core::{
     class::{Duplicate, Service},
-    sched::AdaptiveSettings,
+    profile::{Mechanism, Part, ProfileChange},
+    sched::{AdaptiveSettings, Policy},
     units::Bytes,
 };
 use tempfile::TempDir;
@@ -265,7 +266,9 @@ const MISTAKES: &[Mistake] = mistakes! {
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
         "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
     "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
-        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, yield, hold, share, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights)";
+        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, yield, hold, share, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights, ack_aggregation, ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice, without)";
+    "profile part not a truth value": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nrepair = \"yes\"",
+        "f.toml:10: [scheduler] repair: expected true or false, found \"yes\"; remedy: write true or false";
     "single without link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"",
         "f.toml:8: [scheduler] link: missing required key; remedy: add link = \"NAME\", the name of the link to use";
     "single with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlink = \"cable\"",
@@ -434,7 +437,7 @@ fn a_gateway_file_comes_out_typed() {
     assert_eq!(gateway.nat, Nat::Ipv4);
     assert_eq!(gateway.clients.len(), 2);
     assert_eq!(gateway.clients[0].scheduler, None);
-    assert_eq!(gateway.clients[1].scheduler, Some(SchedulerConfig::Flow));
+    assert_eq!(gateway.clients[1].scheduler, Some(Policy::Flow {}.into()));
     assert_eq!(loaded.listen_place.and_then(|place| place.line), Some(6));
 }
 
@@ -495,7 +498,7 @@ fn every_policy_is_accepted_under_its_name() {
             &format!("policy = \"{policy}\"\n{keys}"),
         );
         let loaded = files.load(&text).expect(policy);
-        assert_eq!(loaded.config.scheduler.name(), policy);
+        assert_eq!(loaded.config.scheduler.policy.name(), policy);
         assert_eq!(loaded.notes, []);
     }
 }
@@ -523,7 +526,7 @@ fn all_keys_of_the_media_policies_reach_them() {
         in_order: false,
     };
     let keys = "policy = \"consn\"\nvariant = 2\nredundancy = true";
-    assert_eq!(scheduler(keys), SchedulerConfig::Consn(expected));
+    assert_eq!(scheduler(keys), Policy::Consn(expected).into());
     let expected = SrttWeightedSettings {
         weights: Weights::Equal,
         alpha,
@@ -532,7 +535,7 @@ fn all_keys_of_the_media_policies_reach_them() {
         in_order: false,
     };
     let keys = "policy = \"srtt-weighted\"\nweights = \"equal\"";
-    assert_eq!(scheduler(keys), SchedulerConfig::SrttWeighted(expected));
+    assert_eq!(scheduler(keys), Policy::SrttWeighted(expected).into());
 }
 
 #[test]
@@ -550,7 +553,7 @@ fn all_keys_of_osia_reach_the_policy() {
         faucets: Faucets::Random,
     };
     let loaded = files.load(&text).expect("good file");
-    assert_eq!(loaded.config.scheduler, SchedulerConfig::Osia(expected));
+    assert_eq!(loaded.config.scheduler, Policy::Osia(expected).into());
 }
 
 #[test]
@@ -572,7 +575,7 @@ loss = "both"
 count = "bytes"
 wrr = "smooth"
 "#;
-    let expected = SchedulerConfig::Awi(AwiSettings {
+    let expected: SchedulerConfig = Policy::Awi(AwiSettings {
         fixed: Some("lte".to_owned()),
         k: Gain::new(1.0).expect("valid"),
         t_dwd: Duration::from_secs(1),
@@ -584,7 +587,8 @@ wrr = "smooth"
         loss: LossSource::Both,
         count: Count::Bytes,
         wrr: Wrr::Smooth,
-    });
+    })
+    .into();
     let files = Files::new();
     let client = CLIENT.replace("policy = \"adaptive\"", keys);
     assert_eq!(
@@ -610,7 +614,32 @@ fn keys_of_adaptive_come_out_typed() {
         holds: vec!["lte".to_owned()],
         share: 70,
     };
-    assert_eq!(loaded.config.scheduler, SchedulerConfig::Adaptive(expected));
+    assert_eq!(loaded.config.scheduler, Policy::Adaptive(expected).into());
+}
+
+#[test]
+fn parts_of_the_profile_and_rules_are_switched_off() {
+    let mut expected = ProfileChange::default();
+    expected.set(Part::Repair, true);
+    expected.set(Part::Pacing, false);
+    expected.remove(Mechanism::LatePaths);
+    let keys = "policy = \"flow\"\nrepair = true\npacing = false\nwithout = [\"late-paths\"]";
+    let read = read_scheduler(format!("[scheduler]\n{keys}")).expect("good");
+    assert_eq!((read.policy, read.change), (Policy::Flow {}, expected));
+}
+
+#[test]
+fn an_unknown_rule_is_refused_with_the_list_of_rules() {
+    let text = "[scheduler]\npolicy = \"flow\"\nwithout = [\"magic\"]".to_owned();
+    let problem = read_scheduler(text).expect_err("no such rule").problem();
+    assert!(
+        problem.contains("expected a known rule, found \"magic\""),
+        "{problem}"
+    );
+    assert!(
+        problem.contains("write a list of: ack-thinning, "),
+        "{problem}"
+    );
 }
 
 #[test]

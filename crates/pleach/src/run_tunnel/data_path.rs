@@ -311,7 +311,7 @@ impl<'a> DataPath<'a> {
                     let identity = report::Identity {
                         is_client: matches!(self.config.role, Role::Client(_)),
                         name: &self.config.name,
-                        policy: self.config.scheduler.name(),
+                        policy: self.config.scheduler.policy.name(),
                     };
                     let device_of = |path: &PathStatus| {
                         let link = self.links.iter().find(|link| link.id == path.id);

@@ -14,8 +14,8 @@ use core::{net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use pleach_core::{
-    class::Class, path::link::Link, rng::Rng, sched::Policy, session::handshake::StaticKeys,
-    time::Instant, wire::control::LinkRole,
+    class::Class, path::link::Link, rng::Rng, sched::SchedulerSettings,
+    session::handshake::StaticKeys, time::Instant, wire::control::LinkRole,
 };
 
 use pleach_equalizer::weights::LinkSettings;
@@ -55,7 +55,7 @@ impl Graph {
         world: &mut World,
         scenario: &Scenario,
         setup: &Setup,
-        rules: Option<(&Policy<String>, &[Class])>,
+        rules: Option<(&SchedulerSettings<String>, &[Class])>,
         seed: u64,
     ) -> Self {
         let now = world.now();
@@ -221,7 +221,7 @@ fn daemons(
     scenario: &Scenario,
     setup: &Setup,
     tunnel: &TunnelSpec,
-    (policy, classes): (&Policy<String>, &[Class]),
+    (settings, classes): (&SchedulerSettings<String>, &[Class]),
     seed: u64,
     now: Instant,
 ) -> (Daemon, Daemon) {
@@ -236,7 +236,7 @@ fn daemons(
         end: End::Client,
         private_key: client_key,
         peer_public_key: public(gateway_key),
-        policy: policy.clone(),
+        scheduler: settings.clone(),
         allowed_ips: vec![everything(Family::V4), everything(Family::V6)],
         mtu: tunnel.mtu,
         compression: tunnel.compression,

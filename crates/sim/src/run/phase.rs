@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pleach_core::{class::Class, endpoint::Endpoint, sched::Policy, time::Instant};
+use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings, time::Instant};
 
 use super::{
     PhaseOutcome, Program, RunError,
@@ -34,7 +34,7 @@ pub(super) struct Phase<'a> {
     setup: &'a Setup,
     program: &'a dyn Program,
     /// Of the tunnel, if one runs.
-    policy: Option<Policy<String>>,
+    settings: Option<SchedulerSettings<String>>,
     classes: Vec<Class>,
     seed: u64,
 }
@@ -48,8 +48,8 @@ impl<'a> Phase<'a> {
         program: &'a dyn Program,
     ) -> Result<Self, RunError> {
         let tunnel = scenario.tunnel.as_ref().filter(|_| setup.with_tunnel);
-        let policy = tunnel
-            .map(|tunnel| program.policy(&scheduler(tunnel)))
+        let settings = tunnel
+            .map(|tunnel| program.scheduler(&scheduler(tunnel)))
             .transpose()
             .map_err(RunError::Policy)?;
         let classes = tunnel.map(|tunnel| program.classes(&tunnel.classes));
@@ -58,7 +58,7 @@ impl<'a> Phase<'a> {
             scenario,
             setup,
             program,
-            policy,
+            settings,
             classes: classes.unwrap_or_default(),
             seed: scenario.seed.wrapping_add(u64::from(setup.repeat)),
         })
@@ -71,10 +71,11 @@ impl<'a> Phase<'a> {
         let seconds = scenario.duration.as_secs() + 60;
         let mut world = World::new(START, seconds.saturating_mul(EVENTS_PER_SECOND));
         let (scenario, setup) = (self.scenario, self.setup);
-        let rules = self.policy.as_ref().map(|policy| (policy, &*self.classes));
+        let rules = self.settings.as_ref();
+        let rules = rules.map(|settings| (settings, &*self.classes));
         let graph = Graph::build(&mut world, scenario, setup, rules, self.seed);
         let mut lead = LEAD;
-        if self.policy.is_some() {
+        if self.settings.is_some() {
             self.wait_for_tunnel(&mut world, &graph)?;
             lead += SETTLE;
         }
@@ -193,7 +194,7 @@ impl<'a> Phase<'a> {
             .peekable();
         let end = begin + self.scenario.duration;
         let mut status = Vec::new();
-        let mut weights = if self.policy.is_some() || equalizes {
+        let mut weights = if self.settings.is_some() || equalizes {
             vec![Vec::new(); self.scenario.links.len()]
         } else {
             Vec::new()
@@ -236,7 +237,9 @@ impl<'a> Phase<'a> {
         begin: Instant,
         samples: &mut Vec<StatusSample>,
     ) {
-        let Some(policy) = &self.policy else { return };
+        let Some(settings) = &self.settings else {
+            return;
+        };
         for (node, host, end) in [
             ("client", graph.client, End::Client),
             ("gateway", graph.gateway, End::Gateway),
@@ -244,7 +247,7 @@ impl<'a> Phase<'a> {
             let Some(endpoint) = endpoint(world, host) else {
                 continue;
             };
-            let status = self.program.status(end, policy, endpoint);
+            let status = self.program.status(end, settings, endpoint);
             if !status.is_null() {
                 samples.push(StatusSample {
                     time_s: world.now().since(begin).as_secs_f64(),

@@ -7,7 +7,10 @@ mod traffic;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use pleach_core::sec::Code;
+use pleach_core::{
+    profile::{Part, ProfileChange},
+    sec::Code,
+};
 
 use crate::{
     link::{LinkState, bundle::MAX_LINKS},
@@ -210,16 +213,22 @@ fn event(
     Ok(Event { at, action })
 }
 
+/// Whether a key of `[tunnel]` is the daemon's `[scheduler]`'s: of a policy, or of the profile.
+fn is_of_scheduler(key: &str) -> bool {
+    POLICY_KEYS.contains(&key) || Part::from_key(key).is_some() || key == ProfileChange::WITHOUT
+}
+
 fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String, String, String)> {
-    let (policy_keys, own): (toml::Table, toml::Table) = table
-        .into_iter()
-        .partition(|(key, _)| POLICY_KEYS.contains(&key.as_str()));
+    let (policy_keys, own): (toml::Table, toml::Table) =
+        table.into_iter().partition(|(key, _)| is_of_scheduler(key));
     let known = ["policy", "mtu", "outer", "compression", "class", "parity"];
     if let Some(key) = own.keys().find(|key| !known.contains(&key.as_str())) {
         let remedy = format!(
-            "expected {}, or a policy's: {}",
+            "expected {}, a policy's: {}, or the profile's: {}, {}",
             known.join(", "),
-            POLICY_KEYS.join(", ")
+            POLICY_KEYS.join(", "),
+            Part::KEYS.join(", "),
+            ProfileChange::WITHOUT
         );
         return Err((key.clone(), "unknown key".to_owned(), remedy));
     }

@@ -15,7 +15,7 @@ use pleach_core::{
     path::link::Link,
     queue::QueueConfig,
     rng::Rng,
-    sched::Policy,
+    sched::SchedulerSettings,
     sec::Code,
     session::aead::Suite,
     time::Instant,
@@ -59,7 +59,7 @@ pub(crate) struct DaemonConfig {
     pub(crate) end: End,
     pub(crate) private_key: [u8; 32],
     pub(crate) peer_public_key: [u8; 32],
-    pub(crate) policy: Policy<String>,
+    pub(crate) scheduler: SchedulerSettings<String>,
     /// Inner addresses that are the peer's.
     pub(crate) allowed_ips: Vec<IpNet>,
     /// `None`: what the links leave.
@@ -253,7 +253,7 @@ impl Daemon {
             public_key: config.peer_public_key,
             preshared_key: [0; 32],
             allowed_ips: config.allowed_ips.clone(),
-            policy: config.policy.clone(),
+            scheduler: config.scheduler.clone(),
         };
         let side = match config.end {
             End::Client => Side::Client {

@@ -261,7 +261,7 @@ impl World {
             public_key: public_key(index),
             preshared_key: psk,
             allowed_ips,
-            policy: self.policy.clone(),
+            scheduler: self.policy.clone().into(),
         };
         let net = |index: usize| {
             vec![

@@ -5,7 +5,11 @@ use core::time::Duration;
 use super::paths::{
     GATE, carried_where, is_late, is_member, is_open, is_worth, nearest, quickest, usual_queue,
 };
-use crate::{ids::PathId, sched::PathView};
+use crate::{
+    ids::PathId,
+    profile::{Mechanism, Mechanisms},
+    sched::PathView,
+};
 
 /// Which paths a packet may take.
 #[derive(Debug)]
@@ -21,10 +25,16 @@ pub(super) struct Gate {
     pub(super) usual: Duration,
     /// Bits per second of all.
     pub(super) total: u128,
+    mechanisms: Mechanisms,
 }
 
 impl Gate {
-    pub(super) fn new(paths: &[PathView], from: Duration, is_large: bool) -> Self {
+    pub(super) fn new(
+        paths: &[PathView],
+        from: Duration,
+        is_large: bool,
+        mechanisms: Mechanisms,
+    ) -> Self {
         let quickest = quickest(paths, from);
         Self {
             from,
@@ -34,20 +44,21 @@ impl Gate {
             round_trip: quickest.and_then(|path| path.least_rtt),
             usual: usual_queue(quickest),
             total: carried_where(paths, |_| true),
+            mechanisms,
         }
     }
 
     pub(super) fn admits(&self, path: &PathView) -> bool {
         let is_alone = self.quickest == Some(path.id) && path.is_searching;
-        let is_worth =
-            is_alone || !self.is_large || is_worth(path, self.from, self.total, self.usual);
-        let is_jammed = path.queue_delay > GATE;
-        let is_late = self.is_large && is_late(path, self.from);
-        path.usable
-            && (is_member(path, self.from) || is_late)
-            && is_open(path, self.quickest)
-            && is_worth
-            && !is_jammed
+        let has = |mechanism| self.mechanisms.has(mechanism);
+        let is_worth = is_alone
+            || !self.is_large
+            || !has(Mechanism::WorthShare)
+            || is_worth(path, self.from, self.total, self.usual);
+        let is_jammed = path.queue_delay > GATE && has(Mechanism::Jams);
+        let is_late = self.is_large && is_late(path, self.from) && has(Mechanism::LatePaths);
+        let is_open = !has(Mechanism::SearchGate) || is_open(path, self.quickest);
+        path.usable && (is_member(path, self.from) || is_late) && is_open && is_worth && !is_jammed
     }
 
     /// The same of a flow that keeps to the nearest.

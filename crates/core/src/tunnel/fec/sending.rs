@@ -71,11 +71,17 @@ pub(in super::super) struct Sending {
     recovered: Vec<Option<Seq>>,
     /// Of packets worth a repair that have a deadline.
     frames: Frames,
+    ignores_frames: bool,
     /// The number after the newest packet's.
     next: Seq,
 }
 
 impl Sending {
+    /// Whether symbols follow the ends of frames.
+    pub(super) fn set_frames(&mut self, is_wanted: bool) {
+        self.ignores_frames = !is_wanted;
+    }
+
     /// Takes the packet that will be sent next, and whether it is worth a symbol.
     ///
     /// `repaired_after`: what it takes to send a lost packet again.
@@ -95,7 +101,10 @@ impl Sending {
         if is_worth {
             self.losses.on_worth(now, repaired_after);
         }
-        let timed = numbered.packet.mark().filter(|_| is_worth);
+        let timed = numbered
+            .packet
+            .mark()
+            .filter(|_| is_worth && !self.ignores_frames);
         if let Some(Mark {
             due: Some(due),
             ends_frame,

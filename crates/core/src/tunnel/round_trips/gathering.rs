@@ -177,8 +177,9 @@ impl Gathering {
         }
     }
 
-    /// Begins to gather as `plan` says, or rests if there is none. Nothing waits.
-    pub(super) fn begin(&mut self, now: Instant, plan: Option<Plan>) {
+    /// Begins to gather as `plan` says, or rests if there is none. Nothing waits. `aggregates`: acknowledgements are held;
+    /// without it flows are only counted.
+    pub(super) fn begin(&mut self, now: Instant, plan: Option<Plan>, aggregates: bool) {
         self.next_at = now + plan.map_or(LEAST_EVERY, |plan| plan.every);
         self.longest = plan.map_or(Duration::ZERO, |plan| plan.longest);
         let since = self.counted_since.take();
@@ -200,7 +201,7 @@ impl Gathering {
             flow.before = core::mem::take(&mut flow.bytes);
         }
         let is_any = self.flows.iter().any(|flow| flow.is_gathered);
-        let may_wait = is_any && self.attempts.may_go_on(now, plan.is_used);
+        let may_wait = aggregates && is_any && self.attempts.may_go_on(now, plan.is_used);
         self.held_until = may_wait.then(|| now + plan.span);
     }
 
@@ -376,7 +377,7 @@ mod tests {
         let mut at = vec![first; bytes.len()];
         for period in 0..3 {
             assert!(gathering.is_due(ms(period * 800)));
-            gathering.begin(ms(period * 800), Some(PLAN));
+            gathering.begin(ms(period * 800), Some(PLAN), true);
             for (flow, bytes) in (0..).zip(bytes) {
                 let at = &mut at[usize::from(flow)];
                 gathering.deliver(ack(flow, *at), &mut delivered);
@@ -472,9 +473,9 @@ mod tests {
         assert!(!gathering.is_due(ms(9_000)), "not while something waits");
         gathering.on_timeout(ms(9_000), &mut delivered);
         assert_eq!(numbers(&mut delivered), [240_200]);
-        gathering.begin(ms(9_000), None);
+        gathering.begin(ms(9_000), None, true);
         assert!(!gathering.is_active());
-        gathering.begin(ms(9_500), Some(PLAN));
+        gathering.begin(ms(9_500), Some(PLAN), true);
         gathering.deliver(ack(0, 240_300), &mut delivered);
         assert_eq!(numbers(&mut delivered), [240_300], "it is forgotten");
     }
@@ -506,7 +507,7 @@ mod tests {
             for (flow, bytes) in [(0, 110_000), (1, other)] {
                 gathering.deliver(ack(flow, 1 + bytes * 3), &mut delivered);
             }
-            gathering.begin(ms(2_400), Some(plan));
+            gathering.begin(ms(2_400), Some(plan), true);
             let is_gathered = gathering.flows[0].is_gathered;
             assert_eq!(is_gathered, waits, "{other}");
         }

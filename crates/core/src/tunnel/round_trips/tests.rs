@@ -558,7 +558,7 @@ fn large(plan: Plan) -> RoundTrips {
     let mut trips = RoundTrips::default();
     for period in 0..3 {
         let now = ms(800 * u64::from(period));
-        trips.gathering.begin(now, Some(plan));
+        trips.gathering.begin(now, Some(plan), true);
         trips.keep_large(now, plan);
         if period < 2 {
             let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
@@ -808,7 +808,7 @@ fn what_was_kept_is_gathered_and_all_goes_on_in_order() {
                 (at + 61, Says(ack(240_000 + bytes))),
             ]);
             assert_eq!(got.len(), 1);
-            trips.gathering.begin(ms(at + 800), Some(PLAN));
+            trips.gathering.begin(ms(at + 800), Some(PLAN), true);
             trips.keep_large(ms(at + 800), PLAN);
         }
         let (mut pool, mut delivered) = (Pool::new(8, 2048), VecDeque::new());
@@ -835,14 +835,14 @@ fn of_young_flows_those_of_short_round_trips_are_gathered() {
     // Sent at 1 545 ms; gathered until 1 650.
     for (least_ms, got_at) in [(60, 1_650), (99, 1_650), (100, 1_647)] {
         let mut trips = watching(least_ms);
-        trips.gathering.begin(ms(0), Some(PLAN));
+        trips.gathering.begin(ms(0), Some(PLAN), true);
         let first = [1, 120_000].map(|number| (102, Says(ack(number))));
         let events = [(1, Sends(120_000))].into_iter().chain(first);
         assert_eq!(trips.plays(events.collect()).len(), 2);
-        trips.gathering.begin(ms(800), Some(PLAN));
+        trips.gathering.begin(ms(800), Some(PLAN), true);
         trips.plays(vec![(801, Sends(240_000)), (910, Says(ack(240_000)))]);
         trips.sends(1_545, 360_000);
-        trips.gathering.begin(ms(1_600), Some(PLAN));
+        trips.gathering.begin(ms(1_600), Some(PLAN), true);
         let got = trips.plays(vec![(1_601, Says(ack(360_000)))]);
         assert_eq!(got, [(got_at, 360_000)], "{least_ms}");
     }
@@ -859,7 +859,7 @@ fn round_trips_are_kept_while_a_flow_is_large_and_then_fade() {
     trips.on_timeout(ms(1_650), &mut VecDeque::new());
     assert_eq!(trips.poll_timeout(), Some(ms(5_800)));
     assert_eq!(kept(&trips, 5_300), some(50));
-    trips.gathering.begin(ms(2_400), Some(PLAN));
+    trips.gathering.begin(ms(2_400), Some(PLAN), true);
     trips.keep_large(ms(2_400), PLAN);
     assert_eq!(kept(&trips, 5_300), some(50), "it was small");
     trips.on_timeout(ms(5_800), &mut VecDeque::new());
@@ -904,7 +904,7 @@ fn of_large_flows_few_are_kept_and_none_whose_paths_are_alike() {
 #[test]
 fn what_is_kept_of_a_flow_is_known_of_its_compressed_packets_too() {
     let policy = Policy::Adaptive(AdaptiveSettings::default());
-    let mut tunnel = Tunnel::new(Role::Client, policy, QueueConfig::default());
+    let mut tunnel = Tunnel::new(Role::Client, policy.into(), QueueConfig::default());
     tunnel.round_trips = watching(200);
     let mut compressed = Vec::new();
     for i in 0..20 {

@@ -1,0 +1,149 @@
+//! Parts of a profile that a user overrides.
+
+use super::{Mechanism, Mechanisms, Profile};
+
+/// A part of a [`Profile`] that can be switched on or off by its key in `[scheduler]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// [`Profile::ack_aggregation`].
+    AckAggregation,
+    /// [`Profile::ack_pacing`].
+    AckPacing,
+    /// [`Profile::fec`].
+    Fec,
+    /// [`Profile::look_ahead`].
+    LookAhead,
+    /// [`Profile::pacing`].
+    Pacing,
+    /// [`Profile::repair`].
+    Repair,
+    /// [`Profile::search`].
+    Search,
+    /// [`Profile::trains`].
+    Trains,
+    /// [`Profile::voice`].
+    Voice,
+}
+
+impl Part {
+    /// All parts, sorted by key.
+    pub const ALL: [Self; 9] = [
+        Self::AckAggregation,
+        Self::AckPacing,
+        Self::Fec,
+        Self::LookAhead,
+        Self::Pacing,
+        Self::Repair,
+        Self::Search,
+        Self::Trains,
+        Self::Voice,
+    ];
+
+    /// The keys of all parts, sorted.
+    pub const KEYS: [&str; 9] = [
+        "ack_aggregation",
+        "ack_pacing",
+        "fec",
+        "look_ahead",
+        "pacing",
+        "repair",
+        "search",
+        "trains",
+        "voice",
+    ];
+
+    /// The part of this key.
+    #[must_use]
+    pub fn from_key(key: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|part| part.key() == key)
+    }
+
+    /// The key of this part in a configuration file.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        Self::KEYS[self as usize]
+    }
+
+    const fn of(self, profile: &mut Profile) -> &mut bool {
+        match self {
+            Self::AckAggregation => &mut profile.ack_aggregation,
+            Self::AckPacing => &mut profile.ack_pacing,
+            Self::Fec => &mut profile.fec,
+            Self::LookAhead => &mut profile.look_ahead,
+            Self::Pacing => &mut profile.pacing,
+            Self::Repair => &mut profile.repair,
+            Self::Search => &mut profile.search,
+            Self::Trains => &mut profile.trains,
+            Self::Voice => &mut profile.voice,
+        }
+    }
+}
+
+/// What a user changes of a policy's default profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProfileChange {
+    parts: [Option<bool>; Part::ALL.len()],
+    without: Mechanisms,
+}
+
+impl ProfileChange {
+    /// The key of a list of [`Mechanism`]s that are switched off.
+    pub const WITHOUT: &str = "without";
+
+    /// Switches a part on or off.
+    pub const fn set(&mut self, part: Part, is_on: bool) {
+        self.parts[part as usize] = Some(is_on);
+    }
+
+    /// Switches a rule of the engine off.
+    pub const fn remove(&mut self, mechanism: Mechanism) {
+        self.without = self.without.with(mechanism);
+    }
+
+    /// `profile` with the changes.
+    #[must_use]
+    pub fn apply(&self, mut profile: Profile) -> Profile {
+        for (part, wanted) in Part::ALL.into_iter().zip(self.parts) {
+            let is_on = part.of(&mut profile);
+            *is_on = wanted.unwrap_or(*is_on);
+        }
+        profile.mechanisms = profile.mechanisms.minus(self.without);
+        profile
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_has_its_own_key_and_field() {
+        assert!(Part::KEYS.is_sorted());
+        for part in Part::ALL {
+            let default = Profile::default();
+            let mut changed = default;
+            let before = *part.of(&mut changed);
+            let mut change = ProfileChange::default();
+            change.set(part, !before);
+            changed = change.apply(default);
+            assert_eq!(*part.of(&mut changed), !before, "{}", part.key());
+            *part.of(&mut changed) = before;
+            assert_eq!(changed, default, "{} changes nothing else", part.key());
+        }
+    }
+
+    #[test]
+    fn a_removed_mechanism_is_off_and_the_others_stay_on() {
+        let mut change = ProfileChange::default();
+        change.remove(Mechanism::LatePaths);
+        let profile = change.apply(Profile::default());
+        for mechanism in Mechanism::ALL {
+            assert_eq!(
+                profile.has(*mechanism),
+                *mechanism != Mechanism::LatePaths,
+                "{}",
+                mechanism.name()
+            );
+        }
+    }
+}

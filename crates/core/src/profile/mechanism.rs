@@ -1,0 +1,139 @@
+//! Rules inside the engine that an experiment can switch off one at a time.
+
+/// A set of [`Mechanism`]s; by default empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mechanisms(u64);
+
+impl Mechanisms {
+    /// Every mechanism.
+    pub const ALL: Self = {
+        let mut all = Self(0);
+        let mut index = 0;
+        while index < Mechanism::ALL.len() {
+            all = all.with(Mechanism::ALL[index]);
+            index += 1;
+        }
+        all
+    };
+
+    /// Whether `mechanism` is in the set.
+    #[must_use]
+    pub const fn has(self, mechanism: Mechanism) -> bool {
+        self.0 & 1 << mechanism as u32 != 0
+    }
+
+    /// The set and `mechanism`.
+    #[must_use]
+    pub const fn with(self, mechanism: Mechanism) -> Self {
+        Self(self.0 | 1 << mechanism as u32)
+    }
+
+    /// The set without those in `others`.
+    #[must_use]
+    pub const fn minus(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+}
+
+/// Writes the enum, the list of all and the names from one table.
+macro_rules! mechanisms {
+    ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
+        /// A rule inside the engine. Its doc says what it does; switched off, the engine does without.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mechanism {
+            $($(#[$doc])+ $variant,)+
+        }
+
+        impl Mechanism {
+            /// All mechanisms, in the order of their names.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The name in configurations and tables.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// The mechanism of this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|mechanism| mechanism.name() == name)
+            }
+        }
+    };
+}
+
+mechanisms! {
+    /// Of a flow's ACKs that wait in the tunnel queue beyond a small number, only the newest is kept (`queue.rs`).
+    AckThinning = "ack-thinning",
+    /// Packets that waited longer than a limit are dropped from the tunnel queue (`queue.rs`).
+    AgeLimit = "age-limit",
+    /// The tunnel queue may hold what fills a path that was faster within the last half minute (`tunnel/control.rs`).
+    Allowance = "allowance",
+    /// A large flow may wait for the quickest of its paths while a burst lasts (`sched/adaptive.rs`).
+    BurstPatience = "burst-patience",
+    /// Flows of a crowd divide near and far paths among them (`sched/adaptive/crowd.rs`).
+    Crowds = "crowds",
+    /// Packets with a deadline are placed by it (`sched/adaptive/urgent.rs`).
+    Deadlines = "deadlines",
+    /// Repair symbols follow the end of each video frame (`tunnel/fec/frames.rs`).
+    FecFrames = "fec-frames",
+    /// A NACK waits until repair symbols had their chance (`tunnel/fec.rs`).
+    FecGrace = "fec-grace",
+    /// Packets taken back from a silent path are returned to it when it proves to work (`tunnel.rs`).
+    GiveBack = "give-back",
+    /// A large flow leaves near paths for a group of far paths that carries much more (`sched/adaptive/groups.rs`).
+    Groups = "groups",
+    /// A path with a long queue carries no packets of its own (`sched/adaptive/gate.rs`).
+    Jams = "jams",
+    /// A flow changes its path only if the other is earlier by its jitter (`sched/adaptive.rs`).
+    JitterMargin = "jitter-margin",
+    /// The ACKs of a large flow whose sender looks for its shortest round trip are paced (`tunnel/round_trips.rs`).
+    LargeAckPacing = "large-ack-pacing",
+    /// Paths too late to be mixed take packets from further behind in a flow (`sched/adaptive.rs`).
+    LatePaths = "late-paths",
+    /// Losses of a path count as delay (`sched/adaptive/paths.rs`).
+    LossCost = "loss-cost",
+    /// What is under way on a path that has become slow is also sent on another (`tunnel.rs`).
+    Overdue = "overdue",
+    /// A flow that gains nothing from far paths keeps to the near ones (`sched/adaptive/reach.rs`).
+    Reach = "reach",
+    /// Other paths than a flow's quickest are searched with copies of its packets (`sched/adaptive.rs`).
+    SearchCopies = "search-copies",
+    /// A path that is being searched carries packets of its own only while its queue is short (`sched/adaptive/paths.rs`).
+    SearchGate = "search-gate",
+    /// CoDel's target is four times as long while a path is being searched (`tunnel/control.rs`).
+    SearchTarget = "search-target",
+    /// Reports travel on the second best path as well (`tunnel/control.rs`).
+    SecondReport = "second-report",
+    /// Sparse flows and flows with little backlog have a lane of their own (`tunnel/lanes.rs`).
+    SparseLane = "sparse-lane",
+    /// The end of a burst is announced, so that its losses are found at once (`path/tail.rs`).
+    Tails = "tails",
+    /// A large flow takes a path only if its share of the total outweighs its delay (`sched/adaptive/paths.rs`).
+    WorthShare = "worth-share",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sorted_unique_and_found() {
+        let names: Vec<&str> = Mechanism::ALL
+            .iter()
+            .map(|mechanism| mechanism.name())
+            .collect();
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(names.len(), sorted.len());
+        for mechanism in Mechanism::ALL {
+            assert_eq!(Mechanism::from_name(mechanism.name()), Some(*mechanism));
+        }
+        assert_eq!(Mechanism::from_name("no such rule"), None);
+        assert!(Mechanism::ALL.len() <= 64, "one bit each");
+    }
+}

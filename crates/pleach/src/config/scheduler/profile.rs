@@ -1,0 +1,56 @@
+//! Parts of a policy's profile that the user switches on or off, and rules of the engine that an experiment does without.
+
+use pleach_core::profile::{Mechanism, Part, ProfileChange};
+
+use crate::config::{source::ConfigError, table::Table};
+
+/// All keys, in the order they are listed to the user.
+pub(super) const KEYS: [&str; 10] = [
+    "ack_aggregation",
+    "ack_pacing",
+    "fec",
+    "look_ahead",
+    "pacing",
+    "repair",
+    "search",
+    "trains",
+    "voice",
+    ProfileChange::WITHOUT,
+];
+
+/// Reads them out of `table`.
+///
+/// # Errors
+/// A value of another type; a rule that the engine does not have.
+pub(super) fn read(table: &Table<'_>) -> Result<ProfileChange, ConfigError> {
+    let mut change = ProfileChange::default();
+    for part in Part::ALL {
+        if let Some(value) = table.optional(part.key()) {
+            let is_on = value.as_bool();
+            change.set(
+                part,
+                is_on.ok_or_else(|| value.expected("true or false", "write true or false"))?,
+            );
+        }
+    }
+    if let Some(value) = table.optional(ProfileChange::WITHOUT) {
+        let names: Vec<&str> = Mechanism::ALL.iter().map(|rule| rule.name()).collect();
+        let remedy = format!("write a list of: {}", names.join(", "));
+        for value in value.list(Mechanism::ALL.len(), &remedy)? {
+            let name = value.text("the name of a rule", &remedy)?;
+            let rule = Mechanism::from_name(name);
+            change.remove(rule.ok_or_else(|| value.expected("a known rule", &remedy))?);
+        }
+    }
+    Ok(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_has_a_key() {
+        assert_eq!(KEYS[..Part::KEYS.len()], Part::KEYS);
+    }
+}

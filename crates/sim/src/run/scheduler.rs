@@ -1,0 +1,35 @@
+//! The keys of a section `[scheduler]`, read without the program's configuration reader.
+
+use pleach_core::{
+    profile::{Mechanism, Part, ProfileChange},
+    sched::{Policy, SchedulerSettings},
+};
+use serde::Deserialize as _;
+
+/// Reads `table`: keys of the profile, and the rest as the policy's own.
+///
+/// # Errors
+/// What is wrong with it, in one line.
+pub(super) fn read(table: &toml::Table) -> Result<SchedulerSettings<String>, String> {
+    let mut change = ProfileChange::default();
+    let mut policy = toml::Table::new();
+    for (key, value) in table {
+        if let Some(part) = Part::from_key(key) {
+            let is_on = value.as_bool();
+            change.set(
+                part,
+                is_on.ok_or_else(|| format!("{key} is true or false"))?,
+            );
+        } else if key == ProfileChange::WITHOUT {
+            for name in value.as_array().into_iter().flatten() {
+                let mechanism = name.as_str().and_then(Mechanism::from_name);
+                let mechanism = mechanism.ok_or_else(|| format!("{key}: unknown {name}"))?;
+                change.remove(mechanism);
+            }
+        } else {
+            policy.insert(key.clone(), value.clone());
+        }
+    }
+    let policy = Policy::deserialize(policy).map_err(|error| error.message().to_owned())?;
+    Ok(SchedulerSettings { policy, change })
+}
