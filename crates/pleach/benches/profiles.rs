@@ -22,6 +22,8 @@ mod measure;
 mod options;
 #[path = "profiles/sets.rs"]
 mod sets;
+#[path = "profiles/simulate.rs"]
+mod simulate;
 #[path = "profiles/sweep.rs"]
 mod sweep;
 #[path = "profiles/table.rs"]

@@ -4,27 +4,21 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Mutex, PoisonError},
 };
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use pleach_core::{endpoint::Endpoint, sched::Policy};
-use pleach_sim::{
-    results::{self, Results},
-    run::{self, EngineOnly, Program},
-    scenario::{End, Files, Scenario},
-};
+use pleach_sim::results::{self, Results};
 use rayon::prelude::*;
-use serde_json::json;
 
 use crate::{
     cache::Cache,
     case::Case,
     figures::{self, Figures, Outcome},
     options::{Flow, Options, World},
+    simulate,
 };
 
 /// Everything measured of `cases`, in their order. Leaves what is worth keeping in `out`.
@@ -208,12 +202,7 @@ impl Bench<'_> {
 
     /// Runs the scenario `text` of `case`.
     fn run(&self, case: &Case, text: &str, with_baselines: bool) -> anyhow::Result<Results> {
-        let mut files = Files {
-            scenario: Path::new("profiles"),
-            traces: env::var_os("PLEACH_TRACES").map(PathBuf::from),
-            read: &mut |path: &Path| fs::read_to_string(path),
-        };
-        let scenario = Scenario::parse(text, &mut files)?;
+        let scenario = simulate::scenario(text)?;
         match self.options.place {
             World::Lab => {
                 let options = pleach_lab::Options {
@@ -224,14 +213,7 @@ impl Bench<'_> {
                 let logs = self.out.join("lab").join(&case.name);
                 pleach_lab::run(&scenario, &logs, &options)
             }
-            World::Sim => {
-                let options = run::Options {
-                    program: &Engine,
-                    skip_baselines: true,
-                    progress: &|_| {},
-                };
-                Ok(run::run(&scenario, &options)?)
-            }
+            World::Sim => simulate::simulate(&scenario),
         }
     }
 
@@ -259,20 +241,5 @@ impl Bench<'_> {
         };
         bar.finish_and_clear();
         results
-    }
-}
-
-/// The engine, with what is read here of the daemon's status.
-struct Engine;
-
-impl Program for Engine {
-    fn policy(&self, scheduler: &toml::Table) -> Result<Policy<String>, String> {
-        EngineOnly.policy(scheduler)
-    }
-
-    fn status(&self, _: End, _: &Policy<String>, endpoint: &Endpoint) -> serde_json::Value {
-        let hold = endpoint.status().map(|(_, status)| status.hold_p95).max();
-        let hold_p95_ms = hold.unwrap_or_default().as_secs_f64() * 1e3;
-        json!({ "resequencer": { "hold_p95_ms": hold_p95_ms } })
     }
 }

@@ -1,0 +1,155 @@
+//! The traffic of a run, the cases it runs over, and its figure.
+
+use core::fmt::Write as _;
+
+use clap::Parser as _;
+use pleach_sim::results::{FlowResult, Results};
+
+use crate::{
+    case::Case,
+    figures,
+    options::{Flow, Options},
+    sets, sweep,
+};
+
+/// Traffic through the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workload {
+    /// One download with BBR.
+    Bbr,
+    /// One download with CUBIC.
+    Cubic,
+    /// Eight of them.
+    Cubic8,
+    /// A UDP stream of 4 Mbit/s whose datagrams are of use for 200 ms, beside a download.
+    Deadline,
+    /// One QUIC download.
+    Quic,
+    /// Downloads of 100 kB, each on a new connection, one after the other.
+    Requests,
+    /// One upload with CUBIC.
+    Upload,
+}
+
+impl Workload {
+    /// Of the screening.
+    pub(crate) const SCREEN: [Self; 2] = [Self::Cubic, Self::Bbr];
+    /// The rest.
+    pub(crate) const BEARING: [Self; 5] = [
+        Self::Cubic8,
+        Self::Quic,
+        Self::Upload,
+        Self::Requests,
+        Self::Deadline,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bbr => "BBR",
+            Self::Cubic => "CUBIC",
+            Self::Cubic8 => "8 CUBIC",
+            Self::Deadline => "UDP, deadline",
+            Self::Quic => "QUIC",
+            Self::Requests => "requests",
+            Self::Upload => "upload",
+        }
+    }
+
+    /// Over so many cases at most: eight connections take eight times as long to simulate.
+    pub(crate) const fn most_cases(self) -> usize {
+        match self {
+            Self::Cubic8 => 30,
+            Self::Bbr
+            | Self::Cubic
+            | Self::Deadline
+            | Self::Quic
+            | Self::Requests
+            | Self::Upload => usize::MAX,
+        }
+    }
+
+    /// Whether the figure is a goodput, which a better link alone has as well.
+    pub(crate) const fn has_share(self) -> bool {
+        match self {
+            Self::Bbr | Self::Cubic | Self::Cubic8 | Self::Quic | Self::Upload => true,
+            Self::Deadline | Self::Requests => false,
+        }
+    }
+
+    /// The options of the bench of profiles that make this traffic.
+    fn options(self) -> Options {
+        let mut options = Options::parse_from(["ablate"]);
+        options.flow = match self {
+            Self::Bbr => Flow::Bbr,
+            Self::Cubic8 => Flow::Cubic8,
+            Self::Quic => Flow::Quic,
+            Self::Cubic | Self::Deadline | Self::Requests | Self::Upload => Flow::Cubic,
+        };
+        options.upload = self == Self::Upload;
+        options
+    }
+
+    /// The scenario of run `run` of `case` through the tunnel, with `line` in `[tunnel]`.
+    pub(crate) fn bonded(self, case: &Case, line: Option<String>, run: u32) -> String {
+        let mut options = self.options();
+        options.keys = line.into_iter().collect();
+        let mut text = case.bonded(&options, run, false);
+        // Writing to a string does not fail.
+        let _ = match self {
+            Self::Deadline => text.write_str(
+                "[[traffic]]\nkind = \"udp\"\nname = \"stream\"\nrate = \"4Mbit\"\nsize = \"1200B\"\ndeadline = \"200ms\"\n\
+                 [[tunnel.class]]\nname = \"stream\"\nprotocol = 17\ndeadline = \"200ms\"\n",
+            ),
+            Self::Requests => {
+                let download = "[[traffic]]\nname = \"download\"\nkind = \"tcp\"\ncc = \"cubic\"\n";
+                text = text.replace(download, "");
+                text.write_str("[[traffic]]\nkind = \"requests\"\nname = \"requests\"\nsize = \"100kB\"\n")
+            }
+            Self::Bbr | Self::Cubic | Self::Cubic8 | Self::Quic | Self::Upload => Ok(()),
+        };
+        text
+    }
+
+    /// The scenarios of run `run` over each link of `case` alone.
+    pub(crate) fn singles(self, case: &Case, run: u32) -> impl Iterator<Item = String> {
+        let options = self.options();
+        let links = case.links.iter();
+        links.map(move |link| case.single(link, &options, run))
+    }
+
+    /// The figure of a run: Mbit/s, or requests or datagrams a second by their delay. More is better.
+    pub(crate) fn figure(self, case: &Case, results: &Results) -> Option<f64> {
+        let per_second = |name: &str, delay_ms: fn(&FlowResult) -> Option<f64>| {
+            let mut flows = results.flows.iter();
+            let flow = flows.find(|flow| flow.name == name)?;
+            Some(1e3 / delay_ms(flow)?.max(0.001))
+        };
+        match self {
+            Self::Bbr | Self::Cubic | Self::Cubic8 | Self::Quic | Self::Upload => {
+                figures::goodput(case, results)
+            }
+            Self::Requests => per_second("requests", |flow| flow.delay_ms.p50),
+            Self::Deadline => per_second("stream", |flow| flow.delay_ms.p99),
+        }
+    }
+}
+
+/// `count` cases: all deep profiles, all pairs, and random pairs of `seed` for the rest.
+pub(crate) fn cases(count: usize, seed: u64) -> Vec<Case> {
+    let is_deep = |case: &Case| case.name.contains("deep");
+    let profiles = sets::profiles().into_iter().filter(is_deep);
+    let pairs = sets::pairs().into_iter();
+    let mut options = Options::parse_from(["ablate"]);
+    options.seed = seed;
+    options.count = u32::try_from(count).unwrap_or(u32::MAX);
+    let mut random = sweep::cases(&options).into_iter();
+    // Alternating, so that any number of them is of both kinds.
+    let mut cases = Vec::with_capacity(count);
+    for fixed in profiles.chain(pairs) {
+        cases.push(fixed);
+        cases.extend(random.next());
+    }
+    cases.extend(random);
+    cases.truncate(count);
+    cases
+}
