@@ -33,6 +33,7 @@ use crate::{
         limiter::{HandshakeLimiter, Limits, RecentInitiations},
     },
     time::Instant,
+    trace::Observers,
     transmit::{Route, TxQueue},
     tunnel::{Incoming, Shared, Tunnel, TunnelStatus},
     wire::{
@@ -476,6 +477,13 @@ impl Endpoint {
         self.peers
             .iter()
             .map(|peer| (&peer.config, peer.tunnel.status()))
+    }
+
+    /// Lets observers see what the tunnels decide from now on; they are told the peers' names.
+    pub fn observe(&mut self, observers: &dyn Observers) {
+        for peer in &mut self.peers {
+            peer.tunnel.observe(observers.observer(&peer.config.name));
+        }
     }
 
     /// What is worth remembering of the paths that were full of late, with their peers' names.

@@ -31,6 +31,7 @@
 //! | [`fec`] | repair symbols that make up for lost packets |
 //! | [`sec`] | parity that mends datagrams with wrong bits |
 //! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
+//! | [`trace`] | decisions as typed events, and why a path stands idle |
 //! | [`transmit`] | datagrams ready to send, in batches |
 //! | [`endpoint`] | all associations of a host: whose packet is this |
 #![forbid(unsafe_code)]
@@ -53,6 +54,7 @@ pub mod sched;
 pub mod sec;
 pub mod session;
 pub mod time;
+pub mod trace;
 pub mod transmit;
 pub mod tunnel;
 pub mod units;

@@ -14,6 +14,7 @@ use crate::{
     ids::PathId,
     profile::Profile,
     time::Instant,
+    trace::{Candidate, IdleReason},
     units::{Bitrate, Bytes},
 };
 
@@ -209,6 +210,20 @@ pub trait Scheduler {
         let _ = profile;
     }
 
+    /// Asks the policy to keep the candidates of each decision from now on.
+    fn observe(&mut self) {}
+
+    /// The paths as the policy judged them for its last decision, if it keeps that ([`observe`](Self::observe)).
+    fn candidates(&self) -> &[Candidate] {
+        &[]
+    }
+
+    /// Why the policy would not use `path`, one of `paths` that is usable, for a large flow now; `None` if it would.
+    fn exclusion(&self, paths: &[PathView], path: &PathView) -> Option<IdleReason> {
+        let _ = (paths, path);
+        None
+    }
+
     /// How long the round trips of a flow that begins now are to be made: as over all paths it would take once it has grown, jitter
     /// included, or less where that would cost it much; zero: not known, or no matter.
     fn round_trip(&self, paths: &[PathView]) -> Duration {
@@ -322,6 +337,26 @@ impl Scheduler for AnyScheduler {
         if let Self::Adaptive(policy) = self {
             policy.on_profile(profile);
         }
+    }
+
+    fn observe(&mut self) {
+        if let Self::Adaptive(policy) = self {
+            policy.observe();
+        }
+    }
+
+    fn candidates(&self) -> &[Candidate] {
+        if let Self::Adaptive(policy) = self {
+            return policy.candidates();
+        }
+        &[]
+    }
+
+    fn exclusion(&self, paths: &[PathView], path: &PathView) -> Option<IdleReason> {
+        if let Self::Adaptive(policy) = self {
+            return policy.exclusion(paths, path);
+        }
+        None
     }
 
     fn round_trip(&self, paths: &[PathView]) -> Duration {

@@ -30,9 +30,10 @@ use crate::{
     queue::{Queue, QueueConfig, QueueDrop},
     resequencer::AnyResequencer,
     role::Role,
-    sched::{AnyScheduler, PathView, SchedulerSettings},
+    sched::{AnyScheduler, PathView, Scheduler as _, SchedulerSettings},
     session::rotation::SessionSet,
     time::Instant,
+    trace::{Event, Observer, RepairCause, Tracer},
     transmit::Route,
     units::Bytes,
     wire::control::LinkRole,
@@ -54,6 +55,7 @@ mod staged;
 mod status;
 mod templates;
 mod urgent;
+mod usage;
 
 pub use ingress::Incoming;
 pub use status::{ParityStatus, PathStatus, TunnelStatus};
@@ -149,6 +151,10 @@ pub struct Tunnel {
     /// Scratch: copies the resequencer dropped.
     dropped: Vec<PacketBuf>,
     counts: Counts,
+    /// Which paths carry something.
+    usage: usage::Usage,
+    /// Who sees what is decided.
+    tracer: Tracer,
     last_received_at: Option<Instant>,
     second_report_at: Option<Instant>,
     is_closing: bool,
@@ -229,6 +235,8 @@ impl Tunnel {
             views: Vec::with_capacity(PathId::MAX),
             dropped: Vec::new(),
             counts: Counts::default(),
+            usage: usage::Usage::default(),
+            tracer: Tracer::default(),
             last_received_at: None,
             second_report_at: None,
             is_closing: false,
@@ -246,6 +254,12 @@ impl Tunnel {
     /// The user's classes of traffic. What they have counted begins anew.
     pub fn set_classes(&mut self, classes: Vec<Class>) {
         self.lanes.classifier = Classifier::new(classes, self.profile.voice);
+    }
+
+    /// Lets `observer` see what is decided from now on.
+    pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        self.tracer.set(observer);
+        self.scheduler.observe();
     }
 
     /// Whether the other end has a capability.
@@ -360,8 +374,13 @@ impl Tunnel {
             .iter_mut()
             .filter_map(Option::as_deref_mut)
             .find(|path| path.told != path.health.state())?;
-        path.told = path.health.state();
-        Some((path.link.name.clone(), path.told))
+        let (id, from, to) = (path.id, path.told, path.health.state());
+        path.told = to;
+        let name = path.link.name.clone();
+        let now = self.usage.now();
+        self.tracer
+            .tell(now, || Event::Health { path: id, from, to });
+        Some((name, to))
     }
 
     /// A path that has a way to somewhere, or to somewhere else, since the last call: its id, its link's name, and the
@@ -448,6 +467,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         self.counts.packets_in += 1;
+        self.usage.on_offered(now);
         self.watch_round_trip(now, &packet, shared);
         if !self.has_narrow() {
             return self.enqueue(now, packet, flow_hash, shared);
@@ -623,7 +643,9 @@ impl Tunnel {
         self.loss_ledger.on_outage(id, outstanding, next);
         let before = self.reinject.len();
         path.sender.take_unreported(id, &mut self.reinject);
-        self.counts.reinjected += (self.reinject.len() - before) as u64;
+        let packets = self.reinject.len() - before;
+        self.counts.reinjected += packets as u64;
+        self.tell_repair(self.usage.now(), id, RepairCause::Silent, packets);
         self.sort_reinjected();
     }
 
@@ -663,8 +685,20 @@ impl Tunnel {
         let repairs = &mut self.repairs;
         path.sender
             .take_overdue(id, &mut self.reinject, |len| repairs.try_spend(len));
-        self.counts.reinjected += (self.reinject.len() - before) as u64;
+        let packets = self.reinject.len() - before;
+        self.counts.reinjected += packets as u64;
+        self.tell_repair(now, id, RepairCause::Overdue, packets);
         self.sort_reinjected();
+    }
+
+    fn tell_repair(&mut self, now: Instant, path: PathId, cause: RepairCause, packets: usize) {
+        if packets > 0 {
+            self.tracer.tell(now, || Event::Repair {
+                path,
+                cause,
+                packets,
+            });
+        }
     }
 
     /// News that something arrived over a path.
@@ -776,6 +810,9 @@ impl Tunnel {
         // What a policy has learned is kept while its links stay the same.
         if resolved != self.resolved {
             (self.scheduler, self.profile) = resolved.build();
+            if self.tracer.is_on() {
+                self.scheduler.observe();
+            }
             self.resolved = resolved;
         }
         self.aim_paths();

@@ -97,6 +97,7 @@ impl Parity {
             binary: Some(self.binary.clone()),
             skip_baselines: true,
             quiet: true,
+            trace: false,
         };
         let out = self
             .out

@@ -37,6 +37,8 @@ pub struct Options {
     pub skip_baselines: bool,
     /// Whether to show no progress.
     pub quiet: bool,
+    /// Whether the daemons write what they decide, into `NAME.trace.jsonl` beside their logs.
+    pub trace: bool,
 }
 
 /// Runs `scenario` in network namespaces; the daemons' configuration and logs go below the directory `out`.
@@ -71,6 +73,7 @@ pub fn run(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result
             films: &films,
             setup: &setup,
             binary: &binary,
+            trace: options.trace,
             dir: out.join(&setup.dir),
             seed: scenario.seed.wrapping_add(u64::from(setup.repeat)),
             progress: &progress,

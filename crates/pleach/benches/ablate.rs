@@ -19,7 +19,6 @@
 #![expect(clippy::print_stdout, reason = "the table is what it is for")]
 
 #[path = "profiles/case.rs"]
-#[expect(dead_code, reason = "the bench of profiles uses all of it")]
 mod case;
 #[path = "profiles/figures.rs"]
 #[expect(dead_code, reason = "the bench of profiles uses all of it")]

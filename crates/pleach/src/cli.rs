@@ -42,6 +42,9 @@ enum Command {
     Up {
         /// Configuration file
         file: PathBuf,
+        /// Write what the engine decides, one line of JSON an event, into this file
+        #[arg(long, value_name = "FILE")]
+        trace: Option<PathBuf>,
     },
     /// Run the proxy that FILE describes, in the foreground
     Proxy {
@@ -115,6 +118,9 @@ enum LabCommand {
         /// Directory for the results
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        /// Write what the engine decides, one line of JSON an event, into files below DIR
+        #[arg(long)]
+        trace: bool,
     },
 }
 
@@ -139,6 +145,9 @@ enum SimCommand {
         /// Seed of all randomness [default: the scenario's]
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
+        /// Write what the engine decides, one line of JSON an event, into files below DIR
+        #[arg(long)]
+        trace: bool,
     },
 }
 
@@ -195,7 +204,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
-        Command::Up { file } => up(&file),
+        Command::Up { file, trace } => up(&file, trace.as_deref()),
         Command::Proxy { file } => proxy(&file),
         Command::Equalize { file } => equalize(&file),
         Command::Check { file } => {
@@ -207,7 +216,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Status { json, control } => show_status(json, control),
         Command::Weights { control, weights } => set_weights(control, weights),
         #[cfg(feature = "lab")]
-        Command::Lab(LabCommand::Run { scenario, out }) => Ok(crate::lab::run(&scenario, &out)?),
+        Command::Lab(LabCommand::Run {
+            scenario,
+            out,
+            trace,
+        }) => Ok(crate::lab::run(&scenario, &out, trace)?),
         #[cfg(feature = "reproduce")]
         Command::Reproduce {
             ids,
@@ -228,7 +241,8 @@ fn run(command: Command) -> Result<(), Failure> {
             scenario,
             out,
             seed,
-        }) => Ok(crate::sim::run(&scenario, &out, seed)?),
+            trace,
+        }) => Ok(crate::sim::run(&scenario, &out, seed, trace)?),
     }
 }
 
@@ -274,12 +288,12 @@ fn pubkey() -> Result<(), Failure> {
     ))
 }
 
-fn up(file: &std::path::Path) -> Result<(), Failure> {
+fn up(file: &std::path::Path, trace: Option<&std::path::Path>) -> Result<(), Failure> {
     start_logging();
     let loaded = config::load(file)?;
     let absent_devices = check::before_start(&loaded)?;
     tell(&loaded.notes, &absent_devices);
-    Ok(run_tunnel::run(loaded.config)?)
+    Ok(run_tunnel::run(loaded.config, trace)?)
 }
 
 fn proxy(file: &std::path::Path) -> Result<(), Failure> {

@@ -122,6 +122,12 @@ pub(crate) struct LinkStatus {
     /// The longest inner packet it takes on the way out, in bytes, as far as is known; none outside of a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mtu: Option<usize>,
+    /// Why it has carried no packet for a second, as a fixed word; `None` if it has, or outside of a tunnel.
+    #[serde(default)]
+    pub(crate) idle_reason: Option<String>,
+    /// In a sentence, why it is used or not; none outside of a tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
 }
 
 /// What a link has carried of its budget in the present month.

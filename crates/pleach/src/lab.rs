@@ -6,14 +6,19 @@ use pleach_sim::results::Results;
 
 use crate::scenarios;
 
-/// Runs the scenario file `path` in namespaces over emulated links and writes `results.json` and `report.html` into `out`.
+/// Runs the scenario file `path` in namespaces over emulated links and writes `results.json` and `report.html` into `out`. With
+/// `trace`, each daemon writes what it decides into the directory of its run.
 ///
 /// # Errors
 /// A bad scenario, missing rights or tools, or a failed run.
-pub(crate) fn run(path: &Path, out: &Path) -> anyhow::Result<()> {
+pub(crate) fn run(path: &Path, out: &Path, trace: bool) -> anyhow::Result<()> {
     pleach_lab::netns::prepare()?;
     let scenario = scenarios::load(path)?;
-    let results = pleach_lab::run(&scenario, out, &pleach_lab::Options::default())?;
+    let options = pleach_lab::Options {
+        trace,
+        ..pleach_lab::Options::default()
+    };
+    let results = pleach_lab::run(&scenario, out, &options)?;
     let results = Results {
         command: format!("pleach lab run {} --out {}", path.display(), out.display()),
         ..results

@@ -31,6 +31,7 @@ mod scenarios;
 #[cfg(feature = "sim")]
 mod sim;
 mod status;
+mod trace;
 
 use std::process::ExitCode;
 

@@ -171,6 +171,8 @@ fn link_status(link: &LinkReport) -> LinkStatus {
         rx_bytes: link.rx_bytes,
         weight: link.view.weight,
         mtu: None,
+        idle_reason: None,
+        why: None,
     }
 }
 

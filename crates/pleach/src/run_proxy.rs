@@ -296,6 +296,8 @@ fn link_status(link: &report::LinkReport) -> LinkStatus {
         rx_bytes: link.rx_bytes,
         weight: link.weight.map_or(1, u32::from),
         mtu: None,
+        idle_reason: None,
+        why: None,
     }
 }
 

@@ -29,14 +29,18 @@ use pleach_linux::{
     tun::Tun,
 };
 
-use crate::config::{Nat, Role, SchedulerConfig, TunnelConfig};
+use crate::{
+    config::{Nat, Role, SchedulerConfig, TunnelConfig},
+    trace::TraceFile,
+};
 use data_path::DataPath;
 
 /// Runs the tunnel that `config` describes until SIGTERM or SIGINT.
+/// `trace`: a file for what the engine decides.
 ///
 /// # Errors
 /// Whatever keeps the daemon from starting or going on.
-pub(crate) fn run(mut config: TunnelConfig) -> anyhow::Result<()> {
+pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Result<()> {
     // Before any thread starts, so that all of them leave signals to the poller.
     let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
     if config.mtu.is_none()
@@ -53,11 +57,14 @@ pub(crate) fn run(mut config: TunnelConfig) -> anyhow::Result<()> {
         .apply(&plan)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
     let _ = poll::set_precise_timers();
-    let endpoint = Endpoint::new(
+    let mut endpoint = Endpoint::new(
         endpoint_config(&config, plan.mtu),
         clock::entropy()?,
         clock::now(),
     );
+    if let Some(path) = trace {
+        endpoint.observe(&TraceFile::threaded(path)?);
+    }
     let result = DataPath::start(&config, endpoint, tun, setup, signals).and_then(DataPath::run);
     let setup = result?;
     setup.undo().context("undoing the host configuration")?;

@@ -1,27 +1,35 @@
 //! The bridge from the command line to the simulator.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
+use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings};
+use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings, trace::Observers};
 use pleach_sim::{
     results::Results,
     run::{self, Options, Program},
     scenario::{End, Scenario},
 };
 
-use crate::{config, run_tunnel::report, scenarios};
+use crate::{config, run_tunnel::report, scenarios, trace::TraceFile};
 
 /// Simulates the scenario file `path`, with another seed if one is given, and writes `results.json` and `report.html`
-/// into `out`.
+/// into `out`; with `trace`, what the engines decide as well.
 ///
 /// # Errors
 /// A bad scenario, or one that cannot be simulated.
-pub(crate) fn run(path: &Path, out: &Path, seed: Option<u64>) -> anyhow::Result<()> {
+pub(crate) fn run(path: &Path, out: &Path, seed: Option<u64>, trace: bool) -> anyhow::Result<()> {
     let mut scenario = scenarios::load(path)?;
     scenario.seed = seed.unwrap_or(scenario.seed);
     let progress = progress(run::phases(&scenario, false).len());
-    let results = simulate(&scenario, &|phase| {
+    let trace = trace.then(|| {
+        std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+        TraceFile::direct(&out.join("trace.jsonl"))
+    });
+    let program = Daemon {
+        trace: trace.transpose()?,
+    };
+    let results = simulate_with(&program, &scenario, &|phase| {
         progress.set_message(phase.to_owned());
         progress.inc(1);
     })?;
@@ -46,8 +54,16 @@ pub(crate) fn simulate(
     scenario: &Scenario,
     progress: &(dyn Fn(&str) + Sync),
 ) -> anyhow::Result<Results> {
+    simulate_with(&Daemon::default(), scenario, progress)
+}
+
+fn simulate_with(
+    program: &Daemon,
+    scenario: &Scenario,
+    progress: &(dyn Fn(&str) + Sync),
+) -> anyhow::Result<Results> {
     let options = Options {
-        program: &Daemon,
+        program,
         skip_baselines: false,
         progress,
     };
@@ -55,7 +71,11 @@ pub(crate) fn simulate(
 }
 
 /// This program's daemon as far as it is not the engine.
-struct Daemon;
+#[derive(Debug, Default)]
+struct Daemon {
+    /// Where decisions go.
+    trace: Option<TraceFile>,
+}
 
 impl Program for Daemon {
     fn scheduler(&self, table: &toml::Table) -> Result<SchedulerSettings<String>, String> {
@@ -71,6 +91,11 @@ impl Program for Daemon {
             .map(|table| Ok(format!("[[class]]\n{}", text(table)?)));
         let sections: String = sections.collect::<Result<_, String>>()?;
         config::read_classes(sections).map_err(|error| error.problem())
+    }
+
+    fn observers(&self) -> Option<Arc<dyn Observers>> {
+        let trace = self.trace.clone()?;
+        Some(Arc::new(trace))
     }
 
     fn status(

@@ -327,6 +327,8 @@ mod tests {
             rx_bytes: 0,
             weight: 1,
             mtu: None,
+            idle_reason: None,
+            why: None,
         }
     }
 

@@ -10,7 +10,9 @@ mod graph;
 mod phase;
 mod scheduler;
 
-use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings};
+use std::sync::Arc;
+
+use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings, trace::Observers};
 use rayon::prelude::*;
 
 pub use crate::world::WorldError;
@@ -40,6 +42,11 @@ pub trait Program: Sync {
             [] => Ok(Vec::new()),
             [_, ..] => Err("no [[tunnel.class]] can be read here".to_owned()),
         }
+    }
+
+    /// Who sees what the engines decide in the first run of the scenario itself.
+    fn observers(&self) -> Option<Arc<dyn Observers>> {
+        None
     }
 
     /// The answer to `status --json` of the daemon at `end`.

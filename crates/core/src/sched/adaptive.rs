@@ -41,6 +41,7 @@ use crate::{
     ids::PathId,
     profile::{Mechanism, Mechanisms, Profile, RttSampling},
     time::Instant,
+    trace::{Candidate, IdleReason, Verdict},
     units::Bytes,
 };
 
@@ -68,6 +69,86 @@ pub struct Adaptive {
     count: Count,
     burst: Burst,
     mechanisms: Mechanisms,
+    /// Whether somebody wants to see the candidates of each decision, and those of the last.
+    is_observed: bool,
+    candidates: Vec<Candidate>,
+}
+
+/// What the flow of a packet may use.
+#[derive(Debug)]
+struct Wish {
+    gate: Gate,
+    is_large: bool,
+    /// The flow keeps to the nearest paths.
+    stays: bool,
+    /// The path of the flow's last packet.
+    last: Option<PathId>,
+    /// By when an awaited path must have sent the packet and what waits.
+    patience: Instant,
+    /// Bytes that wait and matter to the flow.
+    waits: Bytes,
+    /// Whether some path other than late ones is admitted.
+    is_any: bool,
+    /// The round trip that ACK pacing makes for the flow; zero if it makes none.
+    kept: Duration,
+    /// Whether more of the flow waits.
+    has_more: bool,
+    /// The quickest path's shortest round trip.
+    least_rtt: Option<Duration>,
+}
+
+impl Wish {
+    fn admits(&self, path: &PathView) -> bool {
+        if self.stays {
+            self.gate.admits_nearest(path)
+        } else {
+            self.gate.admits(path)
+        }
+    }
+
+    /// Why a path is not admitted.
+    fn excluded(&self, path: &PathView) -> Verdict {
+        let by = path.extra_delay;
+        let reason = self.gate.exclusion(path);
+        Verdict::Excluded(reason.unwrap_or(IdleReason::TooLate { by }))
+    }
+
+    /// Whether a late path takes only what comes further behind in the flow. Where ACK pacing makes round trips as long as
+    /// over the path, it is like any other.
+    fn only_behind(&self, path: &PathView) -> bool {
+        // Delays are never the same as when that was decided, and of large flows it is less.
+        let is_kept = self.kept >= self.least_rtt.unwrap_or_default() + path.extra_delay / 2;
+        self.is_any && is_late(path, self.gate.from) && !(self.has_more && is_kept)
+    }
+}
+
+/// The earliest arrivals of a packet.
+#[derive(Debug, Default)]
+struct Ranking {
+    /// On a path that is ready, and on one of these that is not late.
+    ready: Option<(Instant, usize)>,
+    ready_near: Option<(Instant, usize)>,
+    /// On a path that is worth waiting for.
+    awaited: Option<Instant>,
+}
+
+impl Ranking {
+    fn on_ready(&mut self, arrival: Instant, index: usize, is_late: bool) {
+        let is_earlier = |best: Option<(Instant, _)>| best.is_none_or(|(best, _)| arrival < best);
+        if is_earlier(self.ready) {
+            self.ready = Some((arrival, index));
+        }
+        if !is_late && is_earlier(self.ready_near) {
+            self.ready_near = Some((arrival, index));
+        }
+    }
+
+    fn on_awaited(&mut self, arrival: Instant) {
+        let earliest = self
+            .awaited
+            .map_or(arrival, |earliest| earliest.min(arrival));
+        self.awaited = Some(earliest);
+    }
 }
 
 /// What a path may still carry in copies, and as of when.
@@ -122,6 +203,8 @@ impl Adaptive {
                 is_last: true,
             },
             mechanisms: Mechanisms::ALL,
+            is_observed: false,
+            candidates: Vec::new(),
         }
     }
 
@@ -197,13 +280,6 @@ impl Adaptive {
         from
     }
 
-    /// Whether the round trips of the flow of a packet are made as long as over `path`, a late one.
-    fn is_kept(paths: &[PathView], packet: &PacketInfo, path: &PathView) -> bool {
-        let least = quickest(paths, Duration::ZERO).and_then(|quickest| quickest.least_rtt);
-        // Delays are never the same as when that was decided, and of large flows it is less.
-        packet.round_trip >= least.unwrap_or_default() + path.extra_delay / 2
-    }
-
     /// Lets a late path take what comes behind a packet and would come over others as late as on that, at `arrival`, if all
     /// that waits of its flow has come at `all_come`.
     fn pick_behind(
@@ -245,6 +321,154 @@ impl Adaptive {
         last.max()
     }
 
+    /// What the flow of a packet may use now.
+    fn wish(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Wish {
+        let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
+        let last = flow_of(&mut self.flows, packet).and_then(|flow| flow.path);
+        let mut gate = Gate::new(paths, Duration::ZERO, is_large, self.mechanisms);
+        let is_admitted = |path: &PathView| gate.admits_nearest(path);
+        let stays =
+            is_large && self.keeps_to_nearest(now, paths, packet) && paths.iter().any(is_admitted);
+        if !stays {
+            let from = self.group_of(now, paths, packet);
+            if from > Duration::ZERO {
+                gate = Gate::new(paths, from, is_large, self.mechanisms);
+            }
+        }
+        let (patience, waits) = if is_large {
+            let patience = patience(gate.round_trip);
+            let burst_end = self.burst.count(now, packet, patience);
+            let limit = if self.has(Mechanism::BurstPatience) {
+                burst_end
+            } else {
+                now + MAX_WAIT
+            };
+            (limit, packet.backlog)
+        } else {
+            // It is there as soon as its last packet, whatever others have behind that.
+            (now + BURST, packet.to_last)
+        };
+        let mut wish = Wish {
+            gate,
+            is_large,
+            stays,
+            last,
+            patience,
+            waits,
+            is_any: false,
+            kept: packet.round_trip,
+            has_more: packet.to_last > Bytes::ZERO,
+            least_rtt: quickest(paths, Duration::ZERO).and_then(|quickest| quickest.least_rtt),
+        };
+        // Late paths help others, and do not take their place.
+        wish.is_any = paths
+            .iter()
+            .any(|path| wish.admits(path) && !is_late(path, wish.gate.from));
+        wish
+    }
+
+    /// When the packet would arrive on each path that it may take.
+    fn rank(
+        &mut self,
+        now: Instant,
+        paths: &[PathView],
+        packet: &PacketInfo,
+        wish: &Wish,
+    ) -> Ranking {
+        let mut ranking = Ranking::default();
+        for (index, path) in paths.iter().enumerate() {
+            if !(wish.admits(path) || (path.usable && !wish.is_any)) {
+                if self.is_observed {
+                    let verdict = wish.excluded(path);
+                    self.note(path, None, verdict);
+                }
+                continue;
+            }
+            let line = &self.lines[slot(path)];
+            let cost = cost_of_losses(path, wish.gate.from);
+            let (arrival, verdict) = if path.ready {
+                // What leaves the flow's path has to be sure to be earlier: jitter lets packets overtake each other.
+                let is_other = wish.last.is_some_and(|last| last != path.id);
+                let margin = if is_other && self.has(Mechanism::JitterMargin) {
+                    path.jitter
+                } else {
+                    Duration::ZERO
+                };
+                let arrival = arrival(line, now, path, path.queue_delay, packet.len);
+                let arrival = arrival + cost + margin;
+                ranking.on_ready(arrival, index, is_late(path, wish.gate.from));
+                let verdict = if wish.only_behind(path) {
+                    Verdict::ReadyBehind
+                } else {
+                    Verdict::Ready
+                };
+                (arrival, verdict)
+            } else {
+                let drained = line.drained_at(now, packet.len + wish.waits);
+                let arrival = drained + path.extra_delay + cost;
+                // While it is not known what the quickest carries, more is waited for it.
+                let is_searched = path.is_searching && wish.gate.quickest == Some(path.id);
+                let is_near = is_searched || drained <= wish.patience;
+                if is_near && !wish.only_behind(path) {
+                    ranking.on_awaited(arrival);
+                    (arrival, Verdict::Awaited)
+                } else {
+                    (arrival, Verdict::Busy)
+                }
+            };
+            if self.is_observed {
+                self.note(path, Some(arrival), verdict);
+            }
+        }
+        ranking
+    }
+
+    /// Keeps what is thought of a path, for an observer.
+    fn note(&mut self, path: &PathView, arrival: Option<Instant>, verdict: Verdict) {
+        self.candidates.push(Candidate {
+            path: path.id,
+            arrival,
+            verdict,
+        });
+    }
+
+    /// Sends a packet on `paths[index]`, and copies of it on paths that are being searched.
+    fn with_copies(
+        &mut self,
+        now: Instant,
+        paths: &[PathView],
+        packet: &PacketInfo,
+        quickest: Option<PathId>,
+        index: usize,
+    ) -> Pick {
+        if !self.has(Mechanism::SearchCopies) {
+            return Pick::One(index);
+        }
+        let times = if packet.backlog > Bytes::ZERO {
+            TIMES
+        } else {
+            1
+        };
+        let mut copies = 0;
+        for (other, path) in paths.iter().enumerate().take(16) {
+            let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
+            if is_searched
+                && other != index
+                && self.copies[slot(path)].may_copy(now, packet.len, times)
+            {
+                copies |= 1 << other;
+            }
+        }
+        match copies {
+            0 => Pick::One(index),
+            copies => Pick::Shadowed {
+                index,
+                copies,
+                times,
+            },
+        }
+    }
+
     /// Whether the flow of a packet, a large one, keeps to the nearest paths.
     fn keeps_to_nearest(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         if !self.has(Mechanism::Reach) {
@@ -276,138 +500,43 @@ impl Scheduler for Adaptive {
         for path in paths {
             self.lines[slot(path)].update(now, path, likely_rate(path));
         }
+        self.candidates.clear();
         if let Some(urgency) = packet.urgency
             && self.has(Mechanism::Deadlines)
         {
             return self.pick_urgent(now, paths, packet, urgency);
         }
-        let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
-        let last = flow_of(&mut self.flows, packet).and_then(|flow| flow.path);
-        let mut gate = Gate::new(paths, Duration::ZERO, is_large, self.mechanisms);
-        let is_admitted = |path: &PathView| gate.admits_nearest(path);
-        let stays =
-            is_large && self.keeps_to_nearest(now, paths, packet) && paths.iter().any(is_admitted);
-        if !stays {
-            let from = self.group_of(now, paths, packet);
-            if from > Duration::ZERO {
-                gate = Gate::new(paths, from, is_large, self.mechanisms);
-            }
-        }
-        let (patience, waits) = if is_large {
-            let patience = patience(gate.round_trip);
-            let burst_end = self.burst.count(now, packet, patience);
-            let limit = if self.has(Mechanism::BurstPatience) {
-                burst_end
-            } else {
-                now + MAX_WAIT
-            };
-            (limit, packet.backlog)
-        } else {
-            // It is there as soon as its last packet, whatever others have behind that.
-            (now + BURST, packet.to_last)
-        };
-        let quickest = gate.quickest;
-        let is_chosen = |path: &PathView| match stays {
-            true => gate.admits_nearest(path),
-            false => gate.admits(path),
-        };
-        // Late paths help others, and do not take their place.
-        let is_any = paths
-            .iter()
-            .any(|path| is_chosen(path) && !is_late(path, gate.from));
-        // Where round trips are as long, they are like any other.
-        let is_wide =
-            |path: &PathView| packet.to_last > Bytes::ZERO && Self::is_kept(paths, packet, path);
-        let only_behind = |path: &PathView| is_any && is_late(path, gate.from) && !is_wide(path);
-        let mut ready: Option<(Instant, usize)> = None;
-        let mut ready_near: Option<(Instant, usize)> = None;
-        let mut awaited: Option<Instant> = None;
-        for (index, path) in paths.iter().enumerate() {
-            if !(is_chosen(path) || (path.usable && !is_any)) {
-                continue;
-            }
-            let line = &self.lines[slot(path)];
-            if path.ready {
-                // What leaves the flow's path has to be sure to be earlier: jitter lets packets overtake each other.
-                let is_other = last.is_some_and(|last| last != path.id);
-                let margin = if is_other && self.mechanisms.has(Mechanism::JitterMargin) {
-                    path.jitter
-                } else {
-                    Duration::ZERO
-                };
-                let arrival = arrival(line, now, path, path.queue_delay, packet.len);
-                let arrival = arrival + cost_of_losses(path, gate.from) + margin;
-                let is_earlier =
-                    |best: Option<(Instant, _)>| best.is_none_or(|(best, _)| arrival < best);
-                if is_earlier(ready) {
-                    ready = Some((arrival, index));
-                }
-                if is_earlier(ready_near) && !is_late(path, gate.from) {
-                    ready_near = Some((arrival, index));
-                }
-            } else if !only_behind(path) {
-                let drained = line.drained_at(now, packet.len + waits);
-                // While it is not known what the quickest carries, more is waited for it.
-                let is_searched = path.is_searching && quickest == Some(path.id);
-                if is_searched || drained <= patience {
-                    let cost = cost_of_losses(path, gate.from);
-                    let arrival = drained + path.extra_delay + cost;
-                    awaited = Some(awaited.map_or(arrival, |earliest| earliest.min(arrival)));
-                }
-            }
-        }
-        let Some((mut arrival, mut index)) = ready else {
+        let wish = self.wish(now, paths, packet);
+        let ranking = self.rank(now, paths, packet, &wish);
+        let Some((mut arrival, mut index)) = ranking.ready else {
             return Pick::Wait;
         };
-        if only_behind(&paths[index]) {
-            let nearer = |path: &&PathView| is_chosen(path) && !is_late(path, gate.from);
+        if wish.only_behind(&paths[index]) {
+            let nearer = |path: &&PathView| wish.admits(path) && !is_late(path, wish.gate.from);
             let all_come = self.all_come(now, paths.iter().filter(nearer), packet);
             let all_come = all_come.filter(|all_come| *all_come >= arrival && packet.has_behind);
             if let Some(all_come) = all_come {
                 return self.pick_behind(now, paths, packet, index, (arrival, all_come));
             }
-            let Some(near) = ready_near else {
+            let Some(near) = ranking.ready_near else {
                 return Pick::Wait;
             };
             (arrival, index) = near;
         }
-        if awaited.is_some_and(|awaited| awaited < arrival) {
+        if ranking.awaited.is_some_and(|awaited| awaited < arrival) {
             return Pick::Wait;
         }
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
-        self.sent += if is_large { packet.len.get() } else { 0 };
+        self.sent += if wish.is_large { packet.len.get() } else { 0 };
         if let Some(flow) = flow_of(&mut self.flows, packet) {
             flow.bytes += packet.len;
             flow.path = Some(paths[index].id);
             flow.reach.on_sent(packet.len);
         }
-        if !is_large {
-            return Pick::One(index);
-        }
-        let times = if packet.backlog > Bytes::ZERO {
-            TIMES
+        if wish.is_large {
+            self.with_copies(now, paths, packet, wish.gate.quickest, index)
         } else {
-            1
-        };
-        let mut copies = 0;
-        for (other, path) in paths.iter().enumerate() {
-            let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
-            if is_searched
-                && self.mechanisms.has(Mechanism::SearchCopies)
-                && other != index
-                && other < 16
-                && self.copies[slot(path)].may_copy(now, packet.len, times)
-            {
-                copies |= 1 << other;
-            }
-        }
-        match copies {
-            0 => Pick::One(index),
-            copies => Pick::Shadowed {
-                index,
-                copies,
-                times,
-            },
+            Pick::One(index)
         }
     }
 
@@ -431,6 +560,18 @@ impl Scheduler for Adaptive {
 
     fn on_profile(&mut self, profile: &Profile) {
         self.mechanisms = profile.mechanisms;
+    }
+
+    fn observe(&mut self) {
+        self.is_observed = true;
+    }
+
+    fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    fn exclusion(&self, paths: &[PathView], path: &PathView) -> Option<IdleReason> {
+        Gate::new(paths, Duration::ZERO, true, self.mechanisms).exclusion(path)
     }
 
     fn longest_wait(&self, paths: &[PathView]) -> Duration {

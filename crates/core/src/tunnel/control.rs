@@ -23,6 +23,7 @@ use crate::{
     role::Role,
     sched::{Pacing, Scheduler},
     time::Instant,
+    trace::RepairCause,
     transmit::TxQueue,
     units::{Bitrate, Bytes},
     wire::control::{
@@ -495,12 +496,12 @@ impl Tunnel {
                 else {
                     continue;
                 };
-                // What has a deadline may be too late when it is sent again, however soon that is.
+                // A packet with a deadline may be too late when it is sent again, however soon; without repair none is.
                 let has_deadline = numbered
                     .packet
                     .mark()
                     .is_some_and(|mark| mark.due.is_some());
-                let round_trip = if has_deadline {
+                let round_trip = if has_deadline || !self.profile.repair {
                     Duration::MAX
                 } else {
                     round_trip
@@ -524,6 +525,7 @@ impl Tunnel {
         }
         let repaired = self.reinject.len() - before;
         self.counts.repaired += repaired as u64;
+        self.tell_repair(now, id, RepairCause::Nacked, repaired);
         if repaired > 0 {
             self.sort_reinjected();
         }

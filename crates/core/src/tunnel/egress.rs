@@ -37,10 +37,12 @@ impl Tunnel {
         if self.sessions.sending(now).is_none() {
             return;
         }
+        self.usage.on_time(now);
         self.wait_until = None;
         self.release_at = None;
         let is_idle = !self.has_packets() && !self.blocks.has_copies();
         if !is_idle {
+            self.usage.on_offered(now);
             self.sample_paths(now);
         }
         self.send_control(now, out);
@@ -393,6 +395,9 @@ impl Tunnel {
         path.sender
             .on_sent(now, len, Some(global_seq), numbered, shared.pool);
         let id = view.id;
+        if is_kept {
+            self.usage.on_carried(now, id);
+        }
         self.note_carried(id, is_kept && !is_expendable);
         self.fec_sending.rest(now);
         self.on_path(now, index, len);

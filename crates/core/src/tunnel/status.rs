@@ -6,9 +6,10 @@ use super::Tunnel;
 use crate::{
     class::ClassCounts,
     ids::PathId,
-    path::health::State,
+    path::{Path, health::State},
     resequencer,
     sched::Scheduler,
+    trace::IdleReason,
     units::{Bitrate, Bytes},
     wire::control::LinkRole,
 };
@@ -44,6 +45,8 @@ pub struct PathStatus {
     pub weight: u32,
     /// The user's rank.
     pub cost: u8,
+    /// Why it has carried no packet of its own for a second; `None` if it has.
+    pub idle: Option<IdleReason>,
     /// The longest inner packet that the sending direction takes, in bytes, as far as is known.
     pub mtu: usize,
 }
@@ -89,6 +92,40 @@ pub struct TunnelStatus {
 }
 
 impl Tunnel {
+    /// Why a path has carried no packet of its own for a second; `None` if it has.
+    fn idle_reason(&self, path: &Path) -> Option<IdleReason> {
+        if self.usage.is_used(path.id) {
+            return None;
+        }
+        let is_up = path.route.is_some() && path.health.state() == State::Up;
+        Some(match path.link.role {
+            LinkRole::Never => IdleReason::Never,
+            LinkRole::Active | LinkRole::Standby if !is_up => match path.health.state() {
+                State::Suspect if path.route.is_some() => IdleReason::Suspect,
+                State::Down | State::Probing | State::Suspect | State::Up => IdleReason::Down,
+            },
+            LinkRole::Standby if !self.is_allowed(path) => IdleReason::Standby,
+            LinkRole::Active | LinkRole::Standby if self.usage.is_quiet() => IdleReason::NoTraffic,
+            LinkRole::Active | LinkRole::Standby => self.exclusion(path),
+        })
+    }
+
+    /// Why a path that works and may be used is not.
+    fn exclusion(&self, path: &Path) -> IdleReason {
+        let views = &self.views;
+        let Some(view) = views.iter().find(|view| view.id == path.id) else {
+            return IdleReason::NotNeeded;
+        };
+        let least = views.iter().filter(|view| view.usable);
+        let least = least.map(|view| view.cost).min();
+        if self.profile.ranks && least.is_some_and(|least| least < view.cost) {
+            return IdleReason::Rank;
+        }
+        let reason = self.scheduler.exclusion(views, view);
+        let waits = || (!view.ready).then_some(IdleReason::Paced);
+        reason.or_else(waits).unwrap_or(IdleReason::NotNeeded)
+    }
+
     /// A snapshot.
     #[must_use]
     pub fn status(&self) -> TunnelStatus {
@@ -111,6 +148,7 @@ impl Tunnel {
                     in_flight: path.sender.in_flight(),
                     weight: self.scheduler.weight(path.id).unwrap_or(path.link.weight),
                     cost: path.link.cost,
+                    idle: self.idle_reason(path),
                     mtu: self.mtu_of(path),
                 })
                 .collect(),

@@ -10,6 +10,7 @@ use crate::{
     path::{on_wire::in_datagrams, sender::Numbered},
     sched::{PacketInfo, PathView, Pick, Scheduler, Urgency},
     time::Instant,
+    trace::{Choice, Event, PickEvent},
     units::Bytes,
 };
 
@@ -54,7 +55,9 @@ impl Tunnel {
         let avoided = avoided.filter(|_| self.views.iter().any(serves));
         let (wide, narrow) = self.wide_and_narrow(packet.len());
         if wanted.is_none() && !is_small && avoided.is_none() && narrow == 0 {
-            return self.scheduler.pick(now, &self.views, &info);
+            let pick = self.scheduler.pick(now, &self.views, &info);
+            self.tell_pick(now, &info, pick);
+            return pick;
         }
         let mut views = core::mem::take(&mut self.views);
         let (mut ready, mut usable) = (0, 0);
@@ -88,7 +91,31 @@ impl Tunnel {
             view.usable = usable & bit(view.id) != 0;
         }
         self.views = views;
+        self.tell_pick(now, &info, pick);
         pick
+    }
+
+    /// Shows a decision to the observer.
+    fn tell_pick(&mut self, now: Instant, info: &PacketInfo, pick: Pick) {
+        let (views, scheduler) = (&self.views, &self.scheduler);
+        self.tracer.tell(now, || {
+            let id = |index: usize| views[index].id;
+            Event::Pick(PickEvent {
+                flow: info.flow_hash,
+                len: info.len,
+                backlog: info.backlog,
+                candidates: scheduler.candidates(),
+                choice: match pick {
+                    Pick::Wait => Choice::Wait,
+                    Pick::One(index) | Pick::Shadowed { index, .. } => Choice::One(id(index)),
+                    Pick::Copies(set) => {
+                        let sent = views.iter().enumerate().filter(|(i, _)| set & 1 << i != 0);
+                        Choice::Copies(sent.fold(0, |set, (_, view)| set | bit(view.id)))
+                    }
+                    Pick::Behind { index, .. } => Choice::Behind(id(index)),
+                },
+            })
+        });
     }
 
     /// Whether a path that works may send now.

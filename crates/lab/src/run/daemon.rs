@@ -45,21 +45,28 @@ pub(super) struct Daemon {
     config: PathBuf,
     log: PathBuf,
     pub(super) control: PathBuf,
+    /// Where it writes what it decides, if it does.
+    trace: Option<PathBuf>,
     process: Option<Child>,
 }
 
 impl Daemons {
-    /// Writes keys and configuration into `dir` and starts both ends.
+    /// Writes keys and configuration into `dir` and starts both ends; with `trace` they write what they decide there, too.
     pub(super) fn start(
         world: &Topology,
         binary: &Path,
         dir: &Path,
-        tunnel: &TunnelSpec,
-        links: Vec<&LinkSpec>,
+        (tunnel, links): (&TunnelSpec, Vec<&LinkSpec>),
+        trace: bool,
     ) -> anyhow::Result<Self> {
         let [client_key, gateway_key] = [KeyPair::new(binary)?, KeyPair::new(binary)?];
         let mut client = Daemon::new("client", "up", binary, dir);
         let mut gateway = Daemon::new("gateway", "up", binary, dir);
+        if trace {
+            for daemon in [&mut client, &mut gateway] {
+                daemon.trace = Some(dir.join(format!("{}.trace.jsonl", daemon.name)));
+            }
+        }
         let scheduler = scheduler_section(tunnel)?;
         let mtu = tunnel
             .mtu
@@ -173,6 +180,7 @@ impl Daemon {
             config: file("toml"),
             log: file("log"),
             control,
+            trace: None,
             process: None,
         }
     }
@@ -201,6 +209,11 @@ impl Daemon {
             .command(&self.binary)
             .arg(self.command)
             .arg(&self.config)
+            .args(
+                self.trace
+                    .iter()
+                    .flat_map(|path| ["--trace".as_ref(), path.as_os_str()]),
+            )
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

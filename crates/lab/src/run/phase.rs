@@ -44,6 +44,7 @@ pub(super) struct Phase<'a> {
     pub(super) films: &'a [Option<Arc<Film>>],
     pub(super) setup: &'a Setup,
     pub(super) binary: &'a std::path::Path,
+    pub(super) trace: bool,
     pub(super) dir: PathBuf,
     pub(super) seed: u64,
     pub(super) progress: &'a ProgressBar,
@@ -68,8 +69,8 @@ impl Phase<'_> {
                 fs::create_dir_all(&self.dir)?;
                 let links = self.setup.links.iter();
                 let links = links.filter_map(|&index| self.scenario.links.get(index));
-                let mut daemons =
-                    Daemons::start(&world, self.binary, &self.dir, tunnel, links.collect())?;
+                let ends = (tunnel, links.collect());
+                let mut daemons = Daemons::start(&world, self.binary, &self.dir, ends, self.trace)?;
                 self.wait_for_tunnel(&world, &mut daemons)?;
                 lead += SETTLE;
                 Some(daemons)

@@ -209,6 +209,7 @@ impl Bench<'_> {
                     binary: Some(env!("CARGO_BIN_EXE_pleach").into()),
                     skip_baselines: !with_baselines,
                     quiet: true,
+                    trace: false,
                 };
                 let logs = self.out.join("lab").join(&case.name);
                 pleach_lab::run(&scenario, &logs, &options)

@@ -38,6 +38,8 @@ fn sample() -> StatusReport {
         rx_bytes: 7,
         weight: 64,
         mtu: None,
+        idle_reason: None,
+        why: None,
     };
     StatusReport {
         mode: "client".to_owned(),

@@ -143,6 +143,11 @@ fn link_status(path: &PathStatus, device: String) -> LinkStatus {
         rx_bytes: path.rx_bytes,
         weight: path.weight,
         mtu: Some(path.mtu),
+        idle_reason: path.idle.map(|reason| reason.word().to_owned()),
+        why: Some(match path.idle {
+            Some(reason) => format!("{} {reason}", path.name),
+            None => format!("{} carries packets", path.name),
+        }),
     }
 }
 

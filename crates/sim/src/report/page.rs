@@ -30,6 +30,7 @@ pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
     let several = results.series.flows.len() > 1;
     let figures = [
         Some(plot::throughput(results, facts)),
+        plot::idle(results, facts),
         several.then(|| plot::flow_goodput(results)),
         Some(plot::comparison(results, facts)),
         Some(plot::queue_delay(results, facts)),

@@ -7,12 +7,14 @@
 mod across;
 mod bars;
 mod events;
+mod idle;
 mod time;
 mod timeline;
 
 pub(crate) use across::svg as across;
 pub(crate) use bars::{comparison, label_of, lateness};
 pub(crate) use events::describe;
+pub(crate) use idle::idle;
 pub(crate) use time::{flow_goodput, ping, queue_delay, throughput};
 pub(crate) use timeline::{Join, Timeline};
 

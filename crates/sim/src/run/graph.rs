@@ -11,11 +11,12 @@
 //! without limits, and its last one to the server.
 
 use core::{net::IpAddr, time::Duration};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use pleach_core::{
     class::Class, path::link::Link, rng::Rng, sched::SchedulerSettings,
-    session::handshake::StaticKeys, time::Instant, wire::control::LinkRole,
+    session::handshake::StaticKeys, time::Instant, trace::Observers, wire::control::LinkRole,
 };
 
 use pleach_equalizer::weights::LinkSettings;
@@ -49,13 +50,20 @@ pub(super) struct Graph {
 /// The port of the gateway and the server on the wire between them.
 const TO_GATEWAY: usize = 0;
 
+/// What the daemons are told beside the scenario's links.
+pub(super) struct Rules<'a> {
+    pub(super) scheduler: &'a SchedulerSettings<String>,
+    pub(super) classes: &'a [Class],
+    pub(super) observers: Option<Arc<dyn Observers>>,
+}
+
 impl Graph {
     /// Adds the nodes of `scenario` as `setup` wants them.
     pub(super) fn build(
         world: &mut World,
         scenario: &Scenario,
         setup: &Setup,
-        rules: Option<(&SchedulerSettings<String>, &[Class])>,
+        rules: Option<Rules<'_>>,
         seed: u64,
     ) -> Self {
         let now = world.now();
@@ -68,7 +76,7 @@ impl Graph {
         );
         let common = server(&[SERVER_V4.into(), SERVER_V6.into()]);
         if let (Some(tunnel), Some(rules)) = (&scenario.tunnel, rules) {
-            let (near, far) = daemons(scenario, setup, tunnel, rules, seed, now);
+            let (near, far) = daemons(scenario, setup, tunnel, &rules, seed, now);
             client.set_daemon(near);
             gateway.set_daemon(far);
         }
@@ -221,7 +229,7 @@ fn daemons(
     scenario: &Scenario,
     setup: &Setup,
     tunnel: &TunnelSpec,
-    (settings, classes): (&SchedulerSettings<String>, &[Class]),
+    rules: &Rules<'_>,
     seed: u64,
     now: Instant,
 ) -> (Daemon, Daemon) {
@@ -236,11 +244,12 @@ fn daemons(
         end: End::Client,
         private_key: client_key,
         peer_public_key: public(gateway_key),
-        scheduler: settings.clone(),
+        scheduler: rules.scheduler.clone(),
+        observers: rules.observers.clone(),
         allowed_ips: vec![everything(Family::V4), everything(Family::V6)],
         mtu: tunnel.mtu,
         compression: tunnel.compression,
-        classes: classes.to_vec(),
+        classes: rules.classes.to_vec(),
         parity: tunnel.parity,
         gateway: of_family(tunnel.outer, GATEWAY_V4, GATEWAY_V6),
         uplinks: setup

@@ -6,7 +6,7 @@ use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings, ti
 
 use super::{
     PhaseOutcome, Program, RunError,
-    graph::{Graph, client_address},
+    graph::{Graph, Rules, client_address},
 };
 use crate::{
     measure::{FlowReport, IDLE_PING, PhaseReport, SAMPLE, SETTLE},
@@ -71,8 +71,12 @@ impl<'a> Phase<'a> {
         let seconds = scenario.duration.as_secs() + 60;
         let mut world = World::new(START, seconds.saturating_mul(EVENTS_PER_SECOND));
         let (scenario, setup) = (self.scenario, self.setup);
-        let rules = self.settings.as_ref();
-        let rules = rules.map(|settings| (settings, &*self.classes));
+        let is_first = setup.is_main && setup.repeat == 0;
+        let rules = self.settings.as_ref().map(|scheduler| Rules {
+            scheduler,
+            classes: &self.classes,
+            observers: self.program.observers().filter(|_| is_first),
+        });
         let graph = Graph::build(&mut world, scenario, setup, rules, self.seed);
         let mut lead = LEAD;
         if self.settings.is_some() {

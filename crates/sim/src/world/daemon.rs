@@ -5,7 +5,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use ipnet::IpNet;
 use pleach_core::{
@@ -19,6 +19,7 @@ use pleach_core::{
     sec::Code,
     session::aead::Suite,
     time::Instant,
+    trace::Observers,
     transmit::{Route, TxQueue},
     tunnel::Incoming,
     wire::header::DATA_OVERHEAD,
@@ -60,6 +61,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) private_key: [u8; 32],
     pub(crate) peer_public_key: [u8; 32],
     pub(crate) scheduler: SchedulerSettings<String>,
+    /// Who sees what the engine decides.
+    pub(crate) observers: Option<Arc<dyn Observers>>,
     /// Inner addresses that are the peer's.
     pub(crate) allowed_ips: Vec<IpNet>,
     /// `None`: what the links leave.
@@ -279,6 +282,9 @@ impl Daemon {
         let mut entropy = [0; 32];
         self.entropy.fill(&mut entropy);
         let mut endpoint = Endpoint::new(endpoint_config, entropy, now);
+        if let Some(observers) = &config.observers {
+            endpoint.observe(&**observers);
+        }
         let mut paths = Vec::new();
         for (uplink, &has_carrier) in config.uplinks.iter().zip(&self.has_carrier) {
             let link = Link {

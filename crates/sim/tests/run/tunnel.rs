@@ -7,7 +7,7 @@ use pleach_sim::{
     scenario::Scenario,
 };
 
-use crate::{assert_near, main_phase, pair, pair_for, results, scenario, udp};
+use crate::{PAIR, assert_near, main_phase, pair, pair_for, results, scenario, udp};
 
 #[test]
 fn weighted_carries_the_sum_of_the_lines() {
@@ -46,6 +46,23 @@ fn a_line_that_takes_shorter_packets_than_it_says_is_filled_as_well() {
     };
     let (wide, narrow) = (goodput(&wide), goodput(&narrow));
     assert!(narrow > wide * 0.97, "{narrow} of {wide}");
+}
+
+#[test]
+fn another_policy_repairs_losses_if_its_profile_says_so() {
+    let lost = |keys: &str| {
+        let lossy = PAIR
+            .replace("queue", "loss = 0.02\nqueue")
+            .replace("1s", "3s");
+        let tunnel = format!("[tunnel]\npolicy = \"earliest-arrival\"\n{keys}\n");
+        let results = results(&scenario(&format!("{lossy}{tunnel}{}", udp("10Mbit"))));
+        results.flows[0].loss
+    };
+    let without = lost("");
+    assert!((0.01..0.03).contains(&without), "{without}");
+    let (repaired, coded) = (lost("repair = true"), lost("fec = true"));
+    assert!(repaired < 0.001, "{repaired}");
+    assert!(coded < without / 2.0, "repair symbols alone: {coded}");
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use core::time::Duration;
 
 use super::paths::{
-    GATE, carried_where, is_late, is_member, is_open, is_worth, nearest, quickest, usual_queue,
+    GATE, carried_where, is_late, is_member, is_open, nearest, quickest, usual_queue, worthless,
 };
 use crate::{
     ids::PathId,
     profile::{Mechanism, Mechanisms},
     sched::PathView,
+    trace::IdleReason,
 };
 
 /// Which paths a packet may take.
@@ -48,21 +49,38 @@ impl Gate {
         }
     }
 
+    /// Whether a packet may take a path.
     pub(super) fn admits(&self, path: &PathView) -> bool {
-        let is_alone = self.quickest == Some(path.id) && path.is_searching;
-        let has = |mechanism| self.mechanisms.has(mechanism);
-        let is_worth = is_alone
-            || !self.is_large
-            || !has(Mechanism::WorthShare)
-            || is_worth(path, self.from, self.total, self.usual);
-        let is_jammed = path.queue_delay > GATE && has(Mechanism::Jams);
-        let is_late = self.is_large && is_late(path, self.from) && has(Mechanism::LatePaths);
-        let is_open = !has(Mechanism::SearchGate) || is_open(path, self.quickest);
-        path.usable && (is_member(path, self.from) || is_late) && is_open && is_worth && !is_jammed
+        self.exclusion(path).is_none()
     }
 
     /// The same of a flow that keeps to the nearest.
     pub(super) fn admits_nearest(&self, path: &PathView) -> bool {
         path.extra_delay <= self.nearest && self.admits(path)
+    }
+
+    /// Why a packet may not take a path; `None` if it may.
+    pub(super) fn exclusion(&self, path: &PathView) -> Option<IdleReason> {
+        let has = |mechanism| self.mechanisms.has(mechanism);
+        if !path.usable {
+            return Some(IdleReason::Down);
+        }
+        let is_late = self.is_large && is_late(path, self.from) && has(Mechanism::LatePaths);
+        if !is_member(path, self.from) && !is_late {
+            let by = path.extra_delay;
+            return Some(IdleReason::TooLate { by });
+        }
+        if has(Mechanism::SearchGate) && !is_open(path, self.quickest) {
+            return Some(IdleReason::Searching);
+        }
+        if path.queue_delay > GATE && has(Mechanism::Jams) {
+            let queue = path.queue_delay;
+            return Some(IdleReason::Jammed { queue });
+        }
+        let is_alone = self.quickest == Some(path.id) && path.is_searching;
+        if is_alone || !self.is_large || !has(Mechanism::WorthShare) {
+            return None;
+        }
+        worthless(path, self.from, self.total, self.usual)
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     path::rate_control,
     sched::{PathView, line::Line},
     time::Instant,
+    trace::IdleReason,
     units::{Bitrate, Bytes},
 };
 
@@ -73,19 +74,40 @@ pub(super) fn likely_rate(path: &PathView) -> Bitrate {
     }
 }
 
-/// Whether a path brings a large flow more than it costs: its share of what all carry against how much later than
-/// on the quickest its packets come, losses included, and by how much longer its queue is while both are full
-/// (`usual`: the quickest's): of a slow path, some packets are a long time, and what comes too late to be waited for
-/// looks lost.
-pub(super) fn is_worth(path: &PathView, from: Duration, total: u128, usual: Duration) -> bool {
-    let Some(rate) = path.rate else {
-        return false;
-    };
+/// The share of what all paths carry, in percent, that a path must have to bring a large flow more than it costs: it grows with
+/// how much later than on the quickest path packets arrive, losses included, and with how much longer the path's queue is
+/// than `usual`, the quickest's, while both are full.
+pub(super) fn needed_percent(path: &PathView, from: Duration, usual: Duration) -> u64 {
+    let queue = path.rate.map_or(Duration::ZERO, full_queue);
     let later = path.extra_delay + cost_of_losses(path, from);
-    let later = later.saturating_add(full_queue(rate).saturating_sub(usual));
+    let later = later.saturating_add(queue.saturating_sub(usual));
     let later_ms = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
-    let percent = LEAST_SHARE_PERCENT + later_ms / 10;
-    u128::from(rate.as_bps()) * 100 >= total * u128::from(percent)
+    LEAST_SHARE_PERCENT + later_ms / 10
+}
+
+/// Whether a path brings a large flow more than it costs.
+fn is_worth(path: &PathView, needed_percent: u64, total: u128) -> bool {
+    let rate = path.rate.map(|rate| u128::from(rate.as_bps()));
+    rate.is_some_and(|rate| rate * 100 >= total * u128::from(needed_percent))
+}
+
+/// Why a path brings a large flow less than it costs; `None` if it is worth it. `total`: bits per second of all paths.
+pub(super) fn worthless(
+    path: &PathView,
+    from: Duration,
+    total: u128,
+    usual: Duration,
+) -> Option<IdleReason> {
+    let needed = needed_percent(path, from, usual);
+    if is_worth(path, needed, total) {
+        return None;
+    }
+    let rate = path.rate.map_or(0, |rate| u128::from(rate.as_bps()));
+    let percent = |percent: u128| u8::try_from(percent.min(100)).unwrap_or(100);
+    Some(IdleReason::WorthTooLittle {
+        share_percent: percent(rate * 100 / total.max(1)),
+        needed_percent: percent(u128::from(needed)),
+    })
 }
 
 /// When `len` bytes would arrive that are sent now, beyond the quickest path's delay. `wait`: for what stands before them in the

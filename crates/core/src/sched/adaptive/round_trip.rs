@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::{
     groups::{Eager, MOST_PERCENT, alone, better_group, group},
     paths::{
-        carried_where, full_queue, is_late, is_member, is_worth, nearest, quickest, usual_queue,
+        carried_where, full_queue, is_late, is_member, nearest, quickest, usual_queue, worthless,
     },
 };
 use crate::{sched::PathView, units::Bytes};
@@ -48,7 +48,7 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
     };
     let helps = |path: &PathView| {
         let is_one = is_member(path, from) || is_late(path, taken);
-        path.usable && is_one && is_worth(path, taken, total, usual)
+        path.usable && is_one && worthless(path, taken, total, usual).is_none()
     };
     // The least delay of one that jitters is seen late.
     let counts = |path: &PathView| {

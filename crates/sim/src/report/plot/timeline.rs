@@ -87,6 +87,21 @@ impl Timeline {
         label: &str,
         results: &Results,
     ) -> (Svg, Frame) {
+        let y_ticks = ticks(max, 5.0);
+        let y_top = y_ticks.last().copied().unwrap_or(1.0);
+        let y_ticks: Vec<_> = y_ticks.iter().map(|tick| (*tick, number(*tick))).collect();
+        self.begin_with(width, height, (y_top, &y_ticks, unit), label, results)
+    }
+
+    /// The same with an axis upwards of the caller's: its end, the ticks with their labels, and its unit.
+    pub(crate) fn begin_with(
+        &self,
+        width: f64,
+        height: f64,
+        (y_top, y_ticks, unit): (f64, &[(f64, String)], &str),
+        label: &str,
+        results: &Results,
+    ) -> (Svg, Frame) {
         let (left, right) = (46.0, width - 12.0);
         let x = Scale::linear(0.0, self.end_s, left, right);
         let marks = place_events(&results.events, self.end_s, x, right);
@@ -98,8 +113,6 @@ impl Timeline {
             .unwrap_or(0);
         let top = 26.0 + LANE * lanes as f64;
         let bottom = top + height - 70.0;
-        let y_ticks = ticks(max, 5.0);
-        let y_top = y_ticks.last().copied().unwrap_or(1.0);
         let frame = Frame {
             left,
             right,
@@ -111,15 +124,13 @@ impl Timeline {
         let mut svg = Svg::new(width, bottom + 42.0, label);
         outages(&mut svg, &frame, &results.events, self.end_s);
         freezes(&mut svg, &frame, results, self.end_s);
-        let named = |t: &f64| (*t, number(*t));
         let x_ticks = ticks(self.end_s, if width > 500.0 { 10.0 } else { 5.0 });
         let x_ticks: Vec<_> = x_ticks
             .iter()
             .filter(|t| **t <= self.end_s * 1.001)
-            .map(named)
+            .map(|tick| (*tick, number(*tick)))
             .collect();
-        let y_ticks: Vec<_> = y_ticks.iter().map(named).collect();
-        frame.axes(&mut svg, &x_ticks, &y_ticks, "seconds", unit);
+        frame.axes(&mut svg, &x_ticks, y_ticks, "seconds", unit);
         for mark in &marks {
             let from = mark.lane.map_or(top, |lane| 6.0 + LANE * lane as f64);
             svg.rect(

@@ -1,0 +1,155 @@
+//! Decisions of the engine as typed events, for whoever wants to see them.
+//!
+//! An [`Observer`] gets each event as it happens: why a packet took its path, how a path's health and rate controller change,
+//! which losses count as congestion, what is repaired. Without an observer an event costs one comparison with a null pointer,
+//! and the policy keeps no candidates.
+//!
+//! Apart from events, the engine always knows why a path stands idle ([`IdleReason`]); `status` says so.
+
+use core::fmt;
+
+use crate::{
+    ids::PathId,
+    path::health::State,
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+mod idle;
+
+pub use idle::IdleReason;
+
+/// Takes the events of one tunnel.
+pub trait Observer: fmt::Debug + Send {
+    /// Takes an event that happened at `now`; `now` never decreases. Called on the packet path: it must not block.
+    fn on_event(&mut self, now: Instant, event: &Event<'_>);
+}
+
+/// Makes observers for the tunnels of a program.
+pub trait Observers: fmt::Debug + Send + Sync {
+    /// An observer for the tunnel to the peer called `peer`.
+    fn observer(&self, peer: &str) -> Box<dyn Observer>;
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// The health of a path changed.
+    Health {
+        /// The path.
+        path: PathId,
+        /// Its health before.
+        from: State,
+        /// Its health from now on.
+        to: State,
+    },
+    /// The policy chose for a packet.
+    Pick(PickEvent<'a>),
+    /// The rate controller of a path changed its state.
+    RateControl {
+        /// The path.
+        path: PathId,
+        /// The state before.
+        from: &'static str,
+        /// The state from now on.
+        to: &'static str,
+        /// The pace from now on; `None`: the path is not paced.
+        pace: Option<Bitrate>,
+    },
+    /// Packets are sent again.
+    Repair {
+        /// The path that they were sent on before.
+        path: PathId,
+        /// Why they are sent again.
+        cause: RepairCause,
+        /// How many.
+        packets: usize,
+    },
+}
+
+/// One decision of the policy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PickEvent<'a> {
+    /// Keyed hash of the flow.
+    pub flow: u64,
+    /// Length on the wire.
+    pub len: Bytes,
+    /// Bytes that wait behind the packet.
+    pub backlog: Bytes,
+    /// The paths as the policy judged them; empty if the policy does not say.
+    pub candidates: &'a [Candidate],
+    /// What it decided.
+    pub choice: Choice,
+}
+
+/// A path as the policy judged it for one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The path.
+    pub path: PathId,
+    /// When the packet is predicted to arrive on it, beyond the delay of the quickest path; losses and jitter count as delay.
+    /// `None` if the path was not considered.
+    pub arrival: Option<Instant>,
+    /// What the policy thinks of it.
+    pub verdict: Verdict,
+}
+
+/// What a policy thinks of a path for one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has no room now, and waiting for it could pay.
+    Awaited,
+    /// It has no room now, and takes too long to have some.
+    Busy,
+    /// It is not for this packet.
+    Excluded(IdleReason),
+    /// It may take the packet now.
+    Ready,
+    /// It may take a packet from further behind in the flow now.
+    ReadyBehind,
+}
+
+/// What a policy decided for a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// A later packet of the flow goes on the path.
+    Behind(PathId),
+    /// Copies go on all paths whose bit is set.
+    Copies(u16),
+    /// The packet goes on the path.
+    One(PathId),
+    /// The packet waits for a better path.
+    Wait,
+}
+
+/// Why packets are sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepairCause {
+    /// The receiver NACKed them.
+    Nacked,
+    /// They are on their way for much longer than usual.
+    Overdue,
+    /// Their path is silent.
+    Silent,
+}
+
+/// The observer of a tunnel, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Tracer(Option<Box<dyn Observer>>);
+
+impl Tracer {
+    pub(crate) fn set(&mut self, observer: Box<dyn Observer>) {
+        self.0 = Some(observer);
+    }
+
+    pub(crate) const fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells the observer what `event` makes, if there is one.
+    pub(crate) fn tell<'a>(&mut self, now: Instant, event: impl FnOnce() -> Event<'a>) {
+        if let Some(observer) = &mut self.0 {
+            observer.on_event(now, &event());
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Why a path carries nothing.
+
+use core::{fmt, time::Duration};
+
+/// Why a path has carried no packet of its own within the last second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleReason {
+    /// It does not work, or its link has no way out.
+    Down,
+    /// Its queue is longer than a flow may wait for.
+    Jammed {
+        /// The queue, as time.
+        queue: Duration,
+    },
+    /// The user has excluded the link.
+    Never,
+    /// There is nothing to send.
+    NoTraffic,
+    /// Quicker or cheaper paths have room for all packets.
+    NotNeeded,
+    /// Its pacer or socket has no room.
+    Paced,
+    /// Paths of a lower rank of cost have room for all packets.
+    Rank,
+    /// What it carries is still being found out, with copies of packets.
+    Searching,
+    /// The link is in reserve.
+    Standby,
+    /// Nothing has come back for too long, though packets are under way.
+    Suspect,
+    /// Its packets would arrive too long after those of quicker paths.
+    TooLate {
+        /// By how much.
+        by: Duration,
+    },
+    /// It would add less than the delay it costs.
+    WorthTooLittle {
+        /// Its share of what all paths carry, in percent.
+        share_percent: u8,
+        /// The share that a path of its delay needs.
+        needed_percent: u8,
+    },
+}
+
+impl IdleReason {
+    /// A fixed word for machines, as `status --json` has it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Jammed { .. } => "jammed",
+            Self::Never => "never",
+            Self::NoTraffic => "no-traffic",
+            Self::NotNeeded => "not-needed",
+            Self::Paced => "paced",
+            Self::Rank => "rank",
+            Self::Searching => "searching",
+            Self::Standby => "standby",
+            Self::Suspect => "suspect",
+            Self::TooLate { .. } => "too-late-for-its-flows",
+            Self::WorthTooLittle { .. } => "worth-too-little",
+        }
+    }
+}
+
+/// A sentence without its subject, the link.
+impl fmt::Display for IdleReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down => f.write_str("is down: nothing comes back over it"),
+            Self::Jammed { queue } => write!(
+                f,
+                "has a queue of {} ms, longer than a flow may wait for",
+                queue.as_millis()
+            ),
+            Self::Never => f.write_str("is excluded by cost = \"never\""),
+            Self::NoTraffic => f.write_str("is idle: there is nothing to send"),
+            Self::NotNeeded => f.write_str("is idle: quicker links have room for all packets"),
+            Self::Paced => f.write_str("has no room at this moment"),
+            Self::Rank => f.write_str("is idle: cheaper links have room for all packets"),
+            Self::Searching => f.write_str("is being measured with copies of packets"),
+            Self::Standby => f.write_str("is in reserve: it serves when no other link works"),
+            Self::Suspect => f.write_str("is silent: packets are under way and nothing comes back"),
+            Self::TooLate { by } => write!(
+                f,
+                "is too far: its packets would arrive {} ms after those of the quickest link",
+                by.as_millis()
+            ),
+            Self::WorthTooLittle {
+                share_percent,
+                needed_percent,
+            } => write!(
+                f,
+                "would add too little for its delay: {share_percent} % of the total, where {needed_percent} % are needed"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_reads_as_a_sentence_behind_the_name_of_a_link() {
+        let reason = IdleReason::TooLate {
+            by: Duration::from_millis(400),
+        };
+        assert_eq!(
+            format!("sat {reason}"),
+            "sat is too far: its packets would arrive 400 ms after those of the quickest link"
+        );
+        assert_eq!(reason.word(), "too-late-for-its-flows");
+    }
+}
