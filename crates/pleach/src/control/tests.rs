@@ -38,8 +38,8 @@ fn sample() -> StatusReport {
         rx_bytes: 7,
         weight: 64,
         mtu: None,
-        idle_reason: None,
-        why: None,
+        idle_reason: Some("no-traffic".to_owned()),
+        why: Some("dsl is idle: there is nothing to send".to_owned()),
     };
     StatusReport {
         mode: "client".to_owned(),
@@ -131,7 +131,8 @@ fn status_json_has_the_documented_fields() {
             "links": [{
                 "name": "dsl", "device": "eth1", "state": "up", "endpoint": "203.0.113.5:7700",
                 "rtt_ms": 23.5, "capacity_mbps": null, "loss": 0.25,
-                "tx_bytes": 1_u64 << 60, "rx_bytes": 7, "weight": 64
+                "tx_bytes": 1_u64 << 60, "rx_bytes": 7, "weight": 64,
+                "idle_reason": "no-traffic", "why": "dsl is idle: there is nothing to send"
             }],
             "scheduler": {"policy": "weighted"},
             "resequencer": {"held": 1, "released_late": 2, "hold_p95_ms": 3.5},
