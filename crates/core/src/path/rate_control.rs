@@ -200,6 +200,15 @@ struct Depth {
     at: Instant,
 }
 
+impl Depth {
+    /// Whether a queue that overflows late enough to be seen before it does, and not only `noise`, has drained to `queue`.
+    fn has_drained(self, queue: Duration, rtt: Duration, noise: Duration) -> bool {
+        // At a quarter more than the capacity, the queue grows by a quarter of the time until its growth is reported.
+        let deep = DEEP.max((STANDING + rtt) / 4).max(noise);
+        self.queue >= deep && queue < self.queue / 4
+    }
+}
+
 impl Default for RateControl {
     fn default() -> Self {
         Self {
@@ -332,11 +341,9 @@ impl RateControl {
         let is_again = self
             .drained_at
             .is_some_and(|at| now.since(at) < DRAINED_APART);
-        // At a quarter more than is carried, what stands grows by a quarter of the time until that is told.
-        let deep = DEEP.max((STANDING + signals.rtt) / 4);
-        let deep = self.beyond_noise(deep, rate.max().unwrap_or(Bitrate::ZERO));
-        let is_gone = |depth: Depth| depth.queue >= deep && self.queue < depth.queue / 4;
-        if is_settled && !is_again && self.depth.is_some_and(is_gone) {
+        let noise = self.beyond_noise(Duration::ZERO, rate.max().unwrap_or(Bitrate::ZERO));
+        let has_drained = |depth: Depth| depth.has_drained(self.queue, signals.rtt, noise);
+        if is_settled && !is_again && self.depth.is_some_and(has_drained) {
             self.ceiling = None;
             self.drained_at = Some(now);
         }
@@ -454,6 +461,12 @@ impl RateControl {
         } else {
             self.jitter
         }
+    }
+
+    /// The queueing delay at which the buffer has overflowed, if that is known.
+    #[must_use]
+    pub fn buffer_depth(&self) -> Option<Duration> {
+        self.depth.map(|depth| depth.queue)
     }
 
     /// Whether the path's rate is still being found out.

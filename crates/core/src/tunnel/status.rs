@@ -97,20 +97,23 @@ impl Tunnel {
             paths: self
                 .paths()
                 .map(|path| PathStatus {
-                    id: path.id,
-                    name: path.link.name.clone(),
-                    state: path.health.state(),
-                    role: path.link.role,
-                    remote: path.route.map(|route| route.remote),
-                    smoothed_rtt: path.rtt.smoothed(),
-                    queue_delay: path.delay.queue_delay(),
-                    rate: path.rate.max(),
-                    loss_ppm: path.loss.smoothed_ppm(),
-                    tx_bytes: path.sender.sent_bytes(),
-                    rx_bytes: path.receiver.received_bytes(),
-                    in_flight: path.sender.in_flight(),
-                    weight: self.scheduler.weight(path.id).unwrap_or(path.link.weight),
-                    cost: path.link.cost,
+                    id: path.id(),
+                    name: path.link().name.clone(),
+                    state: path.health().state(),
+                    role: path.link().role,
+                    remote: path.route().map(|route| route.remote),
+                    smoothed_rtt: path.rtt().smoothed(),
+                    queue_delay: path.delay().queue_delay(),
+                    rate: path.rate().max(),
+                    loss_ppm: path.loss().smoothed_ppm(),
+                    tx_bytes: path.sender().sent_bytes(),
+                    rx_bytes: path.receiver().received_bytes(),
+                    in_flight: path.sender().in_flight(),
+                    weight: self
+                        .scheduler
+                        .weight(path.id())
+                        .unwrap_or(path.link().weight),
+                    cost: path.link().cost,
                     mtu: self.mtu_of(path),
                 })
                 .collect(),
