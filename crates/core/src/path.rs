@@ -17,13 +17,14 @@ use core::{net::IpAddr, time::Duration};
 
 use crate::{
     ids::PathId,
-    profile::Profile,
+    profile::{Mechanism, Profile},
     role::Role,
     time::Instant,
     transmit::Route,
     units::{Bitrate, Bytes},
 };
 
+pub mod control;
 pub mod delay;
 pub mod health;
 pub mod holes;
@@ -33,6 +34,7 @@ mod line;
 pub mod link;
 pub mod loss;
 pub mod memory;
+pub mod model;
 pub mod mtu;
 pub mod on_wire;
 mod outgoing;
@@ -40,7 +42,6 @@ pub mod pacer;
 mod pipeline;
 pub mod probes;
 pub mod rate;
-pub mod rate_control;
 pub mod receiver;
 pub mod report_age;
 pub mod rtt;
@@ -68,11 +69,8 @@ pub struct Path {
     is_blocked: bool,
     health: health::Health,
     rtt: rtt::Rtt,
-    delay: delay::OneWayDelay,
-    on_wire: on_wire::OnWire,
-    rate: rate::DeliveryRate,
-    loss: loss::Loss,
-    rate_control: rate_control::RateControl,
+    model: model::Model,
+    control: control::Controller,
     train_sender: train::TrainSender,
     train_receiver: train::TrainReceiver,
     tail: tail::Tail,
@@ -116,11 +114,8 @@ impl Path {
             is_blocked: false,
             health: health::Health::new(now),
             rtt: rtt::Rtt::new(),
-            delay: delay::OneWayDelay::new(),
-            on_wire: on_wire::OnWire::default(),
-            rate: rate::DeliveryRate::new(),
-            loss: loss::Loss::new(),
-            rate_control: rate_control::RateControl::default(),
+            model: model::Model::new(profile.mechanisms),
+            control: control::Controller::new(profile.mechanisms),
             train_sender: train::TrainSender::default(),
             train_receiver: train::TrainReceiver::default(),
             tail: tail::Tail::default(),
@@ -214,43 +209,52 @@ impl Path {
     /// One-way delay in the sending direction, from reports.
     #[must_use]
     pub const fn delay(&self) -> &delay::OneWayDelay {
-        &self.delay
+        &self.model.delay
     }
 
     /// Delivery rate in the sending direction.
     #[must_use]
     pub const fn rate(&self) -> &rate::DeliveryRate {
-        &self.rate
+        &self.model.rate
     }
 
     /// Loss in the sending direction.
     #[must_use]
     pub const fn loss(&self) -> &loss::Loss {
-        &self.loss
+        &self.model.loss
     }
 
     /// The path's own loss in parts per million: the loss floor, or the remembered loss before there is one.
     #[must_use]
     pub fn loss_floor_ppm(&self) -> u32 {
-        self.loss.floor_ppm().unwrap_or(self.remembered_loss_ppm)
+        self.model
+            .loss
+            .floor_ppm()
+            .unwrap_or(self.remembered_loss_ppm)
     }
 
     /// Mean difference of the minimum one-way delays of successive reports.
     #[must_use]
     pub fn jitter(&self) -> Duration {
-        self.rate_control.jitter()
+        self.model.jitter()
     }
 
     /// Whether the path's capacity is being searched.
     #[must_use]
     pub fn is_searching(&self) -> bool {
-        self.rate_control.is_searching()
+        self.control.is_searching()
     }
 
-    /// How fast to send.
+    /// The estimates of the sending direction.
     #[must_use]
-    pub const fn rate_control(&self) -> &rate_control::RateControl {
-        &self.rate_control
+    pub const fn model(&self) -> &model::Model {
+        &self.model
+    }
+
+    /// The rate controller.
+    #[must_use]
+    pub const fn control(&self) -> &control::Controller {
+        &self.control
     }
 
     /// When the next datagram may go.
@@ -291,7 +295,11 @@ impl Path {
     /// path's loss.
     #[must_use]
     pub fn mtu_conditions(&self) -> mtu::Conditions {
-        let known = self.loss.floor_ppm().max(self.loss.smoothed_ppm());
+        let known = self
+            .model
+            .loss
+            .floor_ppm()
+            .max(self.model.loss.smoothed_ppm());
         mtu::Conditions {
             later: PROBE_LATENESS + self.jitter() * 4 + self.rtt.spread(),
             loss_ppm: known.unwrap_or(self.remembered_loss_ppm),
@@ -302,18 +310,22 @@ impl Path {
     #[must_use]
     pub fn memory(&self, now: Instant) -> Option<memory::PathMemory> {
         let (_, since) = self.found?;
-        let filled_at = self.rate_control.filled_at(now)?;
+        let filled_at = self.model.saturated_at(now)?;
         Some(memory::PathMemory {
-            rate: self.rate.max().filter(|_| filled_at >= since + SETTLED)?,
+            rate: self
+                .model
+                .rate
+                .max()
+                .filter(|_| filled_at >= since + SETTLED)?,
             min_rtt: self.rtt.min()?,
-            loss_ppm: self.loss.floor_ppm().unwrap_or(0),
+            loss_ppm: self.model.loss.floor_ppm().unwrap_or(0),
         })
     }
 
     /// The remembered rate of a path that has delivered nothing yet, if there is one.
     #[must_use]
     pub fn remembered_rate(&self) -> Option<Bitrate> {
-        self.rate_control.remembered(self.rtt.smoothed()?)
+        self.control.remembered(self.rtt.smoothed()?)
     }
 
     /// The interval of reports about this path: clamp(min RTT / 4, 5 ms, 25 ms), `docs/algorithms.md` section 3.1.
@@ -327,8 +339,8 @@ impl Path {
     /// unused path gets no reports.
     #[must_use]
     pub fn lateness(&self) -> Duration {
-        let reported = self.delay.queue_delay();
-        if self.rtt.sampled_at() <= self.delay.sampled_at() {
+        let reported = self.model.delay.queue_delay();
+        if self.rtt.sampled_at() <= self.model.delay.sampled_at() {
             return reported;
         }
         let probed = self.rtt.latest().zip(self.rtt.min());
@@ -342,8 +354,12 @@ impl Path {
     /// length that it had, and an unused path gets no reports.
     #[must_use]
     pub fn queue_delay(&self, now: Instant) -> Duration {
-        let reported = self.rate_control.queue(now);
-        let (Some(latest), Some(in_flight)) = (self.rate.latest(), self.sender.under_way()) else {
+        let reported = self.model.queue.remaining(now);
+        if !self.profile.has(Mechanism::InFlightQueue) {
+            return reported;
+        }
+        let (Some(latest), Some(in_flight)) = (self.model.rate.latest(), self.sender.under_way())
+        else {
             return reported;
         };
         reported.min((in_flight + FULL_PACKET) / latest.rate.scale(1, 2))
@@ -353,9 +369,7 @@ impl Path {
     /// path that is never saturated does not count as slow.
     #[must_use]
     pub fn likely_rate(&self) -> Option<Bitrate> {
-        let is_lower_bound = self.rate.latest().is_some_and(|sample| sample.app_limited);
-        let max = self.rate.max()?;
-        Some(if is_lower_bound { max.scale(5, 4) } else { max })
+        Some(self.model.capacity()?.high)
     }
 
     /// When the oldest datagram in flight is so late that the path must have become slow: its usual age at its report, and
@@ -364,8 +378,12 @@ impl Path {
     pub fn overdue_at(&self) -> Option<Instant> {
         let (_, oldest_at) = self.sender.oldest_under_way()?;
         let least = self.rtt.min()? + self.feedback_interval() * 3 + self.jitter() * 4;
-        let usual = self.report_age.usual().clamp(least, least + MOST_JITTER);
-        let rate = self.rate.max().unwrap_or_default();
+        let usual = if self.profile.has(Mechanism::ReportAge) {
+            self.report_age.usual().clamp(least, least + MOST_JITTER)
+        } else {
+            least
+        };
+        let rate = self.model.rate.max().unwrap_or_default();
         let queue = OVERDUE.max((OVERDUE_BYTES / rate).min(OVERDUE * 4));
         Some(oldest_at + usual + queue)
     }

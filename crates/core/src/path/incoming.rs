@@ -1,7 +1,8 @@
 //! What arrives on a path: it moves the path's remote address, is counted for reports, and shows that the other direction works.
 
 use super::{
-    Path, delay::RelativeDelay, health::LinkEvent, on_wire, receiver::DataArrival, train::Car,
+    Path, delay::RelativeDelay, health::LinkEvent, on_wire, receiver::DataArrival,
+    train::TrainPacket,
 };
 use crate::{ids::Seq, time::Instant, transmit::Route, units::Bytes, wire::Kind};
 
@@ -55,9 +56,9 @@ impl Path {
     }
 
     /// Takes a datagram of a packet train, of `len` bytes of UDP payload.
-    pub fn on_train_arrival(&mut self, now: Instant, car: Car, len: Bytes) {
+    pub fn on_train_arrival(&mut self, now: Instant, packet: TrainPacket, len: Bytes) {
         let len = len + on_wire::headers(self.route.as_ref());
         let len = u32::try_from(len.get()).unwrap_or(u32::MAX);
-        self.train_receiver.on_arrival(now, car, len);
+        self.train_receiver.on_arrival(now, packet, len);
     }
 }

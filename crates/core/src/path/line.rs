@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use super::{
     Path, Pong,
+    control::aim::Aim,
     link::Link,
-    rate_control::aim::Aim,
     receiver::{DataArrival, Receiver},
 };
 use crate::{
@@ -245,7 +245,10 @@ impl Line {
             }
         }
         let in_tick = |rate: Bitrate| rate.as_bps() as f64 / 8.0 * TICK.as_secs_f64();
-        self.cross_backlog += in_tick(self.cross);
+        if self.cross > Bitrate::ZERO {
+            // Irregular, or all packets of a slow sender might meet a full queue.
+            self.cross_backlog += in_tick(self.cross) * self.rng.below(2_001) as f64 / 1e3;
+        }
         while self.cross_backlog >= PACKET as f64 {
             self.cross_backlog -= PACKET as f64;
             self.enqueue(PACKET, Item::Cross);

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Path, on_wire, sender::Numbered, train::CAR_BYTES};
+use super::{Path, on_wire, sender::Numbered, train::TRAIN_PACKET_BYTES};
 use crate::{
     ids::Seq,
     packet::Pool,
@@ -32,7 +32,7 @@ impl Path {
             let lost_at = self.sender.lost_at();
             let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
             // Nobody waits for the repair of a copy.
-            let is_known = is_lossy || !is_kept || self.loss.latest_ppm().is_some();
+            let is_known = is_lossy || !is_kept || self.model.loss.latest_ppm().is_some();
             let announces = self.profile.detects_losses() && self.profile.has(Mechanism::Tails);
             let is_lossy = if announces {
                 is_known.then_some(is_lossy)
@@ -49,7 +49,8 @@ impl Path {
     pub fn on_sent(&mut self, now: Instant, len: Bytes) {
         self.health.on_sent(now);
         self.mtu.on_sent(now, len);
-        self.on_wire
+        self.model
+            .on_wire
             .on_sent(len + on_wire::headers(self.route.as_ref()));
         self.charge(now, len);
     }
@@ -128,11 +129,11 @@ impl Path {
             self.train_sender.cancel();
             return false;
         }
-        let Some(car) = self.train_sender.next(now) else {
+        let Some(packet) = self.train_sender.next(now) else {
             return false;
         };
-        let _ = writer.push(&Frame::Car(car));
-        writer.pad_to(CAR_BYTES);
+        let _ = writer.push(&Frame::TrainPacket(packet));
+        writer.pad_to(TRAIN_PACKET_BYTES);
         true
     }
 }

@@ -15,11 +15,12 @@
 use core::time::Duration;
 
 use super::{
-    Path, delay::RelativeDelay, health::State, memory::PathMemory, on_wire, rate, rate::Delivered,
-    rate_control::Signals, rtt::INITIAL_RTT, train::Dispersion,
+    Path, delay::RelativeDelay, health::State, memory::PathMemory, model::Signals, on_wire, rate,
+    rate::Delivered, rtt::INITIAL_RTT, train::Dispersion,
 };
 use crate::{
     packet::Pool,
+    profile::Mechanism,
     role::Role,
     sched::Pacing,
     time::Instant,
@@ -69,13 +70,13 @@ impl Path {
             self.report_age.on_report(now, now.since(sent_at));
         }
         // The first report may cover all that was sent before the link was removed and added again.
-        let is_first = self.loss.received() == 0;
-        let was_searching = self.rate_control.is_searching();
+        let is_first = self.model.loss.received() == 0;
+        let was_searching = self.control.is_searching();
         let signals = self.measure(now, report);
-        if let Some(carried) = self.rate_control.on_report(now, &signals, &self.rate) {
-            self.rate.on_overflow(carried);
+        if let Some(carried) = self.control.on_report(now, &signals, &mut self.model) {
+            self.model.rate.on_overflow(carried);
         }
-        let is_unqueued = !is_first && self.rate_control.is_unqueued();
+        let is_unqueued = !is_first && self.model.is_unqueued();
         // A NACKed datagram was sent a while ago: it counts by the queue that it met.
         let lost = if settled.is_none() && is_unqueued {
             signals.lost
@@ -86,20 +87,26 @@ impl Path {
             self.sender.on_unqueued(reported_before);
         }
         let received = if is_unqueued { signals.received } else { 0 };
-        self.loss.on_unqueued(now, received, lost);
+        if self.profile.has(Mechanism::UnqueuedFloor) {
+            self.model.loss.on_unqueued(now, received, lost);
+        }
         let delivered = Delivered {
-            bytes: Bytes::new(self.on_wire.delivered()),
+            bytes: Bytes::new(self.model.on_wire.delivered()),
             packets: report.received_pkts,
             tx_us: report.sent_us,
             rx_us: report.received_us,
         };
-        let app_limited = !self.rate_control.is_full(&signals, &self.rate);
-        self.rate.set_jitter(self.rate_control.sampled_jitter());
-        if let Some(sample) = self.rate.on_report(now, delivered, app_limited) {
-            self.rate_control.on_sample(now, sample);
+        let app_limited = !self.control.is_saturated(&signals, &self.model);
+        self.model
+            .rate
+            .set_jitter(self.control.sample_jitter(&self.model));
+        if let Some(sample) = self.model.rate.on_report(now, delivered, app_limited) {
+            self.control.on_sample(now, sample, &mut self.model);
         }
-        if was_searching && !self.rate_control.is_searching() {
-            self.loss.on_searched(now, self.sender.unreported_pkts());
+        if was_searching && !self.control.is_searching() {
+            self.model
+                .loss
+                .on_searched(now, self.sender.unreported_pkts());
         }
         self.pace(now);
         Some(ReportOutcome {
@@ -112,34 +119,36 @@ impl Path {
     fn measure(&mut self, now: Instant, report: &PathReport) -> Signals {
         let rtt = self.loaded_rtt().unwrap_or_default();
         let delay = RelativeDelay(report.min_owd_us);
-        self.delay.on_sample(now, delay);
+        self.model.delay.on_sample(now, delay);
         let is_limited = self
             .limited_at
             .is_some_and(|at| now.since(at) < rtt + self.feedback_interval() * 2);
-        let received_before = self.loss.received();
+        let received_before = self.model.loss.received();
         let received_pkts = report.received_pkts;
         // A receiver that sends NACKs names the lost datagrams; of any other every gap counts.
         if report.settled_seq.is_some() {
             let nacked = self.sender.lost_pkts();
-            self.loss
+            self.model
+                .loss
                 .on_told(now, nacked, received_pkts, self.sender.accounted());
         } else {
             let sent_pkts = self.sender.sent_for_loss(received_pkts);
-            self.loss.on_report(now, sent_pkts, received_pkts);
+            self.model.loss.on_report(now, sent_pkts, received_pkts);
         }
         let headers = on_wire::headers(self.route.as_ref());
-        self.on_wire
+        self.model
+            .on_wire
             .on_report(report.received_bytes, received_pkts, headers);
         Signals {
             delay,
             rtt,
-            received: self.loss.received() - received_before,
-            lost: self.loss.take_lost(),
-            disproved: self.loss.disproved(),
-            floor_ppm: self.loss.floor_ppm(),
+            received: self.model.loss.received() - received_before,
+            lost: self.model.loss.take_lost(),
+            spurious: self.model.loss.spurious(),
+            floor_ppm: self.model.loss.floor_ppm(),
             is_limited,
-            sent_bytes: self.on_wire.sent(),
-            received_bytes: self.on_wire.delivered(),
+            sent_bytes: self.model.on_wire.sent(),
+            received_bytes: self.model.on_wire.delivered(),
             pace: self.pacer.rate(),
         }
     }
@@ -171,9 +180,9 @@ impl Path {
     /// Takes the measurement of a packet train that this end sent.
     pub fn on_train_result(&mut self, now: Instant, result: &Dispersion) {
         if let Some(guess) = self.train_sender.on_result(now, result) {
-            self.rate.guess(&guess);
-            if guess.is_sure {
-                self.rate_control.on_known(now);
+            self.model.rate.guess(&guess);
+            if guess.is_sure && self.profile.has(Mechanism::SureTrains) {
+                self.control.on_known(now, &mut self.model);
             }
             self.pace(now);
         }
@@ -192,9 +201,9 @@ impl Path {
     pub fn take_narrowed(&mut self, now: Instant) -> bool {
         let is_narrowed = self.mtu.take_news();
         if is_narrowed {
-            self.loss.forget(now, self.sender.unreported_pkts());
-            self.rate = rate::DeliveryRate::new();
-            self.rate_control.search_again();
+            self.model.loss.forget(now, self.sender.unreported_pkts());
+            self.model.rate = rate::DeliveryRate::new();
+            self.control.search_again(&mut self.model);
             self.train_sender.on_up(now);
             self.pace(now);
         }
@@ -203,19 +212,22 @@ impl Path {
 
     /// Takes note that the path has become slow: its capacity is searched from the latest delivery rate.
     pub fn collapse(&mut self, now: Instant) {
-        self.rate.on_collapse();
-        self.rate_control.search_again();
+        self.model.rate.on_collapse();
+        self.control.search_again(&mut self.model);
         self.pace(now);
     }
 
     /// Takes the remembered estimates of the network that the path leads over, unless the present ones are within a factor
     /// of two.
     pub fn recall(&mut self, now: Instant, memory: &PathMemory) {
-        let known = self.rate.max().filter(|_| self.rate_control.is_known(now));
+        let known = self
+            .model
+            .rate
+            .max()
+            .filter(|_| self.model.is_capacity_known(now));
         let is_like = |known: Bitrate| known.max(memory.rate) <= known.min(memory.rate).scale(2, 1);
         let is_needed = memory.rate > Bitrate::ZERO && !known.is_some_and(is_like);
-        if is_needed && self.rate_control.recall(memory) {
-            self.rate = rate::DeliveryRate::new();
+        if is_needed && self.control.recall(memory, &mut self.model) {
             self.remembered_loss_ppm = memory.loss_ppm;
         }
         self.pace(now);
@@ -224,17 +236,17 @@ impl Path {
     /// Sets the pace: at most the user's limit, and, but for [`Pacing::Limits`], what the rate controller finds.
     pub(super) fn pace(&mut self, now: Instant) {
         let pacing = self.profile.path_pacing();
-        self.rate_control.set_search(pacing == Pacing::Search);
+        self.control
+            .set_profile(pacing == Pacing::Search, self.profile.mechanisms);
         let limit = match self.role {
             Role::Client => self.link.upload,
             Role::Gateway => self.link.download,
         };
         let rtt = self.rtt.smoothed().unwrap_or(INITIAL_RTT);
-        let carried = self
-            .rate_control
-            .pace(now, rtt, self.is_quickest, &self.rate);
+        let carried = self.control.pace(now, rtt, self.is_quickest, &self.model);
         let carried = carried.filter(|_| pacing != Pacing::Limits);
-        self.pacer.set_smooth(self.rate_control.is_shallow());
+        let is_smooth = self.control.is_limited() && self.profile.has(Mechanism::SmoothPacer);
+        self.pacer.set_smooth(is_smooth);
         self.pacer
             .set_rate(now, [limit, carried].into_iter().flatten().min());
     }

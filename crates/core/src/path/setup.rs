@@ -4,10 +4,10 @@ use core::{net::IpAddr, time::Duration};
 
 use super::{
     Path,
+    control::aim::Aim,
     health::{LinkEvent, State},
     link::Link,
     mtu::Tokens,
-    rate_control::aim::Aim,
     receiver::Receiver,
     sender::Sender,
 };
@@ -119,7 +119,8 @@ impl Path {
     /// report on.
     pub fn set_profile(&mut self, profile: Profile, aim: Aim) {
         self.profile = profile;
-        self.rate_control.set_aim(aim);
+        self.model.set_mechanisms(profile.mechanisms);
+        self.control.set_aim(aim);
     }
 
     /// Lets round trips be sampled every `interval` until `until`.

@@ -10,7 +10,8 @@ use crate::{
     counters::DropReason,
     ids::PathId,
     path::{
-        Path, Pong, ReportOutcome, rate::DeliveryRate, sender::MAX_OUTSTANDING, train::CAR_BYTES,
+        Path, Pong, ReportOutcome, rate::DeliveryRate, sender::MAX_OUTSTANDING,
+        train::TRAIN_PACKET_BYTES,
     },
     profile::Mechanism,
     role::Role,
@@ -75,7 +76,7 @@ impl Tunnel {
                 return;
             };
             let id = path.id();
-            let mut body = [0; CAR_BYTES];
+            let mut body = [0; TRAIN_PACKET_BYTES];
             let mut writer = FrameWriter::new(&mut body);
             if !path.write_train(now, &mut writer) {
                 return;
@@ -215,10 +216,10 @@ impl Tunnel {
                     self.resequencer.on_tail(now, id, last, shared.delivered);
                     self.keep_round_trips(now, before, shared);
                 }
-                Frame::Car(car) => {
+                Frame::TrainPacket(packet) => {
                     if let Some(path) = self.path_mut(id) {
                         let len = Bytes::of_len(body.len() + CONTROL_OVERHEAD);
-                        path.on_train_arrival(now, car, len);
+                        path.on_train_arrival(now, packet, len);
                     }
                 }
                 Frame::Train(result) => {

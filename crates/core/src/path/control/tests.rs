@@ -2,7 +2,13 @@
 //! [`Path::on_report`](crate::path::Path::on_report).
 
 use super::*;
-use crate::path::line::{Line, RTT};
+use crate::{
+    path::{
+        line::{Line, RTT},
+        model::{buffer::Depth, cross::CrossTraffic, loss_window::LossWindow},
+    },
+    units::Bytes,
+};
 
 const INTERVAL: u64 = 10;
 
@@ -12,9 +18,9 @@ fn ms(millis: u64) -> Duration {
 
 /// Whether the capacity is being searched; whether the path has been saturated lately; whether a loss ceiling holds.
 fn state(line: &Line) -> (bool, bool, bool) {
-    let control = line.path.rate_control();
-    let is_known = control.is_known(line.now);
-    (control.is_searching(), is_known, control.is_shallow())
+    let control = line.path.control();
+    let is_known = line.path.model().is_capacity_known(line.now);
+    (control.is_searching(), is_known, control.is_limited())
 }
 
 #[test]
@@ -291,8 +297,8 @@ fn the_queue_is_as_long_as_wanted() {
     let usual = mean_queue(None);
     assert_eq!(mean_queue(Some(5)), usual);
     assert!(mean_queue(Some(2)) < usual);
-    let long = mean_queue(Some(20));
-    assert!((10.0..40.0).contains(&long), "{long}");
+    let long = mean_queue(Some(60));
+    assert!((30.0..90.0).contains(&long), "{long}");
 }
 
 /// What comes over a line that others fill from 5 s on, five seconds later.
@@ -303,7 +309,7 @@ fn beside_others(sharing: Sharing) -> f64 {
         ..Aim::default()
     });
     line.run(5_000);
-    line.cross = Bitrate::from_mbps(60);
+    line.cross = Bitrate::from_mbps(50);
     line.run(5_000);
     line.run(5_000).0
 }
@@ -315,32 +321,21 @@ fn who_yields_gives_way_to_others() {
 }
 
 #[test]
-fn who_holds_goes_on_beside_others_as_long_as_that_comes() {
-    let share = |others: &Others| {
-        let percent = 60;
-        others.share(
-            Instant::from_millis(3_000),
-            Aim {
-                sharing: Sharing::Hold { percent },
-                ..Aim::default()
-            },
-        )
-    };
-    let mut others = Others::default();
-    others.on_rate(Instant::from_millis(1_000), Some(Bitrate::from_mbps(50)));
-    assert_eq!(share(&others), Bitrate::ZERO, "nobody is there");
-    others.on_test(Instant::from_millis(2_000), true, None);
-    assert_eq!(share(&others), Bitrate::ZERO, "the queue was ours");
-    others.on_test(Instant::from_millis(2_000), false, None);
-    assert_eq!(share(&others), Bitrate::from_mbps(30));
-    others.on_rate(Instant::from_millis(2_500), Some(Bitrate::from_mbps(35)));
-    assert_eq!(share(&others), Bitrate::from_mbps(30), "of what it was");
-    others.on_test(
-        Instant::from_millis(2_500),
-        false,
-        Some(Bitrate::from_mbps(20)),
-    );
-    assert_eq!(share(&others), Bitrate::from_mbps(12), "the path is slower");
+fn the_capacity_beside_cross_traffic_is_the_one_before_it_as_long_as_that_arrives() {
+    let at = Instant::from_millis;
+    let mbps = Bitrate::from_mbps;
+    let shared = |cross: &CrossTraffic| cross.shared_capacity(at(3_000));
+    let mut cross = CrossTraffic::default();
+    cross.on_capacity(at(1_000), Some(mbps(50)));
+    assert_eq!(shared(&cross), None, "no cross traffic");
+    cross.on_test(at(2_000), true, None);
+    assert_eq!(shared(&cross), None, "the queue was ours");
+    cross.on_test(at(2_000), false, None);
+    assert_eq!(shared(&cross), Some(mbps(50)));
+    cross.on_capacity(at(2_500), Some(mbps(35)));
+    assert_eq!(shared(&cross), Some(mbps(50)), "of what it was");
+    cross.on_test(at(2_500), false, Some(mbps(20)));
+    assert_eq!(shared(&cross), Some(mbps(20)), "the path is slower");
 }
 
 #[test]
@@ -353,42 +348,6 @@ fn samples_of_the_rate_are_longer_where_the_queue_overflows() {
     };
     let (deep, shallow) = (least_time(1_500_000), least_time(12_000));
     assert!(shallow > deep, "{shallow:?} {deep:?}");
-}
-
-#[test]
-fn a_ceiling_set_behind_a_queue_of_seconds_rises_when_that_has_gone() {
-    let at = |ms| Instant::from_millis(ms);
-    let pace = Bitrate::from_mbps(9);
-    let set = Ceiling {
-        pace,
-        since: at(0),
-        is_settled: false,
-        raised_at: at(0),
-        step: 2,
-    };
-    for (rtt_ms, rises) in [(50, true), (2_400, false)] {
-        let mut ceiling = set;
-        for ms in (0..=1_300).step_by(50) {
-            ceiling.rise(at(ms), Duration::from_millis(rtt_ms));
-        }
-        assert_eq!(ceiling.pace > pace, rises, "{rtt_ms} ms");
-    }
-}
-
-#[test]
-fn losses_of_before_a_ceiling_come_for_two_round_trips_and_then_never_again() {
-    let at = |ms| Instant::from_millis(ms);
-    let mut ceiling = Ceiling {
-        pace: Bitrate::from_mbps(9),
-        since: at(1_000),
-        is_settled: false,
-        raised_at: at(1_000),
-        step: 2,
-    };
-    let mut is_settled = |ms, after_ms| ceiling.is_settled(at(ms), Duration::from_millis(after_ms));
-    assert!(!is_settled(1_259, 260));
-    assert!(is_settled(1_260, 260));
-    assert!(is_settled(1_300, 5_000), "a queue of seconds came later");
 }
 
 #[test]
@@ -410,7 +369,7 @@ fn a_buffer_counts_as_smaller_when_its_queue_turns_out_to_be_propagation_delay()
     let mut line = Line::new(50, 600_000);
     // The buffer of 96 ms overflows in startup.
     line.run(3_000);
-    let depth = |line: &Line| line.path.rate_control().buffer_depth();
+    let depth = |line: &Line| line.path.model().buffer_depth();
     let before = depth(&line).expect("has overflowed");
     assert!(before > ms(60), "{before:?}");
     line.loaded_delay = ms(80);
