@@ -165,12 +165,19 @@ impl Controller {
         overflow
     }
 
-    /// Takes note of a new sample of the delivery rate.
-    pub(super) fn on_sample(&mut self, now: Instant, sample: RateSample, model: &mut Model) {
+    /// Takes note of a new sample of the delivery rate, by the report of `signals`.
+    pub(super) fn on_sample(
+        &mut self,
+        now: Instant,
+        sample: RateSample,
+        signals: &Signals,
+        model: &mut Model,
+    ) {
         if !sample.app_limited {
             model.on_saturated(now);
             if matches!(self.state, State::Unpaced) {
                 self.enter(State::ProbeUp);
+                self.on_queue(now, signals, model);
             }
         }
     }

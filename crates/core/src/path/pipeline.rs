@@ -101,7 +101,8 @@ impl Path {
             .rate
             .set_jitter(self.control.sample_jitter(&self.model));
         if let Some(sample) = self.model.rate.on_report(now, delivered, app_limited) {
-            self.control.on_sample(now, sample, &mut self.model);
+            self.control
+                .on_sample(now, sample, &signals, &mut self.model);
         }
         if was_searching && !self.control.is_searching() {
             self.model

@@ -90,16 +90,17 @@ impl Drain {
         if queue < goal {
             return Verdict::Empty;
         }
-        if elapsed <= (rtt * 4).max(LEAST_TEST) {
+        // What is sent less than the path carries shortens a queue, as reports show from a round trip after the beginning on.
+        let reduced = |elapsed: Duration| elapsed * self.cut_percent / 100;
+        let is_testable = reduced(elapsed) > self.from / 2;
+        let is_shown = reduced(elapsed.saturating_sub(rtt)) > self.from * 3 / 4;
+        if elapsed <= (rtt * 4).max(LEAST_TEST) || (is_testable && !is_shown) {
             return Verdict::Open;
         }
         let is_slower = self.delivered < self.pace.scale(90, 100);
-        // The queue shrinks by what is sent less than the path carries, from a round trip after the beginning on: a queue that
-        // has grown meanwhile is one.
-        let reduced = elapsed.saturating_sub(rtt) * self.cut_percent / 100;
+        // A queue that has grown is one: datagrams sent before the drain went on arriving for a round trip.
         let has_grown = self.peak > (self.from * 3 / 2).max(NOT_JITTER) + model.jitter() * 2;
         let is_as_long = queue > self.from / 2 && !has_grown;
-        let is_testable = reduced > self.from / 2;
         let is_gone = queue <= self.from / 2 || !is_testable;
         let slower = is_slower.then_some(self.delivered);
         model.cross.on_test(now, is_gone, slower);
