@@ -40,6 +40,16 @@ impl fmt::Display for PathId {
 pub struct Seq(pub u32);
 
 impl Seq {
+    /// The low 32 bits of a counter, as they travel.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the wire carries the low 32 bits"
+    )]
+    pub const fn of_counter(counter: u64) -> Self {
+        Self(counter as u32)
+    }
+
     /// The number `n` after this one.
     #[must_use]
     pub const fn plus(self, n: u32) -> Self {

@@ -1,141 +1,121 @@
-//! What is known of one path, and how it is paced.
+//! One path: the estimates of one direction, the pace that follows from them, and the state of its link.
 //!
-//! [`Path`] joins the estimators; each has a file of its own.
+//! A path is a link of the client and the route over it to the other end. [`Path`] owns its parts and the order in which they
+//! see an event. Its owner reports events, one method each, and reads the parts:
+//!
+//! | event | method | file |
+//! | --- | --- | --- |
+//! | a report, an answer, a train result arrives | [`Path::on_report`], [`Path::on_pong`], [`Path::on_train_result`] | `path/pipeline.rs` |
+//! | the path is found narrow, slow, or known from before | [`Path::take_narrowed`], [`Path::collapse`], [`Path::recall`] | `path/pipeline.rs` |
+//! | a datagram leaves | [`Path::on_sent`], [`Path::on_data_sent`], [`Path::write_control`] | `path/outgoing.rs` |
+//! | a datagram arrives | [`Path::on_authentic`], [`Path::on_data`], [`Path::on_control`] | `path/incoming.rs` |
+//! | the user, the peer or the host changes the link | [`Path::configure`], [`Path::describe`], [`Path::set_route`] | `path/setup.rs` |
+//!
+//! Every method that changes an estimate or a limit also sets the pace, for the role and the profile of this end.
 
 use core::{net::IpAddr, time::Duration};
-use std::collections::VecDeque;
 
-use self::rtt::INITIAL_RTT;
 use crate::{
     ids::PathId,
+    profile::{Mechanism, Profile},
     role::Role,
-    sched::Pacing,
     time::Instant,
     transmit::Route,
     units::{Bitrate, Bytes},
 };
 
+pub mod control;
 pub mod delay;
 pub mod health;
 pub mod holes;
+mod incoming;
+#[cfg(test)]
+mod line;
 pub mod link;
 pub mod loss;
 pub mod memory;
+pub mod model;
 pub mod mtu;
 pub mod on_wire;
+mod outgoing;
 pub mod pacer;
+mod pipeline;
+pub mod probes;
 pub mod rate;
-pub mod rate_control;
 pub mod receiver;
 pub mod report_age;
 pub mod rtt;
 pub mod sender;
+mod setup;
 pub mod tail;
 pub mod train;
 pub(crate) mod window;
 
-/// One path: a link of the client, and the way over it to the other end.
+pub(crate) use outgoing::ANNOUNCE_AGAIN;
+pub use pipeline::{Pong, ReportOutcome};
+pub(crate) use setup::Former;
+
+/// One path: a link of the client, and the route over it to the other end.
 #[derive(Debug)]
 pub struct Path {
-    /// Which.
-    pub id: PathId,
-    /// The user's settings.
-    pub link: link::Link,
-    /// What the other end knows of the settings.
-    pub announced: Announced,
-    /// Where its datagrams go; `None` while the link has no way out.
-    pub route: Option<Route>,
+    id: PathId,
+    /// Which end this is, and what it does for its packets.
+    role: Role,
+    profile: Profile,
+    link: link::Link,
+    announced: link::Announced,
+    route: Option<Route>,
     /// The local socket is full.
-    pub is_blocked: bool,
-    /// Whether it works.
-    pub health: health::Health,
-    /// Round-trip time, from probes that go and return on it.
-    pub rtt: rtt::Rtt,
-    /// One-way delay in the sending direction, from reports.
-    pub delay: delay::OneWayDelay,
-    /// What was sent and has come, as lines count it.
-    pub on_wire: on_wire::OnWire,
-    /// Delivery rate in the sending direction.
-    pub rate: rate::DeliveryRate,
-    /// Loss in the sending direction.
-    pub loss: loss::Loss,
-    /// How fast to send, from the two above.
-    pub rate_control: rate_control::RateControl,
-    /// A first guess at its rate: asked for, and answered.
-    pub train_sender: train::TrainSender,
-    /// See [`train_sender`](Self::train_sender).
-    pub train_receiver: train::TrainReceiver,
-    /// When to say that nothing follows the last data datagram.
-    pub tail: tail::Tail,
-    /// Whether no other is quicker.
-    pub is_quickest: bool,
+    is_blocked: bool,
+    health: health::Health,
+    rtt: rtt::Rtt,
+    model: model::Model,
+    control: control::Controller,
+    train_sender: train::TrainSender,
+    train_receiver: train::TrainReceiver,
+    tail: tail::Tail,
+    /// Whether no other path has a shorter one-way delay.
+    is_quickest: bool,
     /// When a packet last waited for the pacer.
-    pub limited_at: Option<Instant>,
-    /// When a packet may go.
-    pub pacer: pacer::Pacer,
-    /// How old packets usually are when their arrival is reported.
-    pub report_age: report_age::ReportAge,
-    /// What is under way.
-    pub sender: sender::Sender,
-    /// What has arrived.
-    pub receiver: receiver::Receiver,
-    /// Probes under way and answers owed.
-    pub probes: Probes,
-    /// The health the host was last told of.
-    pub told: health::State,
-    /// Highest data and control counters received: the newest datagram's address wins.
-    pub newest: [Option<u64>; 2],
-    /// Where its datagrams went when the host was last told of the path, and when that was.
-    pub found: Option<(IpAddr, Instant)>,
-    /// What of its losses is remembered.
-    pub remembered_loss_ppm: u32,
-    /// The longest datagram it takes, and what the host was last told of that.
-    pub mtu: mtu::PathMtu,
-    /// See [`mtu`](Self::mtu).
-    pub told_mtu: Option<usize>,
-}
-
-/// What the other end knows of a link's settings.
-#[derive(Clone, Copy, Debug)]
-pub struct Announced {
-    /// Rises with every change.
-    pub version: u32,
-    /// When to tell the other end (again); `None` once it has acknowledged.
-    pub due: Option<Instant>,
-}
-
-/// Probes under way and answers owed. Bounded: the oldest gives way.
-#[derive(Debug, Default)]
-pub struct Probes {
-    next_token: u32,
-    /// Tokens with their times, oldest first; at most [`MAX_PROBES`].
-    sent: VecDeque<(u32, Instant)>,
-    /// Tokens and sizes of pings to answer.
-    owed: Vec<(u32, u16)>,
+    limited_at: Option<Instant>,
+    pacer: pacer::Pacer,
+    report_age: report_age::ReportAge,
+    sender: sender::Sender,
+    receiver: receiver::Receiver,
+    probes: probes::Probes,
     /// Version of the link description to acknowledge.
-    pub ack_link: Option<u32>,
+    link_ack: Option<u32>,
+    /// The health that the host was last told.
+    told: health::State,
+    /// Highest data and control counters received: the newest datagram's address wins.
+    newest: [Option<u64>; 2],
+    /// The remote address that the host was last told, and when.
+    found: Option<(IpAddr, Instant)>,
+    /// Loss remembered from an earlier use of the network, in parts per million.
+    remembered_loss_ppm: u32,
+    mtu: mtu::PathMtu,
+    /// The longest datagram that the host was last told.
+    told_mtu: Option<usize>,
 }
 
 impl Path {
-    /// A path nothing is known of.
+    /// A path without any sample, at the end `role`.
+    ///
+    /// A client paces it from the start. A gateway paces it once it has a round-trip time or a description of the link.
     #[must_use]
-    pub fn new(now: Instant, id: PathId, link: link::Link) -> Self {
-        Self {
+    pub fn new(now: Instant, id: PathId, link: link::Link, role: Role, profile: Profile) -> Self {
+        let mut path = Self {
             id,
+            role,
+            profile,
             link,
-            announced: Announced {
-                version: 1,
-                due: Some(now),
-            },
+            announced: link::Announced::new(now),
             route: None,
             is_blocked: false,
             health: health::Health::new(now),
             rtt: rtt::Rtt::new(),
-            delay: delay::OneWayDelay::new(),
-            on_wire: on_wire::OnWire::default(),
-            rate: rate::DeliveryRate::new(),
-            loss: loss::Loss::new(),
-            rate_control: rate_control::RateControl::default(),
+            model: model::Model::new(profile.mechanisms),
+            control: control::Controller::new(profile.mechanisms),
             train_sender: train::TrainSender::default(),
             train_receiver: train::TrainReceiver::default(),
             tail: tail::Tail::default(),
@@ -145,65 +125,213 @@ impl Path {
             report_age: report_age::ReportAge::default(),
             sender: sender::Sender::default(),
             receiver: receiver::Receiver::default(),
-            probes: Probes::default(),
+            probes: probes::Probes::default(),
+            link_ack: None,
             told: health::State::Probing,
             newest: [None; 2],
             found: None,
             remembered_loss_ppm: 0,
             mtu: mtu::PathMtu::new(),
             told_mtu: None,
+        };
+        if role == Role::Client {
+            path.pace(now);
+        }
+        path
+    }
+
+    /// The path's number.
+    #[must_use]
+    pub const fn id(&self) -> PathId {
+        self.id
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn announced_version(&self) -> u32 {
+        self.announced.version
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn owed_link_ack(&self) -> Option<u32> {
+        self.link_ack
+    }
+
+    /// The user's settings.
+    #[must_use]
+    pub const fn link(&self) -> &link::Link {
+        &self.link
+    }
+
+    /// Where its datagrams go; `None` while the link has no route.
+    #[must_use]
+    pub const fn route(&self) -> Option<Route> {
+        self.route
+    }
+
+    /// Whether it works.
+    #[must_use]
+    pub const fn health(&self) -> &health::Health {
+        &self.health
+    }
+
+    /// Whether it works and has a route.
+    #[must_use]
+    pub fn is_working(&self) -> bool {
+        self.health.is_usable() && self.route.is_some()
+    }
+
+    /// Whether the local socket is full.
+    #[must_use]
+    pub const fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// Whether the socket has room and the pacer allows a datagram now.
+    #[must_use]
+    pub fn can_send(&self, now: Instant) -> bool {
+        !self.is_blocked && self.pacer.can_send(now)
+    }
+
+    /// Round-trip time, from probes that go and return on the path.
+    #[must_use]
+    pub const fn rtt(&self) -> &rtt::Rtt {
+        &self.rtt
+    }
+
+    /// The round-trip time under bulk load: with a short standing queue and no longer one.
+    #[must_use]
+    pub fn loaded_rtt(&self) -> Option<Duration> {
+        let min = self.rtt.min()?;
+        let most = min * 2 + Duration::from_millis(20);
+        Some(self.rtt.smoothed().unwrap_or(min).clamp(min, most))
+    }
+
+    /// One-way delay in the sending direction, from reports.
+    #[must_use]
+    pub const fn delay(&self) -> &delay::OneWayDelay {
+        &self.model.delay
+    }
+
+    /// Delivery rate in the sending direction.
+    #[must_use]
+    pub const fn rate(&self) -> &rate::DeliveryRate {
+        &self.model.rate
+    }
+
+    /// Loss in the sending direction.
+    #[must_use]
+    pub const fn loss(&self) -> &loss::Loss {
+        &self.model.loss
+    }
+
+    /// The path's own loss in parts per million: the loss floor, or the remembered loss before there is one.
+    #[must_use]
+    pub fn loss_floor_ppm(&self) -> u32 {
+        self.model
+            .loss
+            .floor_ppm()
+            .unwrap_or(self.remembered_loss_ppm)
+    }
+
+    /// Mean difference of the minimum one-way delays of successive reports.
+    #[must_use]
+    pub fn jitter(&self) -> Duration {
+        self.model.jitter()
+    }
+
+    /// Whether the path's capacity is being searched.
+    #[must_use]
+    pub fn is_searching(&self) -> bool {
+        self.control.is_searching()
+    }
+
+    /// The state of the rate controller, by its name, and the pace.
+    #[must_use]
+    pub fn control_state(&self) -> (&'static str, Option<Bitrate>) {
+        (self.control.state_name(), self.pacer.rate())
+    }
+
+    /// The estimates of the sending direction.
+    #[must_use]
+    pub const fn model(&self) -> &model::Model {
+        &self.model
+    }
+
+    /// The rate controller.
+    #[must_use]
+    pub const fn control(&self) -> &control::Controller {
+        &self.control
+    }
+
+    /// When the next datagram may go.
+    #[must_use]
+    pub const fn pacer(&self) -> &pacer::Pacer {
+        &self.pacer
+    }
+
+    /// Datagrams in flight.
+    #[must_use]
+    pub const fn sender(&self) -> &sender::Sender {
+        &self.sender
+    }
+
+    /// See [`sender`](Self::sender).
+    pub const fn sender_mut(&mut self) -> &mut sender::Sender {
+        &mut self.sender
+    }
+
+    /// Arrived datagrams, and the reports on them.
+    #[must_use]
+    pub const fn receiver(&self) -> &receiver::Receiver {
+        &self.receiver
+    }
+
+    /// See [`receiver`](Self::receiver).
+    pub const fn receiver_mut(&mut self) -> &mut receiver::Receiver {
+        &mut self.receiver
+    }
+
+    /// The longest datagram that the path takes.
+    #[must_use]
+    pub const fn mtu(&self) -> &mtu::PathMtu {
+        &self.mtu
+    }
+
+    /// Conditions of an MTU probe: how much later than a short datagram a long one may arrive that left before it, and the
+    /// path's loss.
+    #[must_use]
+    pub fn mtu_conditions(&self) -> mtu::Conditions {
+        let known = self
+            .model
+            .loss
+            .floor_ppm()
+            .max(self.model.loss.smoothed_ppm());
+        mtu::Conditions {
+            later: PROBE_LATENESS + self.jitter() * 4 + self.rtt.spread(),
+            loss_ppm: known.unwrap_or(self.remembered_loss_ppm),
         }
     }
 
-    /// Takes note of a data datagram of `len` bytes of UDP payload that leaves now.
-    pub fn on_sent(&mut self, now: Instant, len: Bytes) {
-        self.mtu.on_sent(now, len);
-        self.on_wire
-            .on_sent(len + on_wire::headers(self.route.as_ref()));
-        self.charge(now, len);
-    }
-
-    /// It was given longer datagrams than it takes: what it lost and carried meanwhile says nothing of it.
-    pub fn on_narrowed(&mut self, now: Instant) {
-        self.loss.forget(now, self.sender.unreported_pkts());
-        self.rate = rate::DeliveryRate::new();
-        self.rate_control.search_again();
-        self.train_sender.on_up(now);
-    }
-
-    /// Charges the pacer for a datagram of `len` bytes of UDP payload.
-    pub fn charge(&mut self, now: Instant, len: Bytes) {
-        let len = len + on_wire::headers(self.route.as_ref());
-        self.pacer.on_sent(now, len);
-    }
-
-    /// What is worth remembering of the network the path leads over now; `None` if it was not full there of late.
+    /// The estimates worth keeping of the network that the path leads over; `None` if the path was not saturated there lately.
     #[must_use]
     pub fn memory(&self, now: Instant) -> Option<memory::PathMemory> {
         let (_, since) = self.found?;
-        let filled_at = self.rate_control.filled_at(now)?;
+        let filled_at = self.model.saturated_at(now)?;
         Some(memory::PathMemory {
-            rate: self.rate.max().filter(|_| filled_at >= since + SETTLED)?,
+            rate: self
+                .model
+                .rate
+                .max()
+                .filter(|_| filled_at >= since + SETTLED)?,
             min_rtt: self.rtt.min()?,
-            loss_ppm: self.loss.floor_ppm().unwrap_or(0),
+            loss_ppm: self.model.loss.floor_ppm().unwrap_or(0),
         })
     }
 
-    /// Takes what was remembered of the network the path leads over, unless what is known of the path is like it.
-    pub fn recall(&mut self, now: Instant, memory: &memory::PathMemory) {
-        let known = self.rate.max().filter(|_| self.rate_control.is_known(now));
-        let is_like = |known: Bitrate| known.max(memory.rate) <= known.min(memory.rate).scale(2, 1);
-        let is_needed = memory.rate > Bitrate::ZERO && !known.is_some_and(is_like);
-        if is_needed && self.rate_control.recall(memory) {
-            self.rate = rate::DeliveryRate::new();
-            self.remembered_loss_ppm = memory.loss_ppm;
-        }
-    }
-
-    /// What a policy is to take the path for that has delivered nothing yet, if that is remembered.
+    /// The remembered rate of a path that has delivered nothing yet, if there is one.
     #[must_use]
     pub fn remembered_rate(&self) -> Option<Bitrate> {
-        self.rate_control.remembered(self.rtt.smoothed()?)
+        self.control.remembered(self.rtt.smoothed()?)
     }
 
     /// The interval of reports about this path: clamp(min RTT / 4, 5 ms, 25 ms), `docs/algorithms.md` section 3.1.
@@ -213,172 +341,90 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// Paces what this end sends: never faster than the user allows, nor, but for [`Pacing::Limits`], much faster than the
-    /// path carries.
-    pub fn pace(&mut self, now: Instant, role: Role, pacing: Pacing) {
-        self.rate_control.set_search(pacing == Pacing::Search);
-        let limit = match role {
-            Role::Client => self.link.upload,
-            Role::Gateway => self.link.download,
-        };
-        let carried = self.rate_control.pace(
-            now,
-            self.rtt.smoothed().unwrap_or(INITIAL_RTT),
-            self.is_quickest,
-            &self.rate,
-        );
-        let carried = carried.filter(|_| pacing != Pacing::Limits);
-        self.pacer.set_smooth(self.rate_control.is_shallow());
-        self.pacer
-            .set_rate(now, [limit, carried].into_iter().flatten().min());
-    }
-
-    /// How much longer than its least delay of late the path takes now: by the newest report, or less if a newer probe says so,
-    /// since nothing is reported of a path that is avoided.
+    /// How much the one-way delay exceeds its minimum: by the newest report, or by a newer probe if the probe says less. An
+    /// unused path gets no reports.
     #[must_use]
     pub fn lateness(&self) -> Duration {
-        let reported = self.delay.queue_delay();
-        if self.rtt.sampled_at() <= self.delay.sampled_at() {
+        let reported = self.model.delay.queue_delay();
+        if self.rtt.sampled_at() <= self.model.delay.sampled_at() {
             return reported;
         }
         let probed = self.rtt.latest().zip(self.rtt.min());
-        probed.map_or(reported, |(latest, least)| {
-            reported.min(latest.saturating_sub(least))
+        probed.map_or(reported, |(latest, min)| {
+            reported.min(latest.saturating_sub(min))
         })
     }
 
-    /// How long what is sent now waits in the path: what stood there by the last report less the time since, but no longer than
-    /// what is under way takes, at half of what was delivered of late. For the last packets of a queue that has drained tell how
-    /// long it was, and nothing is reported of a path that is avoided for it.
+    /// Queueing delay of a datagram sent now: the standing queue of the last report less the time since, and at most the
+    /// time that the bytes in flight take at half of the latest delivery rate. The last packets of a drained queue report the
+    /// length that it had, and an unused path gets no reports.
     #[must_use]
     pub fn queue_delay(&self, now: Instant) -> Duration {
-        let reported = self.rate_control.queue(now);
-        let (Some(latest), Some(under_way)) = (self.rate.latest(), self.sender.under_way()) else {
+        let reported = self.model.queue.remaining(now);
+        if !self.profile.has(Mechanism::InFlightQueue) {
+            return reported;
+        }
+        let (Some(latest), Some(in_flight)) = (self.model.rate.latest(), self.sender.under_way())
+        else {
             return reported;
         };
-        reported.min((under_way + FULL_PACKET) / latest.rate.scale(1, 2))
+        reported.min((in_flight + FULL_PACKET) / latest.rate.scale(1, 2))
     }
 
-    /// What the path will probably carry: the largest rate of late, and a quarter more while only the sender limits it,
-    /// so that a path that is never filled is not taken for slow.
+    /// The probable capacity: the maximum delivery rate, and a quarter more while samples are application-limited, so that a
+    /// path that is never saturated does not count as slow.
     #[must_use]
     pub fn likely_rate(&self) -> Option<Bitrate> {
-        let is_lower_bound = self.rate.latest().is_some_and(|sample| sample.app_limited);
-        let max = self.rate.max()?;
-        Some(if is_lower_bound { max.scale(5, 4) } else { max })
+        Some(self.model.capacity()?.high)
+    }
+
+    /// When the oldest datagram in flight is so late that the path must have become slow: its usual age at its report, and
+    /// a queue of 50 ms or ten full packets more.
+    #[must_use]
+    pub fn overdue_at(&self) -> Option<Instant> {
+        let (_, oldest_at) = self.sender.oldest_under_way()?;
+        let least = self.rtt.min()? + self.feedback_interval() * 3 + self.jitter() * 4;
+        let usual = if self.profile.has(Mechanism::ReportAge) {
+            self.report_age.usual().clamp(least, least + MOST_JITTER)
+        } else {
+            least
+        };
+        let rate = self.model.rate.max().unwrap_or_default();
+        let queue = OVERDUE.max((OVERDUE_BYTES / rate).min(OVERDUE * 4));
+        Some(oldest_at + usual + queue)
+    }
+
+    /// When the path next has something to do: a transition of its health, a probe, a report, the end of a burst, a packet
+    /// train, a link description.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let announce = self.announced.due.filter(|_| self.role == Role::Client);
+        [
+            self.health.next_deadline(),
+            self.receiver.report_due(),
+            self.tail.due(),
+            self.train_sender.due().filter(|_| self.profile.trains),
+            self.train_receiver.due(),
+            announce,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 }
 
-/// One may be under way that nothing is known of.
+/// Allowance for one datagram in flight that no estimate covers.
 const FULL_PACKET: Bytes = Bytes::new(1_500);
-/// How long the largest rate delivered may still be of before the path led over its present network.
+/// After a change of the network, maximum delivery rates may be of the network before for so long.
 const SETTLED: Duration = Duration::from_secs(3);
-
-impl Probes {
-    /// Notes a probe sent now; returns its token.
-    pub fn start(&mut self, now: Instant) -> u32 {
-        let token = self.next_token;
-        self.next_token = token.wrapping_add(1);
-        if self.sent.len() == MAX_PROBES {
-            self.sent.pop_front();
-        }
-        self.sent.push_back((token, now));
-        token
-    }
-
-    /// The round-trip time of the probe `token`; `None` if it is not ours, or it or a later one was answered before.
-    pub fn finish(&mut self, now: Instant, token: u32) -> Option<Duration> {
-        let index = self.sent.iter().position(|(sent, _)| *sent == token)?;
-        let (_, sent_at) = self.sent.drain(..=index).next_back()?;
-        Some(now.since(sent_at))
-    }
-
-    /// Notes a ping to answer; more than eight at once are answered in part.
-    pub fn owe(&mut self, token: u32, size: u16) {
-        if self.owed.len() < 8 {
-            self.owed.push((token, size));
-        }
-    }
-
-    /// Takes one ping to answer.
-    pub fn take_owed(&mut self) -> Option<(u32, u16)> {
-        self.owed.pop()
-    }
-}
-
-/// At one probe every 20 ms the answer may take 2.5 s: longer than any path that is worth using.
-const MAX_PROBES: usize = 128;
+/// How much later than a short datagram a long one may arrive that left before it, without jitter.
+const PROBE_LATENESS: Duration = Duration::from_millis(25);
+/// A datagram that is this much later than usual has met congestion: more than the longest queues that a user may ask for.
+const OVERDUE: Duration = Duration::from_millis(50);
+/// Ten full packets.
+const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
+/// Most that the usual age of a report exceeds the min RTT and four times the jitter.
+const MOST_JITTER: Duration = Duration::from_millis(40);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::packet::Pool;
-
-    #[test]
-    fn an_answer_that_takes_seconds_is_recognised_once() {
-        let mut probes = Probes::default();
-        let at = |probe: u64| Instant::from_millis(probe * 20);
-        let tokens: Vec<u32> = (0..120).map(|probe| probes.start(at(probe))).collect();
-        let finish = |probes: &mut Probes, token: usize| probes.finish(at(120), tokens[token]);
-        assert_eq!(finish(&mut probes, 0), Some(Duration::from_millis(2400)));
-        assert_eq!(finish(&mut probes, 0), None);
-        assert_eq!(finish(&mut probes, 7), Some(Duration::from_millis(2260)));
-        assert_eq!(finish(&mut probes, 5), None, "overtaken");
-        assert_eq!(probes.finish(at(120), 999), None, "never sent");
-    }
-
-    #[test]
-    fn a_queue_that_has_come_stands_no_longer() {
-        let mut path = Path::new(Instant::ZERO, PathId(0), link::Link::named("lte"));
-        let mut now = Instant::ZERO;
-        // 20 Mbit/s; after a second without a queue each packet has waited 800 ms.
-        for report in 1..=100_u64 {
-            now = Instant::from_millis(report * 20);
-            let waited = if report > 50 { 800_000 } else { 0 };
-            let signals = rate_control::Signals {
-                delay: delay::RelativeDelay(waited),
-                rtt: Duration::from_millis(50),
-                received: 40,
-                lost: 0,
-                disproved: 0,
-                floor_ppm: Some(0),
-                is_limited: false,
-                sent_bytes: report * 50_000,
-                received_bytes: report * 50_000,
-                pace: None,
-            };
-            path.rate_control.on_report(now, &signals, &path.rate);
-            let delivered = rate::Delivered {
-                bytes: Bytes::new(report * 50_000),
-                packets: report * 40,
-                tx_us: now.wire_micros(),
-                rx_us: now.wire_micros(),
-            };
-            path.rate.on_report(now, delivered, false);
-        }
-        assert_eq!(path.rate_control.queue(now), Duration::from_millis(800));
-        let queue_ms = || path.queue_delay(now).as_millis();
-        assert!(queue_ms() < 2, "nothing is under way: {}", queue_ms());
-        let mut pool = Pool::new(1, 1);
-        for _ in 0..100 {
-            path.sender.on_sent(now, 1_250, None, None, &mut pool);
-        }
-        let queue_ms = path.queue_delay(now).as_millis();
-        assert!((100..103).contains(&queue_ms), "{queue_ms}");
-        for _ in 0..10_000 {
-            path.sender.on_sent(now, 1_250, None, None, &mut pool);
-        }
-        assert_eq!(path.queue_delay(now), Duration::from_millis(800));
-    }
-
-    #[test]
-    fn probes_without_an_answer_are_forgotten() {
-        let mut probes = Probes::default();
-        let first = probes.start(Instant::ZERO);
-        for _ in 0..MAX_PROBES {
-            probes.start(Instant::ZERO);
-        }
-        assert_eq!(probes.finish(Instant::ZERO, first), None);
-        assert_eq!(probes.sent.len(), MAX_PROBES);
-    }
-}
+mod tests;

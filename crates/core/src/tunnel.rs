@@ -18,12 +18,11 @@ use crate::{
     loss_report::{LossLedger, LossWatch},
     packet::{PacketBuf, Pool},
     path::{
-        Path,
-        health::{LinkEvent, State},
+        Former, Path,
+        health::State,
         link::Link,
         memory::PathMemory,
-        receiver::Receiver,
-        sender::{Numbered, Origin, Sender},
+        sender::{Numbered, Origin},
         window::WindowedMin,
     },
     profile::{Mechanism, Profile},
@@ -35,7 +34,6 @@ use crate::{
     time::Instant,
     trace::{Event, Observer, RepairCause, Tracer},
     transmit::Route,
-    units::Bytes,
     wire::control::LinkRole,
 };
 
@@ -161,14 +159,6 @@ pub struct Tunnel {
     is_closed_by_peer: bool,
 }
 
-/// The numbers of a removed path: they must go on under the same keys, and the other end goes on counting as well.
-#[derive(Debug)]
-struct Former {
-    sender: Sender,
-    receiver: Receiver,
-    version: u32,
-}
-
 /// Counters of one association.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
@@ -283,19 +273,16 @@ impl Tunnel {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.sessions.current().is_some()
-            && self.paths().any(|path| path.health.state() == State::Up)
+            && self.paths().any(|path| path.health().state() == State::Up)
     }
 
     /// Adds the client's link `id`, whose number is free.
     pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
         if let Some(slot) = self.paths.get_mut(id.index()) {
-            let mut path = Path::new(now, id, link);
+            let mut path = Path::new(now, id, link, self.role, self.profile);
             if let Some(former) = self.former[id.index()].take() {
-                path.sender = former.sender;
-                path.receiver = former.receiver;
-                path.announced.version = former.version.wrapping_add(1);
+                path.resume(*former);
             }
-            path.pace(now, self.role, self.profile.path_pacing());
             *slot = Some(Box::new(path));
             self.fec_sending.forget(id);
             self.resolve_policy();
@@ -306,13 +293,8 @@ impl Tunnel {
     /// Removes a link; what was under way on it is sent again elsewhere.
     pub fn remove_path(&mut self, id: PathId, shared: &mut Shared<'_>) {
         self.take_back(id);
-        if let Some(mut path) = self.paths.get_mut(id.index()).and_then(Option::take) {
-            path.sender.forget(shared.pool);
-            self.former[id.index()] = Some(Box::new(Former {
-                sender: path.sender,
-                receiver: path.receiver,
-                version: path.announced.version,
-            }));
+        if let Some(path) = self.paths.get_mut(id.index()).and_then(Option::take) {
+            self.former[id.index()] = Some(Box::new(path.retire(shared.pool)));
         }
     }
 
@@ -327,21 +309,7 @@ impl Tunnel {
         let Some(path) = self.path_mut(id) else {
             return;
         };
-        if path.route == route {
-            return;
-        }
-        path.route = route;
-        path.found = None;
-        path.mtu.restart();
-        path.health.on_link(
-            now,
-            if route.is_some() {
-                LinkEvent::Up
-            } else {
-                LinkEvent::Down
-            },
-        );
-        if path.health.state() != State::Up {
+        if path.set_route(now, route) && path.health().state() != State::Up {
             self.take_back(id);
             self.round_trips.fade(now);
         }
@@ -352,7 +320,7 @@ impl Tunnel {
         self.last_received_at = Some(now);
         self.sessions_deadline = Some(now);
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            path.announced.due = Some(now);
+            path.announce(now);
         }
         self.receptions.repeat(now);
     }
@@ -369,56 +337,49 @@ impl Tunnel {
 
     /// A path whose health changed since the last call: its link's name, and its health.
     pub fn poll_path_change(&mut self) -> Option<(String, State)> {
-        let path = self
-            .paths
-            .iter_mut()
-            .filter_map(Option::as_deref_mut)
-            .find(|path| path.told != path.health.state())?;
-        let (id, from, to) = (path.id, path.told, path.health.state());
-        path.told = to;
-        let name = path.link.name.clone();
         let now = self.usage.now();
-        self.tracer
-            .tell(now, || Event::Health { path: id, from, to });
-        Some((name, to))
+        let tracer = &mut self.tracer;
+        let mut paths = self.paths.iter_mut().filter_map(Option::as_deref_mut);
+        paths.find_map(|path| {
+            let (from, to) = path.take_health_change()?;
+            tracer.tell(now, || Event::Health {
+                path: path.id(),
+                from,
+                to,
+            });
+            Some((path.link().name.clone(), to))
+        })
     }
 
     /// A path that has a way to somewhere, or to somewhere else, since the last call: its id, its link's name, and the
     /// address it leads to. A link's name is known to a gateway only once its client has told it.
     pub fn poll_found_path(&mut self, now: Instant) -> Option<(PathId, String, IpAddr)> {
-        let role = self.role;
         let mut paths = self.paths.iter_mut().filter_map(Option::as_deref_mut);
         paths.find_map(|path| {
-            let to = path.route?.remote.ip();
-            let is_named = role == Role::Client || path.announced.due.is_none();
-            let is_new = path.found.is_none_or(|(known, _)| known != to);
-            (is_named && is_new).then(|| {
-                path.found = Some((to, now));
-                (path.id, path.link.name.clone(), to)
-            })
+            let to = path.take_found(now)?;
+            Some((path.id(), path.link().name.clone(), to))
         })
     }
 
     /// What is worth remembering of each path.
     pub fn memories(&self, now: Instant) -> impl Iterator<Item = (PathId, PathMemory)> {
         self.paths()
-            .filter_map(move |path| Some((path.id, path.memory(now)?)))
+            .filter_map(move |path| Some((path.id(), path.memory(now)?)))
     }
 
     /// Takes what was remembered of the network that a path leads over.
     pub fn recall(&mut self, now: Instant, id: PathId, memory: &PathMemory) {
-        let (role, pacing) = (self.role, self.profile.path_pacing());
         if let Some(path) = self.path_mut(id) {
             path.recall(now, memory);
-            path.pace(now, role, pacing);
         }
     }
 
     /// Paths that have a route and do not work, though nothing says why: another address may.
     #[must_use]
     pub fn stuck_paths(&self) -> Vec<PathId> {
-        let is_stuck = |path: &&Path| path.route.is_some() && path.health.state() == State::Down;
-        self.paths().filter(is_stuck).map(|path| path.id).collect()
+        let is_stuck =
+            |path: &&Path| path.route().is_some() && path.health().state() == State::Down;
+        self.paths().filter(is_stuck).map(Path::id).collect()
     }
 
     /// Changes the settings of the links of this name; how many there are.
@@ -430,8 +391,8 @@ impl Tunnel {
     ) -> usize {
         let ids: Vec<_> = self
             .paths()
-            .filter(|path| path.link.name == name)
-            .map(|path| path.id)
+            .filter(|path| path.link().name == name)
+            .map(Path::id)
             .collect();
         for id in &ids {
             self.update_link(now, *id, &mut change);
@@ -441,12 +402,8 @@ impl Tunnel {
 
     /// The user changed a link's settings; the other end will be told.
     fn update_link(&mut self, now: Instant, id: PathId, change: impl FnOnce(&mut Link)) {
-        let (role, pacing) = (self.role, self.profile.path_pacing());
         if let Some(path) = self.path_mut(id) {
-            change(&mut path.link);
-            path.announced.version = path.announced.version.wrapping_add(1);
-            path.announced.due = Some(now);
-            path.pace(now, role, pacing);
+            path.configure(now, change);
             self.adapt_queue(now);
         }
     }
@@ -454,7 +411,7 @@ impl Tunnel {
     /// The socket of a path's link is full (`true`) or has room again.
     pub fn set_blocked(&mut self, id: PathId, is_blocked: bool) {
         if let Some(path) = self.path_mut(id) {
-            path.is_blocked = is_blocked;
+            path.set_blocked(is_blocked);
         }
     }
 
@@ -485,20 +442,14 @@ impl Tunnel {
         self.round_trips.on_timeout(now, shared.delivered);
         let has_active = self
             .paths()
-            .any(|path| path.link.role == LinkRole::Active && path.health.state() == State::Up);
+            .any(|path| path.link().role == LinkRole::Active && path.health().state() == State::Up);
         for index in 0..PathId::MAX {
             let Some(path) = self.paths[index].as_deref_mut() else {
                 continue;
             };
-            path.health
-                .set_reserve(path.link.role == LinkRole::Standby && has_active);
-            path.health.set_second(self.role == Role::Gateway);
-            if path.mtu.is_probing() {
-                path.mtu.on_timeout(now, &mtu::conditions(path));
-            }
-            let was = path.health.state();
-            path.health.on_timeout(now);
-            let (id, is) = (path.id, path.health.state());
+            let is_reserve = path.link().role == LinkRole::Standby && has_active;
+            let was = path.on_timeout(now, is_reserve);
+            let (id, is) = (path.id(), path.health().state());
             if is == State::Down && matches!(was, State::Up | State::Suspect) {
                 self.round_trips.fade(now);
             }
@@ -519,18 +470,12 @@ impl Tunnel {
         let can_send = self.sessions.current().is_some();
         let paths = self
             .paths()
-            .filter(|path| can_send && path.route.is_some())
+            .filter(|path| can_send && path.route().is_some())
             .filter_map(|path| {
-                let announce = path.announced.due.filter(|_| self.role == Role::Client);
                 [
-                    self.overdue_at(path.id),
+                    self.overdue_at(path.id()),
                     self.probe_mtu_at(path),
-                    path.health.next_deadline(),
-                    path.receiver.report_due(),
-                    path.tail.due(),
-                    path.train_sender.due().filter(|_| self.profile.trains),
-                    path.train_receiver.due(),
-                    announce,
+                    path.next_deadline(),
                 ]
                 .into_iter()
                 .flatten()
@@ -598,18 +543,11 @@ impl Tunnel {
             let Some(path) = slot.as_deref_mut() else {
                 continue;
             };
-            path.sender.forget(shared.pool);
+            path.sender_mut().forget(shared.pool);
             if self.role == Role::Gateway {
                 *slot = None;
             } else {
-                let (id, link, route) = (path.id, path.link.clone(), path.route);
-                let mut fresh = Path::new(now, id, link);
-                fresh.pace(now, self.role, self.profile.path_pacing());
-                fresh.route = route;
-                if route.is_none() {
-                    fresh.health.on_link(now, LinkEvent::Down);
-                }
-                *path = fresh;
+                path.restart(now);
             }
         }
         self.aim_paths();
@@ -626,7 +564,7 @@ impl Tunnel {
 
     /// Whether there is a way to the other end.
     fn has_route(&self) -> bool {
-        self.paths().any(|path| path.route.is_some())
+        self.paths().any(|path| path.route().is_some())
     }
 
     fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
@@ -638,11 +576,12 @@ impl Tunnel {
         let Some(path) = path_in(&mut self.paths, id) else {
             return;
         };
-        let next = egress::wire_seq(path.sender.next_data());
-        let outstanding = path.sender.outstanding_pkts() as u64;
+        let sender = path.sender_mut();
+        let next = Seq::of_counter(sender.next_data());
+        let outstanding = sender.outstanding_pkts() as u64;
         self.loss_ledger.on_outage(id, outstanding, next);
         let before = self.reinject.len();
-        path.sender.take_unreported(id, &mut self.reinject);
+        sender.take_unreported(id, &mut self.reinject);
         let packets = self.reinject.len() - before;
         self.counts.reinjected += packets as u64;
         self.tell_repair(self.usage.now(), id, RepairCause::Silent, packets);
@@ -652,24 +591,13 @@ impl Tunnel {
     /// When what is under way on a path will be so late that it is worth being sent on another as well, if there is one.
     fn overdue_at(&self, id: PathId) -> Option<Instant> {
         let path = self.path(id)?;
-        let (_, oldest_at) = path.sender.oldest_under_way()?;
-        let serves = |other: &Path| {
-            other.id != id
-                && other.health.is_usable()
-                && other.route.is_some()
-                && self.is_allowed(other)
-        };
+        let overdue_at = path.overdue_at()?;
+        let serves = |other: &Path| other.id() != id && self.may_carry(other);
         let is_wanted = self.profile.repair && self.profile.has(Mechanism::Overdue);
-        if !is_wanted || !path.health.is_usable() || !self.paths().any(serves) {
+        if !is_wanted || !path.health().is_usable() || !self.paths().any(serves) {
             return None;
         }
-        let jitter = path.rate_control.jitter();
-        let least = path.rtt.min()? + path.feedback_interval() * 3 + jitter * 4;
-        let usual = path.report_age.usual().clamp(least, least + MOST_JITTER);
-        // Of packets that are few, some make a long queue.
-        let rate = path.rate.max().unwrap_or_default();
-        let queue = OVERDUE.max((OVERDUE_BYTES / rate).min(OVERDUE * 4));
-        Some(oldest_at + usual + queue)
+        Some(overdue_at)
     }
 
     /// A path has become slow: what is under way on it is sent on others too, as far as repairs may cost, and how fast it is
@@ -679,11 +607,9 @@ impl Tunnel {
             return;
         };
         let before = self.reinject.len();
-        path.rate.on_collapse();
-        path.rate_control.search_again();
-        path.pace(now, self.role, self.profile.path_pacing());
+        path.collapse(now);
         let repairs = &mut self.repairs;
-        path.sender
+        path.sender_mut()
             .take_overdue(id, &mut self.reinject, |len| repairs.try_spend(len));
         let packets = self.reinject.len() - before;
         self.counts.reinjected += packets as u64;
@@ -701,20 +627,12 @@ impl Tunnel {
         }
     }
 
-    /// News that something arrived over a path.
-    ///
-    /// If it was silent and works again, what was taken back from it and still waits may have arrived by now, so that is sent
-    /// again only if it is told missing.
-    fn on_evidence(&mut self, now: Instant, id: PathId, shared: &mut Shared<'_>) {
+    /// A path was silent and works again. Packets that were taken back from it and still wait may have arrived, so they are
+    /// sent again only if they are NACKed.
+    fn on_path_back(&mut self, now: Instant, id: PathId, shared: &mut Shared<'_>) {
         let returns = self.profile.detects_losses() && self.profile.has(Mechanism::GiveBack);
-        let Some(path) = self.path_mut(id) else {
-            return;
-        };
-        let was_silent = path.health.state() != State::Up;
-        path.health
-            .on_acked(now, path.sender.in_flight() > Bytes::ZERO);
-        if was_silent && path.health.is_usable() && returns {
-            path.tail.tell(now);
+        if let Some(path) = self.path_mut(id).filter(|_| returns) {
+            path.announce_tail(now);
             self.give_back(id, |_| true, shared);
         }
     }
@@ -739,7 +657,7 @@ impl Tunnel {
                 continue;
             }
             self.repairs.refund(&numbered);
-            if let Some(numbered) = path.sender.give_back(numbered) {
+            if let Some(numbered) = path.sender_mut().give_back(numbered) {
                 shared.pool.recycle(numbered.packet);
             }
         }
@@ -755,10 +673,10 @@ impl Tunnel {
 
     /// Whether a path may carry data by the user's rules, given the health of the others.
     fn is_allowed(&self, path: &Path) -> bool {
-        match path.link.role {
+        match path.link().role {
             LinkRole::Active => true,
             LinkRole::Standby => !self.paths().any(|other| {
-                other.link.role == LinkRole::Active && other.health.state() == State::Up
+                other.link().role == LinkRole::Active && other.health().state() == State::Up
             }),
             LinkRole::Never => false,
         }
@@ -766,7 +684,7 @@ impl Tunnel {
 
     /// Whether a path works, leads somewhere, and may carry data.
     fn may_carry(&self, path: &Path) -> bool {
-        path.health.is_usable() && path.route.is_some() && self.is_allowed(path)
+        path.is_working() && self.is_allowed(path)
     }
 
     /// Whether a packet waits to be sent.
@@ -784,8 +702,8 @@ impl Tunnel {
             return None;
         }
         self.paths()
-            .filter(|path| !path.is_blocked && self.may_carry(path))
-            .filter_map(|path| path.pacer.next_release())
+            .filter(|path| !path.is_blocked() && self.may_carry(path))
+            .filter_map(|path| path.pacer().next_release())
             .filter(|at| *at > now)
             .min()
     }
@@ -795,7 +713,7 @@ impl Tunnel {
     /// Tells every path what the policy wants of its queue.
     fn aim_paths(&mut self) {
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            path.rate_control.set_aim(self.resolved.policy.aim(path.id));
+            path.set_profile(self.profile, self.resolved.policy.aim(path.id()));
         }
     }
 
@@ -803,8 +721,8 @@ impl Tunnel {
     fn resolve_policy(&mut self) {
         let id_of = |name: String| {
             self.paths()
-                .find(|path| path.link.name == name)
-                .map(|path| path.id)
+                .find(|path| path.link().name == name)
+                .map(Path::id)
         };
         let resolved = self.settings.clone().map_links(id_of);
         // What a policy has learned is kept while its links stay the same.
@@ -828,11 +746,5 @@ fn path_in(paths: &mut [Option<Box<Path>>; PathId::MAX], id: PathId) -> Option<&
 const UNKNOWN_MTU: usize = 1_280;
 /// For how long what late paths are waited for is kept.
 const LATE_KEPT: Duration = Duration::from_secs(2);
-/// What is so much later than usual has met a jam: some of the longest queues that are wanted.
-const OVERDUE: Duration = Duration::from_millis(50);
-/// Ten full packets.
-const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
-/// How much later than its least round trip, and four times its jitter, a path may usually be.
-const MOST_JITTER: Duration = Duration::from_millis(40);
 /// How long the policy's [`crate::sched::Pick::Wait`] is believed before it is asked again.
 const WAIT: Duration = Duration::from_millis(1);

@@ -16,7 +16,7 @@
 
 use core::{cmp::Reverse, time::Duration};
 
-use super::window::WindowedMin;
+use super::window::{MIN_WINDOW, WindowedMin};
 use crate::time::Instant;
 
 /// A one-way delay plus the unknown clock offset of the two hosts: microseconds modulo 2^32.
@@ -77,8 +77,8 @@ impl OneWayDelay {
             latest_us: 0,
             smoothed: 0,
             deviation: 0,
-            min: WindowedMin::new(WINDOW),
-            max: WindowedMin::new(WINDOW),
+            min: WindowedMin::new(MIN_WINDOW),
+            max: WindowedMin::new(MIN_WINDOW),
         }
     }
 
@@ -170,8 +170,6 @@ impl OneWayDelay {
         share.clamp(early, 1 << 15)
     }
 }
-
-const WINDOW: Duration = Duration::from_secs(10);
 
 /// Time constant of mean and deviation: a few round trips, and long enough to hold the bursts of a radio link.
 const SMOOTHING: Duration = Duration::from_millis(200);

@@ -1,6 +1,7 @@
 //! What the user said of the link behind a path.
 
 use crate::{
+    time::Instant,
     units::Bitrate,
     wire::control::{LinkInfo, LinkRole, MAX_NAME_LEN},
 };
@@ -61,5 +62,25 @@ impl Link {
         self.weight = info.weight.max(1);
         self.download = info.download;
         self.mtu = info.mtu;
+    }
+}
+
+/// What the other end knows of a description that is repeated until acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced {
+    /// Rises with every change.
+    pub version: u32,
+    /// When to send the description (again); `None` once it is acknowledged.
+    pub due: Option<Instant>,
+}
+
+impl Announced {
+    /// A first version that is due now.
+    #[must_use]
+    pub const fn new(now: Instant) -> Self {
+        Self {
+            version: 1,
+            due: Some(now),
+        }
     }
 }

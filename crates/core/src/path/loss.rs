@@ -1,20 +1,18 @@
-//! How much a path loses.
+//! Loss of a path.
 //!
-//! The receiver reports two running totals: how many packets the sender had sent on this path up to the newest one
-//! that came, which the path sequence number tells, and how many of them came. The difference is lost or late. Loss
-//! is taken over windows of at least 600 packets, so that the share has meaning (one standard deviation of 1 % over
-//! 600 packets is 0.4 %). A packet that was counted as lost at the border of a window and comes later is taken off
-//! the next window.
+//! The receiver reports two running totals: how many packets were sent on the path up to the newest that arrived, by the path
+//! sequence number, and how many of them arrived. The difference is lost or late. Loss is measured over windows of at least
+//! 600 packets, so that the share has meaning (one standard deviation of 1 % over 600 packets is 0.4 %). A packet that counted as
+//! lost at the border of a window and arrives later is taken off the next window.
 //!
-//! Kept: the totals, a mean (1/4) over windows, and the minimum over 10 s, of windows of at least a second. The
-//! minimum is the loss the path has whatever one sends, such as noise on a radio; a mean would take lasting overload
-//! for noise. So would the minimum of a path whose short queue is overflowed and emptied ten times a second. Therefore it is no more
-//! than what is lost while little stands in the queue, each packet by the queue it met: it is told missing later, and a short queue
-//! fills and empties meanwhile.
+//! Kept: the totals, a mean (1/4) over windows, and the loss floor: the minimum over 10 s, of windows of at least a second. The
+//! floor is the path's own loss, such as noise on a radio; a mean would include lasting overload. Tail drops from a shallow
+//! buffer that overflows and empties ten times a second would inflate the floor. So it is capped at the loss seen while hardly
+//! any queue stood, each packet by the queue that it met: it is NACKed later, and a shallow buffer fills and empties meanwhile.
 
 use core::time::Duration;
 
-use super::window::WindowedMin;
+use super::window::{MIN_WINDOW, WindowedMin};
 use crate::time::Instant;
 
 /// Loss estimate of one direction of one path. Shares are in parts per million.
@@ -34,7 +32,7 @@ pub struct Loss {
     /// Losses before the receiver began to tell which packets are missing; `None`: it has not.
     untold: Option<u64>,
     /// Packets counted lost that came after all, at least.
-    disproved: u64,
+    spurious: u64,
     /// When the present window of the floor began, and the totals then.
     floor_from: (Instant, u64, u64),
     latest_ppm: Option<u32>,
@@ -65,11 +63,11 @@ impl Loss {
             accounted: 0,
             taken: 0,
             untold: None,
-            disproved: 0,
+            spurious: 0,
             floor_from: (Instant::ZERO, 0, 0),
             latest_ppm: None,
             smoothed_ppm: None,
-            floor: WindowedMin::new(FLOOR_WINDOW),
+            floor: WindowedMin::new(MIN_WINDOW),
             unqueued: [(0, 0); 2],
             unqueued_from: (Instant::ZERO, 0),
         }
@@ -127,7 +125,7 @@ impl Loss {
             .get_or_insert(self.sent.saturating_sub(self.received));
         let sent = received.saturating_add(told).saturating_add(before);
         // No more can be missing than have not come.
-        self.disproved = self.disproved.max(sent.saturating_sub(accounted));
+        self.spurious = self.spurious.max(sent.saturating_sub(accounted));
         self.on_report(now, sent, received)
     }
 
@@ -154,8 +152,8 @@ impl Loss {
     /// How many packets counted lost came after all, at least: that many are known to be counted twice. Packets that were taken back
     /// from a silent path, or never told, hide as many from then on.
     #[must_use]
-    pub const fn disproved(&self) -> u64 {
-        self.disproved
+    pub const fn spurious(&self) -> u64 {
+        self.spurious
     }
 
     /// Packets that did not come, or not yet.
@@ -190,7 +188,7 @@ impl Loss {
     /// Drops what was told of packets without a queue more than 10 s ago, once enough others have been sent.
     fn forget_unqueued(&mut self, now: Instant) {
         let (since, sent_then) = self.unqueued_from;
-        let is_over = now.since(since) >= FLOOR_WINDOW / 2;
+        let is_over = now.since(since) >= MIN_WINDOW / 2;
         if is_over && self.sent - sent_then >= LEAST_UNQUEUED {
             self.unqueued = [(0, 0), self.unqueued[0]];
             self.unqueued_from = (now, self.sent);
@@ -201,7 +199,7 @@ impl Loss {
     /// but what met no queue.
     pub fn on_searched(&mut self, now: Instant, unreported: u64) {
         self.searched_until = self.sent.saturating_add(unreported);
-        self.floor = WindowedMin::new(FLOOR_WINDOW);
+        self.floor = WindowedMin::new(MIN_WINDOW);
         self.begin_anew(now);
     }
 
@@ -246,8 +244,6 @@ const WINDOW_PACKETS: u64 = 600;
 
 /// Shortest window whose loss may be the least: a minimum over many short ones would be far below the mean.
 const FLOOR_STEP: Duration = Duration::from_secs(1);
-
-const FLOOR_WINDOW: Duration = Duration::from_secs(10);
 
 /// Fewest packets that met no queue to judge by.
 const LEAST_UNQUEUED: u64 = 300;
@@ -417,13 +413,13 @@ mod tests {
             received += 950;
         }
         assert_eq!((loss.lost(), loss.latest_ppm()), (2_000, Some(50_000)));
-        assert_eq!(loss.disproved(), 0);
+        assert_eq!(loss.spurious(), 0);
         // Of 70 more that are told missing 20 come after all.
         let reported = 1_000 + received + 1_000;
-        for (late, disproved) in [(0, 0), (20, 20)] {
+        for (late, spurious) in [(0, 0), (20, 20)] {
             let now = Instant::from_millis(3_000 + late);
             loss.on_told(now, 1_070, received - 70 + late, reported);
-            assert_eq!(loss.disproved(), disproved);
+            assert_eq!(loss.spurious(), spurious);
         }
     }
 

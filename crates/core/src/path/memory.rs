@@ -1,11 +1,10 @@
-//! What is known of a path, to be kept while this end does not run or the link is away.
+//! Estimates of a path that are kept while this end does not run or the link is away.
 //!
-//! A rate that was true once is a guess: the network may be another one, slower, or shared. So it never enters the
-//! estimates. It is a pace that the search of the path begins with (`rate_control/recalled.rs`), and what a policy
-//! sees of a path that has delivered nothing yet.
+//! A rate of the past is a guess: the network may be another one, slower, or shared. So it never enters the model. Startup begins
+//! with it (`control/recalled.rs`), and policies see it of a path that has delivered nothing yet.
 //!
-//! Who keeps it decides which network a path leads over; beside that, a path whose round trip is far from the remembered
-//! one is taken for another ([`PathMemory::fits`]).
+//! The keeper decides which network a path leads over. Beside that, a path whose round-trip time is far from the remembered one
+//! counts as another ([`PathMemory::fits`]).
 
 use core::time::Duration;
 

@@ -4,7 +4,7 @@
 //! 40 ms and 16 packets apart, bytes over time is one sample of the delivery rate (draft-ietf-ccwg-bbr section 4.1).
 //! Where delays jitter, the newest packet comes early or late by that, so a sample takes longer (`JITTERS`): the largest of many
 //! short ones would be a quarter above what the path carries. And longer still where that would overflow its queue
-//! ([`super::rate_control::RateControl::sampled_jitter`]).
+//! (`control.rs`, `sample_jitter`).
 //! The time is the longer of the two: between the arrivals, and between the departures of the same packets. So neither
 //! a burst that the radio held back nor a burst that the sender made looks like capacity. The receiver's own clock
 //! measures the arrivals, so delayed or lost reports do no harm.

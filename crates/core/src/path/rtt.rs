@@ -8,7 +8,7 @@
 
 use core::time::Duration;
 
-use super::window::WindowedMin;
+use super::window::{MIN_WINDOW, WindowedMin};
 use crate::time::Instant;
 
 /// Round-trip time estimate of one path.
@@ -155,8 +155,6 @@ const LEAST_FALL: Duration = Duration::from_millis(100);
 
 /// RFC 9002 section 6.1.2, `kGranularity`.
 const GRANULARITY: Duration = Duration::from_millis(1);
-
-const MIN_WINDOW: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

@@ -1,14 +1,15 @@
-//! Packet trains: a first guess at what a path carries, before anything was carried.
+//! Packet trains: a first estimate of a path's capacity, before it has carried anything.
 //!
-//! A path that begins to work is sent a train of full datagrams back to back. Its bottleneck spreads the train out; the
-//! bytes behind its first datagram, over the time they took to arrive, are what it carries (packet dispersion; Keshav 1991;
-//! Dovrolis, Ramanathan and Moore 2001). Of a longer one that came nearly whole it is the bytes behind its first quarter: where
-//! jitter keeps order the head meets any of it, and the rest the most there is, which would make 20 Mbit/s look like 15; and what a
-//! token bucket has saved is spent on the head. Jitter, lumps of radio schedulers and clocks make short times wrong. What they add
-//! does not grow with the train, so one four times as long follows (`TRAINS`) until two in a row say the same, or one took
-//! so long that the errors do not count. The first, a few datagrams, has to come in steadily for that; so has one that
-//! overflowed a queue that is full within a few milliseconds, for of that no train is longer. What the guess becomes:
-//! [`super::rate_control`].
+//! A path that begins to work is sent a train of full datagrams back to back. The bottleneck spreads the train out, and the bytes
+//! behind the first datagram over the time that they took to arrive are the capacity (packet dispersion; Keshav 1991; Dovrolis,
+//! Ramanathan and Moore 2001). Of a longer train that arrived nearly whole, only the bytes behind the first quarter count: where
+//! jitter keeps order, the head meets any jitter and the rest the largest, which would make 20 Mbit/s look like 15; and the head
+//! spends what a token bucket has saved.
+//!
+//! Jitter, lumps of radio schedulers and clocks falsify short times by an amount that does not grow with the train. So a train of
+//! four times the length follows (`TRAINS`) until two in a row agree, or one took so long that the errors do not count. The first,
+//! a few datagrams, has to arrive steadily to count; so has a train that overflowed a buffer that is full within a few
+//! milliseconds, for no train through it is longer. The use of the estimate: [`super::pipeline`](super).
 //!
 //! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB of a path of a few Mbit/s, up
 //! to 1.2 MB of one that carries them in a tenth of a second.
@@ -38,7 +39,7 @@ pub struct TrainSender {
 
 /// One datagram of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Car {
+pub struct TrainPacket {
     /// The train's number.
     pub train: u8,
     /// Its place in the train, from 0.
@@ -47,7 +48,7 @@ pub struct Car {
     pub count: u16,
 }
 
-impl Car {
+impl TrainPacket {
     fn is_last(&self) -> bool {
         self.place.saturating_add(1) >= self.count
     }
@@ -123,12 +124,12 @@ impl TrainSender {
     }
 
     /// The next datagram to send now.
-    pub fn next(&mut self, now: Instant) -> Option<Car> {
+    pub fn next(&mut self, now: Instant) -> Option<TrainPacket> {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
         let count = *TRAINS.get(self.stage)?;
-        let car = Car {
+        let packet = TrainPacket {
             train: self.number,
             place: self.sent,
             count,
@@ -137,7 +138,7 @@ impl TrainSender {
         if self.sent >= count {
             self.due = None;
         }
-        Some(car)
+        Some(packet)
     }
 
     /// Takes what the other end says of a train. What to take the path's rate for; a longer train may follow.
@@ -155,7 +156,10 @@ impl TrainSender {
         let is_alike = before
             .zip(said)
             .is_some_and(|(before, said)| before.max(said) < before.min(said).scale(5, 4));
-        let whole = TRAINS.get(self.stage).map_or(0, |cars| usize::from(*cars)) * CAR_BYTES;
+        let whole = TRAINS
+            .get(self.stage)
+            .map_or(0, |packets| usize::from(*packets))
+            * TRAIN_PACKET_BYTES;
         let is_short = usize::try_from(bytes).is_ok_and(|bytes| bytes < whole / 8 * 7);
         let least = if is_short && result.is_steady() {
             SHORT_QUEUE
@@ -226,11 +230,11 @@ fn micros(time: Duration) -> u32 {
 
 impl TrainReceiver {
     /// Takes note of a datagram of a train, `len` bytes long.
-    pub fn on_arrival(&mut self, now: Instant, car: Car, len: u32) {
-        let known = self.train.filter(|train| train.number == car.train);
+    pub fn on_arrival(&mut self, now: Instant, packet: TrainPacket, len: u32) {
+        let known = self.train.filter(|train| train.number == packet.train);
         let mut train = known.unwrap_or(Train {
-            number: car.train,
-            count: car.count,
+            number: packet.train,
+            count: packet.count,
             arrived: 0,
             first_at: now,
             last_at: now,
@@ -245,10 +249,10 @@ impl TrainReceiver {
             train.last_at = now;
         }
         train.arrived = train.arrived.saturating_add(1);
-        if train.head.is_none() && car.is_behind_head() {
+        if train.head.is_none() && packet.is_behind_head() {
             train.head = Some((now, train.bytes));
         }
-        train.is_complete |= car.is_last();
+        train.is_complete |= packet.is_last();
         self.train = Some(train);
     }
 
@@ -284,14 +288,14 @@ const LEAST_TIME: Duration = Duration::from_millis(1);
 /// How long the rest of a train is waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Length of the body of a train's control datagram.
-pub const CAR_BYTES: usize = 1_100;
+pub const TRAIN_PACKET_BYTES: usize = 1_100;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn car(place: u16, count: u16) -> Car {
-        Car {
+    fn packet(place: u16, count: u16) -> TrainPacket {
+        TrainPacket {
             train: 0,
             place,
             count,
@@ -306,8 +310,8 @@ mod tests {
         mbps: u64,
     ) -> Dispersion {
         let mut at = now;
-        while let Some(car) = sender.next(now) {
-            receiver.on_arrival(at, car, 1_158);
+        while let Some(packet) = sender.next(now) {
+            receiver.on_arrival(at, packet, 1_158);
             at += Bytes::new(1_158) / Bitrate::from_mbps(mbps);
         }
         assert_eq!(sender.due(), None);
@@ -323,7 +327,10 @@ mod tests {
             let mut sender = TrainSender::default();
             let now = Instant::from_millis(1);
             sender.on_up(now);
-            let train = sender.next(now).map(|car| car.train).expect("a car");
+            let train = sender
+                .next(now)
+                .map(|packet| packet.train)
+                .expect("a packet");
             while sender.next(now).is_some() {}
             let result = Dispersion {
                 train,
@@ -463,7 +470,7 @@ mod tests {
             for (i, place) in (0_u32..).zip(order) {
                 let wait = if i < 6 { i * 5 } else { 30 };
                 let at = Instant::from_millis(wait.into()) + step * i;
-                receiver.on_arrival(at, car(place, 48), 1_158);
+                receiver.on_arrival(at, packet(place, 48), 1_158);
                 if receiver.due() == Some(at) {
                     break;
                 }
@@ -483,7 +490,7 @@ mod tests {
         let mut receiver = TrainReceiver::default();
         for place in 0..48 {
             let at = Instant::from_millis(place.min(12).into());
-            receiver.on_arrival(at, car(place, 48), 1_000);
+            receiver.on_arrival(at, packet(place, 48), 1_000);
         }
         let result = receiver.take_result(Instant::from_millis(12));
         assert_eq!(result.map(|result| result.time_us), Some(12_000));
@@ -493,7 +500,7 @@ mod tests {
     fn of_a_train_that_overflowed_a_short_queue_the_head_counts() {
         let mut receiver = TrainReceiver::default();
         for place in (0..10).chain([30, 47]) {
-            receiver.on_arrival(Instant::from_millis(place.into()), car(place, 48), 1_000);
+            receiver.on_arrival(Instant::from_millis(place.into()), packet(place, 48), 1_000);
         }
         let result = receiver.take_result(Instant::from_millis(100));
         let expected = Dispersion {
@@ -509,7 +516,7 @@ mod tests {
     fn a_train_that_lost_its_end_is_told_after_a_while() {
         let mut receiver = TrainReceiver::default();
         for place in 0..5 {
-            receiver.on_arrival(Instant::from_millis(place.into()), car(place, 12), 1_000);
+            receiver.on_arrival(Instant::from_millis(place.into()), packet(place, 12), 1_000);
         }
         assert_eq!(receiver.take_result(Instant::from_millis(50)), None);
         assert_eq!(receiver.due(), Some(Instant::from_millis(54)));

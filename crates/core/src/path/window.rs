@@ -50,6 +50,9 @@ impl<T: Copy + Ord> WindowedMin<T> {
     }
 }
 
+/// How long a minimum of delays or losses is remembered: BBR's `MinRTTFilterLen` (draft-ietf-ccwg-bbr section 2.13.1).
+pub(crate) const MIN_WINDOW: Duration = Duration::from_secs(10);
+
 #[cfg(test)]
 mod tests {
     use super::*;

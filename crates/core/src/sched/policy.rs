@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     ids::PathId,
-    path::rate_control::aim::Aim,
+    path::control::aim::Aim,
     profile::{Profile, ProfileChange},
 };
 

@@ -209,7 +209,7 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let staged = self.staged.find(copy.of, copy.global_seq);
-        let kept = || self.path(copy.of)?.sender.unreported(copy.global_seq);
+        let kept = || self.path(copy.of)?.sender().unreported(copy.global_seq);
         let Some(original) = staged.or_else(kept) else {
             return;
         };
@@ -239,7 +239,7 @@ impl Tunnel {
             return;
         }
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            path.health.sample(interval, now + SAMPLED_FOR);
+            path.sample_rtt(interval, now + SAMPLED_FOR);
         }
     }
 }

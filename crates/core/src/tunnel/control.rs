@@ -5,29 +5,23 @@
 
 use core::{cmp::Reverse, time::Duration};
 
-use super::{Shared, Tunnel, egress::wire_seq, path_in};
+use super::{Shared, Tunnel, path_in};
 use crate::{
     counters::DropReason,
     ids::PathId,
     path::{
-        Path,
-        delay::RelativeDelay,
-        health::State,
-        on_wire,
-        rate::{Delivered, DeliveryRate},
-        rate_control::Signals,
-        sender::MAX_OUTSTANDING,
-        train::CAR_BYTES,
+        Path, Pong, ReportOutcome, rate::DeliveryRate, sender::MAX_OUTSTANDING,
+        train::TRAIN_PACKET_BYTES,
     },
     profile::Mechanism,
     role::Role,
     sched::{Pacing, Scheduler},
     time::Instant,
-    trace::RepairCause,
+    trace::{Event, RepairCause},
     transmit::TxQueue,
     units::{Bitrate, Bytes},
     wire::control::{
-        Frame, FrameWriter, Frames, LinkRole, MAX_RANGES, MissingRanges, MissingWriter, PathReport,
+        Frame, FrameWriter, Frames, MAX_RANGES, MissingRanges, MissingWriter, PathReport,
     },
     wire::header::{CONTROL_HEADER_LEN, TAG_LEN},
 };
@@ -62,51 +56,13 @@ impl Tunnel {
         let Some(path) = self.paths[index].as_deref_mut() else {
             return;
         };
-        if path.route.is_none() {
+        if path.route().is_none() {
             return;
         }
-        let id = path.id;
+        let id = path.id();
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
-        let mut is_answer = false;
-        while let Some((token, size)) = path.probes.take_owed() {
-            if !writer.push(&Frame::Pong { token, size }) {
-                break;
-            }
-            is_answer = true;
-        }
-        if let Some(version) = path.probes.ack_link.take() {
-            let _ = writer.push(&Frame::LinkAck { path: id, version });
-        }
-        let is_announcer = self.role == Role::Client;
-        if is_announcer && path.announced.due.is_some_and(|due| due <= now) {
-            let frame = Frame::Link {
-                path: id,
-                version: path.announced.version,
-                info: path.link.info(),
-            };
-            if writer.push(&frame) {
-                path.announced.due = Some(now + ANNOUNCE_AGAIN);
-            }
-        }
-        if let Some(result) = path.train_receiver.take_result(now) {
-            let _ = writer.push(&Frame::Train(result));
-        }
-        if path.tail.take(now)
-            && let Some((counter, global_seq)) = path.sender.last()
-        {
-            let path_seq = wire_seq(counter);
-            let _ = writer.push(&Frame::Tail {
-                path_seq,
-                global_seq,
-            });
-        }
-        if path.health.probe_due(now) || is_answer && path.health.probe_may_join(now) {
-            let token = path.probes.start(now);
-            if writer.push(&Frame::Ping { token, size: 0 }) {
-                path.health.on_probe_sent(now);
-            }
-        }
+        path.write_control(now, &mut writer);
         if writer.is_empty() {
             return;
         }
@@ -120,19 +76,12 @@ impl Tunnel {
             let Some(path) = self.paths[index].as_deref_mut() else {
                 return;
             };
-            let id = path.id;
-            // A gateway does not know a link before it was described.
-            let is_described = self.role == Role::Client || path.announced.due.is_none();
-            if !is_described || path.route.is_none() || path.link.role != LinkRole::Active {
-                return path.train_sender.cancel();
-            }
-            let Some(car) = path.train_sender.next(now) else {
-                return;
-            };
-            let mut body = [0; CAR_BYTES];
+            let id = path.id();
+            let mut body = [0; TRAIN_PACKET_BYTES];
             let mut writer = FrameWriter::new(&mut body);
-            let _ = writer.push(&Frame::Car(car));
-            writer.pad_to(CAR_BYTES);
+            if !path.write_train(now, &mut writer) {
+                return;
+            }
             let len = writer.len();
             self.seal_control(now, id, &body[..len], out);
         }
@@ -144,7 +93,7 @@ impl Tunnel {
         if out.is_full() {
             return false;
         }
-        let is_due = |path: &Path| path.receiver.report_due().is_some_and(|due| due <= now);
+        let is_due = |path: &Path| path.receiver().report_due().is_some_and(|due| due <= now);
         if !self.paths().any(is_due) {
             return false;
         }
@@ -161,12 +110,12 @@ impl Tunnel {
             let _ = writer.push(&Frame::Recovered { ranges });
         }
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            if path.receiver.report_due().is_none() || writer.room() < MAX_REPORT {
+            if path.receiver().report_due().is_none() || writer.room() < MAX_REPORT {
                 continue;
             }
             let mut missing = MissingWriter::default();
-            if let Some(report) = path.receiver.take_report(now, &mut missing) {
-                let path = path.id;
+            if let Some(report) = path.receiver_mut().take_report(now, &mut missing) {
+                let path = path.id();
                 // First what is missing: the report says it has been told.
                 if let Some(ranges) = missing.ranges() {
                     let _ = writer.push(&Frame::Missing { path, ranges });
@@ -180,7 +129,7 @@ impl Tunnel {
             && self.second_report_at.is_none_or(|at| at <= now)
             && let Some(second) = self.second_path(best)
         {
-            let cost = |id| self.path(id).map(|path| path.link.cost);
+            let cost = |id| self.path(id).map(|path| path.link().cost);
             let pause = if cost(second) > cost(best) {
                 DEAR_REPORT
             } else {
@@ -194,10 +143,10 @@ impl Tunnel {
 
     /// The path heard from last: better than none while no path is known to work.
     pub(super) fn newest_path(&self) -> Option<PathId> {
-        let routed = self.paths().filter(|path| path.route.is_some());
+        let routed = self.paths().filter(|path| path.route().is_some());
         routed
-            .max_by_key(|path| path.receiver.heard_at())
-            .map(|path| path.id)
+            .max_by_key(|path| path.receiver().heard_at())
+            .map(Path::id)
     }
 
     fn send_close(&mut self, now: Instant, out: &mut TxQueue) {
@@ -206,7 +155,7 @@ impl Tunnel {
         let _ = writer.push(&Frame::Close);
         let len = writer.len();
         for index in 0..PathId::MAX {
-            if let Some(id) = self.paths[index].as_deref().map(|path| path.id) {
+            if let Some(id) = self.paths[index].as_deref().map(Path::id) {
                 self.seal_control(now, id, &body[..len], out);
             }
         }
@@ -221,13 +170,12 @@ impl Tunnel {
         body: &[u8],
         shared: &mut Shared<'_>,
     ) {
-        let (role, pacing) = (self.role, self.profile.path_pacing());
         let mut missing_left = MAX_OUTSTANDING;
         for frame in Frames::new(body) {
             match frame {
                 Frame::Ping { token, size } => {
                     if let Some(path) = self.path_mut(id) {
-                        path.probes.owe(token, size);
+                        path.on_ping(token, size);
                     }
                 }
                 Frame::Pong { token, .. } => self.on_pong(now, id, token, shared),
@@ -240,25 +188,15 @@ impl Tunnel {
                     // Links belong to the client: nobody else describes them.
                     if self.role == Role::Gateway
                         && let Some(path) = self.path_mut(path)
-                        && (path.announced.due.is_some() || path.announced.version <= version)
+                        && path.describe(now, version, &info)
                     {
-                        path.announced.version = version;
-                        path.announced.due = None;
-                        path.link.update(&info);
-                        path.pace(now, Role::Gateway, pacing);
-                        path.probes.ack_link = Some(version);
-                        if path.health.state() == State::Up {
-                            path.train_sender.on_up(now);
-                        }
                         self.resolve_policy();
                         self.adapt_queue(now);
                     }
                 }
                 Frame::LinkAck { path, version } => {
-                    if let Some(path) = self.path_mut(path)
-                        && path.announced.version == version
-                    {
-                        path.announced.due = None;
+                    if let Some(path) = self.path_mut(path) {
+                        path.on_description_acked(version);
                     }
                 }
                 Frame::Close => self.is_closed_by_peer = true,
@@ -272,30 +210,22 @@ impl Tunnel {
                     global_seq,
                 } => {
                     if let Some(path) = self.path_mut(id) {
-                        path.receiver.on_tail(now, path_seq);
+                        path.on_tail(now, path_seq);
                     }
                     let last = (path_seq, global_seq);
                     let before = shared.delivered.len();
                     self.resequencer.on_tail(now, id, last, shared.delivered);
                     self.keep_round_trips(now, before, shared);
                 }
-                Frame::Car(car) => {
+                Frame::TrainPacket(packet) => {
                     if let Some(path) = self.path_mut(id) {
-                        let headers = on_wire::headers(path.route.as_ref());
-                        let len = Bytes::of_len(body.len() + CONTROL_OVERHEAD) + headers;
-                        let len = u32::try_from(len.get()).unwrap_or(u32::MAX);
-                        path.train_receiver.on_arrival(now, car, len);
+                        let len = Bytes::of_len(body.len() + CONTROL_OVERHEAD);
+                        path.on_train_arrival(now, packet, len);
                     }
                 }
                 Frame::Train(result) => {
-                    if let Some(path) = self.path_mut(id)
-                        && let Some(guess) = path.train_sender.on_result(now, &result)
-                    {
-                        path.rate.guess(&guess);
-                        if guess.is_sure {
-                            path.rate_control.on_known(now);
-                        }
-                        path.pace(now, role, pacing);
+                    if let Some(path) = self.path_mut(id) {
+                        path.on_train_result(now, &result);
                     }
                 }
                 Frame::Template {
@@ -325,7 +255,6 @@ impl Tunnel {
     }
 
     fn on_pong(&mut self, now: Instant, id: PathId, token: u32, shared: &mut Shared<'_>) {
-        let (role, pacing) = (self.role, self.profile.path_pacing());
         let gain = self
             .profile
             .rtt_sampling
@@ -333,26 +262,17 @@ impl Tunnel {
         let Some(path) = self.path_mut(id) else {
             return;
         };
-        if path.mtu.on_pong(now, token) {
-            return self.look_for_narrow(now);
+        match path.on_pong(now, token, gain) {
+            Pong::Mtu => self.look_for_narrow(now),
+            Pong::Rtt { is_back } => {
+                if is_back {
+                    self.on_path_back(now, id, shared);
+                }
+                self.view_paths(now);
+                self.scheduler.on_paths(&self.views);
+            }
+            Pong::Unknown => {}
         }
-        let Some(rtt) = path.probes.finish(now, token) else {
-            return;
-        };
-        if let Some(thousandths) = gain {
-            path.rtt.set_gain(thousandths);
-        }
-        path.rtt.on_sample(now, rtt, Duration::ZERO);
-        path.pace(now, role, pacing);
-        let interval = path.feedback_interval();
-        path.health
-            .on_rtt(path.rtt.smoothed().unwrap_or(rtt), interval);
-        if matches!(path.health.state(), State::Down | State::Probing) {
-            path.train_sender.on_up(now);
-        }
-        self.on_evidence(now, id, shared);
-        self.view_paths(now);
-        self.scheduler.on_paths(&self.views);
     }
 
     fn on_report(
@@ -362,95 +282,28 @@ impl Tunnel {
         report: &PathReport,
         shared: &mut Shared<'_>,
     ) {
-        let (role, pacing) = (self.role, self.profile.path_pacing());
         let Some(path) = path_in(&mut self.paths, id) else {
             return;
         };
-        let settled = report.settled_seq;
-        let oldest = path.sender.oldest_under_way();
-        let reported_before = path.sender.reported();
-        if !path
-            .sender
-            .on_reported(report.highest_seq, settled, shared.pool)
-        {
+        let (from, _) = path.control_state();
+        let outcome = path.on_report(now, report, shared.pool);
+        let Some(ReportOutcome { reported, is_back }) = outcome else {
             return;
+        };
+        let (to, pace) = path.control_state();
+        if to != from {
+            self.tracer.tell(now, || Event::RateControl {
+                path: id,
+                from,
+                to,
+                pace,
+            });
         }
-        let reported = path.sender.reported();
-        if let Some((_, sent_at)) = oldest.filter(|(counter, _)| *counter < reported) {
-            path.report_age.on_report(now, now.since(sent_at));
-        }
-        // The path was not silent after all: what has arrived, or is lost, need not be sent again.
-        // Should it be lost, that will be told.
+        // Datagrams taken back as silent were not: a lost one will be NACKed.
         self.give_back(id, |counter| counter < reported, shared);
-        let Some(path) = path_in(&mut self.paths, id) else {
-            return;
-        };
-        let rtt = loaded_rtt(path).unwrap_or_default();
-        path.delay.on_sample(now, RelativeDelay(report.min_owd_us));
-        let is_limited = path
-            .limited_at
-            .is_some_and(|at| now.since(at) < rtt + path.feedback_interval() * 2);
-        let received = path.loss.received();
-        // The first may tell of all that was before the link was removed and added again.
-        let is_first = received == 0;
-        // What is told missing is lost; without that, whatever has not come.
-        let received_pkts = report.received_pkts;
-        if settled.is_some() {
-            let told = path.sender.lost_pkts();
-            path.loss
-                .on_told(now, told, received_pkts, path.sender.accounted());
-        } else {
-            let sent_pkts = path.sender.sent_for_loss(received_pkts);
-            path.loss.on_report(now, sent_pkts, received_pkts);
+        if is_back {
+            self.on_path_back(now, id, shared);
         }
-        let received = path.loss.received() - received;
-        let was_searching = path.rate_control.is_searching();
-        let headers = on_wire::headers(path.route.as_ref());
-        path.on_wire
-            .on_report(report.received_bytes, report.received_pkts, headers);
-        let signals = Signals {
-            delay: RelativeDelay(report.min_owd_us),
-            rtt,
-            received,
-            lost: path.loss.take_lost(),
-            disproved: path.loss.disproved(),
-            floor_ppm: path.loss.floor_ppm(),
-            is_limited,
-            sent_bytes: path.on_wire.sent(),
-            received_bytes: path.on_wire.delivered(),
-            pace: path.pacer.rate(),
-        };
-        let delivered = Delivered {
-            bytes: Bytes::new(path.on_wire.delivered()),
-            packets: report.received_pkts,
-            tx_us: report.sent_us,
-            rx_us: report.received_us,
-        };
-        if let Some(carried) = path.rate_control.on_report(now, &signals, &path.rate) {
-            path.rate.on_overflow(carried);
-        }
-        let is_unqueued = !is_first && path.rate_control.is_unqueued();
-        // What is told missing was sent a while ago, and told of late: what counts is the queue it met.
-        let lost = if settled.is_none() && is_unqueued {
-            signals.lost
-        } else {
-            path.sender.take_lost_unqueued()
-        };
-        if is_unqueued {
-            path.sender.on_unqueued(reported_before);
-        }
-        let received = if is_unqueued { signals.received } else { 0 };
-        path.loss.on_unqueued(now, received, lost);
-        let app_limited = !path.rate_control.is_full(&signals, &path.rate);
-        path.rate.set_jitter(path.rate_control.sampled_jitter());
-        if let Some(sample) = path.rate.on_report(now, delivered, app_limited) {
-            path.rate_control.on_sample(now, sample);
-        }
-        if was_searching && !path.rate_control.is_searching() {
-            path.loss.on_searched(now, path.sender.unreported_pkts());
-        }
-        path.pace(now, role, pacing);
-        self.on_evidence(now, id, shared);
         self.adapt_queue(now);
     }
 
@@ -459,8 +312,8 @@ impl Tunnel {
     /// the best of the last half minute, in a round trip of `span`.
     fn allowance(&self, span: Duration) -> Bytes {
         let rates = |rate: fn(&DeliveryRate) -> Option<Bitrate>| {
-            let usable = self.paths().filter(|path| path.health.is_usable());
-            let rates = usable.filter_map(|path| rate(&path.rate));
+            let usable = self.paths().filter(|path| path.health().is_usable());
+            let rates = usable.filter_map(|path| rate(path.rate()));
             rates.fold(0_u64, |sum, rate| sum.saturating_add(rate.as_bps()))
         };
         let before = Bitrate::from_bps(rates(DeliveryRate::peak)).scale(10, 7);
@@ -483,8 +336,8 @@ impl Tunnel {
             return;
         };
         let before = self.reinject.len();
-        let round_trip = path.rtt.min().unwrap_or(Duration::MAX);
-        let floor_ppm = path.loss.floor_ppm().unwrap_or(path.remembered_loss_ppm);
+        let round_trip = path.rtt().min().unwrap_or(Duration::MAX);
+        let floor_ppm = path.loss_floor_ppm();
         for (first, count) in ranges {
             for offset in 0..u32::from(count) {
                 if *left == 0 {
@@ -492,8 +345,8 @@ impl Tunnel {
                 }
                 *left -= 1;
                 // What nobody waits for is no loss: a copy that searches a path, an acknowledgement, a symbol.
-                let Some((numbered, is_free)) = path.sender.take_lost(now, id, first.plus(offset))
-                else {
+                let lost = path.sender_mut().take_lost(now, id, first.plus(offset));
+                let Some((numbered, is_free)) = lost else {
                     continue;
                 };
                 // A packet with a deadline may be too late when it is sent again, however soon; without repair none is.
@@ -508,7 +361,7 @@ impl Tunnel {
                 };
                 // A path that was silent tells nothing of what it loses otherwise.
                 if !is_free {
-                    path.mtu.on_lost(now);
+                    path.on_nacked(now);
                     self.fec_sending.on_lost(id, round_trip, floor_ppm);
                 }
                 self.fec_sending.on_repair(now);
@@ -542,20 +395,20 @@ impl Tunnel {
             Bytes::new(u64::MAX)
         };
         self.queue.set_ack_room(ack_room);
-        let is_limited = |path: &Path| path.pacer.rate().is_some();
+        let is_limited = |path: &Path| path.pacer().rate().is_some();
         if self.profile.path_pacing() == Pacing::Limits && !self.paths().any(is_limited) {
             self.lanes.set_target(Duration::MAX);
             return self.queue.set_target(Duration::MAX);
         }
-        let usable = || self.paths().filter(|path| path.health.is_usable());
-        let is_used = |path: &&Path| self.fec_sending.carries(path.id);
-        let longest = usable().filter(is_used).filter_map(loaded_rtt).max();
+        let usable = || self.paths().filter(|path| path.health().is_usable());
+        let is_used = |path: &&Path| self.fec_sending.carries(path.id());
+        let longest = usable().filter(is_used).filter_map(Path::loaded_rtt).max();
         // Senders whose round trips are kept long see those.
         let kept = self.round_trips.longest();
         let longest = longest.unwrap_or_default().max(kept);
         let target = longest * 3 / 7;
         // Of packets that are few, one that leaves is much.
-        let rates = usable().filter_map(|path| path.rate.max());
+        let rates = usable().filter_map(|path| path.rate().max());
         let bps = rates.fold(0_u64, |sum, rate| sum.saturating_add(rate.as_bps()));
         let rate = Bitrate::from_bps(bps);
         let packets = if rate > Bitrate::ZERO {
@@ -565,8 +418,7 @@ impl Tunnel {
         };
         let mut target = (target + packets).clamp(LEAST_TARGET, LARGEST_TARGET);
         // What waits while a path's rate is being found out is no sign of congestion.
-        let is_searching =
-            |path: &Path| path.health.is_usable() && path.rate_control.is_searching();
+        let is_searching = |path: &Path| path.health().is_usable() && path.is_searching();
         if self.profile.has(Mechanism::SearchTarget) && self.paths().any(is_searching) {
             target = (target * 4).min(LARGEST_TARGET);
         }
@@ -602,18 +454,11 @@ impl Tunnel {
     /// is not known.
     fn ack_room(&self) -> Bytes {
         let usable = self.paths().filter(|path| self.may_carry(path));
-        let known = usable.filter_map(|path| Some((path.rtt.min()?, path.rate.max())));
+        let known = usable.filter_map(|path| Some((path.rtt().min()?, path.rate().max())));
         let quickest = known.min_by_key(|(rtt, _)| *rtt);
         let rate = quickest.and_then(|(_, rate)| rate);
         rate.map_or(Bytes::new(u64::MAX), |rate| rate.bytes_in(ACK_TIME))
     }
-}
-
-/// The round trip of a path that carries bulk: with the short queue that stands in it, and no longer one.
-pub(super) fn loaded_rtt(path: &Path) -> Option<Duration> {
-    let least = path.rtt.min()?;
-    let most = least * 2 + Duration::from_millis(20);
-    Some(path.rtt.smoothed().unwrap_or(least).clamp(least, most))
 }
 
 /// CoDel's own (RFC 8289 section 4.4).
@@ -635,8 +480,6 @@ pub(super) const MAX_BODY: usize = 1100;
 const CONTROL_OVERHEAD: usize = CONTROL_HEADER_LEN + TAG_LEN;
 /// Room a report and what is missing may take, in bytes.
 const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
-/// When an unacknowledged link description is sent again.
-pub(super) const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 /// How often reports also travel on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
 /// The same if that path is dearer: as often as it is probed anyway.
@@ -648,8 +491,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        counters::Drops, packet::Pool, path::link::Link, queue::QueueConfig, sched::Policy,
-        wire::control::LinkInfo,
+        counters::Drops,
+        packet::Pool,
+        path::link::Link,
+        queue::QueueConfig,
+        sched::Policy,
+        wire::control::{LinkInfo, LinkRole},
     };
 
     #[test]
@@ -679,10 +526,10 @@ mod tests {
             };
             tunnel.handle_frames(Instant::ZERO, PathId(0), &body, &mut shared);
             let path = tunnel.path(PathId(0)).expect("added");
-            assert_eq!(path.link.name == "theirs", is_taken);
-            assert_eq!(path.link.role == LinkRole::Never, is_taken);
-            assert_eq!(path.announced.version == 99, is_taken);
-            assert_eq!(path.probes.ack_link == Some(99), is_taken);
+            assert_eq!(path.link().name == "theirs", is_taken);
+            assert_eq!(path.link().role == LinkRole::Never, is_taken);
+            assert_eq!(path.announced_version() == 99, is_taken);
+            assert_eq!(path.owed_link_ack() == Some(99), is_taken);
         }
     }
 }

@@ -65,8 +65,8 @@ impl Tunnel {
         self.release_at = self.next_release(now);
         if self.has_packets() {
             for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-                if !path.pacer.can_send(now) {
-                    path.limited_at = Some(now);
+                if !path.pacer().can_send(now) {
+                    path.on_limited(now);
                 }
             }
         }
@@ -311,7 +311,7 @@ impl Tunnel {
             // More waits than this path took.
             let is_limited = times > 1 && !self.views[index].ready;
             if let Some(path) = self.path_mut(self.views[index].id).filter(|_| is_limited) {
-                path.limited_at = Some(now);
+                path.on_limited(now);
             }
         }
         sent
@@ -331,9 +331,9 @@ impl Tunnel {
         let session = self.sessions.sending(now)?;
         let payload = numbered.packet.as_slice();
         let len = payload.len() + DATA_OVERHEAD;
-        let route = path.route?;
+        let route = path.route()?;
         let datagram = out.reserve(&route, len)?;
-        let counter = path.sender.next_data();
+        let counter = path.sender().next_data();
         let header = Header {
             kind: Kind::Data,
             is_out_of_turn: flags.is_reinjected || self.ahead.is_older(numbered.global_seq),
@@ -342,12 +342,12 @@ impl Tunnel {
             covered: 0,
             path: id,
             receiver_index: session.remote_index(),
-            path_seq: wire_seq(counter),
+            path_seq: Seq::of_counter(counter),
             sent_us: now.wire_micros(),
         };
         let data = DataHeader {
             global_seq: numbered.global_seq,
-            path_step: path.sender.path_step(numbered.global_seq),
+            path_step: path.sender().path_step(numbered.global_seq),
             flow_step: numbered.flow_step,
         };
         header.emit(Some(&data), datagram);
@@ -355,7 +355,10 @@ impl Tunnel {
         let (body, tag) = body.split_at_mut(payload.len());
         body.copy_from_slice(payload);
         tag.copy_from_slice(&session.seal(id, counter, header, body));
-        if self.sec.on_sealed(now, id, wire_seq(counter), datagram) {
+        if self
+            .sec
+            .on_sealed(now, id, Seq::of_counter(counter), datagram)
+        {
             out.note_parity(&route);
         }
         Some(len)
@@ -372,7 +375,7 @@ impl Tunnel {
     ) {
         self.counts.packets_out += 1;
         self.repairs.on_sent(now, len);
-        let view = &mut self.views[index];
+        let view = &self.views[index];
         let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
             return;
         };
@@ -380,20 +383,7 @@ impl Tunnel {
         let is_expendable = numbered
             .as_ref()
             .is_some_and(|numbered| numbered.is_expendable);
-        if !is_expendable {
-            let lost_at = path.sender.lost_at();
-            let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
-            // Nobody waits for the repair of a copy.
-            let is_known = is_lossy || !is_kept || path.loss.latest_ppm().is_some();
-            let is_lossy = if self.profile.detects_losses() && self.profile.has(Mechanism::Tails) {
-                is_known.then_some(is_lossy)
-            } else {
-                Some(false)
-            };
-            path.tail.on_sent(now, len, is_lossy);
-        }
-        path.sender
-            .on_sent(now, len, Some(global_seq), numbered, shared.pool);
+        path.on_data_sent(now, len, global_seq, numbered, shared.pool);
         let id = view.id;
         if is_kept {
             self.usage.on_carried(now, id);
@@ -409,10 +399,9 @@ impl Tunnel {
         let Some(path) = self.paths[view.id.index()].as_deref_mut() else {
             return;
         };
-        path.health.on_sent(now);
         path.on_sent(now, Bytes::of_len(len));
-        view.in_flight = path.sender.in_flight();
-        view.ready = path.pacer.can_send(now);
+        view.in_flight = path.sender().in_flight();
+        view.ready = path.pacer().can_send(now);
     }
 
     /// Gives a packet its place in the association's order and in its flow's, in which acknowledgements have none, nor has
@@ -478,15 +467,15 @@ impl Tunnel {
         let mut views = core::mem::take(&mut self.views);
         views.clear();
         // One-way delays are known of paths that have carried data; until all have, half of the round trip has to do.
-        let in_use = |path: &&Path| path.health.is_usable() && path.route.is_some();
+        let in_use = |path: &&Path| path.is_working();
         let is_measured = self
             .paths()
             .filter(in_use)
-            .all(|path| path.delay.min().is_some());
+            .all(|path| path.delay().min().is_some());
         let quickest = self
             .paths()
             .filter(in_use)
-            .filter_map(|path| path.delay.min())
+            .filter_map(|path| path.delay().min())
             .reduce(|best, delay| {
                 if delay.micros_from(best) < 0 {
                     delay
@@ -497,44 +486,44 @@ impl Tunnel {
         let least_rtt = self
             .paths()
             .filter(in_use)
-            .filter_map(|path| path.rtt.min())
+            .filter_map(|path| path.rtt().min())
             .min();
         self.least_delay = least_rtt.unwrap_or_default() / 2;
         views.extend(self.paths().map(|path| {
             let usable = self.may_carry(path);
             PathView {
-                id: path.id,
-                ready: usable && !path.is_blocked && path.pacer.can_send(now),
+                id: path.id(),
+                ready: usable && path.can_send(now),
                 usable,
-                cost: path.link.cost,
-                weight: path.link.weight,
-                smoothed_rtt: path.rtt.smoothed(),
-                extra_delay: match (path.delay.min(), quickest) {
+                cost: path.link().cost,
+                weight: path.link().weight,
+                smoothed_rtt: path.rtt().smoothed(),
+                extra_delay: match (path.delay().min(), quickest) {
                     (Some(delay), Some(quickest)) if is_measured => delay.beyond(quickest),
-                    _ => match (path.rtt.min(), least_rtt) {
+                    _ => match (path.rtt().min(), least_rtt) {
                         (Some(rtt), Some(least)) => rtt.saturating_sub(least) / 2,
                         _ => Duration::ZERO,
                     },
                 },
                 rate: if self.profile.search {
-                    path.rate.max().or_else(|| path.remembered_rate())
+                    path.rate().max().or_else(|| path.remembered_rate())
                 } else {
                     path.likely_rate()
                 },
                 queue_delay: path.queue_delay(now),
                 lateness: path.lateness(),
-                least_rtt: path.rtt.min(),
-                rtt_spread: path.rtt.spread(),
-                jitter: path.rate_control.jitter(),
-                is_searching: path.rate_control.is_searching(),
+                least_rtt: path.rtt().min(),
+                rtt_spread: path.rtt().spread(),
+                jitter: path.jitter(),
+                is_searching: path.is_searching(),
                 loss_ppm: if self.profile.has(Mechanism::LossCost) {
-                    path.loss.floor_ppm().unwrap_or(path.remembered_loss_ppm)
+                    path.loss_floor_ppm()
                 } else {
                     0
                 },
-                is_silent: path.health.is_silent(now),
-                in_flight: path.sender.in_flight(),
-                staged: self.staged.bytes(path.id),
+                is_silent: path.health().is_silent(now),
+                in_flight: path.sender().in_flight(),
+                staged: self.staged.bytes(path.id()),
             }
         }));
         let first = views
@@ -543,7 +532,7 @@ impl Tunnel {
             .min_by_key(|view| view.extra_delay)
             .map(|view| view.id);
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            path.is_quickest = first == Some(path.id);
+            path.set_quickest(first == Some(path.id()));
         }
         let is_held_back = self.profile.ranks && hold_back(&mut views);
         self.views = views;
@@ -564,14 +553,14 @@ impl Tunnel {
         let Some(session) = self.sessions.sending(now) else {
             return false;
         };
-        let Some(route) = path.route else {
+        let Some(route) = path.route() else {
             return false;
         };
         let header_len = Kind::Control.header_len();
         let Some(datagram) = out.reserve(&route, header_len + body.len() + TAG_LEN) else {
             return false;
         };
-        let counter = path.sender.take_control();
+        let counter = path.sender_mut().take_control();
         let header = Header {
             kind: Kind::Control,
             is_out_of_turn: false,
@@ -580,7 +569,7 @@ impl Tunnel {
             covered: 0,
             path: id,
             receiver_index: session.remote_index(),
-            path_seq: wire_seq(counter),
+            path_seq: Seq::of_counter(counter),
             sent_us: now.wire_micros(),
         };
         header.emit(None, datagram);
@@ -596,26 +585,26 @@ impl Tunnel {
     pub(super) fn best_path(&self) -> Option<PathId> {
         self.working_paths()
             .min_by_key(|path| (!self.is_allowed(path), distance(path)))
-            .map(|path| path.id)
+            .map(Path::id)
             .or_else(|| self.newest_path())
     }
 
     /// The next best for what must not be lost with `best`; none in reserve.
     pub(super) fn second_path(&self, best: PathId) -> Option<PathId> {
         self.working_paths()
-            .filter(|path| path.id != best && self.is_allowed(path))
+            .filter(|path| path.id() != best && self.is_allowed(path))
             .min_by_key(|path| distance(path))
-            .map(|path| path.id)
+            .map(Path::id)
     }
 
     fn working_paths(&self) -> impl Iterator<Item = &Path> {
         let paths = self.paths();
-        paths.filter(|path| path.health.is_usable() && path.route.is_some())
+        paths.filter(|path| path.is_working())
     }
 }
 
 fn distance(path: &Path) -> (Duration, PathId) {
-    (path.rtt.smoothed().unwrap_or(Duration::MAX), path.id)
+    (path.rtt().smoothed().unwrap_or(Duration::MAX), path.id())
 }
 
 /// Takes the paths above the lowest rank that has a ready one out of the choice; whether there were any.
@@ -639,15 +628,5 @@ struct Flags {
     is_kept: bool,
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the wire carries the low 32 bits"
-)]
-pub(super) const fn wire_seq(counter: u64) -> Seq {
-    Seq(counter as u32)
-}
-
-/// A path loses for so long after it was last told.
-const LOSES_FOR: Duration = Duration::from_secs(10);
 /// Older packets are of no use to anybody: their senders have sent them again, or given up.
 const REINJECT_WITHIN: Duration = Duration::from_secs(2);

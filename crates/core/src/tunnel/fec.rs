@@ -19,7 +19,7 @@ use super::{Shared, Tunnel};
 use crate::{
     counters::DropReason,
     fec::MAX_SYMBOL_BYTES,
-    ids::PathId,
+    ids::{PathId, Seq},
     path::{delay::RelativeDelay, sender::Numbered},
     profile::Mechanism,
     sched::PathView,
@@ -89,10 +89,10 @@ impl Tunnel {
         let Some(path) = self.paths[id.index()].as_deref_mut() else {
             return false;
         };
-        let (Some(session), Some(route)) = (self.sessions.sending(now), path.route.as_ref()) else {
+        let (Some(session), Some(route)) = (self.sessions.sending(now), path.route()) else {
             return false;
         };
-        let counter = path.sender.next_data();
+        let counter = path.sender().next_data();
         let mut header = Header {
             kind: Kind::Data,
             is_out_of_turn: false,
@@ -102,7 +102,7 @@ impl Tunnel {
             covered: 0,
             path: id,
             receiver_index: session.remote_index(),
-            path_seq: super::egress::wire_seq(counter),
+            path_seq: Seq::of_counter(counter),
             sent_us: now.wire_micros(),
         };
         if !self.repairs.has(MAX_SYMBOL_BYTES + TAG_LEN) {
@@ -123,7 +123,7 @@ impl Tunnel {
         if !self.repairs.try_spend(len) {
             return false;
         }
-        let Some(datagram) = out.reserve(route, len) else {
+        let Some(datagram) = out.reserve(&route, len) else {
             return false;
         };
         header.covered = made.count;
@@ -138,7 +138,7 @@ impl Tunnel {
         body.copy_from_slice(rest);
         tag.copy_from_slice(&session.seal(id, counter, header, body));
         self.counts.symbols_out += 1;
-        path.sender.on_sent(now, len, None, None, shared.pool);
+        path.sender_mut().on_sent(now, len, None, None, shared.pool);
         self.on_path(now, index, len);
         true
     }
@@ -171,7 +171,7 @@ impl Tunnel {
         };
         let own = self
             .path(id)
-            .and_then(|path| path.receiver.delay().smoothed());
+            .and_then(|path| path.receiver().delay().smoothed());
         let spread = own.map_or(Duration::ZERO, |own| self.longest_wait(now, own));
         (time + spread).min(LONGEST_GRACE)
     }

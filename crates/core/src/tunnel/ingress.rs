@@ -13,7 +13,7 @@ use crate::{
     counters::DropReason,
     ids::Seq,
     packet::{self, PacketBuf},
-    path::{Path, delay::RelativeDelay, health::LinkEvent, link::Link, receiver::DataArrival},
+    path::{Path, delay::RelativeDelay, link::Link, receiver::DataArrival},
     resequencer::{Arrival, LONGEST_HOLD, Verdict, Way},
     role::Role,
     session::{keys::OpenError, rotation::Change},
@@ -93,33 +93,18 @@ impl Tunnel {
         }
         self.last_received_at = Some(now);
         let grace = self.grace(now, id);
+        let (role, profile) = (self.role, self.profile);
         let path = self.paths[id.index()]
-            .get_or_insert_with(|| Box::new(Path::new(now, id, Link::named(""))));
-        let is_newest =
-            path.newest[header.kind as usize].is_none_or(|newest| opened.counter > newest);
-        if is_newest {
-            path.newest[header.kind as usize] = Some(opened.counter);
-            if self.role == Role::Gateway && path.route != Some(incoming.route) {
-                // Another port is the same way.
-                let is_elsewhere = path
-                    .route
-                    .is_none_or(|route| route.remote.ip() != incoming.route.remote.ip());
-                if is_elsewhere {
-                    path.mtu.restart();
-                }
-                path.route = Some(incoming.route);
-                path.health.on_link(now, LinkEvent::Up);
-            }
-        }
-        path.health.on_received(now);
+            .get_or_insert_with(|| Box::new(Path::new(now, id, Link::named(""), role, profile)));
+        let roams_to = (role == Role::Gateway).then_some(incoming.route);
+        path.on_authentic(now, header.kind, opened.counter, roams_to);
         let body = &mut body[..opened.len];
         let Some(data) = data else {
-            path.receiver.on_control(now, header.sent_us);
+            path.on_control(now, header.sent_us);
             self.handle_frames(now, id, body, shared);
             self.handle_mended(now, &is_source_allowed, true, shared);
             return Ok(());
         };
-        let interval = path.feedback_interval();
         let arrival = DataArrival {
             path_seq: header.path_seq,
             sent_us: header.sent_us,
@@ -128,7 +113,7 @@ impl Tunnel {
             is_kept: header.is_kept,
             grace,
         };
-        let delay = path.receiver.on_data(now, &arrival, interval);
+        let delay = path.on_data(now, &arrival);
         if let Some(watch) = &mut self.loss_watch {
             watch.on_arrival(now, id, header.path_seq, len);
         }
@@ -252,11 +237,11 @@ impl Tunnel {
         let beyond = self
             .paths()
             .filter(|path| {
-                path.receiver
+                path.receiver()
                     .heard_at()
                     .is_some_and(|at| now.since(at) < IN_USE)
             })
-            .filter_map(|path| path.receiver.delay().high())
+            .filter_map(|path| path.receiver().delay().high())
             .map(|high| high.beyond(own))
             .max();
         (beyond.unwrap_or(Duration::ZERO) + MARGIN).min(LONGEST_HOLD)
@@ -267,17 +252,17 @@ impl Tunnel {
     /// How long a packet that is told missing now may take to come after all.
     pub(super) fn repair_time(&self, now: Instant) -> Duration {
         let paths = self.paths().filter(|path| {
-            path.receiver
+            path.receiver()
                 .heard_at()
                 .is_some_and(|at| now.since(at) < IN_USE)
         });
         let (mut time, mut grace) = (Duration::ZERO, Duration::ZERO);
         let mut least = Duration::ZERO;
         for path in paths {
-            least = least.max(path.rtt.min().unwrap_or_default());
-            grace = grace.max(self.grace(now, path.id));
-            let rtt = path.rtt.smoothed().unwrap_or_default();
-            let delay = path.receiver.delay();
+            least = least.max(path.rtt().min().unwrap_or_default());
+            grace = grace.max(self.grace(now, path.id()));
+            let rtt = path.rtt().smoothed().unwrap_or_default();
+            let delay = path.receiver().delay();
             let spread = match (delay.high(), delay.min()) {
                 (Some(high), Some(min)) => high.beyond(min),
                 _ => Duration::ZERO,

@@ -8,14 +8,14 @@ use super::{Shared, Tunnel};
 use crate::{
     ids::PathId,
     loss_report::{LossLedger, LossWatch},
-    path::Announced,
+    path::{ANNOUNCE_AGAIN, link::Announced},
     sched::Scheduler,
     time::Instant,
     transmit::TxQueue,
     wire::control::{Frame, FrameWriter, LossReport, Reception},
 };
 
-use super::control::{ANNOUNCE_AGAIN, MAX_BODY};
+use super::control::MAX_BODY;
 
 /// What the ends have agreed on for either direction.
 #[derive(Debug, Default)]
@@ -37,10 +37,7 @@ pub(super) fn ledger(reception: Reception) -> LossLedger {
 impl Receptions {
     /// What is due for a sender that needs `reception`.
     pub(super) fn new(now: Instant, reception: Reception) -> Self {
-        let announced = Announced {
-            version: 1,
-            due: Some(now),
-        };
+        let announced = Announced::new(now);
         Self {
             announced: (reception != Reception::default()).then_some(announced),
             ..Self::default()
@@ -151,7 +148,7 @@ impl Tunnel {
         let Some(path) = self.path(id) else {
             return;
         };
-        let (sent_pkts, sent_bytes) = (path.sender.next_data(), path.sender.sent_bytes());
+        let (sent_pkts, sent_bytes) = (path.sender().next_data(), path.sender().sent_bytes());
         let counts = self
             .loss_ledger
             .on_report(id, report, sent_pkts, sent_bytes);

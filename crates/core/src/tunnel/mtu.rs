@@ -11,10 +11,7 @@ use super::Tunnel;
 use crate::{
     counters::DropReason,
     packet::{LEAST_MTU_V6, PacketBuf, fragments, too_big},
-    path::{
-        Path,
-        mtu::{Conditions, LEAST, Tokens},
-    },
+    path::{Path, mtu::LEAST},
     time::Instant,
     transmit::TxQueue,
     tunnel::Shared,
@@ -55,32 +52,29 @@ impl Tunnel {
     /// The longest packet that a path takes, in bytes.
     pub(super) fn mtu_of(&self, path: &Path) -> usize {
         let longest = self.lengths.longest;
-        path.mtu.found().unwrap_or(longest).min(longest) - DATA_OVERHEAD
+        path.mtu().found().unwrap_or(longest).min(longest) - DATA_OVERHEAD
     }
 
     /// A path that was found to take other packets than when this was last called: the name of its link, and how long they
     /// may be, in bytes.
     pub fn poll_mtu_change(&mut self) -> Option<(String, usize)> {
-        let is_new = |path: &&mut Path| path.told_mtu != path.mtu.found();
         let mut paths = self.paths.iter_mut().filter_map(Option::as_deref_mut);
-        let path = paths.find(is_new)?;
-        path.told_mtu = path.mtu.found();
-        let id = path.id;
+        let id = paths.find_map(|path| path.take_mtu_change().then_some(path.id()))?;
         let path = self.path(id)?;
-        Some((path.link.name.clone(), self.mtu_of(path)))
+        Some((path.link().name.clone(), self.mtu_of(path)))
     }
 
     /// When a path has to be probed, or its probe has failed.
     pub(super) fn probe_mtu_at(&self, path: &Path) -> Option<Instant> {
-        let next = path.mtu.next_due().filter(|_| self.may_probe_mtu(path));
-        let conditions = path.mtu.is_probing().then(|| conditions(path));
-        let failed = conditions.and_then(|conditions| path.mtu.deadline(&conditions));
+        let next = path.mtu().next_due().filter(|_| self.may_probe_mtu(path));
+        let conditions = path.mtu().is_probing().then(|| path.mtu_conditions());
+        let failed = conditions.and_then(|conditions| path.mtu().deadline(&conditions));
         next.or(failed)
     }
 
     fn may_probe_mtu(&self, path: &Path) -> bool {
-        let is_wanted = self.lengths.longest > LEAST && path.link.role != LinkRole::Never;
-        is_wanted && path.health.is_usable() && path.route.is_some()
+        let is_wanted = self.lengths.longest > LEAST && path.link().role != LinkRole::Never;
+        is_wanted && path.is_working()
     }
 
     /// Probes a path with a long ping if that is due, and a short one behind it.
@@ -93,14 +87,10 @@ impl Tunnel {
         let Some(path) = self.paths[index].as_deref_mut() else {
             return;
         };
-        let Some(len) = path.mtu.due(now, longest) else {
+        let Some((len, tokens)) = path.start_mtu_probe(now, longest) else {
             return;
         };
-        let id = path.id;
-        let tokens = Tokens {
-            long: path.probes.start(now),
-            short: path.probes.start(now),
-        };
+        let id = path.id();
         let size = len.saturating_sub(CONTROL_HEADER_LEN + TAG_LEN);
         let mut body = vec![0; size];
         let mut writer = FrameWriter::new(&mut body);
@@ -109,7 +99,6 @@ impl Tunnel {
             size: u16::try_from(len).unwrap_or(u16::MAX),
         });
         writer.pad_to(size);
-        path.mtu.on_probe(now, len, tokens);
         let mut short = [0; 16];
         let mut writer = FrameWriter::new(&mut short);
         let _ = writer.push(&Frame::Ping {
@@ -125,13 +114,11 @@ impl Tunnel {
     /// Takes note of whether some path is narrow.
     pub(super) fn look_for_narrow(&mut self, now: Instant) {
         for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            if path.mtu.take_news() {
-                path.on_narrowed(now);
-                path.pace(now, self.role, self.profile.path_pacing());
-                self.fec_sending.forget(path.id);
+            if path.take_narrowed(now) {
+                self.fec_sending.forget(path.id());
             }
         }
-        let has_narrow = self.paths().any(|path| path.mtu.is_narrow());
+        let has_narrow = self.paths().any(|path| path.mtu().is_narrow());
         self.lengths.has_narrow = has_narrow;
     }
 
@@ -164,7 +151,7 @@ impl Tunnel {
             return vec![packet];
         }
         let len = packet.len() + DATA_OVERHEAD;
-        let admits = |path: &Path| self.may_carry(path) && path.mtu.admits(len);
+        let admits = |path: &Path| self.may_carry(path) && path.mtu().admits(len);
         let passes = self.paths().any(admits);
         let Ok(view) = packet.parse() else {
             return vec![packet];
@@ -201,7 +188,7 @@ impl Tunnel {
         }
         let len = packet.len() + DATA_OVERHEAD;
         let carrying = || self.paths().filter(|path| self.may_carry(path));
-        let refuses = |path: &Path| !path.mtu.admits(len) && !path.mtu.is_searching();
+        let refuses = |path: &Path| !path.mtu().admits(len) && !path.mtu().is_searching();
         carrying().next().is_some() && carrying().all(refuses)
     }
 
@@ -225,8 +212,8 @@ impl Tunnel {
         }
         let carrying = self.paths().filter(|path| self.may_carry(path));
         let (wide, narrow) = carrying.fold((0, 0), |(wide, narrow), path| {
-            let bit = super::urgent::bit(path.id);
-            if path.mtu.admits(len + DATA_OVERHEAD) {
+            let bit = super::urgent::bit(path.id());
+            if path.mtu().admits(len + DATA_OVERHEAD) {
                 (wide | bit, narrow)
             } else {
                 (wide, narrow | bit)
@@ -236,16 +223,5 @@ impl Tunnel {
     }
 }
 
-/// What a probe of a path's MTU has to reckon with.
-pub(super) fn conditions(path: &Path) -> Conditions {
-    let known = path.loss.floor_ppm().max(path.loss.smoothed_ppm());
-    Conditions {
-        later: LATER + path.rate_control.jitter() * 4 + path.rtt.spread(),
-        loss_ppm: known.unwrap_or(path.remembered_loss_ppm),
-    }
-}
-
-/// How much later than a short datagram a long one may come that left before it.
-const LATER: Duration = Duration::from_millis(25);
 /// Senders are told of packets that are too long at most that often.
 const TOLD_EACH: Duration = Duration::from_millis(1);

@@ -34,7 +34,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::{Shared, Tunnel, control::loaded_rtt};
+use super::{Shared, Tunnel};
 use crate::{
     packet::{PacketBuf, Pool},
     path::Path,
@@ -378,10 +378,10 @@ impl Tunnel {
         let paths = self.paths().filter(|path| self.may_carry(path));
         let way = |path: &Path| {
             Some(Way {
-                rtt: loaded_rtt(path)?,
-                rate: path.rate.max().unwrap_or(Bitrate::ZERO),
-                is_used: self.fec_sending.carries(path.id),
-                is_searching: path.rate_control.is_searching(),
+                rtt: path.loaded_rtt()?,
+                rate: path.rate().max().unwrap_or(Bitrate::ZERO),
+                is_used: self.fec_sending.carries(path.id()),
+                is_searching: path.is_searching(),
             })
         };
         let ways: Vec<Way> = paths.filter_map(way).collect();

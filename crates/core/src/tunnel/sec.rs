@@ -394,7 +394,7 @@ impl Tunnel {
 
     /// Whether parity is expected of what comes from `remote`.
     pub(crate) fn expects_parity(&self, now: Instant, remote: SocketAddr) -> bool {
-        let leads_there = |path: &Path| path.route.is_some_and(|route| route.remote == remote);
+        let leads_there = |path: &Path| path.route().is_some_and(|route| route.remote == remote);
         self.sec.is_expected(now) && self.paths().any(leads_there)
     }
 
@@ -431,9 +431,9 @@ impl Tunnel {
     fn path_of_parity(&self, now: Instant, of: PathId) -> Option<PathId> {
         let path = self
             .paths()
-            .filter(|path| path.id != of && self.may_carry(path))
-            .min_by_key(|path| (path.rtt.smoothed().unwrap_or(Duration::MAX), path.id))?;
-        (!path.is_blocked && path.pacer.can_send(now)).then_some(path.id)
+            .filter(|path| path.id() != of && self.may_carry(path))
+            .min_by_key(|path| (path.rtt().smoothed().unwrap_or(Duration::MAX), path.id()))?;
+        path.can_send(now).then_some(path.id())
     }
 
     /// Sends the parity that was gathered, as far as there is room for it.

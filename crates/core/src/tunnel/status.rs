@@ -94,14 +94,14 @@ pub struct TunnelStatus {
 impl Tunnel {
     /// Why a path has carried no packet of its own for a second; `None` if it has.
     fn idle_reason(&self, path: &Path) -> Option<IdleReason> {
-        if self.usage.is_used(path.id) {
+        if self.usage.is_used(path.id()) {
             return None;
         }
-        let is_up = path.route.is_some() && path.health.state() == State::Up;
-        Some(match path.link.role {
+        let is_up = path.route().is_some() && path.health().state() == State::Up;
+        Some(match path.link().role {
             LinkRole::Never => IdleReason::Never,
-            LinkRole::Active | LinkRole::Standby if !is_up => match path.health.state() {
-                State::Suspect if path.route.is_some() => IdleReason::Suspect,
+            LinkRole::Active | LinkRole::Standby if !is_up => match path.health().state() {
+                State::Suspect if path.route().is_some() => IdleReason::Suspect,
                 State::Down | State::Probing | State::Suspect | State::Up => IdleReason::Down,
             },
             LinkRole::Standby if !self.is_allowed(path) => IdleReason::Standby,
@@ -113,7 +113,7 @@ impl Tunnel {
     /// Why a path that works and may be used is not.
     fn exclusion(&self, path: &Path) -> IdleReason {
         let views = &self.views;
-        let Some(view) = views.iter().find(|view| view.id == path.id) else {
+        let Some(view) = views.iter().find(|view| view.id == path.id()) else {
             return IdleReason::NotNeeded;
         };
         let least = views.iter().filter(|view| view.usable);
@@ -134,20 +134,23 @@ impl Tunnel {
             paths: self
                 .paths()
                 .map(|path| PathStatus {
-                    id: path.id,
-                    name: path.link.name.clone(),
-                    state: path.health.state(),
-                    role: path.link.role,
-                    remote: path.route.map(|route| route.remote),
-                    smoothed_rtt: path.rtt.smoothed(),
-                    queue_delay: path.delay.queue_delay(),
-                    rate: path.rate.max(),
-                    loss_ppm: path.loss.smoothed_ppm(),
-                    tx_bytes: path.sender.sent_bytes(),
-                    rx_bytes: path.receiver.received_bytes(),
-                    in_flight: path.sender.in_flight(),
-                    weight: self.scheduler.weight(path.id).unwrap_or(path.link.weight),
-                    cost: path.link.cost,
+                    id: path.id(),
+                    name: path.link().name.clone(),
+                    state: path.health().state(),
+                    role: path.link().role,
+                    remote: path.route().map(|route| route.remote),
+                    smoothed_rtt: path.rtt().smoothed(),
+                    queue_delay: path.delay().queue_delay(),
+                    rate: path.rate().max(),
+                    loss_ppm: path.loss().smoothed_ppm(),
+                    tx_bytes: path.sender().sent_bytes(),
+                    rx_bytes: path.receiver().received_bytes(),
+                    in_flight: path.sender().in_flight(),
+                    weight: self
+                        .scheduler
+                        .weight(path.id())
+                        .unwrap_or(path.link().weight),
+                    cost: path.link().cost,
                     idle: self.idle_reason(path),
                     mtu: self.mtu_of(path),
                 })

@@ -24,7 +24,7 @@ impl Tunnel {
         let Some(best) = self.best_path() else {
             return;
         };
-        let rtt = self.path(best).and_then(|path| path.rtt.smoothed());
+        let rtt = self.path(best).and_then(|path| path.rtt().smoothed());
         let again = (rtt.unwrap_or_default() * 2).max(LEAST_PATIENCE);
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);

@@ -121,14 +121,14 @@ impl Tunnel {
     /// Whether a path that works may send now.
     fn has_room(&self, now: Instant, id: PathId) -> bool {
         let path = self.path(id);
-        path.is_some_and(|path| !path.is_blocked && path.pacer.can_send(now))
+        path.is_some_and(|path| path.can_send(now))
     }
 
     /// Whether a short packet may go on a path before its turn: its pace is hardly an obstacle, for what goes this way is
     /// little.
     fn may_overdraw(&self, now: Instant, id: PathId) -> bool {
         let path = self.path(id);
-        path.is_some_and(|path| !path.is_blocked && path.pacer.debt(now) < MOST_DEBT)
+        path.is_some_and(|path| !path.is_blocked() && path.pacer().debt(now) < MOST_DEBT)
     }
 
     fn urgency(&self, now: Instant, packet: &PacketBuf) -> Option<Urgency> {
@@ -151,8 +151,8 @@ impl Tunnel {
         }
         let wanted = self
             .paths()
-            .filter(|path| self.may_carry(path) && links.contains(&path.link.name));
-        let wanted = wanted.fold(0, |set, path| set | bit(path.id));
+            .filter(|path| self.may_carry(path) && links.contains(&path.link().name));
+        let wanted = wanted.fold(0, |set, path| set | bit(path.id()));
         (wanted != 0).then_some(wanted)
     }
 

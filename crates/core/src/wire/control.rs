@@ -14,7 +14,7 @@
 //! | 9 | [`Frame::Losses`] | on the two best paths back, if asked for |
 //! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
-//! | 12, 13 | [`Frame::Car`], [`Frame::Train`] | on a path that begins to work |
+//! | 12, 13 | [`Frame::TrainPacket`], [`Frame::Train`] | on a path that begins to work |
 //! | 14, 15 | [`Frame::Template`], [`Frame::TemplateAck`] | until acknowledged |
 //! | 17 | [`Frame::TemplateUnknown`] | when a packet used one that is not known |
 //! | 16 | [`Frame::Recovered`] | with reports, if repair symbols brought something back |
@@ -25,7 +25,7 @@ use core::time::Duration;
 use super::Reader;
 use crate::{
     ids::{PathId, Seq},
-    path::train::{Car, Dispersion},
+    path::train::{Dispersion, TrainPacket},
     sec::Code,
     units::Bitrate,
 };
@@ -214,7 +214,7 @@ pub enum Frame<'a> {
         parity: &'a [u8],
     },
     /// A datagram of a packet train on the path it travels, padded.
-    Car(Car),
+    TrainPacket(TrainPacket),
     /// What came of a train on the path this travels.
     Train(Dispersion),
     /// Headers that packets to come will leave out ([`crate::compression`]).
@@ -439,10 +439,10 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(parity);
                 TYPE_PARITY
             }
-            Frame::Car(car) => {
-                body.u8(car.train);
-                body.u16(car.place);
-                body.u16(car.count);
+            Frame::TrainPacket(packet) => {
+                body.u8(packet.train);
+                body.u16(packet.place);
+                body.u16(packet.count);
                 TYPE_CAR
             }
             Frame::Train(result) => {
@@ -571,7 +571,7 @@ impl<'a> Iterator for Frames<'a> {
                 }
                 TYPE_PARITY => return parse_parity(value),
                 TYPE_CAR => {
-                    return Some(Frame::Car(Car {
+                    return Some(Frame::TrainPacket(TrainPacket {
                         train: value.u8()?,
                         place: value.u16()?,
                         count: value.u16()?,
@@ -869,7 +869,7 @@ mod tests {
                 path_seq: Seq(7),
                 global_seq: Seq(u32::MAX),
             },
-            Frame::Car(Car {
+            Frame::TrainPacket(TrainPacket {
                 train: 3,
                 place: 300,
                 count: 768,

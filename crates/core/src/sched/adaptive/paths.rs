@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::{
     ids::PathId,
-    path::rate_control,
+    path::model,
     sched::{PathView, line::Line},
     time::Instant,
     trace::IdleReason,
@@ -37,12 +37,12 @@ pub(super) fn nearest(paths: &[PathView]) -> Duration {
 /// What the queue of the quickest path is while that is full.
 pub(super) fn usual_queue(quickest: Option<&PathView>) -> Duration {
     let rate = quickest.and_then(|path| path.rate);
-    rate.map_or(rate_control::HIGH, full_queue)
+    rate.map_or(model::HIGH.delay, full_queue)
 }
 
 /// What the queue of a path of `rate` is while that is full: before it is drained.
 pub(super) fn full_queue(rate: Bitrate) -> Duration {
-    rate_control::HIGH.max(rate_control::HIGH_BYTES / rate)
+    model::HIGH.delay.max(model::HIGH.bytes / rate)
 }
 
 /// Whether a path may carry packets of its own: what is being searched carries what it has shown, while that makes no queue.

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::path::rate_control::aim::{Aim, Sharing};
+use crate::path::control::aim::{Aim, Sharing};
 
 /// Settings of [`Adaptive`](super::Adaptive), with the keys of a configuration file; nothing needs to be said.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

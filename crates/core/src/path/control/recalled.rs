@@ -1,16 +1,13 @@
 //! A remembered rate, put to the test.
 //!
-//! While a path is searched and its rate is remembered, the search begins at [`FIRST_PERCENT`] of that instead of with
-//! almost nothing. What follows depends on what comes:
+//! Startup begins at [`FIRST_PERCENT`] of a remembered rate. Then:
 //!
-//! - A queue, or losses: the path is slower. One report whose least delay is long is enough to drop the memory, so that
-//!   what was sent too much is that of a round trip and a report; the search goes on by what was delivered.
-//! - [`NEAR_PERCENT`] of the memory was delivered: it is about right. The pace goes to [`NEXT_PERCENT`]; a short queue
-//!   then says that the path is full, and none within two round trips that it carries more. Then the search goes on as
-//!   without memory.
+//! - A queue or loss: the path is slower. One report whose minimum delay is long ends the test, so the excess is a round trip and a
+//!   report long; startup goes on by the delivery rate.
+//! - [`NEAR_PERCENT`] of the memory is delivered: the memory is about right. The pace goes to [`NEXT_PERCENT`]. A short queue
+//!   then shows that the path is saturated; without a queue within two round trips it carries more, and startup goes on.
 //!
-//! So a memory that is too low costs two round trips, and one that is too high a queue of a round trip times what it is too
-//! high by.
+//! A memory that is too low costs two round trips, and one that is too high a queue of a round trip times the excess.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whether the path was loaded for as long as a delay stands.
+//! Whether the path was loaded for as long as a standing delay takes.
 
 use core::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// Whether a path has carried at least a quarter of what it can for as long as a standing delay is of: after a pause its own
-/// may be shorter, as with jitter in order, which few packets seldom meet.
+/// Whether a path has delivered at least a quarter of its capacity for as long as a standing delay takes. After a pause its own
+/// delay may be shorter, as with jitter that keeps order, which few packets meet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     /// When the period under way began, and what had come by then.
@@ -45,5 +45,5 @@ impl Load {
     }
 }
 
-/// Over how long a load is taken: reports of a few packets come at any moment.
+/// Shortest time over which load is measured: reports on a few packets arrive at any moment.
 const LOAD_PERIOD: Duration = Duration::from_millis(10);

@@ -1,21 +1,25 @@
-//! Whether so many losses of so many packets are congestion.
+//! Windows of 300 packets whose loss may be congestion.
 
 use super::Signals;
 use crate::{path::rate::DeliveryRate, units::Bitrate};
 
 /// Losses being counted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LossWindow {
-    pub(super) packets: u64,
-    pub(super) lost: u64,
+pub(in crate::path) struct LossWindow {
+    pub(in crate::path) packets: u64,
+    pub(in crate::path) lost: u64,
     /// The largest rate delivered meanwhile.
-    pub(super) rate: Bitrate,
+    pub(in crate::path) rate: Bitrate,
 }
 
 impl LossWindow {
     /// Counts what a report says, on a path that delivers at `rate`; once the window holds enough to judge by, it is returned and
     /// another begins.
-    pub(super) fn count(&mut self, signals: &Signals, rate: &DeliveryRate) -> Option<Self> {
+    pub(in crate::path) fn count(
+        &mut self,
+        signals: &Signals,
+        rate: &DeliveryRate,
+    ) -> Option<Self> {
         self.lost = self.lost.saturating_add(signals.lost);
         self.packets = self.packets.saturating_add(signals.received);
         self.packets = self.packets.saturating_add(signals.lost);
@@ -26,12 +30,12 @@ impl LossWindow {
     }
 
     /// Whether so many are lost, more than a quarter, that fewer packets are enough to judge by.
-    pub(super) fn is_heavy(&self) -> bool {
+    pub(in crate::path) fn is_heavy(&self) -> bool {
         self.packets >= HEAVY_WINDOW && self.lost > self.packets / 4
     }
 
     /// Whether that is congestion on a path whose own share is `floor_ppm`, if that is known.
-    pub(super) fn is_congested(&self, floor_ppm: Option<u32>) -> bool {
+    pub(in crate::path) fn is_congested(&self, floor_ppm: Option<u32>) -> bool {
         match floor_ppm {
             Some(floor) => self.exceeds(floor),
             None => self.lost.saturating_mul(100) > self.packets.saturating_mul(UNKNOWN_FLOOR),

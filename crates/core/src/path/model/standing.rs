@@ -1,10 +1,10 @@
-//! Delays that stand: jitter is shorter.
+//! Standing delay: jitter is shorter.
 
 use core::time::Duration;
 
 use crate::time::Instant;
 
-/// The least of the delays of at least [`STANDING`] and [`STANDING_PKTS`] packets: a few packets may all be late.
+/// The minimum delay over at least [`STANDING`] and [`STANDING_PKTS`] packets: a few packets may all be late.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     /// The half under way, and the one before it.
@@ -24,7 +24,7 @@ impl Default for Standing {
 }
 
 impl Standing {
-    /// Takes the least delay of `packets` packets; the least of late.
+    /// Takes the minimum delay of `packets` packets; returns the standing delay.
     pub(super) fn insert(&mut self, now: Instant, delay: i32, packets: u64) -> i32 {
         if now.since(self.began_at) >= STANDING / 2 && self.packets >= STANDING_PKTS / 2 {
             self.halves = [i32::MAX, self.halves[0]];
@@ -33,11 +33,16 @@ impl Standing {
         }
         self.packets = self.packets.saturating_add(packets);
         self.halves[0] = self.halves[0].min(delay);
+        self.min()
+    }
+
+    /// The standing delay.
+    pub(super) fn min(&self) -> i32 {
         self.halves[0].min(self.halves[1])
     }
 }
 
-/// A queue stands if it does not fall below its length for so long; jitter is shorter.
-pub(super) const STANDING: Duration = Duration::from_millis(40);
-/// Nor while so few packets tell of it.
+/// A delay that lasts so long is no jitter: radio schedulers and Wi-Fi aggregates hold packets for 10 to 30 ms.
+pub(in crate::path) const STANDING: Duration = Duration::from_millis(40);
+/// Fewer packets may all be late.
 pub(super) const STANDING_PKTS: u64 = 24;

@@ -1,0 +1,90 @@
+//! A path whose rate is remembered, right and wrong, beside one that is not.
+
+use super::*;
+
+/// A line of 50 Mbit/s with a deep queue, of which `mbps` is remembered.
+fn line(mbps: Option<u64>) -> Line {
+    let mut line = Line::new(50, 1_500_000);
+    if let Some(mbps) = mbps {
+        let memory = PathMemory {
+            rate: Bitrate::from_mbps(mbps),
+            min_rtt: RTT,
+            loss_ppm: 0,
+        };
+        line.path.recall(line.now, &memory);
+        assert!(line.path.remembered_rate().is_some());
+    }
+    line
+}
+
+/// Milliseconds until a tenth of a second has brought nine tenths of what the line carries and the queue is below 20 ms,
+/// and stays so for two tenths.
+fn time_to_fill(mut line: Line) -> u64 {
+    let mut good = 0;
+    for tenth in 1..100 {
+        let (mbps, _) = line.run(100);
+        let is_good = mbps > 45.0 && line.queue_ms() < 20.0;
+        good = if is_good { good + 1 } else { 0 };
+        if good == 3 {
+            return (tenth - 3) * 100;
+        }
+    }
+    panic!("never full");
+}
+
+/// What came in the first second, in Mbit/s.
+fn first_second(mut line: Line) -> f64 {
+    line.run(1_000).0
+}
+
+#[test]
+fn a_path_that_returns_is_full_sooner() {
+    let (cold, warm) = (first_second(line(None)), first_second(line(Some(50))));
+    assert!(warm > cold, "{warm} {cold}");
+    let (cold, warm) = (time_to_fill(line(None)), time_to_fill(line(Some(50))));
+    assert!(warm <= cold, "{warm} {cold}");
+}
+
+#[test]
+fn a_wrong_memory_costs_at_most_a_second() {
+    let cold = time_to_fill(line(None));
+    // The network became twice and ten times as slow, or as fast.
+    for mbps in [100, 500, 25, 5] {
+        let wrong = time_to_fill(line(Some(mbps)));
+        assert!(
+            wrong <= cold + 1_000,
+            "{mbps} Mbit/s: {wrong} ms, {cold} ms"
+        );
+    }
+}
+
+#[test]
+fn a_memory_of_another_network_is_not_used() {
+    let memory = PathMemory {
+        rate: Bitrate::from_mbps(50),
+        min_rtt: RTT,
+        loss_ppm: 0,
+    };
+    for (rtt, remembered) in [(RTT, Some(Bitrate::from_mbps(35))), (RTT * 5, None)] {
+        let mut line = Line::with(50, 1_500_000, rtt, true);
+        line.path.recall(line.now, &memory);
+        assert_eq!(line.path.remembered_rate(), remembered);
+        let is_fast = line.pace() > Some(Bitrate::from_mbps(30));
+        assert_eq!(is_fast, remembered.is_some());
+        line.run(3_000);
+        assert_eq!(line.path.remembered_rate(), None, "better is known");
+    }
+}
+
+#[test]
+fn a_path_that_is_not_searched_needs_no_memory() {
+    let mut line = Line::with(50, 1_500_000, RTT, false);
+    let memory = PathMemory {
+        rate: Bitrate::from_mbps(50),
+        min_rtt: RTT,
+        loss_ppm: 0,
+    };
+    line.path.recall(line.now, &memory);
+    assert_eq!(line.path.remembered_rate(), None);
+    assert_eq!(line.pace(), None);
+}

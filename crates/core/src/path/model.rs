@@ -1,0 +1,333 @@
+//! The network model of one path: everything that is estimated of its sending direction.
+//!
+//! | estimate | from | file |
+//! | --- | --- | --- |
+//! | one-way delay: minimum, mean, deviation | reports | `delay.rs` |
+//! | base delay, standing queue, jitter | reports | `model/queue.rs` |
+//! | delivery rate: maximum, latest, smoothed | reports; packet trains before the first sample | `rate.rs`, `train.rs` |
+//! | loss: floor, mean, and windows that show congestion | reports and NACKs | `loss.rs`, `model/loss_window.rs` |
+//! | buffer depth | the longest queue before an overflow | `model/buffer.rs` |
+//! | cross traffic | queues and losses that outlast a drain | `model/cross.rs` |
+//! | what a round trip sent and delivered | bytes on the wire | `model/round.rs` |
+//!
+//! The controller ([`super::control`]) decides by the model; the model knows nothing of the controller's state.
+//!
+//! **Noise.** Jitter looks like a queue, and so does a packet on a slow path. A queue counts as one from a [`Level`] on, which is
+//! the largest of a delay, a number of bytes at the path's capacity, and a multiple of the jitter.
+
+use core::time::Duration;
+
+use self::{
+    buffer::{Buffer, Depth},
+    cross::CrossTraffic,
+    estimate::Estimate,
+    loss_window::LossWindow,
+    queue::Queue,
+    round::Rounds,
+};
+use super::{
+    delay::{OneWayDelay, RelativeDelay},
+    loss::Loss,
+    on_wire::OnWire,
+    rate::DeliveryRate,
+};
+use crate::{
+    profile::{Mechanism, Mechanisms},
+    time::Instant,
+    units::{Bitrate, Bytes},
+};
+
+pub(super) mod buffer;
+pub(super) mod cross;
+pub mod estimate;
+mod load;
+pub(super) mod loss_window;
+pub(super) mod queue;
+pub(super) mod round;
+mod standing;
+
+pub(super) use standing::STANDING;
+
+/// All estimates of one path's sending direction.
+#[derive(Clone, Debug)]
+pub struct Model {
+    mechanisms: Mechanisms,
+    pub(super) delay: OneWayDelay,
+    pub(super) on_wire: OnWire,
+    pub(super) rate: DeliveryRate,
+    pub(super) loss: Loss,
+    pub(super) queue: Queue,
+    pub(super) losses: LossWindow,
+    pub(super) buffer: Buffer,
+    pub(super) cross: CrossTraffic,
+    pub(super) rounds: Rounds,
+    /// When the path, and not the sender, last limited the rate.
+    saturated_at: Option<Instant>,
+}
+
+/// What a report says of the path.
+#[derive(Clone, Copy, Debug)]
+pub struct Signals {
+    /// Minimum one-way delay of the packets that the report covers.
+    pub delay: RelativeDelay,
+    /// Round-trip time under load.
+    pub rtt: Duration,
+    /// Datagrams that arrived, and that were lost, since the report before.
+    pub received: u64,
+    /// See [`received`](Self::received).
+    pub lost: u64,
+    /// All spurious losses so far: datagrams that were NACKed and arrived.
+    pub spurious: u64,
+    /// The loss floor in parts per million, if known.
+    pub floor_ppm: Option<u32>,
+    /// Packets waited for the pacer.
+    pub is_limited: bool,
+    /// All bytes sent, and all bytes that arrived by the report, with IP and UDP headers.
+    pub sent_bytes: u64,
+    /// See [`sent_bytes`](Self::sent_bytes).
+    pub received_bytes: u64,
+    /// The pace so far.
+    pub pace: Option<Bitrate>,
+}
+
+/// The length from which on a queue counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    /// As a delay.
+    pub delay: Duration,
+    /// As bytes, for slow paths.
+    pub bytes: Bytes,
+    /// As a multiple of the jitter.
+    pub jitters: u32,
+    /// In a buffer of known depth: at most so many thirds of it, but so many half jitters.
+    pub depth_thirds: u32,
+    /// See [`depth_thirds`](Self::depth_thirds).
+    pub half_jitters: u32,
+}
+
+/// A shorter queue is noise, and a path without a queue may carry more. 3 ms: two full packets at 8 Mbit/s. One and a half
+/// full packets: the mean of a queue that one packet at a time enters. In a buffer that overflows, noise has to be risked.
+pub const LOW: Level = Level {
+    delay: Duration::from_millis(3),
+    bytes: Bytes::new(2_250),
+    jitters: 3,
+    depth_thirds: 1,
+    half_jitters: 3,
+};
+
+/// A longer queue is drained. 7 ms and four full packets: what a round of growth by a tenth adds to [`LOW`] at 40 ms.
+pub const HIGH: Level = Level {
+    delay: Duration::from_millis(7),
+    bytes: Bytes::new(6_000),
+    jitters: 5,
+    depth_thirds: 2,
+    half_jitters: 6,
+};
+
+impl Model {
+    /// A model without samples.
+    #[must_use]
+    pub(super) fn new(mechanisms: Mechanisms) -> Self {
+        Self {
+            mechanisms,
+            delay: OneWayDelay::new(),
+            on_wire: OnWire::default(),
+            rate: DeliveryRate::new(),
+            loss: Loss::new(),
+            queue: Queue::default(),
+            losses: LossWindow::default(),
+            buffer: Buffer::default(),
+            cross: CrossTraffic::default(),
+            rounds: Rounds::default(),
+            saturated_at: None,
+        }
+    }
+
+    /// Sets the mechanisms of the profile.
+    pub(super) fn set_mechanisms(&mut self, mechanisms: Mechanisms) {
+        self.mechanisms = mechanisms;
+    }
+
+    /// Whether a mechanism is in force.
+    pub(super) const fn has(&self, mechanism: Mechanism) -> bool {
+        self.mechanisms.has(mechanism)
+    }
+
+    /// Forgets capacity and queue, for the path leads over another network. Loss totals and bytes go on.
+    pub(super) fn forget_network(&mut self) {
+        self.rate = DeliveryRate::new();
+        self.queue = Queue::default();
+        self.losses = LossWindow::default();
+        self.buffer = Buffer::default();
+        self.cross = CrossTraffic::default();
+        self.rounds = Rounds::default();
+        self.saturated_at = None;
+    }
+
+    /// Updates base delay, standing queue and buffer by a report.
+    pub(super) fn on_queue(&mut self, now: Instant, signals: &Signals) {
+        let is_known = self.is_capacity_known(now);
+        self.queue.on_report(now, signals, &self.rate, is_known);
+        let max = self.max_rate();
+        self.buffer
+            .on_queue(now, self.queue.standing(), signals.rtt, max);
+    }
+
+    /// The largest delivery rate of 2 s; zero if there is none.
+    pub(super) fn max_rate(&self) -> Bitrate {
+        self.rate.max().unwrap_or(Bitrate::ZERO)
+    }
+
+    /// The latest delivery rate; the largest before the first sample.
+    pub(super) fn latest_rate(&self) -> Bitrate {
+        let latest = self.rate.latest().map(|sample| sample.rate);
+        latest.unwrap_or_else(|| self.max_rate())
+    }
+
+    /// The capacity, whether or not the path was saturated: the largest delivery rate is likely, the latest a lower bound. While
+    /// samples are application-limited it may be a quarter more.
+    #[must_use]
+    pub fn capacity(&self) -> Option<Estimate<Bitrate>> {
+        let likely = self.rate.max()?;
+        let latest = self.rate.latest();
+        let is_lower_bound = latest.is_some_and(|sample| sample.app_limited);
+        Some(Estimate {
+            low: latest.map_or(likely, |sample| sample.rate.min(likely)),
+            likely,
+            high: if is_lower_bound {
+                likely.scale(5, 4)
+            } else {
+                likely
+            },
+        })
+    }
+
+    /// The standing queue: up to a noise level less, and as the latest delay has it at most.
+    #[must_use]
+    pub fn standing_queue(&self) -> Estimate<Duration> {
+        let likely = self.queue.standing();
+        Estimate {
+            low: likely.saturating_sub(self.noise(LOW)),
+            likely,
+            high: self.queue.latest().max(likely),
+        }
+    }
+
+    /// The queueing delay at which the buffer overflows, if it has.
+    #[must_use]
+    pub fn buffer_depth(&self) -> Option<Duration> {
+        self.buffer.depth().map(|depth| depth.queue)
+    }
+
+    /// Mean difference of the minimum one-way delays of successive reports.
+    #[must_use]
+    pub const fn jitter(&self) -> Duration {
+        self.queue.jitter()
+    }
+
+    /// The jitter that thresholds allow for.
+    fn allowed_jitter(&self) -> Duration {
+        if self.mechanisms.has(Mechanism::JitterThresholds) {
+            self.queue.jitter()
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// The length from which on a queue is no noise.
+    pub(super) fn noise(&self, level: Level) -> Duration {
+        let packets = level.bytes / self.max_rate().max(LEAST_RATE);
+        let noise = packets.max(self.allowed_jitter() * level.jitters);
+        noise.max(level.delay)
+    }
+
+    /// The level of a queue that is wanted to be `wanted` long, as noise and the buffer allow.
+    pub(super) fn level(&self, level: Level, wanted: Duration) -> Duration {
+        let packets = level.bytes / self.max_rate().max(LEAST_RATE);
+        let wanted = wanted.max(packets);
+        let jitter = self.allowed_jitter();
+        match self.depth() {
+            Some(depth) => wanted
+                .min(depth * level.depth_thirds / 3)
+                .max(jitter * level.half_jitters / 2),
+            None => wanted.max(jitter * level.jitters),
+        }
+    }
+
+    /// The depth of the buffer that thresholds and growth allow for.
+    fn depth(&self) -> Option<Duration> {
+        self.buffer_depth()
+            .filter(|_| self.mechanisms.has(Mechanism::BufferDepth))
+    }
+
+    /// The depth of a buffer whose filling is seen despite the jitter.
+    pub(super) fn visible_depth(&self) -> Option<Duration> {
+        let hidden = self.allowed_jitter() * LOW.jitters;
+        self.depth().filter(|depth| *depth >= hidden)
+    }
+
+    /// Whether the buffer is known to overflow, so that rate samples must be exact.
+    pub(super) fn overflows(&self) -> bool {
+        self.depth().is_some()
+    }
+
+    /// Whether the latest report met hardly a queue: less than a third of the longest lately, or of noise.
+    pub(super) fn is_unqueued(&self) -> bool {
+        self.queue.latest() < self.buffer.peak().max(self.noise(LOW)) / 3
+    }
+
+    /// The sending rate at which `rate` arrives, by the loss floor.
+    pub(super) fn gross(&self, rate: Bitrate) -> Bitrate {
+        let floor_ppm = self.loss.floor_ppm().unwrap_or(0);
+        let kept = 1_000_000 - u64::from(floor_ppm.min(MOST_FLOOR_PPM));
+        rate.scale(1_000_000, kept)
+    }
+
+    /// The path was saturated.
+    pub(super) fn on_saturated(&mut self, now: Instant) {
+        self.saturated_at = Some(now);
+    }
+
+    /// The buffer overflowed: the path is saturated. Returns when it was so before, and the depth known before.
+    pub(super) fn on_overflow(&mut self, now: Instant) -> (Option<Instant>, Option<Depth>) {
+        let max = self.max_rate();
+        let depth = self.buffer.on_overflow(now, max);
+        (self.saturated_at.replace(now), depth)
+    }
+
+    /// The overflow was none; see [`on_overflow`](Self::on_overflow).
+    pub(super) fn undo_overflow(&mut self, saturated_at: Option<Instant>, depth: Option<Depth>) {
+        self.saturated_at = saturated_at;
+        self.buffer.undo_overflow(depth);
+        self.losses = LossWindow::default();
+    }
+
+    /// The capacity is unknown (again).
+    pub(super) fn forget_saturation(&mut self) {
+        self.saturated_at = None;
+    }
+
+    /// When the path was last saturated; `None` if that was more than 60 s ago, or never.
+    #[must_use]
+    pub fn saturated_at(&self, now: Instant) -> Option<Instant> {
+        self.saturated_at.filter(|at| now.since(*at) < MEMORY)
+    }
+
+    /// Whether the path was saturated in the last 60 s, so that its capacity is known.
+    #[must_use]
+    pub fn is_capacity_known(&self, now: Instant) -> bool {
+        self.saturated_at(now).is_some()
+    }
+
+    /// Whether the path was saturated once, and too long ago.
+    pub(super) fn is_outdated(&self, now: Instant) -> bool {
+        self.saturated_at.is_some() && !self.is_capacity_known(now)
+    }
+}
+
+/// How long capacity and buffer depth are remembered: longer than a pause between two videos.
+const MEMORY: Duration = Duration::from_secs(60);
+/// A lower rate is not expected of any path: reports and probes need that much.
+pub(super) const LEAST_RATE: Bitrate = Bitrate::from_bps(200_000);
+/// More loss is not the path's own.
+const MOST_FLOOR_PPM: u32 = 200_000;

@@ -1,0 +1,254 @@
+//! The order in which a path's estimators see news of its sending direction.
+//!
+//! A report passes through them in this order, because each needs the result of the one before:
+//!
+//! 1. datagrams in flight ([`super::sender`]): an old report, or one of numbers never sent, ends here;
+//! 2. one-way delay and loss totals;
+//! 3. the rate controller, by the delivery rate known before the report: it judges congestion and the standing queue;
+//! 4. the loss floor, by whether the report met a queue;
+//! 5. the delivery rate, whose samples are as long as the jitter asks for, and application-limited unless the controller
+//!    finds the path saturated;
+//! 6. the pace.
+//!
+//! Every other event changes one estimator and sets the pace again.
+
+use core::time::Duration;
+
+use super::{
+    Path, delay::RelativeDelay, health::State, memory::PathMemory, model::Signals, on_wire, rate,
+    rate::Delivered, rtt::INITIAL_RTT, train::Dispersion,
+};
+use crate::{
+    packet::Pool,
+    profile::Mechanism,
+    role::Role,
+    sched::Pacing,
+    time::Instant,
+    units::{Bitrate, Bytes},
+    wire::control::PathReport,
+};
+
+/// Consequences of a report for the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReportOutcome {
+    /// One more than the highest reported number: datagrams below have arrived or are lost, and a lost one will be NACKed.
+    pub reported: u64,
+    /// Whether the path was silent and works again.
+    pub is_back: bool,
+}
+
+/// What an answer to a probe was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pong {
+    /// The answer to an MTU probe.
+    Mtu,
+    /// A round-trip time.
+    Rtt {
+        /// Whether the path was silent and works again.
+        is_back: bool,
+    },
+    /// Of no known probe.
+    Unknown,
+}
+
+impl Path {
+    /// Takes a report about the sending direction. `None` if it is no news.
+    pub fn on_report(
+        &mut self,
+        now: Instant,
+        report: &PathReport,
+        pool: &mut Pool,
+    ) -> Option<ReportOutcome> {
+        let oldest = self.sender.oldest_under_way();
+        let reported_before = self.sender.reported();
+        let settled = report.settled_seq;
+        if !self.sender.on_reported(report.highest_seq, settled, pool) {
+            return None;
+        }
+        let reported = self.sender.reported();
+        if let Some((_, sent_at)) = oldest.filter(|(counter, _)| *counter < reported) {
+            self.report_age.on_report(now, now.since(sent_at));
+        }
+        // The first report may cover all that was sent before the link was removed and added again.
+        let is_first = self.model.loss.received() == 0;
+        let was_searching = self.control.is_searching();
+        let signals = self.measure(now, report);
+        if let Some(carried) = self.control.on_report(now, &signals, &mut self.model) {
+            self.model.rate.on_overflow(carried);
+        }
+        let is_unqueued = !is_first && self.model.is_unqueued();
+        // A NACKed datagram was sent a while ago: it counts by the queue that it met.
+        let lost = if settled.is_none() && is_unqueued {
+            signals.lost
+        } else {
+            self.sender.take_lost_unqueued()
+        };
+        if is_unqueued {
+            self.sender.on_unqueued(reported_before);
+        }
+        let received = if is_unqueued { signals.received } else { 0 };
+        if self.profile.has(Mechanism::UnqueuedFloor) {
+            self.model.loss.on_unqueued(now, received, lost);
+        }
+        let delivered = Delivered {
+            bytes: Bytes::new(self.model.on_wire.delivered()),
+            packets: report.received_pkts,
+            tx_us: report.sent_us,
+            rx_us: report.received_us,
+        };
+        let app_limited = !self.control.is_saturated(&signals, &self.model);
+        self.model
+            .rate
+            .set_jitter(self.control.sample_jitter(&self.model));
+        if let Some(sample) = self.model.rate.on_report(now, delivered, app_limited) {
+            self.control
+                .on_sample(now, sample, &signals, &mut self.model);
+        }
+        if was_searching && !self.control.is_searching() {
+            self.model
+                .loss
+                .on_searched(now, self.sender.unreported_pkts());
+        }
+        self.pace(now);
+        Some(ReportOutcome {
+            reported,
+            is_back: self.on_evidence(now),
+        })
+    }
+
+    /// Updates delay and loss totals; the signals for the rate controller.
+    fn measure(&mut self, now: Instant, report: &PathReport) -> Signals {
+        let rtt = self.loaded_rtt().unwrap_or_default();
+        let delay = RelativeDelay(report.min_owd_us);
+        self.model.delay.on_sample(now, delay);
+        let is_limited = self
+            .limited_at
+            .is_some_and(|at| now.since(at) < rtt + self.feedback_interval() * 2);
+        let received_before = self.model.loss.received();
+        let received_pkts = report.received_pkts;
+        // A receiver that sends NACKs names the lost datagrams; of any other every gap counts.
+        if report.settled_seq.is_some() {
+            let nacked = self.sender.lost_pkts();
+            self.model
+                .loss
+                .on_told(now, nacked, received_pkts, self.sender.accounted());
+        } else {
+            let sent_pkts = self.sender.sent_for_loss(received_pkts);
+            self.model.loss.on_report(now, sent_pkts, received_pkts);
+        }
+        let headers = on_wire::headers(self.route.as_ref());
+        self.model
+            .on_wire
+            .on_report(report.received_bytes, received_pkts, headers);
+        Signals {
+            delay,
+            rtt,
+            received: self.model.loss.received() - received_before,
+            lost: self.model.loss.take_lost(),
+            spurious: self.model.loss.spurious(),
+            floor_ppm: self.model.loss.floor_ppm(),
+            is_limited,
+            sent_bytes: self.model.on_wire.sent(),
+            received_bytes: self.model.on_wire.delivered(),
+            pace: self.pacer.rate(),
+        }
+    }
+
+    /// Takes the answer to the probe `token`. `rtt_gain_thousandths`: the weight of a sample, if the policy sets one.
+    pub fn on_pong(&mut self, now: Instant, token: u32, rtt_gain_thousandths: Option<u16>) -> Pong {
+        if self.mtu.on_pong(now, token) {
+            return Pong::Mtu;
+        }
+        let Some(rtt) = self.probes.finish(now, token) else {
+            return Pong::Unknown;
+        };
+        if let Some(gain) = rtt_gain_thousandths {
+            self.rtt.set_gain(gain);
+        }
+        self.rtt.on_sample(now, rtt, Duration::ZERO);
+        self.pace(now);
+        let interval = self.feedback_interval();
+        self.health
+            .on_rtt(self.rtt.smoothed().unwrap_or(rtt), interval);
+        if matches!(self.health.state(), State::Down | State::Probing) {
+            self.train_sender.on_up(now);
+        }
+        Pong::Rtt {
+            is_back: self.on_evidence(now),
+        }
+    }
+
+    /// Takes the measurement of a packet train that this end sent.
+    pub fn on_train_result(&mut self, now: Instant, result: &Dispersion) {
+        if let Some(guess) = self.train_sender.on_result(now, result) {
+            self.model.rate.guess(&guess);
+            if guess.is_sure && self.profile.has(Mechanism::SureTrains) {
+                self.control.on_known(now, &mut self.model);
+            }
+            self.pace(now);
+        }
+    }
+
+    /// Takes note that something sent on the path arrived; whether the path was silent and works again.
+    fn on_evidence(&mut self, now: Instant) -> bool {
+        let was_silent = self.health.state() != State::Up;
+        self.health
+            .on_acked(now, self.sender.in_flight() > Bytes::ZERO);
+        was_silent && self.health.is_usable()
+    }
+
+    /// Whether a smaller MTU was found since the last call. If so, loss and rate are measured anew: the path was given
+    /// datagrams longer than it takes.
+    pub fn take_narrowed(&mut self, now: Instant) -> bool {
+        let is_narrowed = self.mtu.take_news();
+        if is_narrowed {
+            self.model.loss.forget(now, self.sender.unreported_pkts());
+            self.model.rate = rate::DeliveryRate::new();
+            self.control.search_again(&mut self.model);
+            self.train_sender.on_up(now);
+            self.pace(now);
+        }
+        is_narrowed
+    }
+
+    /// Takes note that the path has become slow: its capacity is searched from the latest delivery rate.
+    pub fn collapse(&mut self, now: Instant) {
+        self.model.rate.on_collapse();
+        self.control.search_again(&mut self.model);
+        self.pace(now);
+    }
+
+    /// Takes the remembered estimates of the network that the path leads over, unless the present ones are within a factor
+    /// of two.
+    pub fn recall(&mut self, now: Instant, memory: &PathMemory) {
+        let known = self
+            .model
+            .rate
+            .max()
+            .filter(|_| self.model.is_capacity_known(now));
+        let is_like = |known: Bitrate| known.max(memory.rate) <= known.min(memory.rate).scale(2, 1);
+        let is_needed = memory.rate > Bitrate::ZERO && !known.is_some_and(is_like);
+        if is_needed && self.control.recall(memory, &mut self.model) {
+            self.remembered_loss_ppm = memory.loss_ppm;
+        }
+        self.pace(now);
+    }
+
+    /// Sets the pace: at most the user's limit, and, but for [`Pacing::Limits`], what the rate controller finds.
+    pub(super) fn pace(&mut self, now: Instant) {
+        let pacing = self.profile.path_pacing();
+        self.control
+            .set_profile(pacing == Pacing::Search, self.profile.mechanisms);
+        let limit = match self.role {
+            Role::Client => self.link.upload,
+            Role::Gateway => self.link.download,
+        };
+        let rtt = self.rtt.smoothed().unwrap_or(INITIAL_RTT);
+        let carried = self.control.pace(now, rtt, self.is_quickest, &self.model);
+        let carried = carried.filter(|_| pacing != Pacing::Limits);
+        let is_smooth = self.control.is_limited() && self.profile.has(Mechanism::SmoothPacer);
+        self.pacer.set_smooth(is_smooth);
+        self.pacer
+            .set_rate(now, [limit, carried].into_iter().flatten().min());
+    }
+}

@@ -1,0 +1,82 @@
+//! Probes in flight and answers owed. Bounded: the oldest probe is forgotten first.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::time::Instant;
+
+/// Probes in flight and answers owed on one path.
+#[derive(Debug, Default)]
+pub struct Probes {
+    next_token: u32,
+    /// Tokens with their times, oldest first; at most [`MAX_PROBES`].
+    sent: VecDeque<(u32, Instant)>,
+    /// Tokens and sizes of pings to answer; at most [`MAX_OWED`].
+    owed: Vec<(u32, u16)>,
+}
+
+impl Probes {
+    /// Notes a probe sent now; returns its token.
+    pub fn start(&mut self, now: Instant) -> u32 {
+        let token = self.next_token;
+        self.next_token = token.wrapping_add(1);
+        if self.sent.len() == MAX_PROBES {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((token, now));
+        token
+    }
+
+    /// The round-trip time of the probe `token`; `None` if it is unknown, or it or a later one was answered before.
+    pub fn finish(&mut self, now: Instant, token: u32) -> Option<Duration> {
+        let index = self.sent.iter().position(|(sent, _)| *sent == token)?;
+        let (_, sent_at) = self.sent.drain(..=index).next_back()?;
+        Some(now.since(sent_at))
+    }
+
+    /// Notes a ping to answer, unless [`MAX_OWED`] wait.
+    pub fn owe(&mut self, token: u32, size: u16) {
+        if self.owed.len() < MAX_OWED {
+            self.owed.push((token, size));
+        }
+    }
+
+    /// Takes one ping to answer.
+    pub fn take_owed(&mut self) -> Option<(u32, u16)> {
+        self.owed.pop()
+    }
+}
+
+/// At one probe every 20 ms the answer may take 2.5 s: longer than any path that is worth using.
+const MAX_PROBES: usize = 128;
+/// More pings than a peer sends between two polls.
+const MAX_OWED: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_takes_seconds_is_recognised_once() {
+        let mut probes = Probes::default();
+        let at = |probe: u64| Instant::from_millis(probe * 20);
+        let tokens: Vec<u32> = (0..120).map(|probe| probes.start(at(probe))).collect();
+        let finish = |probes: &mut Probes, token: usize| probes.finish(at(120), tokens[token]);
+        assert_eq!(finish(&mut probes, 0), Some(Duration::from_millis(2400)));
+        assert_eq!(finish(&mut probes, 0), None);
+        assert_eq!(finish(&mut probes, 7), Some(Duration::from_millis(2260)));
+        assert_eq!(finish(&mut probes, 5), None, "overtaken");
+        assert_eq!(probes.finish(at(120), 999), None, "never sent");
+    }
+
+    #[test]
+    fn the_oldest_probe_is_forgotten_when_too_many_are_unanswered() {
+        let mut probes = Probes::default();
+        let first = probes.start(Instant::ZERO);
+        for _ in 0..MAX_PROBES {
+            probes.start(Instant::ZERO);
+        }
+        assert_eq!(probes.finish(Instant::ZERO, first), None);
+        assert_eq!(probes.sent.len(), MAX_PROBES);
+    }
+}

@@ -1,0 +1,183 @@
+//! Changes of a path from outside: by the user, the peer, the host, and its owner.
+
+use core::{net::IpAddr, time::Duration};
+
+use super::{
+    Path,
+    control::aim::Aim,
+    health::{LinkEvent, State},
+    link::Link,
+    mtu::Tokens,
+    receiver::Receiver,
+    sender::Sender,
+};
+use crate::{
+    packet::Pool, profile::Profile, role::Role, time::Instant, transmit::Route,
+    wire::control::LinkInfo,
+};
+
+/// The numbers of a removed path. They go on under the same keys, because the other end goes on counting as well.
+#[derive(Debug)]
+pub(crate) struct Former {
+    sender: Sender,
+    receiver: Receiver,
+    version: u32,
+}
+
+impl Path {
+    /// Ends the path and returns its buffers.
+    pub(crate) fn retire(mut self, pool: &mut Pool) -> Former {
+        self.sender.forget(pool);
+        Former {
+            sender: self.sender,
+            receiver: self.receiver,
+            version: self.announced.version,
+        }
+    }
+
+    /// Continues the numbers of a removed path of the same id.
+    pub(crate) fn resume(&mut self, former: Former) {
+        self.sender = former.sender;
+        self.receiver = former.receiver;
+        self.announced.version = former.version.wrapping_add(1);
+    }
+
+    /// Begins anew with new numbers after a restart of the other end; settings and route stay.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        let route = self.route;
+        *self = Self::new(now, self.id, self.link.clone(), self.role, self.profile);
+        self.route = route;
+        if route.is_none() {
+            self.health.on_link(now, LinkEvent::Down);
+        }
+    }
+
+    /// The user changed the link's settings; the other end will be told.
+    pub fn configure(&mut self, now: Instant, change: impl FnOnce(&mut Link)) {
+        change(&mut self.link);
+        self.announced.version = self.announced.version.wrapping_add(1);
+        self.announced.due = Some(now);
+        self.pace(now);
+    }
+
+    /// The client described the link; whether the description is news.
+    pub fn describe(&mut self, now: Instant, version: u32, info: &LinkInfo<'_>) -> bool {
+        let is_news = self.announced.due.is_some() || self.announced.version <= version;
+        if is_news {
+            self.announced.version = version;
+            self.announced.due = None;
+            self.link.update(info);
+            self.pace(now);
+            self.link_ack = Some(version);
+            if self.health.state() == State::Up {
+                self.train_sender.on_up(now);
+            }
+        }
+        is_news
+    }
+
+    /// The other end acknowledged the description `version`.
+    pub fn on_description_acked(&mut self, version: u32) {
+        if self.announced.version == version {
+            self.announced.due = None;
+        }
+    }
+
+    /// Describes the link to the other end (again).
+    pub fn announce(&mut self, now: Instant) {
+        self.announced.due = Some(now);
+    }
+
+    /// Sets where datagrams go; whether that changed.
+    pub fn set_route(&mut self, now: Instant, route: Option<Route>) -> bool {
+        if self.route == route {
+            return false;
+        }
+        self.route = route;
+        self.found = None;
+        self.mtu.restart();
+        let event = if route.is_some() {
+            LinkEvent::Up
+        } else {
+            LinkEvent::Down
+        };
+        self.health.on_link(now, event);
+        true
+    }
+
+    /// The local socket is full (`true`) or has room again.
+    pub fn set_blocked(&mut self, is_blocked: bool) {
+        self.is_blocked = is_blocked;
+    }
+
+    /// Whether no other path has a shorter one-way delay: others are searched gently.
+    pub fn set_quickest(&mut self, is_quickest: bool) {
+        self.is_quickest = is_quickest;
+    }
+
+    /// What this end does for its packets, and the user's target for the path's standing queue. They hold from the next
+    /// report on.
+    pub fn set_profile(&mut self, profile: Profile, aim: Aim) {
+        self.profile = profile;
+        self.model.set_mechanisms(profile.mechanisms);
+        self.control.set_aim(aim);
+    }
+
+    /// Lets round trips be sampled every `interval` until `until`.
+    pub fn sample_rtt(&mut self, interval: Duration, until: Instant) {
+        self.health.sample(interval, until);
+    }
+
+    /// Makes the transitions of health that are due, and gives up an MTU probe that has failed. Returns the state before.
+    /// `is_reserve`: the path is standby and others carry the data.
+    pub fn on_timeout(&mut self, now: Instant, is_reserve: bool) -> State {
+        self.health.set_reserve(is_reserve);
+        self.health.set_second(self.role == Role::Gateway);
+        if self.mtu.is_probing() {
+            self.mtu.on_timeout(now, &self.mtu_conditions());
+        }
+        let was = self.health.state();
+        self.health.on_timeout(now);
+        was
+    }
+
+    /// The health before and now, if it changed since the last call.
+    pub fn take_health_change(&mut self) -> Option<(State, State)> {
+        let state = self.health.state();
+        let before = core::mem::replace(&mut self.told, state);
+        (before != state).then_some((before, state))
+    }
+
+    /// The remote address, if it changed since the last call. A gateway knows the link's name only once its client has
+    /// described it, and says nothing before.
+    pub fn take_found(&mut self, now: Instant) -> Option<IpAddr> {
+        let to = self.route?.remote.ip();
+        let is_named = self.role == Role::Client || self.announced.due.is_none();
+        let is_new = self.found.is_none_or(|(known, _)| known != to);
+        (is_named && is_new).then(|| {
+            self.found = Some((to, now));
+            to
+        })
+    }
+
+    /// Whether the MTU changed since the last call.
+    pub fn take_mtu_change(&mut self) -> bool {
+        let found = self.mtu.found();
+        core::mem::replace(&mut self.told_mtu, found) != found
+    }
+
+    /// The MTU probe that is due, of datagrams up to `longest` bytes: its length, and the tokens of its two pings.
+    pub(crate) fn start_mtu_probe(
+        &mut self,
+        now: Instant,
+        longest: usize,
+    ) -> Option<(usize, Tokens)> {
+        let len = self.mtu.due(now, longest)?;
+        let tokens = Tokens {
+            long: self.probes.start(now),
+            short: self.probes.start(now),
+        };
+        self.mtu.on_probe(now, len, tokens);
+        Some((len, tokens))
+    }
+}
