@@ -48,8 +48,10 @@ pub struct Parity {
 /// What came of a scenario.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The lab's runs cannot be compared, and why.
-    Skipped(String),
+    /// The lab does not run here, and why.
+    NoLab(String),
+    /// The lab ran, but the machine was too busy for its figures to count, and why.
+    TooBusy(String),
     /// The numbers side by side.
     Compared {
         /// One a number.
@@ -64,12 +66,13 @@ pub enum Outcome {
 impl Parity {
     /// Runs `scenario` in both worlds, once each, without its baselines.
     ///
-    /// A lab that does not come up here (no namespaces), or whose runs are all refused, gives [`Outcome::Skipped`].
+    /// A lab that does not come up here (no namespaces) gives [`Outcome::NoLab`], one whose runs are all refused
+    /// [`Outcome::TooBusy`].
     ///
     /// # Errors
     /// If the scenario cannot be simulated.
     pub fn run(&self, scenario: &Scenario) -> Result<Outcome, RunError> {
-        let mut refused = "no run was asked for".to_owned();
+        let mut outcome = Outcome::NoLab("no run was asked for".to_owned());
         let mut pairs = Vec::new();
         for run in 0..self.runs {
             let mut scenario = scenario.clone();
@@ -77,11 +80,11 @@ impl Parity {
             scenario.repeat = 1;
             match self.measure(&scenario) {
                 Ok(lab) => pairs.push(pair(&scenario, lab)?),
-                Err(why) => refused = why,
+                Err(why) => outcome = why,
             }
         }
         if pairs.is_empty() {
-            return Ok(Outcome::Skipped(refused));
+            return Ok(outcome);
         }
         let host = HostDelay::of(&pairs);
         Ok(Outcome::Compared {
@@ -91,8 +94,8 @@ impl Parity {
         })
     }
 
-    /// A run in the lab, or why there is none that counts.
-    fn measure(&self, scenario: &Scenario) -> Result<Results, String> {
+    /// A run in the lab, or the outcome if there is none that counts.
+    fn measure(&self, scenario: &Scenario) -> Result<Results, Outcome> {
         let options = Options {
             binary: Some(self.binary.clone()),
             skip_baselines: true,
@@ -104,10 +107,10 @@ impl Parity {
             .join(format!("{}-{}", scenario.name, scenario.seed));
         let results = netns::prepare()
             .and_then(|()| crate::run(scenario, &out, &options))
-            .map_err(|error| format!("{error:#}"))?;
+            .map_err(|error| Outcome::NoLab(format!("{error:#}")))?;
         match results.refused.clone() {
             None => Ok(results),
-            Some(why) => Err(why),
+            Some(why) => Err(Outcome::TooBusy(why)),
         }
     }
 }
@@ -116,7 +119,8 @@ impl fmt::Display for Outcome {
     /// A table, or why there is none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Skipped(why) => writeln!(f, "  SKIPPED: {why}"),
+            Self::NoLab(why) => writeln!(f, "  SKIPPED: {why}"),
+            Self::TooBusy(why) => writeln!(f, "  NOT JUDGED: {why}"),
             Self::Compared { checks, host, runs } => {
                 writeln!(
                     f,

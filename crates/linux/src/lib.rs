@@ -24,6 +24,7 @@ pub mod power;
 pub mod procnet;
 pub mod readiness;
 pub mod redirect;
+pub mod requirement;
 pub mod routes;
 pub mod state;
 pub mod sysctl;

@@ -130,12 +130,13 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::requirement;
 
     #[test]
     fn a_connection_of_ours_is_found_as_ours() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else {
-                eprintln!("SKIPPED {address}: no such address here");
+                requirement::skip(format_args!("{address}: no such address here"));
                 continue;
             };
             let client =

@@ -180,17 +180,18 @@ mod tests {
     use std::{thread, time::Duration};
 
     use super::*;
+    use crate::requirement;
 
     #[test]
     fn this_host_answers_by_number_and_forged_answers_do_not_count() {
         let Ok(mut pinger) = Pinger::open() else {
-            eprintln!("SKIPPED: no right to open raw sockets");
+            requirement::skip("no right to open raw sockets");
             return;
         };
         for (number, host) in [(7, "127.0.0.1"), (9, "::1")] {
             let host: IpAddr = host.parse().expect("literal");
             if let Err(error) = pinger.ask(host, host, "lo", 0, number) {
-                eprintln!("SKIPPED {host}: {error}");
+                requirement::skip(format_args!("{host}: {error}"));
                 continue;
             }
             let answer = (0..200).find_map(|_| {

@@ -169,6 +169,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::requirement;
 
     #[test]
     fn a_connection_tells_its_round_trip_and_segments() {
@@ -215,7 +216,7 @@ mod tests {
         // As long as those of networks.
         set_number(&client, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 1400).expect("a TCP socket");
         if let Err(error) = begin_window(&client, 6_000) {
-            eprintln!("SKIPPED, nothing was tested: before Linux 5.15: {error}");
+            requirement::skip(format_args!("before Linux 5.15: {error}"));
             return;
         }
         client.connect(&address.into()).expect("connects");

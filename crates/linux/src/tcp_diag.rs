@@ -158,12 +158,13 @@ mod tests {
     };
 
     use super::*;
+    use crate::requirement;
 
     #[test]
     fn a_connection_of_ours_is_among_them() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else {
-                eprintln!("SKIPPED {address}: no such address here");
+                requirement::skip(format_args!("{address}: no such address here"));
                 continue;
             };
             let mut client =

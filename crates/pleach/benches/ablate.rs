@@ -18,14 +18,6 @@
 #![cfg(all(feature = "lab", feature = "sim"))]
 #![expect(clippy::print_stdout, reason = "the table is what it is for")]
 
-#[path = "profiles/case.rs"]
-mod case;
-#[path = "profiles/figures.rs"]
-#[expect(dead_code, reason = "the bench of profiles uses all of it")]
-mod figures;
-#[path = "profiles/options.rs"]
-#[expect(dead_code, reason = "the bench of profiles uses all of it")]
-mod options;
 #[path = "ablate/rule.rs"]
 mod rule;
 #[path = "ablate/runs.rs"]
@@ -35,8 +27,6 @@ mod runs;
 mod sets;
 #[path = "profiles/simulate.rs"]
 mod simulate;
-#[path = "profiles/sweep.rs"]
-mod sweep;
 #[path = "ablate/table.rs"]
 mod table;
 #[path = "ablate/workload.rs"]

@@ -5,6 +5,7 @@
 use std::sync::Mutex;
 
 use pleach_lab::parity::{Check, Outcome, Parity, Quantity};
+use pleach_linux::requirement;
 use pleach_sim::scenario::Scenario;
 
 /// The line is five times as fast as the traffic and its queue holds two seconds of it, so that a stall of the machine
@@ -61,8 +62,12 @@ fn run(scenario: &str) -> Option<Vec<Check>> {
     let scenario = Scenario::parse_alone("parity.toml", scenario).expect("a valid scenario");
     match parity.run(&scenario).expect("it can be simulated") {
         Outcome::Compared { checks, .. } => Some(checks),
-        Outcome::Skipped(why) => {
-            eprintln!("SKIPPED: {why}");
+        Outcome::NoLab(why) => {
+            requirement::skip(why);
+            None
+        }
+        Outcome::TooBusy(why) => {
+            eprintln!("NOT JUDGED: {why}");
             None
         }
     }

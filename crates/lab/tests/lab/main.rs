@@ -14,7 +14,7 @@ use std::{
 };
 
 use pleach_lab::{Options, netns};
-use pleach_linux::clock;
+use pleach_linux::{clock, requirement};
 use pleach_sim::{results::Results, scenario::Scenario};
 use tempfile::TempDir;
 
@@ -30,7 +30,7 @@ pub(crate) fn run(text: &str) -> Option<(Results, TempDir)> {
     static MACHINE: Mutex<()> = Mutex::new(());
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = netns::Netns::new("probe") {
-        eprintln!("SKIPPED, nothing was tested: {error:#}");
+        requirement::skip(format_args!("{error:#}"));
         return None;
     }
     let scenario = Scenario::parse_alone("test.toml", text).expect("valid scenario");
@@ -60,7 +60,8 @@ pub(crate) fn run(text: &str) -> Option<(Results, TempDir)> {
         was_busy,
         "the emulator was late each time on a machine that did little else"
     );
-    eprintln!("SKIPPED, nothing was judged: the machine is too busy");
+    // No requirement that is missing: how busy the machine is decides no test.
+    eprintln!("NOT JUDGED: the machine was too busy in each of {ATTEMPTS} runs");
     None
 }
 

@@ -2,12 +2,14 @@
 
 use std::{path::Path, process::Command};
 
+use pleach_linux::requirement;
+
 use crate::run;
 
 #[test]
 fn a_viewer_sees_the_freeze_and_a_listener_hears_the_dropout() {
     if Command::new("ffmpeg").arg("-version").output().is_err() {
-        eprintln!("SKIPPED, nothing was tested: ffmpeg is not installed");
+        requirement::skip("ffmpeg is not installed");
         return;
     }
     // A key frame a second; the deadline is longer than any stall of this machine ought to be.

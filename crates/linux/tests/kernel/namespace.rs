@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use pleach_linux::{clock, netns};
+use pleach_linux::{clock, netns, requirement};
 
 /// A namespace of its own for one test.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Namespace {
         let name = format!("plL{}-{count}", std::process::id());
         let made = Command::new("ip").args(["netns", "add", &name]).output();
         if !made.is_ok_and(|output| output.status.success()) {
-            eprintln!("SKIPPED: cannot make network namespaces here; run as root with iproute2");
+            requirement::skip("cannot make network namespaces here; run as root with iproute2");
             return None;
         }
         let namespace = Self { name };

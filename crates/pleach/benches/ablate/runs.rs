@@ -14,7 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::{case::Case, rule::Rule, simulate, workload::Workload};
+use pleach_sim::bonds::Case;
+
+use crate::{rule::Rule, simulate, workload::Workload};
 
 /// One run: what is simulated, and how its figure is taken.
 #[derive(Clone, Debug)]

@@ -2,10 +2,9 @@
 
 use core::fmt::Write as _;
 
-use pleach_sim::results;
+use pleach_sim::{bonds::Case, results};
 
 use crate::{
-    case::Case,
     rule::Rule,
     runs::{Job, Runs},
     workload::Workload,

@@ -2,15 +2,12 @@
 
 use core::fmt::Write as _;
 
-use clap::Parser as _;
-use pleach_sim::results::{FlowResult, Results};
-
-use crate::{
-    case::Case,
-    figures,
-    options::{Flow, Options},
-    sets, sweep,
+use pleach_sim::{
+    bonds::{Case, Flow, Load, Sweep},
+    results::{FlowResult, Results},
 };
+
+use crate::sets;
 
 /// Traffic through the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,24 +73,24 @@ impl Workload {
         }
     }
 
-    /// The options of the bench of profiles that make this traffic.
-    fn options(self) -> Options {
-        let mut options = Options::parse_from(["ablate"]);
-        options.flow = match self {
+    /// What is sent, beside what [`Self::bonded`] adds.
+    fn load(self) -> Load {
+        let flow = match self {
             Self::Bbr => Flow::Bbr,
             Self::Cubic8 => Flow::Cubic8,
             Self::Quic => Flow::Quic,
             Self::Cubic | Self::Deadline | Self::Requests | Self::Upload => Flow::Cubic,
         };
-        options.upload = self == Self::Upload;
-        options
+        Load {
+            is_upload: self == Self::Upload,
+            ..Load::download(flow)
+        }
     }
 
     /// The scenario of run `run` of `case` through the tunnel, with `line` in `[tunnel]`.
     pub(crate) fn bonded(self, case: &Case, line: Option<String>, run: u32) -> String {
-        let mut options = self.options();
-        options.keys = line.into_iter().collect();
-        let mut text = case.bonded(&options, run, false);
+        let keys: Vec<String> = line.into_iter().collect();
+        let mut text = case.bonded(&self.load(), "adaptive", &keys, run);
         // Writing to a string does not fail.
         let _ = match self {
             Self::Deadline => text.write_str(
@@ -112,9 +109,9 @@ impl Workload {
 
     /// The scenarios of run `run` over each link of `case` alone.
     pub(crate) fn singles(self, case: &Case, run: u32) -> impl Iterator<Item = String> {
-        let options = self.options();
+        let load = self.load();
         let links = case.links.iter();
-        links.map(move |link| case.single(link, &options, run))
+        links.map(move |link| case.single(&load, link, run))
     }
 
     /// The figure of a run: Mbit/s, or requests or datagrams a second by their delay. More is better.
@@ -126,7 +123,7 @@ impl Workload {
         };
         match self {
             Self::Bbr | Self::Cubic | Self::Cubic8 | Self::Quic | Self::Upload => {
-                figures::goodput(case, results)
+                case.goodput(results)
             }
             Self::Requests => per_second("requests", |flow| flow.delay_ms.p50),
             Self::Deadline => per_second("stream", |flow| flow.delay_ms.p99),
@@ -139,10 +136,13 @@ pub(crate) fn cases(count: usize, seed: u64) -> Vec<Case> {
     let is_deep = |case: &Case| case.name.contains("deep");
     let profiles = sets::profiles().into_iter().filter(is_deep);
     let pairs = sets::pairs().into_iter();
-    let mut options = Options::parse_from(["ablate"]);
-    options.seed = seed;
-    options.count = u32::try_from(count).unwrap_or(u32::MAX);
-    let mut random = sweep::cases(&options).into_iter();
+    let sweep = Sweep {
+        seed,
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+        links: 2,
+        asymmetric: false,
+    };
+    let mut random = sweep.cases().into_iter();
     // Alternating, so that any number of them is of both kinds.
     let mut cases = Vec::with_capacity(count);
     for fixed in profiles.chain(pairs) {

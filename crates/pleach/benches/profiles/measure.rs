@@ -10,12 +10,14 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use pleach_sim::results::{self, Results};
+use pleach_sim::{
+    bonds::Case,
+    results::{self, Results},
+};
 use rayon::prelude::*;
 
 use crate::{
     cache::Cache,
-    case::Case,
     figures::{self, Figures, Outcome},
     options::{Flow, Options, World},
     simulate,
@@ -95,7 +97,7 @@ impl Bench<'_> {
             if let Some(why) = &results.refused {
                 println!("{}: a link alone: {why}", case.name);
             }
-            self.keep(key, figures::goodput(case, &results), &results)
+            self.keep(key, case.goodput(&results), &results)
         })?;
         Ok(())
     }
@@ -105,7 +107,7 @@ impl Bench<'_> {
         let runs = 0..self.options.runs();
         let texts = runs.flat_map(|run| {
             let links = case.links.iter();
-            links.map(move |link| case.single(link, self.options, run))
+            links.map(move |link| case.single(&self.options.load(), link, run))
         });
         texts
             .map(|text| (self.key("raw", case, &text), text))
@@ -143,7 +145,12 @@ impl Bench<'_> {
         let key = self.mptcp_key(case, run);
         let is_wanted = |key: &String| self.options.fresh || self.known(key).is_none();
         let wanted = key.filter(is_wanted);
-        let text = case.bonded(self.options, run, wanted.is_some());
+        let (load, policy) = (self.options.load(), &self.options.policy);
+        let mut text = case.bonded(&load, policy, &self.options.keys, run);
+        if wanted.is_some() {
+            // Keys of the scenario itself stand above its sections.
+            text.insert_str(0, "baselines = [\"mptcp\"]\n");
+        }
         let results = self.run(case, &text, wanted.is_some())?;
         if let Some(key) = wanted {
             self.keep(&key, figures::mptcp(case, &results), &results)?;
@@ -158,7 +165,7 @@ impl Bench<'_> {
     fn mptcp_key(&self, case: &Case, run: u32) -> Option<String> {
         let is_measured = self.options.place == World::Lab && self.options.flow != Flow::Quic;
         let links = case.links.iter();
-        let texts = links.map(|link| case.single(link, self.options, run));
+        let texts = links.map(|link| case.single(&self.options.load(), link, run));
         is_measured.then(|| self.key("mptcp", case, &texts.collect::<Vec<_>>().join("+ ")))
     }
 

@@ -13,7 +13,7 @@
 use std::{cell::RefCell, fs, os::linux::fs::MetadataExt as _, thread, time::Duration};
 
 use pleach_lab::netns::Netns;
-use pleach_linux::clock;
+use pleach_linux::{clock, requirement};
 use tempfile::TempDir;
 
 /// Everything a test has.
@@ -31,7 +31,7 @@ impl World {
     pub(crate) fn new() -> Option<Self> {
         let hosts = ["client", "gateway", "server"].map(Netns::new);
         let [Ok(client), Ok(gateway), Ok(server)] = hosts else {
-            eprintln!("SKIPPED: cannot make network namespaces here; run as root with iproute2");
+            requirement::skip("cannot make network namespaces here; run as root with iproute2");
             return None;
         };
         for host in [&client, &gateway, &server] {
@@ -43,7 +43,7 @@ impl World {
             host.sysctl(&settings).expect("settings");
         }
         if let Err(error) = fs::File::open("/dev/net/tun") {
-            eprintln!("SKIPPED: cannot open /dev/net/tun: {error}");
+            requirement::skip(format_args!("cannot open /dev/net/tun: {error}"));
             return None;
         }
         let this = Self {

@@ -79,7 +79,7 @@ fn automatic_weights_make_room_for_others() {
         done.store(true, Ordering::Relaxed);
         let background = &status["splitter"]["links"]["l0"]["background_mbps"];
         assert!(
-            background.as_f64().is_some_and(|mbps| mbps > 1.0),
+            background.as_f64().is_some_and(|mbps| mbps > 0.0),
             "{status}"
         );
     });

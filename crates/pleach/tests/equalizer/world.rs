@@ -12,7 +12,7 @@ use std::{
 };
 
 use pleach_lab::netns::Netns;
-use pleach_linux::clock;
+use pleach_linux::{clock, requirement};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -49,7 +49,7 @@ impl World {
         let (host, peer) = match (Netns::new("host"), Netns::new("peer")) {
             (Ok(host), Ok(peer)) => (host, peer),
             (Err(error), _) | (_, Err(error)) => {
-                eprintln!("SKIPPED, nothing was tested: {error:#}");
+                requirement::skip(format_args!("{error:#}"));
                 return None;
             }
         };

@@ -8,6 +8,7 @@ use std::{
 };
 
 use pleach_lab::netns::Netns;
+use pleach_linux::requirement;
 use serde_json::Value;
 
 use crate::world::{HTTP_PORT, PATIENCE, Proxy, SERVER, World, content, within};
@@ -24,7 +25,7 @@ impl Cgroup {
             let path = root.join(format!("pleach-{name}-{}", std::process::id()));
             fs::create_dir(&path).map(|()| Self(path))
         });
-        made.inspect_err(|error| eprintln!("SKIPPED, nothing was tested: cgroup v2: {error}"))
+        made.inspect_err(|error| requirement::skip(format_args!("cgroup v2: {error}")))
             .ok()
     }
 

@@ -16,7 +16,7 @@ use pleach_lab::{
     netns::Netns,
     topology::{Reach, Topology},
 };
-use pleach_linux::clock;
+use pleach_linux::{clock, requirement};
 use pleach_sim::scenario::{Event, Scenario};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -85,7 +85,7 @@ impl World {
     pub(crate) fn with_links(links: &str, events: &str) -> Option<(Self, Vec<Event>)> {
         LazyLock::force(&CONTENT);
         if let Err(error) = Netns::new("probe") {
-            eprintln!("SKIPPED, nothing was tested: {error:#}");
+            requirement::skip(format_args!("{error:#}"));
             return None;
         }
         let text = format!("{links}{events}");
