@@ -28,9 +28,10 @@ use crate::{
     session::{
         aead::Suite,
         cookie::CookieJar,
+        entropy::{self, Entropy},
         handshake::StaticKeys,
-        hash::SecretStream,
         limiter::{HandshakeLimiter, Limits, RecentInitiations},
+        secret::Secret,
     },
     time::Instant,
     transmit::{Route, TxQueue},
@@ -55,7 +56,7 @@ use index::IndexTable;
 #[derive(Debug)]
 pub struct EndpointConfig {
     /// Our X25519 private key.
-    pub private_key: [u8; 32],
+    pub private_key: Secret,
     /// Ciphers we take, preferred first.
     pub suites: Vec<Suite>,
     /// How the tunnel queue behaves.
@@ -97,7 +98,7 @@ pub struct PeerConfig {
     /// Its X25519 public key.
     pub public_key: [u8; 32],
     /// Shared by both ends in addition; zeros if none.
-    pub preshared_key: [u8; 32],
+    pub preshared_key: Secret,
     /// Inner addresses that are its.
     pub allowed_ips: Vec<IpNet>,
     /// How packets to it are spread.
@@ -159,7 +160,8 @@ pub struct Endpoint {
     keys: StaticKeys,
     suites: Vec<Suite>,
     mtu: usize,
-    random: SecretStream,
+    /// Asked for fresh bytes at each handshake, so that nothing kept here tells the keys of an earlier one.
+    entropy: Box<dyn Entropy>,
     flow_key: u64,
     peers: Vec<Peer>,
     by_key: BTreeMap<[u8; 32], usize>,
@@ -195,12 +197,11 @@ struct Peer {
 impl Endpoint {
     /// An endpoint that knows its peers and nothing else.
     ///
-    /// `entropy`: 32 fresh secret random bytes; everything random follows from them.
+    /// `entropy`: where everything random comes from, now and at each handshake.
     #[must_use]
-    pub fn new(config: EndpointConfig, entropy: [u8; 32], now: Instant) -> Self {
-        let mut random = SecretStream::new(&entropy, b"pleach endpoint");
+    pub fn new(config: EndpointConfig, mut entropy: impl Entropy + 'static, now: Instant) -> Self {
         let keys = StaticKeys::from_private(config.private_key);
-        let jar = CookieJar::new(now, keys.public(), random.array());
+        let jar = CookieJar::new(now, keys.public(), &mut entropy);
         let (role, peers, endpoints) = match config.side {
             Side::Client { gateway, endpoints } => (Role::Client, vec![gateway], Some(endpoints)),
             Side::Gateway { clients } => (Role::Gateway, clients, None),
@@ -226,7 +227,7 @@ impl Endpoint {
         let peers = peers.into_iter().map(|config_of_peer| Peer {
             tunnel: tunnel_to(config_of_peer.policy.clone()),
             config: config_of_peer,
-            association: u64::from_be_bytes(random.array()),
+            association: u64::from_be_bytes(entropy::array(&mut entropy)),
             recent: RecentInitiations::new(),
             is_active: false,
             was_up: false,
@@ -237,10 +238,10 @@ impl Endpoint {
             keys,
             suites: config.suites,
             mtu: config.mtu.min(MAX_MTU),
-            flow_key: u64::from_be_bytes(random.array()),
+            flow_key: u64::from_be_bytes(entropy::array(&mut entropy)),
             by_key,
             allowed,
-            indices: IndexTable::new(Rng::new(u64::from_be_bytes(random.array()))),
+            indices: IndexTable::new(Rng::new(u64::from_be_bytes(entropy::array(&mut entropy)))),
             jar,
             limiter: HandshakeLimiter::new(Limits::default()),
             connector,
@@ -252,7 +253,7 @@ impl Endpoint {
             active: VecDeque::new(),
             deadlines: BTreeSet::new(),
             peers,
-            random,
+            entropy: Box::new(entropy),
         }
     }
 
@@ -338,17 +339,40 @@ impl Endpoint {
             }
         };
         if peer.tunnel.take_closed_by_peer() {
-            if let Some(connector) = &mut self.connector {
-                // Attempts under way carry the association id that ends here.
-                connector.finish(0);
-            }
-            peer.tunnel.sessions().clear();
-            peer.tunnel.reset(now, &mut shared);
-            peer.association = u64::from_be_bytes(self.random.array());
+            self.start_over(now, index);
         }
         self.free_indices(index);
         self.activate(index);
         result
+    }
+
+    /// This process has become a copy, or its machine has: a clone or a restored snapshot of a virtual machine.
+    ///
+    /// The other copy holds the same keys and counters, so no session may be used any more, not even for a good-bye:
+    /// all are dropped, and a client connects anew at once.
+    pub fn handle_clone(&mut self, now: Instant) {
+        self.jar.renew(now, &mut *self.entropy);
+        for index in 0..self.peers.len() {
+            self.start_over(now, index);
+            self.free_indices(index);
+            self.activate(index);
+        }
+        if let Some(connector) = &mut self.connector {
+            connector.start_over(now);
+        }
+    }
+
+    /// Drops the keys of a peer and all that its association has; what follows is a new association.
+    fn start_over(&mut self, now: Instant, index: usize) {
+        if let Some(connector) = &mut self.connector {
+            // Attempts under way carry the association id that ends here.
+            connector.finish(0);
+        }
+        let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+        let peer = &mut self.peers[index];
+        peer.tunnel.sessions().clear();
+        peer.tunnel.reset(now, &mut shared);
+        peer.association = u64::from_be_bytes(entropy::array(&mut *self.entropy));
     }
 
     /// Adds a link of ours, the client; `None` if there are [`PathId::MAX`] already.
@@ -612,40 +636,4 @@ const MAX_EVENTS: usize = 1024;
 const POOL_LIMIT: usize = 49_152;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packet_that_no_datagram_can_carry_is_dropped_whatever_the_mtu_says() {
-        let gateway = PeerConfig {
-            name: "gateway".into(),
-            public_key: [9; 32],
-            preshared_key: [0; 32],
-            allowed_ips: vec!["0.0.0.0/0".parse().expect("net")],
-            policy: Policy::Weighted {},
-        };
-        let config = EndpointConfig {
-            private_key: [1; 32],
-            suites: Suite::preferred(true).to_vec(),
-            queue: QueueConfig::default(),
-            compression: true,
-            classes: Vec::new(),
-            parity: None,
-            mtu: 70_000,
-            side: Side::Client {
-                gateway,
-                endpoints: vec!["192.0.2.1:7700".parse().expect("address")],
-            },
-        };
-        let mut endpoint = Endpoint::new(config, [2; 32], Instant::ZERO);
-        for len in [MAX_MTU, MAX_MTU + 1] {
-            let mut packet = vec![0; len];
-            packet[0] = 0x45;
-            let total = u16::try_from(len).expect("an IPv4 length");
-            packet[2..4].copy_from_slice(&total.to_be_bytes());
-            endpoint.handle_packet(Instant::ZERO, PacketBuf::from(packet));
-        }
-        assert_eq!(endpoint.drops().get(DropReason::TooLong), 1);
-        assert_eq!(endpoint.drops().total(), 1);
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`entropy`], [`secret`] | where keys come from, and how they are kept |
 //! | [`handshake`] | Noise IKpsk2 in one round trip: who is there, and two fresh keys |
 //! | [`aead`] | seals and opens datagrams with those keys, in place |
 //! | [`replay`] | which counters have been seen |
@@ -10,8 +11,8 @@
 //! | [`cookie`] | mac1, mac2, cookies: whoever floods must show its address |
 //! | [`limiter`] | how many handshakes are worked on |
 //!
-//! Nothing here draws randomness: every constructor that needs it takes 32 bytes of entropy. **Each such seed must be
-//! fresh and secret**, since the same seed gives the same keys.
+//! Nothing here draws randomness of its own: a handshake takes a seed of 32 bytes, and who needs more of them an
+//! [`entropy::Entropy`]. **Each seed must be fresh and secret**, since the same seed gives the same keys.
 //!
 //! # Why no clock is needed against replayed initiations
 //!
@@ -36,6 +37,7 @@
 
 pub mod aead;
 pub mod cookie;
+pub mod entropy;
 pub mod handshake;
 pub(crate) mod hash;
 pub mod keys;
@@ -43,3 +45,4 @@ pub mod limiter;
 mod noise;
 pub mod replay;
 pub mod rotation;
+pub mod secret;

@@ -1,14 +1,10 @@
-//! The clock and the kernel's randomness: the only place that reads either.
+//! The clock: the only place that reads it. And 32 random bytes, for who needs no more.
 //!
 //! Time is `CLOCK_BOOTTIME`: monotonic, and it goes on while the machine sleeps, so that keys age and dead peers are
 //! noticed after a laptop wakes up. Its epoch is the boot of the machine.
 
 use pleach_core::time::Instant;
-use rustix::{
-    io,
-    rand::{GetRandomFlags, getrandom},
-    time::{ClockId, clock_gettime},
-};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Now, in nanoseconds since boot.
 #[must_use]
@@ -33,14 +29,7 @@ pub fn unix_seconds() -> u64 {
 /// The error of `getrandom(2)`, for example under a filter that forbids the call.
 pub fn entropy() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Ok(count) => filled += count,
-            Err(io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    crate::entropy::draw(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -12,6 +12,7 @@
 mod bpf;
 pub mod cgroup_connect;
 pub mod clock;
+pub mod entropy;
 pub mod equalize;
 pub mod ethtool;
 pub mod netlink;

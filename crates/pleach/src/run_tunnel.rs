@@ -21,10 +21,11 @@ use pleach_core::{
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Side},
     queue::QueueConfig,
     sched::Policy,
-    session::aead::Suite,
+    session::{aead::Suite, handshake::NO_PSK, secret::Secret},
 };
 use pleach_linux::{
     clock,
+    entropy::KernelEntropy,
     poll::{self, Signals},
     routes::{Plan, Setup},
     tun::Tun,
@@ -56,7 +57,7 @@ pub(crate) fn run(mut config: TunnelConfig) -> anyhow::Result<()> {
     let _ = poll::set_precise_timers();
     let endpoint = Endpoint::new(
         endpoint_config(&config, plan.mtu),
-        clock::entropy()?,
+        KernelEntropy::open().context("random numbers of the kernel")?,
         clock::now(),
     );
     let result = DataPath::start(&config, endpoint, tun, setup, signals).and_then(DataPath::run);
@@ -103,7 +104,8 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         PeerConfig {
             name: name.to_owned(),
             public_key,
-            preshared_key: preshared_key.map_or([0; 32], |key| *key.expose()),
+            preshared_key: preshared_key
+                .map_or_else(|| Secret::from(NO_PSK), |key| key.expose().into()),
             allowed_ips,
             policy: policy(scheduler),
         }
@@ -139,7 +141,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         },
     };
     EndpointConfig {
-        private_key: *config.private_key.expose(),
+        private_key: config.private_key.expose().into(),
         suites: Suite::preferred(has_aes()).to_vec(),
         queue: QueueConfig::default(),
         compression: config.compression,

@@ -223,6 +223,15 @@ impl Connector {
         self.attempts = 0;
     }
 
+    /// Nothing is known of the gateway any more, and its cookies are not ours: try at once.
+    pub(super) fn start_over(&mut self, now: Instant) {
+        self.finish(0);
+        self.next_attempt_at = now;
+        for link in self.links.iter_mut().flatten() {
+            link.cookies = CookieCache::new(&self.remote_public);
+        }
+    }
+
     /// The session index of an attempt that came to nothing: nobody will use it any more.
     pub(super) fn poll_given_up(&mut self) -> Option<u32> {
         self.given_up.pop()

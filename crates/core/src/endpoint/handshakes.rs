@@ -11,6 +11,7 @@ use crate::{
     counters::DropReason,
     ids::PathId,
     session::{
+        entropy,
         handshake::{HandshakeError, Initiator, Responder},
         limiter::Admission,
         rotation::Change,
@@ -32,11 +33,12 @@ impl Endpoint {
             return Err(DropReason::HandshakeInvalid);
         }
         let source = incoming.route.remote;
-        let address_proved = self.jar.check_mac2(now, source, datagram);
+        self.jar.refresh(now, &mut *self.entropy);
+        let address_proved = self.jar.check_mac2(source, datagram);
         match self.limiter.admit(now, address_proved) {
             Admission::Proceed => {}
             Admission::ProveAddress => {
-                return self.ask_for_cookie(now, incoming, datagram);
+                return self.ask_for_cookie(incoming, datagram);
             }
             Admission::Refuse => return Err(DropReason::HandshakeLimited),
         }
@@ -52,7 +54,7 @@ impl Endpoint {
         }
         if peer.tunnel.sessions().has_unconfirmed() && !address_proved {
             // A replayed initiation must not push out a true handshake.
-            return self.ask_for_cookie(now, incoming, datagram);
+            return self.ask_for_cookie(incoming, datagram);
         }
         if !self.limiter.admit_client(now, &initiation.remote_static) {
             return Err(DropReason::HandshakeLimited);
@@ -62,16 +64,17 @@ impl Endpoint {
             .indices
             .allocate(index)
             .ok_or(DropReason::HandshakeLimited)?;
-        let psk = self.peers[index].config.preshared_key;
+        let psk = self.peers[index].config.preshared_key.clone();
         let hello = self.hello(index);
-        let seed = self.random.array();
-        let (established, response) = match initiation.respond(&psk, local_index, hello, seed) {
-            Ok(answer) => answer,
-            Err(error) => {
-                self.indices.free(local_index);
-                return Err(self.refuse(index, error));
-            }
-        };
+        let seed = entropy::secret(&mut *self.entropy);
+        let (established, response) =
+            match initiation.respond(psk.expose(), local_index, hello, seed) {
+                Ok(answer) => answer,
+                Err(error) => {
+                    self.indices.free(local_index);
+                    return Err(self.refuse(index, error));
+                }
+            };
         let tunnel = &mut self.peers[index].tunnel;
         tunnel
             .sessions()
@@ -94,13 +97,8 @@ impl Endpoint {
         DropReason::HandshakeInvalid
     }
 
-    fn ask_for_cookie(
-        &mut self,
-        now: Instant,
-        incoming: &Incoming,
-        datagram: &[u8],
-    ) -> Result<(), DropReason> {
-        if let Ok(reply) = self.jar.reply(now, incoming.route.remote, datagram) {
+    fn ask_for_cookie(&mut self, incoming: &Incoming, datagram: &[u8]) -> Result<(), DropReason> {
+        if let Ok(reply) = self.jar.reply(incoming.route.remote, datagram) {
             self.reply(incoming.route, reply.to_vec());
         }
         Err(DropReason::HandshakeLimited)
@@ -203,12 +201,17 @@ impl Endpoint {
             return;
         };
         let config = &self.peers[0].config;
-        let (public_key, psk) = (config.public_key, config.preshared_key);
+        let (public_key, psk) = (config.public_key, config.preshared_key.clone());
         let hello = self.hello(0);
-        let seed = self.random.array();
-        let Ok((initiator, mut datagram)) =
-            Initiator::new(&self.keys, &public_key, &psk, local_index, hello, seed)
-        else {
+        let seed = entropy::secret(&mut *self.entropy);
+        let Ok((initiator, mut datagram)) = Initiator::new(
+            &self.keys,
+            &public_key,
+            psk.expose(),
+            local_index,
+            hello,
+            seed,
+        ) else {
             self.indices.free(local_index);
             return;
         };

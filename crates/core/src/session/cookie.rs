@@ -26,7 +26,9 @@ use zeroize::Zeroizing;
 
 use super::{
     aead::{AuthError, OpeningKey, SealingKey, Suite},
+    entropy::{self, Entropy},
     hash::{SecretStream, equal, mac128, mac256},
+    secret::Secret,
 };
 use crate::{
     ids::PathId,
@@ -69,24 +71,37 @@ pub fn recognition(public: &[u8; 32], nonce: &[u8; 16]) -> [u8; 16] {
 /// The responder's side: checks macs, makes cookies.
 pub struct CookieJar {
     local_public: [u8; 32],
-    random: SecretStream,
-    current: Zeroizing<[u8; 32]>,
-    previous: Option<Zeroizing<[u8; 32]>>,
+    current: JarSecret,
+    previous: Option<JarSecret>,
     changed_at: Instant,
 }
 
+/// What cookies are made of, and the nonces of the replies that carry them, for one [`COOKIE_LIFETIME`].
+struct JarSecret {
+    key: Secret,
+    nonces: SecretStream,
+}
+
+impl JarSecret {
+    fn new(entropy: &mut dyn Entropy) -> Self {
+        let seed = entropy::secret(entropy);
+        let mut random = SecretStream::new(seed.expose(), b"pleach cookies");
+        Self {
+            key: Secret::filled_by(|key| random.fill(key)),
+            nonces: random,
+        }
+    }
+}
+
 impl CookieJar {
-    /// A jar for the owner of `local_public`; `seed`: 32 fresh secret random bytes.
+    /// A jar for the owner of `local_public`.
     #[must_use]
-    pub fn new(now: Instant, local_public: &[u8; 32], seed: [u8; 32]) -> Self {
-        let seed = Zeroizing::new(seed);
-        let mut random = SecretStream::new(&seed, b"pleach cookies");
+    pub fn new(now: Instant, local_public: &[u8; 32], entropy: &mut dyn Entropy) -> Self {
         Self {
             local_public: *local_public,
-            current: Zeroizing::new(random.array()),
+            current: JarSecret::new(entropy),
             previous: None,
             changed_at: now,
-            random,
         }
     }
 
@@ -96,10 +111,10 @@ impl CookieJar {
         InitiationView::new(datagram).is_ok_and(|view| mac1_fits(&self.local_public, &view.macs()))
     }
 
-    /// Whether the initiation `datagram` carries a cookie that we made for `source` and that is still good.
+    /// Whether the initiation `datagram` carries a cookie that we made for `source` and that is still good, as of the
+    /// last [`Self::refresh`].
     #[must_use]
-    pub fn check_mac2(&mut self, now: Instant, source: SocketAddr, datagram: &[u8]) -> bool {
-        self.rotate(now);
+    pub fn check_mac2(&self, source: SocketAddr, datagram: &[u8]) -> bool {
         let Ok(view) = InitiationView::new(datagram) else {
             return false;
         };
@@ -108,26 +123,20 @@ impl CookieJar {
             .into_iter()
             .flatten()
             .any(|secret| {
-                let cookie = cookie(secret, source);
+                let cookie = cookie(secret.key.expose(), source);
                 equal(&mac2(&cookie, macs.before_mac2()), &macs.mac2())
             })
     }
 
-    /// The cookie reply to the initiation `datagram` from `source`.
+    /// The cookie reply to the initiation `datagram` from `source`. Asks for no entropy.
     ///
     /// # Errors
     /// [`WireError`] if `datagram` is no initiation.
-    pub fn reply(
-        &mut self,
-        now: Instant,
-        source: SocketAddr,
-        datagram: &[u8],
-    ) -> Result<Vec<u8>, WireError> {
-        self.rotate(now);
+    pub fn reply(&mut self, source: SocketAddr, datagram: &[u8]) -> Result<Vec<u8>, WireError> {
         let view = InitiationView::new(datagram)?;
-        let nonce = self.random.array();
+        let nonce = self.current.nonces.array();
         let mut sealed = [0; 32];
-        sealed[..16].copy_from_slice(&cookie(&self.current, source));
+        sealed[..16].copy_from_slice(&cookie(self.current.key.expose(), source));
         let key = reply_key(&self.local_public, &nonce);
         let tag = SealingKey::new(Suite::ChaCha20Poly1305, &key).seal(
             PathId(0),
@@ -139,12 +148,20 @@ impl CookieJar {
         Ok(cookie_reply(view.sender_index(), &nonce, &sealed).to_vec())
     }
 
-    fn rotate(&mut self, now: Instant) {
+    /// Takes a new secret, and forgets the others.
+    pub fn renew(&mut self, now: Instant, entropy: &mut dyn Entropy) {
+        self.current = JarSecret::new(entropy);
+        self.previous = None;
+        self.changed_at = now;
+    }
+
+    /// Changes the secret if its time has come. Call it before the other methods.
+    pub fn refresh(&mut self, now: Instant, entropy: &mut dyn Entropy) {
         let age = now.since(self.changed_at);
         if age < COOKIE_LIFETIME {
             return;
         }
-        let fresh = Zeroizing::new(self.random.array());
+        let fresh = JarSecret::new(entropy);
         let old = core::mem::replace(&mut self.current, fresh);
         if age < 2 * COOKIE_LIFETIME {
             // Counted from when the change was due, so that a late call does not stretch a cookie's life.

@@ -17,7 +17,7 @@ use pleach_core::{
     rng::Rng,
     sched::Policy,
     sec::Code,
-    session::aead::Suite,
+    session::{aead::Suite, entropy::Seeded},
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::Incoming,
@@ -251,7 +251,7 @@ impl Daemon {
         let peer = |name: &str| PeerConfig {
             name: name.to_owned(),
             public_key: config.peer_public_key,
-            preshared_key: [0; 32],
+            preshared_key: [0; 32].into(),
             allowed_ips: config.allowed_ips.clone(),
             policy: config.policy.clone(),
         };
@@ -266,7 +266,7 @@ impl Daemon {
         };
         let mtu = config.inner_mtu();
         let endpoint_config = EndpointConfig {
-            private_key: config.private_key,
+            private_key: config.private_key.into(),
             // Those of a processor with AES, whatever this one has: the same bytes everywhere.
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
@@ -278,7 +278,7 @@ impl Daemon {
         };
         let mut entropy = [0; 32];
         self.entropy.fill(&mut entropy);
-        let mut endpoint = Endpoint::new(endpoint_config, entropy, now);
+        let mut endpoint = Endpoint::new(endpoint_config, Seeded::new(entropy), now);
         let mut paths = Vec::new();
         for (uplink, &has_carrier) in config.uplinks.iter().zip(&self.has_carrier) {
             let link = Link {
