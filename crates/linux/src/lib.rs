@@ -32,4 +32,5 @@ pub mod tcp;
 pub mod tcp_diag;
 pub mod tun;
 pub mod udp;
+pub mod vm_clone;
 pub mod watch;

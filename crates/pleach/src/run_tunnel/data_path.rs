@@ -17,11 +17,12 @@ use pleach_core::{
 };
 use pleach_linux::{
     clock,
-    poll::{BusyPoll, Event as Ready, Poller, Signals, Token, Waker},
+    poll::{BusyPoll, Event as Ready, Poller, ResumeTimer, Signals, Token, Waker},
     routes::Setup,
     state::StateDir,
     tun::Tun,
     udp::RecvBatch,
+    vm_clone::CloneWatch,
     watch::{LinkSnapshot, LinkWatch},
 };
 
@@ -49,6 +50,9 @@ pub(super) struct DataPath<'a> {
     links: Vec<ClientLink>,
     watch: Option<LinkWatch>,
     control: Control,
+    resume: ResumeTimer,
+    /// `None` if the kernel tells nothing of clones.
+    clones: Option<CloneWatch>,
     tx: TxQueue,
     rx: RecvBatch,
     packets: Vec<PacketBuf>,
@@ -81,6 +85,14 @@ impl<'a> DataPath<'a> {
         poller.add(&signals, SIGNALS)?;
         let waker = Waker::new()?;
         poller.add(&waker, CONTROL)?;
+        let resume = ResumeTimer::start().context("timer")?;
+        poller.add(&resume, RESUME)?;
+        let clones = CloneWatch::start()
+            .inspect_err(|error| tracing::debug!(%error, "clones of this machine go unnoticed"))
+            .ok();
+        if let Some(clones) = &clones {
+            poller.add(clones, CLONE)?;
+        }
         let wake = waker.clone();
         let (server, requests) = ControlServer::start(&config.control, move || wake.wake())?;
         let mut this = Self {
@@ -98,6 +110,8 @@ impl<'a> DataPath<'a> {
                 requests,
                 waker,
             },
+            resume,
+            clones,
             tx: TxQueue::new(32),
             rx: RecvBatch::default(),
             packets: Vec::new(),
@@ -149,6 +163,8 @@ impl<'a> DataPath<'a> {
                     }
                     CONTROL => self.answer_requests(now),
                     WATCH => self.look_at_links(now),
+                    RESUME => self.resume.clear(),
+                    CLONE => self.look_at_clones(now),
                     Token(token) => {
                         if event.writable {
                             self.flush(token, now);
@@ -330,6 +346,14 @@ impl<'a> DataPath<'a> {
                 }
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
+        }
+    }
+
+    /// Drops all keys if this machine has become a copy of another.
+    fn look_at_clones(&mut self, now: Instant) {
+        if self.clones.as_ref().is_some_and(CloneWatch::take) {
+            tracing::warn!("this machine was cloned or restored: all sessions start anew");
+            self.endpoint.handle_clone(now);
         }
     }
 
@@ -580,6 +604,8 @@ const TUN: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const CONTROL: Token = Token(2);
 const WATCH: Token = Token(3);
+const RESUME: Token = Token(4);
+const CLONE: Token = Token(5);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.
