@@ -135,6 +135,7 @@ impl Pair {
     fn receive(&mut self, host: usize, datagrams: Vec<(Incoming, Vec<u8>)>) {
         for (incoming, mut datagram) in datagrams {
             self.hosts[host].handle_datagram(self.now, &incoming, &mut datagram);
+            self.hosts[host].work_inline(self.now);
         }
     }
 

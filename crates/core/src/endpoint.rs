@@ -6,11 +6,15 @@
 //! deadlines in an ordered set.
 //!
 //! Calls, in the order a loop makes them: [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for what has
-//! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
+//! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_handshake_work`] or [`Endpoint::work_inline`],
+//! [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
 //! [`Endpoint::poll_event`]; then sleep until [`Endpoint::poll_timeout`].
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use ipnet::IpNet;
 
@@ -30,14 +34,17 @@ use crate::{
         cookie::CookieJar,
         entropy::{self, Entropy},
         handshake::StaticKeys,
-        limiter::{HandshakeLimiter, Limits, RecentInitiations},
+        limiter::{Bucket, HandshakeLimiter, Limits, Source},
         secret::Secret,
+        seen::{RecentInitiations, SeenInitiations},
     },
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::{Incoming, Shared, Tunnel, TunnelStatus},
     wire::{
-        handshake::{CAPABILITIES, Hello, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE},
+        handshake::{
+            CAPABILITIES, Hello, KIND_BUSY, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE,
+        },
         header::{DATA_OVERHEAD, Header},
     },
 };
@@ -46,11 +53,15 @@ pub mod allowed_ips;
 mod connector;
 mod handshakes;
 mod index;
+mod initiating;
+pub mod work;
 
 use allowed_ips::AllowedIps;
 use connector::Connector;
 pub use connector::Reach;
+pub use handshakes::HandshakeCounters;
 use index::IndexTable;
+use work::WorkQueue;
 
 /// What an endpoint is made of.
 #[derive(Debug)]
@@ -157,7 +168,7 @@ pub enum Event {
 /// All associations of a host.
 #[derive(Debug)]
 pub struct Endpoint {
-    keys: StaticKeys,
+    keys: Arc<StaticKeys>,
     suites: Vec<Suite>,
     mtu: usize,
     /// Asked for fresh bytes at each handshake, so that nothing kept here tells the keys of an earlier one.
@@ -169,6 +180,14 @@ pub struct Endpoint {
     indices: IndexTable,
     jar: CookieJar,
     limiter: HandshakeLimiter,
+    seen: SeenInitiations,
+    work: WorkQueue,
+    handshakes: HandshakeCounters,
+    /// What is to be added to an [`Instant`], in nanoseconds, to get the time of day.
+    clock_offset: u64,
+    started_at: Instant,
+    /// The time that our last initiation carried.
+    last_time: u64,
     connector: Option<Connector>,
     pool: Pool,
     delivered: VecDeque<PacketBuf>,
@@ -188,7 +207,13 @@ struct Peer {
     tunnel: Tunnel,
     /// Which run of ours this is, to the peer; new after the association was closed.
     association: u64,
+    /// The latest time that an initiation of its carried which was answered; 0: none was.
+    newest: u64,
     recent: RecentInitiations,
+    /// Handshakes it may still have answered.
+    allowance: Bucket,
+    /// Addresses it proved, the newest first.
+    sources: [Option<Source>; KNOWN_SOURCES],
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
@@ -228,14 +253,17 @@ impl Endpoint {
             tunnel: tunnel_to(config_of_peer.policy.clone()),
             config: config_of_peer,
             association: u64::from_be_bytes(entropy::array(&mut entropy)),
+            newest: 0,
             recent: RecentInitiations::new(),
+            allowance: Bucket::FULL,
+            sources: [None; KNOWN_SOURCES],
             is_active: false,
             was_up: false,
             deadline: None,
         });
         let peers: Vec<Peer> = peers.collect();
         Self {
-            keys,
+            keys: Arc::new(keys),
             suites: config.suites,
             mtu: config.mtu.min(MAX_MTU),
             flow_key: u64::from_be_bytes(entropy::array(&mut entropy)),
@@ -243,7 +271,13 @@ impl Endpoint {
             allowed,
             indices: IndexTable::new(Rng::new(u64::from_be_bytes(entropy::array(&mut entropy)))),
             jar,
-            limiter: HandshakeLimiter::new(Limits::default()),
+            limiter: HandshakeLimiter::new(Limits::default(), entropy::secret(&mut entropy)),
+            seen: SeenInitiations::new(),
+            work: WorkQueue::default(),
+            handshakes: HandshakeCounters::default(),
+            clock_offset: 0,
+            started_at: now,
+            last_time: 0,
             connector,
             pool: Pool::new(POOL_LIMIT, config.mtu + 64),
             delivered: VecDeque::new(),
@@ -255,6 +289,11 @@ impl Endpoint {
             peers,
             entropy: Box::new(entropy),
         }
+    }
+
+    /// Changes how many handshakes a gateway answers.
+    pub fn set_handshake_limits(&mut self, limits: Limits) {
+        self.limiter.set_limits(limits);
     }
 
     /// The stock of buffers, for reading packets into.
@@ -297,6 +336,7 @@ impl Endpoint {
             Some(&KIND_INITIATION) => self.handle_initiation(now, incoming, datagram),
             Some(&KIND_RESPONSE) => self.handle_response(now, incoming, datagram),
             Some(&KIND_COOKIE_REPLY) => self.handle_cookie_reply(now, incoming, datagram),
+            Some(&KIND_BUSY) => self.handle_busy(now, incoming, datagram),
             _ => self.handle_transport(now, incoming, datagram),
         };
         if let Err(reason) = result {
@@ -601,6 +641,7 @@ impl Endpoint {
             capabilities: CAPABILITIES,
             suites: Suite::offer(&self.suites),
             association: self.peers[index].association,
+            time: None,
         }
     }
 
@@ -628,8 +669,10 @@ pub const MAX_MTU: usize = 65_507 - DATA_OVERHEAD;
 
 /// The wire format this version speaks.
 const PROTOCOL_VERSION: u16 = 1;
-/// Handshake datagrams waiting to be sent; more are dropped, and asked for again.
-const MAX_REPLIES: usize = 64;
+/// Handshake datagrams waiting to be sent; more are dropped, and asked for again. At most 1200 bytes each.
+const MAX_REPLIES: usize = 256;
+/// Addresses of a peer that are remembered as its own: links that it uses at a time, mostly.
+const KNOWN_SOURCES: usize = 4;
 /// Events nobody has taken; more are merged into the next.
 const MAX_EVENTS: usize = 1024;
 /// Free buffers kept: what three fast paths have under way.

@@ -21,6 +21,15 @@ pub fn unix_seconds() -> u64 {
     u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
 }
 
+/// The same in nanoseconds, for handshakes; see `Endpoint::set_time_of_day` of the engine.
+#[must_use]
+pub fn unix_nanos() -> u64 {
+    let time = clock_gettime(ClockId::Realtime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
 /// 32 bytes fit for keys, from the kernel's generator.
 ///
 /// Waits until the generator is seeded, which on a running system it is.

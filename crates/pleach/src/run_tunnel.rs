@@ -2,18 +2,19 @@
 //!
 //! One thread moves packets ([`data_path`]): it waits for the TUN, the sockets, link changes, requests and signals, hands
 //! what has come to the engine, and sends what the engine has to say. Which sockets there are is the matter of
-//! [`sockets`]; which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
+//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
 //!
 //! Whatever changes in the host's configuration is undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
 
 mod data_path;
+mod handshaker;
 mod links;
 mod memory;
 pub(crate) mod report;
 mod sockets;
 
-use std::path::Path;
+use std::{num::NonZeroUsize, path::Path};
 
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -21,7 +22,7 @@ use pleach_core::{
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Side},
     queue::QueueConfig,
     sched::Policy,
-    session::{aead::Suite, handshake::NO_PSK, secret::Secret},
+    session::{aead::Suite, handshake::NO_PSK, limiter::Limits, secret::Secret},
 };
 use pleach_linux::{
     clock,
@@ -55,11 +56,14 @@ pub(crate) fn run(mut config: TunnelConfig) -> anyhow::Result<()> {
         .apply(&plan)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
     let _ = poll::set_precise_timers();
-    let endpoint = Endpoint::new(
+    let mut endpoint = Endpoint::new(
         endpoint_config(&config, plan.mtu),
         KernelEntropy::open().context("random numbers of the kernel")?,
         clock::now(),
     );
+    endpoint.set_time_of_day(clock::now(), clock::unix_nanos());
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    endpoint.set_handshake_limits(Limits::for_cores(cores));
     let result = DataPath::start(&config, endpoint, tun, setup, signals).and_then(DataPath::run);
     let setup = result?;
     setup.undo().context("undoing the host configuration")?;

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::session::entropy::Seeded;
 
+mod under_load;
+
 pub(super) const GATEWAY: &str = "192.0.2.1:7700";
 pub(super) const CLIENT: &str = "198.51.100.1:4000";
 
@@ -146,6 +148,7 @@ impl Pair {
             for (_, mut datagram) in transmit(&mut self.client, now) {
                 let incoming = from(CLIENT);
                 self.gateway.handle_datagram(now, &incoming, &mut datagram);
+                self.gateway.work_inline(now);
             }
             for (_, mut datagram) in transmit(&mut self.gateway, now) {
                 let incoming = from(GATEWAY);

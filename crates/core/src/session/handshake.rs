@@ -244,16 +244,10 @@ impl Responder {
             .get_remote_static()
             .and_then(|key| key.try_into().ok())
             .ok_or(HandshakeError::Authentication)?;
-        let ephemeral = view
-            .noise()
-            .first_chunk()
-            .copied()
-            .ok_or(WireError::Length)?;
         Ok(Incoming {
             remote_static,
             remote_index: view.sender_index(),
             hello: Hello::decode(&payload[..len])?,
-            ephemeral: EphemeralId(u64::from_be_bytes(ephemeral)),
             state,
             seed,
         })
@@ -261,8 +255,17 @@ impl Responder {
 }
 
 /// Tells initiations apart: the first 64 bits of the ephemeral key, which are random in honest initiations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EphemeralId(pub u64);
+
+impl EphemeralId {
+    /// That of a checked initiation; it travels in the clear.
+    #[must_use]
+    pub fn of(view: &InitiationView<'_>) -> Self {
+        let id = view.noise().first_chunk();
+        Self(id.map_or(0, |id| u64::from_be_bytes(*id)))
+    }
+}
 
 /// An authenticated initiation, to be answered or dropped. It may be a replay of one that was genuine.
 pub struct Incoming {
@@ -272,8 +275,6 @@ pub struct Incoming {
     pub remote_index: u32,
     /// What the initiator said of itself.
     pub hello: Hello,
-    /// Which initiation this is, for [`super::limiter::RecentInitiations`].
-    pub ephemeral: EphemeralId,
     state: HandshakeState,
     seed: SeedSlot,
 }
@@ -300,6 +301,7 @@ impl Incoming {
             Suite::choose(hello.suites, self.hello.suites).ok_or(HandshakeError::NoCommonSuite)?;
         let answer = Hello {
             suites: suite.bits(),
+            time: None,
             ..hello
         };
         self.seed.fill(seed.into());

@@ -27,6 +27,7 @@ use pleach_linux::{
 };
 
 use super::{
+    handshaker::Handshaker,
     links::{self, ClientLink},
     memory::{self, Memory},
     report,
@@ -50,6 +51,7 @@ pub(super) struct DataPath<'a> {
     links: Vec<ClientLink>,
     watch: Option<LinkWatch>,
     control: Control,
+    handshaker: Handshaker,
     resume: ResumeTimer,
     /// `None` if the kernel tells nothing of clones.
     clones: Option<CloneWatch>,
@@ -85,6 +87,8 @@ impl<'a> DataPath<'a> {
         poller.add(&signals, SIGNALS)?;
         let waker = Waker::new()?;
         poller.add(&waker, CONTROL)?;
+        let handshaker = Handshaker::start().context("thread for handshakes")?;
+        poller.add(handshaker.waker(), HANDSHAKES)?;
         let resume = ResumeTimer::start().context("timer")?;
         poller.add(&resume, RESUME)?;
         let clones = CloneWatch::start()
@@ -110,6 +114,7 @@ impl<'a> DataPath<'a> {
                 requests,
                 waker,
             },
+            handshaker,
             resume,
             clones,
             tx: TxQueue::new(32),
@@ -163,7 +168,12 @@ impl<'a> DataPath<'a> {
                     }
                     CONTROL => self.answer_requests(now),
                     WATCH => self.look_at_links(now),
-                    RESUME => self.resume.clear(),
+                    HANDSHAKES => self.handshaker.collect(&mut self.endpoint, now),
+                    RESUME => {
+                        self.resume.clear();
+                        // Others may have set it meanwhile.
+                        self.endpoint.set_time_of_day(now, clock::unix_nanos());
+                    }
                     CLONE => self.look_at_clones(now),
                     Token(token) => {
                         if event.writable {
@@ -176,6 +186,7 @@ impl<'a> DataPath<'a> {
                 }
                 now = clock::now();
             }
+            self.handshaker.hand_over(&mut self.endpoint, now);
             self.endpoint.handle_timeout(now);
             self.deliver()?;
             self.transmit(now);
@@ -606,6 +617,7 @@ const CONTROL: Token = Token(2);
 const WATCH: Token = Token(3);
 const RESUME: Token = Token(4);
 const CLONE: Token = Token(5);
+const HANDSHAKES: Token = Token(6);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.

@@ -211,6 +211,7 @@ impl Daemon {
         let Some(process) = &mut self.process else {
             return;
         };
+        process.endpoint.work_inline(now);
         process.endpoint.handle_timeout(now);
         while let Some(packet) = process.endpoint.poll_deliver() {
             delivered.push_back(buffers.copy_of(packet.as_slice()));

@@ -485,6 +485,7 @@ impl World {
 
     /// Pulls everything a host has to say.
     pub(crate) fn drain(&mut self, host: usize) {
+        self.hosts[host].endpoint.work_inline(self.now);
         loop {
             self.tx.clear();
             let now = self.now;
