@@ -51,6 +51,7 @@ use crate::{
 
 pub mod allowed_ips;
 mod connector;
+mod expecting;
 mod handshakes;
 mod index;
 mod initiating;
@@ -59,6 +60,7 @@ pub mod work;
 use allowed_ips::AllowedIps;
 use connector::Connector;
 pub use connector::Reach;
+use expecting::Expecting;
 pub use handshakes::HandshakeCounters;
 use index::IndexTable;
 use work::WorkQueue;
@@ -178,6 +180,7 @@ pub struct Endpoint {
     by_key: BTreeMap<[u8; 32], usize>,
     allowed: AllowedIps,
     indices: IndexTable,
+    expecting: Expecting,
     jar: CookieJar,
     limiter: HandshakeLimiter,
     seen: SeenInitiations,
@@ -214,6 +217,8 @@ struct Peer {
     allowance: Bucket,
     /// Addresses it proved, the newest first.
     sources: [Option<Source>; KNOWN_SOURCES],
+    /// Whether the addresses of its paths are known as such parity is expected from.
+    expects_parity: bool,
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
@@ -257,6 +262,7 @@ impl Endpoint {
             recent: RecentInitiations::new(),
             allowance: Bucket::FULL,
             sources: [None; KNOWN_SOURCES],
+            expects_parity: false,
             is_active: false,
             was_up: false,
             deadline: None,
@@ -270,6 +276,7 @@ impl Endpoint {
             by_key,
             allowed,
             indices: IndexTable::new(Rng::new(u64::from_be_bytes(entropy::array(&mut entropy)))),
+            expecting: Expecting::default(),
             jar,
             limiter: HandshakeLimiter::new(Limits::default(), entropy::secret(&mut entropy)),
             seen: SeenInitiations::new(),
@@ -359,12 +366,15 @@ impl Endpoint {
             None => DropReason::Malformed,
             Some(_) => DropReason::UnknownSession,
         };
-        let expecting = || {
-            let expects = |peer: &Peer| peer.tunnel.expects_parity(now, incoming.route.remote);
-            self.peers.iter().position(expects)
+        let remote = incoming.route.remote;
+        let index = match addressed {
+            Some((index, _)) => index,
+            None => {
+                let peers = &self.peers;
+                let expects = |index: usize| peers[index].tunnel.expects_parity(now, remote);
+                self.expecting.peer_of(remote, expects).ok_or(reason)?
+            }
         };
-        let index = addressed.map(|(index, _)| index).or_else(expecting);
-        let index = index.ok_or(reason)?;
         let peer = &mut self.peers[index];
         let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
         let allowed = &self.allowed;
@@ -381,9 +391,26 @@ impl Endpoint {
         if peer.tunnel.take_closed_by_peer() {
             self.start_over(now, index);
         }
+        self.note_expecting(now, index, remote);
         self.free_indices(index);
         self.activate(index);
         result
+    }
+
+    /// Notes from where parity is expected by a peer that something came for from `remote`.
+    fn note_expecting(&mut self, now: Instant, index: usize, remote: SocketAddr) {
+        let peer = &mut self.peers[index];
+        let expects = peer.tunnel.expects_parity(now, remote);
+        let expected = core::mem::replace(&mut peer.expects_parity, expects);
+        if expects && !expected {
+            let paths = peer.tunnel.status().paths;
+            for remote in paths.into_iter().filter_map(|path| path.remote) {
+                self.expecting.insert(remote, index);
+            }
+        }
+        if expects {
+            self.expecting.insert(remote, index);
+        }
     }
 
     /// This process has become a copy, or its machine has: a clone or a restored snapshot of a virtual machine.

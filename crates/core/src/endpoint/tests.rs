@@ -113,6 +113,20 @@ fn keys_do_not_outlive_their_lifetime_however_long_the_machine_sleeps() {
     }
 }
 
+#[test]
+fn a_stray_datagram_does_not_cost_more_with_more_clients() {
+    for clients in [1, 199] {
+        let mut gateway = Endpoint::new(gateway(clients), Seeded::new([2; 32]), Instant::ZERO);
+        for number in 0..1000_u16 {
+            let mut stray = [4; 100];
+            stray[3..5].copy_from_slice(&number.to_be_bytes());
+            gateway.handle_datagram(Instant::ZERO, &from(CLIENT), &mut stray);
+        }
+        assert_eq!(gateway.drops().get(DropReason::UnknownSession), 1000);
+        assert_eq!(gateway.expecting.asked, 0);
+    }
+}
+
 /// A client and its gateway, joined by a link without delay.
 pub(super) struct Pair {
     pub(super) client: Endpoint,
