@@ -185,6 +185,9 @@ impl Endpoint {
         }
         let rate = self.limiter.limits().client;
         if let Err(wait) = peer.allowance.take(now, rate) {
+            if !arrival.is_proved {
+                self.limiter.on_wasted(now);
+            }
             return self.turn_away(&arrival, Admission::ComeBack(wait));
         }
         if !arrival.is_proved && peer.tunnel.sessions().has_unconfirmed() {

@@ -305,6 +305,24 @@ fn a_client_that_hides_its_address_costs_one_read_a_minute() {
 }
 
 #[test]
+fn a_hostile_client_that_hides_its_address_does_not_use_up_the_gateways_rate() {
+    let mut gateway = start(1, Instant::ZERO);
+    let mut hostile = Sender::new(1, CLIENT);
+    for number in 0..10_000_u32 {
+        let now = seconds(1) + Duration::from_millis(number.into());
+        let [.., a, b, c] = number.to_be_bytes();
+        hostile.address = SocketAddr::from(([203, a, b, c], 5));
+        hostile.cookies = CookieCache::new(&public(200));
+        let datagram = hostile.initiation(now);
+        send(&mut gateway, now, hostile.address, &datagram);
+        transmit(&mut gateway, now);
+    }
+    // Its burst, and one more.
+    let spent = gateway.handshakes().curve_operations();
+    assert!(spent <= 5 * 20, "{spent}");
+}
+
+#[test]
 fn arithmetic_that_waits_is_bounded() {
     let mut gateway = start(1, Instant::ZERO);
     gateway.limiter.on_wasted(seconds(1));
