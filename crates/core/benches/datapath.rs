@@ -23,7 +23,7 @@ use pleach_core::{
         AwiSettings, ConsnSettings, OsiaSettings, PacketInfo, PathView, Pick, Policy, Scheduler,
         SrttWeightedSettings,
     },
-    session::{aead::Suite, handshake::StaticKeys},
+    session::{aead::Suite, entropy::Seeded, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::Incoming,
@@ -48,7 +48,7 @@ impl Pair {
         let peer = |host: u8, net: &str| PeerConfig {
             name: "peer".into(),
             public_key: *StaticKeys::from_private(key(host)).public(),
-            preshared_key: [0; 32],
+            preshared_key: [0; 32].into(),
             allowed_ips: vec![net.parse().expect("literal")],
             scheduler: Policy::Weighted {}.into(),
         };
@@ -62,7 +62,7 @@ impl Pair {
         let endpoint = |host, side| {
             let config = EndpointConfig {
                 parity: None,
-                private_key: key(host),
+                private_key: key(host).into(),
                 suites: vec![suite],
                 queue: QueueConfig::default(),
                 compression: true,
@@ -70,7 +70,7 @@ impl Pair {
                 mtu: LEN,
                 side,
             };
-            Endpoint::new(config, [host; 32], now)
+            Endpoint::new(config, Seeded::new([host; 32]), now)
         };
         let mut this = Self {
             now,
@@ -135,6 +135,7 @@ impl Pair {
     fn receive(&mut self, host: usize, datagrams: Vec<(Incoming, Vec<u8>)>) {
         for (incoming, mut datagram) in datagrams {
             self.hosts[host].handle_datagram(self.now, &incoming, &mut datagram);
+            self.hosts[host].work_inline(self.now);
         }
     }
 

@@ -6,11 +6,15 @@
 //! deadlines in an ordered set.
 //!
 //! Calls, in the order a loop makes them: [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for what has
-//! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
+//! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_handshake_work`] or [`Endpoint::work_inline`],
+//! [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
 //! [`Endpoint::poll_event`]; then sleep until [`Endpoint::poll_timeout`].
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use ipnet::IpNet;
 
@@ -28,35 +32,45 @@ use crate::{
     session::{
         aead::Suite,
         cookie::CookieJar,
+        entropy::{self, Entropy},
         handshake::StaticKeys,
-        hash::SecretStream,
-        limiter::{HandshakeLimiter, Limits, RecentInitiations},
+        limiter::{Bucket, HandshakeLimiter, Limits, Source},
+        secret::Secret,
+        seen::{RecentInitiations, SeenInitiations},
     },
     time::Instant,
     trace::Observers,
     transmit::{Route, TxQueue},
     tunnel::{Incoming, Shared, Tunnel, TunnelStatus},
     wire::{
-        handshake::{CAPABILITIES, Hello, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE},
+        handshake::{
+            CAPABILITIES, Hello, KIND_BUSY, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE,
+        },
         header::{DATA_OVERHEAD, Header},
     },
 };
 
 pub mod allowed_ips;
 mod connector;
+mod expecting;
 mod handshakes;
 mod index;
+mod initiating;
+pub mod work;
 
 use allowed_ips::AllowedIps;
 use connector::Connector;
 pub use connector::Reach;
+use expecting::Expecting;
+pub use handshakes::HandshakeCounters;
 use index::IndexTable;
+use work::WorkQueue;
 
 /// What an endpoint is made of.
 #[derive(Debug)]
 pub struct EndpointConfig {
     /// Our X25519 private key.
-    pub private_key: [u8; 32],
+    pub private_key: Secret,
     /// Ciphers we take, preferred first.
     pub suites: Vec<Suite>,
     /// How the tunnel queue behaves.
@@ -98,7 +112,7 @@ pub struct PeerConfig {
     /// Its X25519 public key.
     pub public_key: [u8; 32],
     /// Shared by both ends in addition; zeros if none.
-    pub preshared_key: [u8; 32],
+    pub preshared_key: Secret,
     /// Inner addresses that are its.
     pub allowed_ips: Vec<IpNet>,
     /// How packets to it are spread, and what else is done for them.
@@ -157,17 +171,27 @@ pub enum Event {
 /// All associations of a host.
 #[derive(Debug)]
 pub struct Endpoint {
-    keys: StaticKeys,
+    keys: Arc<StaticKeys>,
     suites: Vec<Suite>,
     mtu: usize,
-    random: SecretStream,
+    /// Asked for fresh bytes at each handshake, so that nothing kept here tells the keys of an earlier one.
+    entropy: Box<dyn Entropy>,
     flow_key: u64,
     peers: Vec<Peer>,
     by_key: BTreeMap<[u8; 32], usize>,
     allowed: AllowedIps,
     indices: IndexTable,
+    expecting: Expecting,
     jar: CookieJar,
     limiter: HandshakeLimiter,
+    seen: SeenInitiations,
+    work: WorkQueue,
+    handshakes: HandshakeCounters,
+    /// What is to be added to an [`Instant`], in nanoseconds, to get the time of day.
+    clock_offset: u64,
+    started_at: Instant,
+    /// The time that our last initiation carried.
+    last_time: u64,
     connector: Option<Connector>,
     pool: Pool,
     delivered: VecDeque<PacketBuf>,
@@ -187,7 +211,15 @@ struct Peer {
     tunnel: Tunnel,
     /// Which run of ours this is, to the peer; new after the association was closed.
     association: u64,
+    /// The latest time that an initiation of its carried which was answered; 0: none was.
+    newest: u64,
     recent: RecentInitiations,
+    /// Handshakes it may still have answered.
+    allowance: Bucket,
+    /// Addresses it proved, the newest first.
+    sources: [Option<Source>; KNOWN_SOURCES],
+    /// Whether the addresses of its paths are known as such parity is expected from.
+    expects_parity: bool,
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
@@ -196,12 +228,11 @@ struct Peer {
 impl Endpoint {
     /// An endpoint that knows its peers and nothing else.
     ///
-    /// `entropy`: 32 fresh secret random bytes; everything random follows from them.
+    /// `entropy`: where everything random comes from, now and at each handshake.
     #[must_use]
-    pub fn new(config: EndpointConfig, entropy: [u8; 32], now: Instant) -> Self {
-        let mut random = SecretStream::new(&entropy, b"pleach endpoint");
+    pub fn new(config: EndpointConfig, mut entropy: impl Entropy + 'static, now: Instant) -> Self {
         let keys = StaticKeys::from_private(config.private_key);
-        let jar = CookieJar::new(now, keys.public(), random.array());
+        let jar = CookieJar::new(now, keys.public(), &mut entropy);
         let (role, peers, endpoints) = match config.side {
             Side::Client { gateway, endpoints } => (Role::Client, vec![gateway], Some(endpoints)),
             Side::Gateway { clients } => (Role::Gateway, clients, None),
@@ -227,23 +258,34 @@ impl Endpoint {
         let peers = peers.into_iter().map(|config_of_peer| Peer {
             tunnel: tunnel_to(config_of_peer.scheduler.clone()),
             config: config_of_peer,
-            association: u64::from_be_bytes(random.array()),
+            association: u64::from_be_bytes(entropy::array(&mut entropy)),
+            newest: 0,
             recent: RecentInitiations::new(),
+            allowance: Bucket::FULL,
+            sources: [None; KNOWN_SOURCES],
+            expects_parity: false,
             is_active: false,
             was_up: false,
             deadline: None,
         });
         let peers: Vec<Peer> = peers.collect();
         Self {
-            keys,
+            keys: Arc::new(keys),
             suites: config.suites,
             mtu: config.mtu.min(MAX_MTU),
-            flow_key: u64::from_be_bytes(random.array()),
+            flow_key: u64::from_be_bytes(entropy::array(&mut entropy)),
             by_key,
             allowed,
-            indices: IndexTable::new(Rng::new(u64::from_be_bytes(random.array()))),
+            indices: IndexTable::new(Rng::new(u64::from_be_bytes(entropy::array(&mut entropy)))),
+            expecting: Expecting::default(),
             jar,
-            limiter: HandshakeLimiter::new(Limits::default()),
+            limiter: HandshakeLimiter::new(Limits::default(), entropy::secret(&mut entropy)),
+            seen: SeenInitiations::new(),
+            work: WorkQueue::default(),
+            handshakes: HandshakeCounters::default(),
+            clock_offset: 0,
+            started_at: now,
+            last_time: 0,
             connector,
             pool: Pool::new(POOL_LIMIT, config.mtu + 64),
             delivered: VecDeque::new(),
@@ -253,8 +295,13 @@ impl Endpoint {
             active: VecDeque::new(),
             deadlines: BTreeSet::new(),
             peers,
-            random,
+            entropy: Box::new(entropy),
         }
+    }
+
+    /// Changes how many handshakes a gateway answers.
+    pub fn set_handshake_limits(&mut self, limits: Limits) {
+        self.limiter.set_limits(limits);
     }
 
     /// The stock of buffers, for reading packets into.
@@ -297,6 +344,7 @@ impl Endpoint {
             Some(&KIND_INITIATION) => self.handle_initiation(now, incoming, datagram),
             Some(&KIND_RESPONSE) => self.handle_response(now, incoming, datagram),
             Some(&KIND_COOKIE_REPLY) => self.handle_cookie_reply(now, incoming, datagram),
+            Some(&KIND_BUSY) => self.handle_busy(now, incoming, datagram),
             _ => self.handle_transport(now, incoming, datagram),
         };
         if let Err(reason) = result {
@@ -319,12 +367,15 @@ impl Endpoint {
             None => DropReason::Malformed,
             Some(_) => DropReason::UnknownSession,
         };
-        let expecting = || {
-            let expects = |peer: &Peer| peer.tunnel.expects_parity(now, incoming.route.remote);
-            self.peers.iter().position(expects)
+        let remote = incoming.route.remote;
+        let index = match addressed {
+            Some((index, _)) => index,
+            None => {
+                let peers = &self.peers;
+                let expects = |index: usize| peers[index].tunnel.expects_parity(now, remote);
+                self.expecting.peer_of(remote, expects).ok_or(reason)?
+            }
         };
-        let index = addressed.map(|(index, _)| index).or_else(expecting);
-        let index = index.ok_or(reason)?;
         let peer = &mut self.peers[index];
         let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
         let allowed = &self.allowed;
@@ -339,17 +390,57 @@ impl Endpoint {
             }
         };
         if peer.tunnel.take_closed_by_peer() {
-            if let Some(connector) = &mut self.connector {
-                // Attempts under way carry the association id that ends here.
-                connector.finish(0);
-            }
-            peer.tunnel.sessions().clear();
-            peer.tunnel.reset(now, &mut shared);
-            peer.association = u64::from_be_bytes(self.random.array());
+            self.start_over(now, index);
         }
+        self.note_expecting(now, index, remote);
         self.free_indices(index);
         self.activate(index);
         result
+    }
+
+    /// Notes from where parity is expected by a peer that something came for from `remote`.
+    fn note_expecting(&mut self, now: Instant, index: usize, remote: SocketAddr) {
+        let peer = &mut self.peers[index];
+        let expects = peer.tunnel.expects_parity(now, remote);
+        let expected = core::mem::replace(&mut peer.expects_parity, expects);
+        if expects && !expected {
+            let paths = peer.tunnel.status().paths;
+            for remote in paths.into_iter().filter_map(|path| path.remote) {
+                self.expecting.insert(remote, index);
+            }
+        }
+        if expects {
+            self.expecting.insert(remote, index);
+        }
+    }
+
+    /// This process has become a copy, or its machine has: a clone or a restored snapshot of a virtual machine.
+    ///
+    /// The other copy holds the same keys and counters, so no session may be used any more, not even for a good-bye:
+    /// all are dropped, and a client connects anew at once.
+    pub fn handle_clone(&mut self, now: Instant) {
+        self.jar.renew(now, &mut *self.entropy);
+        for index in 0..self.peers.len() {
+            self.start_over(now, index);
+            self.free_indices(index);
+            self.activate(index);
+        }
+        if let Some(connector) = &mut self.connector {
+            connector.start_over(now);
+        }
+    }
+
+    /// Drops the keys of a peer and all that its association has; what follows is a new association.
+    fn start_over(&mut self, now: Instant, index: usize) {
+        if let Some(connector) = &mut self.connector {
+            // Attempts under way carry the association id that ends here.
+            connector.finish(0);
+        }
+        let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+        let peer = &mut self.peers[index];
+        peer.tunnel.sessions().clear();
+        peer.tunnel.reset(now, &mut shared);
+        peer.association = u64::from_be_bytes(entropy::array(&mut *self.entropy));
     }
 
     /// Adds a link of ours, the client; `None` if there are [`PathId::MAX`] already.
@@ -585,6 +676,7 @@ impl Endpoint {
             capabilities: CAPABILITIES,
             suites: Suite::offer(&self.suites),
             association: self.peers[index].association,
+            time: None,
         }
     }
 
@@ -612,48 +704,14 @@ pub const MAX_MTU: usize = 65_507 - DATA_OVERHEAD;
 
 /// The wire format this version speaks.
 const PROTOCOL_VERSION: u16 = 1;
-/// Handshake datagrams waiting to be sent; more are dropped, and asked for again.
-const MAX_REPLIES: usize = 64;
+/// Handshake datagrams waiting to be sent; more are dropped, and asked for again. At most 1200 bytes each.
+const MAX_REPLIES: usize = 256;
+/// Addresses of a peer that are remembered as its own: links that it uses at a time, mostly.
+const KNOWN_SOURCES: usize = 4;
 /// Events nobody has taken; more are merged into the next.
 const MAX_EVENTS: usize = 1024;
 /// Free buffers kept: what three fast paths have under way.
 const POOL_LIMIT: usize = 49_152;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packet_that_no_datagram_can_carry_is_dropped_whatever_the_mtu_says() {
-        let gateway = PeerConfig {
-            name: "gateway".into(),
-            public_key: [9; 32],
-            preshared_key: [0; 32],
-            allowed_ips: vec!["0.0.0.0/0".parse().expect("net")],
-            scheduler: crate::sched::Policy::Weighted {}.into(),
-        };
-        let config = EndpointConfig {
-            private_key: [1; 32],
-            suites: Suite::preferred(true).to_vec(),
-            queue: QueueConfig::default(),
-            compression: true,
-            classes: Vec::new(),
-            parity: None,
-            mtu: 70_000,
-            side: Side::Client {
-                gateway,
-                endpoints: vec!["192.0.2.1:7700".parse().expect("address")],
-            },
-        };
-        let mut endpoint = Endpoint::new(config, [2; 32], Instant::ZERO);
-        for len in [MAX_MTU, MAX_MTU + 1] {
-            let mut packet = vec![0; len];
-            packet[0] = 0x45;
-            let total = u16::try_from(len).expect("an IPv4 length");
-            packet[2..4].copy_from_slice(&total.to_be_bytes());
-            endpoint.handle_packet(Instant::ZERO, PacketBuf::from(packet));
-        }
-        assert_eq!(endpoint.drops().get(DropReason::TooLong), 1);
-        assert_eq!(endpoint.drops().total(), 1);
-    }
-}
+mod tests;

@@ -1,7 +1,8 @@
 //! The engine of pleach: protocol and policy of a multipath tunnel, as plain state machines.
 //!
 //! Nothing here reads a clock, draws ambient randomness, waits, opens a socket or starts a thread. Time comes in as
-//! [`time::Instant`] with every call, randomness as a seed at construction, packets and datagrams as buffers. The
+//! [`time::Instant`] with every call, randomness as a seed at construction or, where keys are made of it, from an
+//! [`session::entropy::Entropy`], packets and datagrams as buffers. The
 //! daemon (`pleach-linux`, `pleach`), the simulator (`pleach-sim`) and the lab run the same types.
 //!
 //! # The contract of a state machine

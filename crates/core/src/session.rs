@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`entropy`], [`secret`] | where keys come from, and how they are kept |
 //! | [`handshake`] | Noise IKpsk2 in one round trip: who is there, and two fresh keys |
 //! | [`aead`] | seals and opens datagrams with those keys, in place |
 //! | [`replay`] | which counters have been seen |
@@ -9,24 +10,25 @@
 //! | [`rotation`] | the sessions with one peer: change of keys without loss |
 //! | [`cookie`] | mac1, mac2, cookies: whoever floods must show its address |
 //! | [`limiter`] | how many handshakes are worked on |
+//! | [`seen`] | which initiations were read before |
 //!
-//! Nothing here draws randomness: every constructor that needs it takes 32 bytes of entropy. **Each such seed must be
-//! fresh and secret**, since the same seed gives the same keys.
+//! Nothing here draws randomness of its own: a handshake takes a seed of 32 bytes, and who needs more of them an
+//! [`entropy::Entropy`]. **Each seed must be fresh and secret**, since the same seed gives the same keys.
 //!
-//! # Why no clock is needed against replayed initiations
+//! # Recorded initiations
 //!
-//! `WireGuard` puts a timestamp into message 1. The routers this runs on boot without the time of day, so that a
-//! client's timestamps would go back. Instead:
+//! `WireGuard` puts a timestamp into message 1 and keeps the greatest of each peer. The routers this runs on boot without
+//! the time of day, so that a client's timestamps may go back, and a gateway forgets them when it restarts. So here:
 //!
-//! 1. **A replay brings nothing up.** The replayer cannot compute the keys of the answer. The responder keeps the new
+//! 1. **An initiation is fresh or proved.** Fresh: its time is later than all of its sender, and not before the gateway's
+//!    start. Proved: a cookie in it shows the source address. Neither holds for a recorded one, and a client with a wrong
+//!    clock is asked for a proof, which costs a round trip (`endpoint::handshakes`).
+//! 2. **An initiation is read once.** [`seen::SeenInitiations`] knows its ephemeral key, which travels in the clear, for as
+//!    long as its cookie is good.
+//! 3. **Who was read in vain is the last for a minute** that is read without a proof ([`limiter::HandshakeLimiter`]).
+//! 4. **A replay brings nothing up.** The replayer cannot compute the keys of the answer. The responder keeps the new
 //!    session aside ([`rotation::SessionSet`]'s `next`) until a datagram opens under it, and until then goes on sending
 //!    and receiving with the old one.
-//! 2. **A recent replay costs no answer.** [`limiter::RecentInitiations`] knows the last 64 ephemeral keys of each
-//!    client, at least 64 initiations back.
-//! 3. **A flood of replays must show an address.** Above [`limiter::HandshakeLimiter`]'s rate the responder answers
-//!    only initiations that carry a cookie made for their source address, and cookies live four minutes at most.
-//! 4. **An old replay cannot push out a true handshake**, if the owner asks for a cookie whenever
-//!    [`rotation::SessionSet::has_unconfirmed`] says that one is under way: the replay is stuck with its old mac2.
 //!
 //! # Known limits
 //!
@@ -36,6 +38,7 @@
 
 pub mod aead;
 pub mod cookie;
+pub mod entropy;
 pub mod handshake;
 pub(crate) mod hash;
 pub mod keys;
@@ -43,3 +46,5 @@ pub mod limiter;
 mod noise;
 pub mod replay;
 pub mod rotation;
+pub mod secret;
+pub mod seen;

@@ -12,6 +12,7 @@
 mod bpf;
 pub mod cgroup_connect;
 pub mod clock;
+pub mod entropy;
 pub mod equalize;
 pub mod ethtool;
 pub mod netlink;
@@ -32,4 +33,5 @@ pub mod tcp;
 pub mod tcp_diag;
 pub mod tun;
 pub mod udp;
+pub mod vm_clone;
 pub mod watch;

@@ -25,8 +25,10 @@ use rustix::{
 use crate::clock;
 
 mod busy;
+mod resume;
 
 pub use busy::BusyPoll;
+pub use resume::ResumeTimer;
 
 /// What a caller gave a descriptor to know it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

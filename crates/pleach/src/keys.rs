@@ -10,7 +10,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use pleach_core::session::handshake::StaticKeys;
+use pleach_core::session::{handshake::StaticKeys, secret::Secret};
 use zeroize::Zeroizing;
 
 /// Length of every key in bytes.
@@ -18,12 +18,12 @@ pub(crate) const KEY_LEN: usize = 32;
 
 /// A secret of 32 bytes: private or preshared key. Wiped on drop.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct SecretKey(Zeroizing<[u8; KEY_LEN]>);
+pub(crate) struct SecretKey(Secret);
 
 impl SecretKey {
     /// Wraps `bytes`.
     pub(crate) fn new(bytes: Zeroizing<[u8; KEY_LEN]>) -> Self {
-        Self(bytes)
+        Self(Secret::from(&*bytes))
     }
 
     /// A new random key.
@@ -33,17 +33,17 @@ impl SecretKey {
     pub(crate) fn random() -> io::Result<Self> {
         let mut bytes = Zeroizing::new([0; KEY_LEN]);
         File::open("/dev/urandom")?.read_exact(bytes.as_mut_slice())?;
-        Ok(Self(bytes))
+        Ok(Self::new(bytes))
     }
 
     /// The bytes themselves.
     pub(crate) fn expose(&self) -> &[u8; KEY_LEN] {
-        &self.0
+        self.0.expose()
     }
 
     /// The key as base64.
     pub(crate) fn to_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(STANDARD.encode(self.0.as_slice()))
+        Zeroizing::new(STANDARD.encode(self.expose()))
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn encode_public(key: &[u8; KEY_LEN]) -> String {
 
 /// The public key of `private`: X25519 with the base point (RFC 7748 section 6.1).
 pub(crate) fn public_of(private: &SecretKey) -> [u8; KEY_LEN] {
-    *StaticKeys::from_private(*private.expose()).public()
+    *StaticKeys::from_private(private.expose()).public()
 }
 
 #[cfg(test)]

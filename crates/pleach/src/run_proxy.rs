@@ -155,7 +155,7 @@ fn settings(config: &ProxyConfig) -> Settings {
         placer: config.placer.clone(),
         links: config.links.clone(),
         stripe: config.stripe.as_ref().map(|stripe| StripeSettings {
-            keys: StaticKeys::from_private(*stripe.private_key.expose()).into(),
+            keys: StaticKeys::from_private(stripe.private_key.expose()).into(),
             known: stripe.known.clone(),
             striping: stripe.striping,
             ask_port: stripe.ask_port,

@@ -2,28 +2,30 @@
 //!
 //! One thread moves packets ([`data_path`]): it waits for the TUN, the sockets, link changes, requests and signals, hands
 //! what has come to the engine, and sends what the engine has to say. Which sockets there are is the matter of
-//! [`sockets`]; which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
+//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
 //!
 //! Whatever changes in the host's configuration is undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
 
 mod data_path;
+mod handshaker;
 mod links;
 mod memory;
 pub(crate) mod report;
 mod sockets;
 
-use std::path::Path;
+use std::{num::NonZeroUsize, path::Path};
 
 use anyhow::Context as _;
 use ipnet::IpNet;
 use pleach_core::{
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Side},
     queue::QueueConfig,
-    session::aead::Suite,
+    session::{aead::Suite, handshake::NO_PSK, limiter::Limits, secret::Secret},
 };
 use pleach_linux::{
     clock,
+    entropy::KernelEntropy,
     poll::{self, Signals},
     routes::{Plan, Setup},
     tun::Tun,
@@ -59,12 +61,15 @@ pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Res
     let _ = poll::set_precise_timers();
     let mut endpoint = Endpoint::new(
         endpoint_config(&config, plan.mtu),
-        clock::entropy()?,
+        KernelEntropy::open().context("random numbers of the kernel")?,
         clock::now(),
     );
     if let Some(path) = trace {
         endpoint.observe(&TraceFile::threaded(path)?);
     }
+    endpoint.set_time_of_day(clock::now(), clock::unix_nanos());
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    endpoint.set_handshake_limits(Limits::for_cores(cores));
     let result = DataPath::start(&config, endpoint, tun, setup, signals).and_then(DataPath::run);
     let setup = result?;
     setup.undo().context("undoing the host configuration")?;
@@ -109,7 +114,8 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         PeerConfig {
             name: name.to_owned(),
             public_key,
-            preshared_key: preshared_key.map_or([0; 32], |key| *key.expose()),
+            preshared_key: preshared_key
+                .map_or_else(|| Secret::from(NO_PSK), |key| key.expose().into()),
             allowed_ips,
             scheduler: SchedulerConfig::clone(scheduler),
         }
@@ -145,7 +151,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         },
     };
     EndpointConfig {
-        private_key: *config.private_key.expose(),
+        private_key: config.private_key.expose().into(),
         suites: Suite::preferred(has_aes()).to_vec(),
         queue: QueueConfig::default(),
         compression: config.compression,

@@ -57,6 +57,8 @@ struct ClientLink {
     /// Index into the endpoints of the one in use.
     endpoint: usize,
     cookies: CookieCache,
+    /// The gateway asked us not to come before, when we came from here.
+    busy_until: Instant,
 }
 
 /// A handshake under way.
@@ -89,6 +91,7 @@ impl Connector {
             reach: Reach::NONE,
             endpoint: 0,
             cookies: CookieCache::new(&self.remote_public),
+            busy_until: Instant::ZERO,
         });
         u8::try_from(index).ok().map(PathId)
     }
@@ -156,22 +159,16 @@ impl Connector {
             return None;
         }
         let pairs = self.links.len() * self.endpoints.len();
+        let is_usable = |pair: &usize| {
+            let (link, endpoint) = self.pair(*pair);
+            self.links[link].as_ref().is_some_and(|link| {
+                link.busy_until <= now && link.reach.includes(&self.endpoints[endpoint])
+            })
+        };
         let pair = (0..pairs)
             .map(|step| (self.turn + step) % pairs)
-            .find(|pair| {
-                let (link, endpoint) = self.pair(*pair);
-                self.links[link]
-                    .as_ref()
-                    .is_some_and(|link| link.reach.includes(&self.endpoints[endpoint]))
-            });
-        let usable = (0..pairs)
-            .map(|pair| self.pair(pair))
-            .filter(|(link, endpoint)| {
-                self.links[*link]
-                    .as_ref()
-                    .is_some_and(|link| link.reach.includes(&self.endpoints[*endpoint]))
-            })
-            .count();
+            .find(is_usable);
+        let usable = (0..pairs).filter(is_usable).count();
         let pace = if self.attempts < 2 * usable.max(1) {
             FAST
         } else {
@@ -215,12 +212,29 @@ impl Connector {
         Some(&mut self.links.get_mut(usize::from(link))?.as_mut()?.cookies)
     }
 
+    /// The gateway asks us not to try over a link before `until`.
+    pub(super) fn on_busy(&mut self, link: u8, until: Instant) {
+        if let Some(Some(link)) = self.links.get_mut(usize::from(link)) {
+            link.busy_until = link.busy_until.max(until);
+        }
+    }
+
     /// The handshake `index` succeeded: nothing more to do until asked.
     pub(super) fn finish(&mut self, index: u32) {
         let attempts = self.pending.drain(..);
         let others = attempts.map(|attempt| attempt.initiator.local_index());
         self.given_up.extend(others.filter(|other| *other != index));
         self.attempts = 0;
+    }
+
+    /// Nothing is known of the gateway any more, and its cookies are not ours: try at once.
+    pub(super) fn start_over(&mut self, now: Instant) {
+        self.finish(0);
+        self.next_attempt_at = now;
+        for link in self.links.iter_mut().flatten() {
+            link.cookies = CookieCache::new(&self.remote_public);
+            link.busy_until = Instant::ZERO;
+        }
     }
 
     /// The session index of an attempt that came to nothing: nobody will use it any more.
@@ -270,6 +284,7 @@ mod tests {
             capabilities: 0,
             suites: Suite::offer(Suite::preferred(true)),
             association: 1,
+            time: None,
         };
         let push = |connector: &mut Connector, now, index| {
             let (initiator, datagram) =

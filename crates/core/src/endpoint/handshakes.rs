@@ -1,24 +1,63 @@
-//! Handshakes: answering them, and starting them when the client needs one.
+//! Handshakes that a gateway answers.
 //!
-//! A gateway spends the least on whoever has shown the least: mac1 costs two hashes and keeps out who does not know our
-//! public key; then the rate limit, which asks for a cookie; then the X25519 operations, which tell who it is; then that
-//! client's own limit and its recent initiations. Nothing changes until a datagram opens under the new keys.
+//! A gateway spends the least on whoever has shown the least. In this order, and each step only if the one before it
+//! lets the initiation pass:
+//!
+//! 1. mac1, one hash: keeps out who does not know our public key;
+//! 2. whether this very initiation was read before ([`SeenInitiations`]): a look into a table;
+//! 3. mac2, at most four hashes: whether a cookie proves the source address;
+//! 4. the buckets of the source and of the gateway ([`HandshakeLimiter`]);
+//! 5. two X25519 operations, in [work that is handed out](super::work): who it is, and what time the initiation carries;
+//! 6. whether it is fresh: its time is not before the start of this gateway, and after all of this peer that were answered.
+//!    If not, it needs a proof of its address, so that a client whose clock is wrong pays one round trip, no more;
+//! 7. the peer's own bucket; then three X25519 operations to answer.
+//!
+//! Nothing changes until a datagram opens under the new keys.
+//!
+//! [`SeenInitiations`]: crate::session::seen::SeenInitiations
+//! [`HandshakeLimiter`]: crate::session::limiter::HandshakeLimiter
 
 use core::time::Duration;
 
-use super::{Endpoint, Event, connector::SLOW, shared};
+use super::{
+    Endpoint, Event, PROTOCOL_VERSION, entropy,
+    work::{Arrival, HandshakeResult, HandshakeWork, Outcome},
+};
 use crate::{
     counters::DropReason,
-    ids::PathId,
     session::{
-        handshake::{HandshakeError, Initiator, Responder},
-        limiter::Admission,
-        rotation::Change,
+        handshake::{EphemeralId, Established, HandshakeError, Incoming as Initiation},
+        limiter::{Admission, Source},
     },
     time::Instant,
     tunnel::Incoming,
-    wire::handshake::{InitiationView, ResponseView},
+    wire::handshake::InitiationView,
 };
+
+/// What handshakes have cost and brought a gateway. Totals since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandshakeCounters {
+    /// Initiations with a good mac1.
+    pub initiations: u64,
+    /// Of these, read before: dropped at once.
+    pub replayed: u64,
+    /// Of these, answered with a cookie reply.
+    pub asked_for_proof: u64,
+    /// Of these, told to come back later.
+    pub told_to_come_back: u64,
+    /// Of these, read, at two curve operations each.
+    pub read: u64,
+    /// Of these, answered, at three curve operations each.
+    pub answered: u64,
+}
+
+impl HandshakeCounters {
+    /// X25519 operations spent on answering.
+    #[must_use]
+    pub const fn curve_operations(&self) -> u64 {
+        2 * self.read + 3 * self.answered
+    }
+}
 
 impl Endpoint {
     pub(super) fn handle_initiation(
@@ -27,64 +66,206 @@ impl Endpoint {
         incoming: &Incoming,
         datagram: &[u8],
     ) -> Result<(), DropReason> {
-        InitiationView::new(datagram).map_err(|_| DropReason::Malformed)?;
+        let view = InitiationView::new(datagram).map_err(|_| DropReason::Malformed)?;
         if !self.jar.is_valid_mac1(datagram) {
             return Err(DropReason::HandshakeInvalid);
         }
-        let source = incoming.route.remote;
-        let address_proved = self.jar.check_mac2(now, source, datagram);
-        match self.limiter.admit(now, address_proved) {
-            Admission::Proceed => {}
-            Admission::ProveAddress => {
-                return self.ask_for_cookie(now, incoming, datagram);
-            }
-            Admission::Refuse => return Err(DropReason::HandshakeLimited),
+        self.handshakes.initiations += 1;
+        if self.jar.refresh(now, &mut *self.entropy) {
+            self.seen.on_new_secret();
         }
-        let initiation = Responder::read_initiation(&self.keys, datagram)
-            .map_err(|_| DropReason::HandshakeInvalid)?;
-        let index = *self
-            .by_key
-            .get(&initiation.remote_static)
-            .ok_or(DropReason::HandshakeInvalid)?;
-        let peer = &mut self.peers[index];
-        if peer.recent.contains(initiation.ephemeral) {
+        let id = EphemeralId::of(&view);
+        let source = incoming.route.remote;
+        // Who was read with a proof needs no look at its macs.
+        let is_proved = !self.seen.contains(id, true) && self.jar.check_mac2(source, datagram);
+        if self.seen.contains(id, is_proved) {
+            self.handshakes.replayed += 1;
             return Err(DropReason::HandshakeReplayed);
         }
-        if peer.tunnel.sessions().has_unconfirmed() && !address_proved {
-            // A replayed initiation must not push out a true handshake.
-            return self.ask_for_cookie(now, incoming, datagram);
+        let mut admission = self.limiter.admit(now, source, is_proved);
+        if admission == Admission::Proceed && !self.work.has_room(is_proved) {
+            admission = self.limiter.on_full(now, source, is_proved);
         }
-        if !self.limiter.admit_client(now, &initiation.remote_static) {
-            return Err(DropReason::HandshakeLimited);
+        let arrival = Arrival {
+            route: incoming.route,
+            is_proved,
+            id,
+            datagram: datagram.to_vec(),
+        };
+        if admission != Admission::Proceed {
+            return self.turn_away(&arrival, admission);
         }
-        peer.recent.insert(initiation.ephemeral);
+        if self.seen.is_full() {
+            self.jar.hasten(now, &mut *self.entropy);
+            self.seen.on_new_secret();
+        }
+        self.seen.insert(id, is_proved);
+        self.handshakes.read += 1;
+        let keys = self.keys.clone();
+        self.work.push(HandshakeWork::read(keys, arrival));
+        Ok(())
+    }
+
+    /// Handshake arithmetic for the owner to do, on any thread, and to give back with [`Self::handle_handshake_result`].
+    ///
+    /// At most [`MAX_WORK`](super::work::MAX_WORK) pieces wait or are under way at a time.
+    pub fn poll_handshake_work(&mut self) -> Option<HandshakeWork> {
+        self.work.poll()
+    }
+
+    /// Takes what a piece of work came to.
+    pub fn handle_handshake_result(&mut self, now: Instant, result: HandshakeResult) {
+        self.work.on_done(&result);
+        let outcome = match result.0 {
+            Outcome::Read { arrival, read } => self.on_read(now, arrival, read),
+            Outcome::Responded {
+                arrival,
+                peer,
+                local_index,
+                association,
+                answer,
+            } => self.on_responded(now, &arrival, peer, local_index, association, answer),
+        };
+        if let Err(reason) = outcome {
+            self.drops.add(reason, 1);
+        }
+    }
+
+    /// Does all handshake arithmetic here and now, for owners without a thread for it.
+    pub fn work_inline(&mut self, now: Instant) {
+        while let Some(work) = self.poll_handshake_work() {
+            self.handle_handshake_result(now, work.run());
+        }
+    }
+
+    /// What handshakes have cost and brought so far.
+    #[must_use]
+    pub const fn handshakes(&self) -> &HandshakeCounters {
+        &self.handshakes
+    }
+
+    fn on_read(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        read: Result<Box<Initiation>, HandshakeError>,
+    ) -> Result<(), DropReason> {
+        let known = read.ok().and_then(|initiation| {
+            let index = *self.by_key.get(&initiation.remote_static)?;
+            Some((index, initiation))
+        });
+        let Some((index, initiation)) = known else {
+            if !arrival.is_proved {
+                self.limiter.on_wasted(now);
+            }
+            return Err(DropReason::HandshakeInvalid);
+        };
+        if initiation.hello.protocol_version != PROTOCOL_VERSION {
+            // Told at once, whatever else is wrong with it.
+            let version = initiation.hello.protocol_version;
+            if !arrival.is_proved {
+                self.limiter.on_wasted(now);
+            }
+            return Err(self.refuse(index, HandshakeError::Version(version)));
+        }
+        let start_time = self.time_at(self.started_at);
+        let peer = &mut self.peers[index];
+        let time = initiation.hello.time.unwrap_or(0);
+        let is_fresh = time > peer.newest && time >= start_time;
+        if peer.recent.contains(arrival.id) {
+            if !arrival.is_proved {
+                self.limiter.on_wasted(now);
+            }
+            self.handshakes.replayed += 1;
+            return Err(DropReason::HandshakeReplayed);
+        }
+        if !arrival.is_proved && !is_fresh {
+            self.limiter.on_wasted(now);
+            return self.turn_away(&arrival, Admission::ProveAddress);
+        }
+        let rate = self.limiter.limits().client;
+        if let Err(wait) = peer.allowance.take(now, rate) {
+            if !arrival.is_proved {
+                self.limiter.on_wasted(now);
+            }
+            return self.turn_away(&arrival, Admission::ComeBack(wait));
+        }
+        if !arrival.is_proved && peer.tunnel.sessions().has_unconfirmed() {
+            // An initiation that was caught before it came here, and is let go now, must not push out another.
+            return self.turn_away(&arrival, Admission::ProveAddress);
+        }
+        if !self.work.has_room(true) {
+            let admission = self
+                .limiter
+                .on_full(now, arrival.route.remote, arrival.is_proved);
+            return self.turn_away(&arrival, admission);
+        }
         let local_index = self
             .indices
             .allocate(index)
             .ok_or(DropReason::HandshakeLimited)?;
-        let psk = self.peers[index].config.preshared_key;
+        // The greatest stays: a client whose clock went back is asked for a proof each time, and what was recorded before
+        // is not made fresh by it.
+        let peer = &mut self.peers[index];
+        peer.newest = peer.newest.max(time);
+        peer.recent.insert(arrival.id);
         let hello = self.hello(index);
-        let seed = self.random.array();
-        let (established, response) = match initiation.respond(&psk, local_index, hello, seed) {
+        self.work.push(HandshakeWork::respond(
+            arrival,
+            index,
+            local_index,
+            hello,
+            initiation,
+            self.peers[index].config.preshared_key.clone(),
+            entropy::secret(&mut *self.entropy),
+        ));
+        Ok(())
+    }
+
+    fn on_responded(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        index: usize,
+        local_index: u32,
+        association: u64,
+        answer: Result<(Established, Vec<u8>), HandshakeError>,
+    ) -> Result<(), DropReason> {
+        self.handshakes.answered += u64::from(answer.is_ok());
+        let answer = match answer {
+            // The association may have ended while the answer was made.
+            Ok(answer) if association == self.peers[index].association => Ok(answer),
+            Ok(_) => Err(DropReason::UnknownSession),
+            Err(error) => Err(self.refuse(index, error)),
+        };
+        let (established, response) = match answer {
             Ok(answer) => answer,
-            Err(error) => {
+            Err(reason) => {
                 self.indices.free(local_index);
-                return Err(self.refuse(index, error));
+                return Err(reason);
             }
         };
-        let tunnel = &mut self.peers[index].tunnel;
-        tunnel
+        let peer = &mut self.peers[index];
+        peer.tunnel
             .sessions()
             .install_answered(now, established, local_index);
-        tunnel.on_answered(now);
+        peer.tunnel.on_answered(now);
+        if arrival.is_proved {
+            let source = Source::from(arrival.route.remote);
+            if !peer.sources.contains(&Some(source)) {
+                peer.sources.rotate_right(1);
+                let former = peer.sources[0].replace(source);
+                self.limiter.on_known(source, former);
+            }
+        }
         self.free_indices(index);
         self.activate(index);
-        self.reply(incoming.route, response);
+        self.reply(arrival.route, response);
         Ok(())
     }
 
     /// Why the handshake of a known peer counts as dropped; tells the host what it can mend.
-    fn refuse(&mut self, index: usize, error: HandshakeError) -> DropReason {
+    pub(super) fn refuse(&mut self, index: usize, error: HandshakeError) -> DropReason {
         if let HandshakeError::Version(version) = error {
             self.events.push_back(Event::Incompatible {
                 name: self.peers[index].config.name.clone(),
@@ -94,134 +275,26 @@ impl Endpoint {
         DropReason::HandshakeInvalid
     }
 
-    fn ask_for_cookie(
-        &mut self,
-        now: Instant,
-        incoming: &Incoming,
-        datagram: &[u8],
-    ) -> Result<(), DropReason> {
-        if let Ok(reply) = self.jar.reply(now, incoming.route.remote, datagram) {
-            self.reply(incoming.route, reply.to_vec());
+    /// Answers an initiation that is not worked on, as far as it is to be answered.
+    fn turn_away(&mut self, arrival: &Arrival, admission: Admission) -> Result<(), DropReason> {
+        let (source, datagram) = (arrival.route.remote, &arrival.datagram);
+        let reply = match admission {
+            Admission::ProveAddress => {
+                self.handshakes.asked_for_proof += 1;
+                self.jar.reply(source, datagram).ok()
+            }
+            Admission::ComeBack(wait) if arrival.is_proved => {
+                self.handshakes.told_to_come_back += 1;
+                self.jar.busy(source, datagram, wait.max(LEAST_WAIT))
+            }
+            Admission::ComeBack(_) | Admission::Proceed | Admission::Refuse => None,
+        };
+        if let Some(reply) = reply {
+            self.reply(arrival.route, reply);
         }
         Err(DropReason::HandshakeLimited)
     }
-
-    pub(super) fn handle_response(
-        &mut self,
-        now: Instant,
-        incoming: &Incoming,
-        datagram: &[u8],
-    ) -> Result<(), DropReason> {
-        let view = ResponseView::new(datagram).map_err(|_| DropReason::Malformed)?;
-        let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
-        let wanted = view.receiver_index();
-        let attempt = connector
-            .pending
-            .iter_mut()
-            .find(|attempt| attempt.initiator.local_index() == wanted);
-        let attempt = attempt.ok_or(DropReason::UnknownSession)?;
-        let established = match attempt.initiator.read_response(datagram) {
-            Ok(established) => established,
-            Err(error) => return Err(self.refuse(0, error)),
-        };
-        connector.on_answer(&incoming.route);
-        connector.finish(wanted);
-        let route = connector.route_of(PathId(incoming.route.link));
-        let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
-        let tunnel = &mut self.peers[0].tunnel;
-        if tunnel
-            .sessions()
-            .install_initiated(now, established, wanted)
-            == Change::Restarted
-        {
-            tunnel.reset(now, &mut shared);
-        }
-        tunnel.set_route(now, PathId(incoming.route.link), route);
-        tunnel.on_connected(now);
-        self.free_indices(0);
-        self.activate(0);
-        Ok(())
-    }
-
-    pub(super) fn handle_cookie_reply(
-        &mut self,
-        now: Instant,
-        incoming: &Incoming,
-        datagram: &[u8],
-    ) -> Result<(), DropReason> {
-        let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
-        let cookies = connector
-            .cookies(incoming.route.link)
-            .ok_or(DropReason::Malformed)?;
-        cookies
-            .handle_reply(now, datagram)
-            .map_err(|_| DropReason::HandshakeInvalid)?;
-        let latest = connector
-            .pending
-            .iter()
-            .rposition(|attempt| attempt.route.link == incoming.route.link);
-        if let Some(latest) = latest {
-            let mut datagram = connector.pending[latest].datagram.clone();
-            let route = connector.pending[latest].route;
-            if connector
-                .cookies(route.link)
-                .is_some_and(|cookies| cookies.stamp(now, &mut datagram).is_ok())
-            {
-                self.reply(route, datagram);
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts a handshake if we are a client that needs one, and looks for ways around addresses that do not answer.
-    pub(super) fn connect(&mut self, now: Instant) {
-        let Some(connector) = &mut self.connector else {
-            return;
-        };
-        if now < connector.next_deadline() {
-            return;
-        }
-        let tunnel = &mut self.peers[0].tunnel;
-        let is_silent = tunnel
-            .last_received_at()
-            .is_none_or(|at| now.since(at) >= SILENCE);
-        let has_session = tunnel.sessions().sending(now).is_some();
-        if has_session && !is_silent && !tunnel.sessions().needs_rekey(now) {
-            connector.sleep_until(now + SLOW);
-            for id in tunnel.stuck_paths() {
-                let route = connector.next_route(id);
-                tunnel.set_route(now, id, route);
-            }
-            return;
-        }
-        let route = connector.poll_attempt(now);
-        self.free_indices(0);
-        let Some(route) = route else {
-            return;
-        };
-        let Some(local_index) = self.indices.allocate(0) else {
-            return;
-        };
-        let config = &self.peers[0].config;
-        let (public_key, psk) = (config.public_key, config.preshared_key);
-        let hello = self.hello(0);
-        let seed = self.random.array();
-        let Ok((initiator, mut datagram)) =
-            Initiator::new(&self.keys, &public_key, &psk, local_index, hello, seed)
-        else {
-            self.indices.free(local_index);
-            return;
-        };
-        if let Some(connector) = &mut self.connector {
-            if let Some(cookies) = connector.cookies(route.link) {
-                // Only fails for what is no initiation.
-                let _ = cookies.stamp(now, &mut datagram);
-            }
-            connector.push(now, initiator, datagram.clone(), route);
-        }
-        self.reply(route, datagram);
-    }
 }
 
-/// A client that hears nothing for this long tries to connect anew.
-const SILENCE: Duration = Duration::from_secs(1);
+/// The shortest wait that is worth telling.
+const LEAST_WAIT: Duration = Duration::from_millis(50);

@@ -6,6 +6,8 @@
 //!   `MAC(secret, source address and port)`; the secret changes every [`COOKIE_LIFETIME`] and the one before it is
 //!   kept, so nothing is stored per source and a cookie is good for 120 to 240 s.
 //! - `mac2 = MAC(cookie, everything before mac2)`.
+//! - A responder that is too busy for an initiation with a good mac2 says when to come back; the mac of that reply is
+//!   keyed with the cookie.
 //! - The reply is sealed under a key derived from the responder's public key and a fresh nonce, with the initiation's
 //!   mac1 as associated data: only who saw the initiation can forge one, and only its sender can use it.
 //!
@@ -26,13 +28,16 @@ use zeroize::Zeroizing;
 
 use super::{
     aead::{AuthError, OpeningKey, SealingKey, Suite},
+    entropy::{self, Entropy},
     hash::{SecretStream, equal, mac128, mac256},
+    secret::Secret,
 };
 use crate::{
     ids::PathId,
     time::Instant,
     wire::handshake::{
-        COOKIE_NONCE_LEN, CookieReplyView, InitiationView, MAC_LEN, Macs, WireError, cookie_reply,
+        BUSY_LEN, BusyView, COOKIE_NONCE_LEN, CookieReplyView, InitiationView, MAC_LEN, Macs,
+        WireError, busy, cookie_reply,
     },
 };
 
@@ -43,6 +48,7 @@ pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 const LABEL_KEY: [u8; 32] = *b"pleach handshake macs, version 1";
 const MAC1_LABEL: [u8; 8] = *b"mac1----";
 const COOKIE_LABEL: [u8; 8] = *b"cookie--";
+const BUSY_LABEL: [u8; 8] = *b"busy----";
 
 /// Whether the sender of a datagram knew `receiver_public`.
 pub(super) fn mac1_fits(receiver_public: &[u8; 32], macs: &Macs<'_>) -> bool {
@@ -68,67 +74,84 @@ pub fn recognition(public: &[u8; 32], nonce: &[u8; 16]) -> [u8; 16] {
 
 /// The responder's side: checks macs, makes cookies.
 pub struct CookieJar {
-    local_public: [u8; 32],
-    random: SecretStream,
-    current: Zeroizing<[u8; 32]>,
-    previous: Option<Zeroizing<[u8; 32]>>,
+    /// Keys that follow from our public key alone, kept because every stranger makes us need the first.
+    mac1_key: [u8; 32],
+    reply_base: [u8; 32],
+    current: JarSecret,
+    previous: Option<JarSecret>,
     changed_at: Instant,
 }
 
-impl CookieJar {
-    /// A jar for the owner of `local_public`; `seed`: 32 fresh secret random bytes.
-    #[must_use]
-    pub fn new(now: Instant, local_public: &[u8; 32], seed: [u8; 32]) -> Self {
-        let seed = Zeroizing::new(seed);
-        let mut random = SecretStream::new(&seed, b"pleach cookies");
+/// What cookies are made of, and the nonces of the replies that carry them, for one [`COOKIE_LIFETIME`].
+struct JarSecret {
+    key: Secret,
+    nonces: SecretStream,
+}
+
+impl JarSecret {
+    fn new(entropy: &mut dyn Entropy) -> Self {
+        let seed = entropy::secret(entropy);
+        let mut random = SecretStream::new(seed.expose(), b"pleach cookies");
         Self {
-            local_public: *local_public,
-            current: Zeroizing::new(random.array()),
+            key: Secret::filled_by(|key| random.fill(key)),
+            nonces: random,
+        }
+    }
+}
+
+impl CookieJar {
+    /// A jar for the owner of `local_public`.
+    #[must_use]
+    pub fn new(now: Instant, local_public: &[u8; 32], entropy: &mut dyn Entropy) -> Self {
+        Self {
+            mac1_key: mac1_key(local_public),
+            reply_base: reply_base(local_public),
+            current: JarSecret::new(entropy),
             previous: None,
             changed_at: now,
-            random,
         }
     }
 
-    /// Whether `datagram` is an initiation made for our public key. The first thing to ask; costs two hashes.
+    /// Whether `datagram` is an initiation made for our public key. The first thing to ask; costs one hash.
     #[must_use]
     pub fn is_valid_mac1(&self, datagram: &[u8]) -> bool {
-        InitiationView::new(datagram).is_ok_and(|view| mac1_fits(&self.local_public, &view.macs()))
+        InitiationView::new(datagram).is_ok_and(|view| {
+            let macs = view.macs();
+            equal(&mac128(&self.mac1_key, &[macs.before_mac1()]), &macs.mac1())
+        })
     }
 
-    /// Whether the initiation `datagram` carries a cookie that we made for `source` and that is still good.
+    /// Whether the initiation `datagram` carries a cookie that we made for `source` and that is still good, as of the
+    /// last [`Self::refresh`].
     #[must_use]
-    pub fn check_mac2(&mut self, now: Instant, source: SocketAddr, datagram: &[u8]) -> bool {
-        self.rotate(now);
+    pub fn check_mac2(&self, source: SocketAddr, datagram: &[u8]) -> bool {
         let Ok(view) = InitiationView::new(datagram) else {
             return false;
         };
         let macs = view.macs();
+        if macs.mac2() == [0; MAC_LEN] {
+            // Its sender has no cookie: two or four hashes saved.
+            return false;
+        }
         [Some(&self.current), self.previous.as_ref()]
             .into_iter()
             .flatten()
             .any(|secret| {
-                let cookie = cookie(secret, source);
+                let cookie = cookie(secret.key.expose(), source);
                 equal(&mac2(&cookie, macs.before_mac2()), &macs.mac2())
             })
     }
 
-    /// The cookie reply to the initiation `datagram` from `source`.
+    /// The cookie reply to the initiation `datagram` from `source`. Asks for no entropy.
     ///
     /// # Errors
     /// [`WireError`] if `datagram` is no initiation.
-    pub fn reply(
-        &mut self,
-        now: Instant,
-        source: SocketAddr,
-        datagram: &[u8],
-    ) -> Result<Vec<u8>, WireError> {
-        self.rotate(now);
+    pub fn reply(&mut self, source: SocketAddr, datagram: &[u8]) -> Result<Vec<u8>, WireError> {
         let view = InitiationView::new(datagram)?;
-        let nonce = self.random.array();
+        let nonce = self.current.nonces.array();
         let mut sealed = [0; 32];
-        sealed[..16].copy_from_slice(&cookie(&self.current, source));
-        let key = reply_key(&self.local_public, &nonce);
+        sealed[..16].copy_from_slice(&cookie(self.current.key.expose(), source));
+        let key = mac256(&self.reply_base, &[&nonce]);
         let tag = SealingKey::new(Suite::ChaCha20Poly1305, &key).seal(
             PathId(0),
             0,
@@ -139,12 +162,51 @@ impl CookieJar {
         Ok(cookie_reply(view.sender_index(), &nonce, &sealed).to_vec())
     }
 
-    fn rotate(&mut self, now: Instant) {
+    /// Takes a new secret, and forgets the others.
+    pub fn renew(&mut self, now: Instant, entropy: &mut dyn Entropy) {
+        self.current = JarSecret::new(entropy);
+        self.previous = None;
+        self.changed_at = now;
+    }
+
+    /// Tells the owner of a cookie, who sent the initiation `datagram` with it from `source`, to come back after `wait`;
+    /// `None` if the initiation carries no good cookie.
+    #[must_use]
+    pub fn busy(&self, source: SocketAddr, datagram: &[u8], wait: Duration) -> Option<Vec<u8>> {
+        let view = InitiationView::new(datagram).ok()?;
+        let mac2_of = |secret: &JarSecret| {
+            let cookie = cookie(secret.key.expose(), source);
+            let fits = equal(
+                &mac2(&cookie, view.macs().before_mac2()),
+                &view.macs().mac2(),
+            );
+            fits.then_some(cookie)
+        };
+        let secrets = [Some(&self.current), self.previous.as_ref()];
+        let cookie = secrets.into_iter().flatten().find_map(mac2_of)?;
+        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        let mut reply = busy(view.sender_index(), wait_ms);
+        let (covered, mac): (&mut [u8], &mut [u8]) = reply.split_at_mut(BUSY_LEN - MAC_LEN);
+        mac.copy_from_slice(&busy_mac(&cookie, covered, &view.macs().mac2()));
+        Some(reply.to_vec())
+    }
+
+    /// Changes the secret before its time: the initiations that it proves can no longer be remembered.
+    pub fn hasten(&mut self, now: Instant, entropy: &mut dyn Entropy) {
+        self.previous = Some(core::mem::replace(
+            &mut self.current,
+            JarSecret::new(entropy),
+        ));
+        self.changed_at = now;
+    }
+
+    /// Changes the secret if its time has come; whether it did. Call it before the other methods.
+    pub fn refresh(&mut self, now: Instant, entropy: &mut dyn Entropy) -> bool {
         let age = now.since(self.changed_at);
         if age < COOKIE_LIFETIME {
-            return;
+            return false;
         }
-        let fresh = Zeroizing::new(self.random.array());
+        let fresh = JarSecret::new(entropy);
         let old = core::mem::replace(&mut self.current, fresh);
         if age < 2 * COOKIE_LIFETIME {
             // Counted from when the change was due, so that a late call does not stretch a cookie's life.
@@ -154,6 +216,7 @@ impl CookieJar {
             self.previous = None;
             self.changed_at = now;
         }
+        true
     }
 }
 
@@ -186,8 +249,15 @@ pub enum CookieError {
 pub struct CookieCache {
     remote_public: [u8; 32],
     cookie: Option<(Instant, Zeroizing<[u8; 16]>)>,
-    /// Index and mac1 of the initiation last stamped.
-    stamped: Option<(u32, [u8; MAC_LEN])>,
+    /// The initiation last stamped.
+    stamped: Option<Stamped>,
+}
+
+struct Stamped {
+    index: u32,
+    mac1: [u8; MAC_LEN],
+    /// What the busy reply's mac covers of it.
+    mac2: [u8; MAC_LEN],
 }
 
 impl CookieCache {
@@ -209,7 +279,7 @@ impl CookieCache {
     pub fn stamp(&mut self, now: Instant, datagram: &mut [u8]) -> Result<(), WireError> {
         set_mac1(&self.remote_public, datagram);
         let view = InitiationView::new(datagram)?;
-        self.stamped = Some((view.sender_index(), view.macs().mac1()));
+        let (index, mac1) = (view.sender_index(), view.macs().mac1());
         self.cookie
             .take_if(|(received_at, _)| now.since(*received_at) >= COOKIE_LIFETIME);
         let mac = self.cookie.as_ref().map_or([0; MAC_LEN], |(_, cookie)| {
@@ -217,7 +287,31 @@ impl CookieCache {
         });
         let at = datagram.len() - MAC_LEN;
         datagram[at..].copy_from_slice(&mac);
+        self.stamped = Some(Stamped {
+            index,
+            mac1,
+            mac2: mac,
+        });
         Ok(())
+    }
+
+    /// How long the gateway asks us to wait in a busy reply.
+    ///
+    /// # Errors
+    /// Why the reply is not for us.
+    pub fn handle_busy(&self, datagram: &[u8]) -> Result<Duration, CookieError> {
+        let view = BusyView::new(datagram)?;
+        let (Some(stamped), Some((_, cookie))) = (&self.stamped, &self.cookie) else {
+            return Err(CookieError::WrongReceiver);
+        };
+        if view.receiver_index() != stamped.index {
+            return Err(CookieError::WrongReceiver);
+        }
+        let mac = busy_mac(cookie, view.before_mac(), &stamped.mac2);
+        if !equal(&mac, &view.mac()) {
+            return Err(CookieError::Authentication);
+        }
+        Ok(Duration::from_millis(view.wait_ms().into()))
     }
 
     /// Takes the cookie out of a reply. Then stamp and send the same initiation again.
@@ -226,16 +320,16 @@ impl CookieCache {
     /// Why the reply is not for us.
     pub fn handle_reply(&mut self, now: Instant, datagram: &[u8]) -> Result<(), CookieError> {
         let view = CookieReplyView::new(datagram)?;
-        let Some((index, mac1)) = self.stamped else {
+        let Some(stamped) = &self.stamped else {
             return Err(CookieError::WrongReceiver);
         };
-        if view.receiver_index() != index {
+        if view.receiver_index() != stamped.index {
             return Err(CookieError::WrongReceiver);
         }
         let mut sealed = view.sealed_cookie();
         let key = reply_key(&self.remote_public, &view.nonce());
         OpeningKey::new(Suite::ChaCha20Poly1305, &key)
-            .open(PathId(0), 0, &mac1, &mut sealed)
+            .open(PathId(0), 0, &stamped.mac1, &mut sealed)
             .map_err(|AuthError| CookieError::Authentication)?;
         let cookie = sealed.first_chunk().copied().unwrap_or_default();
         let is_known = |(_, known): &(Instant, Zeroizing<[u8; 16]>)| **known == cookie;
@@ -256,8 +350,11 @@ impl fmt::Debug for CookieCache {
 }
 
 fn mac1(receiver_public: &[u8; 32], covered: &[u8]) -> [u8; MAC_LEN] {
-    let key = mac256(&LABEL_KEY, &[&MAC1_LABEL, receiver_public]);
-    mac128(&key, &[covered])
+    mac128(&mac1_key(receiver_public), &[covered])
+}
+
+fn mac1_key(receiver_public: &[u8; 32]) -> [u8; 32] {
+    mac256(&LABEL_KEY, &[&MAC1_LABEL, receiver_public])
 }
 
 fn mac2(cookie: &[u8; 16], covered: &[u8]) -> [u8; MAC_LEN] {
@@ -276,8 +373,18 @@ fn cookie(secret: &[u8; 32], source: SocketAddr) -> [u8; 16] {
 }
 
 fn reply_key(responder_public: &[u8; 32], nonce: &[u8; COOKIE_NONCE_LEN]) -> [u8; 32] {
-    let key = mac256(&LABEL_KEY, &[&COOKIE_LABEL, responder_public]);
-    mac256(&key, &[nonce])
+    mac256(&reply_base(responder_public), &[nonce])
+}
+
+fn reply_base(responder_public: &[u8; 32]) -> [u8; 32] {
+    mac256(&LABEL_KEY, &[&COOKIE_LABEL, responder_public])
+}
+
+/// The mac of a busy reply to an initiation with `mac2`; `covered`: the reply before its mac.
+fn busy_mac(cookie: &[u8; 16], covered: &[u8], mac2: &[u8; MAC_LEN]) -> [u8; MAC_LEN] {
+    let mut key = Zeroizing::new([0; 32]);
+    key[..16].copy_from_slice(cookie);
+    mac128(&key, &[&BUSY_LABEL, mac2, covered])
 }
 
 #[cfg(test)]

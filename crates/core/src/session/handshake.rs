@@ -23,12 +23,13 @@ use core::fmt;
 
 use snow::HandshakeState;
 use thiserror::Error;
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::{
     aead::{OpeningKey, SealingKey, Suite},
     cookie,
     noise::{self, SeedSlot},
+    secret::Secret,
 };
 use crate::wire::handshake::{
     self as wire, Hello, InitiationView, MAX_LEN, ResponseView, WireError, initiation_header,
@@ -68,21 +69,17 @@ pub enum HandshakeError {
 
 /// An X25519 key pair that names this end. Wiped on drop; `Debug` shows the public half only.
 pub struct StaticKeys {
-    private: Zeroizing<[u8; 32]>,
+    private: Secret,
     public: [u8; 32],
 }
 
 impl StaticKeys {
     /// The pair of a private key: any 32 bytes, clamped as RFC 7748 says.
     #[must_use]
-    pub fn from_private(mut private: [u8; 32]) -> Self {
-        let public = noise::public_key(&private);
-        let keys = Self {
-            private: Zeroizing::new(private),
-            public,
-        };
-        private.zeroize();
-        keys
+    pub fn from_private(private: impl Into<Secret>) -> Self {
+        let private = private.into();
+        let public = noise::public_key(private.expose());
+        Self { private, public }
     }
 
     /// The public key, to be given to peers.
@@ -137,12 +134,12 @@ impl Initiator {
         psk: &[u8; 32],
         local_index: u32,
         hello: Hello,
-        seed: [u8; 32],
+        seed: impl Into<Secret>,
     ) -> Result<(Self, Vec<u8>), HandshakeError> {
         check_index(local_index)?;
         let prologue = prologue(&initiation_header(local_index));
-        let mut state = noise::builder(SeedSlot::filled(seed))
-            .local_private_key(local.private.as_slice())
+        let mut state = noise::builder(SeedSlot::filled(seed.into()))
+            .local_private_key(local.private.expose())
             .and_then(|builder| builder.remote_public_key(remote_public))
             .and_then(|builder| builder.psk(PSK_POSITION, psk))
             .and_then(|builder| builder.prologue(&prologue))
@@ -235,7 +232,7 @@ impl Responder {
         let seed = SeedSlot::default();
         let prologue = prologue(view.header());
         let mut state = noise::builder(seed.clone())
-            .local_private_key(local.private.as_slice())
+            .local_private_key(local.private.expose())
             .and_then(|builder| builder.prologue(&prologue))
             .and_then(snow::Builder::build_responder)
             .map_err(|_| HandshakeError::Authentication)?;
@@ -247,16 +244,10 @@ impl Responder {
             .get_remote_static()
             .and_then(|key| key.try_into().ok())
             .ok_or(HandshakeError::Authentication)?;
-        let ephemeral = view
-            .noise()
-            .first_chunk()
-            .copied()
-            .ok_or(WireError::Length)?;
         Ok(Incoming {
             remote_static,
             remote_index: view.sender_index(),
             hello: Hello::decode(&payload[..len])?,
-            ephemeral: EphemeralId(u64::from_be_bytes(ephemeral)),
             state,
             seed,
         })
@@ -264,8 +255,17 @@ impl Responder {
 }
 
 /// Tells initiations apart: the first 64 bits of the ephemeral key, which are random in honest initiations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EphemeralId(pub u64);
+
+impl EphemeralId {
+    /// That of a checked initiation; it travels in the clear.
+    #[must_use]
+    pub fn of(view: &InitiationView<'_>) -> Self {
+        let id = view.noise().first_chunk();
+        Self(id.map_or(0, |id| u64::from_be_bytes(*id)))
+    }
+}
 
 /// An authenticated initiation, to be answered or dropped. It may be a replay of one that was genuine.
 pub struct Incoming {
@@ -275,8 +275,6 @@ pub struct Incoming {
     pub remote_index: u32,
     /// What the initiator said of itself.
     pub hello: Hello,
-    /// Which initiation this is, for [`super::limiter::RecentInitiations`].
-    pub ephemeral: EphemeralId,
     state: HandshakeState,
     seed: SeedSlot,
 }
@@ -295,7 +293,7 @@ impl Incoming {
         psk: &[u8; 32],
         local_index: u32,
         hello: Hello,
-        seed: [u8; 32],
+        seed: impl Into<Secret>,
     ) -> Result<(Established, Vec<u8>), HandshakeError> {
         check_index(local_index)?;
         check_version(hello, self.hello)?;
@@ -303,9 +301,10 @@ impl Incoming {
             Suite::choose(hello.suites, self.hello.suites).ok_or(HandshakeError::NoCommonSuite)?;
         let answer = Hello {
             suites: suite.bits(),
+            time: None,
             ..hello
         };
-        self.seed.fill(seed);
+        self.seed.fill(seed.into());
         let mut noise = [0; MAX_LEN];
         let len = self
             .state

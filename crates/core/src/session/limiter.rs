@@ -1,53 +1,79 @@
-//! How many handshakes a responder works on.
+//! How many handshakes a responder works on, decided before any curve arithmetic.
 //!
-//! An initiation costs about five X25519 operations, some 0.3 ms of a core. [`HandshakeLimiter`] spends them in three
-//! token buckets (the generic cell rate algorithm, ITU-T I.371: one instant each):
+//! An initiation costs two X25519 operations to read and three to answer, some 0.3 ms of a core. [`HandshakeLimiter`]
+//! decides on it by its source address and by whether a cookie proves that address:
 //!
-//! 1. any initiation with a good mac1: [`Limits::per_second`]. Once that is exceeded the responder is *under load* for
-//!    [`LOAD_HOLD`], and initiations without a good mac2 get a cookie reply instead of work;
-//! 2. initiations with a good mac2: the same rate again, so that a flood never exceeds twice the rate;
-//! 3. per client static key, once it is known: [`Limits::client_per_second`].
+//! | initiation | bucket of its source | bucket of the gateway | without a token |
+//! | --- | --- | --- | --- |
+//! | not proved, not on guard | [`Limits::unproved_reads`] | [`Limits::all`] | cookie reply |
+//! | not proved, on guard | cookie replies only | | cookie reply, or nothing |
+//! | proved | [`Limits::source`] | [`Limits::all`] | told when to come back |
+//! | proved, from where a peer has shaken hands | [`Limits::source`] | another of [`Limits::all`] | told when to come back |
 //!
-//! The order at the responder: `CookieJar::is_valid_mac1`, [`HandshakeLimiter::admit`],
-//! `Responder::read_initiation`, look up the client, [`RecentInitiations::contains`],
-//! [`HandshakeLimiter::admit_client`], [`RecentInitiations::insert`], `Incoming::respond`.
+//! *On guard* the responder reads nothing that is not proved. It is on guard for [`GUARD`] after an initiation that was
+//! not proved was read for nothing, and for [`LOAD_HOLD`] after the unproved ones exceeded their rate. So strangers who do not show an address cost at most a few curve operations a minute, and who
+//! shows one has the share of its source. Peers are safe from both: their addresses have a bucket that nobody else
+//! can empty.
+//!
+//! The order at the responder: `CookieJar::is_valid_mac1`, [`super::seen::SeenInitiations::contains`],
+//! `CookieJar::check_mac2`, [`HandshakeLimiter::admit`], `Responder::read_initiation`, look up the client, its own
+//! [`Bucket`], `Incoming::respond`.
+//!
+//! *Source.* `WireGuard`'s `ratelimiter.c` for limits per address; RFC 9000, section 8.1, for work only after a proof of
+//! the address. *We differ:* `WireGuard` reads everything until it is under load.
 
-use core::time::Duration;
+use core::{net::SocketAddr, time::Duration};
 use std::collections::BTreeMap;
 
-use super::handshake::EphemeralId;
-use crate::time::{Instant, saturating_nanos};
+use super::secret::Secret;
+use crate::time::Instant;
 
-/// How long the responder stays under load after the last excess. `WireGuard`'s value.
+mod bucket;
+mod sources;
+
+pub use bucket::{Bucket, Rate};
+pub use sources::Source;
+use sources::{ClaimedSources, ProvedSources};
+
+/// How long the responder stays on guard after the last excess of initiations that are not proved. `WireGuard`'s value.
 pub const LOAD_HOLD: Duration = Duration::from_secs(1);
 
-/// Clients with a bucket of their own. At the default rates at most 500 buckets are less than full at any time, so the
-/// one that gives way is full, and dropping it changes nothing.
-const MAX_CLIENTS: usize = 1024;
+/// How long the responder stays on guard after it has read an initiation for nothing: a stranger, or one that was
+/// recorded. Costs a client that comes meanwhile one round trip.
+pub const GUARD: Duration = Duration::from_secs(60);
 
-/// Rates and bursts of a [`HandshakeLimiter`], in initiations.
+/// Rates of a [`HandshakeLimiter`], in initiations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Initiations per second from all sources; at least 1.
-    pub per_second: u32,
-    /// How many of them at once.
-    pub burst: u32,
-    /// Initiations per second from one client; at least 1.
-    pub client_per_second: u32,
-    /// How many of them at once.
-    pub client_burst: u32,
+    /// From all sources together; each of three kinds of initiation has a bucket of this rate.
+    pub all: Rate,
+    /// From one source that proved its address.
+    pub source: Rate,
+    /// From one source that did not, while the responder is not on guard.
+    pub unproved_reads: Rate,
+    /// From one client, once its static key is known.
+    pub client: Rate,
+}
+
+impl Limits {
+    /// For a responder that has `cores` of processors, of which the first [`MAX_CORES`] count: 200/s for each, about 6 %
+    /// of it, enough to change the keys of 24 000 clients every 120 s; 20/s for each source and for each client.
+    #[must_use]
+    pub fn for_cores(cores: usize) -> Self {
+        let cores = u32::try_from(cores.clamp(1, MAX_CORES)).unwrap_or(1);
+        Self {
+            all: Rate::new(200 * cores, 50 * cores),
+            source: Rate::new(20, 20),
+            unproved_reads: Rate::new(5, 5),
+            client: Rate::new(20, 10),
+        }
+    }
 }
 
 impl Default for Limits {
-    /// 200/s with bursts of 50, about 6 % of a core, enough to change the keys of 24 000 clients every 120 s; per client
-    /// 20/s with bursts of 10.
+    /// For one core.
     fn default() -> Self {
-        Self {
-            per_second: 200,
-            burst: 50,
-            client_per_second: 20,
-            client_burst: 10,
-        }
+        Self::for_cores(1)
     }
 }
 
@@ -58,6 +84,8 @@ pub enum Admission {
     Proceed,
     /// Answer with a cookie reply.
     ProveAddress,
+    /// Tell its sender to come back after this time; only for a proved address.
+    ComeBack(Duration),
     /// Drop it.
     Refuse,
 }
@@ -66,224 +94,141 @@ pub enum Admission {
 #[derive(Debug)]
 pub struct HandshakeLimiter {
     limits: Limits,
-    any: Bucket,
-    proved: Bucket,
-    under_load_until: Instant,
-    clients: BTreeMap<[u8; 32], Bucket>,
+    guard_until: Instant,
+    claimed: ClaimedSources,
+    proved: ProvedSources,
+    /// Proved sources that have had an answer from us, with how many peers have it among their last.
+    known: BTreeMap<Source, u32>,
+    unproved_reads: Bucket,
+    proved_reads: Bucket,
+    known_reads: Bucket,
+    /// When the last of those who were told to come back is to come.
+    appointments_until: Instant,
 }
 
 impl HandshakeLimiter {
-    /// A limiter with full buckets.
+    /// A limiter with full buckets. `key`: fresh and secret.
     #[must_use]
-    pub const fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, key: Secret) -> Self {
         Self {
             limits,
-            any: Bucket(Instant::ZERO),
-            proved: Bucket(Instant::ZERO),
-            under_load_until: Instant::ZERO,
-            clients: BTreeMap::new(),
+            guard_until: Instant::ZERO,
+            claimed: ClaimedSources::new(key),
+            proved: ProvedSources::default(),
+            known: BTreeMap::new(),
+            unproved_reads: Bucket::FULL,
+            proved_reads: Bucket::FULL,
+            known_reads: Bucket::FULL,
+            appointments_until: Instant::ZERO,
         }
     }
 
-    /// Whether initiations need a cookie now.
-    #[must_use]
-    pub fn under_load(&self, now: Instant) -> bool {
-        now < self.under_load_until
+    /// Changes the rates.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
-    /// Decides on an initiation with a good mac1; `address_proved`: its mac2 is good too. O(1).
-    pub fn admit(&mut self, now: Instant, address_proved: bool) -> Admission {
-        let (rate, burst) = (self.limits.per_second, self.limits.burst);
-        if !self.under_load(now) {
-            if self.any.take(now, rate, burst) {
+    /// The rates.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether nothing is read that is not proved.
+    #[must_use]
+    pub fn is_on_guard(&self, now: Instant) -> bool {
+        now < self.guard_until
+    }
+
+    /// Decides on an initiation with a good mac1 from `source`; `is_proved`: its mac2 is good too. O(log n) in the number
+    /// of sources.
+    pub fn admit(&mut self, now: Instant, source: SocketAddr, is_proved: bool) -> Admission {
+        let source = Source::from(source);
+        if !is_proved {
+            return self.admit_unproved(now, source);
+        }
+        if let Err(wait) = self.proved.take(now, source, self.limits.source) {
+            // Who is told so has used up its share: it keeps no place in the line of the others.
+            return Admission::ComeBack(wait.max(SOONEST));
+        }
+        let bucket = if self.known.contains_key(&source) {
+            &mut self.known_reads
+        } else {
+            &mut self.proved_reads
+        };
+        match bucket.take(now, self.limits.all) {
+            Ok(()) => Admission::Proceed,
+            Err(_) => Admission::ComeBack(self.appointment(now)),
+        }
+    }
+
+    fn admit_unproved(&mut self, now: Instant, source: Source) -> Admission {
+        let is_on_guard = self.is_on_guard(now);
+        let claimed = self.claimed.of(source);
+        if !is_on_guard && claimed.reads.take(now, self.limits.unproved_reads).is_ok() {
+            if self.unproved_reads.take(now, self.limits.all).is_ok() {
                 return Admission::Proceed;
             }
-            self.under_load_until = now + LOAD_HOLD;
+            self.stay_on_guard(now, LOAD_HOLD);
         }
-        if !address_proved {
-            // Only an excess prolongs the load, or a trickle of initiations would hold it up forever.
-            if !self.any.take(now, rate, burst) {
-                self.under_load_until = now + LOAD_HOLD;
-            }
-            return Admission::ProveAddress;
+        self.ask_for_proof(now, source)
+    }
+
+    fn ask_for_proof(&mut self, now: Instant, source: Source) -> Admission {
+        match self.claimed.of(source).cookies.take(now, COOKIES) {
+            Ok(()) => Admission::ProveAddress,
+            Err(_) => Admission::Refuse,
         }
-        if self.proved.take(now, rate, burst) {
-            Admission::Proceed
+    }
+
+    /// All arithmetic that may wait is waiting: what becomes of one more initiation.
+    pub fn on_full(&mut self, now: Instant, source: SocketAddr, is_proved: bool) -> Admission {
+        if is_proved {
+            Admission::ComeBack(self.appointment(now))
         } else {
-            Admission::Refuse
+            self.ask_for_proof(now, source.into())
         }
     }
 
-    /// Decides on an initiation of the known client `remote_static`. O(log n) in at most 1024 clients, O(n) to make
-    /// room.
-    pub fn admit_client(&mut self, now: Instant, remote_static: &[u8; 32]) -> bool {
-        if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(remote_static) {
-            let fullest = self
-                .clients
-                .iter()
-                .min_by_key(|(_, bucket)| bucket.0)
-                .map(|(key, _)| *key);
-            fullest.and_then(|key| self.clients.remove(&key));
-        }
-        let (rate, burst) = (self.limits.client_per_second, self.limits.client_burst);
-        self.clients
-            .entry(*remote_static)
-            .or_insert(Bucket(Instant::ZERO))
-            .take(now, rate, burst)
+    /// An initiation that was not proved was read for nothing.
+    pub fn on_wasted(&mut self, now: Instant) {
+        self.stay_on_guard(now, GUARD);
     }
-}
 
-/// A token bucket: the instant at which it will be full again.
-#[derive(Clone, Copy, Debug)]
-struct Bucket(Instant);
-
-impl Bucket {
-    fn take(&mut self, now: Instant, per_second: u32, burst: u32) -> bool {
-        let interval = Duration::from_secs(1) / per_second.max(1);
-        let full_at = self.0.max(now) + interval;
-        let room = Duration::from_nanos(
-            saturating_nanos(interval).saturating_mul(u64::from(burst.max(1))),
-        );
-        if full_at.since(now) > room {
-            return false;
-        }
-        self.0 = full_at;
-        true
-    }
-}
-
-/// The ephemeral keys of a client's last 64 initiations that were answered; 520 bytes.
-#[derive(Clone, Debug)]
-pub struct RecentInitiations {
-    /// A ring; `used` of them hold an id, the oldest at `next` once all do.
-    ids: [EphemeralId; Self::LEN],
-    used: usize,
-    next: usize,
-}
-
-impl RecentInitiations {
-    /// How many are known.
-    pub const LEN: usize = 64;
-
-    /// None seen yet.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            ids: [EphemeralId(0); Self::LEN],
-            used: 0,
-            next: 0,
+    /// A peer has proved `source`, and no longer `former`, if any.
+    pub fn on_known(&mut self, source: Source, former: Option<Source>) {
+        *self.known.entry(source).or_default() += 1;
+        if let Some(former) = former
+            && let Some(peers) = self.known.get_mut(&former)
+        {
+            *peers -= 1;
+            if *peers == 0 {
+                self.known.remove(&former);
+            }
         }
     }
 
-    /// Whether this initiation was answered before: a replay, or a copy that took another link. O(64).
-    #[must_use]
-    pub fn contains(&self, id: EphemeralId) -> bool {
-        self.ids[..self.used].contains(&id)
+    fn stay_on_guard(&mut self, now: Instant, time: Duration) {
+        self.guard_until = self.guard_until.max(now + time);
     }
 
-    /// Records an initiation, when it is answered; false if it is known already. An initiation that gets a cookie reply
-    /// is not recorded, because the same one comes again with a cookie.
-    pub fn insert(&mut self, id: EphemeralId) -> bool {
-        if self.contains(id) {
-            return false;
-        }
-        self.ids[self.next] = id;
-        self.next = (self.next + 1) % Self::LEN;
-        self.used = (self.used + 1).min(Self::LEN);
-        true
+    /// When a proved client that finds the gateway busy should come back: those who wait come one after the other, at the
+    /// gateway's rate.
+    fn appointment(&mut self, now: Instant) -> Duration {
+        let next = self.appointments_until.max(now + SOONEST) + self.limits.all.interval();
+        self.appointments_until = next.min(now + LATEST);
+        self.appointments_until.since(now)
     }
 }
 
-impl Default for RecentInitiations {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+/// Cores that count in [`Limits::for_cores`]: one thread does the arithmetic, of which their rate is half.
+pub const MAX_CORES: usize = 8;
+/// Cookie replies to one claimed source. A client needs one a handshake; the rest is for those that share its bucket.
+const COOKIES: Rate = Rate::new(200, 200);
+/// The soonest and the latest that a client is told to come back: two attempts of a client, and well within the 60 s
+/// that its keys are good for after it began to change them.
+const SOONEST: Duration = Duration::from_millis(200);
+const LATEST: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_gets_work_at_the_rate_only() {
-        for address_proved in [false, true] {
-            let mut limiter = HandshakeLimiter::new(Limits::default());
-            let admitted = (0..100_000_u64)
-                .filter(|i| {
-                    let now = Instant::from_nanos(i * 100_000);
-                    limiter.admit(now, address_proved) == Admission::Proceed
-                })
-                .count();
-            // The open bucket is spent within moments and then refills only for who has a cookie.
-            let bound = if address_proved {
-                2 * (10 * 200 + 50)
-            } else {
-                50 + 5
-            };
-            assert!((50..=bound).contains(&admitted), "{admitted} in 10 s");
-        }
-    }
-
-    #[test]
-    fn a_client_with_a_cookie_gets_through_a_flood() {
-        let mut limiter = HandshakeLimiter::new(Limits::default());
-        let now = Instant::from_millis(7);
-        while limiter.admit(now, false) == Admission::Proceed {}
-        assert!(limiter.under_load(now));
-        assert_eq!(limiter.admit(now, false), Admission::ProveAddress);
-        assert_eq!(limiter.admit(now, true), Admission::Proceed);
-        let later = now + LOAD_HOLD;
-        assert!(!limiter.under_load(later));
-        assert_eq!(limiter.admit(later, false), Admission::Proceed);
-    }
-
-    #[test]
-    fn load_ends_though_initiations_trickle_in() {
-        let mut limiter = HandshakeLimiter::new(Limits::default());
-        while limiter.admit(Instant::ZERO, false) == Admission::Proceed {}
-        let trickle = (1..=20).map(|i| limiter.admit(Instant::from_millis(i * 100), false));
-        assert_eq!(trickle.last(), Some(Admission::Proceed));
-    }
-
-    #[test]
-    fn each_client_has_its_own_allowance() {
-        let mut limiter = HandshakeLimiter::new(Limits::default());
-        let count = |limiter: &mut HandshakeLimiter, now, key| {
-            (0..100)
-                .filter(|_| limiter.admit_client(now, &[key; 32]))
-                .count()
-        };
-        let start = Instant::from_millis(1);
-        assert_eq!(count(&mut limiter, start, 1), 10);
-        assert_eq!(count(&mut limiter, start, 2), 10);
-        let later = start + Duration::from_millis(100);
-        assert_eq!(count(&mut limiter, later, 1), 2);
-    }
-
-    #[test]
-    fn the_client_table_is_bounded_and_keeps_who_is_limited() {
-        let mut limiter = HandshakeLimiter::new(Limits::default());
-        let now = Instant::from_millis(1);
-        let busy = [0xff; 32];
-        while limiter.admit_client(now, &busy) {}
-        for client in 0..5_000_u32 {
-            let mut key = [0; 32];
-            key[..4].copy_from_slice(&client.to_be_bytes());
-            assert!(limiter.admit_client(now, &key));
-        }
-        assert_eq!(limiter.clients.len(), MAX_CLIENTS);
-        assert!(!limiter.admit_client(now, &busy));
-    }
-
-    #[test]
-    fn recent_initiations_are_known_and_old_ones_forgotten() {
-        let mut recent = RecentInitiations::new();
-        assert!(!recent.contains(EphemeralId(0)));
-        for id in 0..100 {
-            assert!(recent.insert(EphemeralId(id)));
-            assert!(!recent.insert(EphemeralId(id)));
-        }
-        assert!((36..100).all(|id| recent.contains(EphemeralId(id))));
-        assert!((0..36).all(|id| !recent.contains(EphemeralId(id))));
-    }
-}
+mod tests;

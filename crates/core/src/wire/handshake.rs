@@ -1,4 +1,4 @@
-//! Handshake datagrams: initiation, response, cookie reply, and the Hello they carry encrypted.
+//! Handshake datagrams: initiation, response, cookie reply, busy reply, and the Hello they carry encrypted.
 //!
 //! All integers are big-endian. Reserved bytes are sent as zero and ignored when received. A view checks lengths,
 //! kind, version and indices once, at construction; its accessors cannot fail after that. Nothing here is
@@ -21,8 +21,11 @@
 //! datagrams carry no more, and are never 0. No handshake datagram is longer than [`MAX_LEN`], and neither answer is
 //! longer than the shortest initiation, so a forged source address gains nothing.
 //!
-//! Hello, before encryption: `0..2` protocol version, `2..6` capability bits, `6` suite bits, `7..15` association id;
-//! what follows is ignored.
+//! Hello, before encryption: `0..2` protocol version, `2..6` capability bits, `6` suite bits, `7..15` association id, in an
+//! initiation `15..23` its time; what follows is ignored.
+//!
+//! Busy reply (28 bytes): `0` kind 6, `1` version, `2..4` reserved, `4..8` receiver index, `8..12` milliseconds to wait,
+//! `12..28` mac.
 
 use thiserror::Error;
 
@@ -32,6 +35,8 @@ pub const KIND_INITIATION: u8 = 1;
 pub const KIND_RESPONSE: u8 = 2;
 /// Kind byte of a cookie reply.
 pub const KIND_COOKIE_REPLY: u8 = 3;
+/// Kind byte of a busy reply. Kinds 4 and 5 are transport datagrams.
+pub const KIND_BUSY: u8 = 6;
 /// Version of the datagram layout; an end that reads another version drops the datagram.
 pub const VERSION: u8 = 1;
 /// Longest handshake datagram in bytes: passes every link that carries IPv6 (RFC 8200 section 5) with room to spare.
@@ -44,6 +49,8 @@ pub const MAC_LEN: usize = 16;
 pub const COOKIE_NONCE_LEN: usize = 24;
 /// Length of a sealed cookie in bytes.
 pub const SEALED_COOKIE_LEN: usize = 32;
+/// Length of a busy reply in bytes.
+pub const BUSY_LEN: usize = 12 + MAC_LEN;
 /// Length of a cookie reply in bytes.
 pub const COOKIE_REPLY_LEN: usize = 8 + COOKIE_NONCE_LEN + SEALED_COOKIE_LEN;
 
@@ -89,6 +96,9 @@ pub struct Hello {
     /// Random, drawn when the sender begins to keep sessions with this peer; tells a change of keys (same) from a
     /// restart (other).
     pub association: u64,
+    /// Initiation: larger than in each before it, as far as the sender knows; nanoseconds since 1970 where it has the time
+    /// of day. `None` from ends that do not tell, and in responses.
+    pub time: Option<u64>,
 }
 
 /// A set of cipher suites, one bit each: 1 is AES-256-GCM, 2 is ChaCha20-Poly1305. Unknown bits are kept.
@@ -96,17 +106,18 @@ pub struct Hello {
 pub struct SuiteBits(pub u8);
 
 impl Hello {
-    /// Encoded length in bytes.
+    /// Encoded length in bytes, without a time.
     pub const LEN: usize = 15;
 
     /// The bytes to encrypt.
     #[must_use]
-    pub fn encode(&self) -> [u8; Self::LEN] {
-        let mut out = [0; Self::LEN];
-        out[0..2].copy_from_slice(&self.protocol_version.to_be_bytes());
-        out[2..6].copy_from_slice(&self.capabilities.to_be_bytes());
-        out[6] = self.suites.0;
-        out[7..15].copy_from_slice(&self.association.to_be_bytes());
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(Self::LEN + 8);
+        out.extend_from_slice(&self.protocol_version.to_be_bytes());
+        out.extend_from_slice(&self.capabilities.to_be_bytes());
+        out.push(self.suites.0);
+        out.extend_from_slice(&self.association.to_be_bytes());
+        out.extend(self.time.iter().flat_map(|time| time.to_be_bytes()));
         out
     }
 
@@ -115,12 +126,14 @@ impl Hello {
     /// # Errors
     /// [`WireError::Length`] if `bytes` is shorter than [`Hello::LEN`].
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let time = bytes.get(Self::LEN..).and_then(<[u8]>::first_chunk);
         let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(WireError::Length)?;
         Ok(Self {
             protocol_version: u16::from_be_bytes(array(bytes, 0)),
             capabilities: u32::from_be_bytes(array(bytes, 2)),
             suites: SuiteBits(bytes[6]),
             association: u64::from_be_bytes(array(bytes, 7)),
+            time: time.map(|time| u64::from_be_bytes(*time)),
         })
     }
 }
@@ -238,6 +251,57 @@ impl<'a> CookieReplyView<'a> {
     pub fn sealed_cookie(&self) -> [u8; SEALED_COOKIE_LEN] {
         array(self.0, 8 + COOKIE_NONCE_LEN)
     }
+}
+
+/// A checked busy reply.
+#[derive(Clone, Copy, Debug)]
+pub struct BusyView<'a>(&'a [u8; BUSY_LEN]);
+
+impl<'a> BusyView<'a> {
+    /// Checks `datagram`: exact length, kind, version, receiver index.
+    ///
+    /// # Errors
+    /// What does not fit, as [`WireError`].
+    pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
+        check_head(datagram, KIND_BUSY, BUSY_LEN)?;
+        check_index(u32_at(datagram, 4))?;
+        Ok(Self(datagram.try_into().map_err(|_| WireError::Length)?))
+    }
+
+    /// The initiator's index: which initiation this answers.
+    #[must_use]
+    pub fn receiver_index(&self) -> u32 {
+        u32_at(self.0, 4)
+    }
+
+    /// How long to wait before another initiation, in milliseconds.
+    #[must_use]
+    pub fn wait_ms(&self) -> u32 {
+        u32_at(self.0, 8)
+    }
+
+    /// What the mac covers, of this datagram.
+    #[must_use]
+    pub fn before_mac(&self) -> &'a [u8] {
+        &self.0[..BUSY_LEN - MAC_LEN]
+    }
+
+    /// Proof that the sender knows the cookie.
+    #[must_use]
+    pub fn mac(&self) -> [u8; MAC_LEN] {
+        array(self.0, BUSY_LEN - MAC_LEN)
+    }
+}
+
+/// A busy reply with its mac zero.
+#[must_use]
+pub fn busy(receiver_index: u32, wait_ms: u32) -> [u8; BUSY_LEN] {
+    let mut out = [0; BUSY_LEN];
+    out[0] = KIND_BUSY;
+    out[1] = VERSION;
+    out[4..8].copy_from_slice(&receiver_index.to_be_bytes());
+    out[8..12].copy_from_slice(&wait_ms.to_be_bytes());
+    out
 }
 
 /// The macs at the end of a checked initiation or response.
@@ -368,11 +432,20 @@ mod tests {
             capabilities: 0x0304_0506,
             suites: SuiteBits(7),
             association: 0x08_09_0a_0b_0c_0d_0e_0f,
+            time: Some(0x10_11_12_13_14_15_16_17),
         };
-        let mut bytes = hello.encode().to_vec();
-        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        let mut bytes = hello.encode();
+        assert_eq!(bytes, (1..=23).collect::<Vec<u8>>());
         bytes.extend_from_slice(b"a later version's");
         assert_eq!(Hello::decode(&bytes), Ok(hello));
+        let older = Hello {
+            time: None,
+            ..hello
+        };
+        assert_eq!(older.encode(), bytes[..15]);
+        for len in 15..23 {
+            assert_eq!(Hello::decode(&bytes[..len]), Ok(older));
+        }
         assert_eq!(Hello::decode(&bytes[..14]), Err(WireError::Length));
     }
 
@@ -398,6 +471,17 @@ mod tests {
         let view = CookieReplyView::new(&datagram).unwrap();
         assert_eq!(view.receiver_index(), 5);
         assert_eq!((view.nonce(), view.sealed_cookie()), ([3; 24], [4; 32]));
+
+        let mut datagram = busy(5, 0x0102_0304);
+        datagram[12..].fill(9);
+        let view = BusyView::new(&datagram).unwrap();
+        assert_eq!((view.receiver_index(), view.wait_ms()), (5, 0x0102_0304));
+        assert_eq!(view.before_mac(), [6, 1, 0, 0, 0, 0, 0, 5, 1, 2, 3, 4]);
+        assert_eq!(view.mac(), [9; 16]);
+        assert_eq!(
+            BusyView::new(&datagram[..27]).err(),
+            Some(WireError::Length)
+        );
     }
 
     #[test]
@@ -442,6 +526,9 @@ mod tests {
 
     #[test]
     fn answers_are_no_longer_than_the_question() {
-        const { assert!(RESPONSE_MIN <= INITIATION_MIN && COOKIE_REPLY_LEN <= INITIATION_MIN) };
+        const {
+            assert!(RESPONSE_MIN <= INITIATION_MIN);
+            assert!(COOKIE_REPLY_LEN <= INITIATION_MIN && BUSY_LEN <= INITIATION_MIN);
+        };
     }
 }

@@ -1,8 +1,14 @@
 //! Keys in configuration files: given in place, or in a file of their own.
 //!
-//! A secret's text never appears in a message. A key file that others than its owner may read is refused.
+//! A secret's text never appears in a message. A key file is refused if others than its owner may read or change it, or if
+//! its owner is neither root nor the user that reads it: who owns a file may open it to others, and put another key there.
 
-use std::{fs::File, io::Read, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    fs::File,
+    io::Read,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
 
 use zeroize::Zeroizing;
 
@@ -16,7 +22,7 @@ use crate::keys::{self, KEY_LEN, KeyError, SecretKey};
 /// that others may read in it.
 ///
 /// # Errors
-/// Both are given; the text is no key; the file is missing, readable by others, or holds no key.
+/// Both are given; the text is no key; the file is missing, of another owner, open to others, or holds no key.
 pub(super) fn optional(
     table: &Table<'_>,
     key: &str,
@@ -104,6 +110,13 @@ fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigErr
             "chmod 600 the file, and make a new key if others may have read it",
         ));
     }
+    let (owner, reader) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if !is_trusted_owner(owner, reader) {
+        return Err(value.wrong(
+            format!("key file {shown} belongs to user {owner}, who may read and replace the key"),
+            &format!("chown the file to root or to user {reader}, and make a new key"),
+        ));
+    }
     // Longer than any key with white space, so that a wrong file is told from a key.
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_KEY_FILE_BYTES));
     file.take(MAX_KEY_FILE_BYTES as u64)
@@ -115,6 +128,11 @@ fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigErr
     Ok(SecretKey::new(decoded))
 }
 
+/// Whether a key file of `owner` may be used by the process of user `reader`.
+fn is_trusted_owner(owner: u32, reader: u32) -> bool {
+    owner == 0 || owner == reader
+}
+
 fn not_a_key(value: &Value<'_>, error: KeyError) -> ConfigError {
     value.wrong(format!("expected {error}"), GENERATE)
 }
@@ -122,3 +140,16 @@ fn not_a_key(value: &Value<'_>, error: KeyError) -> ConfigError {
 const GENERATE: &str = "paste the output of `pleach genkey`";
 
 const MAX_KEY_FILE_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_and_the_reader_may_own_a_key_file() {
+        assert!(
+            is_trusted_owner(0, 0) && is_trusted_owner(0, 1000) && is_trusted_owner(1000, 1000)
+        );
+        assert!(!is_trusted_owner(1000, 0) && !is_trusted_owner(1001, 1000));
+    }
+}

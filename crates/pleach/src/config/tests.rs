@@ -1,7 +1,10 @@
 //! A table of mistakes, each with the line it yields; and what good files come out as.
 
 use core::time::Duration;
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{
+    fs, io,
+    os::unix::fs::{PermissionsExt, chown},
+};
 
 use pleach_core::{
     class::{Duplicate, Service},
@@ -1136,4 +1139,27 @@ fn files_of_other_modes_name_their_command() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
     let error = load_proxy(&path).expect_err("a tunnel's").to_string();
     assert!(error.contains("`pleach up FILE`"), "{error}");
+}
+
+#[test]
+fn a_key_file_of_another_user_is_never_read() {
+    let files = Files::new();
+    let path = files.write("theirs.key", PRIVATE, 0o600);
+    match chown(&path, Some(4321), None) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            println!("skipped: only root can give a file away");
+            return;
+        }
+        Err(error) => panic!("chown: {error}"),
+    }
+    let text = CLIENT.replace(
+        "private_key = \"PRIVATE\"",
+        "private_key_file = \"theirs.key\"",
+    );
+    let error = files.load(&text).expect_err("refused");
+    assert!(
+        error.contains("key file \"theirs.key\" belongs to user 4321, who may read and replace the key; remedy: chown"),
+        "{error}"
+    );
 }

@@ -17,15 +17,17 @@ use pleach_core::{
 };
 use pleach_linux::{
     clock,
-    poll::{BusyPoll, Event as Ready, Poller, Signals, Token, Waker},
+    poll::{BusyPoll, Event as Ready, Poller, ResumeTimer, Signals, Token, Waker},
     routes::Setup,
     state::StateDir,
     tun::Tun,
     udp::RecvBatch,
+    vm_clone::CloneWatch,
     watch::{LinkSnapshot, LinkWatch},
 };
 
 use super::{
+    handshaker::Handshaker,
     links::{self, ClientLink},
     memory::{self, Memory},
     report,
@@ -49,6 +51,10 @@ pub(super) struct DataPath<'a> {
     links: Vec<ClientLink>,
     watch: Option<LinkWatch>,
     control: Control,
+    handshaker: Handshaker,
+    resume: ResumeTimer,
+    /// `None` if the kernel tells nothing of clones.
+    clones: Option<CloneWatch>,
     tx: TxQueue,
     rx: RecvBatch,
     packets: Vec<PacketBuf>,
@@ -81,6 +87,16 @@ impl<'a> DataPath<'a> {
         poller.add(&signals, SIGNALS)?;
         let waker = Waker::new()?;
         poller.add(&waker, CONTROL)?;
+        let handshaker = Handshaker::start().context("thread for handshakes")?;
+        poller.add(handshaker.waker(), HANDSHAKES)?;
+        let resume = ResumeTimer::start().context("timer")?;
+        poller.add(&resume, RESUME)?;
+        let clones = CloneWatch::start()
+            .inspect_err(|error| tracing::debug!(%error, "clones of this machine go unnoticed"))
+            .ok();
+        if let Some(clones) = &clones {
+            poller.add(clones, CLONE)?;
+        }
         let wake = waker.clone();
         let (server, requests) = ControlServer::start(&config.control, move || wake.wake())?;
         let mut this = Self {
@@ -98,6 +114,9 @@ impl<'a> DataPath<'a> {
                 requests,
                 waker,
             },
+            handshaker,
+            resume,
+            clones,
             tx: TxQueue::new(32),
             rx: RecvBatch::default(),
             packets: Vec::new(),
@@ -149,6 +168,13 @@ impl<'a> DataPath<'a> {
                     }
                     CONTROL => self.answer_requests(now),
                     WATCH => self.look_at_links(now),
+                    HANDSHAKES => self.handshaker.collect(&mut self.endpoint, now),
+                    RESUME => {
+                        self.resume.clear();
+                        // Others may have set it meanwhile.
+                        self.endpoint.set_time_of_day(now, clock::unix_nanos());
+                    }
+                    CLONE => self.look_at_clones(now),
                     Token(token) => {
                         if event.writable {
                             self.flush(token, now);
@@ -160,6 +186,7 @@ impl<'a> DataPath<'a> {
                 }
                 now = clock::now();
             }
+            self.handshaker.hand_over(&mut self.endpoint, now);
             self.endpoint.handle_timeout(now);
             self.deliver()?;
             self.transmit(now);
@@ -330,6 +357,14 @@ impl<'a> DataPath<'a> {
                 }
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
+        }
+    }
+
+    /// Drops all keys if this machine has become a copy of another.
+    fn look_at_clones(&mut self, now: Instant) {
+        if self.clones.as_ref().is_some_and(CloneWatch::take) {
+            tracing::warn!("this machine was cloned or restored: all sessions start anew");
+            self.endpoint.handle_clone(now);
         }
     }
 
@@ -580,6 +615,9 @@ const TUN: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const CONTROL: Token = Token(2);
 const WATCH: Token = Token(3);
+const RESUME: Token = Token(4);
+const CLONE: Token = Token(5);
+const HANDSHAKES: Token = Token(6);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.

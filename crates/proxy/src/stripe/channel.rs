@@ -222,6 +222,7 @@ fn hello() -> Hello {
         capabilities: 0,
         suites: Suite::offer(&[Suite::ChaCha20Poly1305]),
         association: 0,
+        time: None,
     }
 }
 

@@ -17,7 +17,7 @@ use pleach_core::{
     rng::Rng,
     sched::SchedulerSettings,
     sec::Code,
-    session::aead::Suite,
+    session::{aead::Suite, entropy::Seeded},
     time::Instant,
     trace::Observers,
     transmit::{Route, TxQueue},
@@ -214,6 +214,7 @@ impl Daemon {
         let Some(process) = &mut self.process else {
             return;
         };
+        process.endpoint.work_inline(now);
         process.endpoint.handle_timeout(now);
         while let Some(packet) = process.endpoint.poll_deliver() {
             delivered.push_back(buffers.copy_of(packet.as_slice()));
@@ -254,7 +255,7 @@ impl Daemon {
         let peer = |name: &str| PeerConfig {
             name: name.to_owned(),
             public_key: config.peer_public_key,
-            preshared_key: [0; 32],
+            preshared_key: [0; 32].into(),
             allowed_ips: config.allowed_ips.clone(),
             scheduler: config.scheduler.clone(),
         };
@@ -269,7 +270,7 @@ impl Daemon {
         };
         let mtu = config.inner_mtu();
         let endpoint_config = EndpointConfig {
-            private_key: config.private_key,
+            private_key: config.private_key.into(),
             // Those of a processor with AES, whatever this one has: the same bytes everywhere.
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
@@ -281,7 +282,7 @@ impl Daemon {
         };
         let mut entropy = [0; 32];
         self.entropy.fill(&mut entropy);
-        let mut endpoint = Endpoint::new(endpoint_config, entropy, now);
+        let mut endpoint = Endpoint::new(endpoint_config, Seeded::new(entropy), now);
         if let Some(observers) = &config.observers {
             endpoint.observe(&**observers);
         }

@@ -297,6 +297,7 @@ fn a_client_of_another_protocol_version_is_refused_and_named() {
         capabilities: 0,
         suites: Suite::offer(Suite::preferred(true)),
         association: 1,
+        time: None,
     };
     let (_, initiation) = Initiator::new(&keys, &public_key(0), &[7; 32], 1, hello, [1; 32])
         .expect("a valid initiation");
@@ -313,6 +314,7 @@ fn a_client_of_another_protocol_version_is_refused_and_named() {
     let now = world.now + Duration::from_secs(5);
     let gateway = &mut world.hosts[0].endpoint;
     gateway.handle_datagram(now, &incoming, &mut initiation.clone());
+    gateway.work_inline(now);
     let refused = Event::Incompatible {
         name: "1".into(),
         version: 2,
@@ -338,6 +340,7 @@ impl Flood {
             capabilities: 0,
             suites: Suite::offer(Suite::preferred(true)),
             association: 1,
+            time: None,
         };
         let (_, model) = Initiator::new(&keys, &public_key(0), &[0; 32], 1, hello, [1; 32])
             .expect("a valid initiation");

@@ -19,7 +19,7 @@ use pleach_core::{
         AdaptiveSettings, AutoWeightSettings, AwiSettings, ConsnSettings, OsiaSettings, Policy,
         SrttWeightedSettings,
     },
-    session::{aead::Suite, handshake::StaticKeys},
+    session::{aead::Suite, entropy::Seeded, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::Incoming,
@@ -259,7 +259,7 @@ impl World {
         let peer = |name: String, index: usize, allowed_ips| PeerConfig {
             name,
             public_key: public_key(index),
-            preshared_key: psk,
+            preshared_key: psk.into(),
             allowed_ips,
             scheduler: self.policy.clone().into(),
         };
@@ -283,7 +283,7 @@ impl World {
             }
         };
         let config = EndpointConfig {
-            private_key,
+            private_key: private_key.into(),
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
             compression: true,
@@ -294,7 +294,7 @@ impl World {
         };
         let mut entropy = [0; 32];
         self.rng.fill(&mut entropy);
-        let mut endpoint = Endpoint::new(config, entropy, self.now);
+        let mut endpoint = Endpoint::new(config, Seeded::new(entropy), self.now);
         if host > 0 {
             for link in 0..self.paths.len() {
                 let id = endpoint
@@ -485,6 +485,7 @@ impl World {
 
     /// Pulls everything a host has to say.
     pub(crate) fn drain(&mut self, host: usize) {
+        self.hosts[host].endpoint.work_inline(self.now);
         loop {
             self.tx.clear();
             let now = self.now;

@@ -14,9 +14,9 @@ fn a_cookie_proves_the_address_it_was_made_for() {
     let now = Instant::from_millis(5);
     cache.stamp(now, &mut datagram).unwrap();
     assert!(jar.is_valid_mac1(&datagram));
-    assert!(!jar.check_mac2(now, at(HERE), &datagram));
+    assert!(!jar.check_mac2(at(HERE), &datagram));
 
-    let reply = jar.reply(now, at(HERE), &datagram).unwrap();
+    let reply = jar.reply(at(HERE), &datagram).unwrap();
     cache.handle_reply(now, &reply).unwrap();
     cache.stamp(now, &mut datagram).unwrap();
     assert_eq!(
@@ -25,19 +25,19 @@ fn a_cookie_proves_the_address_it_was_made_for() {
         "a copy is no reason to send once more"
     );
     assert!(jar.is_valid_mac1(&datagram));
-    assert!(jar.check_mac2(now, at(HERE), &datagram));
-    assert!(jar.check_mac2(now, at("[::ffff:198.51.100.7]:7700"), &datagram));
+    assert!(jar.check_mac2(at(HERE), &datagram));
+    assert!(jar.check_mac2(at("[::ffff:198.51.100.7]:7700"), &datagram));
     for elsewhere in [
         "198.51.100.7:7701",
         "198.51.100.8:7700",
         "[2001:db8::7]:7700",
     ] {
-        assert!(!jar.check_mac2(now, at(elsewhere), &datagram));
+        assert!(!jar.check_mac2(at(elsewhere), &datagram));
     }
     for bit in 0..datagram.len() * 8 {
         let mut flipped = datagram.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert!(!jar.check_mac2(now, at(HERE), &flipped), "bit {bit}");
+        assert!(!jar.check_mac2(at(HERE), &flipped), "bit {bit}");
     }
 }
 
@@ -47,15 +47,12 @@ fn cookies_expire() {
     for (after_s, good) in [(0, true), (119, true), (120, true), (121, false)] {
         let (mut jar, mut cache, mut datagram) = world();
         cache.stamp(made_at, &mut datagram).unwrap();
-        let reply = jar.reply(made_at, at(HERE), &datagram).unwrap();
+        let reply = jar.reply(at(HERE), &datagram).unwrap();
         cache.handle_reply(made_at, &reply).unwrap();
         cache.stamp(made_at, &mut datagram).unwrap();
         let later = made_at + Duration::from_secs(after_s);
-        assert_eq!(
-            jar.check_mac2(later, at(HERE), &datagram),
-            good,
-            "{after_s}"
-        );
+        jar.refresh(later, &mut entropy(8));
+        assert_eq!(jar.check_mac2(at(HERE), &datagram), good, "{after_s}");
     }
 }
 
@@ -63,10 +60,13 @@ fn cookies_expire() {
 fn a_late_change_of_the_secret_does_not_stretch_a_cookie() {
     let (mut jar, mut cache, mut datagram) = world();
     cache.stamp(Instant::ZERO, &mut datagram).unwrap();
-    let reply = jar.reply(Instant::ZERO, at(HERE), &datagram).unwrap();
+    let reply = jar.reply(at(HERE), &datagram).unwrap();
     cache.handle_reply(Instant::ZERO, &reply).unwrap();
     cache.stamp(Instant::ZERO, &mut datagram).unwrap();
-    let mut good = |ms| jar.check_mac2(Instant::from_millis(ms), at(HERE), &datagram);
+    let mut good = |ms| {
+        jar.refresh(Instant::from_millis(ms), &mut entropy(8));
+        jar.check_mac2(at(HERE), &datagram)
+    };
     assert!(good(239_000));
     assert!(!good(240_000));
 }
@@ -76,7 +76,7 @@ fn an_initiator_forgets_its_cookie() {
     let (mut jar, mut cache, mut datagram) = world();
     let now = Instant::from_millis(5);
     cache.stamp(now, &mut datagram).unwrap();
-    let reply = jar.reply(now, at(HERE), &datagram).unwrap();
+    let reply = jar.reply(at(HERE), &datagram).unwrap();
     cache.handle_reply(now, &reply).unwrap();
     cache
         .stamp(
@@ -93,14 +93,14 @@ fn an_initiator_forgets_its_cookie() {
 fn only_an_intact_reply_to_the_stamped_initiation_is_taken() {
     let (mut jar, mut cache, mut datagram) = world();
     let now = Instant::from_millis(5);
-    let early = jar.reply(now, at(HERE), &datagram).unwrap();
+    let early = jar.reply(at(HERE), &datagram).unwrap();
     assert_eq!(
         cache.handle_reply(now, &early),
         Err(CookieError::WrongReceiver)
     );
 
     cache.stamp(now, &mut datagram).unwrap();
-    let reply = jar.reply(now, at(HERE), &datagram).unwrap();
+    let reply = jar.reply(at(HERE), &datagram).unwrap();
     for bit in (0..reply.len() * 8).filter(|bit| !(16..32).contains(bit)) {
         let mut flipped = reply.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
@@ -121,7 +121,7 @@ fn only_an_intact_reply_to_the_stamped_initiation_is_taken() {
 fn same_seed_gives_the_same_reply() {
     let reply = || {
         let (mut jar, _, datagram) = world();
-        jar.reply(Instant::ZERO, at(HERE), &datagram).unwrap()
+        jar.reply(at(HERE), &datagram).unwrap()
     };
     assert_eq!(reply(), reply());
 }
@@ -131,8 +131,8 @@ fn other_bytes_are_no_initiation() {
     let (mut jar, mut cache, _) = world();
     let mut bytes = [0; 20];
     assert!(!jar.is_valid_mac1(&bytes));
-    assert!(!jar.check_mac2(Instant::ZERO, at(HERE), &bytes));
-    assert!(jar.reply(Instant::ZERO, at(HERE), &bytes).is_err());
+    assert!(!jar.check_mac2(at(HERE), &bytes));
+    assert!(jar.reply(at(HERE), &bytes).is_err());
     assert!(cache.stamp(Instant::ZERO, &mut bytes).is_err());
     assert!(cache.stamp(Instant::ZERO, &mut []).is_err());
 }
@@ -140,8 +140,12 @@ fn other_bytes_are_no_initiation() {
 fn world() -> (CookieJar, CookieCache, Vec<u8>) {
     let gateway = keys(2);
     let (_, datagram) = initiate(&keys(1), &gateway, NO_PSK, 3);
-    let jar = CookieJar::new(Instant::ZERO, gateway.public(), [9; 32]);
+    let jar = CookieJar::new(Instant::ZERO, gateway.public(), &mut entropy(9));
     (jar, CookieCache::new(gateway.public()), datagram)
+}
+
+fn entropy(seed: u8) -> entropy::Seeded {
+    entropy::Seeded::new([seed; 32])
 }
 
 fn at(text: &str) -> SocketAddr {

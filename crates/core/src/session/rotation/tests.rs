@@ -328,6 +328,7 @@ fn establish(
         capabilities: 0,
         suites: SuiteBits(1),
         association,
+        time: None,
     };
     let end = |send, recv, remote_index, association| Established {
         send: SealingKey::new(Suite::Aes256Gcm, send),

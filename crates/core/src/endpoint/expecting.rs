@@ -1,0 +1,100 @@
+//! Which peer a damaged datagram may belong to.
+//!
+//! A datagram whose header names no session may be one of a peer whose bits went wrong on the way, if parity is expected
+//! from where it came. A stranger can send such datagrams at any rate, so the peers are found by address, not by asking
+//! each: O(log n), and at most [`MAX_AT_ONE_ADDRESS`] of them are asked.
+//!
+//! Bound: [`MAX_ADDRESSES`]; an address that nobody expects anything from any more is forgotten when it is next looked
+//! up, or when the table is full.
+
+use core::net::SocketAddr;
+use std::collections::BTreeSet;
+
+/// Addresses of paths of the peers that expect parity.
+#[derive(Debug, Default)]
+pub(super) struct Expecting {
+    known: BTreeSet<(SocketAddr, usize)>,
+    /// Peers asked.
+    #[cfg(test)]
+    pub(super) asked: usize,
+}
+
+impl Expecting {
+    /// Notes that `peer` expects parity of what comes from `remote`.
+    pub(super) fn insert(&mut self, remote: SocketAddr, peer: usize) {
+        if self.known.contains(&(remote, peer)) {
+            return;
+        }
+        if self.known.len() >= MAX_ADDRESSES {
+            self.known.pop_first();
+        }
+        self.known.insert((remote, peer));
+    }
+
+    /// A peer that `expects` parity of what comes from `remote`.
+    pub(super) fn peer_of(
+        &mut self,
+        remote: SocketAddr,
+        expects: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let range = (remote, 0)..=(remote, usize::MAX);
+        for _ in 0..MAX_AT_ONE_ADDRESS {
+            let (_, peer) = *self.known.range(range.clone()).next()?;
+            #[cfg(test)]
+            {
+                self.asked += 1;
+            }
+            if expects(peer) {
+                return Some(peer);
+            }
+            self.known.remove(&(remote, peer));
+        }
+        None
+    }
+}
+
+/// Addresses known: four paths of a thousand peers that use parity.
+const MAX_ADDRESSES: usize = 4096;
+/// Peers behind one address and port that are asked.
+const MAX_AT_ONE_ADDRESS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], port))
+    }
+
+    #[test]
+    fn only_those_at_an_address_are_asked() {
+        let mut expecting = Expecting::default();
+        for peer in 0..3000 {
+            expecting.insert(address(peer), usize::from(peer));
+        }
+        assert_eq!(expecting.peer_of(address(5000), |_| true), None);
+        assert_eq!(expecting.asked, 0);
+        assert_eq!(expecting.peer_of(address(7), |_| true), Some(7));
+        assert_eq!(expecting.asked, 1);
+    }
+
+    #[test]
+    fn who_expects_nothing_any_more_is_forgotten() {
+        let mut expecting = Expecting::default();
+        expecting.insert(address(1), 1);
+        expecting.insert(address(1), 2);
+        assert_eq!(expecting.peer_of(address(1), |peer| peer == 2), Some(2));
+        assert_eq!(expecting.peer_of(address(1), |_| true), Some(2));
+        assert_eq!(expecting.peer_of(address(1), |_| false), None);
+        assert!(expecting.known.is_empty());
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut expecting = Expecting::default();
+        for number in 0..2 * MAX_ADDRESSES {
+            expecting.insert(address(1), number);
+        }
+        assert_eq!(expecting.known.len(), MAX_ADDRESSES);
+    }
+}

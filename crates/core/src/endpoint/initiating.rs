@@ -1,0 +1,186 @@
+//! Handshakes that a client starts: when, and what it makes of the answers.
+
+use core::time::Duration;
+
+use super::{Endpoint, connector::SLOW, entropy, shared};
+use crate::{
+    counters::DropReason,
+    ids::PathId,
+    session::{handshake::Initiator, rotation::Change},
+    time::{Instant, saturating_nanos},
+    tunnel::Incoming,
+    wire::handshake::{Hello, ResponseView},
+};
+
+impl Endpoint {
+    /// Tells the time of day: `unix_nanos` since 1970. A client's initiations carry it, and a gateway takes those that are
+    /// later than its own start, and than the ones before, without asking for a proof of the address. So a wrong time
+    /// costs a round trip at each handshake, and no time at all as much.
+    ///
+    /// What initiations carry never goes back while the endpoint lives.
+    pub fn set_time_of_day(&mut self, now: Instant, unix_nanos: u64) {
+        let since_zero = saturating_nanos(now.since(Instant::ZERO));
+        self.clock_offset = unix_nanos.saturating_sub(since_zero);
+    }
+
+    /// The time of day at `at`, in nanoseconds.
+    pub(super) fn time_at(&self, at: Instant) -> u64 {
+        let since_zero = saturating_nanos(at.since(Instant::ZERO));
+        self.clock_offset.saturating_add(since_zero)
+    }
+
+    /// The time that the next initiation carries: later than all before.
+    fn initiation_time(&mut self, now: Instant) -> u64 {
+        self.last_time = self.time_at(now).max(self.last_time.saturating_add(1));
+        self.last_time
+    }
+
+    pub(super) fn handle_response(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        datagram: &[u8],
+    ) -> Result<(), DropReason> {
+        let view = ResponseView::new(datagram).map_err(|_| DropReason::Malformed)?;
+        let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
+        let wanted = view.receiver_index();
+        let attempt = connector
+            .pending
+            .iter_mut()
+            .find(|attempt| attempt.initiator.local_index() == wanted);
+        let attempt = attempt.ok_or(DropReason::UnknownSession)?;
+        let established = match attempt.initiator.read_response(datagram) {
+            Ok(established) => established,
+            Err(error) => return Err(self.refuse(0, error)),
+        };
+        connector.on_answer(&incoming.route);
+        connector.finish(wanted);
+        let route = connector.route_of(PathId(incoming.route.link));
+        let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+        let tunnel = &mut self.peers[0].tunnel;
+        if tunnel
+            .sessions()
+            .install_initiated(now, established, wanted)
+            == Change::Restarted
+        {
+            tunnel.reset(now, &mut shared);
+        }
+        tunnel.set_route(now, PathId(incoming.route.link), route);
+        tunnel.on_connected(now);
+        self.free_indices(0);
+        self.activate(0);
+        Ok(())
+    }
+
+    pub(super) fn handle_cookie_reply(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        datagram: &[u8],
+    ) -> Result<(), DropReason> {
+        let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
+        let cookies = connector
+            .cookies(incoming.route.link)
+            .ok_or(DropReason::Malformed)?;
+        cookies
+            .handle_reply(now, datagram)
+            .map_err(|_| DropReason::HandshakeInvalid)?;
+        let latest = connector
+            .pending
+            .iter()
+            .rposition(|attempt| attempt.route.link == incoming.route.link);
+        if let Some(latest) = latest {
+            let mut datagram = connector.pending[latest].datagram.clone();
+            let route = connector.pending[latest].route;
+            if connector
+                .cookies(route.link)
+                .is_some_and(|cookies| cookies.stamp(now, &mut datagram).is_ok())
+            {
+                self.reply(route, datagram);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a handshake if we are a client that needs one, and looks for ways around addresses that do not answer.
+    pub(super) fn connect(&mut self, now: Instant) {
+        let Some(connector) = &mut self.connector else {
+            return;
+        };
+        if now < connector.next_deadline() {
+            return;
+        }
+        let tunnel = &mut self.peers[0].tunnel;
+        let is_silent = tunnel
+            .last_received_at()
+            .is_none_or(|at| now.since(at) >= SILENCE);
+        let has_session = tunnel.sessions().sending(now).is_some();
+        if has_session && !is_silent && !tunnel.sessions().needs_rekey(now) {
+            connector.sleep_until(now + SLOW);
+            for id in tunnel.stuck_paths() {
+                let route = connector.next_route(id);
+                tunnel.set_route(now, id, route);
+            }
+            return;
+        }
+        let route = connector.poll_attempt(now);
+        self.free_indices(0);
+        let Some(route) = route else {
+            return;
+        };
+        let Some(local_index) = self.indices.allocate(0) else {
+            return;
+        };
+        let config = &self.peers[0].config;
+        let (public_key, psk) = (config.public_key, config.preshared_key.clone());
+        let hello = Hello {
+            time: Some(self.initiation_time(now)),
+            ..self.hello(0)
+        };
+        let seed = entropy::secret(&mut *self.entropy);
+        let Ok((initiator, mut datagram)) = Initiator::new(
+            &self.keys,
+            &public_key,
+            psk.expose(),
+            local_index,
+            hello,
+            seed,
+        ) else {
+            self.indices.free(local_index);
+            return;
+        };
+        if let Some(connector) = &mut self.connector {
+            if let Some(cookies) = connector.cookies(route.link) {
+                // Only fails for what is no initiation.
+                let _ = cookies.stamp(now, &mut datagram);
+            }
+            connector.push(now, initiator, datagram.clone(), route);
+        }
+        self.reply(route, datagram);
+    }
+
+    /// The gateway has read nothing of ours yet, and tells when it will.
+    pub(super) fn handle_busy(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        datagram: &[u8],
+    ) -> Result<(), DropReason> {
+        let link = incoming.route.link;
+        let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
+        let cookies = connector.cookies(link).ok_or(DropReason::Malformed)?;
+        let wait = cookies
+            .handle_busy(datagram)
+            .map_err(|_| DropReason::HandshakeInvalid)?;
+        // Up to a quarter more, so that those who were told the same do not come at the same time.
+        let [jitter] = entropy::array(&mut *self.entropy);
+        let wait = wait.min(MOST_PATIENCE);
+        connector.on_busy(link, now + wait + wait * u32::from(jitter) / 1024);
+        Ok(())
+    }
+}
+
+/// A client that hears nothing for this long tries to connect anew.
+const SILENCE: Duration = Duration::from_secs(1);
+/// The longest a client heeds a busy reply: the gateway never asks for more, and who forges one gains no more.
+const MOST_PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,358 @@
+//! What strangers make a gateway do, in curve operations, counted.
+
+use super::*;
+use crate::session::{
+    cookie::CookieCache,
+    handshake::{Initiator, NO_PSK},
+    limiter::GUARD,
+};
+
+/// Somebody with a static key who shakes hands with the gateway by hand.
+struct Sender {
+    keys: StaticKeys,
+    cookies: CookieCache,
+    address: SocketAddr,
+    time: Option<u64>,
+    next: u32,
+    rng: Rng,
+}
+
+impl Sender {
+    fn new(key: u8, address: &str) -> Self {
+        Self {
+            keys: StaticKeys::from_private([key; 32]),
+            cookies: CookieCache::new(&public(200)),
+            address: address.parse().expect("address"),
+            time: Some(1),
+            next: 0,
+            rng: Rng::new(key.into()),
+        }
+    }
+
+    /// A fresh initiation, with a cookie if there is one, and a later time than before if there is any.
+    fn initiation(&mut self, now: Instant) -> Vec<u8> {
+        self.time = self.time.map(|time| time + 1);
+        self.next += 1;
+        let hello = Hello {
+            protocol_version: PROTOCOL_VERSION,
+            capabilities: 0,
+            suites: Suite::offer(Suite::preferred(true)),
+            association: 7,
+            time: self.time,
+        };
+        let mut seed = [0; 32];
+        self.rng.fill(&mut seed);
+        let index = self.next;
+        let (_, mut datagram) =
+            Initiator::new(&self.keys, &public(200), &NO_PSK, index, hello, seed).expect("valid");
+        self.cookies.stamp(now, &mut datagram).expect("valid");
+        datagram
+    }
+
+    /// Sends `datagram`; the kind of the answer. Takes a cookie.
+    fn send(&mut self, gateway: &mut Endpoint, now: Instant, datagram: &[u8]) -> Option<u8> {
+        send(gateway, now, self.address, datagram);
+        let answer = transmit(gateway, now).pop();
+        answer.map(|(route, answer)| {
+            assert_eq!(route.remote, self.address);
+            assert!(answer.len() <= datagram.len());
+            if answer[0] == KIND_COOKIE_REPLY {
+                self.cookies.handle_reply(now, &answer).expect("for us");
+            }
+            answer[0]
+        })
+    }
+
+    /// Shakes hands, with a cookie if one is asked for; how many datagrams it took.
+    fn connect(&mut self, gateway: &mut Endpoint, now: Instant) -> Option<usize> {
+        let mut datagram = self.initiation(now);
+        for tries in 1..=2 {
+            match self.send(gateway, now, &datagram) {
+                Some(KIND_RESPONSE) => return Some(tries),
+                _ => self.cookies.stamp(now, &mut datagram).expect("valid"),
+            }
+        }
+        None
+    }
+}
+
+fn public(key: u8) -> [u8; 32] {
+    *StaticKeys::from_private([key; 32]).public()
+}
+
+fn send(gateway: &mut Endpoint, now: Instant, address: SocketAddr, datagram: &[u8]) {
+    let incoming = from(&address.to_string());
+    gateway.handle_datagram(now, &incoming, &mut datagram.to_vec());
+    gateway.work_inline(now);
+}
+
+fn start(clients: u8, now: Instant) -> Endpoint {
+    let mut entropy = [9; 32];
+    entropy[..8].copy_from_slice(&now.since(Instant::ZERO).as_secs().to_be_bytes());
+    Endpoint::new(gateway(clients), Seeded::new(entropy), now)
+}
+
+fn seconds(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_thousand_recorded_initiations_cost_no_curve_operation_however_often_they_are_replayed() {
+    let mut gateway = start(1, Instant::ZERO);
+    let mut client = Sender::new(1, CLIENT);
+    let mut recorded = Vec::new();
+    for second in 0..1000 {
+        let datagram = client.initiation(seconds(second));
+        client.send(&mut gateway, seconds(second), &datagram);
+        recorded.push(datagram);
+    }
+    let before = *gateway.handshakes();
+    assert!(before.answered > 900, "{before:?}");
+    // From where they came and from elsewhere, for an hour, to this gateway and to one that has restarted.
+    for (mut gateway, name) in [(gateway, "same"), (start(1, seconds(1000)), "restarted")] {
+        let before = gateway.handshakes().curve_operations();
+        for round in 0..60 {
+            let now = seconds(1000 + 60 * round);
+            for datagram in &recorded {
+                for address in [CLIENT, "203.0.113.9:5"] {
+                    send(
+                        &mut gateway,
+                        now,
+                        address.parse().expect("address"),
+                        datagram,
+                    );
+                }
+                transmit(&mut gateway, now);
+            }
+        }
+        let spent = gateway.handshakes().curve_operations() - before;
+        // One is read a minute, to find that it is not fresh.
+        let most = 2 * 60;
+        assert!(spent <= most, "{name}: {spent} for 120 000 datagrams");
+        // And the client is served as before.
+        assert_eq!(
+            client.connect(&mut gateway, seconds(4700)),
+            Some(2),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_replay_from_the_address_of_its_cookie_is_not_read_again() {
+    let mut gateway = start(1, Instant::ZERO);
+    gateway.limiter.on_wasted(seconds(1));
+    let mut client = Sender::new(1, CLIENT);
+    let datagram = client.initiation(seconds(1));
+    assert_eq!(
+        client.send(&mut gateway, seconds(1), &datagram),
+        Some(KIND_COOKIE_REPLY)
+    );
+    let proved = client.initiation(seconds(1));
+    assert_eq!(
+        client.send(&mut gateway, seconds(1), &proved),
+        Some(KIND_RESPONSE)
+    );
+    let spent = gateway.handshakes().curve_operations();
+    for second in 1..1200 {
+        let answer = client.send(&mut gateway, seconds(second), &proved);
+        assert_ne!(answer, Some(KIND_RESPONSE));
+        if second < 120 {
+            assert_eq!(gateway.handshakes().curve_operations(), spent);
+        }
+    }
+    // When the cookie is old it proves nothing, and one read tells that it is not fresh; it is forgotten in 120 to 240 s.
+    assert!(gateway.handshakes().curve_operations() - spent <= 2 * 10);
+}
+
+#[test]
+fn a_client_is_not_locked_out_by_a_wrong_clock() {
+    let mut gateway = start(2, Instant::ZERO);
+    let mut client = Sender::new(1, CLIENT);
+    // Its clock is years ahead, then lost; the second client has none, as older versions.
+    for (time, tries) in [
+        (Some(1 << 62), 1),
+        (Some(1 << 62 | 1 << 40), 1),
+        (Some(5), 2),
+        (Some(1 << 61), 2),
+    ] {
+        client.cookies = CookieCache::new(&public(200));
+        client.time = time;
+        let now = Instant::ZERO + Duration::from_secs(u64::from(client.next) * 300);
+        assert_eq!(client.connect(&mut gateway, now), Some(tries), "{time:?}");
+        confirm(&mut gateway);
+    }
+    // The gateway's own is far ahead.
+    gateway.set_time_of_day(Instant::ZERO, 1 << 63);
+    client.time = Some(1 << 62 | 1 << 41);
+    client.cookies = CookieCache::new(&public(200));
+    assert_eq!(client.connect(&mut gateway, seconds(1500)), Some(2));
+    confirm(&mut gateway);
+    let mut older = Sender::new(2, "198.51.100.2:4000");
+    older.time = None;
+    for second in [2000, 2300, 2600] {
+        assert_eq!(older.connect(&mut gateway, seconds(second)), Some(2));
+        confirm(&mut gateway);
+    }
+}
+
+/// As if the client's first datagram had come.
+fn confirm(gateway: &mut Endpoint) {
+    for index in 0..gateway.peers.len() {
+        gateway.peers[index].tunnel.sessions().clear();
+        gateway.free_indices(index);
+    }
+}
+
+#[test]
+fn a_flood_from_one_prefix_leaves_the_others_their_share() {
+    let mut gateway = start(100, Instant::ZERO);
+    let clients = (1..=100_u8).map(|key| Sender::new(key, &format!("198.51.100.{key}:4000")));
+    let mut clients: Vec<Sender> = clients.collect();
+    let mut strangers: Vec<Sender> = (0..4_u16)
+        .map(|host| Sender::new(201, &format!("[2001:db8::{host}]:4000")))
+        .collect();
+    let (mut served, mut by_strangers) = (0, 0);
+    for second in 0..20 {
+        let now = seconds(second);
+        for stranger in &mut strangers {
+            for _ in 0..50 {
+                let before = gateway.handshakes().curve_operations();
+                let datagram = stranger.initiation(now);
+                stranger.send(&mut gateway, now, &datagram);
+                by_strangers += gateway.handshakes().curve_operations() - before;
+            }
+        }
+        let due = (0..5).map(|step| usize::try_from(second * 5 + step).expect("small"));
+        for index in due {
+            served += usize::from(clients[index].connect(&mut gateway, now).is_some());
+        }
+    }
+    assert_eq!(served, 100, "every client");
+    // 20 a second and a burst of 20, two operations each, though all four hosts proved their addresses.
+    assert!(by_strangers <= 2 * (20 * 20 + 20), "{by_strangers}");
+}
+
+#[test]
+fn a_busy_gateway_tells_a_proved_client_when_to_come_back() {
+    let mut gateway = start(1, Instant::ZERO);
+    gateway.limiter.on_wasted(seconds(5));
+    gateway.set_handshake_limits(Limits {
+        all: crate::session::limiter::Rate::new(1, 1),
+        ..Limits::default()
+    });
+    let now = seconds(5);
+    let mut stranger = Sender::new(201, "203.0.113.9:5");
+    stranger.connect(&mut gateway, now);
+    let mut pair = Pair::new();
+    pair.gateway = gateway;
+    pair.now = now;
+    // The cookie reply, then the busy one.
+    pair.step();
+    assert_eq!(pair.gateway.handshakes().told_to_come_back, 1);
+    assert!(!pair.client.is_up());
+    let asked_at = pair.now;
+    let mut sent = 0;
+    while !pair.client.is_up() {
+        pair.now += Duration::from_millis(1);
+        let before = pair.gateway.handshakes().initiations;
+        pair.step();
+        sent += pair.gateway.handshakes().initiations - before;
+        assert!(pair.now.since(asked_at) < Duration::from_secs(5));
+    }
+    assert!(pair.now.since(asked_at) >= Duration::from_secs(1));
+    assert_eq!(sent, 1, "nothing before");
+}
+
+#[test]
+fn a_busy_reply_of_a_stranger_is_not_heeded() {
+    let mut pair = Pair::new();
+    pair.client.handle_timeout(pair.now);
+    let sent = transmit(&mut pair.client, pair.now).pop().expect("tries");
+    let index = u32::from_be_bytes(*sent.1[4..].first_chunk().expect("long"));
+    let mut forged = crate::wire::handshake::busy(index, 9_000);
+    let incoming = from(GATEWAY);
+    pair.client
+        .handle_datagram(pair.now, &incoming, &mut forged);
+    assert_eq!(pair.client.drops().get(DropReason::HandshakeInvalid), 1);
+    pair.run(Duration::from_millis(500));
+    assert!(pair.client.is_up());
+}
+
+#[test]
+fn a_client_that_hides_its_address_costs_one_read_a_minute() {
+    let mut gateway = start(1, Instant::ZERO);
+    // Somebody was answered, so that the gateway is not on guard.
+    assert!(
+        Sender::new(1, CLIENT)
+            .connect(&mut gateway, seconds(0))
+            .is_some()
+    );
+    let before = gateway.handshakes().curve_operations();
+    let mut stranger = Sender::new(201, "203.0.113.9:5");
+    for millis in 0..600_000_u64 / 50 {
+        let now = seconds(1) + Duration::from_millis(50 * millis);
+        let [a, b, ..] = millis.to_le_bytes();
+        stranger.address = SocketAddr::from(([203, 0, a, b], 5));
+        stranger.cookies = CookieCache::new(&public(200));
+        let datagram = stranger.initiation(now);
+        send(&mut gateway, now, stranger.address, &datagram);
+        transmit(&mut gateway, now);
+    }
+    let minutes = 600 / GUARD.as_secs();
+    let spent = gateway.handshakes().curve_operations() - before;
+    assert!(spent <= 2 * minutes, "{spent}");
+}
+
+#[test]
+fn a_hostile_client_that_hides_its_address_does_not_use_up_the_gateways_rate() {
+    let mut gateway = start(1, Instant::ZERO);
+    let mut hostile = Sender::new(1, CLIENT);
+    for number in 0..10_000_u32 {
+        let now = seconds(1) + Duration::from_millis(number.into());
+        let [.., a, b, c] = number.to_be_bytes();
+        hostile.address = SocketAddr::from(([203, a, b, c], 5));
+        hostile.cookies = CookieCache::new(&public(200));
+        let datagram = hostile.initiation(now);
+        send(&mut gateway, now, hostile.address, &datagram);
+        transmit(&mut gateway, now);
+    }
+    // Its burst, and one more.
+    let spent = gateway.handshakes().curve_operations();
+    assert!(spent <= 5 * 20, "{spent}");
+}
+
+#[test]
+fn arithmetic_that_waits_is_bounded() {
+    let mut gateway = start(1, Instant::ZERO);
+    gateway.limiter.on_wasted(seconds(1));
+    let mut proved = 0;
+    for host in 0..200_u8 {
+        let mut stranger = Sender::new(201, &format!("203.0.113.{host}:5"));
+        let first = stranger.initiation(seconds(1));
+        stranger.send(&mut gateway, seconds(1), &first);
+        let second = stranger.initiation(seconds(1));
+        let incoming = from(&stranger.address.to_string());
+        gateway.handle_datagram(seconds(1), &incoming, &mut second.clone());
+        proved += 1;
+    }
+    let mut waiting = 0;
+    let mut works = Vec::new();
+    while let Some(work) = gateway.poll_handshake_work() {
+        waiting += 1;
+        works.push(work);
+    }
+    assert!(waiting <= work::MAX_WORK && waiting < proved, "{waiting}");
+    // What was handed out still counts, until it comes back.
+    let mut late = Sender::new(201, "203.0.114.1:5");
+    late.connect(&mut gateway, seconds(60));
+    assert!(gateway.poll_handshake_work().is_none() || waiting < work::MAX_WORK);
+    for work in works {
+        gateway.handle_handshake_result(seconds(61), work.run());
+    }
+    assert!(
+        Sender::new(1, CLIENT)
+            .connect(&mut gateway, seconds(62))
+            .is_some()
+    );
+}

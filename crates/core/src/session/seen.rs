@@ -1,0 +1,158 @@
+//! Which initiations a responder has spent arithmetic on, so that it spends it once on each.
+//!
+//! An initiation is known by its ephemeral key, which travels in the clear. A copy is found by one look, before any curve
+//! operation. One that was read without a proof of its address may come once more with a proof, because that is how the
+//! sender answers a cookie reply.
+//!
+//! Two generations, changed together with the cookie secret. An initiation that carries a proof is remembered at
+//! least as long as its cookie is good, so that a recorded one is either known here or no longer proved. What is
+//! recorded without a proof is found stale by its time, or asked for a proof.
+//!
+//! The last initiations of each peer that were answered are remembered longer ([`RecentInitiations`]), so that a copy of
+//! one of these gets no answer of any kind.
+//!
+//! Bound: [`MAX_PER_GENERATION`] keys of 8 bytes and two generations, about 0.5 MiB. The owner changes the secret, and so
+//! the generation, early when one [is full](SeenInitiations::is_full).
+
+use std::collections::BTreeMap;
+
+use super::handshake::EphemeralId;
+
+/// Ephemeral keys of the initiations that were read.
+#[derive(Debug, Default)]
+pub struct SeenInitiations {
+    /// Whether it was read with a proof.
+    current: BTreeMap<EphemeralId, bool>,
+    previous: BTreeMap<EphemeralId, bool>,
+}
+
+impl SeenInitiations {
+    /// None seen yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether `id` was read before; if it is `proved` now, whether it was read with a proof. O(log n).
+    #[must_use]
+    pub fn contains(&self, id: EphemeralId, proved: bool) -> bool {
+        [&self.current, &self.previous]
+            .into_iter()
+            .filter_map(|generation| generation.get(&id))
+            .any(|&was_proved| was_proved || !proved)
+    }
+
+    /// Notes that `id` is read now.
+    pub fn insert(&mut self, id: EphemeralId, proved: bool) {
+        self.current
+            .entry(id)
+            .and_modify(|was_proved| *was_proved |= proved)
+            .or_insert(proved);
+    }
+
+    /// Whether it is time for a new generation.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.current.len() >= MAX_PER_GENERATION
+    }
+
+    /// The cookie secret has changed: forgets the generation before the current one.
+    pub fn on_new_secret(&mut self) {
+        self.previous = core::mem::take(&mut self.current);
+    }
+}
+
+/// The ephemeral keys of a client's last 64 initiations that were answered; 520 bytes.
+#[derive(Clone, Debug)]
+pub struct RecentInitiations {
+    /// A ring; `used` of them hold an id, the oldest at `next` once all do.
+    ids: [EphemeralId; Self::LEN],
+    used: usize,
+    next: usize,
+}
+
+impl RecentInitiations {
+    /// How many are known.
+    pub const LEN: usize = 64;
+
+    /// None seen yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            ids: [EphemeralId(0); Self::LEN],
+            used: 0,
+            next: 0,
+        }
+    }
+
+    /// Whether this initiation was answered before: a replay, or a copy that took another link. O(64).
+    #[must_use]
+    pub fn contains(&self, id: EphemeralId) -> bool {
+        self.ids[..self.used].contains(&id)
+    }
+
+    /// Records an initiation, when it is answered; false if it is known already. An initiation that gets a cookie reply
+    /// is not recorded, because the same one comes again with a cookie.
+    pub fn insert(&mut self, id: EphemeralId) -> bool {
+        if self.contains(id) {
+            return false;
+        }
+        self.ids[self.next] = id;
+        self.next = (self.next + 1) % Self::LEN;
+        self.used = (self.used + 1).min(Self::LEN);
+        true
+    }
+}
+
+impl Default for RecentInitiations {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Keys of a generation: what [`Limits`](super::limiter::Limits) of one core let through in 80 s.
+const MAX_PER_GENERATION: usize = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_initiation_is_read_once_and_once_more_with_a_proof() {
+        let mut seen = SeenInitiations::new();
+        let id = EphemeralId(7);
+        assert!(!seen.contains(id, false) && !seen.contains(id, true));
+        seen.insert(id, false);
+        assert!(seen.contains(id, false) && !seen.contains(id, true));
+        seen.insert(id, true);
+        assert!(seen.contains(id, false) && seen.contains(id, true));
+        seen.insert(id, false);
+        assert!(seen.contains(id, true));
+    }
+
+    #[test]
+    fn two_generations_are_kept() {
+        let mut seen = SeenInitiations::new();
+        for id in 0..MAX_PER_GENERATION as u64 {
+            assert!(!seen.is_full());
+            seen.insert(EphemeralId(id), true);
+        }
+        assert!(seen.is_full());
+        seen.on_new_secret();
+        assert!(!seen.is_full() && seen.contains(EphemeralId(3), true));
+        seen.on_new_secret();
+        assert!(!seen.contains(EphemeralId(3), true));
+    }
+
+    #[test]
+    fn recent_initiations_are_known_and_old_ones_forgotten() {
+        let mut recent = RecentInitiations::new();
+        assert!(!recent.contains(EphemeralId(0)));
+        for id in 0..100 {
+            assert!(recent.insert(EphemeralId(id)));
+            assert!(!recent.insert(EphemeralId(id)));
+        }
+        assert!((36..100).all(|id| recent.contains(EphemeralId(id))));
+        assert!((0..36).all(|id| !recent.contains(EphemeralId(id))));
+    }
+}

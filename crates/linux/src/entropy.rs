@@ -1,0 +1,64 @@
+//! The kernel's random number generator as the engine's source of secret bytes.
+//!
+//! Each request is a call of `getrandom(2)`: nothing is buffered in this process. The kernel reseeds its generator when
+//! the machine is a virtual one that was cloned or restored (vmgenid, Linux 5.18), so that two copies draw different bytes.
+
+use std::io;
+
+use pleach_core::session::entropy::Entropy;
+use rustix::{
+    io::Errno,
+    rand::{GetRandomFlags, getrandom},
+};
+
+/// The kernel's generator; see [`KernelEntropy::open`].
+#[derive(Debug)]
+pub struct KernelEntropy(());
+
+impl KernelEntropy {
+    /// Waits until the generator is seeded, which on a running system it is.
+    ///
+    /// # Errors
+    /// The error of `getrandom(2)`, for example under a filter that forbids the call.
+    pub fn open() -> io::Result<Self> {
+        draw(&mut [0; 32])?;
+        Ok(Self(()))
+    }
+}
+
+impl Entropy for KernelEntropy {
+    /// # Panics
+    /// If `getrandom(2)` fails though it worked before: to go on would mean predictable keys.
+    fn fill(&mut self, out: &mut [u8]) {
+        draw(out).expect("getrandom worked when this source was opened");
+    }
+}
+
+/// Fills `out` from the kernel's generator.
+pub(crate) fn draw(out: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < out.len() {
+        match getrandom(&mut out[filled..], GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_never_gives_the_same_bytes_twice() {
+        let mut source = KernelEntropy::open().expect("getrandom works");
+        let mut draw = || {
+            let mut bytes = [0; 300];
+            source.fill(&mut bytes);
+            bytes
+        };
+        assert_ne!(draw(), draw());
+    }
+}
