@@ -11,7 +11,7 @@
 //! The last initiations of each peer that were answered are remembered longer ([`RecentInitiations`]), so that a copy of
 //! one of these gets no answer of any kind.
 //!
-//! Bound: [`MAX_PER_GENERATION`] keys of 8 bytes and two generations, about 0.5 MiB. The owner changes the secret, and so
+//! Bound: 16 384 keys of 8 bytes in each of two generations, about 0.5 MiB. The owner changes the secret, and so
 //! the generation, early when one [is full](SeenInitiations::is_full).
 
 use std::collections::BTreeMap;

@@ -17,7 +17,7 @@ use rustix::{
     },
 };
 
-/// Readable every [`PERIOD_S`] seconds by the clock that counts suspension.
+/// Readable every 30 s by the clock that counts suspension.
 #[derive(Debug)]
 pub struct ResumeTimer(OwnedFd);
 
