@@ -1,7 +1,6 @@
 //! Answering other pleaches: who asks, what for, and whether it may.
 
 use std::{
-    collections::VecDeque,
     io,
     net::{IpAddr, SocketAddr},
     rc::Rc,
@@ -9,11 +8,12 @@ use std::{
 };
 
 use ipnet::IpNet;
-use tokio::{net::TcpStream, sync::Notify, time};
+use tokio::{net::TcpStream, time};
 
 use super::{
     connect,
-    hub::{Hub, Live, Purpose},
+    hub::Hub,
+    live::{Live, Purpose},
     peers::StripePlace,
     settings::StripeSettings,
 };
@@ -27,35 +27,13 @@ use crate::{
     target::Target,
 };
 
-/// Those who have not said who they are, at most [`MAX_STRANGERS`], the oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Strangers(VecDeque<Rc<Notify>>);
-
-impl Strangers {
-    /// Enters one, which leaves when it is notified: when too many newer ones have come. Silence must not keep peers out.
-    fn enter(&mut self) -> Rc<Notify> {
-        if self.0.len() >= MAX_STRANGERS
-            && let Some(oldest) = self.0.pop_front()
-        {
-            oldest.notify_one();
-        }
-        let stranger = Rc::new(Notify::new());
-        self.0.push_back(Rc::clone(&stranger));
-        stranger
-    }
-
-    fn leave(&mut self, stranger: &Rc<Notify>) {
-        self.0.retain(|other| !Rc::ptr_eq(other, stranger));
-    }
-}
-
 /// Serves whoever connected to the peer port.
 pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
     let Some(settings) = &hub.settings.stripe else {
         return;
     };
     connect::prepare(&stream);
-    let stranger = hub.strangers.borrow_mut().enter();
+    let stranger = hub.peering.strangers.borrow_mut().enter();
     let keys: Vec<[u8; 32]> = settings.known.iter().map(|peer| peer.public_key).collect();
     let first = async {
         let (mut shaken, who) = handshake::answer(stream, &settings.keys, &keys).await?;
@@ -66,7 +44,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
         first = time::timeout(FIRST_WORDS, first) => first,
         () = stranger.notified() => return hub.count_drop("too-many-strangers"),
     };
-    hub.strangers.borrow_mut().leave(&stranger);
+    hub.peering.strangers.borrow_mut().leave(&stranger);
     let (mut shaken, who, first) = match first {
         Ok(Ok(first)) => first,
         Ok(Err(error)) => {
@@ -81,7 +59,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
     };
     match frame::decode(&first) {
         Ok(Frame::Join { token, lane, link }) => {
-            let found = hub.stripes.borrow().get(&(who, token)).cloned();
+            let found = hub.peering.stripes.borrow().get(&(who, token)).cloned();
             if let Some(stripe) = found {
                 stripe.add_lane(lane, None, link, shaken);
             }
@@ -110,12 +88,16 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
             let stripe = Stripe::new(
                 settings.known[who].name.clone(),
                 settings.striping,
-                &hub.pulses,
+                &hub.peering.pulses,
             );
             let key = (who, token);
-            if shaken.send(&Frame::Opened).await.is_ok() && !hub.stripes.borrow().contains_key(&key)
+            if shaken.send(&Frame::Opened).await.is_ok()
+                && !hub.peering.stripes.borrow().contains_key(&key)
             {
-                hub.stripes.borrow_mut().insert(key, Rc::clone(&stripe));
+                hub.peering
+                    .stripes
+                    .borrow_mut()
+                    .insert(key, Rc::clone(&stripe));
                 *live.stripe.borrow_mut() = Some(Rc::clone(&stripe));
                 stripe.note_heard();
                 stripe.add_lane(lane, None, link, shaken);
@@ -127,7 +109,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
                         tracing::debug!(%from, %to, ?moved, %error, "striped connection broke");
                     }
                 }
-                hub.stripes.borrow_mut().remove(&key);
+                hub.peering.stripes.borrow_mut().remove(&key);
             }
             hub.end(&live, true);
             drop(place);
@@ -139,7 +121,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
 /// Whether a peer may go to `to`.
 fn is_allowed(hub: &Hub, settings: &StripeSettings, to: SocketAddr) -> bool {
     let ip = to.ip();
-    let is_own = hub.own.borrow().contains(&ip) && !ip.is_loopback();
+    let is_own = hub.uplinks.own.borrow().contains(&ip) && !ip.is_loopback();
     // Through the ports of this very proxy it would get anywhere.
     let is_proxy = to.port() == hub.settings.listen.port()
         || settings
@@ -213,12 +195,9 @@ async fn open_target(
 }
 
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-const MAX_STRANGERS: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
-
     use tokio::net::TcpListener;
 
     use super::*;
@@ -229,25 +208,10 @@ mod tests {
     };
 
     #[test]
-    fn the_oldest_stranger_leaves_for_the_newest() {
-        let mut strangers = Strangers::default();
-        let entered: Vec<_> = (0..=MAX_STRANGERS).map(|_| strangers.enter()).collect();
-        let leaves = |at: usize| entered[at].notified().now_or_never().is_some();
-        assert!(leaves(0));
-        assert!(!leaves(1) && !leaves(MAX_STRANGERS));
-        strangers.leave(&entered[5]);
-        strangers.enter();
-        assert!(!leaves(1), "there was room");
-        strangers.enter();
-        assert!(leaves(1));
-        assert_eq!(strangers.0.len(), MAX_STRANGERS);
-    }
-
-    #[test]
     fn a_peer_gets_to_what_it_may_and_never_round_about() {
         let mut hub = hub();
         hub.settings.listen = ([127, 0, 0, 1], 1080).into();
-        hub.own.borrow_mut().insert([192, 0, 2, 7].into());
+        hub.uplinks.own.borrow_mut().insert([192, 0, 2, 7].into());
         let mut settings = striping();
         let allows = |settings: &StripeSettings, to: &str| {
             is_allowed(&hub, settings, to.parse().expect("address"))
@@ -287,7 +251,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let to = listener.local_addr().expect("bound");
             let hub = hub();
-            hub.locals.borrow_mut().clear();
+            hub.uplinks.locals.borrow_mut().clear();
             for device in ["pleach-none", "lo"] {
                 add_link(&hub, device);
             }
@@ -322,14 +286,14 @@ mod tests {
             let [peer, mut lane] = shaken().await;
             let opening = open_target(&hub, &settings, any, 0, to, &mut lane);
             let leaving = async {
-                while hub.live.borrow().is_empty() {
+                while hub.table.live.borrow().is_empty() {
                     time::sleep(Duration::from_millis(1)).await;
                 }
                 drop(peer);
             };
             let (opened, ()) = tokio::join!(opening, leaving);
             assert!(matches!(opened, Err(Refusal::Unreachable)));
-            assert!(hub.live.borrow().is_empty());
+            assert!(hub.table.live.borrow().is_empty());
         });
     }
 }

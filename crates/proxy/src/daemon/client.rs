@@ -18,34 +18,19 @@ use tokio::{
 
 use super::{
     connect::{self, prepare},
-    hub::{Hub, Live, Purpose},
+    hub::Hub,
     kept::{Login, Upstream},
+    live::{Live, Purpose},
     peers::{self, Keeper},
 };
 use crate::{
     handshake::{Command, Failure, Handshake, Protocol, Refusal, Request, Step},
     relay::{
-        stream::{self, Left},
+        stream::{self, Left, Session},
         stripe, udp,
     },
-    sched::LinkId,
     target::Host,
 };
-
-/// A request that is being served, with what is needed to serve it over another link.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) live: Rc<Live>,
-    pub(crate) addresses: Vec<IpAddr>,
-    /// Links not tried yet, best first.
-    pub(crate) links: Vec<LinkId>,
-    /// Links that were tried and did not work.
-    pub(crate) failed: Vec<LinkId>,
-    /// What came over the connection for other requests; it may have been closed meanwhile. `None`: it is new.
-    pub(crate) reused: Option<Bytes>,
-    /// Others may ask the server the same for it, over connections of their own.
-    pub(crate) may_split: bool,
-}
 
 /// What is known of a client while it asks for one thing after the other.
 #[derive(Debug, Default)]
@@ -140,7 +125,7 @@ async fn read_request(
             }
         }
         client.readable().await.map_err(|_| None)?;
-        let mut scratch = hub.scratch.borrow_mut();
+        let mut scratch = hub.buffers.scratch.borrow_mut();
         match client.try_read(&mut scratch) {
             Ok(0) => return Err(None),
             Ok(len) => handshake.handle_bytes(&scratch[..len]),
@@ -302,7 +287,7 @@ async fn open(
     } else {
         let own = guest.login.take(&request.target);
         // The others were forgotten when their link changed.
-        own.filter(|upstream| hub.has_address_of(upstream))
+        own.filter(|upstream| hub.uplinks.has_address_of(upstream))
     };
     if let Some(upstream) = waiting {
         live.is_connecting.set(false);

@@ -27,11 +27,7 @@ use pleach_core::time::Instant;
 use pleach_linux::clock;
 use tokio::{net::TcpStream, task::spawn_local, time};
 
-use super::{
-    connect,
-    hub::{Hub, Live},
-    settings::StripeSettings,
-};
+use super::{connect, hub::Hub, live::Live, settings::StripeSettings};
 use crate::{
     placer::Cost,
     relay::stripe::{
@@ -52,9 +48,9 @@ pub(super) struct StripePlace(Rc<Hub>);
 
 impl StripePlace {
     pub(super) fn take(hub: &Rc<Hub>, settings: &StripeSettings) -> Option<Self> {
-        let count = hub.stripe_count.get();
+        let count = hub.peering.stripe_count.get();
         (count < settings.max).then(|| {
-            hub.stripe_count.set(count + 1);
+            hub.peering.stripe_count.set(count + 1);
             Self(Rc::clone(hub))
         })
     }
@@ -62,8 +58,8 @@ impl StripePlace {
 
 impl Drop for StripePlace {
     fn drop(&mut self) {
-        let count = self.0.stripe_count.get();
-        self.0.stripe_count.set(count.saturating_sub(1));
+        let count = self.0.peering.stripe_count.get();
+        self.0.peering.stripe_count.set(count.saturating_sub(1));
     }
 }
 
@@ -109,7 +105,13 @@ pub(crate) async fn open(
     let to_port = |ip: &IpAddr| SocketAddr::new(*ip, port);
     let way = |ip: &IpAddr| Some((way(hub, settings, to_port(ip))?, to_port(ip)));
     let Some((Way { peer, to, target }, wanted)) = addresses.iter().find_map(way) else {
-        let is_unknown = |ip: &&IpAddr| hub.places.borrow().answer(clock::now(), **ip).is_none();
+        let is_unknown = |ip: &&IpAddr| {
+            hub.peering
+                .places
+                .borrow()
+                .answer(clock::now(), **ip)
+                .is_none()
+        };
         let first = addresses.first().filter(|_| settings.ask_port > 0);
         if let Some(ip) = first.filter(is_unknown) {
             ask(hub, links[0], *ip);
@@ -121,7 +123,7 @@ pub(crate) async fn open(
         stripe: Stripe::new(
             settings.known[peer].name.clone(),
             settings.striping,
-            &hub.pulses,
+            &hub.peering.pulses,
         ),
         to,
         peer,
@@ -141,7 +143,7 @@ pub(crate) async fn open(
     };
     let outcome = time::timeout(patience, keeper.open(asked, links[0])).await;
     let outcome = outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    let (now, mut places) = (clock::now(), hub.places.borrow_mut());
+    let (now, mut places) = (clock::now(), hub.peering.places.borrow_mut());
     match outcome {
         Ok(None) => {
             if places.answer(now, to.ip()) == Some(Answer::Peer(peer)) {
@@ -182,7 +184,7 @@ struct Way {
 
 /// The way to `target` through a peer, if one is known that allows it.
 fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> {
-    let places = hub.places.borrow();
+    let places = hub.peering.places.borrow();
     let (now, ip) = (clock::now(), target.ip());
     let may = |peer: usize| !places.is_refused(now, peer, target);
     // Of an address that merely answered with the peer's greeting nobody knows whose it is.
@@ -316,7 +318,7 @@ impl Keeper {
                 }
                 () = retry => {}
                 () = stripe.changed.notified() => {}
-                () = hub.links_changed.notified() => self.failed.clear(),
+                () = hub.uplinks.changed.notified() => self.failed.clear(),
             }
         }
     }
@@ -361,7 +363,7 @@ impl Keeper {
 
     /// Whether anything has come from the peer lately.
     fn is_heard(&self, now: Instant) -> bool {
-        let came_at = self.hub.pulses.peer_came_at(&self.stripe.peer);
+        let came_at = self.hub.peering.pulses.peer_came_at(&self.stripe.peer);
         came_at.is_some_and(|came_at| now.since(came_at) < HEARD)
     }
 
@@ -467,11 +469,12 @@ async fn connect_to(hub: &Hub, link: LinkId, to: SocketAddr) -> io::Result<TcpSt
 
 /// Finds out, beside everything else, whether a known peer answers at `ip`.
 fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
-    if hub.asking.get() >= MAX_ASKING {
+    if hub.peering.asking.get() >= MAX_ASKING {
         return;
     }
-    hub.asking.set(hub.asking.get() + 1);
-    hub.places
+    hub.peering.asking.set(hub.peering.asking.get() + 1);
+    hub.peering
+        .places
         .borrow_mut()
         .note(clock::now(), ip, Answer::Asked);
     let hub = Rc::clone(hub);
@@ -487,8 +490,13 @@ fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
         let found = time::timeout(ASK_PATIENCE, found).await.ok().flatten();
         let answer = found.map_or(Answer::Nobody, Answer::Peer);
         tracing::debug!(%ip, ?answer, "asked for a peer");
-        hub.places.borrow_mut().note(clock::now(), ip, answer);
-        hub.asking.set(hub.asking.get().saturating_sub(1));
+        hub.peering
+            .places
+            .borrow_mut()
+            .note(clock::now(), ip, answer);
+        hub.peering
+            .asking
+            .set(hub.peering.asking.get().saturating_sub(1));
     });
 }
 
@@ -520,9 +528,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        daemon::hub::{
-            Stop,
-            tests::{add_link, begin, hub, striping},
+        daemon::{
+            hub::tests::{add_link, begin, hub, striping},
+            live::Stop,
         },
         relay::stripe::tests::{run, shaken},
         stripe::sched::Striping,
@@ -555,13 +563,16 @@ mod tests {
         settings.ask_port = listener.local_addr().expect("bound").port();
         hub.settings.stripe = Some(settings);
         // The peer's address is to need a link.
-        hub.locals.borrow_mut().clear();
+        hub.uplinks.locals.borrow_mut().clear();
         note(&hub, Answer::Peer(0));
         (Rc::new(hub), listener)
     }
 
     fn note(hub: &Hub, answer: Answer) {
-        hub.places.borrow_mut().note(clock::now(), HERE, answer);
+        hub.peering
+            .places
+            .borrow_mut()
+            .note(clock::now(), HERE, answer);
     }
 
     fn peer_keys() -> StaticKeys {
@@ -588,7 +599,7 @@ mod tests {
     }
 
     fn answer(hub: &Hub) -> Option<Answer> {
-        hub.places.borrow().answer(clock::now(), HERE)
+        hub.peering.places.borrow().answer(clock::now(), HERE)
     }
 
     #[test]
@@ -711,7 +722,7 @@ mod tests {
             hub.settings.stripe = Some(settings.clone());
             let (first, second) = (add_link(&hub, "lo"), add_link(&hub, "lo"));
             // The peer's address is to need a link.
-            hub.locals.borrow_mut().clear();
+            hub.uplinks.locals.borrow_mut().clear();
             let hub = Rc::new(hub);
             let mut keeper = keeper(&hub, &settings);
             assert_eq!(keeper.more_at(), Instant::ZERO, "there is none");
@@ -776,7 +787,7 @@ mod tests {
     fn the_link_of_a_plain_connection_is_dialled_first_and_others_if_it_fails() {
         run(async {
             let (hub, listener) = hub_and_peer().await;
-            hub.devices.borrow_mut()[0].name = "nowhere".to_owned();
+            hub.uplinks.devices.borrow_mut()[0].name = "nowhere".to_owned();
             let second = add_link(&hub, "lo");
             let (live, links) = begin(&hub, HERE);
             let peer = async {
@@ -799,7 +810,7 @@ mod tests {
     fn a_peer_that_was_heard_from_is_there_even_if_one_connection_fails() {
         run(async {
             let (hub, listener) = hub_and_peer().await;
-            let other = Stripe::new("peer".to_owned(), Striping::Osia, &hub.pulses);
+            let other = Stripe::new("peer".to_owned(), Striping::Osia, &hub.peering.pulses);
             let [here, mut there] = shaken().await;
             other.add_lane(LaneId(0), None, "lo".to_owned(), here);
             let gone = Frame::Gone { lane: LaneId(9) };
@@ -818,7 +829,7 @@ mod tests {
     fn keeper(hub: &Rc<Hub>, settings: &StripeSettings) -> Keeper {
         Keeper {
             hub: Rc::clone(hub),
-            stripe: Stripe::new("peer".to_owned(), settings.striping, &hub.pulses),
+            stripe: Stripe::new("peer".to_owned(), settings.striping, &hub.peering.pulses),
             to: ([192, 0, 2, 1], 7701).into(),
             peer: 0,
             token: Token::default(),

@@ -6,9 +6,9 @@ use pleach_core::units::{Bitrate, Bytes};
 use pleach_linux::clock;
 
 use super::hub::Hub;
+pub use super::learnt::Learnt;
 use crate::{
     budget::Standing,
-    estimate::application::Demand,
     placer::Cost,
     relay::stripe::{LaneState, Stripe},
     sched::LinkId,
@@ -147,23 +147,12 @@ pub struct LaneReport {
     pub rx_bytes: u64,
 }
 
-/// What is worth keeping over a restart.
-#[derive(Clone, Debug, Default)]
-pub struct Learnt {
-    /// What applications, and ports as `:PORT`, ask for.
-    pub demands: Vec<(String, Demand)>,
-    /// Of each link its name and what it carries up and down; zero if not known.
-    pub links: Vec<(String, Bitrate, Bitrate)>,
-    /// What links with budgets carried in the months that began on a day, counted from 1970-01-01.
-    pub usage: Vec<(String, i32, u64)>,
-}
-
 pub(super) fn report(hub: &Hub) -> Report {
     let (now, today) = (clock::now(), clock::unix_seconds());
     let placer = hub.placer.borrow();
-    let devices = hub.devices.borrow();
+    let devices = hub.uplinks.devices.borrow();
     let counts = placer.connection_counts();
-    let bound = hub.bound.borrow();
+    let bound = hub.uplinks.bound.borrow();
     let link = |index: usize, link: &crate::placer::Link| {
         let state = match placer.price(link).cost {
             Cost::Never => LinkState::Never,
@@ -200,7 +189,7 @@ pub(super) fn report(hub: &Hub) -> Report {
         }
     };
     let links = placer.links().iter().enumerate();
-    let live = hub.live.borrow();
+    let live = hub.table.live.borrow();
     let connections = live.values().take(MAX_SHOWN).map(|live| ConnectionReport {
         client: live.purpose.client.to_string(),
         app: live.purpose.app.clone(),

@@ -24,12 +24,11 @@ use socket2::SockRef;
 use tokio::{net::TcpStream, sync::Notify, time};
 
 use self::{handshake::Shaken, lane::Lane, pulse::Pulses};
-use super::{answer, pipe};
+use super::{answer, meter, pipe};
 use crate::{
-    daemon::hub::{Hub, Live},
+    daemon::{hub::Hub, live::Live},
     handshake::Request,
     http::Body,
-    relay::stream,
     sched::LinkId,
     stripe::{
         bundle::{Bundle, Event},
@@ -263,7 +262,7 @@ impl Stripe {
             let room = self.room().await;
             from.readable().await?;
             let read = {
-                let mut scratch = hub.scratch.borrow_mut();
+                let mut scratch = hub.buffers.scratch.borrow_mut();
                 let len = room.min(scratch.len());
                 let read = from.try_read(&mut scratch[..len]);
                 if let Ok(len) = read {
@@ -308,7 +307,7 @@ impl Stripe {
         while !body.is_done() {
             from.readable().await?;
             let read = {
-                let mut scratch = hub.scratch.borrow_mut();
+                let mut scratch = hub.buffers.scratch.borrow_mut();
                 match from.try_read(&mut scratch) {
                     Ok(0) => return Err(io::Error::other("the client left within its request")),
                     Ok(len) => {
@@ -474,7 +473,7 @@ pub(crate) async fn relay(
         outcome = both => outcome.map(|()| End::Both),
         error = stripe.broken() => Err(error),
         error = stripe.tick() => Err(error),
-        () = live.stopped() => Err(stream::stopped(live)),
+        () = live.stopped() => Err(meter::stopped(live)),
         () = answer::another_request(client, live), if is_request => Ok(End::Answered),
     };
     // After a request's answer nothing more goes up.
@@ -511,7 +510,7 @@ pub(crate) async fn answer(
         outcome = both => outcome.map(|()| End::Both),
         error = stripe.broken() => Err(error),
         error = stripe.tick() => Err(error),
-        () = live.stopped() => Err(stream::stopped(live)),
+        () = live.stopped() => Err(meter::stopped(live)),
     };
     end(hub, target, stripe, outcome).await
 }

@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{Stripe, handshake::Shaken, pulse::Pulse};
 use crate::{
-    daemon::windows::Share,
+    daemon::share::Share,
     relay::pipe,
     sched::LinkId,
     stripe::{

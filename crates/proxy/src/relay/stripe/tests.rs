@@ -9,7 +9,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    daemon::hub::{Purpose, tests::hub},
+    daemon::{hub::tests::hub, live::Purpose},
     handshake::Protocol,
     stripe::{CHUNK, WINDOW},
 };
