@@ -11,7 +11,7 @@
 //! | `hub` | what all tasks share; windows, idle limits |
 //! | `links` | devices of the host → where links lead |
 //! | `client` | one client, from its first byte on |
-//! | `peers`, `answering` | other pleaches: asking and striping; answering |
+//! | `peers`, `dialing`, `answering` | other pleaches: connections through them; the lanes to them; answering them |
 //! | `kept` | connections that a client's next plain HTTP request may use |
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
@@ -27,6 +27,8 @@ mod apps;
 pub mod cgroup;
 pub(crate) mod client;
 pub(crate) mod connect;
+mod dialing;
+pub(crate) mod drops;
 mod flows;
 pub(crate) mod hub;
 pub(crate) mod kept;
@@ -42,6 +44,7 @@ pub(crate) mod room;
 pub mod settings;
 pub(crate) mod share;
 mod strangers;
+mod stripe_place;
 mod thrift;
 mod transparent;
 mod uplinks;

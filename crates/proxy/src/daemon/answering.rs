@@ -8,22 +8,22 @@ use std::{
 };
 
 use ipnet::IpNet;
-use tokio::{net::TcpStream, time};
+use tokio::{net::TcpStream, task::spawn_local, time};
 
 use super::{
     connect,
     hub::Hub,
     live::{Live, Purpose},
-    peers::StripePlace,
     settings::StripeSettings,
+    stripe_place::StripePlace,
 };
 use crate::{
     handshake::Protocol,
-    relay::stripe::{
-        Stripe, answer,
-        handshake::{self, Shaken},
+    relay::stripe::{answer, association::Association, carried::Carried, drive, handshake},
+    stripe::{
+        MAX_LANES,
+        frame::{self, Bye, Frame, Refusal, Token, Wanted},
     },
-    stripe::frame::{self, Frame, Refusal},
     target::Target,
 };
 
@@ -48,6 +48,11 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
     let (mut shaken, who, first) = match first {
         Ok(Ok(first)) => first,
         Ok(Err(error)) => {
+            if handshake::other_version(&error).is_some() {
+                hub.count_drop("peer-version");
+                tracing::info!(%from, "refused: {error}");
+                return;
+            }
             // Those who only ask hang up after the greeting.
             if error.kind() != io::ErrorKind::UnexpectedEof {
                 hub.count_drop("bad-peer");
@@ -57,65 +62,97 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
         }
         Err(_) => return hub.count_drop("slow-peer"),
     };
-    match frame::decode(&first) {
-        Ok(Frame::Join { token, lane, link }) => {
-            let found = hub.peering.stripes.borrow().get(&(who, token)).cloned();
-            if let Some(stripe) = found {
-                stripe.add_lane(lane, None, link, shaken);
-            }
-        }
-        Ok(Frame::Open {
-            token,
-            lane,
-            link,
-            wanted,
-        }) => {
-            let local = shaken.stream.local_addr();
-            let ip = wanted.ip.or(local.ok().map(|local| local.ip()));
-            let Some(ip) = ip.map(|ip| ip.to_canonical()) else {
-                return;
-            };
-            let to = SocketAddr::new(ip, wanted.port);
-            let opened = open_target(hub, settings, from, who, to, &mut shaken).await;
-            let (place, live, target) = match opened {
-                Ok(opened) => opened,
-                Err(refusal) => {
-                    hub.count_drop("peer-refused");
-                    let _ = shaken.send(&Frame::Refused(refusal)).await;
-                    return;
-                }
-            };
-            let stripe = Stripe::new(
-                settings.known[who].name.clone(),
-                settings.striping,
-                &hub.peering.pulses,
-            );
-            let key = (who, token);
-            if shaken.send(&Frame::Opened).await.is_ok()
-                && !hub.peering.stripes.borrow().contains_key(&key)
-            {
-                hub.peering
-                    .stripes
-                    .borrow_mut()
-                    .insert(key, Rc::clone(&stripe));
-                *live.stripe.borrow_mut() = Some(Rc::clone(&stripe));
-                stripe.note_heard();
-                stripe.add_lane(lane, None, link, shaken);
-                let outcome = answer(hub, &target, &live, &stripe).await;
-                let moved = live.moved();
-                match outcome {
-                    Ok(()) => tracing::debug!(%from, %to, ?moved, "striped connection ended"),
-                    Err(error) => {
-                        tracing::debug!(%from, %to, ?moved, %error, "striped connection broke");
-                    }
-                }
-                hub.peering.stripes.borrow_mut().remove(&key);
-            }
-            hub.end(&live, true);
-            drop(place);
-        }
-        Ok(_) | Err(_) => hub.count_drop("bad-peer"),
+    let Ok(Frame::Join { token, lane, link }) = frame::decode(&first) else {
+        return hub.count_drop("bad-peer");
+    };
+    let local = shaken.stream.local_addr().map(|local| local.ip());
+    let association = local
+        .ok()
+        .and_then(|ip| association(hub, who, token, from, ip));
+    let has_room = |found: &Rc<Association>| found.lanes().len() < MAX_LANES;
+    let Some(association) = association.filter(has_room) else {
+        hub.count_drop("too-many-lanes");
+        // Whoever does not read this has its lane closed all the same.
+        let _ = shaken.send(&Frame::Bye(Bye::Busy)).await;
+        return;
+    };
+    drive::add_lane(&association, lane, None, link, shaken);
+}
+
+/// The association of peer `who` that is named `token`: the one that is there, or a new one, whose connections are served from
+/// now on. `None`: the peer has too many.
+fn association(
+    hub: &Rc<Hub>,
+    who: usize,
+    token: Token,
+    from: SocketAddr,
+    local: IpAddr,
+) -> Option<Rc<Association>> {
+    let settings = hub.settings.stripe.as_ref()?;
+    let mut answered = hub.peering.answered.borrow_mut();
+    if let Some(known) = answered.get(&(who, token)) {
+        return Some(Rc::clone(known));
     }
+    if answered.keys().filter(|(peer, _)| *peer == who).count() >= MAX_ASSOCIATIONS {
+        return None;
+    }
+    let name = settings.known.get(who)?.name.clone();
+    let association = Association::new(name, settings.striping, Some(local), &hub.drops);
+    answered.insert((who, token), Rc::clone(&association));
+    let (hub, kept) = (Rc::clone(hub), Rc::clone(&association));
+    spawn_local(async move {
+        tokio::select! {
+            () = kept.tick() => {}
+            () = take_on_all(&hub, who, from, &kept) => {}
+        }
+        hub.peering.answered.borrow_mut().remove(&(who, token));
+        kept.end("no lane is left");
+    });
+    Some(association)
+}
+
+/// Serves each connection that comes over `association`.
+async fn take_on_all(hub: &Rc<Hub>, who: usize, from: SocketAddr, association: &Rc<Association>) {
+    loop {
+        while let Some((conn, wanted)) = association.next_incoming() {
+            let carried = Carried::incoming(association, conn);
+            let hub = Rc::clone(hub);
+            spawn_local(async move { take_on(&hub, who, from, wanted, &carried).await });
+        }
+        association.changed.notified().await;
+    }
+}
+
+/// Serves one connection that a peer asks for.
+async fn take_on(hub: &Rc<Hub>, who: usize, from: SocketAddr, wanted: Wanted, carried: &Carried) {
+    let Some(settings) = &hub.settings.stripe else {
+        return;
+    };
+    let Some(ip) = wanted.ip.or(carried.association.local) else {
+        return;
+    };
+    let to = SocketAddr::new(ip.to_canonical(), wanted.port);
+    let opened = open_target(hub, settings, (from, who), to, carried).await;
+    let (places, live, target) = match opened {
+        Ok(opened) => opened,
+        Err(refusal) => {
+            hub.count_drop("peer-refused");
+            return carried.refuse(refusal);
+        }
+    };
+    carried.accept();
+    live.carried
+        .replace(Some((Rc::clone(&carried.association), carried.conn)));
+    let outcome = answer(hub, &target, &live, carried).await;
+    let moved = live.moved();
+    match outcome {
+        Ok(()) => tracing::debug!(%from, %to, ?moved, "striped connection ended"),
+        Err(error) => {
+            tracing::debug!(%from, %to, ?moved, %error, "striped connection broke");
+        }
+    }
+    hub.end(&live, true);
+    drop(places);
 }
 
 /// Whether a peer may go to `to`.
@@ -146,10 +183,9 @@ fn lists(net: &IpNet, ip: IpAddr) -> bool {
 async fn open_target(
     hub: &Rc<Hub>,
     settings: &StripeSettings,
-    from: SocketAddr,
-    who: usize,
+    (from, who): (SocketAddr, usize),
     to: SocketAddr,
-    lane: &mut Shaken,
+    carried: &Carried,
 ) -> Result<(impl Sized + use<>, Rc<Live>, TcpStream), Refusal> {
     if !is_allowed(hub, settings, to) {
         let peer = &settings.known[who].name;
@@ -177,8 +213,7 @@ async fn open_target(
         .map_err(|_| Refusal::Unreachable)?;
     let opened = tokio::select! {
         opened = connect::open(hub, &links, &addresses, to.port()) => opened.map_err(|error| error.text),
-        // Nothing is to come before the answer.
-        _ = lane.receive() => Err("it waits no more".to_owned()),
+        _ = carried.broken() => Err("it waits no more".to_owned()),
     };
     match opened {
         Ok(opened) => {
@@ -195,16 +230,26 @@ async fn open_target(
 }
 
 const FIRST_WORDS: Duration = Duration::from_secs(10);
+/// Associations of a peer: it has one, and after a restart another until the first is found to be dead.
+const MAX_ASSOCIATIONS: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use pleach_core::session::handshake::StaticKeys;
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::{
         daemon::hub::tests::{add_link, hub, striping},
-        relay::stripe::tests::{run, shaken},
+        relay::stripe::{
+            handshake::Shaken,
+            tests::{associations, carried, run},
+        },
         sched::LinkId,
+        stripe::{
+            frame::{ConnId, LaneId},
+            sched::Striping,
+        },
     };
 
     #[test]
@@ -258,9 +303,10 @@ mod tests {
             let hub = Rc::new(hub);
             let mut settings = striping();
             settings.allow.push("127.0.0.0/8".parse().expect("network"));
-            let [_peer, mut lane] = shaken().await;
+            let both = associations(1, Striping::Osia).await;
+            let [_peer, there] = carried(&both, b"").await;
             let any = SocketAddr::from(([127, 0, 0, 1], 0));
-            let opened = open_target(&hub, &settings, any, 0, to, &mut lane).await;
+            let opened = open_target(&hub, &settings, (any, 0), to, &there).await;
             let Ok((_, live, _)) = opened else {
                 panic!("the second link leads there");
             };
@@ -283,8 +329,9 @@ mod tests {
             let hub = Rc::new(hub());
             let mut settings = striping();
             settings.allow.push("127.0.0.0/8".parse().expect("network"));
-            let [peer, mut lane] = shaken().await;
-            let opening = open_target(&hub, &settings, any, 0, to, &mut lane);
+            let both = associations(1, Striping::Osia).await;
+            let [peer, there] = carried(&both, b"").await;
+            let opening = open_target(&hub, &settings, (any, 0), to, &there);
             let leaving = async {
                 while hub.table.live.borrow().is_empty() {
                     time::sleep(Duration::from_millis(1)).await;
@@ -294,6 +341,70 @@ mod tests {
             let (opened, ()) = tokio::join!(opening, leaving);
             assert!(matches!(opened, Err(Refusal::Unreachable)));
             assert!(hub.table.live.borrow().is_empty());
+        });
+    }
+
+    /// A lane of an association that asks `hub`, after its first word.
+    async fn lane_to(hub: &Rc<Hub>, peer: &StaticKeys, answers: &[u8; 32], lane: LaneId) -> Shaken {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let stream = TcpStream::connect(to).await.expect("it listens");
+        let (accepted, from) = listener.accept().await.expect("it came");
+        let served = Rc::clone(hub);
+        spawn_local(async move { serve(&served, accepted, from).await });
+        let shaken = handshake::ask(stream, peer, answers).await;
+        let mut shaken = shaken.expect("known");
+        let join = Frame::Join {
+            token: [7; 16],
+            lane,
+            link: "dsl".to_owned(),
+        };
+        shaken.send(&join).await.expect("open");
+        shaken
+    }
+
+    #[test]
+    fn a_peer_is_answered_on_its_lane_and_one_lane_too_many_is_refused_with_a_reason() {
+        run(async {
+            let mut hub = hub();
+            let mut settings = striping();
+            let peer = StaticKeys::from_private([9; 32]);
+            settings.known[0].public_key = *peer.public();
+            let answers = *settings.keys.public();
+            hub.settings.stripe = Some(settings);
+            let hub = Rc::new(hub);
+            let mut first = lane_to(&hub, &peer, &answers, LaneId(0)).await;
+            let conn = ConnId(0);
+            let open = Frame::Open {
+                conn,
+                wanted: Wanted {
+                    ip: Some([198, 51, 100, 1].into()),
+                    port: 80,
+                },
+                data: b"GET /",
+            };
+            first.send(&open).await.expect("open");
+            loop {
+                let came = first.receive().await.expect("an answer");
+                match frame::decode(&came) {
+                    Ok(Frame::Refused { conn: of, refusal }) => {
+                        assert_eq!((of, refusal), (conn, Refusal::NotAllowed));
+                        break;
+                    }
+                    Ok(Frame::Ack { .. }) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(hub.drops.all().get("peer-refused"), Some(&1));
+            let mut lanes = Vec::new();
+            for id in 1..u16::try_from(MAX_LANES).expect("few") {
+                lanes.push(lane_to(&hub, &peer, &answers, LaneId(id)).await);
+            }
+            let mut last = lane_to(&hub, &peer, &answers, LaneId(99)).await;
+            let came = last.receive().await.expect("a reason");
+            assert_eq!(frame::decode(&came), Ok(Frame::Bye(Bye::Busy)));
+            assert_eq!(hub.drops.all().get("too-many-lanes"), Some(&1));
+            assert_eq!(hub.peering.answered.borrow().len(), 1);
         });
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     rc::Rc,
     time::Duration,
 };
@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 
 use super::{
     apps::Apps,
+    drops::Drops,
     flows::Flows,
     kept::{Kept, Upstream},
     learnt::Learnt,
@@ -31,10 +32,13 @@ use crate::{
     placer::{Ask, ConnectionId, NoLink, Placement, Placer, Warm, Why},
     relay::{
         pipe::PipePool,
-        stripe::{Stripe, pulse::Pulses},
+        stripe::{association::Association, carried::Carried},
     },
     sched::LinkId,
-    stripe::{frame::Token, peers::Places},
+    stripe::{
+        frame::{ConnId, Token},
+        peers::Places,
+    },
     target::Target,
     window::Caution,
 };
@@ -50,7 +54,7 @@ pub(crate) struct Hub {
     pub(crate) buffers: Buffers,
     pub(crate) resolver: Resolver,
     pub(crate) apps: Apps,
-    pub(crate) drops: RefCell<BTreeMap<&'static str, u64>>,
+    pub(crate) drops: Rc<Drops>,
     /// What plain HTTP requests may use again.
     kept: RefCell<Kept>,
     /// By link: whether receive windows may be bound.
@@ -78,9 +82,10 @@ pub(crate) struct Buffers {
 pub(crate) struct Peering {
     /// Where they answer.
     pub(crate) places: RefCell<Places>,
-    pub(crate) pulses: Pulses,
-    /// Striped connections of others: by peer and token.
-    pub(crate) stripes: RefCell<BTreeMap<(usize, Token), Rc<Stripe>>>,
+    /// Associations that this end dialled: by peer and where it answers.
+    pub(crate) dialled: RefCell<BTreeMap<(usize, SocketAddr), Rc<Association>>>,
+    /// Associations that others dialled: by peer and token.
+    pub(crate) answered: RefCell<BTreeMap<(usize, Token), Rc<Association>>>,
     /// Striped connections of either kind, askings under way, and those who did not say yet who they are.
     pub(crate) stripe_count: Cell<usize>,
     pub(crate) asking: Cell<usize>,
@@ -124,7 +129,7 @@ impl Hub {
             },
             resolver: Resolver::default(),
             apps: Apps::default(),
-            drops: RefCell::default(),
+            drops: Rc::default(),
             kept: RefCell::default(),
             cautions: RefCell::default(),
             flows: RefCell::default(),
@@ -168,7 +173,7 @@ impl Hub {
     }
 
     pub(crate) fn count_drop(&self, reason: &'static str) {
-        *self.drops.borrow_mut().entry(reason).or_default() += 1;
+        self.drops.count(reason);
     }
 
     /// Whether `ip` is reached without a link: on this host, or beside it on a device that is no link.
@@ -278,8 +283,7 @@ impl Hub {
         // Most connections are shorter than a window: this is when they tell of their link.
         ask_tcp(live, &mut placer);
         live.upstream.borrow_mut().take();
-        observe_lanes(now, live, &mut placer);
-        live.stripe.borrow_mut().take();
+        live.carried.take();
         if let Some(id) = live.id {
             placer.observe(now, id, live.moved(), live.is_held_up.get());
             let (questions, _) = live.questions.get();
@@ -356,25 +360,43 @@ impl Hub {
         self.clients.get() < self.settings.max_connections / 2
     }
 
-    /// Notes that a connection is striped over `stripe`.
-    pub(crate) fn striped(&self, live: &Live, stripe: &Rc<Stripe>) {
-        *live.stripe.borrow_mut() = Some(Rc::clone(stripe));
+    /// Notes that a connection goes over the lanes of an association.
+    pub(crate) fn striped(&self, live: &Live, carried: &Carried) {
+        let association = &carried.association;
+        live.carried
+            .replace(Some((Rc::clone(association), carried.conn)));
         live.is_opening.set(false);
         live.link.set(None);
         // The link it was to take first says nothing of the lanes.
         live.stop_reason.set(None);
-        self.book_lanes(live, stripe);
+        self.book_lanes(live, association);
     }
 
-    /// Tells the placer on which link a striped connection is, if it has one lane, or that it is on several.
-    pub(crate) fn book_lanes(&self, live: &Live, stripe: &Stripe) {
+    /// Tells the placer on which link a striped connection is, if its association has one lane, or that it is on several.
+    fn book_lanes(&self, live: &Live, association: &Association) {
         let Some(id) = live.id else { return };
         let mut placer = self.placer.borrow_mut();
-        match stripe.lanes().as_slice() {
+        match association.lanes().as_slice() {
             [] => {}
             [only] => placer.stripe(id, only.link),
             _ => placer.stripe(id, None),
         }
+    }
+
+    /// Tells the placer which links the connections of an association are on, after a lane came or went.
+    pub(crate) fn book_all_lanes(&self, association: &Rc<Association>) {
+        for live in self.table.live.borrow().values() {
+            let carried = live.carried.borrow();
+            let is_on = |(on, _): &(Rc<Association>, ConnId)| Rc::ptr_eq(on, association);
+            if carried.as_ref().is_some_and(is_on) {
+                self.book_lanes(live, association);
+            }
+        }
+    }
+
+    /// Books what the lanes of an association that this end dialled have moved on their links.
+    pub(crate) fn book_moved(&self, now: Instant, association: &Association) {
+        observe_lanes(now, association, &mut self.placer.borrow_mut());
     }
 
     /// How long a half of a connection may wait for the other half to end, without anything moved.
@@ -401,7 +423,6 @@ impl Hub {
             if let Some(id) = live.id {
                 placer.observe(now, id, moved, live.is_held_up.get());
             }
-            observe_lanes(now, live, &mut placer);
             let bytes = moved.total().saturating_sub(seen.total());
             let sample =
                 Bitrate::from_transfer(bytes, crate::placer::WINDOW).unwrap_or(Bitrate::ZERO);
@@ -429,6 +450,9 @@ impl Hub {
             if bytes > Bytes::ZERO || live.is_opening.get() {
                 ask_tcp(live, &mut placer);
             }
+        }
+        for association in self.peering.dialled.borrow().values() {
+            observe_lanes(now, association, &mut placer);
         }
         if let Some((link, down)) = self.uplinks.probing.take() {
             placer.observe_lane(now, link, Demand { up: 0, down }, false);

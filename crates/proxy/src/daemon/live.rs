@@ -23,8 +23,9 @@ use crate::{
     estimate::{application::Demand, link::TcpSample},
     handshake::Protocol,
     placer::{ConnectionId, Placer, Warm, Why},
-    relay::stripe::Stripe,
+    relay::stripe::association::Association,
     sched::LinkId,
+    stripe::frame::ConnId,
     target::Target,
 };
 
@@ -57,8 +58,8 @@ pub(crate) struct Live {
     stop: Notify,
     pub(crate) stop_reason: Cell<Option<Stop>>,
     pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
-    /// If it is striped.
-    pub(crate) stripe: RefCell<Option<Rc<Stripe>>>,
+    /// If it is striped: over which association, as which connection of that.
+    pub(crate) carried: RefCell<Option<(Rc<Association>, ConnId)>>,
     /// In both directions, smoothed.
     pub(crate) rate: Cell<Bitrate>,
     pub(super) seen: Cell<Demand>,
@@ -186,7 +187,7 @@ impl Table {
             stop: Notify::new(),
             stop_reason: Cell::new(None),
             upstream: RefCell::default(),
-            stripe: RefCell::default(),
+            carried: RefCell::default(),
             rate: Cell::new(Bitrate::ZERO),
             seen: Cell::new(Demand { up: 0, down: 0 }),
             progress_at: Cell::new(now),
@@ -198,11 +199,10 @@ impl Table {
     }
 }
 
-/// Books what the lanes of a striped connection moved on their links.
-pub(super) fn observe_lanes(now: Instant, live: &Live, placer: &mut Placer) {
-    let stripe = live.stripe.borrow();
-    let lanes = |stripe: &Rc<Stripe>| stripe.lanes().into_iter().chain(stripe.take_ended());
-    for lane in stripe.iter().flat_map(lanes) {
+/// Books what the lanes of an association moved on their links.
+pub(super) fn observe_lanes(now: Instant, association: &Association, placer: &mut Placer) {
+    let lanes = association.lanes().into_iter();
+    for lane in lanes.chain(association.take_ended()) {
         let Some(link) = lane.link else { continue };
         let (tx, rx) = (lane.tx_bytes.get(), lane.rx_bytes.get());
         let (seen_tx, seen_rx) = lane.seen.replace((tx, rx));
@@ -210,7 +210,7 @@ pub(super) fn observe_lanes(now: Instant, live: &Live, placer: &mut Placer) {
             up: tx - seen_tx,
             down: rx - seen_rx,
         };
-        placer.observe_lane(now, link, moved, live.is_held_up.get());
+        placer.observe_lane(now, link, moved, false);
         if moved.total() > Bytes::ZERO
             && let Ok(info) = tcp::info(&lane.stream)
         {

@@ -10,8 +10,9 @@ pub use super::learnt::Learnt;
 use crate::{
     budget::Standing,
     placer::Cost,
-    relay::stripe::{LaneState, Stripe},
+    relay::stripe::association::{Association, LaneState},
     sched::LinkId,
+    stripe::frame::ConnId,
 };
 
 /// The state now.
@@ -118,7 +119,7 @@ pub struct StripedReport {
     pub peer: String,
     /// Scheduler of what this end sends.
     pub striping: &'static str,
-    /// Its lanes.
+    /// The lanes to that end, which its connections share.
     pub lanes: Vec<LaneReport>,
     /// Bytes received that wait for earlier ones, now and at most so far.
     pub held_bytes: u64,
@@ -126,7 +127,7 @@ pub struct StripedReport {
     pub most_held_bytes: u64,
     /// Bytes taken and not sent yet.
     pub waiting_bytes: u64,
-    /// Bytes sent more than once.
+    /// Bytes that all connections over these lanes have sent more than once.
     pub repeated_bytes: u64,
 }
 
@@ -199,26 +200,30 @@ pub(super) fn report(hub: &Hub) -> Report {
             .link
             .get()
             .map(|link| placer.links()[link.0].settings.name.clone()),
-        why: match (live.stripe.borrow().as_deref(), live.why.get()) {
-            (Some(stripe), _) => stripe.striping.name().to_owned(),
+        why: match (live.carried.borrow().as_ref(), live.why.get()) {
+            (Some((association, _)), _) => association.striping.name().to_owned(),
             (None, Some(why)) => why.to_string(),
             (None, None) => "local".to_owned(),
         },
         rate: live.rate.get(),
         tx_bytes: live.up.get(),
         rx_bytes: live.down.get(),
-        striped: live.stripe.borrow().as_deref().map(striped),
+        striped: live
+            .carried
+            .borrow()
+            .as_ref()
+            .map(|(association, conn)| striped(association, *conn)),
     });
     Report {
         policy: hub.settings.placer.policy.name(),
         links: links.map(|(index, found)| link(index, found)).collect(),
         connections: connections.collect(),
         connection_count: live.len(),
-        drops: hub.drops.borrow().clone(),
+        drops: hub.drops.all(),
     }
 }
 
-fn striped(stripe: &Stripe) -> StripedReport {
+fn striped(association: &Association, conn: ConnId) -> StripedReport {
     let lane = |lane: LaneState| LaneReport {
         link: lane.name,
         is_suspect: lane.is_suspect,
@@ -227,17 +232,19 @@ fn striped(stripe: &Stripe) -> StripedReport {
         tx_bytes: lane.tx_bytes,
         rx_bytes: lane.rx_bytes,
     };
-    let lanes = stripe.lane_states().into_iter().map(lane).collect();
-    let bundle = stripe.bundle.borrow();
-    let (held_bytes, most_held_bytes, _) = bundle.receiver.held_most_and_duplicate();
-    let (waiting_bytes, repeated_bytes) = bundle.sender.waiting_and_repeated();
+    let lanes = association.lane_states().into_iter().map(lane).collect();
+    let mux = association.mux.borrow();
+    let found = mux.connection(conn);
+    let held = found.map(|found| found.receiver.held_most_and_duplicate());
+    let (held_bytes, most_held_bytes, _) = held.unwrap_or_default();
+    let (_, repeated_bytes) = mux.waiting_and_repeated();
     StripedReport {
-        peer: stripe.peer.clone(),
-        striping: stripe.striping.name(),
+        peer: association.peer.clone(),
+        striping: association.striping.name(),
         lanes,
         held_bytes,
         most_held_bytes,
-        waiting_bytes,
+        waiting_bytes: found.map_or(0, |found| found.out.pending_bytes() as u64),
         repeated_bytes,
     }
 }

@@ -49,30 +49,27 @@ impl Member {
     }
 }
 
-/// The TCP connections of `live`, by link. Those of lanes that others dialled are theirs to divide.
-fn members(live: &Rc<Live>) -> Vec<(LinkId, Member)> {
-    let mut members = Vec::new();
-    if let (Some(link), true) = (live.link.get(), live.upstream.borrow().is_some()) {
-        members.push((link, Member::Plain(Rc::clone(live))));
-    }
-    for lane in live
-        .stripe
-        .borrow()
-        .iter()
-        .flat_map(|stripe| stripe.lanes())
-    {
-        if let Some(link) = lane.link {
-            members.push((link, Member::Lane(lane)));
-        }
-    }
-    members
+/// The TCP connection of `live`, by link.
+fn plain(live: &Rc<Live>) -> Option<(LinkId, Member)> {
+    let is_there = live.upstream.borrow().is_some();
+    let link = live.link.get().filter(|_| is_there)?;
+    Some((link, Member::Plain(Rc::clone(live))))
+}
+
+/// The TCP connections over links. Those of lanes that others dialled are theirs to divide.
+fn members(hub: &Hub) -> Vec<(LinkId, Member)> {
+    let live = hub.table.live.borrow();
+    let dialled = hub.peering.dialled.borrow();
+    let lanes = dialled.values().flat_map(|association| association.lanes());
+    let lanes = lanes.filter_map(|lane| Some((lane.link?, Member::Lane(lane))));
+    live.values().filter_map(plain).chain(lanes).collect()
 }
 
 /// Divides anew what links carry whose connections moved something since the last time, `elapsed` ago.
 pub(super) fn divide_links(hub: &Hub, now: Instant, elapsed: Duration) {
     let mut of_links: BTreeMap<LinkId, Vec<Member>> = BTreeMap::new();
     let mut is_busy = vec![false; hub.uplinks.devices.borrow().len()];
-    for (link, member) in hub.table.live.borrow().values().flat_map(members) {
+    for (link, member) in members(hub) {
         let mut share = member.share().get();
         let down = member.down();
         let moved = Bytes::new(down.saturating_sub(share.seen));
@@ -119,7 +116,7 @@ pub(crate) fn first_window(hub: &Hub, now: Instant, link: LinkId) -> Option<Byte
             && live.link.get() == Some(link)
             && live.upstream.borrow().is_none()
     });
-    let members = live.values().flat_map(members);
+    let members = members(hub).into_iter();
     let sharing =
         members.filter(|(on, member)| *on == link && !member.share().get().sharer().is_idle());
     let count = u64::try_from(connecting.count() + sharing.count()).unwrap_or(u64::MAX);
@@ -168,7 +165,8 @@ mod tests {
         daemon::hub::tests::{add_link, begin, hub},
         placer::Link,
         relay::stripe::{
-            Stripe,
+            association::Association,
+            drive,
             tests::{run, shaken},
         },
         stripe::{frame::LaneId, sched::Striping},
@@ -192,7 +190,7 @@ mod tests {
             for (live, bytes) in taken {
                 live.down.set(live.down.get() + bytes);
             }
-            divide_links(&hub, clock::now(), LOOK);
+            divide_links(hub, clock::now(), LOOK);
         }
         let bound = |(live, _): &(&Rc<Live>, u64)| live.share.get().bound.map(Bytes::get);
         taken.iter().map(bound).collect()
@@ -237,16 +235,17 @@ mod tests {
             let link = add_link(&hub, "l0");
             let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
             let plain = connection(&hub, &listener);
-            let (striped, _) = begin(&hub, [10, 0, 0, 1].into());
-            let stripe = Stripe::new("peer".to_owned(), Striping::Osia, &hub.peering.pulses);
+            let association = Association::new("peer".to_owned(), Striping::Osia, None, &hub.drops);
             let [here, _there] = shaken().await;
-            stripe.add_lane(LaneId(0), Some(link), "l0".to_owned(), here);
-            hub.striped(&striped, &stripe);
+            drive::add_lane(&association, LaneId(0), Some(link), "l0".to_owned(), here);
+            let key = (0, ([192, 0, 2, 1], 7701).into());
+            let dialled = &hub.peering.dialled;
+            dialled.borrow_mut().insert(key, Rc::clone(&association));
             let rate = Bitrate::from_mbps(8);
             let restore = |link: &mut Link| link.estimator.down.restore(clock::now(), rate);
             hub.placer.borrow_mut().link_mut(link).map(restore);
 
-            let lane = stripe.lanes().remove(0);
+            let lane = association.lanes().remove(0);
             for _ in 0..20 {
                 plain.down.set(plain.down.get() + 25_000);
                 lane.rx_bytes.set(lane.rx_bytes.get() + 25_000);
