@@ -4,18 +4,26 @@
 //! | what | target |
 //! | --- | --- |
 //! | time until the browser's `load` event, median of the loads, through the proxy over the better link alone | ≤ 0.7 |
+//! | the same with another pleach on the servers' host (`PEER=osia`) | ≤ 0.6 |
 //!
 //! The page has 4 style sheets, 16 scripts and 40 pictures, of 2 to 300 kB, once from one host (of which a browser asks six
 //! things at a time), once spread over four. Every load is a new browser with nothing in its cache; one of each kind in turn, so
 //! that what else the machine does falls on all. All objects have to arrive whole, else the bench fails.
 //!
 //! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `HOSTS=4` (only so many), `SCALE=1` (of the objects' sizes),
-//! `CC=cubic` (the servers' congestion control), `CHROMIUM=chromium-headless-shell`,
+//! `PEER=osia` (another pleach on the servers' host, and the scheduler of what goes over shared lanes; `CC` is that of the lanes then
+//! only if it is the machine's), `CC=cubic` (the servers' congestion control), `CHROMIUM=chromium-headless-shell`,
 //! `KEYS='short_queues = true'` (of the proxy, beside the way's; proxies with other keys, in turn with it, after a `|`),
 //! `VERBOSE=1` (a line a load), `TRACE=1` (a line an object: when it was asked for, began and ended, and over which link).
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]
 
+#[allow(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/proxy/client.rs"]
+mod client;
+#[allow(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/proxy/peers.rs"]
+mod peers;
 #[allow(dead_code, reason = "the tests use the rest")]
 #[path = "../tests/proxy/world.rs"]
 mod world;
@@ -128,6 +136,8 @@ fn compare(name: &str, key: &str, way: &str, hosts: usize, sizes: &[usize], load
 struct Kind {
     world: World,
     proxy: Proxy,
+    /// On the servers' host.
+    _peer: Option<Proxy>,
     keys: String,
     times_ms: Vec<f64>,
 }
@@ -135,8 +145,17 @@ struct Kind {
 impl Kind {
     fn new(key: &str, more: &str, sizes: &[usize]) -> Self {
         let world = world(sizes);
+        let keys = format!("{key}\n{more}");
+        let (peer, proxy) = match std::env::var("PEER") {
+            Ok(striping) => {
+                let (peer, proxy) = peers::pair_with(&world, &striping, &keys);
+                (Some(peer), proxy)
+            }
+            Err(_) => (None, world.proxy(&keys, "")),
+        };
         Self {
-            proxy: world.proxy(&format!("{key}\n{more}"), ""),
+            proxy,
+            _peer: peer,
             world,
             keys: more.to_owned(),
             times_ms: Vec::new(),

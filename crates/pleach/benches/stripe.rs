@@ -5,8 +5,10 @@
 //! | one download over both links, by each scheduler | ≥ 0.95 of what the two carried alone, plain, in the same run |
 //! | the most that waited in the receiver's reorder buffer, by each scheduler | `osia` below `round-robin` |
 //! | the longest pause after the quick link swallows everything, or goes down | ≤ 1 s |
+//! | 2 000 connections of 20 kB a minute over shared lanes, 34 a second: errors | 0 |
 //!
-//! `./dev bench stripe`, otherwise: `SECONDS_EACH=30`, `ROUNDS=3`, `ONLY=osia` (schedulers).
+//! `./dev bench stripe`, otherwise: `SECONDS_EACH=30`, `ROUNDS=3`, `ONLY=osia` (schedulers), `ONLY=many` (the connections alone),
+//! `CONNECTIONS=2000` (how many in a minute).
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]
 
@@ -89,6 +91,12 @@ fn main() {
                 found.repeated_bytes,
             );
         }
+        if "many connections".contains(&only) {
+            many(number("CONNECTIONS", 2000));
+        }
+        if !only.is_empty() {
+            continue;
+        }
         for (what, commands) in [
             (
                 "swallows everything",
@@ -163,6 +171,54 @@ fn together(striping: Striping, length: Duration) -> Together {
         })
     });
     found.expect("a download")
+}
+
+/// Opens `count` connections in a minute, each for 20 kB, and prints what came of it.
+fn many(count: u64) {
+    const SIZE: usize = 20_000;
+    let (world, _) = World::with_links(LINKS, "").expect("namespaces");
+    let (peer, proxy) = peers::pair(&world, Striping::Osia.name());
+    let found = world.client().run(|| {
+        // The first one is plain, and asks.
+        drop(peers::striped(&proxy, HTTP_PORT));
+        let before = proxy.status().expect("it runs");
+        let begin = clock::now();
+        let gap = Duration::from_secs(60) / u32::try_from(count.max(1)).expect("fewer");
+        let times = thread::scope(|scope| {
+            let running = (0..count).map(|number| {
+                let at = begin + gap * u32::try_from(number).expect("fewer");
+                thread::park_timeout(at.since(clock::now()));
+                scope.spawn(|| {
+                    let begin = clock::now();
+                    let came = client::download(client::Way::Socks5, &SIZE.to_string());
+                    let is_whole = came.is_ok_and(|came| came == world::content(SIZE));
+                    is_whole.then(|| clock::now().since(begin))
+                })
+            });
+            let running: Vec<_> = running.collect();
+            let ended = running.into_iter().map(|one| one.join().ok().flatten());
+            ended.collect::<Vec<Option<Duration>>>()
+        });
+        Ok((times, before))
+    });
+    let (times, before) = found.expect("inside");
+    let mut worked: Vec<Duration> = times.iter().copied().flatten().collect();
+    worked.sort_unstable();
+    let quantile = |part: usize| worked.get(worked.len().saturating_sub(1) * part / 100);
+    let ms = |time: Option<&Duration>| time.map_or(0.0, |time| time.as_secs_f64() * 1e3);
+    let drops = |status: &serde_json::Value| status["drops"].to_string();
+    println!(
+        "  {} connections of 20 kB in a minute: {} errors; median {:.0} ms, 95 % {:.0} ms; at most {} and {} kB of memory; not served: {} before, {} after, {} at the peer",
+        times.len(),
+        times.len() - worked.len(),
+        ms(quantile(50)),
+        ms(quantile(95)),
+        proxy.peak_memory_kib(),
+        peer.peak_memory_kib(),
+        drops(&before),
+        drops(&proxy.status().expect("it runs")),
+        drops(&peer.status().expect("it runs")),
+    );
 }
 
 /// The longest pause within five seconds after `command` at the client.

@@ -17,7 +17,7 @@ use pleach_linux::{
 use pleach_proxy::{
     budget::Standing,
     daemon::{Daemon, Settings, StripeSettings, report},
-    stripe::MAX_LANES,
+    stripe,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use store::Store;
@@ -161,8 +161,7 @@ fn settings(config: &ProxyConfig) -> Settings {
             ask_port: stripe.ask_port,
             listen: stripe.listen,
             allow: stripe.allow.clone(),
-            // A lane is a descriptor, too.
-            max: (max_connections / MAX_LANES).clamp(1, MAX_STRIPED),
+            max: (max_connections / 2).clamp(1, MAX_STRIPED),
         }),
         transparent: config.transparent.clone(),
         probes: config.probes.clone(),
@@ -308,5 +307,5 @@ const BLOCKING_THREADS: usize = 16;
 /// For everything but clients.
 const RESERVED_DESCRIPTORS: u64 = 256;
 const MAX_CLIENTS: usize = 20_000;
-/// Each may hold 9 MiB at the worst.
-const MAX_STRIPED: usize = 128;
+/// As many as an association has.
+const MAX_STRIPED: usize = stripe::MAX_CONNECTIONS;

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use pleach_core::units::Bytes;
 use time::{Date, Duration, UtcDateTime};
 
-use crate::placer::Cost;
+use crate::placer::cost::Cost;
 
 /// A byte budget, both directions together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

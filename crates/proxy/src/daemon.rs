@@ -11,7 +11,7 @@
 //! | `hub` | what all tasks share; windows, idle limits |
 //! | `links` | devices of the host → where links lead |
 //! | `client` | one client, from its first byte on |
-//! | `peers`, `answering` | other pleaches: asking and striping; answering |
+//! | `peers`, `dialing`, `answering` | other pleaches: connections through them; the lanes to them; answering them |
 //! | `kept` | connections that a client's next plain HTTP request may use |
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
@@ -27,25 +27,30 @@ mod apps;
 pub mod cgroup;
 pub(crate) mod client;
 pub(crate) mod connect;
+mod dialing;
+pub(crate) mod drops;
+mod flows;
 pub(crate) mod hub;
 pub(crate) mod kept;
+mod learnt;
 mod links;
+mod listening;
+pub(crate) mod live;
 pub(crate) mod peers;
 mod probe;
 pub mod report;
 mod resolve;
-mod room;
+pub(crate) mod room;
 pub mod settings;
+pub(crate) mod share;
+mod strangers;
+mod stripe_place;
 mod thrift;
 mod transparent;
+mod uplinks;
 pub(crate) mod windows;
 
-use std::{
-    io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
-    rc::Rc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, rc::Rc, time::Duration};
 
 use pleach_linux::{clock, readiness::Readiness, redirect, watch::LinkWatch};
 use tokio::{net::TcpListener, task::spawn_local, time};
@@ -53,6 +58,7 @@ use tokio::{net::TcpListener, task::spawn_local, time};
 use crate::placer::WINDOW;
 use cgroup::Cgroup;
 use hub::Hub;
+use listening::listen;
 pub use report::Report;
 pub use settings::{
     KnownPeer, LinkConfig, Probe, SaveEnergy, Settings, StripeSettings, Transparency,
@@ -224,7 +230,7 @@ impl Daemon {
                     cgroup.apply(&self.hub, &snapshot);
                 }
                 if let Some(transparent) = &self.transparent {
-                    transparent.apply(links::beside(&snapshot), self.hub.device_names());
+                    transparent.apply(links::beside(&snapshot), self.hub.uplinks.device_names());
                 }
             }
         }
@@ -255,30 +261,11 @@ impl Daemon {
         loop {
             ticks.tick().await;
             let now = clock::now();
-            self.hub.divide_links(now, now.since(last));
+            windows::divide_links(&self.hub, now, now.since(last));
             last = now;
         }
     }
 }
-
-fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
-    let socket = socket2::Socket::new(
-        socket2::Domain::for_address(address),
-        socket2::Type::STREAM.nonblocking().cloexec(),
-        Some(socket2::Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        // Both families, or IPv6 alone where IPv4 has a listener of its own on the port.
-        socket.set_only_v6(only_v6)?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
-}
-
-/// Clients that may wait to be accepted.
-const BACKLOG: i32 = 1024;
 
 /// Pause after a failed accept.
 const BREATHER: Duration = Duration::from_millis(50);

@@ -19,6 +19,7 @@
 //! A link of which nothing is known is taken for as good as the best one, but for no more than twice what it has shown since
 //! its first byte ([`Beginning`]): so a slow one is told from a quick one within some round trips.
 
+pub(crate) mod cost;
 mod link;
 mod placement;
 #[cfg(test)]
@@ -44,7 +45,8 @@ use crate::{
     target::Target,
 };
 
-pub use link::{Cost, LinkSettings, Price, Reach};
+pub use cost::Cost;
+pub use link::{LinkSettings, Price, Reach};
 pub use placement::{Ask, ConnectionId, NoLink, Placement, Warm, Why};
 
 /// What does not change while the proxy runs.

@@ -7,9 +7,11 @@
 //! | `parts` | the body of such an answer, over several links by ranges of its bytes |
 //! | `stripe` | a TCP connection over all links, to another pleach: DBAS's packet-oriented one |
 //! | `udp` | SOCKS5's UDP ASSOCIATE, one link for each destination |
+//! | `meter` | what the others have in common |
 //! | `pipe` | `splice(2)` from socket to socket, which the others use |
 
 pub(crate) mod answer;
+mod meter;
 mod parts;
 pub(crate) mod pipe;
 pub(crate) mod stream;

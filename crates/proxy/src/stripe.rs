@@ -1,37 +1,42 @@
-//! One TCP connection over several links, when the other end runs pleach too: DBAS's packet-oriented mode, with OSIA
+//! Connections over several links at once, when the other end runs pleach too: DBAS's packet-oriented mode, with OSIA
 //! among its schedulers. State machines only; sockets are in `relay::stripe` and `daemon::peers`.
 //!
 //! ```text
-//!  client ──► chunks ──► scheduler ──► lane wifi ══ TCP ══► in order ──► server
-//!             8 KiB      per chunk ──► lane lte  ══ TCP ══►  receiver
-//!                ▲ kept until acknowledged   ◄── acks, credit on every lane
+//!  client ──► chunks ─┐               ┌─► lane wifi ══ TCP ═╗ ┌─► in order ──► server
+//!  client ──► chunks ─┴► scheduler ───┴─► lane lte  ══ TCP ═╩─┴─► in order ──► server
+//!             8 KiB     per chunk   kept until counted  ◄── counts on every lane, credit per connection
 //! ```
 //!
-//! A *lane* is a TCP connection to the peer over one link, encrypted ([`channel`]). A *bundle* is what the lanes of one
-//! striped connection have in common at one end ([`bundle`]): a [`sender`] and a [`receiver`], the same at both ends.
+//! A *lane* is a TCP connection to the peer over one link, encrypted ([`channel`]). The lanes of an asking end to a peer
+//! carry all its connections there ([`mux`]): lanes are dialled once, kept while they are used, and shared. Both ends of a
+//! association are alike, but that one asks for connections and the other answers.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`frame`] | what travels |
 //! | [`channel`] | greeting, handshake, sealed frames on a lane |
-//! | [`sender`] | cuts, assigns, keeps, sends again |
-//! | [`receiver`] | puts in order, grants credit |
-//! | [`bundle`] | joins the two; acknowledgements, lanes |
+//! | [`mux`] | one end of an association: joins the others; acknowledgements |
+//! | [`connections`] | states of connections, and their turns to send |
+//! | [`outgoing`], [`receiver`] | a connection's two halves: cutting into chunks; putting in order, granting credit |
+//! | [`dispatch`] | lanes: assigns, keeps, sends again |
 //! | [`sched`] | which lane a chunk takes: a scheduler per file |
 //! | [`rate`] | what a lane carries and how far it is |
 //! | [`peers`] | where a peer answered |
 //!
-//! Bounds, for each striped connection: [`MAX_PENDING`] read and not assigned, [`WINDOW`] sent and not delivered, as much
-//! received and not delivered, [`MAX_CHUNKS`] chunks of either, [`MAX_LANES`] lanes. The protocol: `docs/stripe.md`.
+//! Bounds: the constants below. The protocol: `docs/stripe.md`.
 
-pub mod bundle;
 pub mod channel;
+pub mod connections;
+pub mod dispatch;
 pub mod frame;
+mod item;
+pub mod mux;
+mod opened;
+pub mod outgoing;
 pub mod peers;
 pub mod rate;
 pub mod receiver;
 pub mod sched;
-pub mod sender;
 #[cfg(test)]
 mod tests;
 
@@ -60,7 +65,7 @@ impl Chunk {
     }
 }
 
-/// What the other end may not do; the bundle ends with it.
+/// What the other end may not do; the connection ends with it, or the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// More was acknowledged than sent.
@@ -69,6 +74,9 @@ pub enum Violation {
     /// More than the credit, or more chunks than allowed.
     #[error("sends more than it may")]
     Credit,
+    /// More requests than are answered, or answers that are not read.
+    #[error("asks for more than it takes")]
+    Flood,
     /// A frame that does not belong here.
     #[error("says what does not belong here")]
     Misplaced,
@@ -77,13 +85,43 @@ pub enum Violation {
     Overlap,
 }
 
+impl Violation {
+    /// Its name among the counters of what was refused.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "peer-false-acknowledgement",
+            Self::Credit => "peer-beyond-credit",
+            Self::Flood => "peer-flood",
+            Self::Misplaced => "peer-misplaced-frame",
+            Self::Overlap => "peer-overlap",
+        }
+    }
+}
+
 /// Most bytes of a chunk: 3 ms on 20 Mbit/s, and sealing costs little more than for larger ones.
 pub const CHUNK: usize = 8 << 10;
-/// Credit of a receiver beyond what was delivered: 320 Mbit/s over 100 ms.
+/// Credit of a connection when it begins, in bytes: 17 Mbit/s over 60 ms; it doubles for who reads quickly.
+pub const FIRST_WINDOW: u64 = 128 << 10;
+/// Most credit of a connection beyond what was delivered, in bytes: 320 Mbit/s over 100 ms.
 pub const WINDOW: u64 = 4 << 20;
-/// What a sender takes beyond what its peer has credit for.
-pub const MAX_PENDING: usize = 1 << 20;
-/// Most chunks not delivered: a stream of small writes must not cost more memory than one of large ones.
-pub const MAX_CHUNKS: usize = 4096;
-/// Most lanes of a bundle at a time.
+/// Most credit of all connections of an association beyond their first, in bytes.
+pub const GROWTH: u64 = 64 << 20;
+/// What a connection takes beyond what its peer has credit for, in bytes.
+pub const MAX_PENDING: usize = 256 << 10;
+/// The same for all connections of an association, but that each may have a chunk.
+pub const MAX_PENDING_ALL: usize = 16 << 20;
+/// Most chunks of a connection not delivered: a stream of small writes must not cost much more memory than one of large ones.
+pub const MAX_CHUNKS: usize = 1024;
+/// Most lanes of an association at a time.
 pub const MAX_LANES: usize = 8;
+/// Most connections of an association at a time.
+pub const MAX_CONNECTIONS: usize = 1024;
+/// Most items of a lane that were sent and not counted.
+pub const MAX_SENT: usize = 4096;
+/// Most bytes of a lane that were sent and not counted: 670 Mbit/s over 100 ms.
+pub const MAX_SENT_BYTES: u64 = 8 << 20;
+/// Most answers, resets and credits that wait to be sent: of a peer that asks and does not read no more is read.
+pub const MAX_URGENT: usize = 4096;
+/// How far the number of a new connection may be beyond the first that has not come.
+pub const MAX_AHEAD: u32 = 4096;

@@ -42,9 +42,14 @@ pub(crate) fn trust(private: &str, public: &str) -> String {
 
 /// The peer on the server's host and the proxy on the client's, which know each other.
 pub(crate) fn pair(world: &World, striping: &str) -> (Proxy, Proxy) {
+    pair_with(world, striping, "")
+}
+
+/// The same, with more keys of the client's `[proxy]`.
+pub(crate) fn pair_with(world: &World, striping: &str, more: &str) -> (Proxy, Proxy) {
     let (ours, theirs) = (key_pair(), key_pair());
     let peer = world.peer(striping, &trust(&theirs.0, &ours.1));
-    let keys = format!("striping = \"{striping}\"\npeer_port = {PEER_PORT}");
+    let keys = format!("striping = \"{striping}\"\npeer_port = {PEER_PORT}\n{more}");
     let proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &theirs.1)));
     (peer, proxy)
 }

@@ -26,9 +26,16 @@ fn ask_for(stream: &mut TcpStream, size: usize) -> std::io::Result<()> {
 fn a_file_and_an_echo_go_over_both_links_and_arrive_as_they_were() {
     let Some(world) = World::new() else { return };
     let (peer, proxy) = pair(&world, "osia");
-    let before = (peer.descriptors(), proxy.descriptors());
-    world
-        .client()
+    // Lanes stay for the next connection.
+    let world_client = world.client();
+    let before = world_client.run(|| {
+        drop(striped(&proxy, ECHO_PORT));
+        proxy.until("it is gone", |status| status["connection_count"] == 0);
+        peer.until("it is gone there", |status| status["connection_count"] == 0);
+        Ok((peer.descriptors(), proxy.descriptors()))
+    });
+    let before = before.expect("inside");
+    world_client
         .run(|| {
             const SIZE: usize = 4_000_000;
             let mut stream = striped(&proxy, HTTP_PORT);
@@ -218,7 +225,7 @@ fn a_peer_that_dies_takes_its_connection_and_no_other() {
 #[test]
 fn garbage_on_the_peer_port_leaves_nothing() {
     let Some(world) = World::new() else { return };
-    let (peer, proxy) = pair(&world, "earliest-arrival");
+    let (peer, mut proxy) = pair(&world, "earliest-arrival");
     let before = peer.descriptors();
     world
         .client()
@@ -253,8 +260,60 @@ fn garbage_on_the_peer_port_leaves_nothing() {
             Ok(())
         })
         .expect("inside");
+    // Its lanes go with it.
+    proxy.stop();
     peer.until_clean(before);
     let status = peer.status().expect("it runs");
     assert!(status["drops"]["bad-peer"].as_u64() >= Some(4), "{status}");
     assert!(status["drops"]["slow-peer"].as_u64() >= Some(2), "{status}");
+}
+
+#[test]
+fn many_connections_share_two_lanes_and_one_that_does_not_read_stops_none() {
+    let Some(world) = World::new() else { return };
+    let (peer, proxy) = pair(&world, "osia");
+    world
+        .client()
+        .run(|| {
+            let mut stuck = striped(&proxy, HTTP_PORT);
+            // Far more than anybody keeps for it; nobody reads.
+            ask_for(&mut stuck, 12_000_000)?;
+            let sockets = || -> std::io::Result<usize> {
+                let output = world
+                    .client()
+                    .command("ss")
+                    .args(["-tnH", "dport", "="])
+                    .arg(format!(":{PEER_PORT}"))
+                    .output()?;
+                Ok(String::from_utf8_lossy(&output.stdout).lines().count())
+            };
+            assert_eq!(sockets()?, 2, "a lane on each link");
+            thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        for _ in 0..5 {
+                            let way = Way::Socks5;
+                            let came = world.client().run(|| Ok(client::download(way, "20000")?));
+                            assert!(came.expect("it comes") == content(20_000));
+                        }
+                    });
+                }
+            });
+            assert_eq!(sockets()?, 2, "and nothing else was dialled");
+            let status = proxy.status().expect("it runs");
+            assert_eq!(status["drops"], serde_json::json!({}));
+            // Windows of 4 MiB at most, here and there.
+            for end in [&proxy, &peer] {
+                assert!(end.peak_memory_kib() < 120_000, "{}", end.peak_memory_kib());
+            }
+            let mut some = vec![0; 1_000_000];
+            stuck.read_exact(&mut some)?;
+            assert!(some == content(12_000_000)[..1_000_000]);
+            Ok(())
+        })
+        .expect("inside");
+    assert_eq!(
+        peer.status().expect("it runs")["drops"],
+        serde_json::json!({})
+    );
 }

@@ -211,6 +211,17 @@ impl Proxy {
         fs::read_dir(directory).expect("it runs").count()
     }
 
+    /// The most memory that it had so far.
+    pub(crate) fn peak_memory_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = fs::read_to_string(path).expect("it runs");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number
+            .and_then(|number| number.parse().ok())
+            .expect("a number")
+    }
+
     /// Waits until it has no connection and as many descriptors as at `before`, but for pipes kept for later.
     #[track_caller]
     pub(crate) fn until_clean(&self, before: usize) {
@@ -443,7 +454,12 @@ const CLOSE: &str = "Connection: close\r\n";
 
 /// Bytes that tell their place: every shift or gap shows.
 pub(crate) fn content(len: usize) -> Vec<u8> {
-    CONTENT[..len].to_vec()
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let missing = len - bytes.len();
+        bytes.extend_from_slice(&CONTENT[..missing.min(CONTENT.len())]);
+    }
+    bytes
 }
 
 /// Made once: servers answer each request with a part of it, and making it takes longer than some of them.
@@ -452,7 +468,7 @@ static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..MOST_CONTENT / 4).flat_map(word).collect()
 });
 
-/// The longest anything is, in bytes.
+/// The longest anything is in a test, in bytes; the longer downloads of benches begin anew after it.
 const MOST_CONTENT: u32 = 24 << 20;
 
 /// Asks every few milliseconds until `ask` has an answer or `patience` is over.

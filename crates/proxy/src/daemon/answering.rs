@@ -1,7 +1,6 @@
 //! Answering other pleaches: who asks, what for, and whether it may.
 
 use std::{
-    collections::VecDeque,
     io,
     net::{IpAddr, SocketAddr},
     rc::Rc,
@@ -9,45 +8,24 @@ use std::{
 };
 
 use ipnet::IpNet;
-use tokio::{net::TcpStream, sync::Notify, time};
+use tokio::{net::TcpStream, task::spawn_local, time};
 
 use super::{
     connect,
-    hub::{Hub, Live, Purpose},
-    peers::StripePlace,
+    hub::Hub,
+    live::{Live, Purpose},
     settings::StripeSettings,
+    stripe_place::StripePlace,
 };
 use crate::{
     handshake::Protocol,
-    relay::stripe::{
-        Stripe, answer,
-        handshake::{self, Shaken},
+    relay::stripe::{answer, association::Association, carried::Carried, drive, handshake},
+    stripe::{
+        MAX_LANES,
+        frame::{self, Bye, Frame, Refusal, Token, Wanted},
     },
-    stripe::frame::{self, Frame, Refusal},
     target::Target,
 };
-
-/// Those who have not said who they are, at most [`MAX_STRANGERS`], the oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Strangers(VecDeque<Rc<Notify>>);
-
-impl Strangers {
-    /// Enters one, which leaves when it is notified: when too many newer ones have come. Silence must not keep peers out.
-    fn enter(&mut self) -> Rc<Notify> {
-        if self.0.len() >= MAX_STRANGERS
-            && let Some(oldest) = self.0.pop_front()
-        {
-            oldest.notify_one();
-        }
-        let stranger = Rc::new(Notify::new());
-        self.0.push_back(Rc::clone(&stranger));
-        stranger
-    }
-
-    fn leave(&mut self, stranger: &Rc<Notify>) {
-        self.0.retain(|other| !Rc::ptr_eq(other, stranger));
-    }
-}
 
 /// Serves whoever connected to the peer port.
 pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
@@ -55,7 +33,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
         return;
     };
     connect::prepare(&stream);
-    let stranger = hub.strangers.borrow_mut().enter();
+    let stranger = hub.peering.strangers.borrow_mut().enter();
     let keys: Vec<[u8; 32]> = settings.known.iter().map(|peer| peer.public_key).collect();
     let first = async {
         let (mut shaken, who) = handshake::answer(stream, &settings.keys, &keys).await?;
@@ -66,10 +44,15 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
         first = time::timeout(FIRST_WORDS, first) => first,
         () = stranger.notified() => return hub.count_drop("too-many-strangers"),
     };
-    hub.strangers.borrow_mut().leave(&stranger);
+    hub.peering.strangers.borrow_mut().leave(&stranger);
     let (mut shaken, who, first) = match first {
         Ok(Ok(first)) => first,
         Ok(Err(error)) => {
+            if handshake::other_version(&error).is_some() {
+                hub.count_drop("peer-version");
+                tracing::info!(%from, "refused: {error}");
+                return;
+            }
             // Those who only ask hang up after the greeting.
             if error.kind() != io::ErrorKind::UnexpectedEof {
                 hub.count_drop("bad-peer");
@@ -79,67 +62,103 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
         }
         Err(_) => return hub.count_drop("slow-peer"),
     };
-    match frame::decode(&first) {
-        Ok(Frame::Join { token, lane, link }) => {
-            let found = hub.stripes.borrow().get(&(who, token)).cloned();
-            if let Some(stripe) = found {
-                stripe.add_lane(lane, None, link, shaken);
-            }
-        }
-        Ok(Frame::Open {
-            token,
-            lane,
-            link,
-            wanted,
-        }) => {
-            let local = shaken.stream.local_addr();
-            let ip = wanted.ip.or(local.ok().map(|local| local.ip()));
-            let Some(ip) = ip.map(|ip| ip.to_canonical()) else {
-                return;
-            };
-            let to = SocketAddr::new(ip, wanted.port);
-            let opened = open_target(hub, settings, from, who, to, &mut shaken).await;
-            let (place, live, target) = match opened {
-                Ok(opened) => opened,
-                Err(refusal) => {
-                    hub.count_drop("peer-refused");
-                    let _ = shaken.send(&Frame::Refused(refusal)).await;
-                    return;
-                }
-            };
-            let stripe = Stripe::new(
-                settings.known[who].name.clone(),
-                settings.striping,
-                &hub.pulses,
-            );
-            let key = (who, token);
-            if shaken.send(&Frame::Opened).await.is_ok() && !hub.stripes.borrow().contains_key(&key)
-            {
-                hub.stripes.borrow_mut().insert(key, Rc::clone(&stripe));
-                *live.stripe.borrow_mut() = Some(Rc::clone(&stripe));
-                stripe.note_heard();
-                stripe.add_lane(lane, None, link, shaken);
-                let outcome = answer(hub, &target, &live, &stripe).await;
-                let moved = live.moved();
-                match outcome {
-                    Ok(()) => tracing::debug!(%from, %to, ?moved, "striped connection ended"),
-                    Err(error) => {
-                        tracing::debug!(%from, %to, ?moved, %error, "striped connection broke");
-                    }
-                }
-                hub.stripes.borrow_mut().remove(&key);
-            }
-            hub.end(&live, true);
-            drop(place);
-        }
-        Ok(_) | Err(_) => hub.count_drop("bad-peer"),
+    let Ok(Frame::Join { token, lane, link }) = frame::decode(&first) else {
+        return hub.count_drop("bad-peer");
+    };
+    let local = shaken.stream.local_addr().map(|local| local.ip());
+    let association = local
+        .ok()
+        .and_then(|ip| association(hub, who, token, from, ip));
+    let has_room = |found: &Rc<Association>| found.lanes().len() < MAX_LANES;
+    let Some(association) = association.filter(has_room) else {
+        hub.count_drop("too-many-lanes");
+        // Whoever does not read this has its lane closed all the same.
+        let _ = shaken.send(&Frame::Bye(Bye::Busy)).await;
+        return;
+    };
+    drive::add_lane(&association, lane, None, link, shaken);
+}
+
+/// The association of peer `who` that is named `token`: the one that is there, or a new one, whose connections are served from
+/// now on. `None`: the peer has too many.
+fn association(
+    hub: &Rc<Hub>,
+    who: usize,
+    token: Token,
+    from: SocketAddr,
+    local: IpAddr,
+) -> Option<Rc<Association>> {
+    let settings = hub.settings.stripe.as_ref()?;
+    let mut answered = hub.peering.answered.borrow_mut();
+    if let Some(known) = answered.get(&(who, token)) {
+        return Some(Rc::clone(known));
     }
+    if answered.keys().filter(|(peer, _)| *peer == who).count() >= MAX_ASSOCIATIONS {
+        return None;
+    }
+    let name = settings.known.get(who)?.name.clone();
+    let association = Association::new(name, settings.striping, Some(local), &hub.drops);
+    answered.insert((who, token), Rc::clone(&association));
+    let (hub, kept) = (Rc::clone(hub), Rc::clone(&association));
+    spawn_local(async move {
+        tokio::select! {
+            () = kept.tick() => {}
+            () = take_on_all(&hub, who, from, &kept) => {}
+        }
+        hub.peering.answered.borrow_mut().remove(&(who, token));
+        kept.end("no lane is left");
+    });
+    Some(association)
+}
+
+/// Serves each connection that comes over `association`.
+async fn take_on_all(hub: &Rc<Hub>, who: usize, from: SocketAddr, association: &Rc<Association>) {
+    loop {
+        while let Some((conn, wanted)) = association.next_incoming() {
+            let carried = Carried::incoming(association, conn);
+            let hub = Rc::clone(hub);
+            spawn_local(async move { take_on(&hub, who, from, wanted, &carried).await });
+        }
+        association.changed.notified().await;
+    }
+}
+
+/// Serves one connection that a peer asks for.
+async fn take_on(hub: &Rc<Hub>, who: usize, from: SocketAddr, wanted: Wanted, carried: &Carried) {
+    let Some(settings) = &hub.settings.stripe else {
+        return;
+    };
+    let Some(ip) = wanted.ip.or(carried.association.local) else {
+        return;
+    };
+    let to = SocketAddr::new(ip.to_canonical(), wanted.port);
+    let opened = open_target(hub, settings, (from, who), to, carried).await;
+    let (places, live, target) = match opened {
+        Ok(opened) => opened,
+        Err(refusal) => {
+            hub.count_drop("peer-refused");
+            return carried.refuse(refusal);
+        }
+    };
+    carried.accept();
+    live.carried
+        .replace(Some((Rc::clone(&carried.association), carried.conn)));
+    let outcome = answer(hub, &target, &live, carried).await;
+    let moved = live.moved();
+    match outcome {
+        Ok(()) => tracing::debug!(%from, %to, ?moved, "striped connection ended"),
+        Err(error) => {
+            tracing::debug!(%from, %to, ?moved, %error, "striped connection broke");
+        }
+    }
+    hub.end(&live, true);
+    drop(places);
 }
 
 /// Whether a peer may go to `to`.
 fn is_allowed(hub: &Hub, settings: &StripeSettings, to: SocketAddr) -> bool {
     let ip = to.ip();
-    let is_own = hub.own.borrow().contains(&ip) && !ip.is_loopback();
+    let is_own = hub.uplinks.own.borrow().contains(&ip) && !ip.is_loopback();
     // Through the ports of this very proxy it would get anywhere.
     let is_proxy = to.port() == hub.settings.listen.port()
         || settings
@@ -164,10 +183,9 @@ fn lists(net: &IpNet, ip: IpAddr) -> bool {
 async fn open_target(
     hub: &Rc<Hub>,
     settings: &StripeSettings,
-    from: SocketAddr,
-    who: usize,
+    (from, who): (SocketAddr, usize),
     to: SocketAddr,
-    lane: &mut Shaken,
+    carried: &Carried,
 ) -> Result<(impl Sized + use<>, Rc<Live>, TcpStream), Refusal> {
     if !is_allowed(hub, settings, to) {
         let peer = &settings.known[who].name;
@@ -195,8 +213,7 @@ async fn open_target(
         .map_err(|_| Refusal::Unreachable)?;
     let opened = tokio::select! {
         opened = connect::open(hub, &links, &addresses, to.port()) => opened.map_err(|error| error.text),
-        // Nothing is to come before the answer.
-        _ = lane.receive() => Err("it waits no more".to_owned()),
+        _ = carried.broken() => Err("it waits no more".to_owned()),
     };
     match opened {
         Ok(opened) => {
@@ -213,41 +230,33 @@ async fn open_target(
 }
 
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-const MAX_STRANGERS: usize = 256;
+/// Associations of a peer: it has one, and after a restart another until the first is found to be dead.
+const MAX_ASSOCIATIONS: usize = 8;
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
-
+    use pleach_core::session::handshake::StaticKeys;
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::{
         daemon::hub::tests::{add_link, hub, striping},
-        relay::stripe::tests::{run, shaken},
+        relay::stripe::{
+            handshake::Shaken,
+            tests::{associations, carried, run},
+        },
         sched::LinkId,
+        stripe::{
+            frame::{ConnId, LaneId},
+            sched::Striping,
+        },
     };
-
-    #[test]
-    fn the_oldest_stranger_leaves_for_the_newest() {
-        let mut strangers = Strangers::default();
-        let entered: Vec<_> = (0..=MAX_STRANGERS).map(|_| strangers.enter()).collect();
-        let leaves = |at: usize| entered[at].notified().now_or_never().is_some();
-        assert!(leaves(0));
-        assert!(!leaves(1) && !leaves(MAX_STRANGERS));
-        strangers.leave(&entered[5]);
-        strangers.enter();
-        assert!(!leaves(1), "there was room");
-        strangers.enter();
-        assert!(leaves(1));
-        assert_eq!(strangers.0.len(), MAX_STRANGERS);
-    }
 
     #[test]
     fn a_peer_gets_to_what_it_may_and_never_round_about() {
         let mut hub = hub();
         hub.settings.listen = ([127, 0, 0, 1], 1080).into();
-        hub.own.borrow_mut().insert([192, 0, 2, 7].into());
+        hub.uplinks.own.borrow_mut().insert([192, 0, 2, 7].into());
         let mut settings = striping();
         let allows = |settings: &StripeSettings, to: &str| {
             is_allowed(&hub, settings, to.parse().expect("address"))
@@ -287,16 +296,17 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let to = listener.local_addr().expect("bound");
             let hub = hub();
-            hub.locals.borrow_mut().clear();
+            hub.uplinks.locals.borrow_mut().clear();
             for device in ["pleach-none", "lo"] {
                 add_link(&hub, device);
             }
             let hub = Rc::new(hub);
             let mut settings = striping();
             settings.allow.push("127.0.0.0/8".parse().expect("network"));
-            let [_peer, mut lane] = shaken().await;
+            let both = associations(1, Striping::Osia).await;
+            let [_peer, there] = carried(&both, b"").await;
             let any = SocketAddr::from(([127, 0, 0, 1], 0));
-            let opened = open_target(&hub, &settings, any, 0, to, &mut lane).await;
+            let opened = open_target(&hub, &settings, (any, 0), to, &there).await;
             let Ok((_, live, _)) = opened else {
                 panic!("the second link leads there");
             };
@@ -319,17 +329,82 @@ mod tests {
             let hub = Rc::new(hub());
             let mut settings = striping();
             settings.allow.push("127.0.0.0/8".parse().expect("network"));
-            let [peer, mut lane] = shaken().await;
-            let opening = open_target(&hub, &settings, any, 0, to, &mut lane);
+            let both = associations(1, Striping::Osia).await;
+            let [peer, there] = carried(&both, b"").await;
+            let opening = open_target(&hub, &settings, (any, 0), to, &there);
             let leaving = async {
-                while hub.live.borrow().is_empty() {
+                while hub.table.live.borrow().is_empty() {
                     time::sleep(Duration::from_millis(1)).await;
                 }
                 drop(peer);
             };
             let (opened, ()) = tokio::join!(opening, leaving);
             assert!(matches!(opened, Err(Refusal::Unreachable)));
-            assert!(hub.live.borrow().is_empty());
+            assert!(hub.table.live.borrow().is_empty());
+        });
+    }
+
+    /// A lane of an association that asks `hub`, after its first word.
+    async fn lane_to(hub: &Rc<Hub>, peer: &StaticKeys, answers: &[u8; 32], lane: LaneId) -> Shaken {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let stream = TcpStream::connect(to).await.expect("it listens");
+        let (accepted, from) = listener.accept().await.expect("it came");
+        let served = Rc::clone(hub);
+        spawn_local(async move { serve(&served, accepted, from).await });
+        let shaken = handshake::ask(stream, peer, answers).await;
+        let mut shaken = shaken.expect("known");
+        let join = Frame::Join {
+            token: [7; 16],
+            lane,
+            link: "dsl".to_owned(),
+        };
+        shaken.send(&join).await.expect("open");
+        shaken
+    }
+
+    #[test]
+    fn a_peer_is_answered_on_its_lane_and_one_lane_too_many_is_refused_with_a_reason() {
+        run(async {
+            let mut hub = hub();
+            let mut settings = striping();
+            let peer = StaticKeys::from_private([9; 32]);
+            settings.known[0].public_key = *peer.public();
+            let answers = *settings.keys.public();
+            hub.settings.stripe = Some(settings);
+            let hub = Rc::new(hub);
+            let mut first = lane_to(&hub, &peer, &answers, LaneId(0)).await;
+            let conn = ConnId(0);
+            let open = Frame::Open {
+                conn,
+                wanted: Wanted {
+                    ip: Some([198, 51, 100, 1].into()),
+                    port: 80,
+                },
+                data: b"GET /",
+            };
+            first.send(&open).await.expect("open");
+            loop {
+                let came = first.receive().await.expect("an answer");
+                match frame::decode(&came) {
+                    Ok(Frame::Refused { conn: of, refusal }) => {
+                        assert_eq!((of, refusal), (conn, Refusal::NotAllowed));
+                        break;
+                    }
+                    Ok(Frame::Ack { .. }) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(hub.drops.all().get("peer-refused"), Some(&1));
+            let mut lanes = Vec::new();
+            for id in 1..u16::try_from(MAX_LANES).expect("few") {
+                lanes.push(lane_to(&hub, &peer, &answers, LaneId(id)).await);
+            }
+            let mut last = lane_to(&hub, &peer, &answers, LaneId(99)).await;
+            let came = last.receive().await.expect("a reason");
+            assert_eq!(frame::decode(&came), Ok(Frame::Bye(Bye::Busy)));
+            assert_eq!(hub.drops.all().get("too-many-lanes"), Some(&1));
+            assert_eq!(hub.peering.answered.borrow().len(), 1);
         });
     }
 }

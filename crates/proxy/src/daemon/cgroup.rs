@@ -34,24 +34,13 @@ use pleach_linux::{
     watch::LinkSnapshot,
 };
 
-use super::hub::Hub;
+use super::{hub::Hub, uplinks::Bound};
 use crate::{
     estimate::link::{RateEstimator, Traffic},
     placer::{Cost, Link, Placer, WINDOW},
     rules::{Destination, Rule},
     sched::{LinkId, Policy},
 };
-
-/// What the hook did, by link.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Bound {
-    /// Sockets bound to it.
-    pub(crate) sockets: u64,
-    /// What its device sent since the start, headers included.
-    pub(crate) tx_bytes: u64,
-    /// What its device received.
-    pub(crate) rx_bytes: u64,
-}
 
 /// See the module's head.
 #[derive(Debug)]
@@ -106,7 +95,7 @@ impl Cgroup {
     /// Takes over a new picture of the host's devices, after the placer has: a link that is down gets no more turns.
     pub(crate) fn apply(&self, hub: &Hub, snapshot: &[LinkSnapshot]) {
         let mut state = self.0.borrow_mut();
-        let names = hub.device_names();
+        let names = hub.uplinks.device_names();
         state.lines.resize_with(names.len(), Line::default);
         for (line, name) in state.lines.iter_mut().zip(&names) {
             let found = snapshot.iter().find(|link| link.name == *name);
@@ -134,7 +123,7 @@ impl Cgroup {
         }
         state.set_turns(hub);
         let bound = state.lines.iter().map(|line| line.bound);
-        *hub.bound.borrow_mut() = bound.collect();
+        *hub.uplinks.bound.borrow_mut() = bound.collect();
     }
 }
 
@@ -147,7 +136,7 @@ impl State {
         let Ok(bytes) = procnet::device_bytes() else {
             return;
         };
-        let names = hub.device_names();
+        let names = hub.uplinks.device_names();
         let mut placer = hub.placer.borrow_mut();
         for (index, (line, name)) in self.lines.iter_mut().zip(&names).enumerate() {
             if let Some(ifindex) = line.ifindex {

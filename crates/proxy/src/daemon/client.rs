@@ -9,43 +9,30 @@ use std::{
 
 use pleach_core::units::Bytes;
 use pleach_linux::clock;
+use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
     net::TcpStream,
     time,
 };
 
 use super::{
     connect::{self, prepare},
-    hub::{Hub, Live, Purpose},
+    hub::Hub,
     kept::{Login, Upstream},
-    peers::{self, Keeper},
+    live::{Live, Purpose},
+    peers::{self, Striped},
 };
 use crate::{
     handshake::{Command, Failure, Handshake, Protocol, Refusal, Request, Step},
     relay::{
-        stream::{self, Left},
+        stream::{self, Left, Session},
         stripe, udp,
     },
-    sched::LinkId,
+    stripe::CHUNK,
     target::Host,
 };
-
-/// A request that is being served, with what is needed to serve it over another link.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) live: Rc<Live>,
-    pub(crate) addresses: Vec<IpAddr>,
-    /// Links not tried yet, best first.
-    pub(crate) links: Vec<LinkId>,
-    /// Links that were tried and did not work.
-    pub(crate) failed: Vec<LinkId>,
-    /// What came over the connection for other requests; it may have been closed meanwhile. `None`: it is new.
-    pub(crate) reused: Option<Bytes>,
-    /// Others may ask the server the same for it, over connections of their own.
-    pub(crate) may_split: bool,
-}
 
 /// What is known of a client while it asks for one thing after the other.
 #[derive(Debug, Default)]
@@ -140,7 +127,7 @@ async fn read_request(
             }
         }
         client.readable().await.map_err(|_| None)?;
-        let mut scratch = hub.scratch.borrow_mut();
+        let mut scratch = hub.buffers.scratch.borrow_mut();
         match client.try_read(&mut scratch) {
             Ok(0) => return Err(None),
             Ok(len) => handshake.handle_bytes(&scratch[..len]),
@@ -163,15 +150,8 @@ async fn connect_and_relay(
     guest.login.is_bound |= request.is_bound;
     let (live, opened) = match open(hub, client, from, &request, guest).await {
         Ok(opened) => opened,
-        Err((failure, text)) => {
-            tracing::debug!(%from, target = %request.target, "not served: {text}");
-            if protocol == Protocol::Transparent {
-                // What the client would have seen without a proxy comes closest to this.
-                let _ = SockRef::from(&*client).set_linger(Some(Duration::ZERO));
-                return None;
-            }
-            let text = format!("{}: {text}", request.target);
-            farewell(client, &protocol.failure(failure, &text)).await;
+        Err(failure) => {
+            refuse(client, from, &request, failure).await;
             return None;
         }
     };
@@ -180,9 +160,9 @@ async fn connect_and_relay(
             prepare(upstream);
             upstream.local_addr().unwrap_or(UNKNOWN)
         }
-        Opened::Striped(_) => UNKNOWN,
+        Opened::Striped(..) => UNKNOWN,
     };
-    if request.is_last || matches!(opened, Opened::Striped(_)) {
+    if request.is_last || matches!(opened, Opened::Striped(..)) {
         request.ask_for_the_end();
     }
     let success = protocol.success(bound);
@@ -190,12 +170,9 @@ async fn connect_and_relay(
         (Ok(()), Opened::Plain(session, upstream)) => {
             stream::relay(hub, client, upstream, *session, request).await
         }
-        (Ok(()), Opened::Striped(mut keeper)) => {
-            let stripe = Rc::clone(&keeper.stripe);
-            let outcome = tokio::select! {
-                outcome = stripe::relay(hub, client, &live, &stripe, request) => outcome,
-                () = keeper.keep(&live) => Ok(()),
-            };
+        (Ok(()), Opened::Striped(striped, sent)) => {
+            let carried = &striped.carried;
+            let outcome = stripe::relay(hub, client, &live, carried, request, sent).await;
             outcome.map(|()| Left::default())
         }
         (Err(error), _) => Err(error),
@@ -213,19 +190,8 @@ async fn connect_and_relay(
         }
     };
     hub.end(&live, true);
-    if let (Some((stream, before)), true) = (left.upstream, left.ahead.is_some()) {
-        live.share.get().end(&stream);
-        let upstream = Upstream {
-            link: live.link.get(),
-            stream,
-            received: Bytes::new(before.get().saturating_add(moved.down)),
-            since: clock::now(),
-        };
-        if guest.login.is_bound {
-            guest.login.upstream = Some((target.clone(), upstream));
-        } else {
-            hub.keep(from.ip(), target, upstream);
-        }
+    if let (Some(upstream), true) = (left.upstream, left.ahead.is_some()) {
+        keep(hub, from, &live, upstream, guest);
     }
     if left.ahead.is_none() && protocol == Protocol::HttpRequest {
         // It may have said more already: what is closed unread resets what it has not taken yet.
@@ -234,20 +200,61 @@ async fn connect_and_relay(
     left.ahead
 }
 
+/// Tells a client why it is not served.
+async fn refuse(
+    client: &mut TcpStream,
+    from: SocketAddr,
+    request: &Request,
+    (failure, text): (Failure, String),
+) {
+    tracing::debug!(%from, target = %request.target, "not served: {text}");
+    if request.protocol == Protocol::Transparent {
+        // What the client would have seen without a proxy comes closest to this.
+        let _ = SockRef::from(&*client).set_linger(Some(Duration::ZERO));
+        return;
+    }
+    let text = format!("{}: {text}", request.target);
+    farewell(client, &request.protocol.failure(failure, &text)).await;
+}
+
+/// Keeps a connection to a server for what the client asks next; `before`: what had come over it before `live` had it.
+fn keep(
+    hub: &Hub,
+    from: SocketAddr,
+    live: &Live,
+    (stream, before): (Rc<TcpStream>, Bytes),
+    guest: &mut Guest,
+) {
+    live.share.get().end(&stream);
+    let upstream = Upstream {
+        link: live.link.get(),
+        stream,
+        received: Bytes::new(before.get().saturating_add(live.moved().down)),
+        since: clock::now(),
+    };
+    let target = &live.purpose.target;
+    if guest.login.is_bound {
+        guest.login.upstream = Some((target.clone(), upstream));
+    } else {
+        hub.keep(from.ip(), target, upstream);
+    }
+}
+
 /// A connection to where the client wants.
 enum Opened {
     Plain(Box<Session>, Rc<TcpStream>),
-    Striped(Box<Keeper>),
+    /// How many of the client's bytes went with the request for it.
+    Striped(Box<Striped>, usize),
 }
 
-/// Finds addresses and links for `request` and connects.
-async fn open(
-    hub: &Rc<Hub>,
+/// Finds out where `request` leads and which program asks, and whether it may.
+async fn find(
+    hub: &Hub,
     client: &TcpStream,
     from: SocketAddr,
     request: &Request,
     guest: &mut Guest,
-) -> Result<(Rc<Live>, Opened), (Failure, String)> {
+) -> Result<(Vec<IpAddr>, Option<String>), (Failure, String)> {
     let here = match (request.protocol, &request.target.host) {
         // As the client sees it.
         (Protocol::Transparent, Host::Ip(ip)) => SocketAddr::new(*ip, request.target.port),
@@ -269,6 +276,18 @@ async fn open(
         let text = "services of the proxy's own host are not for others".to_owned();
         return Err((Failure::NotAllowed, text));
     }
+    Ok((addresses, app))
+}
+
+/// Finds addresses and links for `request` and connects.
+async fn open(
+    hub: &Rc<Hub>,
+    client: &TcpStream,
+    from: SocketAddr,
+    request: &Request,
+    guest: &mut Guest,
+) -> Result<(Rc<Live>, Opened), (Failure, String)> {
+    let (addresses, app) = find(hub, client, from, request, guest).await?;
     // What must not be said twice is not said where the server may just be hanging up (RFC 9112, 9.3.1).
     let may_reuse = request.protocol == Protocol::HttpRequest
         && !guest.login.is_bound
@@ -292,17 +311,23 @@ async fn open(
     })?;
     let port = request.target.port;
     live.is_connecting.set(true);
-    if let Some(keeper) = peers::open(hub, &live, &links, &addresses, port).await {
+    let first = if hub.settings.stripe.is_some() {
+        first_words(client, request)
+    } else {
+        Vec::new()
+    };
+    let striped = peers::open(hub, &live, &links, (&addresses, port), &first).await;
+    if let Some(striped) = striped {
         live.is_connecting.set(false);
-        hub.striped(&live, &keeper.stripe);
-        return Ok((live, Opened::Striped(Box::new(keeper))));
+        hub.striped(&live, &striped.carried);
+        return Ok((live, Opened::Striped(Box::new(striped), first.len())));
     }
     let waiting = if may_reuse {
         hub.take_kept(from.ip(), &request.target, links.first().copied())
     } else {
         let own = guest.login.take(&request.target);
         // The others were forgotten when their link changed.
-        own.filter(|upstream| hub.has_address_of(upstream))
+        own.filter(|upstream| hub.uplinks.has_address_of(upstream))
     };
     if let Some(upstream) = waiting {
         live.is_connecting.set(false);
@@ -343,6 +368,36 @@ async fn open(
             hub.end(&live, false);
             Err((error.failure, error.text))
         }
+    }
+}
+
+/// What the client has said already of what the server is to get, as far as that may be said twice: it can go along with the
+/// request to a peer, and again over a plain connection if nothing comes of that.
+fn first_words(client: &TcpStream, request: &Request) -> Vec<u8> {
+    let mut first = match request.protocol {
+        Protocol::HttpRequest => {
+            // As it is sent over lanes.
+            let mut last = request.clone();
+            last.ask_for_the_end();
+            last.head
+        }
+        Protocol::Transparent => {
+            let mut said = vec![0; CHUNK];
+            let peek = || Ok(recv(client, &mut said[..], RecvFlags::PEEK)?.0);
+            let len = client.try_io(Interest::READABLE, peek).unwrap_or(0);
+            said.truncate(len);
+            said
+        }
+        // They wait for an answer before they say more.
+        Protocol::HttpConnect | Protocol::Socks4 | Protocol::Socks5 | Protocol::Striped => {
+            Vec::new()
+        }
+    };
+    first.truncate(CHUNK);
+    if stream::may_replay(&first) {
+        first
+    } else {
+        Vec::new()
     }
 }
 

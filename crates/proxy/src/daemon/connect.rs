@@ -20,7 +20,7 @@ use tokio::{
     time,
 };
 
-use super::{Transparency, hub::Hub};
+use super::{hub::Hub, settings::Transparency, windows};
 use crate::{handshake::Failure, sched::LinkId};
 
 /// A connection, the link it is over, and the links that failed before it.
@@ -186,7 +186,7 @@ pub(super) async fn to(
     address: SocketAddr,
 ) -> io::Result<TcpStream> {
     let socket = outgoing(hub, link, address.ip(), socket2::Type::STREAM)?;
-    let window = link.and_then(|link| hub.first_window(clock::now(), link));
+    let window = link.and_then(|link| windows::first_window(hub, clock::now(), link));
     if let Some(bytes) = window {
         // A kernel that cannot bound it does as it thinks good.
         let _ = tcp::begin_window(&socket, u32::try_from(bytes.get()).unwrap_or(u32::MAX));
@@ -225,7 +225,7 @@ pub(crate) fn outgoing(
         socket.set_mark(redirect::MARK)?;
     }
     if let Some(link) = link {
-        let devices = hub.devices.borrow();
+        let devices = hub.uplinks.devices.borrow();
         let device = devices.get(link.0).ok_or(io::ErrorKind::NotFound)?;
         // Any user may do this since Linux 5.7.
         socket.bind_device(Some(device.name.as_bytes()))?;

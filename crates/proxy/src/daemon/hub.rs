@@ -2,44 +2,43 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     time::Duration,
 };
 
-use ipnet::IpNet;
 use pleach_core::{
     time::Instant,
     units::{Bitrate, Bytes},
 };
-use pleach_linux::{
-    clock,
-    tcp::{self, TcpInfo},
-};
-use tokio::{net::TcpStream, sync::Notify};
+use pleach_linux::{clock, tcp};
+use tokio::net::TcpStream;
 
 use super::{
-    answering::Strangers,
     apps::Apps,
-    cgroup::Bound,
+    drops::Drops,
+    flows::Flows,
     kept::{Kept, Upstream},
-    report::Learnt,
+    learnt::Learnt,
+    live::{Live, Purpose, Stop, Table, ask_tcp, observe_lanes},
     resolve::Resolver,
-    room::Flows,
     settings::{Settings, private_networks},
-    windows::Share,
+    strangers::Strangers,
+    uplinks::Uplinks,
 };
 use crate::{
-    estimate::{application::Demand, link::TcpSample},
-    handshake::Protocol,
+    estimate::application::Demand,
     placer::{Ask, ConnectionId, NoLink, Placement, Placer, Warm, Why},
     relay::{
         pipe::PipePool,
-        stripe::{Stripe, pulse::Pulses},
+        stripe::{association::Association, carried::Carried},
     },
     sched::LinkId,
-    stripe::{frame::Token, peers::Places},
+    stripe::{
+        frame::{ConnId, Token},
+        peers::Places,
+    },
     target::Target,
     window::Caution,
 };
@@ -49,129 +48,48 @@ use crate::{
 pub(crate) struct Hub {
     pub(crate) settings: Settings,
     pub(crate) placer: RefCell<Placer>,
-    /// Device and source addresses of each link, by id.
-    pub(crate) devices: RefCell<Vec<Device>>,
-    /// Networks directly on devices that are no links, the loopback device's among them.
-    pub(crate) locals: RefCell<Vec<IpNet>>,
-    /// This host's own addresses on all its devices.
-    pub(crate) own: RefCell<BTreeSet<IpAddr>>,
+    pub(crate) uplinks: Uplinks,
+    pub(crate) table: Table,
+    pub(crate) peering: Peering,
+    pub(crate) buffers: Buffers,
     pub(crate) resolver: Resolver,
     pub(crate) apps: Apps,
-    pub(crate) pipes: PipePool,
-    /// Where small reads go; never borrowed across an await.
-    pub(crate) scratch: RefCell<Vec<u8>>,
-    pub(crate) live: RefCell<BTreeMap<u64, Rc<Live>>>,
-    pub(crate) drops: RefCell<BTreeMap<&'static str, u64>>,
+    pub(crate) drops: Rc<Drops>,
     /// What plain HTTP requests may use again.
     kept: RefCell<Kept>,
     /// By link: whether receive windows may be bound.
     pub(super) cautions: RefCell<Vec<Caution>>,
     /// What links carry just now.
     pub(super) flows: RefCell<Flows>,
-    /// What is kept of answers in parts ahead of their clients, in bytes.
-    pub(crate) ahead: Cell<u64>,
     /// How many connections bring parts of answers.
     part_count: Cell<usize>,
-    /// What the kernel's hook did, by link; empty without it.
-    pub(crate) bound: RefCell<Vec<Bound>>,
-    /// Where other pleaches answer, and striped connections of others: by peer and token.
+    clients: Cell<usize>,
+    learnt: RefCell<Learnt>,
+}
+
+/// Where bytes go on their way.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    pub(crate) pipes: PipePool,
+    /// Where small reads go; never borrowed across an await.
+    pub(crate) scratch: RefCell<Vec<u8>>,
+    /// What is kept of answers in parts ahead of their clients, in bytes.
+    pub(crate) ahead: Cell<u64>,
+}
+
+/// What is shared about other pleaches.
+#[derive(Debug, Default)]
+pub(crate) struct Peering {
+    /// Where they answer.
     pub(crate) places: RefCell<Places>,
-    pub(crate) pulses: Pulses,
-    pub(crate) stripes: RefCell<BTreeMap<(usize, Token), Rc<Stripe>>>,
+    /// Associations that this end dialled: by peer and where it answers.
+    pub(crate) dialled: RefCell<BTreeMap<(usize, SocketAddr), Rc<Association>>>,
+    /// Associations that others dialled: by peer and token.
+    pub(crate) answered: RefCell<BTreeMap<(usize, Token), Rc<Association>>>,
     /// Striped connections of either kind, askings under way, and those who did not say yet who they are.
     pub(crate) stripe_count: Cell<usize>,
     pub(crate) asking: Cell<usize>,
     pub(super) strangers: RefCell<Strangers>,
-    /// The link that is being probed, and what came by the probe since the last window.
-    pub(crate) probing: Cell<Option<(LinkId, u64)>>,
-    /// Links lead elsewhere than before.
-    pub(crate) links_changed: Notify,
-    clients: Cell<usize>,
-    next_number: Cell<u64>,
-    learnt: RefCell<Learnt>,
-}
-
-/// A link's side of the host.
-#[derive(Debug)]
-pub(crate) struct Device {
-    pub(crate) name: String,
-    pub(crate) source: Vec<IpAddr>,
-    /// What it was seen to have.
-    pub(crate) addresses: Vec<IpNet>,
-    /// Since when it leads nowhere, though the device and its address are there.
-    pub(crate) silent_since: Option<Instant>,
-}
-
-/// Who a connection is for.
-#[derive(Clone, Debug)]
-pub(crate) struct Purpose {
-    pub(crate) client: SocketAddr,
-    pub(crate) app: Option<String>,
-    pub(crate) target: Target,
-    pub(crate) protocol: Protocol,
-    /// Connections to the server that wait for use.
-    pub(crate) warm: Vec<Warm>,
-}
-
-/// A connection to a server, or a UDP exchange with one.
-#[derive(Debug)]
-pub(crate) struct Live {
-    pub(crate) number: u64,
-    pub(crate) purpose: Purpose,
-    /// The placer's; `None` for a destination that needs no link.
-    pub(crate) id: Option<ConnectionId>,
-    pub(crate) why: Cell<Option<Why>>,
-    pub(crate) link: Cell<Option<LinkId>>,
-    /// To the server, from the server.
-    pub(crate) up: Cell<u64>,
-    pub(crate) down: Cell<u64>,
-    /// How often the client has said something after the server did, and what had come from the server by then.
-    pub(crate) questions: Cell<(u64, u64)>,
-    /// The client does not take what the server sends.
-    pub(crate) is_held_up: Cell<bool>,
-    /// Nothing has come back yet, so that another link may be tried.
-    pub(crate) is_opening: Cell<bool>,
-    /// A TCP connection for it is being made.
-    pub(crate) is_connecting: Cell<bool>,
-    pub(crate) is_half_closed: Cell<bool>,
-    /// The client of a plain request has sent more than that.
-    pub(crate) is_ahead: Cell<bool>,
-    /// What it still has to bring can be had over another link: without its own it takes a detour.
-    pub(crate) may_resume: Cell<bool>,
-    pub(crate) detour: Notify,
-    stop: Notify,
-    pub(crate) stop_reason: Cell<Option<Stop>>,
-    pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
-    /// If it is striped.
-    pub(crate) stripe: RefCell<Option<Rc<Stripe>>>,
-    /// In both directions, smoothed.
-    pub(crate) rate: Cell<Bitrate>,
-    seen: Cell<Demand>,
-    progress_at: Cell<Instant>,
-    tcp_seen: Cell<(u32, u32)>,
-    /// What it has of its link.
-    pub(crate) share: Cell<Share>,
-}
-
-/// Why a connection is told to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// It moved nothing for too long.
-    Idle,
-    /// Its link is gone.
-    LinkLost,
-    /// Nothing is acknowledged; only while it is opening.
-    Stalled,
-}
-
-impl Stop {
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::Idle => "idle for too long",
-            Self::LinkLost => "the link went down",
-            Self::Stalled => "nothing comes back",
-        }
-    }
 }
 
 /// A client's place; given back when dropped.
@@ -195,44 +113,28 @@ impl Drop for Place {
 impl Hub {
     pub(crate) fn new(settings: Settings) -> Self {
         let mut placer = Placer::new(settings.placer.clone(), clock::now());
-        let mut devices = Vec::new();
         for link in &settings.links {
             placer.add_link(link.settings.clone());
-            devices.push(Device {
-                name: link.device.clone(),
-                source: link.source.clone(),
-                addresses: Vec::new(),
-                silent_since: None,
-            });
         }
         Self {
+            uplinks: Uplinks::new(&settings.links),
             settings,
             placer: RefCell::new(placer),
-            devices: RefCell::new(devices),
-            locals: RefCell::default(),
-            own: RefCell::default(),
+            table: Table::default(),
+            peering: Peering::default(),
+            buffers: Buffers {
+                pipes: PipePool::default(),
+                scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
+                ahead: Cell::new(0),
+            },
             resolver: Resolver::default(),
             apps: Apps::default(),
-            pipes: PipePool::default(),
-            scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
-            live: RefCell::default(),
-            drops: RefCell::default(),
+            drops: Rc::default(),
             kept: RefCell::default(),
             cautions: RefCell::default(),
             flows: RefCell::default(),
-            ahead: Cell::new(0),
             part_count: Cell::new(0),
-            bound: RefCell::default(),
-            places: RefCell::default(),
-            pulses: Pulses::default(),
-            stripes: RefCell::default(),
-            stripe_count: Cell::new(0),
-            asking: Cell::new(0),
-            strangers: RefCell::default(),
-            probing: Cell::new(None),
-            links_changed: Notify::new(),
             clients: Cell::new(0),
-            next_number: Cell::new(0),
             learnt: RefCell::default(),
         }
     }
@@ -271,7 +173,7 @@ impl Hub {
     }
 
     pub(crate) fn count_drop(&self, reason: &'static str) {
-        *self.drops.borrow_mut().entry(reason).or_default() += 1;
+        self.drops.count(reason);
     }
 
     /// Whether `ip` is reached without a link: on this host, or beside it on a device that is no link.
@@ -283,8 +185,14 @@ impl Hub {
                 .iter()
                 .any(|link| link.reach.is_neighbour(ip))
         };
-        self.own.borrow().contains(&ip)
-            || self.locals.borrow().iter().any(|net| net.contains(&ip)) && !on_link()
+        self.uplinks.own.borrow().contains(&ip)
+            || self
+                .uplinks
+                .locals
+                .borrow()
+                .iter()
+                .any(|net| net.contains(&ip))
+                && !on_link()
     }
 
     /// Whether `ip` is this host, or beside it on a device that is no link: who shares a link's network with this host is
@@ -297,20 +205,9 @@ impl Hub {
     /// a client elsewhere would come from here: that is for clients on this host only.
     pub(crate) fn may_reach(&self, from: IpAddr, to: IpAddr) -> bool {
         let (from, to) = (from.to_canonical(), to.to_canonical());
-        let own = self.own.borrow();
+        let own = self.uplinks.own.borrow();
         let is_here = |ip: IpAddr| ip.is_loopback() || own.contains(&ip);
         !(is_here(to) || to.is_unspecified()) || is_here(from)
-    }
-
-    /// How many connections were ever asked for.
-    pub(crate) fn asked(&self) -> u64 {
-        self.next_number.get()
-    }
-
-    /// Devices of all links.
-    pub(crate) fn device_names(&self) -> Vec<String> {
-        let devices = self.devices.borrow();
-        devices.iter().map(|device| device.name.clone()).collect()
     }
 
     /// Places a connection and enters it into the table.
@@ -332,7 +229,7 @@ impl Hub {
             };
             let mut placer = self.placer.borrow_mut();
             // A page asks for all it has within the first window.
-            for live in self.live.borrow().values() {
+            for live in self.table.live.borrow().values() {
                 if let Some(id) = live.id {
                     placer.glance(now, id, live.moved());
                 }
@@ -375,49 +272,18 @@ impl Hub {
         link: Option<LinkId>,
         why: Option<Why>,
     ) -> Rc<Live> {
-        let now = clock::now();
-        let number = self.next_number.get();
-        self.next_number.set(number + 1);
-        let live = Rc::new(Live {
-            number,
-            purpose,
-            id,
-            why: Cell::new(why),
-            link: Cell::new(link),
-            up: Cell::new(0),
-            down: Cell::new(0),
-            questions: Cell::new((1, 0)),
-            is_held_up: Cell::new(false),
-            is_opening: Cell::new(true),
-            is_connecting: Cell::new(false),
-            is_half_closed: Cell::new(false),
-            is_ahead: Cell::new(false),
-            may_resume: Cell::new(false),
-            detour: Notify::new(),
-            stop: Notify::new(),
-            stop_reason: Cell::new(None),
-            upstream: RefCell::default(),
-            stripe: RefCell::default(),
-            rate: Cell::new(Bitrate::ZERO),
-            seen: Cell::new(Demand { up: 0, down: 0 }),
-            progress_at: Cell::new(now),
-            tcp_seen: Cell::new((0, 0)),
-            share: Cell::default(),
-        });
-        self.live.borrow_mut().insert(number, Rc::clone(&live));
-        live
+        self.table.enter(purpose, id, link, why)
     }
 
     /// Takes a connection out of the table. `completed`: it was established.
     pub(crate) fn end(&self, live: &Live, completed: bool) {
         let now = clock::now();
-        self.live.borrow_mut().remove(&live.number);
+        self.table.live.borrow_mut().remove(&live.number);
         let mut placer = self.placer.borrow_mut();
         // Most connections are shorter than a window: this is when they tell of their link.
         ask_tcp(live, &mut placer);
         live.upstream.borrow_mut().take();
-        observe_lanes(now, live, &mut placer);
-        live.stripe.borrow_mut().take();
+        live.carried.take();
         if let Some(id) = live.id {
             placer.observe(now, id, live.moved(), live.is_held_up.get());
             let (questions, _) = live.questions.get();
@@ -484,17 +350,6 @@ impl Hub {
         }
     }
 
-    /// Whether the link of `upstream` has its address still.
-    pub(super) fn has_address_of(&self, upstream: &Upstream) -> bool {
-        let devices = self.devices.borrow();
-        let device = upstream.link.and_then(|link| devices.get(link.0));
-        let Ok(from) = upstream.stream.local_addr() else {
-            return false;
-        };
-        let ip = from.ip().to_canonical();
-        device.is_none_or(|device| device.addresses.iter().any(|net| net.addr() == ip))
-    }
-
     /// Connections over `link` serve nobody any more.
     pub(super) fn forget_kept(&self, link: LinkId) {
         self.kept.borrow_mut().forget(link);
@@ -505,25 +360,43 @@ impl Hub {
         self.clients.get() < self.settings.max_connections / 2
     }
 
-    /// Notes that a connection is striped over `stripe`.
-    pub(crate) fn striped(&self, live: &Live, stripe: &Rc<Stripe>) {
-        *live.stripe.borrow_mut() = Some(Rc::clone(stripe));
+    /// Notes that a connection goes over the lanes of an association.
+    pub(crate) fn striped(&self, live: &Live, carried: &Carried) {
+        let association = &carried.association;
+        live.carried
+            .replace(Some((Rc::clone(association), carried.conn)));
         live.is_opening.set(false);
         live.link.set(None);
         // The link it was to take first says nothing of the lanes.
         live.stop_reason.set(None);
-        self.book_lanes(live, stripe);
+        self.book_lanes(live, association);
     }
 
-    /// Tells the placer on which link a striped connection is, if it has one lane, or that it is on several.
-    pub(crate) fn book_lanes(&self, live: &Live, stripe: &Stripe) {
+    /// Tells the placer on which link a striped connection is, if its association has one lane, or that it is on several.
+    fn book_lanes(&self, live: &Live, association: &Association) {
         let Some(id) = live.id else { return };
         let mut placer = self.placer.borrow_mut();
-        match stripe.lanes().as_slice() {
+        match association.lanes().as_slice() {
             [] => {}
             [only] => placer.stripe(id, only.link),
             _ => placer.stripe(id, None),
         }
+    }
+
+    /// Tells the placer which links the connections of an association are on, after a lane came or went.
+    pub(crate) fn book_all_lanes(&self, association: &Rc<Association>) {
+        for live in self.table.live.borrow().values() {
+            let carried = live.carried.borrow();
+            let is_on = |(on, _): &(Rc<Association>, ConnId)| Rc::ptr_eq(on, association);
+            if carried.as_ref().is_some_and(is_on) {
+                self.book_lanes(live, association);
+            }
+        }
+    }
+
+    /// Books what the lanes of an association that this end dialled have moved on their links.
+    pub(crate) fn book_moved(&self, now: Instant, association: &Association) {
+        observe_lanes(now, association, &mut self.placer.borrow_mut());
     }
 
     /// How long a half of a connection may wait for the other half to end, without anything moved.
@@ -535,6 +408,7 @@ impl Hub {
     pub(crate) fn handle_window(&self, now: Instant) {
         let mut placer = self.placer.borrow_mut();
         let lost: Vec<bool> = self
+            .uplinks
             .devices
             .borrow()
             .iter()
@@ -544,12 +418,11 @@ impl Hub {
                     .is_some_and(|since| now.since(since) > LINK_GRACE)
             })
             .collect();
-        for live in self.live.borrow().values() {
+        for live in self.table.live.borrow().values() {
             let (moved, seen) = (live.moved(), live.seen.get());
             if let Some(id) = live.id {
                 placer.observe(now, id, moved, live.is_held_up.get());
             }
-            observe_lanes(now, live, &mut placer);
             let bytes = moved.total().saturating_sub(seen.total());
             let sample =
                 Bitrate::from_transfer(bytes, crate::placer::WINDOW).unwrap_or(Bitrate::ZERO);
@@ -578,7 +451,10 @@ impl Hub {
                 ask_tcp(live, &mut placer);
             }
         }
-        if let Some((link, down)) = self.probing.take() {
+        for association in self.peering.dialled.borrow().values() {
+            observe_lanes(now, association, &mut placer);
+        }
+        if let Some((link, down)) = self.uplinks.probing.take() {
             placer.observe_lane(now, link, Demand { up: 0, down }, false);
         }
         placer.handle_window(now);
@@ -602,49 +478,6 @@ impl Hub {
     }
 }
 
-impl Live {
-    pub(crate) fn moved(&self) -> Demand {
-        Demand {
-            up: self.up.get(),
-            down: self.down.get(),
-        }
-    }
-
-    /// Whether it is where it is because the user said so.
-    pub(crate) fn is_tied(&self) -> bool {
-        matches!(self.why.get(), Some(Why::Rule(_)))
-    }
-
-    /// Notes that it gets on, though nothing moves over its own link.
-    pub(crate) fn touch(&self, now: Instant) {
-        self.progress_at.set(now);
-    }
-
-    /// Forgets what TCP has counted: the connection is another one.
-    pub(crate) fn tcp_begins(&self) {
-        self.tcp_seen.set((0, 0));
-    }
-
-    /// Tells the connection's task to stop.
-    pub(crate) fn stop(&self, reason: Stop) {
-        if reason == Stop::LinkLost && self.may_resume.get() {
-            return self.detour.notify_one();
-        }
-        self.stop_reason.set(Some(reason));
-        self.stop.notify_one();
-    }
-
-    /// Waits until the connection is told to stop. A notification whose reason is gone was for an earlier link.
-    pub(crate) async fn stopped(&self) {
-        loop {
-            self.stop.notified().await;
-            if self.stop_reason.get().is_some() {
-                return;
-            }
-        }
-    }
-}
-
 fn restore_link(placer: &mut Placer, link: LinkId, learnt: &Learnt, now: Instant) {
     let Some(link) = placer.link_mut(link) else {
         return;
@@ -663,60 +496,6 @@ fn restore_link(placer: &mut Placer, link: LinkId, learnt: &Learnt, now: Instant
         .restore(months.map(|(_, first, bytes)| (*first, *bytes)));
 }
 
-/// Books what the lanes of a striped connection moved on their links.
-fn observe_lanes(now: Instant, live: &Live, placer: &mut Placer) {
-    let stripe = live.stripe.borrow();
-    let lanes = |stripe: &Rc<Stripe>| stripe.lanes().into_iter().chain(stripe.take_ended());
-    for lane in stripe.iter().flat_map(lanes) {
-        let Some(link) = lane.link else { continue };
-        let (tx, rx) = (lane.tx_bytes.get(), lane.rx_bytes.get());
-        let (seen_tx, seen_rx) = lane.seen.replace((tx, rx));
-        let moved = Demand {
-            up: tx - seen_tx,
-            down: rx - seen_rx,
-        };
-        placer.observe_lane(now, link, moved, live.is_held_up.get());
-        if moved.total() > Bytes::ZERO
-            && let Ok(info) = tcp::info(&lane.stream)
-        {
-            let mut share = lane.share.get();
-            share.on_tcp(&info);
-            lane.share.set(share);
-            observe_tcp(placer, link, info, &lane.tcp_seen);
-        }
-    }
-}
-
-/// What TCP says of the connection: round trip and loss for its link, and whether anything is acknowledged.
-fn ask_tcp(live: &Live, placer: &mut Placer) {
-    let upstream = live.upstream.borrow();
-    let (Some(stream), Some(link)) = (upstream.as_ref(), live.link.get()) else {
-        return;
-    };
-    let Ok(info) = tcp::info(stream) else { return };
-    if live.is_opening.get() && info.timeouts >= STALL_TIMEOUTS && info.unacked > 0 {
-        live.stop(Stop::Stalled);
-    }
-    let mut share = live.share.get();
-    share.on_tcp(&info);
-    live.share.set(share);
-    observe_tcp(placer, link, info, &live.tcp_seen);
-}
-
-fn observe_tcp(placer: &mut Placer, link: LinkId, info: TcpInfo, seen: &Cell<(u32, u32)>) {
-    let (segments, retransmitted) = seen.replace((info.segments, info.retransmitted));
-    if info.rtt > Duration::ZERO {
-        let sample = TcpSample {
-            rtt: info.rtt,
-            // The kernel's is all ones before the first.
-            min_rtt: info.min_rtt.min(info.rtt),
-            segments: info.segments.saturating_sub(segments),
-            retransmitted: info.retransmitted.saturating_sub(retransmitted),
-        };
-        placer.observe_tcp(link, sample);
-    }
-}
-
 /// Room for the largest head of a request at once.
 const SCRATCH_BYTES: usize = 32 << 10;
 
@@ -725,9 +504,6 @@ const HALF_CLOSED_IDLE: Duration = Duration::from_secs(300);
 
 /// A link without carrier may come back: TCP bears that for a while.
 const LINK_GRACE: Duration = Duration::from_secs(10);
-
-/// As many timeouts in a row, of 0.2 s, 0.4 s, … and more on long paths, mean that nothing gets through.
-const STALL_TIMEOUTS: u8 = 3;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use pleach_linux::{clock, watch::LinkSnapshot};
 
-use super::hub::{Device, Hub, Stop};
+use super::{hub::Hub, live::Stop, uplinks::Device};
 use crate::{
     placer::{LinkSettings, Reach},
     sched::LinkId,
@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
     let now = clock::now();
     let mut placer = hub.placer.borrow_mut();
-    let mut devices = hub.devices.borrow_mut();
+    let mut devices = hub.uplinks.devices.borrow_mut();
     if hub.settings.links.is_empty() {
         for found in snapshot.iter().filter(|link| is_uplink(link)) {
             let is_known = devices.iter().any(|device| device.name == found.name);
@@ -58,7 +58,7 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
         let is_gone = found.is_none_or(|found| !found.is_up || found.addresses.is_empty());
         device.silent_since = (!is_up).then(|| device.silent_since.unwrap_or(now));
         if !is_up {
-            for live in hub.live.borrow().values() {
+            for live in hub.table.live.borrow().values() {
                 if live.link.get() == Some(LinkId(index)) && (is_gone || live.is_opening.get()) {
                     live.stop(Stop::LinkLost);
                 }
@@ -68,9 +68,9 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
     let others = snapshot
         .iter()
         .filter(|link| !devices.iter().any(|device| device.name == link.name));
-    *hub.locals.borrow_mut() = others.flat_map(neighbours).collect();
-    *hub.own.borrow_mut() = snapshot.iter().flat_map(own_addresses).collect();
-    hub.links_changed.notify_waiters();
+    *hub.uplinks.locals.borrow_mut() = others.flat_map(neighbours).collect();
+    *hub.uplinks.own.borrow_mut() = snapshot.iter().flat_map(own_addresses).collect();
+    hub.uplinks.changed.notify_waiters();
 }
 
 /// Where `link` makes this host answer. With IPv6 the first address of a network is every router's (RFC 4291, 2.6.1).

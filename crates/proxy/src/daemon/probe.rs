@@ -23,12 +23,12 @@ pub(super) async fn run(hub: &Hub) -> io::Result<()> {
     let probes = &hub.settings.probes;
     let mut turns = probes.iter().cycle();
     let mut probed: Vec<Option<Instant>> = Vec::new();
-    let mut last = (hub.asked(), clock::now());
+    let mut last = (hub.table.asked(), clock::now());
     while !probes.is_empty() {
         time::sleep(LOOK_INTERVAL).await;
         let now = clock::now();
-        if hub.asked() != last.0 {
-            last = (hub.asked(), now);
+        if hub.table.asked() != last.0 {
+            last = (hub.table.asked(), now);
         } else if now.since(last.1) > IDLE || last.0 == 0 {
             continue;
         }
@@ -86,8 +86,8 @@ async fn download(hub: &Hub, link: LinkId, probe: &Probe) -> io::Result<u64> {
                 break;
             }
             total += len;
-            let (_, waiting) = hub.probing.get().unwrap_or((link, 0));
-            hub.probing.set(Some((link, waiting + len)));
+            let (_, waiting) = hub.uplinks.probing.get().unwrap_or((link, 0));
+            hub.uplinks.probing.set(Some((link, waiting + len)));
         }
         io::Result::Ok(())
     };

@@ -6,12 +6,13 @@ use pleach_core::units::{Bitrate, Bytes};
 use pleach_linux::clock;
 
 use super::hub::Hub;
+pub use super::learnt::Learnt;
 use crate::{
     budget::Standing,
-    estimate::application::Demand,
     placer::Cost,
-    relay::stripe::{LaneState, Stripe},
+    relay::stripe::association::{Association, LaneState},
     sched::LinkId,
+    stripe::frame::ConnId,
 };
 
 /// The state now.
@@ -118,7 +119,7 @@ pub struct StripedReport {
     pub peer: String,
     /// Scheduler of what this end sends.
     pub striping: &'static str,
-    /// Its lanes.
+    /// The lanes to that end, which its connections share.
     pub lanes: Vec<LaneReport>,
     /// Bytes received that wait for earlier ones, now and at most so far.
     pub held_bytes: u64,
@@ -126,7 +127,7 @@ pub struct StripedReport {
     pub most_held_bytes: u64,
     /// Bytes taken and not sent yet.
     pub waiting_bytes: u64,
-    /// Bytes sent more than once.
+    /// Bytes that all connections over these lanes have sent more than once.
     pub repeated_bytes: u64,
 }
 
@@ -147,23 +148,12 @@ pub struct LaneReport {
     pub rx_bytes: u64,
 }
 
-/// What is worth keeping over a restart.
-#[derive(Clone, Debug, Default)]
-pub struct Learnt {
-    /// What applications, and ports as `:PORT`, ask for.
-    pub demands: Vec<(String, Demand)>,
-    /// Of each link its name and what it carries up and down; zero if not known.
-    pub links: Vec<(String, Bitrate, Bitrate)>,
-    /// What links with budgets carried in the months that began on a day, counted from 1970-01-01.
-    pub usage: Vec<(String, i32, u64)>,
-}
-
 pub(super) fn report(hub: &Hub) -> Report {
     let (now, today) = (clock::now(), clock::unix_seconds());
     let placer = hub.placer.borrow();
-    let devices = hub.devices.borrow();
+    let devices = hub.uplinks.devices.borrow();
     let counts = placer.connection_counts();
-    let bound = hub.bound.borrow();
+    let bound = hub.uplinks.bound.borrow();
     let link = |index: usize, link: &crate::placer::Link| {
         let state = match placer.price(link).cost {
             Cost::Never => LinkState::Never,
@@ -200,7 +190,7 @@ pub(super) fn report(hub: &Hub) -> Report {
         }
     };
     let links = placer.links().iter().enumerate();
-    let live = hub.live.borrow();
+    let live = hub.table.live.borrow();
     let connections = live.values().take(MAX_SHOWN).map(|live| ConnectionReport {
         client: live.purpose.client.to_string(),
         app: live.purpose.app.clone(),
@@ -210,26 +200,30 @@ pub(super) fn report(hub: &Hub) -> Report {
             .link
             .get()
             .map(|link| placer.links()[link.0].settings.name.clone()),
-        why: match (live.stripe.borrow().as_deref(), live.why.get()) {
-            (Some(stripe), _) => stripe.striping.name().to_owned(),
+        why: match (live.carried.borrow().as_ref(), live.why.get()) {
+            (Some((association, _)), _) => association.striping.name().to_owned(),
             (None, Some(why)) => why.to_string(),
             (None, None) => "local".to_owned(),
         },
         rate: live.rate.get(),
         tx_bytes: live.up.get(),
         rx_bytes: live.down.get(),
-        striped: live.stripe.borrow().as_deref().map(striped),
+        striped: live
+            .carried
+            .borrow()
+            .as_ref()
+            .map(|(association, conn)| striped(association, *conn)),
     });
     Report {
         policy: hub.settings.placer.policy.name(),
         links: links.map(|(index, found)| link(index, found)).collect(),
         connections: connections.collect(),
         connection_count: live.len(),
-        drops: hub.drops.borrow().clone(),
+        drops: hub.drops.all(),
     }
 }
 
-fn striped(stripe: &Stripe) -> StripedReport {
+fn striped(association: &Association, conn: ConnId) -> StripedReport {
     let lane = |lane: LaneState| LaneReport {
         link: lane.name,
         is_suspect: lane.is_suspect,
@@ -238,17 +232,19 @@ fn striped(stripe: &Stripe) -> StripedReport {
         tx_bytes: lane.tx_bytes,
         rx_bytes: lane.rx_bytes,
     };
-    let lanes = stripe.lane_states().into_iter().map(lane).collect();
-    let bundle = stripe.bundle.borrow();
-    let (held_bytes, most_held_bytes, _) = bundle.receiver.held_most_and_duplicate();
-    let (waiting_bytes, repeated_bytes) = bundle.sender.waiting_and_repeated();
+    let lanes = association.lane_states().into_iter().map(lane).collect();
+    let mux = association.mux.borrow();
+    let found = mux.connection(conn);
+    let held = found.map(|found| found.receiver.held_most_and_duplicate());
+    let (held_bytes, most_held_bytes, _) = held.unwrap_or_default();
+    let (_, repeated_bytes) = mux.waiting_and_repeated();
     StripedReport {
-        peer: stripe.peer.clone(),
-        striping: stripe.striping.name(),
+        peer: association.peer.clone(),
+        striping: association.striping.name(),
         lanes,
         held_bytes,
         most_held_bytes,
-        waiting_bytes,
+        waiting_bytes: found.map_or(0, |found| found.out.pending_bytes() as u64),
         repeated_bytes,
     }
 }

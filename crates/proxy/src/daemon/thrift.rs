@@ -49,7 +49,7 @@ impl Thrift {
             return;
         };
         let now = clock::unix_seconds();
-        for (index, name) in hub.device_names().into_iter().enumerate() {
+        for (index, name) in hub.uplinks.device_names().into_iter().enumerate() {
             let bytes = counters.get(&name).map_or(0, |(received, sent)| {
                 let total = received.saturating_add(*sent);
                 let seen = self.seen.insert(name, total).unwrap_or(total);

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use pleach_linux::redirect::{self, Redirect};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::listen;
+use super::listening::listen;
 
 /// See the module's head.
 #[derive(Debug)]

@@ -6,70 +6,14 @@ use pleach_core::{
     time::Instant,
     units::{Bitrate, Bytes},
 };
-use pleach_linux::tcp::{self, TcpInfo};
 use tokio::net::TcpStream;
 
-use super::hub::{Hub, Live};
+use super::{hub::Hub, live::Live, share::Share};
 use crate::{
     relay::stripe::lane::Lane,
     sched::LinkId,
     window::{self, Caution, Sharer},
 };
-
-/// What a connection has of its link.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Share {
-    /// Its shortest round trip; zero before it is connected.
-    base: Duration,
-    /// The round trip as who receives sees it; zero if that was not seen.
-    round_trip: Duration,
-    /// Bytes from the server when it was last looked at, and its rate since, smoothed.
-    seen: u64,
-    rate: Bitrate,
-    part: Option<Bitrate>,
-    /// The bound that is in force.
-    bound: Option<Bytes>,
-}
-
-impl Share {
-    /// That of a connection over `stream`, on which `seen` bytes have come.
-    pub(crate) fn begin(stream: &TcpStream, seen: u64) -> Self {
-        let mut share = Self {
-            seen,
-            ..Self::default()
-        };
-        if let Ok(info) = tcp::info(stream) {
-            share.on_tcp(&info);
-        }
-        share
-    }
-
-    /// Notes what TCP says of round trips.
-    pub(crate) fn on_tcp(&mut self, info: &TcpInfo) {
-        if info.min_rtt > Duration::ZERO {
-            self.base = info.min_rtt;
-        }
-        self.round_trip = info.receiver_rtt;
-    }
-
-    /// Takes the bound off `stream`, which serves another connection next.
-    pub(crate) fn end(mut self, stream: &TcpStream) {
-        self.put(stream, None, true);
-    }
-
-    fn sharer(&self) -> Sharer {
-        // A window is filled once in a round trip, at most; where that is not known, it may be.
-        let is_filled = |bound: Bytes| {
-            let on_the_way = self.rate.bytes_in(self.round_trip);
-            self.round_trip == Duration::ZERO || on_the_way.get() * 2 >= bound.get()
-        };
-        Sharer {
-            rate: self.rate,
-            part: self.part,
-            is_held_up: self.rate > Bitrate::ZERO && self.bound.is_some_and(is_filled),
-        }
-    }
-}
 
 /// A TCP connection over a link: a plain connection's, or a lane of a striped one.
 enum Member {
@@ -105,90 +49,84 @@ impl Member {
     }
 }
 
-/// The TCP connections of `live`, by link. Those of lanes that others dialled are theirs to divide.
-fn members(live: &Rc<Live>) -> Vec<(LinkId, Member)> {
-    let mut members = Vec::new();
-    if let (Some(link), true) = (live.link.get(), live.upstream.borrow().is_some()) {
-        members.push((link, Member::Plain(Rc::clone(live))));
-    }
-    for lane in live
-        .stripe
-        .borrow()
-        .iter()
-        .flat_map(|stripe| stripe.lanes())
-    {
-        if let Some(link) = lane.link {
-            members.push((link, Member::Lane(lane)));
-        }
-    }
-    members
+/// The TCP connection of `live`, by link.
+fn plain(live: &Rc<Live>) -> Option<(LinkId, Member)> {
+    let is_there = live.upstream.borrow().is_some();
+    let link = live.link.get().filter(|_| is_there)?;
+    Some((link, Member::Plain(Rc::clone(live))))
 }
 
-impl Hub {
-    /// Divides anew what links carry whose connections moved something since the last time, `elapsed` ago.
-    pub(super) fn divide_links(&self, now: Instant, elapsed: Duration) {
-        let mut of_links: BTreeMap<LinkId, Vec<Member>> = BTreeMap::new();
-        let mut is_busy = vec![false; self.devices.borrow().len()];
-        for (link, member) in self.live.borrow().values().flat_map(members) {
-            let mut share = member.share().get();
-            let down = member.down();
-            let moved = Bytes::new(down.saturating_sub(share.seen));
-            if let Some(is_busy) = is_busy.get_mut(link.0) {
-                *is_busy |= moved > Bytes::ZERO;
-            }
-            let sample = Bitrate::from_transfer(moved, elapsed).unwrap_or(share.rate);
-            let smoothed_bps = (share.rate.as_bps() * 3 + sample.as_bps()) / 4;
-            share.rate = Bitrate::from_bps(smoothed_bps);
-            share.seen = down;
-            member.share().set(share);
-            of_links.entry(link).or_default().push(member);
+/// The TCP connections over links. Those of lanes that others dialled are theirs to divide.
+fn members(hub: &Hub) -> Vec<(LinkId, Member)> {
+    let live = hub.table.live.borrow();
+    let dialled = hub.peering.dialled.borrow();
+    let lanes = dialled.values().flat_map(|association| association.lanes());
+    let lanes = lanes.filter_map(|lane| Some((lane.link?, Member::Lane(lane))));
+    live.values().filter_map(plain).chain(lanes).collect()
+}
+
+/// Divides anew what links carry whose connections moved something since the last time, `elapsed` ago.
+pub(super) fn divide_links(hub: &Hub, now: Instant, elapsed: Duration) {
+    let mut of_links: BTreeMap<LinkId, Vec<Member>> = BTreeMap::new();
+    let mut is_busy = vec![false; hub.uplinks.devices.borrow().len()];
+    for (link, member) in members(hub) {
+        let mut share = member.share().get();
+        let down = member.down();
+        let moved = Bytes::new(down.saturating_sub(share.seen));
+        if let Some(is_busy) = is_busy.get_mut(link.0) {
+            *is_busy |= moved > Bytes::ZERO;
         }
-        let mut placer = self.placer.borrow_mut();
-        let mut cautions = self.cautions.borrow_mut();
-        cautions.resize(is_busy.len(), Caution::default());
-        for (link, sharing) in of_links {
-            let known = placer.known_download(link);
-            let is_busy = is_busy.get(link.0) == Some(&true);
-            let (Some(rate), Some(caution), true) = (known, cautions.get_mut(link.0), is_busy)
-            else {
-                continue;
-            };
-            if divide(now, rate, caution, &sharing) {
-                placer.bind(link);
-            }
+        let sample = Bitrate::from_transfer(moved, elapsed).unwrap_or(share.rate);
+        let smoothed_bps = (share.rate.as_bps() * 3 + sample.as_bps()) / 4;
+        share.rate = Bitrate::from_bps(smoothed_bps);
+        share.seen = down;
+        member.share().set(share);
+        of_links.entry(link).or_default().push(member);
+    }
+    let mut placer = hub.placer.borrow_mut();
+    let mut cautions = hub.cautions.borrow_mut();
+    cautions.resize(is_busy.len(), Caution::default());
+    for (link, sharing) in of_links {
+        let known = placer.known_download(link);
+        let is_busy = is_busy.get(link.0) == Some(&true);
+        let (Some(rate), Some(caution), true) = (known, cautions.get_mut(link.0), is_busy) else {
+            continue;
+        };
+        if divide(now, rate, caution, &sharing) {
+            placer.bind(link);
         }
     }
+}
 
-    /// The window with which a connection over `link` begins, as one of those that have not shown to be idle; `None`: the kernel's.
-    pub(crate) fn first_window(&self, now: Instant, link: LinkId) -> Option<Bytes> {
-        if !self.settings.short_queues {
-            return None;
-        }
-        let placer = self.placer.borrow();
-        let rate = placer.known_download(link)?;
-        let caution = self.cautions.borrow().get(link.0).copied();
-        if caution.is_some_and(|caution| caution.is_off(now)) {
-            return None;
-        }
-        let round_trip = placer.links().get(link.0)?.estimator.rtt()?;
-        let live = self.live.borrow();
-        let connecting = live.values().filter(|live| {
-            live.is_connecting.get()
-                && live.link.get() == Some(link)
-                && live.upstream.borrow().is_none()
-        });
-        let members = live.values().flat_map(members);
-        let sharing =
-            members.filter(|(on, member)| *on == link && !member.share().get().sharer().is_idle());
-        let count = u64::try_from(connecting.count() + sharing.count()).unwrap_or(u64::MAX);
-        window::window(rate.scale(1, count.max(1)), round_trip)
+/// The window with which a connection over `link` begins, as one of those that have not shown to be idle; `None`: the kernel's.
+pub(crate) fn first_window(hub: &Hub, now: Instant, link: LinkId) -> Option<Bytes> {
+    if !hub.settings.short_queues {
+        return None;
     }
+    let placer = hub.placer.borrow();
+    let rate = placer.known_download(link)?;
+    let caution = hub.cautions.borrow().get(link.0).copied();
+    if caution.is_some_and(|caution| caution.is_off(now)) {
+        return None;
+    }
+    let round_trip = placer.links().get(link.0)?.estimator.rtt()?;
+    let live = hub.table.live.borrow();
+    let connecting = live.values().filter(|live| {
+        live.is_connecting.get()
+            && live.link.get() == Some(link)
+            && live.upstream.borrow().is_none()
+    });
+    let members = members(hub).into_iter();
+    let sharing =
+        members.filter(|(on, member)| *on == link && !member.share().get().sharer().is_idle());
+    let count = u64::try_from(connecting.count() + sharing.count()).unwrap_or(u64::MAX);
+    window::window(rate.scale(1, count.max(1)), round_trip)
+}
 
-    /// Notes that `live` has connected over `stream`.
-    pub(crate) fn join_link(&self, live: &Live, stream: &TcpStream) {
-        if self.settings.short_queues {
-            live.share.set(Share::begin(stream, live.down.get()));
-        }
+/// Notes that `live` has connected over `stream`.
+pub(crate) fn join_link(hub: &Hub, live: &Live, stream: &TcpStream) {
+    if hub.settings.short_queues {
+        live.share.set(Share::begin(stream, live.down.get()));
     }
 }
 
@@ -213,24 +151,6 @@ fn divide(now: Instant, rate: Bitrate, caution: &mut Caution, sharing: &[Member]
     is_any_bound
 }
 
-impl Share {
-    /// Puts `bound` in force. One that is in force already is repeated where something moves, because the kernel may have set
-    /// another.
-    fn put(&mut self, stream: &TcpStream, bound: Option<Bytes>, moves: bool) {
-        let is_near = |old: Bytes, new: Bytes| old.get().abs_diff(new.get()) * 10 < old.get();
-        match (self.bound, bound) {
-            (None, None) => return,
-            (Some(old), Some(new)) if !moves && is_near(old, new) => return,
-            _ => {}
-        }
-        let bytes = bound.map(|bytes| u32::try_from(bytes.get()).unwrap_or(u32::MAX));
-        // A socket that refuses goes on as the kernel thinks good.
-        if tcp::bound_window(stream, bytes).is_ok() {
-            self.bound = bound;
-        }
-    }
-}
-
 /// Time between two looks: what a connection leaves is the others' after that.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
@@ -245,7 +165,8 @@ mod tests {
         daemon::hub::tests::{add_link, begin, hub},
         placer::Link,
         relay::stripe::{
-            Stripe,
+            association::Association,
+            drive,
             tests::{run, shaken},
         },
         stripe::{frame::LaneId, sched::Striping},
@@ -258,7 +179,7 @@ mod tests {
         let stream = std::net::TcpStream::connect(address).expect("connects");
         stream.set_nonblocking(true).expect("a socket");
         let stream = TcpStream::from_std(stream).expect("a runtime");
-        hub.join_link(&live, &stream);
+        join_link(hub, &live, &stream);
         live.upstream.replace(Some(Rc::new(stream)));
         live
     }
@@ -269,7 +190,7 @@ mod tests {
             for (live, bytes) in taken {
                 live.down.set(live.down.get() + bytes);
             }
-            hub.divide_links(clock::now(), LOOK);
+            divide_links(hub, clock::now(), LOOK);
         }
         let bound = |(live, _): &(&Rc<Live>, u64)| live.share.get().bound.map(Bytes::get);
         taken.iter().map(bound).collect()
@@ -284,7 +205,7 @@ mod tests {
         let hub = hub();
         let link = add_link(&hub, "l0");
         let (a, b) = (connection(&hub, &listener), connection(&hub, &listener));
-        assert_eq!(hub.first_window(clock::now(), link), None);
+        assert_eq!(first_window(&hub, clock::now(), link), None);
         assert_eq!(bounds(&hub, &[(&a, 25_000), (&b, 25_000)]), [None, None]);
 
         // 25 kB a look are 4 Mbit/s, 30 ms of which are 15 kB.
@@ -314,20 +235,21 @@ mod tests {
             let link = add_link(&hub, "l0");
             let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
             let plain = connection(&hub, &listener);
-            let (striped, _) = begin(&hub, [10, 0, 0, 1].into());
-            let stripe = Stripe::new("peer".to_owned(), Striping::Osia, &hub.pulses);
+            let association = Association::new("peer".to_owned(), Striping::Osia, None, &hub.drops);
             let [here, _there] = shaken().await;
-            stripe.add_lane(LaneId(0), Some(link), "l0".to_owned(), here);
-            hub.striped(&striped, &stripe);
+            drive::add_lane(&association, LaneId(0), Some(link), "l0".to_owned(), here);
+            let key = (0, ([192, 0, 2, 1], 7701).into());
+            let dialled = &hub.peering.dialled;
+            dialled.borrow_mut().insert(key, Rc::clone(&association));
             let rate = Bitrate::from_mbps(8);
             let restore = |link: &mut Link| link.estimator.down.restore(clock::now(), rate);
             hub.placer.borrow_mut().link_mut(link).map(restore);
 
-            let lane = stripe.lanes().remove(0);
+            let lane = association.lanes().remove(0);
             for _ in 0..20 {
                 plain.down.set(plain.down.get() + 25_000);
                 lane.rx_bytes.set(lane.rx_bytes.get() + 25_000);
-                hub.divide_links(clock::now(), LOOK);
+                divide_links(&hub, clock::now(), LOOK);
             }
             let bounds = [&plain.share, &lane.share].map(|share| share.get().bound);
             let bytes = bounds.map(|bound| bound.map_or(0, Bytes::get));

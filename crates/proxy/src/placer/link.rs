@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use pleach_core::units::Bitrate;
 
+use super::cost::Cost;
 use crate::budget::Budget;
 
 /// A link as the user describes it.
@@ -26,19 +27,6 @@ pub struct LinkSettings {
     pub energy: u16,
 }
 
-/// When a link is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cost {
-    /// Always; lower ranks are filled first.
-    Rank(u8),
-    /// After all ranks: it has a budget, and has carried more than it has earned of it.
-    Thrift,
-    /// Only while no link of another kind is up.
-    Standby,
-    /// Not at all.
-    Never,
-}
-
 /// What using a link is worth now; those of the least are used, then the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price {
@@ -46,12 +34,6 @@ pub struct Price {
     pub cost: Cost,
     /// Energy, while that is saved; else 0.
     pub energy: u16,
-}
-
-impl Default for Cost {
-    fn default() -> Self {
-        Self::Rank(0)
-    }
 }
 
 /// Where a link leads now.

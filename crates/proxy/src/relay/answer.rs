@@ -9,12 +9,12 @@ use rustix::net::{RecvFlags, recv};
 use tokio::{io::Interest, net::TcpStream, time};
 
 use super::{
+    meter::{DownMeter, broken_off, read},
     parts::{self, Again},
     pipe,
-    stream::DownMeter,
 };
 use crate::{
-    daemon::hub::{Hub, Live},
+    daemon::{hub::Hub, live::Live},
     estimate::application::Demand,
     handshake::{Failure, Protocol},
     http::{
@@ -57,11 +57,34 @@ pub(super) async fn pass(
     again: Option<&Again>,
     live: &Live,
 ) -> io::Result<Kept> {
+    let (head, rest) = match read_head(hub, from, to, asked, live).await? {
+        Beginning::Head(head, rest) => (head, rest),
+        Beginning::Over(kept) => return Ok(kept),
+    };
+    pass_body(hub, from, to, (*head, rest), again, live).await
+}
+
+/// How an answer begins.
+enum Beginning {
+    /// Its head, and what came behind it.
+    Head(Box<Head>, Vec<u8>),
+    /// It is over: refused, or passed on unread.
+    Over(Kept),
+}
+
+/// Passes on interim answers, and reads the head of the answer proper.
+async fn read_head(
+    hub: &Hub,
+    from: &TcpStream,
+    to: &TcpStream,
+    asked: Asked,
+    live: &Live,
+) -> io::Result<Beginning> {
     let down = DownMeter(live);
     let mut came = Vec::new();
     let mut interim_left = MAX_INTERIM;
     let mut searched = 0;
-    let head = loop {
+    loop {
         // Empty lines before it belong to nothing.
         let empty = came.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
         let empty = empty.count();
@@ -91,22 +114,40 @@ pub(super) async fn pass(
                 searched = 0;
                 continue;
             }
-            Ok(Some(head)) if head.is_interim() => return refuse("it never ends", to, live).await,
-            Ok(Some(head)) => break head,
+            Ok(Some(head)) if head.is_interim() => {
+                let refused = refuse("it never ends", to, live).await;
+                return refused.map(Beginning::Over);
+            }
+            Ok(Some(head)) => {
+                let rest = came.split_off(head.len);
+                return Ok(Beginning::Head(Box::new(head), rest));
+            }
             Ok(None) => {}
-            Err(NoHead::Ambiguous(why)) => return refuse(why, to, live).await,
+            Err(NoHead::Ambiguous(why)) => {
+                return refuse(why, to, live).await.map(Beginning::Over);
+            }
             Err(NoHead::Foreign) => {
                 pipe::write_all(to, &came, &down).await?;
                 pass_unread(hub, from, to, live).await?;
-                return Ok(Kept::NONE);
+                return Ok(Beginning::Over(Kept::NONE));
             }
         }
         if read(hub, from, &mut came).await? == 0 {
             return Err(broken_off());
         }
-    };
-    let rest = came.split_off(head.len);
-    drop(came);
+    }
+}
+
+/// Passes on an answer from its rewritten head to the end of its body.
+async fn pass_body(
+    hub: &Hub,
+    from: &TcpStream,
+    to: &TcpStream,
+    (head, rest): (Head, Vec<u8>),
+    again: Option<&Again>,
+    live: &Live,
+) -> io::Result<Kept> {
+    let down = DownMeter(live);
     let Head {
         rewritten: mut first,
         body,
@@ -118,7 +159,7 @@ pub(super) async fn pass(
     let Some(mut body) = body else {
         first.extend_from_slice(&rest);
         pipe::write_all(to, &first, &down).await?;
-        pipe::pump(&hub.pipes, from, to, &down).await?;
+        pipe::pump(&hub.buffers.pipes, from, to, &down).await?;
         return Ok(Kept::NONE);
     };
     let len = body.take(&rest).map_err(io::Error::other)?;
@@ -142,7 +183,7 @@ pub(super) async fn pass(
         let resource = (resource, again);
         is_cut = !parts::pass(hub, from, to, *missing, resource, live).await?;
     } else if let Body::Length(missing) = body {
-        if pipe::pass(&hub.pipes, from, to, missing, &down).await? > 0 {
+        if pipe::pass(&hub.buffers.pipes, from, to, missing, &down).await? > 0 {
             return Err(broken_off());
         }
     } else {
@@ -175,24 +216,8 @@ pub(super) async fn pass(
 async fn pass_unread(hub: &Hub, from: &TcpStream, to: &TcpStream, live: &Live) -> io::Result<()> {
     let down = DownMeter(live);
     tokio::select! {
-        outcome = pipe::pump(&hub.pipes, from, to, &down) => outcome,
+        outcome = pipe::pump(&hub.buffers.pipes, from, to, &down) => outcome,
         () = another_request(to, live) => Ok(()),
-    }
-}
-
-/// Adds to `came` what there is, and returns how much that was; nothing at the end.
-pub(super) async fn read(hub: &Hub, from: &TcpStream, came: &mut Vec<u8>) -> io::Result<usize> {
-    loop {
-        from.readable().await?;
-        let mut scratch = hub.scratch.borrow_mut();
-        match from.try_read(&mut scratch) {
-            Ok(len) => {
-                came.extend_from_slice(&scratch[..len]);
-                return Ok(len);
-            }
-            Err(error) if pipe::is_transient(&error) => {}
-            Err(error) => return Err(error),
-        }
     }
 }
 
@@ -232,13 +257,6 @@ pub(super) async fn another_request(client: &TcpStream, live: &Live) {
             return;
         }
     }
-}
-
-pub(super) fn broken_off() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::UnexpectedEof,
-        "the server closed within its answer",
-    )
 }
 
 /// A server that answers pauses for less than this.

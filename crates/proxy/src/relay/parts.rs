@@ -19,15 +19,11 @@ use socket2::SockRef;
 use tokio::{net::TcpStream, sync::Notify, time};
 
 use super::{
-    answer::{broken_off, read},
+    meter::{broken_off, read},
     pipe::{self, Meter},
 };
 use crate::{
-    daemon::{
-        connect,
-        hub::{Hub, Live},
-        kept::Upstream,
-    },
+    daemon::{connect, hub::Hub, kept::Upstream, live::Live, room, windows},
     estimate::application::Demand,
     http::{
         Body,
@@ -113,7 +109,7 @@ impl Transfer<'_> {
     async fn deliver(&self, from: &TcpStream, to: &TcpStream) -> io::Result<bool> {
         let meter = FirstMeter(self, from);
         let first = async {
-            let pools = &self.hub.pipes;
+            let pools = &self.hub.buffers.pipes;
             pipe::pass_missing(pools, from, to, &self.missing, &meter).await?;
             if self.missing.get() > 0 {
                 return Err(broken_off());
@@ -203,7 +199,7 @@ impl Transfer<'_> {
     fn next_plan(&self) -> Option<Plan> {
         let now = clock::now();
         let before = self.ahead.replace(self.parts.borrow().ahead());
-        let all = &self.hub.ahead;
+        let all = &self.hub.buffers.ahead;
         all.set((all.get() + self.ahead.get()).saturating_sub(before));
         if self.live.is_held_up.get() {
             // The client is what is slow.
@@ -216,7 +212,7 @@ impl Transfer<'_> {
         let lanes = {
             let parts = self.parts.borrow();
             let (live, addresses) = (self.live, &self.again.addresses);
-            self.hub.lanes(now, live, addresses, &parts)
+            room::lanes(self.hub, now, live, addresses, &parts)
         };
         let only_next = all.get() > MAX_AHEAD || !self.hub.has_room_for_parts();
         let plan = self.parts.borrow_mut().plan(now, &lanes, only_next);
@@ -224,7 +220,7 @@ impl Transfer<'_> {
             self.planned_at.set(Some(now));
         }
         let plan = plan?;
-        self.hub.promise(now, self.live, &plan);
+        room::promise(self.hub, now, self.live, &plan);
         Some(plan)
     }
 
@@ -369,7 +365,7 @@ impl Transfer<'_> {
         part: &Live,
         came: &mut Vec<u8>,
     ) -> io::Result<Head> {
-        self.hub.join_link(part, stream);
+        windows::join_link(self.hub, part, stream);
         part.upstream.replace(Some(Rc::clone(stream)));
         part.is_opening.set(false);
         pipe::write_all(stream, request, &UpMeter(part)).await?;
@@ -443,7 +439,7 @@ fn bound_end(stream: &TcpStream, left: u64) {
 
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
-        let all = &self.hub.ahead;
+        let all = &self.hub.buffers.ahead;
         all.set(all.get().saturating_sub(self.ahead.get()));
     }
 }

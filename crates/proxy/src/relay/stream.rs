@@ -9,7 +9,7 @@
 //! Of a plain HTTP request, what moves back is one answer ([`super::answer`]), after which either connection may serve another
 //! request.
 
-use std::{cell::Cell, io, pin::pin, rc::Rc, time::Duration};
+use std::{cell::Cell, io, net::IpAddr, pin::pin, rc::Rc, time::Duration};
 
 use pleach_core::units::Bytes;
 use rustix::net::{RecvFlags, recv};
@@ -18,20 +18,37 @@ use tokio::{io::Interest, net::TcpStream};
 
 use super::{
     answer::{self, Kept},
+    meter::{self, DownMeter, UpMeter, stopped},
     parts::Again,
-    pipe::{self, Meter},
+    pipe::{self, Meter as _},
 };
 use crate::{
     daemon::{
-        client::Session,
         connect,
-        hub::{Hub, Live, Stop},
+        hub::Hub,
+        live::{Live, Stop},
+        windows,
     },
     handshake::{Failure, Protocol, Request},
     http::{Body, answer::Asked, ranges},
     placer::Why,
-    sched::Policy,
+    sched::{LinkId, Policy},
 };
+
+/// A request that is being served, with what is needed to serve it over another link.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) live: Rc<Live>,
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Links not tried yet, best first.
+    pub(crate) links: Vec<LinkId>,
+    /// Links that were tried and did not work.
+    pub(crate) failed: Vec<LinkId>,
+    /// What came over the connection for other requests; it may have been closed meanwhile. `None`: it is new.
+    pub(crate) reused: Option<Bytes>,
+    /// Others may ask the server the same for it, over connections of their own.
+    pub(crate) may_split: bool,
+}
 
 /// What is left after a plain HTTP request was answered.
 #[derive(Debug, Default)]
@@ -85,8 +102,8 @@ pub(crate) async fn relay(
         is_shut: false,
         is_told: false,
     };
-    let mut ahead = opening.add(&request.rest)?;
-    hub.join_link(&live, &opening.upstream);
+    let ahead = opening.add(&request.rest)?;
+    windows::join_link(hub, &live, &opening.upstream);
     live.upstream.replace(Some(Rc::clone(&opening.upstream)));
     let opened = opening.run().await;
     let Opening {
@@ -103,52 +120,22 @@ pub(crate) async fn relay(
     live.is_opening.set(false);
     let outcome = match opened {
         Ok(()) => {
-            if let Some(link) = live.link.get() {
-                hub.placer.borrow_mut().trust(link);
-            }
-            let up = UpMeter(&live);
-            let is_deaf = Cell::new(false);
-            let upward = async {
-                if written < sent.len() {
-                    let all = pipe::write_all(&upstream, &sent[written..], &up);
-                    all.await.inspect_err(|_| is_deaf.set(is_request))?;
-                }
-                drop(sent);
-                if is_closed {
-                    if !is_shut {
-                        pipe::finish(&upstream)?;
-                    }
-                } else if is_request {
-                    let more = send_body(hub, client, &upstream, body, &live, &is_deaf);
-                    ahead.extend(more.await?);
-                } else {
-                    pipe::pump(&hub.pipes, client, &upstream, &up).await?;
-                }
-                live.is_half_closed.set(true);
-                Ok(())
+            let said = Said {
+                sent,
+                written,
+                body,
+                is_closed,
+                is_shut,
             };
-            let downward = async {
-                let down = DownMeter(&live);
-                let kept = if is_request {
-                    Some(answer::pass(hub, &upstream, client, asked, again.as_ref(), &live).await?)
-                } else {
-                    pipe::pump(&hub.pipes, &upstream, client, &down).await?;
-                    None
-                };
-                live.is_half_closed.set(true);
-                Ok(kept)
-            };
-            let both = both(upward, downward, &is_deaf);
-            let outcome = tokio::select! {
-                outcome = both => outcome,
-                () = live.stopped() => Err(stopped(&live)),
-            };
-            outcome.map(|kept| Left {
-                ahead: kept.filter(|kept| kept.client).map(|_| ahead),
-                upstream: kept
-                    .filter(|kept| kept.server)
-                    .map(|_| (Rc::clone(&upstream), session.reused.unwrap_or(Bytes::ZERO))),
-            })
+            let asked = is_request.then_some((asked, again.as_ref()));
+            exchange(hub, client, &upstream, &live, (said, ahead), asked)
+                .await
+                .map(|(kept, ahead)| Left {
+                    ahead: kept.filter(|kept| kept.client).map(|_| ahead),
+                    upstream: kept
+                        .filter(|kept| kept.server)
+                        .map(|_| (Rc::clone(&upstream), session.reused.unwrap_or(Bytes::ZERO))),
+                })
         }
         Err(error) => Err(error),
     };
@@ -167,6 +154,71 @@ pub(crate) async fn relay(
         return Ok(Left::default());
     }
     outcome
+}
+
+/// How far a connection has got upwards when it is open.
+struct Said {
+    /// All that the server is to get, from the beginning, and how much of it it got.
+    sent: Vec<u8>,
+    written: usize,
+    /// What is missing of a request's body.
+    body: Body,
+    /// The client has said its last; the server was told.
+    is_closed: bool,
+    is_shut: bool,
+}
+
+/// Moves both directions of an open connection to their ends. `asked`: of a plain HTTP request, and how it can be asked for
+/// again. Returns what is left after a request, and what the client has sent of the next one.
+async fn exchange(
+    hub: &Hub,
+    client: &TcpStream,
+    upstream: &TcpStream,
+    live: &Live,
+    (said, mut ahead): (Said, Vec<u8>),
+    asked: Option<(Asked, Option<&Again>)>,
+) -> io::Result<(Option<Kept>, Vec<u8>)> {
+    if let Some(link) = live.link.get() {
+        hub.placer.borrow_mut().trust(link);
+    }
+    let up = UpMeter(live);
+    let is_deaf = Cell::new(false);
+    let upward = async {
+        if said.written < said.sent.len() {
+            let all = pipe::write_all(upstream, &said.sent[said.written..], &up);
+            all.await.inspect_err(|_| is_deaf.set(asked.is_some()))?;
+        }
+        drop(said.sent);
+        if said.is_closed {
+            if !said.is_shut {
+                pipe::finish(upstream)?;
+            }
+        } else if asked.is_some() {
+            let more = send_body(hub, client, upstream, said.body, live, &is_deaf);
+            ahead.extend(more.await?);
+        } else {
+            pipe::pump(&hub.buffers.pipes, client, upstream, &up).await?;
+        }
+        live.is_half_closed.set(true);
+        Ok(())
+    };
+    let downward = async {
+        let down = DownMeter(live);
+        let kept = if let Some((asked, again)) = asked {
+            Some(answer::pass(hub, upstream, client, asked, again, live).await?)
+        } else {
+            pipe::pump(&hub.buffers.pipes, upstream, client, &down).await?;
+            None
+        };
+        live.is_half_closed.set(true);
+        Ok(kept)
+    };
+    let both = both(upward, downward, &is_deaf);
+    let kept = tokio::select! {
+        outcome = both => outcome,
+        () = live.stopped() => Err(stopped(live)),
+    }?;
+    Ok((kept, ahead))
 }
 
 /// Runs both directions to their ends. A server that has answered a request need not take all of it; `is_deaf`: it does not. Returns
@@ -268,7 +320,7 @@ impl Opening<'_> {
     }
 
     fn read_client(&mut self) -> io::Result<()> {
-        let mut scratch = self.hub.scratch.borrow_mut();
+        let mut scratch = self.hub.buffers.scratch.borrow_mut();
         let room = (MAX_REPLAY - self.sent.len()).min(scratch.len());
         let limit = if self.body == Body::Tunnel {
             room
@@ -391,7 +443,7 @@ impl Opening<'_> {
         self.upstream = Rc::new(opened.stream);
         self.written = 0;
         self.is_shut = false;
-        self.hub.join_link(&live, &self.upstream);
+        windows::join_link(self.hub, &live, &self.upstream);
         live.upstream.replace(Some(Rc::clone(&self.upstream)));
         Ok(())
     }
@@ -409,7 +461,7 @@ async fn send_body(
     let mut ahead = Vec::new();
     while !body.is_done() {
         let mut came = Vec::new();
-        if answer::read(hub, client, &mut came).await? == 0 {
+        if meter::read(hub, client, &mut came).await? == 0 {
             return Err(io::Error::other("the client left within its request"));
         }
         let taken = body.take(&came).map_err(io::Error::other)?;
@@ -427,39 +479,6 @@ async fn send_body(
 pub(crate) fn may_replay(sent: &[u8]) -> bool {
     let beginnings: [&[u8]; 4] = [b"\x16\x03", b"GET ", b"HEAD ", b"OPTIONS "];
     sent.is_empty() || beginnings.iter().any(|begin| sent.starts_with(begin))
-}
-
-pub(super) fn stopped(live: &Live) -> io::Error {
-    io::Error::other(live.stop_reason.get().map_or("stopped", Stop::text))
-}
-
-/// Counts bytes to the server.
-struct UpMeter<'a>(&'a Live);
-
-impl Meter for UpMeter<'_> {
-    fn moved(&self, bytes: u64) {
-        self.0.up.set(self.0.up.get() + bytes);
-        let (questions, answered) = self.0.questions.get();
-        if self.0.down.get() > answered {
-            self.0.questions.set((questions + 1, self.0.down.get()));
-        }
-    }
-
-    // The server, or the link, is what upward estimates are about.
-    fn held_up(&self, _is_held_up: bool) {}
-}
-
-/// Counts bytes from the server.
-pub(super) struct DownMeter<'a>(pub(super) &'a Live);
-
-impl Meter for DownMeter<'_> {
-    fn moved(&self, bytes: u64) {
-        self.0.down.set(self.0.down.get() + bytes);
-    }
-
-    fn held_up(&self, is_held_up: bool) {
-        self.0.is_held_up.set(is_held_up);
-    }
 }
 
 fn hung_up() -> io::Error {
@@ -480,24 +499,6 @@ const MAX_REPLAY: usize = 16 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::hub::tests::{add_link, begin, hub};
-
-    #[test]
-    fn a_question_is_what_a_client_says_after_the_server_did() {
-        let hub = hub();
-        add_link(&hub, "l0");
-        let (live, _) = begin(&hub, [10, 0, 0, 1].into());
-        let (up, down) = (UpMeter(&live), DownMeter(&live));
-        let asked = |live: &Live| live.questions.get().0;
-        up.moved(100);
-        up.moved(100);
-        assert_eq!(asked(&live), 1, "one in two pieces");
-        down.moved(5000);
-        down.moved(5000);
-        up.moved(100);
-        up.moved(100);
-        assert_eq!(asked(&live), 2);
-    }
 
     #[test]
     fn only_what_does_no_harm_is_said_twice() {

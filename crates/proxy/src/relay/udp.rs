@@ -30,7 +30,8 @@ use tokio::{
 use crate::{
     daemon::{
         connect,
-        hub::{Hub, Live, Purpose, Stop},
+        hub::Hub,
+        live::{Live, Purpose, Stop},
     },
     handshake::{Protocol, socks5},
     sched::LinkId,

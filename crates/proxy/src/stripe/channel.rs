@@ -25,8 +25,8 @@ use pleach_core::{
 
 use super::frame::MAX_FRAME;
 
-/// First bytes of a greeting: name and version.
-pub const MAGIC: [u8; 8] = *b"pleach\0\x01";
+/// First bytes of a greeting: name and version. Version 1 had lanes for each connection.
+pub const MAGIC: [u8; 8] = *b"pleach\0\x02";
 /// Length of a greeting in bytes.
 pub const GREETING_LEN: usize = MAGIC.len() + 32;
 /// Longest record after its length, in bytes.
@@ -38,6 +38,11 @@ pub enum ChannelError {
     /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
+    /// The greeting is that of another version of the protocol.
+    #[error(
+        "the peer speaks version {0} of the striping protocol, this end version 2: use the same release at both ends"
+    )]
+    Version(u8),
     /// A length that no record has.
     #[error("a record of {0} bytes")]
     Length(usize),
@@ -57,16 +62,24 @@ pub fn greeting(public: &[u8; 32], nonce: [u8; 16]) -> [u8; GREETING_LEN] {
 }
 
 /// Which of `known` sent the greeting; `None`: none, or it is no greeting.
-#[must_use]
+///
+/// # Errors
+/// It is that of a known peer, in another version of the protocol.
 pub fn recognise<'a>(
     greeting: &[u8; GREETING_LEN],
     mut known: impl Iterator<Item = &'a [u8; 32]>,
-) -> Option<usize> {
-    let nonce: &[u8; 16] = greeting[8..].first_chunk()?;
-    if greeting[..8] != MAGIC {
-        return None;
+) -> Result<Option<usize>, ChannelError> {
+    let Some(nonce) = greeting[8..].first_chunk::<16>() else {
+        return Ok(None);
+    };
+    if greeting[..7] != MAGIC[..7] {
+        return Ok(None);
     }
-    known.position(|public| cookie::recognition(public, nonce) == greeting[24..])
+    let found = known.position(|public| cookie::recognition(public, nonce) == greeting[24..]);
+    if found.is_some() && greeting[7] != MAGIC[7] {
+        return Err(ChannelError::Version(greeting[7]));
+    }
+    Ok(found)
 }
 
 /// Starts a handshake with the owner of `remote`: the initiation to send, after its length. `seed`: fresh and secret.
@@ -98,6 +111,10 @@ pub fn respond(
     incoming: Incoming,
     seed: [u8; 32],
 ) -> Result<(Sealer, Opener, Vec<u8>), ChannelError> {
+    let [family, version] = incoming.hello.protocol_version.to_be_bytes();
+    if u16::from_be_bytes([family, 0]) == VERSION & 0xff00 && incoming.hello != hello() {
+        return Err(ChannelError::Version(version));
+    }
     let (established, datagram) = incoming.respond(&NO_PSK, INDEX, hello(), seed)?;
     let (sealer, opener) = channel(established);
     Ok((sealer, opener, with_length(&datagram)))
@@ -232,7 +249,7 @@ fn with_length(datagram: &[u8]) -> Vec<u8> {
 }
 
 /// Of what goes over lanes; far from the tunnel's, so that neither takes the other for itself.
-const VERSION: u16 = 0x5301;
+const VERSION: u16 = 0x5302;
 /// There is one session on a TCP connection.
 const INDEX: u32 = 1;
 const NO_PATH: PathId = PathId(0);

@@ -1,20 +1,27 @@
 //! What travels on a lane, before it is sealed. Numbers are big-endian; the first byte is the kind.
+//!
+//! *Items* are frames that must arrive: their sender keeps them until the receiver has counted them on their lane, and sends
+//! those of a dead lane on another. The other frames state what the end knows, again and again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::CHUNK;
+use super::{CHUNK, Violation};
 
-/// Names a bundle: 128 random bits of the end that asked.
+/// Names an association, which is what the lanes of one asking end to one peer belong to: 128 random bits of the asking end.
 pub type Token = [u8; 16];
 
-/// A lane of a bundle; never used twice in it.
+/// A lane of an association; never used twice in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneId(pub u16);
 
-/// Where the asked end is to connect to.
+/// A connection of an association; never used twice in it. The asking end counts from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(pub u32);
+
+/// Where the answering end is to connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// `None`: the address the asking end reached it at.
+    /// `None`: the address at which the asking end reached the answering one.
     pub ip: Option<IpAddr>,
     /// The port.
     pub port: u16,
@@ -23,45 +30,64 @@ pub struct Wanted {
 /// Why a connection is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No more striped connections.
+    /// No more connections.
     Busy,
-    /// The rules of the asked end forbid it.
+    /// The rules of the answering end forbid it.
     NotAllowed,
     /// The target does not take the connection.
     Unreachable,
 }
 
+/// Why a connection is reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// It broke at the end that says so, or is of no use there any more.
+    Ended,
+    /// The other end did what it may not.
+    Violated(Violation),
+}
+
+/// Why a lane is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bye {
+    /// No more associations, or no more lanes in this one.
+    Busy,
+    /// The peer did what it may not.
+    Violated(Violation),
+}
+
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// Everything before `delivered` was delivered; `limit` is how far the other end may send; on each lane so many
-    /// chunks came.
+    /// So many items have come on each lane. No item.
     Ack {
-        /// Offset.
-        delivered: u64,
-        /// Offset.
-        limit: u64,
-        /// At most 255.
+        /// At most [`MAX_ACK_LANES`].
         lanes: Vec<(LaneId, u64)>,
     },
-    /// A piece of the stream.
+    /// Last frame of a lane that is refused. No item.
+    Bye(Bye),
+    /// A piece of a connection's stream.
     Chunk {
-        /// Offset.
+        /// Which connection.
+        conn: ConnId,
+        /// Where in the stream.
         offset: u64,
         /// 1 to [`CHUNK`] bytes.
         data: &'a [u8],
     },
-    /// The end of the stream.
+    /// The end of a connection's stream.
     End {
-        /// Offset.
+        /// Which connection.
+        conn: ConnId,
+        /// Where in the stream.
         offset: u64,
     },
-    /// The lane is dead at the end that says so.
+    /// The lane is dead at the end that says so. No item.
     Gone {
         /// Which.
         lane: LaneId,
     },
-    /// First frame of a further lane.
+    /// First frame of a lane, by the asking end. No item.
     Join {
         /// Whose.
         token: Token,
@@ -70,23 +96,43 @@ pub enum Frame<'a> {
         /// Name of its link, for people.
         link: String,
     },
-    /// First frame of the first lane.
+    /// Asks for a connection.
     Open {
-        /// Whose.
-        token: Token,
         /// Its number.
-        lane: LaneId,
-        /// Name of its link, for people.
-        link: String,
+        conn: ConnId,
         /// Where to.
         wanted: Wanted,
+        /// First bytes of the stream, at most [`CHUNK`]; may be none.
+        data: &'a [u8],
     },
     /// The answer to `Open`: the target is connected.
-    Opened,
+    Opened {
+        /// Which connection.
+        conn: ConnId,
+    },
     /// The other answer.
-    Refused(Refusal),
-    /// The connection broke at the end that says so.
-    Reset,
+    Refused {
+        /// Which connection.
+        conn: ConnId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The connection is over at the end that says so, before its streams were.
+    Reset {
+        /// Which connection.
+        conn: ConnId,
+        /// Why.
+        why: Broken,
+    },
+    /// Everything before `delivered` was delivered; `limit` is how far the other end may send.
+    Window {
+        /// Which connection.
+        conn: ConnId,
+        /// Offset.
+        delivered: u64,
+        /// Offset.
+        limit: u64,
+    },
 }
 
 /// Not a frame.
@@ -103,37 +149,49 @@ const OPEN: u8 = 6;
 const OPENED: u8 = 7;
 const REFUSED: u8 = 8;
 const RESET: u8 = 9;
+const WINDOW: u8 = 10;
+const BYE: u8 = 11;
 
-/// Longest frame in bytes.
-pub const MAX_FRAME: usize = 9 + CHUNK;
+/// Longest frame in bytes: an `Open` with an IPv6 address and a whole chunk.
+pub const MAX_FRAME: usize = 24 + CHUNK;
 
 /// Longest name of a link that travels.
 const MAX_NAME: usize = 32;
 
 impl Frame<'_> {
+    /// Whether it must arrive: whether it is counted.
+    #[must_use]
+    pub fn is_item(&self) -> bool {
+        !matches!(
+            self,
+            Self::Ack { .. } | Self::Bye(_) | Self::Gone { .. } | Self::Join { .. }
+        )
+    }
+
     /// Appends the frame to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Ack {
-                delivered,
-                limit,
-                lanes,
-            } => {
+            Self::Ack { lanes } => {
                 out.push(ACK);
-                out.extend_from_slice(&delivered.to_be_bytes());
-                out.extend_from_slice(&limit.to_be_bytes());
                 for (lane, count) in lanes.iter().take(MAX_ACK_LANES) {
                     out.extend_from_slice(&lane.0.to_be_bytes());
                     out.extend_from_slice(&count.to_be_bytes());
                 }
             }
-            Self::Chunk { offset, data } => {
-                out.push(CHUNK_KIND);
+            Self::Bye(bye) => {
+                let code = match bye {
+                    Bye::Busy => 0,
+                    Bye::Violated(violation) => violation_code(*violation),
+                };
+                out.extend_from_slice(&[BYE, code]);
+            }
+            Self::Chunk { conn, offset, data } => {
+                push_conn(out, CHUNK_KIND, *conn);
                 out.extend_from_slice(&offset.to_be_bytes());
                 out.extend_from_slice(data);
             }
-            Self::End { offset } => {
-                out.push(END);
+            Self::End { conn, offset } => {
+                push_conn(out, END, *conn);
                 out.extend_from_slice(&offset.to_be_bytes());
             }
             Self::Gone { lane } => {
@@ -142,33 +200,51 @@ impl Frame<'_> {
             }
             Self::Join { token, lane, link } => {
                 out.push(JOIN);
-                push_lane(out, token, *lane, link);
+                out.extend_from_slice(token);
+                out.extend_from_slice(&lane.0.to_be_bytes());
+                push_name(out, link);
             }
-            Self::Open {
-                token,
-                lane,
-                link,
-                wanted,
-            } => {
-                out.push(OPEN);
-                push_lane(out, token, *lane, link);
+            Self::Open { conn, wanted, data } => {
+                push_conn(out, OPEN, *conn);
                 out.extend_from_slice(&wanted.port.to_be_bytes());
                 match wanted.ip {
-                    None => {}
-                    Some(IpAddr::V4(ip)) => out.extend_from_slice(&ip.octets()),
-                    Some(IpAddr::V6(ip)) => out.extend_from_slice(&ip.octets()),
+                    None => out.push(0),
+                    Some(IpAddr::V4(ip)) => {
+                        out.push(4);
+                        out.extend_from_slice(&ip.octets());
+                    }
+                    Some(IpAddr::V6(ip)) => {
+                        out.push(16);
+                        out.extend_from_slice(&ip.octets());
+                    }
                 }
+                out.extend_from_slice(data);
             }
-            Self::Opened => out.push(OPENED),
-            Self::Refused(refusal) => {
-                let code = match refusal {
+            Self::Opened { conn } => push_conn(out, OPENED, *conn),
+            Self::Refused { conn, refusal } => {
+                push_conn(out, REFUSED, *conn);
+                out.push(match refusal {
                     Refusal::Busy => 1,
                     Refusal::NotAllowed => 2,
                     Refusal::Unreachable => 3,
-                };
-                out.extend_from_slice(&[REFUSED, code]);
+                });
             }
-            Self::Reset => out.push(RESET),
+            Self::Reset { conn, why } => {
+                push_conn(out, RESET, *conn);
+                out.push(match why {
+                    Broken::Ended => 0,
+                    Broken::Violated(violation) => violation_code(*violation),
+                });
+            }
+            Self::Window {
+                conn,
+                delivered,
+                limit,
+            } => {
+                push_conn(out, WINDOW, *conn);
+                out.extend_from_slice(&delivered.to_be_bytes());
+                out.extend_from_slice(&limit.to_be_bytes());
+            }
         }
     }
 }
@@ -182,7 +258,6 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
     let mut reader = Reader(rest);
     let frame = match *kind {
         ACK => {
-            let (delivered, limit) = (reader.u64()?, reader.u64()?);
             let mut lanes = Vec::new();
             while !reader.0.is_empty() {
                 if lanes.len() == MAX_ACK_LANES {
@@ -190,58 +265,72 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
                 }
                 lanes.push((LaneId(reader.u16()?), reader.u64()?));
             }
-            Frame::Ack {
-                delivered,
-                limit,
-                lanes,
-            }
+            Frame::Ack { lanes }
         }
+        BYE => Frame::Bye(match reader.array::<1>()? {
+            [0] => Bye::Busy,
+            [code] => Bye::Violated(violation(*code)?),
+        }),
         CHUNK_KIND => {
-            let offset = reader.u64()?;
+            let (conn, offset) = (reader.conn()?, reader.u64()?);
             let data = core::mem::take(&mut reader.0);
             if data.is_empty() || data.len() > CHUNK {
                 return Err(NotAFrame);
             }
-            Frame::Chunk { offset, data }
+            Frame::Chunk { conn, offset, data }
         }
         END => Frame::End {
+            conn: reader.conn()?,
             offset: reader.u64()?,
         },
         GONE => Frame::Gone {
             lane: LaneId(reader.u16()?),
         },
-        JOIN => {
-            let (token, lane, link) = reader.lane()?;
-            Frame::Join { token, lane, link }
-        }
+        JOIN => Frame::Join {
+            token: *reader.array()?,
+            lane: LaneId(reader.u16()?),
+            link: reader.name()?,
+        },
         OPEN => {
-            let (token, lane, link) = reader.lane()?;
+            let conn = reader.conn()?;
             let port = reader.u16()?;
-            let ip = match reader.0.len() {
-                0 => None,
-                4 => Some(IpAddr::V4(Ipv4Addr::from(*reader.array::<4>()?))),
-                16 => Some(IpAddr::V6(Ipv6Addr::from(*reader.array::<16>()?)).to_canonical()),
+            let ip = match reader.array::<1>()? {
+                [0] => None,
+                [4] => Some(IpAddr::V4(Ipv4Addr::from(*reader.array::<4>()?))),
+                [16] => Some(IpAddr::V6(Ipv6Addr::from(*reader.array::<16>()?)).to_canonical()),
                 _ => return Err(NotAFrame),
             };
-            let wanted = Wanted { ip, port };
-            if port == 0 {
+            let data = core::mem::take(&mut reader.0);
+            if port == 0 || data.len() > CHUNK {
                 return Err(NotAFrame);
             }
-            Frame::Open {
-                token,
-                lane,
-                link,
-                wanted,
-            }
+            let wanted = Wanted { ip, port };
+            Frame::Open { conn, wanted, data }
         }
-        OPENED => Frame::Opened,
-        REFUSED => Frame::Refused(match reader.array::<1>()? {
-            [1] => Refusal::Busy,
-            [2] => Refusal::NotAllowed,
-            [3] => Refusal::Unreachable,
-            _ => return Err(NotAFrame),
-        }),
-        RESET => Frame::Reset,
+        OPENED => Frame::Opened {
+            conn: reader.conn()?,
+        },
+        REFUSED => Frame::Refused {
+            conn: reader.conn()?,
+            refusal: match reader.array::<1>()? {
+                [1] => Refusal::Busy,
+                [2] => Refusal::NotAllowed,
+                [3] => Refusal::Unreachable,
+                _ => return Err(NotAFrame),
+            },
+        },
+        RESET => Frame::Reset {
+            conn: reader.conn()?,
+            why: match reader.array::<1>()? {
+                [0] => Broken::Ended,
+                [code] => Broken::Violated(violation(*code)?),
+            },
+        },
+        WINDOW => Frame::Window {
+            conn: reader.conn()?,
+            delivered: reader.u64()?,
+            limit: reader.u64()?,
+        },
         _ => return Err(NotAFrame),
     };
     if reader.0.is_empty() {
@@ -251,9 +340,33 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
     }
 }
 
-fn push_lane(out: &mut Vec<u8>, token: &Token, lane: LaneId, link: &str) {
-    out.extend_from_slice(token);
-    out.extend_from_slice(&lane.0.to_be_bytes());
+fn violation_code(violation: Violation) -> u8 {
+    match violation {
+        Violation::Acknowledged => 1,
+        Violation::Credit => 2,
+        Violation::Flood => 3,
+        Violation::Misplaced => 4,
+        Violation::Overlap => 5,
+    }
+}
+
+fn violation(code: u8) -> Result<Violation, NotAFrame> {
+    Ok(match code {
+        1 => Violation::Acknowledged,
+        2 => Violation::Credit,
+        3 => Violation::Flood,
+        4 => Violation::Misplaced,
+        5 => Violation::Overlap,
+        _ => return Err(NotAFrame),
+    })
+}
+
+fn push_conn(out: &mut Vec<u8>, kind: u8, conn: ConnId) {
+    out.push(kind);
+    out.extend_from_slice(&conn.0.to_be_bytes());
+}
+
+fn push_name(out: &mut Vec<u8>, link: &str) {
     let mut len = link.len().min(MAX_NAME);
     while !link.is_char_boundary(len) {
         len -= 1;
@@ -279,9 +392,12 @@ impl<'a> Reader<'a> {
         self.array().copied().map(u64::from_be_bytes)
     }
 
-    fn lane(&mut self) -> Result<(Token, LaneId, String), NotAFrame> {
-        let token = *self.array()?;
-        let lane = LaneId(self.u16()?);
+    fn conn(&mut self) -> Result<ConnId, NotAFrame> {
+        let bytes = self.array().copied();
+        bytes.map(|bytes| ConnId(u32::from_be_bytes(bytes)))
+    }
+
+    fn name(&mut self) -> Result<String, NotAFrame> {
         let len = usize::from(self.array::<1>()?[0]);
         if len > MAX_NAME {
             return Err(NotAFrame);
@@ -289,12 +405,12 @@ impl<'a> Reader<'a> {
         let (name, rest) = self.0.split_at_checked(len).ok_or(NotAFrame)?;
         self.0 = rest;
         let link = core::str::from_utf8(name).map_err(|_| NotAFrame)?;
-        Ok((token, lane, link.to_owned()))
+        Ok(link.to_owned())
     }
 }
 
-/// More lanes than a bundle has, and those that just ended.
-const MAX_ACK_LANES: usize = 32;
+/// More lanes than an association has, and those that just ended.
+pub const MAX_ACK_LANES: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -304,38 +420,52 @@ mod tests {
 
     #[test]
     fn every_frame_comes_back() {
-        let token = [7; 16];
-        let (lane, link) = (LaneId(300), "wifi".to_owned());
-        let open = |ip: Option<&str>| Frame::Open {
-            token,
-            lane,
-            link: "lte".to_owned(),
+        let (lane, conn) = (LaneId(300), ConnId(70_000));
+        let open = |ip: Option<&str>, data: &'static [u8]| Frame::Open {
+            conn,
             wanted: Wanted {
                 ip: ip.map(|ip| ip.parse().expect("literal")),
                 port: 443,
             },
+            data,
         };
+        let refused = |refusal: Refusal| Frame::Refused { conn, refusal };
+        let reset = |why: Broken| Frame::Reset { conn, why };
         for frame in [
             Frame::Ack {
-                delivered: 1,
-                limit: u64::MAX,
                 lanes: vec![(lane, 5), (LaneId(0), 0)],
             },
+            Frame::Bye(Bye::Busy),
+            Frame::Bye(Bye::Violated(Violation::Flood)),
             Frame::Chunk {
+                conn,
                 offset: 9,
                 data: b"data",
             },
-            Frame::End { offset: 13 },
+            Frame::End { conn, offset: 13 },
             Frame::Gone { lane },
-            Frame::Join { token, lane, link },
-            open(None),
-            open(Some("192.0.2.1")),
-            open(Some("2001:db8::1")),
-            Frame::Opened,
-            Frame::Refused(Refusal::Busy),
-            Frame::Refused(Refusal::NotAllowed),
-            Frame::Refused(Refusal::Unreachable),
-            Frame::Reset,
+            Frame::Join {
+                token: [7; 16],
+                lane,
+                link: "wifi".to_owned(),
+            },
+            open(None, b""),
+            open(Some("192.0.2.1"), b"GET /"),
+            open(Some("2001:db8::1"), &[7; CHUNK]),
+            Frame::Opened { conn },
+            refused(Refusal::Busy),
+            refused(Refusal::NotAllowed),
+            refused(Refusal::Unreachable),
+            reset(Broken::Ended),
+            reset(Broken::Violated(Violation::Acknowledged)),
+            reset(Broken::Violated(Violation::Credit)),
+            reset(Broken::Violated(Violation::Misplaced)),
+            reset(Broken::Violated(Violation::Overlap)),
+            Frame::Window {
+                conn,
+                delivered: 1,
+                limit: u64::MAX,
+            },
         ] {
             let mut bytes = Vec::new();
             frame.encode(&mut bytes);
@@ -355,7 +485,7 @@ mod tests {
             let len = usize::try_from(rng.below(60)).expect("small");
             let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u64().to_le_bytes()[0]).collect();
             if let Some(first) = bytes.first_mut() {
-                *first %= 11;
+                *first %= 13;
             }
             if let Ok(frame) = decode(&bytes) {
                 let mut again = Vec::new();

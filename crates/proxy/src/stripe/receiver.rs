@@ -1,14 +1,16 @@
-//! The receiving half of a bundle: holds chunks until those before them have come, drops what came before, grants credit.
+//! The receiving half of a connection: holds chunks until those before them have come, drops what came before, grants credit.
 //!
-//! Bounds: nothing beyond the credit it gave, [`WINDOW`] after what was delivered, and no more than [`MAX_CHUNKS`]
-//! chunks.
+//! Credit begins at [`FIRST_WINDOW`] and doubles, up to [`WINDOW`], each time the application has taken half of it and leaves
+//! less than that behind: only who reads quickly needs more.
+//!
+//! Bounds: nothing beyond the credit it gave, and no more than [`MAX_CHUNKS`] chunks.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Chunk, MAX_CHUNKS, Violation, WINDOW, frame::LaneId};
+use super::{Chunk, FIRST_WINDOW, MAX_CHUNKS, Violation, WINDOW};
 
 /// See the module's head.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Receiver {
     /// All before it came.
     next: u64,
@@ -22,17 +24,41 @@ pub struct Receiver {
     delivered: u64,
     /// Where the stream ends, once that is known; as the offset of the end.
     end: Option<u64>,
-    /// Of each lane how many chunks came.
-    counts: BTreeMap<LaneId, u64>,
     duplicate_bytes: u64,
+    /// Credit beyond what was delivered, and what was delivered when it last grew.
+    window: u64,
+    grown_at: u64,
+    /// What the other end was told last: delivered, limit; and how many chunks were delivered since.
+    told: (u64, u64),
+    untold_chunks: usize,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self {
+            next: 0,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            most_held_bytes: 0,
+            ready: VecDeque::new(),
+            taken: 0,
+            delivered: 0,
+            end: None,
+            duplicate_bytes: 0,
+            window: FIRST_WINDOW,
+            grown_at: 0,
+            told: (0, FIRST_WINDOW),
+            untold_chunks: 0,
+        }
+    }
 }
 
 impl Receiver {
-    /// Handles a chunk that came on `lane`.
+    /// Handles a chunk.
     ///
     /// # Errors
     /// It is not one that an honest sender would send; nothing was changed.
-    pub fn handle_chunk(&mut self, lane: LaneId, chunk: Chunk) -> Result<(), Violation> {
+    pub fn handle_chunk(&mut self, chunk: Chunk) -> Result<(), Violation> {
         let (offset, end) = (chunk.offset, chunk.end());
         if end > self.limit() || end <= offset {
             return Err(Violation::Credit);
@@ -74,7 +100,6 @@ impl Receiver {
             self.most_held_bytes = self.most_held_bytes.max(self.held_bytes);
             self.skip_end();
         }
-        *self.counts.entry(lane).or_default() += 1;
         Ok(())
     }
 
@@ -94,6 +119,7 @@ impl Receiver {
             if self.taken == chunk.data.len() {
                 self.ready.pop_front();
                 self.taken = 0;
+                self.untold_chunks += 1;
             }
         }
         self.skip_end();
@@ -105,7 +131,13 @@ impl Receiver {
         self.end.is_some_and(|end| self.delivered > end)
     }
 
-    /// What to acknowledge: all before it was delivered.
+    /// Up to where the stream has come without a gap, for tests.
+    #[cfg(test)]
+    pub(super) fn came(&self) -> u64 {
+        self.next
+    }
+
+    /// All before it was delivered.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered
@@ -114,17 +146,40 @@ impl Receiver {
     /// How far the other end may send.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        self.delivered.saturating_add(WINDOW)
+        self.delivered.saturating_add(self.window)
     }
 
-    /// Of each lane how many chunks came.
-    pub fn counts(&self) -> impl Iterator<Item = (LaneId, u64)> {
-        self.counts.iter().map(|(lane, count)| (*lane, *count))
+    /// Credit beyond what was delivered.
+    #[must_use]
+    pub fn window(&self) -> u64 {
+        self.window
     }
 
-    /// Forgets a lane.
-    pub fn remove_lane(&mut self, lane: LaneId) {
-        self.counts.remove(&lane);
+    /// Doubles the credit if the application takes what comes, and `room` bytes more may be promised. By how much it grew.
+    pub fn grow(&mut self, room: u64) -> u64 {
+        let is_quick = self.delivered - self.grown_at >= self.window / 2
+            && self.next - self.delivered < self.window / 2;
+        if !is_quick || self.window >= WINDOW || self.window > room {
+            return 0;
+        }
+        self.grown_at = self.delivered;
+        let before = self.window;
+        self.window = (before * 2).min(WINDOW);
+        self.window - before
+    }
+
+    /// What to tell the other end, once it is worth that: a quarter of the window more, a quarter of the chunks, or all
+    /// was delivered. Delivered, limit.
+    pub fn poll_window(&mut self) -> Option<(u64, u64)> {
+        let now = (self.delivered, self.limit());
+        let is_due = now.1 - self.told.1 >= self.window / 4
+            || self.untold_chunks >= MAX_CHUNKS / 4
+            || self.is_done() && self.told.0 < self.delivered;
+        is_due.then(|| {
+            self.told = now;
+            self.untold_chunks = 0;
+            now
+        })
     }
 
     /// Bytes that wait for earlier ones: now, at most so far; and bytes that came twice.

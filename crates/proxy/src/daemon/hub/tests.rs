@@ -1,10 +1,15 @@
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
+use ipnet::IpNet;
 use pleach_core::session::handshake::StaticKeys;
 
 use super::*;
 use crate::{
-    daemon::settings::{KnownPeer, SaveEnergy, StripeSettings},
+    daemon::{
+        settings::{KnownPeer, SaveEnergy, StripeSettings},
+        uplinks::Device,
+    },
+    handshake::Protocol,
     placer::{LinkSettings, PlacerConfig, Reach},
     sched::Policy,
     sticky::Stickiness,
@@ -33,7 +38,8 @@ pub(crate) fn hub() -> Hub {
         probes: Vec::new(),
         state_dir: "/nowhere".into(),
     });
-    hub.locals
+    hub.uplinks
+        .locals
         .borrow_mut()
         .push("127.0.0.0/8".parse().expect("network"));
     hub
@@ -77,7 +83,7 @@ pub(crate) fn add_link(hub: &Hub, device: &str) -> LinkId {
         ..Reach::default()
     };
     placer.set_reach(link, reach);
-    hub.devices.borrow_mut().push(Device {
+    hub.uplinks.devices.borrow_mut().push(Device {
         name: device.to_owned(),
         source: Vec::new(),
         addresses: Vec::new(),
@@ -119,8 +125,8 @@ fn who_is_on_a_links_side_is_not_served_unless_the_user_says_so() {
     };
     placer.set_reach(link, reach);
     drop(placer);
-    hub.own.borrow_mut().insert([192, 168, 1, 7].into());
-    hub.locals.borrow_mut().push(net("10.1.0.0/16"));
+    hub.uplinks.own.borrow_mut().insert([192, 168, 1, 7].into());
+    hub.uplinks.locals.borrow_mut().push(net("10.1.0.0/16"));
     for (client, is_served) in [
         ("127.0.0.1", true),
         ("::ffff:127.0.0.1", true),
@@ -139,7 +145,8 @@ fn who_is_on_a_links_side_is_not_served_unless_the_user_says_so() {
 fn own_services_are_for_clients_on_the_host_only() {
     let hub = hub();
     let ip = |text: &str| text.parse::<IpAddr>().expect("address");
-    hub.own
+    hub.uplinks
+        .own
         .borrow_mut()
         .extend(["192.168.1.1", "172.17.0.1", "fd00::1"].map(ip));
     let cases = [
@@ -176,5 +183,5 @@ fn parts_take_no_more_descriptors_than_there_are_for_them() {
     for part in parts {
         hub.end_part(&part);
     }
-    assert_eq!(hub.live.borrow().len(), 1);
+    assert_eq!(hub.table.live.borrow().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! A lane before it belongs to a connection: greeting and handshake over its socket ([`crate::stripe::channel`]).
+//! A lane before it belongs to an association: greeting and handshake over its socket ([`crate::stripe::channel`]).
 
 use std::io;
 
@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::stripe::{
-    channel::{self, GREETING_LEN, Opener, Sealer},
+    channel::{self, ChannelError, GREETING_LEN, Opener, Sealer},
     frame::Frame,
 };
 
@@ -52,7 +52,7 @@ pub(crate) async fn read_greeting<'a>(
 ) -> io::Result<Option<usize>> {
     let mut greeting = [0; GREETING_LEN];
     stream.read_exact(&mut greeting).await?;
-    Ok(channel::recognise(&greeting, known))
+    channel::recognise(&greeting, known).map_err(io::Error::other)
 }
 
 /// The end that asks, with the owner of `remote`.
@@ -102,6 +102,14 @@ pub(crate) async fn answer(
         opener,
     };
     Ok((shaken, who))
+}
+
+/// The version of the striping protocol that the other end speaks, if `error` is that it is not this end's.
+pub(crate) fn other_version(error: &io::Error) -> Option<u8> {
+    match error.get_ref()?.downcast_ref::<ChannelError>()? {
+        ChannelError::Version(version) => Some(*version),
+        ChannelError::Handshake(_) | ChannelError::Length(_) | ChannelError::Seal => None,
+    }
 }
 
 /// Two random halves.

@@ -1,17 +1,24 @@
 //! Lanes over loopback.
 
+use std::rc::Rc;
+
 use pleach_core::session::handshake::StaticKeys;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
     task::LocalSet,
+    time,
 };
 
-use super::*;
+use super::{association::Association, handshake::Shaken, lane::Lane, *};
 use crate::{
-    daemon::hub::{Purpose, tests::hub},
+    daemon::{hub::tests::hub, live::Purpose},
     handshake::Protocol,
-    stripe::{CHUNK, WINDOW},
+    stripe::{
+        CHUNK, WINDOW,
+        frame::{LaneId, Refusal, Wanted},
+        sched::Striping,
+    },
 };
 
 /// Runs `test`, whose tasks are local ones; fails if it hangs.
@@ -25,7 +32,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     outcome.expect("it goes on");
 }
 
-/// Both ends of a lane that has no connection yet.
+/// Both ends of a lane that has no association yet.
 pub(crate) async fn shaken() -> [Shaken; 2] {
     let [asks, answers] = [[3; 32], [4; 32]].map(StaticKeys::from_private);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -40,6 +47,34 @@ pub(crate) async fn shaken() -> [Shaken; 2] {
     [both.0.expect("known"), both.1.expect("known").0]
 }
 
+/// Both ends of an association with so many lanes: the one that asks, and the one that answers.
+pub(crate) async fn associations(lanes: u16, striping: Striping) -> [Rc<Association>; 2] {
+    let here = ([127, 0, 0, 1]).into();
+    let both = [None, Some(here)]
+        .map(|local| Association::new("peer".to_owned(), striping, local, &Rc::default()));
+    for id in 0..lanes {
+        for (association, shaken) in both.iter().zip(shaken().await) {
+            let is_added = drive::add_lane(association, LaneId(id), None, String::new(), shaken);
+            assert!(is_added);
+        }
+    }
+    both
+}
+
+/// Both ends of a connection over those; `first` went with the request.
+pub(crate) async fn carried(both: &[Rc<Association>; 2], first: &[u8]) -> [Carried; 2] {
+    let wanted = Wanted { ip: None, port: 80 };
+    let here = Carried::ask(&both[0], wanted, first).expect("room");
+    loop {
+        if let Some((conn, asked)) = both[1].next_incoming() {
+            assert_eq!(asked, wanted);
+            let there = Carried::incoming(&both[1], conn);
+            return [here, there];
+        }
+        both[1].changed.notified().await;
+    }
+}
+
 /// Waits for what other tasks do.
 async fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
@@ -50,61 +85,73 @@ async fn until(mut is_so: impl FnMut() -> bool) {
 #[test]
 fn a_lane_that_gets_nothing_wakes_the_one_that_got_it() {
     run(async {
-        let stripe = Stripe::new("peer".to_owned(), Striping::RoundRobin, &Pulses::default());
-        let mut others = Vec::new();
-        for id in 0..2 {
-            let [here, there] = shaken().await;
-            assert!(stripe.add_lane(LaneId(id), None, String::new(), here));
-            others.push(there);
-        }
-        let sent = || {
-            stripe
-                .lanes()
-                .iter()
-                .map(|lane| lane.tx_bytes.get())
-                .collect::<Vec<_>>()
-        };
-        // Each acknowledges once, and waits.
-        until(|| sent().iter().all(|bytes| *bytes > 0)).await;
-        time::sleep(Duration::from_millis(20)).await;
+        let both = associations(2, Striping::RoundRobin).await;
+        let [here, there] = carried(&both, b"").await;
+        there.accept();
+        assert_eq!(here.answered().await.expect("open"), None);
+        let sent = |lane: &Rc<Lane>| lane.tx_bytes.get();
+        let sent = || both[0].lanes().iter().map(sent).collect::<Vec<_>>();
         let before = sent();
+        let moved = Cell::new(0);
         for _ in 0..4 {
             let total: u64 = sent().iter().sum();
-            stripe.bundle.borrow_mut().sender.write(&[7; CHUNK]);
-            stripe.lanes()[0].wake.notify_one();
-            until(|| sent().iter().sum::<u64>() > total).await;
-            time::sleep(Duration::from_millis(20)).await;
+            both[0].mux.borrow_mut().write(here.conn, &[7; CHUNK]);
+            both[0].lanes()[0].wake.notify_one();
+            until(|| sent().iter().sum::<u64>() >= total + CHUNK as u64).await;
         }
-        assert!(sent()[1] > before[1], "the second lane had its turns");
-        let lanes = stripe.lanes();
-        let total = |lane: &Rc<Lane>| lane.tx_bytes.get() + lane.rx_bytes.get();
-        assert_eq!(stripe.moved.get(), lanes.iter().map(total).sum::<u64>());
+        let chunk = CHUNK as u64;
+        for (before, now) in before.iter().zip(sent()) {
+            assert!(now >= before + chunk, "each lane had its turns");
+        }
+        here.take(b"x", &moved).await;
+        assert_eq!(moved.get(), 1);
     });
 }
 
 #[test]
-fn who_waits_for_the_last_lane_learns_of_it_whoever_else_waits() {
+fn first_bytes_are_there_before_the_answer_and_a_refusal_comes_back() {
     run(async {
-        let stripe = Stripe::new("peer".to_owned(), Striping::RoundRobin, &Pulses::default());
-        let [here, _there] = shaken().await;
-        assert!(stripe.add_lane(LaneId(0), None, String::new(), here));
-        stripe.changed.notified().await;
-        tokio::join!(stripe.changed.notified(), stripe.drained(), async {
-            stripe.end_lane(LaneId(0), "it is over");
-        });
+        let both = associations(1, Striping::Osia).await;
+        let [here, there] = carried(&both, b"GET /").await;
+        assert_eq!(both[1].mux.borrow().peek(there.conn), b"GET /");
+        there.refuse(Refusal::Unreachable);
+        let answer = here.answered().await.expect("it came");
+        assert_eq!(answer, Some(Refusal::Unreachable));
+        drop((here, there));
+        until(|| both.iter().all(|end| end.mux.borrow().is_idle())).await;
+    });
+}
+
+#[test]
+fn a_lane_that_dies_leaves_its_connections_to_the_next() {
+    run(async {
+        let both = associations(1, Striping::Osia).await;
+        let [here, there] = carried(&both, b"").await;
+        there.accept();
+        assert_eq!(here.answered().await.expect("open"), None);
+        both[0].end_lane(LaneId(0), "a test");
+        let moved = Cell::new(0);
+        here.take(b"said without a lane", &moved).await;
+        until(|| both[1].lanes().is_empty()).await;
+        for (association, shaken) in both.iter().zip(shaken().await) {
+            let name = String::new();
+            assert!(drive::add_lane(association, LaneId(1), None, name, shaken));
+        }
+        let came = || both[1].mux.borrow().peek(there.conn).to_vec();
+        until(|| came() == b"said without a lane").await;
+        both[0].end("a test");
+        here.broken().await;
     });
 }
 
 #[test]
 fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
     run(async {
-        let stripes = ["here", "there"]
-            .map(|peer| Stripe::new(peer.to_owned(), Striping::Osia, &Pulses::default()));
-        let [here, there] = &stripes;
-        for (stripe, shaken) in stripes.iter().zip(shaken().await) {
-            assert!(stripe.add_lane(LaneId(0), None, String::new(), shaken));
-        }
+        let both = associations(1, Striping::Osia).await;
+        let [here, there] = carried(&both, b"").await;
+        there.accept();
         // The client has said all it wants.
+        assert_eq!(here.answered().await.expect("open"), None);
         here.finish();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let to = listener.local_addr().expect("bound");
@@ -127,22 +174,25 @@ fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
             service.read_to_end(&mut Vec::new()).await.expect("its end")
         };
         let slow_client = async {
-            until(|| there.bundle.borrow().sender.room() == 0).await;
-            time::sleep(LAST_WORDS + Duration::from_millis(200)).await;
+            let (ours, theirs) = (&both[0].mux, &both[1].mux);
+            until(|| theirs.borrow().room(there.conn) == 0).await;
+            time::sleep(Duration::from_millis(200)).await;
             let mut heard = 0;
-            while !here.bundle.borrow().receiver.is_done() {
-                let len = here.bundle.borrow().receiver.peek().len();
-                if len > 0 {
-                    here.bundle.borrow_mut().consume(len);
-                    heard += len;
-                    here.wake_lanes();
-                } else {
-                    here.deliverable.notified().await;
-                }
+            let is_done = || {
+                let mux = ours.borrow();
+                let found = mux.connection(here.conn);
+                found.is_some_and(|found| found.receiver.is_done())
+            };
+            while !is_done() {
+                let len = ours.borrow().peek(here.conn).len();
+                ours.borrow_mut().consume(here.conn, len);
+                heard += len;
+                both[0].wake();
+                time::sleep(Duration::from_micros(100)).await;
             }
             heard
         };
-        let answering = answer(&hub, &target, &live, there);
+        let answering = answer(&hub, &target, &live, &there);
         let (answered, heard, _) = tokio::join!(answering, slow_client, serving);
         assert!(answered.is_ok(), "{answered:?}");
         assert_eq!(heard, said.len());

@@ -15,7 +15,7 @@ async fn association(from: SocketAddr) -> Association {
 }
 
 fn drops(association: &Association, reason: &str) -> u64 {
-    let drops = association.hub.drops.borrow();
+    let drops = association.hub.drops.all();
     drops.get(reason).copied().unwrap_or(0)
 }
 

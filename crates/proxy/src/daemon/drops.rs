@@ -1,0 +1,18 @@
+//! What was not served, counted by reason.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(crate) struct Drops(RefCell<BTreeMap<&'static str, u64>>);
+
+impl Drops {
+    pub(crate) fn count(&self, reason: &'static str) {
+        *self.0.borrow_mut().entry(reason).or_default() += 1;
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> BTreeMap<&'static str, u64> {
+        self.0.borrow().clone()
+    }
+}

@@ -1,0 +1,26 @@
+//! Places among the striped connections of a proxy.
+
+use std::rc::Rc;
+
+use super::{hub::Hub, settings::StripeSettings};
+
+/// A place among the striped connections; given back when dropped.
+#[derive(Debug)]
+pub(super) struct StripePlace(Rc<Hub>);
+
+impl StripePlace {
+    pub(super) fn take(hub: &Rc<Hub>, settings: &StripeSettings) -> Option<Self> {
+        let count = hub.peering.stripe_count.get();
+        (count < settings.max).then(|| {
+            hub.peering.stripe_count.set(count + 1);
+            Self(Rc::clone(hub))
+        })
+    }
+}
+
+impl Drop for StripePlace {
+    fn drop(&mut self) {
+        let count = self.0.peering.stripe_count.get();
+        self.0.peering.stripe_count.set(count.saturating_sub(1));
+    }
+}

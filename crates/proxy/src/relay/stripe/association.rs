@@ -1,0 +1,333 @@
+//! One end of an association: the lanes to a peer that this end dialled, or that a peer dialled, and the connections over
+//! them. What is sent, when and on which lane is [`Mux`]'s matter; tasks that wait for something of a connection are woken
+//! here.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, VecDeque},
+    io,
+    net::IpAddr,
+    rc::Rc,
+    time::Duration,
+};
+
+use pleach_core::{time::Instant, units::Bitrate};
+use pleach_linux::clock;
+use tokio::{sync::Notify, time};
+
+use super::lane::Lane;
+use crate::{
+    daemon::drops::Drops,
+    stripe::{
+        frame::{ConnId, Frame, LaneId, Wanted},
+        mux::{Event, Mux, Side},
+        sched::Striping,
+    },
+};
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Association {
+    /// Name of the other end.
+    pub(crate) peer: String,
+    pub(crate) striping: Striping,
+    pub(crate) mux: RefCell<Mux>,
+    /// Where the peer reached this end, if the peer dialled.
+    pub(crate) local: Option<IpAddr>,
+    drops: Rc<Drops>,
+    lanes: RefCell<Vec<Rc<Lane>>>,
+    /// Those that ended and whose bytes are not booked yet.
+    ended_lanes: RefCell<Vec<Rc<Lane>>>,
+    watches: RefCell<BTreeMap<ConnId, Rc<Watch>>>,
+    /// Connections that the peer asked for and nobody has taken on yet.
+    incoming: RefCell<VecDeque<(ConnId, Wanted)>>,
+    /// Something for who keeps it: a lane came or went, a connection is asked for, the last one ended.
+    pub(crate) changed: Notify,
+    /// A lane waits for TCP's account.
+    ticking: Notify,
+    /// Since when no lane has been there on which something came.
+    laneless_since: Cell<Option<Instant>>,
+    /// When something last came from the peer.
+    heard_at: Cell<Option<Instant>>,
+    /// When a connection was last there.
+    used_at: Cell<Instant>,
+    is_met: Cell<bool>,
+}
+
+/// What the tasks of a connection wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// Something can be delivered.
+    pub(super) readable: Notify,
+    /// Something can be taken, or was delivered at the other end.
+    pub(super) writable: Notify,
+    /// It is open, refused or broken.
+    pub(super) state: Notify,
+}
+
+/// A lane's state for the status.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneState {
+    pub(crate) name: String,
+    pub(crate) is_suspect: bool,
+    pub(crate) rate: Bitrate,
+    pub(crate) rtt: Duration,
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+}
+
+impl Association {
+    /// One without lanes, with `peer`. `local`: where the peer reached this end, if it dialled.
+    pub(crate) fn new(
+        peer: String,
+        striping: Striping,
+        local: Option<IpAddr>,
+        drops: &Rc<Drops>,
+    ) -> Rc<Self> {
+        let side = if local.is_some() {
+            Side::Answers
+        } else {
+            Side::Asks
+        };
+        let now = clock::now();
+        Rc::new(Self {
+            peer,
+            striping,
+            mux: RefCell::new(Mux::new(side, striping)),
+            local,
+            drops: Rc::clone(drops),
+            lanes: RefCell::default(),
+            ended_lanes: RefCell::default(),
+            watches: RefCell::default(),
+            incoming: RefCell::default(),
+            changed: Notify::new(),
+            ticking: Notify::new(),
+            laneless_since: Cell::new(Some(now)),
+            heard_at: Cell::new(None),
+            used_at: Cell::new(now),
+            is_met: Cell::new(false),
+        })
+    }
+
+    /// Enters a lane; `false`: there are too many.
+    pub(super) fn enter_lane(&self, lane: &Rc<Lane>) -> bool {
+        if !self.mux.borrow_mut().add_lane(clock::now(), lane.id) {
+            return false;
+        }
+        tracing::debug!(peer = self.peer, link = lane.name, "lane joined");
+        self.lanes.borrow_mut().push(Rc::clone(lane));
+        self.is_met.set(true);
+        self.laneless_since.set(None);
+        self.wake();
+        self.changed.notify_one();
+        true
+    }
+
+    /// Ends a lane because of `why`.
+    pub(crate) fn end_lane(&self, id: LaneId, why: &str) {
+        let found = {
+            let mut lanes = self.lanes.borrow_mut();
+            let index = lanes.iter().position(|lane| lane.id == id);
+            index.map(|index| lanes.remove(index))
+        };
+        let Some(lane) = found else { return };
+        tracing::debug!(peer = self.peer, link = lane.name, "lane ended: {why}");
+        lane.stop();
+        // Those of others are theirs to book.
+        if lane.link.is_some() {
+            self.ended_lanes.borrow_mut().push(lane);
+        }
+        self.mux.borrow_mut().remove_lane(id);
+        if self.lanes.borrow().is_empty() {
+            self.laneless_since.set(Some(clock::now()));
+        }
+        self.wake();
+        self.changed.notify_one();
+    }
+
+    /// Ends all lanes, and all connections with them.
+    pub(crate) fn end(&self, why: &str) {
+        for lane in self.lanes() {
+            self.end_lane(lane.id, why);
+        }
+        self.mux.borrow_mut().break_all();
+        self.handle_news();
+    }
+
+    pub(crate) fn lanes(&self) -> Vec<Rc<Lane>> {
+        self.lanes.borrow().clone()
+    }
+
+    /// Lanes that ended since this was last asked.
+    pub(crate) fn take_ended(&self) -> Vec<Rc<Lane>> {
+        self.ended_lanes.take()
+    }
+
+    /// The lanes for the status.
+    pub(crate) fn lane_states(&self) -> Vec<LaneState> {
+        let mux = self.mux.borrow();
+        let state = |lane: &Rc<Lane>| {
+            let state = mux.dispatch.lane_state(lane.id)?;
+            Some(LaneState {
+                name: lane.name.clone(),
+                is_suspect: state.is_suspect,
+                rate: state.rate,
+                rtt: state.rtt,
+                tx_bytes: lane.tx_bytes.get(),
+                rx_bytes: lane.rx_bytes.get(),
+            })
+        };
+        self.lanes.borrow().iter().filter_map(state).collect()
+    }
+
+    /// Whether it has ever had a lane: the peer is there, whatever becomes of one connection.
+    pub(crate) fn is_met(&self) -> bool {
+        self.is_met.get()
+    }
+
+    /// Whether something came from the peer within `age`.
+    pub(crate) fn is_heard(&self, now: Instant, age: Duration) -> bool {
+        self.heard_at.get().is_some_and(|at| now.since(at) < age)
+    }
+
+    /// For how long there has been no connection.
+    pub(crate) fn idle_for(&self, now: Instant) -> Duration {
+        if !self.mux.borrow().is_idle() {
+            self.used_at.set(now);
+        }
+        now.since(self.used_at.get())
+    }
+
+    /// For how long there has been no lane.
+    pub(crate) fn laneless_for(&self, now: Instant) -> Duration {
+        let since = self.laneless_since.get();
+        since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// The next connection that the peer asks for.
+    pub(crate) fn next_incoming(&self) -> Option<(ConnId, Wanted)> {
+        self.incoming.borrow_mut().pop_front()
+    }
+
+    /// Follows what happens to a connection.
+    pub(super) fn watch(&self, conn: ConnId) -> Rc<Watch> {
+        let mut watches = self.watches.borrow_mut();
+        Rc::clone(watches.entry(conn).or_default())
+    }
+
+    /// Ends a connection, which nobody follows any more.
+    pub(super) fn close(&self, conn: ConnId) {
+        self.watches.borrow_mut().remove(&conn);
+        self.mux.borrow_mut().close(conn);
+        self.used_at.set(clock::now());
+        self.wake();
+        self.changed.notify_one();
+    }
+
+    /// Handles a frame that came on a lane.
+    pub(super) fn handle_frame(&self, id: LaneId, frame: Frame<'_>) -> io::Result<()> {
+        let now = clock::now();
+        self.heard_at.set(Some(now));
+        let handled = self.mux.borrow_mut().handle_frame(now, id, frame);
+        self.handle_news();
+        handled.map_err(|violation| {
+            self.drops.count(violation.reason());
+            io::Error::other(format!("the peer {violation}"))
+        })
+    }
+
+    /// Wakes those of whose connections something is new, and hands on what else happened.
+    pub(super) fn handle_news(&self) {
+        let changed = self.mux.borrow_mut().take_changed();
+        {
+            let watches = self.watches.borrow();
+            for watch in changed.iter().filter_map(|conn| watches.get(conn)) {
+                watch.readable.notify_one();
+                watch.writable.notify_one();
+                watch.state.notify_one();
+            }
+        }
+        loop {
+            let event = self.mux.borrow_mut().poll_event();
+            match event {
+                None => return,
+                Some(Event::Bye(bye)) => {
+                    tracing::info!(peer = self.peer, ?bye, "the peer does not take a lane");
+                }
+                Some(Event::Incoming { conn, wanted }) => {
+                    self.incoming.borrow_mut().push_back((conn, wanted));
+                    self.changed.notify_one();
+                }
+                Some(Event::LaneGone(id)) => self.end_lane(id, "it died at the other end"),
+                Some(Event::Refused(reason)) => {
+                    tracing::debug!(peer = self.peer, reason, "refused");
+                    self.drops.count(reason);
+                }
+            }
+        }
+    }
+
+    /// Lets every lane look whether there is something for it.
+    pub(super) fn wake(&self) {
+        for lane in self.lanes.borrow().iter() {
+            lane.wake.notify_one();
+        }
+        self.ticking.notify_one();
+    }
+
+    /// Wakes the lanes that have chunks waiting, and who looks whether they take them.
+    pub(super) fn wake_others(&self, lane: &Lane) {
+        for other in self.lanes.borrow().iter() {
+            if other.id != lane.id && self.mux.borrow().dispatch.has_staged(other.id) {
+                other.wake.notify_one();
+            }
+        }
+        self.ticking.notify_one();
+    }
+
+    /// Tells the multiplexer what TCP says of all lanes.
+    pub(super) fn observe_all(&self, now: Instant) {
+        let mut mux = self.mux.borrow_mut();
+        for lane in self.lanes.borrow().iter() {
+            lane.observe(now, &mut mux);
+        }
+    }
+
+    /// Looks at the lanes, as long as there is something to look for. Ends when no lane has been there for too long while
+    /// there are connections.
+    pub(crate) async fn tick(&self) {
+        loop {
+            let is_waiting = self.mux.borrow().dispatch.is_waiting();
+            if !is_waiting && self.laneless_since.get().is_none() {
+                self.ticking.notified().await;
+            }
+            time::sleep(TICK).await;
+            let now = clock::now();
+            if self.laneless_for(now) > LANELESS {
+                return;
+            }
+            let hopeless = self.mux.borrow().dispatch.hopeless_lane(now);
+            if let Some(id) = hopeless {
+                self.end_lane(id, "nothing gets through");
+            }
+            self.observe_all(now);
+            let news = {
+                let mut mux = self.mux.borrow_mut();
+                for lane in self.lanes.borrow().iter() {
+                    if let Some(state) = mux.dispatch.lane_state(lane.id) {
+                        lane.adapt(state.rate);
+                    }
+                }
+                mux.dispatch.handle_timeout(now)
+            };
+            if news {
+                self.wake();
+            }
+        }
+    }
+}
+
+/// How often TCP is asked about the lanes.
+const TICK: Duration = Duration::from_millis(25);
+/// Without any lane for so long, connections end; as long as one without carrier may last.
+const LANELESS: Duration = Duration::from_secs(10);
