@@ -137,7 +137,8 @@ impl Dialer {
             }
             let again = self.failed.values().map(|(at, _)| *at);
             let again = again.filter(|at| *at > now).min();
-            let again = again.map_or(IDLE, |at| at.since(now).max(LEAST_WAIT));
+            // Costs change without notice: with budgets, and on battery.
+            let again = again.map_or(MOST_WAIT, |at| at.since(now).max(LEAST_WAIT));
             let wait = again.min(IDLE.saturating_sub(idle).max(LEAST_WAIT));
             tokio::select! {
                 Some((link, dialled)) = self.dialing.next(), if !self.dialing.is_empty() => {

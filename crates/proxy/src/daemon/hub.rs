@@ -396,7 +396,7 @@ impl Hub {
 
     /// Books what the lanes of an association that this end dialled have moved on their links.
     pub(crate) fn book_moved(&self, now: Instant, association: &Association) {
-        observe_lanes(now, association, &mut self.placer.borrow_mut());
+        observe_lanes(now, &self.table, association, &mut self.placer.borrow_mut());
     }
 
     /// How long a half of a connection may wait for the other half to end, without anything moved.
@@ -452,7 +452,7 @@ impl Hub {
             }
         }
         for association in self.peering.dialled.borrow().values() {
-            observe_lanes(now, association, &mut placer);
+            observe_lanes(now, &self.table, association, &mut placer);
         }
         if let Some((link, down)) = self.uplinks.probing.take() {
             placer.observe_lane(now, link, Demand { up: 0, down }, false);

@@ -199,8 +199,26 @@ impl Table {
     }
 }
 
+/// Whether nobody whose connection goes over `association` takes what comes.
+fn is_held_up(table: &Table, association: &Association) -> bool {
+    let live = table.live.borrow();
+    let is_on = |live: &&Rc<Live>| {
+        let carried = live.carried.borrow();
+        let on = carried.as_ref().map(|(on, _)| Rc::as_ptr(on));
+        on.is_some_and(|on| std::ptr::eq(on, association))
+    };
+    let mut on = live.values().filter(is_on).peekable();
+    on.peek().is_some() && on.all(|live| live.is_held_up.get())
+}
+
 /// Books what the lanes of an association moved on their links.
-pub(super) fn observe_lanes(now: Instant, association: &Association, placer: &mut Placer) {
+pub(super) fn observe_lanes(
+    now: Instant,
+    table: &Table,
+    association: &Association,
+    placer: &mut Placer,
+) {
+    let is_held_up = is_held_up(table, association);
     let lanes = association.lanes().into_iter();
     for lane in lanes.chain(association.take_ended()) {
         let Some(link) = lane.link else { continue };
@@ -210,7 +228,7 @@ pub(super) fn observe_lanes(now: Instant, association: &Association, placer: &mu
             up: tx - seen_tx,
             down: rx - seen_rx,
         };
-        placer.observe_lane(now, link, moved, false);
+        placer.observe_lane(now, link, moved, is_held_up);
         if moved.total() > Bytes::ZERO
             && let Ok(info) = tcp::info(&lane.stream)
         {

@@ -184,11 +184,11 @@ impl Dispatch {
         self.lanes.iter().any(Lane::is_waiting) || !self.again.is_empty()
     }
 
-    /// Whether an item waits for lane `id`.
+    /// Whether an item waits for lane `id`, and the lane may send it.
     #[must_use]
     pub fn has_staged(&self, id: LaneId) -> bool {
         let lane = self.lanes.iter().find(|lane| lane.id == id);
-        lane.is_some_and(|lane| !lane.staged.is_empty())
+        lane.is_some_and(|lane| !lane.staged.is_empty() && lane.may_send())
     }
 
     /// State of lane `id`.
