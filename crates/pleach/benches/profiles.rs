@@ -12,8 +12,6 @@
 
 #[path = "profiles/cache.rs"]
 mod cache;
-#[path = "profiles/case.rs"]
-mod case;
 #[path = "profiles/figures.rs"]
 mod figures;
 #[path = "profiles/measure.rs"]
@@ -22,8 +20,6 @@ mod measure;
 mod options;
 #[path = "profiles/sets.rs"]
 mod sets;
-#[path = "profiles/sweep.rs"]
-mod sweep;
 #[path = "profiles/table.rs"]
 mod table;
 
@@ -32,10 +28,9 @@ use std::{env, fs, path::Path, process::ExitCode};
 use anyhow::Context as _;
 use clap::Parser as _;
 
-use crate::{
-    case::Case,
-    options::{Options, Set, World},
-};
+use pleach_sim::bonds::Case;
+
+use crate::options::{Options, Set, World};
 
 fn main() -> ExitCode {
     match bench(&Options::parse()) {
@@ -83,7 +78,7 @@ fn cases(options: &Options) -> Vec<Case> {
             Set::Sweep if options.place == World::Lab => {
                 println!("SKIPPED: sweep: it is for the simulator, --in sim");
             }
-            Set::Sweep => cases.extend(sweep::cases(options)),
+            Set::Sweep => cases.extend(options.sweep().cases()),
         }
     }
     let wanted = |case: &Case| {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod bonds;
 pub mod collect;
 pub mod emodel;
 pub mod idle_delay;

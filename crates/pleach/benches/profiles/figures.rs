@@ -1,9 +1,10 @@
 //! From the results of a run to the figures of a case.
 
-use pleach_sim::results::{self, Results};
+use pleach_sim::{
+    bonds::Case,
+    results::{self, Results},
+};
 use serde::Serialize;
-
-use crate::case::Case;
 
 /// What a run through the tunnel showed; of several runs, each the median.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -81,7 +82,7 @@ impl Figures {
             count(drops.sum())
         };
         Self {
-            goodput_mbps: goodput(case, results),
+            goodput_mbps: case.goodput(results),
             ping_idle_ms: idle,
             ping_added_p50_ms: pings.and_then(|pings| added(pings.loaded.rtt_ms.p50)),
             ping_added_p99_ms: pings.and_then(|pings| added(pings.loaded.rtt_ms.p99)),
@@ -118,30 +119,11 @@ impl Figures {
     }
 }
 
-/// Goodput of the only flow after the warm-up, in Mbit/s.
-pub(crate) fn goodput(case: &Case, results: &Results) -> Option<f64> {
-    let flow = results.series.flows.first()?;
-    after_warm_up(case, results.series.interval_ms, &flow.goodput_mbps)
-}
-
 /// Goodput over the kernel's MPTCP after the warm-up, in Mbit/s, if it was measured.
 pub(crate) fn mptcp(case: &Case, results: &Results) -> Option<f64> {
     let mut baselines = results.baselines.iter();
     let mptcp = baselines.find(|baseline| baseline.transport == results::Transport::Mptcp)?;
-    after_warm_up(case, results.series.interval_ms, &mptcp.series_mbps)
-}
-
-/// Mean of the samples, `interval_ms` each, after the warm-up.
-#[expect(clippy::cast_precision_loss, reason = "a number of samples")]
-fn after_warm_up(case: &Case, interval_ms: f64, samples: &[f64]) -> Option<f64> {
-    let begin_ms = f64::from(case.warm_up_s) * 1e3;
-    let times = (0_u32..).map(|index| f64::from(index) * interval_ms);
-    let counted: Vec<f64> = times
-        .zip(samples)
-        .filter(|(time_ms, _)| *time_ms >= begin_ms - interval_ms / 2.0)
-        .map(|(_, sample)| if sample.is_finite() { *sample } else { 0.0 })
-        .collect();
-    (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / counted.len() as f64)
+    case.after_warm_up(results.series.interval_ms, &mptcp.series_mbps)
 }
 
 /// What `node` said last of how long its resequencer holds packets.

@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pleach_core::{endpoint::Endpoint, sched::Policy};
 use pleach_sim::{
+    bonds::Case,
     results::{self, Results},
     run::{self, EngineOnly, Program},
     scenario::{End, Files, Scenario},
@@ -22,7 +23,6 @@ use serde_json::json;
 
 use crate::{
     cache::Cache,
-    case::Case,
     figures::{self, Figures, Outcome},
     options::{Flow, Options, World},
 };
@@ -101,7 +101,7 @@ impl Bench<'_> {
             if let Some(why) = &results.refused {
                 println!("{}: a link alone: {why}", case.name);
             }
-            self.keep(key, figures::goodput(case, &results), &results)
+            self.keep(key, case.goodput(&results), &results)
         })?;
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Bench<'_> {
         let runs = 0..self.options.runs();
         let texts = runs.flat_map(|run| {
             let links = case.links.iter();
-            links.map(move |link| case.single(link, self.options, run))
+            links.map(move |link| case.single(&self.options.load(), link, run))
         });
         texts
             .map(|text| (self.key("raw", case, &text), text))
@@ -149,7 +149,12 @@ impl Bench<'_> {
         let key = self.mptcp_key(case, run);
         let is_wanted = |key: &String| self.options.fresh || self.known(key).is_none();
         let wanted = key.filter(is_wanted);
-        let text = case.bonded(self.options, run, wanted.is_some());
+        let (load, policy) = (self.options.load(), &self.options.policy);
+        let mut text = case.bonded(&load, policy, &self.options.keys, run);
+        if wanted.is_some() {
+            // Keys of the scenario itself stand above its sections.
+            text.insert_str(0, "baselines = [\"mptcp\"]\n");
+        }
         let results = self.run(case, &text, wanted.is_some())?;
         if let Some(key) = wanted {
             self.keep(&key, figures::mptcp(case, &results), &results)?;
@@ -164,7 +169,7 @@ impl Bench<'_> {
     fn mptcp_key(&self, case: &Case, run: u32) -> Option<String> {
         let is_measured = self.options.place == World::Lab && self.options.flow != Flow::Quic;
         let links = case.links.iter();
-        let texts = links.map(|link| case.single(link, self.options, run));
+        let texts = links.map(|link| case.single(&self.options.load(), link, run));
         is_measured.then(|| self.key("mptcp", case, &texts.collect::<Vec<_>>().join("+ ")))
     }
 

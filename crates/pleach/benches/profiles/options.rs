@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use pleach_sim::bonds::{self, Load, Sweep};
 
 /// Bonded links beside the same links alone.
 #[derive(Debug, Parser)]
@@ -27,7 +28,7 @@ pub(crate) struct Options {
     pub(crate) flow: Flow,
     /// So many at once, over TCP [default: 1; 8 of cubic8].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) flows: Option<u32>,
+    flows: Option<u32>,
     /// It is uploaded instead.
     #[arg(long)]
     pub(crate) upload: bool,
@@ -42,16 +43,16 @@ pub(crate) struct Options {
     pub(crate) seconds: Option<u32>,
     /// Number of cases of the sweep.
     #[arg(long, default_value_t = 200)]
-    pub(crate) count: u32,
+    count: u32,
     /// Seed of the sweep's links.
     #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
+    seed: u64,
     /// Links of each of its cases.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=6))]
-    pub(crate) links: u32,
+    links: u32,
     /// The links of the sweep upload from all down to a twentieth of what they download.
     #[arg(long)]
-    pub(crate) asymmetric: bool,
+    asymmetric: bool,
     /// File for all figures, in bench-results/profiles unless it is absolute.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
@@ -113,6 +114,32 @@ impl Options {
             }
         });
         sets
+    }
+
+    /// What is sent over the links.
+    pub(crate) fn load(&self) -> Load {
+        Load {
+            flow: match self.flow {
+                Flow::Bbr => bonds::Flow::Bbr,
+                Flow::Cubic => bonds::Flow::Cubic,
+                Flow::Cubic8 => bonds::Flow::Cubic8,
+                Flow::CubicTls => bonds::Flow::CubicTls,
+                Flow::Quic => bonds::Flow::Quic,
+            },
+            flows: self.flows,
+            is_upload: self.upload,
+            has_ping: self.ping,
+        }
+    }
+
+    /// The random sets of links.
+    pub(crate) fn sweep(&self) -> Sweep {
+        Sweep {
+            seed: self.seed,
+            count: self.count,
+            links: self.links,
+            asymmetric: self.asymmetric,
+        }
     }
 
     /// Runs of each case.

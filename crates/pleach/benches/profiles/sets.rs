@@ -7,7 +7,7 @@
 //!
 //! `pairs`: pairs over which kernel MPTCP and other tunnels have been measured. `recordings`: links recorded on drives.
 
-use crate::case::{Case, Link, PACKET_BYTES, Rate};
+use pleach_sim::bonds::{Case, Link, PACKET_BYTES, Rate};
 
 /// Queue of 1000 packets.
 const DEEP_BYTES: f64 = 1000.0 * PACKET_BYTES;

@@ -9,33 +9,40 @@
 
 use pleach_core::rng::Rng;
 
-use crate::{
-    case::{Case, Link, PACKET_BYTES, Rate, Up},
-    options::Options,
-};
+use super::{Case, Link, PACKET_BYTES, Rate, Up};
 
-/// Names of links; so many are in a set at most.
-const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-const SHORTEST_QUEUE: f64 = 8.0 * PACKET_BYTES;
-/// Least part of the rate that an asymmetric link uploads.
-const LEAST_UP: f64 = 0.05;
+/// Random sets of links.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// Seed of the links.
+    pub seed: u64,
+    /// Number of sets.
+    pub count: u32,
+    /// Links of a set, 1 to 6; more are as 6.
+    pub links: u32,
+    /// Whether links upload less than they download.
+    pub asymmetric: bool,
+}
 
-/// The sets of links that `options` ask for.
-pub(crate) fn cases(options: &Options) -> Vec<Case> {
-    let seed = options.seed;
-    let mut rng = Rng::new(seed);
-    // Its own, so that the links are those of the symmetric set.
-    let mut up_rng = Rng::new(!seed);
-    let links = usize::try_from(options.links).unwrap_or(NAMES.len());
-    let case = |index| {
-        let names = NAMES.into_iter().take(links);
-        let mut links: Vec<Link> = names.map(|name| link(&mut rng, name)).collect();
-        if options.asymmetric {
-            links.iter_mut().for_each(|link| narrow(&mut up_rng, link));
-        }
-        Case::new("sweep", format!("sweep-{seed}-{index:03}"), links)
-    };
-    (0..options.count).map(case).collect()
+impl Sweep {
+    /// The sets, in order, named by seed and number.
+    #[must_use]
+    pub fn cases(self) -> Vec<Case> {
+        let seed = self.seed;
+        let mut rng = Rng::new(seed);
+        // Its own, so that the links are those of the symmetric set.
+        let mut up_rng = Rng::new(!seed);
+        let links = usize::try_from(self.links).unwrap_or(NAMES.len());
+        let case = |index| {
+            let names = NAMES.into_iter().take(links);
+            let mut links: Vec<Link> = names.map(|name| link(&mut rng, name)).collect();
+            if self.asymmetric {
+                links.iter_mut().for_each(|link| narrow(&mut up_rng, link));
+            }
+            Case::new("sweep", format!("sweep-{seed}-{index:03}"), links)
+        };
+        (0..self.count).map(case).collect()
+    }
 }
 
 /// Gives `link` less room for uploads.
@@ -72,3 +79,10 @@ fn link(rng: &mut Rng, name: &str) -> Link {
 fn log_uniform(rng: &mut Rng, min: f64, max: f64) -> f64 {
     min * (max / min).powf(rng.uniform())
 }
+
+/// Names of links; so many are in a set at most.
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+/// In bytes.
+const SHORTEST_QUEUE: f64 = 8.0 * PACKET_BYTES;
+/// Least part of the rate that an asymmetric link uploads.
+const LEAST_UP: f64 = 0.05;
