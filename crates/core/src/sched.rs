@@ -259,7 +259,7 @@ pub trait Scheduler {
 #[derive(Clone, Debug)]
 pub enum AnyScheduler {
     /// See [`Adaptive`].
-    Adaptive(Adaptive),
+    Adaptive(Box<Adaptive>),
     /// See [`AutoWeight`].
     AutoWeight(Box<AutoWeight>),
     /// See [`Awi`].

@@ -1,8 +1,8 @@
 //! The promise: whatever two links are bonded, one flow gets as much as over the better of them alone.
 //!
 //! Forty random pairs of links, a download with CUBIC and one with BBR over each, simulated. The bond reaches 0.95 of the
-//! better link, except for the pairs of `promise/reviewed.txt`, which may not fall below what is written there. `./dev bench promise` measures
-//! more pairs.
+//! better link, except for the pairs of `promise/reviewed.txt`, which may not fall below what is written there.
+//! `./dev bench promise` measures more pairs.
 
 #[path = "promise/reviewed.rs"]
 mod reviewed;

@@ -3,9 +3,9 @@
 use serde::Deserialize;
 
 use super::{
-    Adaptive, AdaptiveSettings, AnyScheduler, AutoWeight, AutoWeightSettings, Awi, AwiSettings,
-    Consn, ConsnSettings, EarliestArrival, FlowSticky, MinRtt, Osia, OsiaSettings, Redundant,
-    RoundRobin, Scheduler as _, Single, SrttWeighted, SrttWeightedSettings, Weighted,
+    AdaptiveSettings, AnyScheduler, AutoWeight, AutoWeightSettings, Awi, AwiSettings, Consn,
+    ConsnSettings, EarliestArrival, FlowSticky, MinRtt, Osia, OsiaSettings, Redundant, RoundRobin,
+    Scheduler as _, Single, SrttWeighted, SrttWeightedSettings, Weighted,
 };
 use crate::{
     ids::PathId,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Policy<L = PathId> {
-    /// See [`Adaptive`].
+    /// See [`Adaptive`](super::Adaptive).
     Adaptive(AdaptiveSettings<L>),
     /// See [`AutoWeight`].
     AutoWeight(AutoWeightSettings),
@@ -126,7 +126,7 @@ impl Policy {
     #[must_use]
     pub fn build(&self) -> AnyScheduler {
         match self {
-            Self::Adaptive(_) => AnyScheduler::Adaptive(Adaptive::new()),
+            Self::Adaptive(_) => AnyScheduler::Adaptive(Box::default()),
             Self::AutoWeight(settings) => {
                 AnyScheduler::AutoWeight(Box::new(AutoWeight::new(*settings)))
             }
