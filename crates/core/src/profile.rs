@@ -11,7 +11,7 @@
 
 use core::time::Duration;
 
-use crate::{sched::Pacing, wire::control::Reception};
+use crate::wire::control::Reception;
 
 mod change;
 mod mechanism;
@@ -54,6 +54,17 @@ pub struct Profile {
     pub rtt_sampling: Option<RttSampling>,
     /// Rules of the engine that are in force.
     pub mechanisms: Mechanisms,
+}
+
+/// How paths are paced; the user's own limits hold in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pacing {
+    /// By those limits only: the policy finds a path's capacity by its losses, and must be let to overflow it.
+    Limits,
+    /// At what a path carries, once it has been full.
+    Full,
+    /// At what a path carries, which is searched from the start.
+    Search,
 }
 
 /// Sampling of round-trip times on all paths while there is traffic.

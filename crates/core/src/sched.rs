@@ -177,17 +177,6 @@ pub struct LossCounts {
     pub sent_bytes: u64,
 }
 
-/// How a policy wants paths paced; the user's own limits hold in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pacing {
-    /// By those limits only: it finds a path's capacity by its losses, and must be let to overflow it.
-    Limits,
-    /// At what a path carries, once it has been full.
-    Full,
-    /// At what a path carries, which is searched from the start.
-    Search,
-}
-
 /// A scheduling policy.
 pub trait Scheduler {
     /// Chooses for one packet, and counts it as sent unless the answer is [`Pick::Wait`].

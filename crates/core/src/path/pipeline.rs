@@ -20,9 +20,8 @@ use super::{
 };
 use crate::{
     packet::Pool,
-    profile::Mechanism,
+    profile::{Mechanism, Pacing},
     role::Role,
-    sched::Pacing,
     time::Instant,
     units::{Bitrate, Bytes},
     wire::control::PathReport,
