@@ -1,7 +1,7 @@
 //! The lanes of an association at the end that sends: which lane an item takes, and what is sent again when a lane dies.
 //!
 //! An item is *staged* (assigned, waits for its lane), *sent*, and forgotten when the peer counts it among those that came
-//! on its lane. Chunks of all connections are assigned in one order ([`Source`]), when a lane asks for one; everything else is
+//! on its lane. Chunks of all connections are assigned in one order (`Source`), when a lane asks for one; everything else is
 //! urgent and takes the nearest lane that is free. A lane that has items, sent or staged, and on which TCP makes no progress
 //! for `patience` is *suspect*: what it had is sent on others, and it gets nothing new until it moves again. That costs
 //! duplicates if it was only slow, which the receiver drops. A lane does not repeat what it has sent itself: TCP brings that.

@@ -49,7 +49,7 @@ impl Default for Outgoing {
 }
 
 impl Outgoing {
-    /// How many bytes [`Self::write`] takes now, if all connections together may take `left` more. A connection that has
+    /// How many bytes `write` takes now, if all connections together may take `left` more. A connection that has
     /// nothing pending always gets a chunk in.
     #[must_use]
     pub fn room(&self, left: usize) -> usize {
