@@ -3,14 +3,13 @@
 //! One line an event ([`Event`]): time in microseconds of the engine's clock, the other end's name, and what happened. Decisions of the policy
 //! are sampled, one in [`PICK_EVERY`]; the file ends after [`MOST_LINES`] lines of each end with a line that says so.
 
+#[cfg(feature = "sim")]
+use std::sync::{Arc, Mutex, PoisonError};
 use std::{
     fs::File,
     io::{BufWriter, Write as _},
     path::Path,
-    sync::{
-        Arc, Mutex, PoisonError,
-        mpsc::{SyncSender, TrySendError, sync_channel},
-    },
+    sync::mpsc::{SyncSender, TrySendError, sync_channel},
     thread,
 };
 
@@ -31,6 +30,7 @@ pub(crate) struct TraceFile(Sink);
 #[derive(Clone, Debug)]
 enum Sink {
     /// At once: nobody waits in a simulation.
+    #[cfg(feature = "sim")]
     Direct(Arc<Mutex<BufWriter<File>>>),
     /// By a thread: the data path does not wait for a disk.
     Thread(SyncSender<String>),
@@ -124,6 +124,7 @@ impl Observer for Writer {
 impl Sink {
     fn write(&self, line: String) {
         match self {
+            #[cfg(feature = "sim")]
             Self::Direct(file) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                 // A full disk costs the trace, not the run.

@@ -6,7 +6,7 @@ use crate::share::{NO_REGRET, Share, flow_name};
 pub(crate) struct Entry {
     pair: String,
     flow: String,
-    /// What it reached when it was reviewed, cut to two digits.
+    /// The lowest that it reached with nine seeds when it was reviewed, cut to two digits.
     share: f64,
 }
 
