@@ -50,6 +50,7 @@ pub(crate) fn run(path: &Path, out: &Path, seed: Option<u64>, trace: bool) -> an
 ///
 /// # Errors
 /// If it cannot be simulated.
+#[cfg(feature = "reproduce")]
 pub(crate) fn simulate(
     scenario: &Scenario,
     progress: &(dyn Fn(&str) + Sync),

@@ -14,7 +14,7 @@
 //! `low` and `high` are the levels [`LOW`] and [`HIGH`] of the standing queue: 3 and 7 ms, or what the user wants ([`aim`]).
 //! Capacity is the largest delivery rate of 2 s over one less the loss floor.
 //!
-//! Beside the state, congestion by loss limits the pace ([`limit`]): an overflow of a short buffer is not seen as a queue.
+//! Beside the state, congestion by loss limits the pace (`control/limit.rs`): an overflow of a short buffer is not seen as a queue.
 //!
 //! # Transitions
 //!
@@ -33,7 +33,7 @@
 //! | all but startup | startup | not saturated for 60 s, or become slow; the congestion that ended startup was spurious loss |
 //! | all but unpaced | unpaced | the same without search; or no queue for 1 s |
 //!
-//! [`State::allows`] holds the table, and [`Controller::enter`] checks it in debug builds.
+//! `State::allows` holds the table, and `Controller::enter` checks it in debug builds.
 
 use core::time::Duration;
 

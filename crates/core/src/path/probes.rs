@@ -34,7 +34,7 @@ impl Probes {
         Some(now.since(sent_at))
     }
 
-    /// Notes a ping to answer, unless [`MAX_OWED`] wait.
+    /// Notes a ping to answer, unless `MAX_OWED` wait.
     pub fn owe(&mut self, token: u32, size: u16) {
         if self.owed.len() < MAX_OWED {
             self.owed.push((token, size));

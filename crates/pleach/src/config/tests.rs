@@ -8,7 +8,6 @@ use std::{
 
 use pleach_core::{
     class::{Duplicate, Service},
-    profile::{Mechanism, Part, ProfileChange},
     sched::{AdaptiveSettings, Policy},
     units::Bytes,
 };
@@ -621,7 +620,10 @@ fn keys_of_adaptive_come_out_typed() {
 }
 
 #[test]
+#[cfg(feature = "sim")]
 fn parts_of_the_profile_and_rules_are_switched_off() {
+    use pleach_core::profile::{Mechanism, Part, ProfileChange};
+
     let mut expected = ProfileChange::default();
     expected.set(Part::Repair, true);
     expected.set(Part::Pacing, false);
@@ -632,6 +634,7 @@ fn parts_of_the_profile_and_rules_are_switched_off() {
 }
 
 #[test]
+#[cfg(feature = "sim")]
 fn an_unknown_rule_is_refused_with_the_list_of_rules() {
     let text = "[scheduler]\npolicy = \"flow\"\nwithout = [\"magic\"]".to_owned();
     let problem = read_scheduler(text).expect_err("no such rule").problem();
