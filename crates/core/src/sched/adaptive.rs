@@ -33,7 +33,7 @@ use gate::Gate;
 use groups::{Eager, alone, large};
 use paths::{
     LATEST, arrival, carried_near, carried_where, cost_of_losses, is_late, likely_rate, nearest,
-    penalty, quickest,
+    penalty,
 };
 
 use super::{PacketInfo, PathView, Pick, Scheduler, line::Line, slot};
@@ -218,16 +218,11 @@ impl Adaptive {
             self.flows.resize(FLOWS, Flow::default());
         }
         self.count.update(now, &self.flows);
-        let has_crowds = self.has(Mechanism::Crowds);
-        let near = carried_near(paths);
+        let mechanisms = self.mechanisms;
         let flow = &mut self.flows[place(packet.flow_hash)];
         let large = |flow: &Flow| {
-            let crowd = if has_crowds {
-                self.count.with(flow, near)
-            } else {
-                Crowd::alone(near)
-            };
-            large(paths, crowd)
+            let near = carried_near(paths);
+            large(paths, crowd(mechanisms, &self.count, flow, near))
         };
         flow.seen_at = now;
         let age = now.since(flow.second);
@@ -255,17 +250,13 @@ impl Adaptive {
         if !self.has(Mechanism::Groups) {
             return Duration::ZERO;
         }
-        let has_crowds = self.has(Mechanism::Crowds);
+        let mechanisms = self.mechanisms;
         let flow = flow_of(&mut self.flows, packet);
         let Some(flow) = flow.filter(|flow| flow.is_large) else {
             return Duration::ZERO;
         };
         let near = carried_near(paths);
-        let crowd = if has_crowds {
-            self.count.with(flow, near)
-        } else {
-            Crowd::alone(near)
-        };
+        let crowd = crowd(mechanisms, &self.count, flow, near);
         let eager = if flow.is_away && flow.rate_before > crowd.near {
             Eager::Gaining
         } else if flow.is_away {
@@ -326,6 +317,7 @@ impl Adaptive {
         let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
         let last = flow_of(&mut self.flows, packet).and_then(|flow| flow.path);
         let mut gate = Gate::new(paths, Duration::ZERO, is_large, self.mechanisms);
+        let least_rtt = gate.round_trip;
         let is_admitted = |path: &PathView| gate.admits_nearest(path);
         let stays =
             is_large && self.keeps_to_nearest(now, paths, packet) && paths.iter().any(is_admitted);
@@ -358,7 +350,7 @@ impl Adaptive {
             is_any: false,
             kept: packet.round_trip,
             has_more: packet.to_last > Bytes::ZERO,
-            least_rtt: quickest(paths, Duration::ZERO).and_then(|quickest| quickest.least_rtt),
+            least_rtt,
         };
         // Late paths help others, and do not take their place.
         wish.is_any = paths
@@ -610,6 +602,15 @@ impl Copies {
             self.left = self.left - len;
         }
         may
+    }
+}
+
+/// What `flow` has to reckon with where near paths carry `near`; alone if crowds are switched off.
+fn crowd(mechanisms: Mechanisms, count: &Count, flow: &Flow, near: u128) -> Crowd {
+    if mechanisms.has(Mechanism::Crowds) {
+        count.with(flow, near)
+    } else {
+        Crowd::alone(near)
     }
 }
 

@@ -111,7 +111,7 @@ pub(super) fn keys() -> Vec<&'static str> {
             keys.push(key);
         }
     }
-    keys.extend(profile::KEYS);
+    keys.extend(profile::keys());
     keys
 }
 
@@ -182,10 +182,9 @@ const POLICIES: [PolicySpec; 13] = [
 ];
 
 fn refuse_foreign_keys(table: &Table<'_>, spec: &PolicySpec) -> Result<(), ConfigError> {
-    let foreign = table
-        .present()
-        .into_iter()
-        .find(|key| *key != "policy" && !spec.keys.contains(key) && !profile::KEYS.contains(key));
+    let foreign = table.present().into_iter().find(|key| {
+        *key != "policy" && !spec.keys.contains(key) && !profile::keys().any(|own| own == *key)
+    });
     let Some(key) = foreign else { return Ok(()) };
     let owners: Vec<&str> = POLICIES
         .iter()

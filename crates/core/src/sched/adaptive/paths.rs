@@ -77,7 +77,7 @@ pub(super) fn likely_rate(path: &PathView) -> Bitrate {
 /// The share of what all paths carry, in percent, that a path must have to bring a large flow more than it costs: it grows with
 /// how much later than on the quickest path packets arrive, losses included, and with how much longer the path's queue is
 /// than `usual`, the quickest's, while both are full.
-pub(super) fn needed_percent(path: &PathView, from: Duration, usual: Duration) -> u64 {
+fn needed_percent(path: &PathView, from: Duration, usual: Duration) -> u64 {
     let queue = path.rate.map_or(Duration::ZERO, full_queue);
     let later = path.extra_delay + cost_of_losses(path, from);
     let later = later.saturating_add(queue.saturating_sub(usual));
