@@ -8,7 +8,7 @@
 //! Without any class configured, voice is recognised: by its code point (EF of RFC 3246, VOICE-ADMIT of RFC 5865), or by
 //! its shape, which is 20 to 100 short packets a second of one flow, and of UDP in both cases (`docs/algorithms.md` section 3.10).
 //!
-//! What each is for: `tunnel/lanes.rs` (queue, deadline), `tunnel/urgent.rs` (links, copies), `sched/adaptive/urgent.rs` (which path).
+//! What each is for: `tunnel/lanes.rs` (queue, deadline), `tunnel/services.rs` (links, copies), `sched/adaptive/urgent.rs` (which path).
 
 use core::{ops::RangeInclusive, time::Duration};
 

@@ -383,10 +383,10 @@ impl Endpoint {
         let tunnel = &mut peer.tunnel;
         let result = match addressed {
             Some((_, headers)) => {
-                tunnel.handle_datagram(now, incoming, headers, datagram, is_allowed, &mut shared)
+                tunnel.handle_datagram(now, incoming, headers, datagram, &is_allowed, &mut shared)
             }
             None => {
-                tunnel.handle_unaddressed(now, incoming, reason, datagram, is_allowed, &mut shared)
+                tunnel.handle_unaddressed(now, incoming, reason, datagram, &is_allowed, &mut shared)
             }
         };
         if peer.tunnel.take_closed_by_peer() {
@@ -492,7 +492,7 @@ impl Endpoint {
     pub fn handle_blocked(&mut self, id: PathId, is_blocked: bool) {
         // A gateway's one socket serves every path.
         if self.connector.is_some() {
-            self.peers[0].tunnel.set_blocked(id, is_blocked);
+            self.peers[0].tunnel.paths_mut().set_blocked(id, is_blocked);
             self.activate(0);
         }
     }
@@ -580,7 +580,7 @@ impl Endpoint {
     /// What is worth remembering of the paths that were full of late, with their peers' names.
     pub fn memories(&self, now: Instant) -> impl Iterator<Item = (&str, PathId, PathMemory)> {
         self.peers.iter().flat_map(move |peer| {
-            let memories = peer.tunnel.memories(now);
+            let memories = peer.tunnel.paths().memories(now);
             memories.map(move |(path, memory)| (peer.config.name.as_str(), path, memory))
         })
     }
@@ -590,7 +590,7 @@ impl Endpoint {
     pub fn recall(&mut self, now: Instant, peer: &str, path: PathId, memory: &PathMemory) {
         let mut peers = self.peers.iter_mut();
         if let Some(peer) = peers.find(|known| known.config.name == peer) {
-            peer.tunnel.recall(now, path, memory);
+            peer.tunnel.paths_mut().recall(now, path, memory);
         }
     }
 
@@ -640,7 +640,7 @@ impl Endpoint {
             let name = peer.config.name.clone();
             self.events.push_back(Event::Peer { name, is_up });
         }
-        while let Some((path, link, remote)) = peer.tunnel.poll_found_path(now) {
+        while let Some((path, link, remote)) = peer.tunnel.paths_mut().poll_found(now) {
             let peer = peer.config.name.clone();
             self.events.push_back(Event::Found {
                 peer,

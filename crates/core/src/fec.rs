@@ -21,7 +21,7 @@
 //! density threshold 15; RFC 8682 (generator). *Differences:* one packet is one symbol, of its own length, so there is no
 //! fixed symbol size, no flow identifier and no padding on the wire; windows are at most 128 packets; the density is
 //! fixed; what a repair packet says of itself ([`Repair`]) is the caller's to encode, and so are signalling, rates and when to
-//! repair: `tunnel/fec.rs`.
+//! repair: `tunnel/egress.rs`, `tunnel/fec.rs`.
 //!
 //! *Not detected.* Repair symbols that contradict what came are found only where an equation is left over or a recovered
 //! packet has an impossible length or padding. Datagrams are authenticated; an honest peer's symbols do not contradict.

@@ -1,83 +1,102 @@
 //! One association of two ends over several paths. It joins the parts and holds no algorithm of its own.
 //!
-//! The life of a packet out (`egress`): tunnel queue → policy picks a path → global number → sealed into a batch.
-//! The life of a packet in (`ingress`): opened in place → path accounting → resequencer → delivered.
-//! Between them (`control`): probes, reports, link descriptions.
+//! | part | owns |
+//! | --- | --- |
+//! | [`path_set`] | the paths, and which of them may carry data |
+//! | [`outbound`] | the queues, numbers, and what is placed: the life of a packet out |
+//! | [`placement`] | the policy, its profile, and what it is shown |
+//! | [`repair`] | what is sent again, repair symbols, and what both may cost |
+//! | [`inbound`] | the resequencer and the decoder: the life of a packet in |
+//! | [`round_trips`] | acknowledgements that wait |
+//! | [`control`] | probes, reports, descriptions of links |
+//! | [`templates`], [`sec`], [`lengths`] | header compression, parity, path MTU |
 //!
 //! The owner is [`crate::endpoint::Endpoint`], which finds the tunnel a datagram or packet belongs to, runs handshakes,
 //! and lends the buffers that all tunnels share ([`Shared`]).
 
-use core::{cmp::Reverse, mem, net::IpAddr, time::Duration};
-use std::collections::VecDeque;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::{
-    class::{Class, Classifier},
-    compression::{Compressor, Expander},
-    counters::{DropReason, Drops},
-    ids::{PathId, Seq},
-    loss_report::{LossLedger, LossWatch},
-    packet::{PacketBuf, Pool},
+    class::Class,
+    counters::DropReason,
+    ids::PathId,
+    packet::PacketBuf,
     path::{
-        Former, Path,
-        health::State,
-        link::Link,
-        memory::PathMemory,
-        sender::{Numbered, Origin},
-        window::WindowedMin,
+        Pong, ReportOutcome, health::State, link::Link, receiver::DataArrival,
+        sender::MAX_OUTSTANDING,
     },
-    profile::{Mechanism, Profile},
-    queue::{Queue, QueueConfig, QueueDrop},
-    resequencer::AnyResequencer,
+    queue::QueueConfig,
     role::Role,
-    sched::{AnyScheduler, PathView, Scheduler as _, SchedulerSettings},
-    session::rotation::SessionSet,
+    sched::{Scheduler as _, SchedulerSettings},
+    sec::Code,
+    session::{
+        keys::OpenError,
+        rotation::{Change, SessionSet},
+    },
     time::Instant,
     trace::{Event, Observer, RepairCause, Tracer},
-    transmit::Route,
-    wire::control::LinkRole,
+    transmit::{Route, TxQueue},
+    units::Bytes,
+    wire::{
+        Kind,
+        control::{Frame, Frames, LinkRole, MissingRanges, PathReport},
+        header::{CONTROL_HEADER_LEN, DataHeader, Header, TAG_LEN},
+    },
 };
 
 mod ahead;
 mod blocks;
+mod budget;
 mod control;
 mod egress;
 mod fec;
-mod ingress;
+mod inbound;
+mod incoming;
 mod lanes;
-mod losses;
-mod mtu;
-mod repairs;
+mod lengths;
+mod numbering;
+mod outbound;
+mod path_set;
+mod placement;
+mod receptions;
+mod repair;
 mod round_trips;
+mod sealer;
 mod sec;
+mod services;
+mod shared;
 mod staged;
 mod status;
+mod targets;
 mod templates;
 mod urgent;
 mod usage;
+mod views;
+mod waits;
 
-pub use ingress::Incoming;
-pub use status::{ParityStatus, PathStatus, TunnelStatus};
+#[cfg(test)]
+mod tests;
 
-/// What a tunnel borrows from its owner for one call.
-#[derive(Debug)]
-pub struct Shared<'a> {
-    /// Where buffers come from and return to.
-    pub pool: &'a mut Pool,
-    /// Inner packets for the host, in order.
-    pub delivered: &'a mut VecDeque<PacketBuf>,
-    /// What was dropped, by reason.
-    pub drops: &'a mut Drops,
-}
+pub use incoming::Incoming;
+pub use path_set::PathSet;
+pub use sec::ParityStatus;
+pub use shared::Shared;
+pub use status::{PathStatus, TunnelStatus};
 
-impl Shared<'_> {
-    /// Takes what a queue drops.
-    fn on_queue_drop(&mut self) -> impl FnMut(PacketBuf, QueueDrop) {
-        |packet, reason| {
-            self.drops.add(DropReason::from(reason), 1);
-            self.pool.recycle(packet);
-        }
-    }
-}
+use control::Control;
+use egress::Egress;
+use inbound::{Inbound, Ingress, Opened};
+use lanes::Lanes;
+use lengths::Lengths;
+use outbound::Outbound;
+use placement::Placement;
+use receptions::Receptions;
+use repair::{Repair, overdue_at};
+use round_trips::{Look, RoundTrips};
+use sealer::Sealer;
+use sec::Sec;
+use services::Services;
+use templates::Templates;
 
 /// One association.
 #[derive(Debug)]
@@ -85,152 +104,43 @@ pub struct Tunnel {
     role: Role,
     sessions: SessionSet,
     sessions_deadline: Option<Instant>,
-    /// Indexed by path id.
-    paths: [Option<Box<Path>>; PathId::MAX],
-    /// What a removed path leaves to the next of its id.
-    former: [Option<Box<Former>>; PathId::MAX],
-    /// Names links by the user's names, which may become known later.
-    settings: SchedulerSettings<String>,
-    /// The settings by path ids, as far as they are known.
-    resolved: SchedulerSettings,
-    scheduler: AnyScheduler,
-    /// What is done for packets beside choosing their paths.
-    profile: Profile,
-    queue: Queue,
-    compressor: Compressor,
-    /// Whether headers are made shorter.
-    is_compressing: bool,
-    expander: Expander,
-    /// Templates to acknowledge, and those that were used and are not known.
-    templates_owed: Vec<u16>,
-    templates_unknown: Vec<u16>,
-    /// Of young flows.
-    round_trips: round_trips::RoundTrips,
-    /// Packets of a flow that wait while later ones are under way.
-    ahead: ahead::Ahead,
-    resequencer: AnyResequencer,
-    receptions: losses::Receptions,
-    /// What the other end wants counted.
-    loss_watch: Option<Box<LossWatch>>,
-    /// What it has reported.
-    loss_ledger: LossLedger,
-    next_global: Seq,
-    /// Global number of each flow bucket's last packet, plus one; 0 if it had none.
-    flows: Vec<u64>,
-    /// Packets taken back from silent paths, or lost, to be sent before anything new.
-    reinject: VecDeque<Numbered>,
-    /// The other end sends lost packets again.
-    has_repairs: bool,
-    /// How long packets may be.
-    lengths: mtu::Lengths,
-    /// What may be spent on lost ones.
-    repairs: repairs::Budget,
-    /// Repair symbols out, and in.
-    fec_sending: fec::Sending,
-    fec_receiving: fec::Receiving,
-    /// Placed on paths that were not ready.
-    staged: staged::Staged,
-    /// What waits, beside the tunnel queue.
-    lanes: Box<lanes::Lanes>,
-    /// What the quickest path takes one way, as far as known: half of its round trip.
-    least_delay: Duration,
-    /// Of a policy that wants them.
-    blocks: blocks::Blocks,
-    /// Parity, and what waits to be mended by it.
-    sec: sec::Sec,
-    /// What packets may wait before late paths take them, at most of late.
-    late: WindowedMin<Reverse<Duration>>,
-    /// The policy waits until then.
-    wait_until: Option<Instant>,
-    /// When a path that has no tokens gets some, as of the last poll.
-    release_at: Option<Instant>,
-    /// Scratch: the policy's view, one per known path.
-    views: Vec<PathView>,
-    /// Scratch: copies the resequencer dropped.
-    dropped: Vec<PacketBuf>,
-    counts: Counts,
-    /// Which paths carry something.
-    usage: usage::Usage,
-    /// Who sees what is decided.
-    tracer: Tracer,
     last_received_at: Option<Instant>,
-    second_report_at: Option<Instant>,
-    is_closing: bool,
-    is_closed_by_peer: bool,
+    paths: PathSet,
+    lengths: Lengths,
+    placement: Placement,
+    outbound: Outbound,
+    repair: Repair,
+    inbound: Inbound,
+    round_trips: RoundTrips,
+    templates: Templates,
+    control: Control,
+    sec: Sec,
+    tracer: Tracer,
 }
-
-/// Counters of one association.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    packets_in: u64,
-    packets_out: u64,
-    reinjected: u64,
-    repaired: u64,
-    symbols_out: u64,
-    symbols_in: u64,
-    recovered: u64,
-    mended: u64,
-}
-
-/// Buckets a tunnel tells flows apart by: flows that share one are kept in order with each other, which is harmless.
-const FLOW_BUCKETS: usize = 1024;
 
 impl Tunnel {
     /// An association without sessions or paths.
     #[must_use]
     pub fn new(role: Role, settings: SchedulerSettings<String>, queue: QueueConfig) -> Self {
-        let resolved = settings.clone().map_links(|_| None);
-        let (scheduler, profile) = resolved.build();
+        let placement = Placement::new(settings);
+        let profile = *placement.profile();
+        let services = Services::new(Vec::new(), &profile);
         let mut tunnel = Self {
             role,
             sessions: SessionSet::new(),
             sessions_deadline: None,
-            paths: core::array::from_fn(|_| None),
-            former: core::array::from_fn(|_| None),
-            receptions: losses::Receptions::new(Instant::ZERO, profile.reception),
-            loss_ledger: losses::ledger(profile.reception),
-            resolved,
-            scheduler,
-            profile,
-            settings,
-            queue: Queue::new(queue),
-            compressor: Compressor::default(),
-            is_compressing: true,
-            expander: Expander::default(),
-            templates_owed: Vec::new(),
-            templates_unknown: Vec::new(),
-            round_trips: round_trips::RoundTrips::default(),
-            resequencer: AnyResequencer::default(),
-            loss_watch: None,
-            ahead: ahead::Ahead::default(),
-            next_global: Seq(0),
-            flows: Vec::new(),
-            reinject: VecDeque::new(),
-            has_repairs: false,
-            lengths: mtu::Lengths::of(UNKNOWN_MTU),
-            repairs: repairs::Budget::default(),
-            fec_sending: fec::Sending::default(),
-            fec_receiving: fec::Receiving::default(),
-            staged: staged::Staged::default(),
-            lanes: Box::new(lanes::Lanes::new(
-                Classifier::new(Vec::new(), profile.voice),
-                queue,
-            )),
-            least_delay: Duration::ZERO,
-            blocks: blocks::Blocks::default(),
-            sec: sec::Sec::default(),
-            late: WindowedMin::new(LATE_KEPT),
-            wait_until: None,
-            release_at: None,
-            views: Vec::with_capacity(PathId::MAX),
-            dropped: Vec::new(),
-            counts: Counts::default(),
-            usage: usage::Usage::default(),
-            tracer: Tracer::default(),
             last_received_at: None,
-            second_report_at: None,
-            is_closing: false,
-            is_closed_by_peer: false,
+            paths: PathSet::default(),
+            lengths: Lengths::default(),
+            placement,
+            outbound: Outbound::new(Lanes::new(services, queue)),
+            repair: Repair::new(&profile),
+            inbound: Inbound::default(),
+            round_trips: RoundTrips::default(),
+            templates: Templates::default(),
+            control: Control::new(Receptions::new(Instant::ZERO, profile.reception)),
+            sec: Sec::default(),
+            tracer: Tracer::default(),
         };
         tunnel.adapt_queue(Instant::ZERO);
         tunnel
@@ -238,24 +148,28 @@ impl Tunnel {
 
     /// Whether headers of inner packets are compressed on the way out.
     pub fn set_compression(&mut self, is_wanted: bool) {
-        self.is_compressing = is_wanted;
+        self.templates.set_compressing(is_wanted);
     }
 
     /// The user's classes of traffic. What they have counted begins anew.
     pub fn set_classes(&mut self, classes: Vec<Class>) {
-        self.lanes.classifier = Classifier::new(classes, self.profile.voice);
+        self.outbound.lanes.services = Services::new(classes, self.placement.profile());
+    }
+
+    /// By which code parity is made of what is sent; `None`: not at all.
+    pub fn set_parity(&mut self, code: Option<Code>) {
+        self.sec.set_code(code);
+    }
+
+    /// The longest packet of the host, in bytes.
+    pub fn set_mtu(&mut self, mtu: usize) {
+        self.lengths = Lengths::of(mtu);
     }
 
     /// Lets `observer` see what is decided from now on.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
         self.tracer.set(observer);
-        self.scheduler.observe();
-    }
-
-    /// Whether the other end has a capability.
-    fn knows(&self, capability: u32) -> bool {
-        let session = self.sessions.current();
-        session.is_some_and(|session| session.remote_hello().capabilities & capability != 0)
+        self.placement.scheduler.observe();
     }
 
     /// The keys.
@@ -272,19 +186,15 @@ impl Tunnel {
     /// Whether some path can carry data.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.sessions.current().is_some()
-            && self.paths().any(|path| path.health().state() == State::Up)
+        let mut paths = self.paths.iter();
+        self.sessions.current().is_some() && paths.any(|path| path.health().state() == State::Up)
     }
 
     /// Adds the client's link `id`, whose number is free.
     pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
-        if let Some(slot) = self.paths.get_mut(id.index()) {
-            let mut path = Path::new(now, id, link, self.role, self.profile);
-            if let Some(former) = self.former[id.index()].take() {
-                path.resume(*former);
-            }
-            *slot = Some(Box::new(path));
-            self.fec_sending.forget(id);
+        let profile = *self.placement.profile();
+        if self.paths.add(now, (id, link), self.role, profile) {
+            self.repair.fec.forget(id);
             self.resolve_policy();
             self.adapt_queue(now);
         }
@@ -293,20 +203,23 @@ impl Tunnel {
     /// Removes a link; what was under way on it is sent again elsewhere.
     pub fn remove_path(&mut self, id: PathId, shared: &mut Shared<'_>) {
         self.take_back(id);
-        if let Some(path) = self.paths.get_mut(id.index()).and_then(Option::take) {
-            self.former[id.index()] = Some(Box::new(path.retire(shared.pool)));
-        }
+        self.paths.remove(id, shared.pool);
     }
 
-    /// A path, if known.
+    /// The paths.
     #[must_use]
-    pub fn path(&self, id: PathId) -> Option<&Path> {
-        self.paths.get(id.index())?.as_deref()
+    pub const fn paths(&self) -> &PathSet {
+        &self.paths
+    }
+
+    /// The paths.
+    pub const fn paths_mut(&mut self) -> &mut PathSet {
+        &mut self.paths
     }
 
     /// Where the datagrams of a path go; `None` while its link has no way out.
     pub fn set_route(&mut self, now: Instant, id: PathId, route: Option<Route>) {
-        let Some(path) = self.path_mut(id) else {
+        let Some(path) = self.paths.get_mut(id) else {
             return;
         };
         if path.set_route(now, route) && path.health().state() != State::Up {
@@ -319,10 +232,8 @@ impl Tunnel {
     pub fn on_connected(&mut self, now: Instant) {
         self.last_received_at = Some(now);
         self.sessions_deadline = Some(now);
-        for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            path.announce(now);
-        }
-        self.receptions.repeat(now);
+        self.paths.iter_mut().for_each(|path| path.announce(now));
+        self.control.receptions.repeat(now);
     }
 
     /// We answered a handshake: its session waits, but not for ever.
@@ -332,18 +243,17 @@ impl Tunnel {
 
     /// Whether the other end said good-bye since the last call.
     pub fn take_closed_by_peer(&mut self) -> bool {
-        mem::take(&mut self.is_closed_by_peer)
+        self.control.take_closed_by_peer()
     }
 
     /// A path whose health changed since the last call: its link's name, and its health.
     pub fn poll_path_change(&mut self) -> Option<(String, State)> {
-        let now = self.usage.now();
-        let tracer = &mut self.tracer;
-        let mut paths = self.paths.iter_mut().filter_map(Option::as_deref_mut);
-        paths.find_map(|path| {
+        let now = self.paths.usage.now();
+        self.paths.iter_mut().find_map(|path| {
             let (from, to) = path.take_health_change()?;
-            tracer.tell(now, || Event::Health {
-                path: path.id(),
+            let path_id = path.id();
+            self.tracer.tell(now, || Event::Health {
+                path: path_id,
                 from,
                 to,
             });
@@ -351,68 +261,29 @@ impl Tunnel {
         })
     }
 
-    /// A path that has a way to somewhere, or to somewhere else, since the last call: its id, its link's name, and the
-    /// address it leads to. A link's name is known to a gateway only once its client has told it.
-    pub fn poll_found_path(&mut self, now: Instant) -> Option<(PathId, String, IpAddr)> {
-        let mut paths = self.paths.iter_mut().filter_map(Option::as_deref_mut);
-        paths.find_map(|path| {
-            let to = path.take_found(now)?;
-            Some((path.id(), path.link().name.clone(), to))
+    /// A path that was found to take other packets than when this was last called: the name of its link, and how long they
+    /// may be, in bytes.
+    pub fn poll_mtu_change(&mut self) -> Option<(String, usize)> {
+        self.paths.iter_mut().find_map(|path| {
+            let has_changed = path.take_mtu_change();
+            has_changed.then(|| (path.link().name.clone(), self.lengths.mtu_of(path)))
         })
     }
 
-    /// What is worth remembering of each path.
-    pub fn memories(&self, now: Instant) -> impl Iterator<Item = (PathId, PathMemory)> {
-        self.paths()
-            .filter_map(move |path| Some((path.id(), path.memory(now)?)))
-    }
-
-    /// Takes what was remembered of the network that a path leads over.
-    pub fn recall(&mut self, now: Instant, id: PathId, memory: &PathMemory) {
-        if let Some(path) = self.path_mut(id) {
-            path.recall(now, memory);
-        }
-    }
-
-    /// Paths that have a route and do not work, though nothing says why: another address may.
-    #[must_use]
-    pub fn stuck_paths(&self) -> Vec<PathId> {
-        let is_stuck =
-            |path: &&Path| path.route().is_some() && path.health().state() == State::Down;
-        self.paths().filter(is_stuck).map(Path::id).collect()
-    }
-
-    /// Changes the settings of the links of this name; how many there are.
+    /// The user changes the settings of the links of this name, of which the other end will be told; how many there are.
     pub fn update_links(
         &mut self,
         now: Instant,
         name: &str,
         mut change: impl FnMut(&mut Link),
     ) -> usize {
-        let ids: Vec<_> = self
-            .paths()
-            .filter(|path| path.link().name == name)
-            .map(Path::id)
-            .collect();
-        for id in &ids {
-            self.update_link(now, *id, &mut change);
-        }
-        ids.len()
-    }
-
-    /// The user changed a link's settings; the other end will be told.
-    fn update_link(&mut self, now: Instant, id: PathId, change: impl FnOnce(&mut Link)) {
-        if let Some(path) = self.path_mut(id) {
-            path.configure(now, change);
+        let paths = self.paths.iter_mut();
+        let named = paths.filter(|path| path.link().name == name);
+        let count = named.map(|path| path.configure(now, &mut change)).count();
+        if count > 0 {
             self.adapt_queue(now);
         }
-    }
-
-    /// The socket of a path's link is full (`true`) or has room again.
-    pub fn set_blocked(&mut self, id: PathId, is_blocked: bool) {
-        if let Some(path) = self.path_mut(id) {
-            path.set_blocked(is_blocked);
-        }
+        count
     }
 
     /// Takes an inner packet from the host.
@@ -423,198 +294,565 @@ impl Tunnel {
         flow_hash: u64,
         shared: &mut Shared<'_>,
     ) {
-        self.counts.packets_in += 1;
-        self.usage.on_offered(now);
-        self.watch_round_trip(now, &packet, shared);
-        if !self.has_narrow() {
-            return self.enqueue(now, packet, flow_hash, shared);
+        self.paths.usage.on_packet_in(now);
+        let (round_trips, mut look) = self.look();
+        round_trips.on_packet_out(now, &packet, &mut look, shared.delivered);
+        let least_delay = self.placement.views.least_delay();
+        let lanes = &mut self.outbound.lanes;
+        if !self.lengths.has_narrow() {
+            return lanes.enqueue(now, packet, flow_hash, least_delay, shared);
         }
-        for packet in self.fit(now, packet, shared) {
-            self.enqueue(now, packet, flow_hash, shared);
+        for packet in self.lengths.fit(now, packet, &self.paths, shared) {
+            lanes.enqueue(now, packet, flow_hash, least_delay, shared);
+        }
+    }
+
+    /// Puts everything that may go now into `out`; call again after sending if `out` [is full](TxQueue::is_full).
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
+        if self.sessions.sending(now).is_none() {
+            return;
+        }
+        self.paths.usage.on_time(now);
+        self.outbound.stop_waiting();
+        let has_packets = self.outbound.has_packets(&self.repair);
+        let is_idle = !has_packets && !self.outbound.has_copies();
+        if !is_idle {
+            self.paths.usage.on_offered(now);
+        }
+        let sampling = self.placement.profile().rtt_sampling;
+        if let Some(sampling) = sampling.filter(|_| has_packets) {
+            self.paths.sample_rtt(now, sampling.interval);
+        }
+        self.send_control(now, out);
+        if is_idle {
+            self.repair.fec.pause(now);
+        }
+        if self.control.is_closing() || is_idle && !self.repair.fec.is_due(now, true) {
+            return;
+        }
+        self.sec.update(&self.sessions, &self.paths);
+        let (outbound, mut egress) = self.egress(now, out, shared);
+        outbound.send(&mut egress);
+        egress.sec.send(&mut egress.sealer);
+        if !egress.is_full() {
+            self.repair.fec.give_up_tail(now);
+        }
+        self.outbound.after_send(now, &mut self.paths, &self.repair);
+    }
+
+    /// The parts that a packet passes on its way out: its queues, and what is behind them.
+    fn egress<'a, 's>(
+        &'a mut self,
+        now: Instant,
+        out: &'a mut TxQueue,
+        shared: &'a mut Shared<'s>,
+    ) -> (&'a mut Outbound, Egress<'a, 's>) {
+        let egress = Egress {
+            sealer: Sealer {
+                now,
+                sessions: &mut self.sessions,
+                paths: &mut self.paths,
+                out,
+            },
+            lengths: &self.lengths,
+            placement: &mut self.placement,
+            repair: &mut self.repair,
+            round_trips: &self.round_trips,
+            sec: &mut self.sec,
+            templates: &mut self.templates,
+            tracer: &mut self.tracer,
+            shared,
+        };
+        (&mut self.outbound, egress)
+    }
+
+    fn send_control(&mut self, now: Instant, out: &mut TxQueue) {
+        let mut sealer = Sealer {
+            now,
+            sessions: &mut self.sessions,
+            paths: &mut self.paths,
+            out,
+        };
+        self.control.send(
+            &mut sealer,
+            self.placement.profile(),
+            &self.lengths,
+            (&mut self.templates, &mut self.inbound.fec),
+        );
+    }
+
+    /// Takes a transport datagram for the session `header.receiver_index`, whose fields `header` and `data` repeat.
+    ///
+    /// `is_source_allowed` tells whether an inner source address belongs to the peer.
+    ///
+    /// # Errors
+    /// Why the datagram, or the packet in it, is dropped; the caller counts it.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        (header, data): (Header, Option<DataHeader>),
+        datagram: &mut [u8],
+        is_source_allowed: &dyn Fn(IpAddr) -> bool,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
+        let id = header.path;
+        if self.role == Role::Client && self.paths.get(id).is_none() {
+            return Err(DropReason::Malformed);
+        }
+        self.sec.before_opening(now, datagram);
+        let (counter, end) = match self.open(now, &header, datagram, shared) {
+            Ok(opened) => opened,
+            Err(reason) => {
+                // Wrong bits may stand in the number or path as well.
+                let may_be_damaged = matches!(
+                    reason,
+                    DropReason::Forged | DropReason::Replayed | DropReason::Malformed
+                );
+                if may_be_damaged {
+                    self.sec.on_damaged(now, incoming, reason, shared.pool);
+                }
+                let is_mended =
+                    may_be_damaged && self.handle_mended(now, is_source_allowed, false, shared);
+                return if is_mended { Ok(()) } else { Err(reason) };
+            }
+        };
+        let before = shared.delivered.len();
+        let profile = *self.placement.profile();
+        let grace = self.inbound.grace(now, id, &self.paths, &profile);
+        let path = self.paths.get_or_add(now, id, self.role, profile);
+        let path = path.ok_or(DropReason::Malformed)?;
+        let roams_to = (self.role == Role::Gateway).then_some(incoming.route);
+        path.on_authentic(now, header.kind, counter, roams_to);
+        let Some(data) = data else {
+            path.on_control(now, header.sent_us);
+            let body = &datagram[CONTROL_HEADER_LEN..end];
+            self.handle_frames(now, id, body, shared);
+            self.on_delivered(now, before, shared);
+            self.handle_mended(now, is_source_allowed, true, shared);
+            return Ok(());
+        };
+        let len = datagram.len();
+        let arrival = DataArrival {
+            path_seq: header.path_seq,
+            sent_us: header.sent_us,
+            len,
+            is_congested: incoming.is_congested,
+            is_kept: header.is_kept,
+            grace,
+        };
+        let opened = Opened {
+            header: &header,
+            data: &data,
+            datagram: &datagram[..end],
+            delay: path.on_data(now, &arrival),
+            is_congested: incoming.is_congested,
+        };
+        let receptions = &mut self.control.receptions;
+        receptions.on_arrival(now, id, header.path_seq, len);
+        let mut ingress = Ingress {
+            now,
+            paths: &self.paths,
+            profile: &profile,
+            lengths: &self.lengths,
+            templates: &mut self.templates,
+            shared,
+            is_source_allowed,
+        };
+        let result = self.inbound.on_data(&opened, &mut ingress);
+        self.on_delivered(now, before, shared);
+        result
+    }
+
+    /// Opens a datagram in place: its number on its path, and where its body ends.
+    fn open(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        datagram: &mut [u8],
+        shared: &mut Shared<'_>,
+    ) -> Result<(u64, usize), DropReason> {
+        let lane = match header.kind {
+            Kind::Control => header.path.control_lane(),
+            Kind::Data => header.path,
+        };
+        let header_len = header.kind.header_len();
+        let (aad, body) = datagram.split_at_mut(header_len);
+        let (index, path_seq) = (header.receiver_index, header.path_seq);
+        let opened = self.sessions.open(now, index, lane, path_seq, aad, body);
+        let (opened, change) = opened.map_err(|error| match error {
+            OpenError::Authentication => DropReason::Forged,
+            OpenError::Expired | OpenError::UnknownIndex => DropReason::UnknownSession,
+            OpenError::Replayed(_) => DropReason::Replayed,
+            OpenError::UnknownPath => DropReason::Malformed,
+        })?;
+        if change == Some(Change::Restarted) {
+            self.reset(now, shared);
+        }
+        if change.is_some() {
+            self.sessions_deadline = Some(now);
+        }
+        self.last_received_at = Some(now);
+        Ok((opened.counter, header_len + opened.len))
+    }
+
+    /// Whether parity is expected of what comes from `remote`.
+    pub(crate) fn expects_parity(&self, now: Instant, remote: SocketAddr) -> bool {
+        self.sec.expects(now, remote, &self.paths)
+    }
+
+    /// Takes a datagram that names no session, and for `reason` would be dropped, from where [parity is
+    /// expected](Self::expects_parity).
+    ///
+    /// # Errors
+    /// `reason`, if it was not mended at once.
+    pub(crate) fn handle_unaddressed(
+        &mut self,
+        now: Instant,
+        incoming: &Incoming,
+        reason: DropReason,
+        datagram: &[u8],
+        is_source_allowed: &dyn Fn(IpAddr) -> bool,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), DropReason> {
+        self.sec.before_opening(now, datagram);
+        self.sec.on_damaged(now, incoming, reason, shared.pool);
+        let is_mended = self.handle_mended(now, is_source_allowed, false, shared);
+        if is_mended { Ok(()) } else { Err(reason) }
+    }
+
+    /// Handles what was mended as if it had just come; whether any was. `were_counted`: when they were dropped.
+    fn handle_mended(
+        &mut self,
+        now: Instant,
+        is_source_allowed: &dyn Fn(IpAddr) -> bool,
+        were_counted: bool,
+        shared: &mut Shared<'_>,
+    ) -> bool {
+        let mut is_any = false;
+        while let Some(mut mended) = self.sec.start_mended() {
+            let bytes = mended.bytes.as_mut_slice();
+            let is_good = Header::parse(bytes).is_some_and(|headers| {
+                let incoming = mended.incoming;
+                self.handle_datagram(now, &incoming, headers, bytes, is_source_allowed, shared)
+                    .is_ok()
+            });
+            self.sec.finish_mended(is_good);
+            is_any |= is_good;
+            if is_good && were_counted {
+                shared.drops.take_back(mended.reason);
+            }
+            shared.pool.recycle(mended.bytes);
+        }
+        is_any
+    }
+
+    /// Acts on the frames of an authenticated control datagram that came on `id`.
+    fn handle_frames(&mut self, now: Instant, id: PathId, body: &[u8], shared: &mut Shared<'_>) {
+        let mut missing_left = MAX_OUTSTANDING;
+        for frame in Frames::new(body) {
+            match frame {
+                Frame::Ping { token, size } => {
+                    if let Some(path) = self.paths.get_mut(id) {
+                        path.on_ping(token, size);
+                    }
+                }
+                Frame::Pong { token, .. } => self.on_pong(now, id, token, shared),
+                Frame::Report { path, report } => self.on_report(now, path, &report, shared),
+                Frame::Link {
+                    path,
+                    version,
+                    info,
+                } => {
+                    // Links belong to the client: nobody else describes them.
+                    if self.role == Role::Gateway
+                        && let Some(path) = self.paths.get_mut(path)
+                        && path.describe(now, version, &info)
+                    {
+                        self.resolve_policy();
+                        self.adapt_queue(now);
+                    }
+                }
+                Frame::LinkAck { path, version } => {
+                    if let Some(path) = self.paths.get_mut(path) {
+                        path.on_description_acked(version);
+                    }
+                }
+                Frame::Close => self.control.on_close(),
+                Frame::Reception { version, reception } => {
+                    let receptions = &mut self.control.receptions;
+                    if let Some(order) = receptions.on_reception(now, version, &reception) {
+                        self.inbound.set_order(now, order, shared);
+                    }
+                }
+                Frame::ReceptionAck { version } => {
+                    self.control.receptions.on_reception_ack(version);
+                }
+                Frame::Losses { path, report } => {
+                    let known = self.paths.get(path);
+                    let receptions = &mut self.control.receptions;
+                    if let Some(counts) = known.and_then(|path| receptions.on_losses(path, &report))
+                    {
+                        self.placement.scheduler.on_loss_report(now, path, &counts);
+                    }
+                }
+                Frame::Tail {
+                    path_seq,
+                    global_seq,
+                } => {
+                    if let Some(path) = self.paths.get_mut(id) {
+                        path.on_tail(now, path_seq);
+                    }
+                    self.inbound
+                        .on_tail(now, id, (path_seq, global_seq), shared);
+                }
+                Frame::TrainPacket(packet) => {
+                    if let Some(path) = self.paths.get_mut(id) {
+                        let len = Bytes::of_len(CONTROL_HEADER_LEN + body.len() + TAG_LEN);
+                        path.on_train_arrival(now, packet, len);
+                    }
+                }
+                Frame::Train(result) => {
+                    if let Some(path) = self.paths.get_mut(id) {
+                        path.on_train_result(now, &result);
+                    }
+                }
+                Frame::Template {
+                    number,
+                    travelling,
+                    headers,
+                } => self.templates.on_definition(number, travelling, headers),
+                Frame::TemplateAck { number } => self.templates.on_acknowledged(number),
+                Frame::TemplateUnknown { number } => self.templates.on_unknown(number),
+                Frame::Parity {
+                    code,
+                    path,
+                    path_seq,
+                    len,
+                    parity,
+                } => {
+                    let of = (path, path_seq);
+                    self.sec
+                        .on_parity(now, of, (code, len), parity, shared.pool);
+                }
+                Frame::Recovered { ranges } => self.repair.fec.on_recovered(ranges),
+                Frame::Missing { path, ranges } => {
+                    self.on_missing(now, path, (ranges, &mut missing_left), shared);
+                }
+            }
+        }
+    }
+
+    fn on_pong(&mut self, now: Instant, id: PathId, token: u32, shared: &mut Shared<'_>) {
+        let profile = *self.placement.profile();
+        let sampling = profile.rtt_sampling;
+        let gain = sampling.and_then(|sampling| sampling.gain_thousandths);
+        let Some(path) = self.paths.get_mut(id) else {
+            return;
+        };
+        match path.on_pong(now, token, gain) {
+            Pong::Mtu => self.look_for_narrow(now),
+            Pong::Rtt { is_back } => {
+                if is_back {
+                    self.repair.on_path_back(now, path, &profile, shared.pool);
+                }
+                self.outbound
+                    .refresh(now, &mut self.paths, &mut self.placement);
+                let Placement {
+                    scheduler, views, ..
+                } = &mut self.placement;
+                scheduler.on_paths(views.as_slice());
+            }
+            Pong::Unknown => {}
+        }
+    }
+
+    fn on_report(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        report: &PathReport,
+        shared: &mut Shared<'_>,
+    ) {
+        let Some(path) = self.paths.get_mut(id) else {
+            return;
+        };
+        let (from, _) = path.control_state();
+        let outcome = path.on_report(now, report, shared.pool);
+        let Some(ReportOutcome { reported, is_back }) = outcome else {
+            return;
+        };
+        let (to, pace) = path.control_state();
+        if to != from {
+            self.tracer.tell(now, || Event::RateControl {
+                path: id,
+                from,
+                to,
+                pace,
+            });
+        }
+        // Datagrams taken back as silent were not: a lost one will be NACKed.
+        self.repair
+            .give_back(path, |counter| counter < reported, shared.pool);
+        if is_back {
+            let profile = self.placement.profile();
+            self.repair.on_path_back(now, path, profile, shared.pool);
+        }
+        self.adapt_queue(now);
+    }
+
+    fn on_missing(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        missing: (MissingRanges<'_>, &mut usize),
+        shared: &mut Shared<'_>,
+    ) {
+        let order = (self.placement.profile(), self.outbound.next_number());
+        if let Some(path) = self.paths.get_mut(id) {
+            let packets = self.repair.on_missing(now, path, missing, order, shared);
+            self.tell_repair(now, id, RepairCause::Nacked, packets);
         }
     }
 
     /// Lets time pass: deadlines of held packets, health of paths, ages of keys.
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
         let before = shared.delivered.len();
-        self.resequencer.on_timeout(now, shared.delivered);
-        self.keep_round_trips(now, before, shared);
+        self.inbound.resequencer.on_timeout(now, shared.delivered);
+        self.on_delivered(now, before, shared);
         self.round_trips.on_timeout(now, shared.delivered);
-        let has_active = self
-            .paths()
-            .any(|path| path.link().role == LinkRole::Active && path.health().state() == State::Up);
-        for index in 0..PathId::MAX {
-            let Some(path) = self.paths[index].as_deref_mut() else {
-                continue;
-            };
-            let is_reserve = path.link().role == LinkRole::Standby && has_active;
-            let was = path.on_timeout(now, is_reserve);
-            let (id, is) = (path.id(), path.health().state());
-            if is == State::Down && matches!(was, State::Up | State::Suspect) {
-                self.round_trips.fade(now);
-            }
-            if was == State::Up && is != State::Up {
-                self.take_back(id);
-            } else if self.overdue_at(id).is_some_and(|at| at <= now) {
-                self.take_overdue(now, id);
-            }
+        let has_active = self.paths.has_active();
+        for id in self.paths.ids() {
+            self.handle_path_timeout(now, id, has_active);
         }
         self.look_for_narrow(now);
         self.sessions_deadline = self.sessions.expire(now);
     }
 
+    fn handle_path_timeout(&mut self, now: Instant, id: PathId, has_active: bool) {
+        let Some(path) = self.paths.get_mut(id) else {
+            return;
+        };
+        let is_reserve = path.link().role == LinkRole::Standby && has_active;
+        let was = path.on_timeout(now, is_reserve);
+        let is = path.health().state();
+        if is == State::Down && matches!(was, State::Up | State::Suspect) {
+            self.round_trips.fade(now);
+        }
+        if was == State::Up && is != State::Up {
+            return self.take_back(id);
+        }
+        let profile = self.placement.profile();
+        let path = self.paths.get(id);
+        let overdue_at = path.and_then(|path| overdue_at(path, &self.paths, profile));
+        if overdue_at.is_some_and(|at| at <= now)
+            && let Some(path) = self.paths.get_mut(id)
+        {
+            let base = self.outbound.next_number();
+            let packets = self.repair.take_overdue(now, path, base);
+            self.tell_repair(now, id, RepairCause::Overdue, packets);
+        }
+    }
+
     /// When [`Self::handle_timeout`] or a poll next has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        // Nothing can be sent without a session, so nothing of a path can be due.
-        let can_send = self.sessions.current().is_some();
-        let paths = self
-            .paths()
-            .filter(|path| can_send && path.route().is_some())
-            .filter_map(|path| {
-                [
-                    self.overdue_at(path.id()),
-                    self.probe_mtu_at(path),
-                    path.next_deadline(),
-                ]
-                .into_iter()
-                .flatten()
-                .min()
-            });
-        [
-            self.resequencer.poll_timeout(),
+        let always = [
+            self.inbound.resequencer.poll_timeout(),
             self.round_trips.poll_timeout(),
             self.sessions_deadline,
-            self.losses_due().filter(|_| can_send && self.has_route()),
-            self.compressor
-                .due()
-                .filter(|_| can_send && self.has_route()),
-            self.wait_until.filter(|_| can_send),
-            self.release_at.filter(|_| can_send),
-            self.fec_sending
-                .tail_due()
-                .filter(|_| can_send && !self.has_packets()),
-            paths.min(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ];
+        // Nothing can be sent without a session, so nothing of a path can be due.
+        let sending = self.sessions.current().map(|_| self.poll_send_timeout());
+        let deadlines = always.into_iter().chain(sending);
+        deadlines.flatten().min()
+    }
+
+    /// When there is something to send next, or a path has a deadline.
+    fn poll_send_timeout(&self) -> Option<Instant> {
+        let profile = self.placement.profile();
+        let routed = self.paths.iter().filter(|path| path.route().is_some());
+        let paths = routed.flat_map(|path| {
+            [
+                overdue_at(path, &self.paths, profile),
+                self.lengths.probe_at(path),
+                path.next_deadline(),
+            ]
+        });
+        let has_route = self.paths.has_route();
+        let is_idle = !self.outbound.has_packets(&self.repair);
+        let others = [
+            self.control.receptions.due().filter(|_| has_route),
+            self.templates.due().filter(|_| has_route),
+            self.outbound.poll_timeout(),
+            self.repair.fec.tail_due().filter(|_| is_idle),
+        ];
+        paths.chain(others).flatten().min()
     }
 
     /// Starts over, as after a restart of the other end: new numbers, new keys, nothing held.
     ///
     /// Packets in the tunnel queue stay; numbered and held ones are counted as [`DropReason::Reset`].
     pub fn reset(&mut self, now: Instant, shared: &mut Shared<'_>) {
-        self.resequencer.reset(&mut self.dropped);
-        self.receptions = losses::Receptions::new(now, self.profile.reception);
-        self.loss_watch = None;
-        self.late = WindowedMin::new(LATE_KEPT);
-        self.has_repairs = false;
-        self.fec_sending = fec::Sending::default();
-        self.fec_receiving = fec::Receiving::default();
-        self.loss_ledger = losses::ledger(self.profile.reception);
-        self.dropped
-            .extend(self.reinject.drain(..).map(|numbered| numbered.packet));
-        self.dropped
-            .extend(self.staged.drain().map(|numbered| numbered.packet));
-        self.dropped
-            .extend(self.lanes.drain_waiting().map(|numbered| numbered.packet));
-        self.dropped
-            .extend(self.ahead.drain().map(|numbered| numbered.packet));
-        shared
-            .drops
-            .add(DropReason::Reset, self.dropped.len() as u64);
-        self.dropped
-            .drain(..)
-            .for_each(|packet| shared.pool.recycle(packet));
-        self.blocks.clear();
-        self.sec.clear(shared.pool);
-        self.next_global = Seq(0);
-        self.flows.clear();
-        self.compressor.clear();
-        self.expander.clear();
-        self.templates_owed.clear();
-        self.templates_unknown.clear();
-        self.round_trips.clear(now, shared.delivered);
-        self.wait_until = None;
-        self.release_at = None;
-        self.former.fill_with(|| None);
-        for slot in &mut self.paths {
-            let Some(path) = slot.as_deref_mut() else {
-                continue;
-            };
-            path.sender_mut().forget(shared.pool);
-            if self.role == Role::Gateway {
-                *slot = None;
-            } else {
-                path.restart(now);
-            }
+        let profile = *self.placement.profile();
+        for packet in self.inbound.reset() {
+            shared.drop(packet, DropReason::Reset);
         }
-        self.aim_paths();
+        let again = self.repair.reset(&profile);
+        for numbered in again.chain(self.outbound.reset()) {
+            shared.drop(numbered.packet, DropReason::Reset);
+        }
+        self.control.receptions = Receptions::new(now, profile.reception);
+        self.sec.clear(shared.pool);
+        self.templates.clear();
+        self.round_trips.clear(now, shared.delivered);
+        self.paths.restart(now, self.role, shared.pool);
+        self.placement.aim(&mut self.paths);
     }
 
     /// Says good-bye on every path at the next poll.
     pub fn close(&mut self) {
-        self.is_closing = true;
+        self.control.close();
     }
 
-    fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.paths.iter().filter_map(Option::as_deref)
-    }
-
-    /// Whether there is a way to the other end.
-    fn has_route(&self) -> bool {
-        self.paths().any(|path| path.route().is_some())
-    }
-
-    fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
-        path_in(&mut self.paths, id)
+    /// A snapshot.
+    #[must_use]
+    pub fn status(&self) -> TunnelStatus {
+        let (paths, placement) = (&self.paths, &self.placement);
+        let status = |path| PathStatus::of(path, paths, placement, &self.lengths);
+        let (symbols_in, recovered) = self.inbound.counts();
+        let resequencer = &self.inbound.resequencer;
+        let lanes = &self.outbound.lanes;
+        let classes = lanes.services.counts();
+        TunnelStatus {
+            is_up: self.is_up(),
+            paths: paths.iter().map(status).collect(),
+            held: resequencer.held_len(),
+            hold_p95: resequencer.hold_p95(),
+            resequencer: *resequencer.stats(),
+            queued: lanes.len(),
+            packets_in: paths.usage.packets_in(),
+            packets_out: paths.usage.packets_out(),
+            reinjected: self.repair.reinjected(),
+            symbols: [self.repair.symbols_out, symbols_in],
+            recovered,
+            parity: self.sec.status(),
+            classes: classes
+                .map(|(name, counts)| (name.to_owned(), counts))
+                .collect(),
+        }
     }
 
     /// Takes what a path has not reported back, to be sent elsewhere.
     fn take_back(&mut self, id: PathId) {
-        let Some(path) = path_in(&mut self.paths, id) else {
+        let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        let sender = path.sender_mut();
-        let next = Seq::of_counter(sender.next_data());
-        let outstanding = sender.outstanding_pkts() as u64;
-        self.loss_ledger.on_outage(id, outstanding, next);
-        let before = self.reinject.len();
-        sender.take_unreported(id, &mut self.reinject);
-        let packets = self.reinject.len() - before;
-        self.counts.reinjected += packets as u64;
-        self.tell_repair(self.usage.now(), id, RepairCause::Silent, packets);
-        self.sort_reinjected();
-    }
-
-    /// When what is under way on a path will be so late that it is worth being sent on another as well, if there is one.
-    fn overdue_at(&self, id: PathId) -> Option<Instant> {
-        let path = self.path(id)?;
-        let overdue_at = path.overdue_at()?;
-        let serves = |other: &Path| other.id() != id && self.may_carry(other);
-        let is_wanted = self.profile.repair && self.profile.has(Mechanism::Overdue);
-        if !is_wanted || !path.health().is_usable() || !self.paths().any(serves) {
-            return None;
-        }
-        Some(overdue_at)
-    }
-
-    /// A path has become slow: what is under way on it is sent on others too, as far as repairs may cost, and how fast it is
-    /// now is searched anew. Otherwise it would be given what it carried before, for seconds, and hold up its flows.
-    fn take_overdue(&mut self, now: Instant, id: PathId) {
-        let Some(path) = path_in(&mut self.paths, id) else {
-            return;
-        };
-        let before = self.reinject.len();
-        path.collapse(now);
-        let repairs = &mut self.repairs;
-        path.sender_mut()
-            .take_overdue(id, &mut self.reinject, |len| repairs.try_spend(len));
-        let packets = self.reinject.len() - before;
-        self.counts.reinjected += packets as u64;
-        self.tell_repair(now, id, RepairCause::Overdue, packets);
-        self.sort_reinjected();
+        self.control.receptions.on_outage(path);
+        let base = self.outbound.next_number();
+        let packets = self.repair.take_back(path, base);
+        let now = self.paths.usage.now();
+        self.tell_repair(now, id, RepairCause::Silent, packets);
     }
 
     fn tell_repair(&mut self, now: Instant, path: PathId, cause: RepairCause, packets: usize) {
@@ -627,124 +865,41 @@ impl Tunnel {
         }
     }
 
-    /// A path was silent and works again. Packets that were taken back from it and still wait may have arrived, so they are
-    /// sent again only if they are NACKed.
-    fn on_path_back(&mut self, now: Instant, id: PathId, shared: &mut Shared<'_>) {
-        let returns = self.profile.detects_losses() && self.profile.has(Mechanism::GiveBack);
-        if let Some(path) = self.path_mut(id).filter(|_| returns) {
-            path.announce_tail(now);
-            self.give_back(id, |_| true, shared);
-        }
-    }
-
-    /// Packets that were taken back from a path, still wait, are not known to be lost, and by their number on it `may_have_come`,
-    /// wait for its reports again.
-    fn give_back(
-        &mut self,
-        id: PathId,
-        may_have_come: impl Fn(u64) -> bool,
-        shared: &mut Shared<'_>,
-    ) {
-        let path = path_in(&mut self.paths, id);
-        let Some(path) = path.filter(|_| !self.reinject.is_empty()) else {
-            return;
-        };
-        let is_it =
-            |origin: Origin| origin.path == id && !origin.is_lost && may_have_come(origin.counter);
-        for numbered in mem::take(&mut self.reinject) {
-            if !numbered.origin.is_some_and(is_it) {
-                self.reinject.push_back(numbered);
-                continue;
-            }
-            self.repairs.refund(&numbered);
-            if let Some(numbered) = path.sender_mut().give_back(numbered) {
-                shared.pool.recycle(numbered.packet);
-            }
-        }
-    }
-
-    /// Several paths may lose or fall silent at once: what is oldest goes first.
-    fn sort_reinjected(&mut self) {
-        let base = self.next_global;
-        self.reinject
-            .make_contiguous()
-            .sort_by_key(|numbered| numbered.global_seq.distance_from(base));
-    }
-
-    /// Whether a path may carry data by the user's rules, given the health of the others.
-    fn is_allowed(&self, path: &Path) -> bool {
-        match path.link().role {
-            LinkRole::Active => true,
-            LinkRole::Standby => !self.paths().any(|other| {
-                other.link().role == LinkRole::Active && other.health().state() == State::Up
-            }),
-            LinkRole::Never => false,
-        }
-    }
-
-    /// Whether a path works, leads somewhere, and may carry data.
-    fn may_carry(&self, path: &Path) -> bool {
-        path.is_working() && self.is_allowed(path)
-    }
-
-    /// Whether a packet waits to be sent.
-    fn has_packets(&self) -> bool {
-        !(self.queue.is_empty()
-            && self.reinject.is_empty()
-            && self.staged.is_empty()
-            && self.ahead.is_empty()
-            && self.lanes.is_empty())
-    }
-
-    /// When a path that cannot send at `now` for its pacer may, if a packet or a frame's repair symbol waits.
-    fn next_release(&self, now: Instant) -> Option<Instant> {
-        if !self.has_packets() && !self.blocks.has_copies() && !self.fec_sending.is_owed() {
-            return None;
-        }
-        self.paths()
-            .filter(|path| !path.is_blocked() && self.may_carry(path))
-            .filter_map(|path| path.pacer().next_release())
-            .filter(|at| *at > now)
-            .min()
-    }
-}
-
-impl Tunnel {
-    /// Tells every path what the policy wants of its queue.
-    fn aim_paths(&mut self) {
-        for path in self.paths.iter_mut().filter_map(Option::as_deref_mut) {
-            path.set_profile(self.profile, self.resolved.policy.aim(path.id()));
+    /// Takes note of whether some path takes only short packets.
+    fn look_for_narrow(&mut self, now: Instant) {
+        let mut narrowed = [false; PathId::MAX];
+        self.lengths
+            .look(now, &mut self.paths, |id| narrowed[id.index()] = true);
+        for id in self.paths.ids().filter(|id| narrowed[id.index()]) {
+            self.repair.fec.forget(id);
+            self.paths.usage.forget(id);
         }
     }
 
     /// Binds the policy to the links whose names are known.
     fn resolve_policy(&mut self) {
-        let id_of = |name: String| {
-            self.paths()
-                .find(|path| path.link().name == name)
-                .map(Path::id)
+        let is_observed = self.tracer.is_on();
+        self.placement.resolve(&mut self.paths, is_observed);
+    }
+
+    /// Sets how long packets may wait in the tunnel queue.
+    fn adapt_queue(&mut self, now: Instant) {
+        let kept = self.round_trips.longest();
+        self.outbound.adapt(now, &self.paths, &self.placement, kept);
+    }
+
+    /// Keeps back acknowledgements that are too early of what is delivered beyond the first `before` packets.
+    fn on_delivered(&mut self, now: Instant, before: usize, shared: &mut Shared<'_>) {
+        let (round_trips, mut look) = self.look();
+        round_trips.on_delivered(now, before, &mut look, shared);
+    }
+
+    fn look(&mut self) -> (&mut RoundTrips, Look<'_>) {
+        let look = Look {
+            paths: &mut self.paths,
+            placement: &mut self.placement,
+            staged: &self.outbound.staged,
         };
-        let resolved = self.settings.clone().map_links(id_of);
-        // What a policy has learned is kept while its links stay the same.
-        if resolved != self.resolved {
-            (self.scheduler, self.profile) = resolved.build();
-            if self.tracer.is_on() {
-                self.scheduler.observe();
-            }
-            self.resolved = resolved;
-        }
-        self.aim_paths();
+        (&mut self.round_trips, look)
     }
 }
-
-/// The path `id` among all there may be, with no more of the tunnel borrowed.
-fn path_in(paths: &mut [Option<Box<Path>>; PathId::MAX], id: PathId) -> Option<&mut Path> {
-    paths.get_mut(id.index())?.as_deref_mut()
-}
-
-/// Until the owner says how long packets are.
-const UNKNOWN_MTU: usize = 1_280;
-/// For how long what late paths are waited for is kept.
-const LATE_KEPT: Duration = Duration::from_secs(2);
-/// How long the policy's [`crate::sched::Pick::Wait`] is believed before it is asked again.
-const WAIT: Duration = Duration::from_millis(1);

@@ -117,7 +117,7 @@ impl Endpoint {
         let has_session = tunnel.sessions().sending(now).is_some();
         if has_session && !is_silent && !tunnel.sessions().needs_rekey(now) {
             connector.sleep_until(now + SLOW);
-            for id in tunnel.stuck_paths() {
+            for id in tunnel.paths().stuck() {
                 let route = connector.next_route(id);
                 tunnel.set_route(now, id, route);
             }

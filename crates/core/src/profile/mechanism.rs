@@ -70,7 +70,7 @@ mechanisms! {
     AckThinning = "ack-thinning",
     /// Packets that waited longer than a limit are dropped from the tunnel queue (`queue.rs`).
     AgeLimit = "age-limit",
-    /// The tunnel queue may hold what fills a path that was faster within the last half minute (`tunnel/control.rs`).
+    /// The tunnel queue may hold what fills a path that was faster within the last half minute (`tunnel/targets.rs`).
     Allowance = "allowance",
     /// A buffer that has overflowed is filled more slowly, and its queue kept shorter (`path/model/buffer.rs`).
     BufferDepth = "buffer-depth",
@@ -90,7 +90,7 @@ mechanisms! {
     EmptyProbe = "empty-probe",
     /// Repair symbols follow the end of each video frame (`tunnel/fec/frames.rs`).
     FecFrames = "fec-frames",
-    /// A NACK waits until repair symbols had their chance (`tunnel/fec.rs`).
+    /// A NACK waits until repair symbols had their chance (`tunnel/inbound.rs`).
     FecGrace = "fec-grace",
     /// Paths that are not the quickest are searched with 160 % instead of 250 % (`path/control/startup.rs`).
     GentleSearch = "gentle-search",
@@ -130,7 +130,7 @@ mechanisms! {
     SearchCopies = "search-copies",
     /// A path that is being searched carries packets of its own only while its queue is short (`sched/adaptive/paths.rs`).
     SearchGate = "search-gate",
-    /// CoDel's target is four times as long while a path is being searched (`tunnel/control.rs`).
+    /// CoDel's target is four times as long while a path is being searched (`tunnel/targets.rs`).
     SearchTarget = "search-target",
     /// Reports travel on the second best path as well (`tunnel/control.rs`).
     SecondReport = "second-report",

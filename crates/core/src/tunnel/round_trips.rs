@@ -34,12 +34,11 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::{Shared, Tunnel};
+use super::{path_set::PathSet, placement::Placement, shared::Shared, staged::Staged};
 use crate::{
     packet::{PacketBuf, Pool},
     path::Path,
     profile::Mechanism,
-    sched::Scheduler as _,
     time::Instant,
     units::Bitrate,
 };
@@ -66,6 +65,22 @@ struct Known {
     rate: Option<Bitrate>,
     /// How long the round trips of a flow are to be whose first data are acknowledged.
     least: Option<Duration>,
+}
+
+/// The paths, as they may be looked at.
+#[derive(Debug)]
+pub(super) struct Look<'a> {
+    pub(super) paths: &'a mut PathSet,
+    pub(super) placement: &'a mut Placement,
+    pub(super) staged: &'a Staged,
+}
+
+impl Look<'_> {
+    /// How long the round trips of a flow that opens now are to be.
+    fn round_trip(&mut self, now: Instant) -> Duration {
+        self.placement.refresh(now, self.paths, self.staged);
+        self.placement.round_trip()
+    }
 }
 
 impl RoundTrips {
@@ -256,6 +271,71 @@ impl RoundTrips {
         }
     }
 
+    /// Takes note of a packet from the host.
+    pub(super) fn on_packet_out(
+        &mut self,
+        now: Instant,
+        packet: &PacketBuf,
+        look: &mut Look<'_>,
+        delivered: &mut VecDeque<PacketBuf>,
+    ) {
+        if !look.placement.profile().ack_pacing {
+            return;
+        }
+        let view = packet.view().ok();
+        let Some((view, segment)) = view.and_then(|view| Some((view, view.segment()?))) else {
+            return;
+        };
+        if segment.is_opening {
+            let least = look.round_trip(now);
+            let conversation = view.conversation_hash();
+            self.watch(now, conversation, segment.end, least, delivered);
+        } else if segment.has_numbers
+            && !self.flows.is_empty()
+            && let Some(index) = self.position(view.conversation_hash())
+        {
+            self.flows[index].on_sent(now, segment.end);
+        }
+    }
+
+    /// Keeps back what is too early of what is delivered beyond the first `before` packets.
+    pub(super) fn on_delivered(
+        &mut self,
+        now: Instant,
+        before: usize,
+        look: &mut Look<'_>,
+        shared: &mut Shared<'_>,
+    ) {
+        let profile = look.placement.profile();
+        let paces_large = profile.ack_pacing && profile.has(Mechanism::LargeAckPacing);
+        let aggregates = profile.ack_aggregation;
+        if (paces_large || aggregates) && self.gathering.is_due(now) {
+            let plan = gathering_plan(look.paths);
+            self.gathering.begin(now, plan, aggregates);
+            if let Some(plan) = plan.filter(|_| paces_large) {
+                self.keep_large(now, plan);
+            }
+        }
+        if self.flows.is_empty() && !self.gathering.is_active() {
+            return;
+        }
+        let count = shared.delivered.len() - before;
+        let mut new = shared.delivered.iter().skip(before);
+        let is_first = new.any(|packet| self.is_first(packet));
+        let least = is_first.then(|| look.round_trip(now));
+        let known = Known {
+            rate: look.placement.known_rate(),
+            least,
+        };
+        // What is looked at goes behind the rest, so in the end all are in order again.
+        shared.delivered.rotate_left(before);
+        for _ in 0..count {
+            if let Some(packet) = shared.delivered.pop_front() {
+                self.deliver(now, packet, known, shared.pool, shared.delivered);
+            }
+        }
+    }
+
     /// How many acknowledgements are held.
     fn held(&self) -> usize {
         self.flows.iter().map(KeptFlow::held).sum()
@@ -305,97 +385,18 @@ impl RoundTrips {
     }
 }
 
-impl Tunnel {
-    /// Takes note of a packet from the host.
-    pub(super) fn watch_round_trip(
-        &mut self,
-        now: Instant,
-        packet: &PacketBuf,
-        shared: &mut Shared<'_>,
-    ) {
-        if !self.profile.ack_pacing {
-            return;
-        }
-        let view = packet.view().ok();
-        let Some((view, segment)) = view.and_then(|view| Some((view, view.segment()?))) else {
-            return;
-        };
-        if segment.is_opening {
-            self.view_paths(now);
-            let least = self.scheduler.round_trip(&self.views);
-            let conversation = view.conversation_hash();
-            self.round_trips
-                .watch(now, conversation, segment.end, least, shared.delivered);
-        } else if segment.has_numbers
-            && !self.round_trips.flows.is_empty()
-            && let Some(index) = self.round_trips.position(view.conversation_hash())
-        {
-            self.round_trips.flows[index].on_sent(now, segment.end);
-        }
-    }
-
-    /// Keeps back what is too early of what is delivered beyond the first `before` packets.
-    pub(super) fn keep_round_trips(
-        &mut self,
-        now: Instant,
-        before: usize,
-        shared: &mut Shared<'_>,
-    ) {
-        let paces_large = self.profile.ack_pacing && self.profile.has(Mechanism::LargeAckPacing);
-        let aggregates = self.profile.ack_aggregation;
-        if (paces_large || aggregates) && self.round_trips.gathering.is_due(now) {
-            let plan = self.gathering_plan();
-            self.round_trips.gathering.begin(now, plan, aggregates);
-            if let Some(plan) = plan.filter(|_| paces_large) {
-                self.round_trips.keep_large(now, plan);
-            }
-        }
-        if self.round_trips.flows.is_empty() && !self.round_trips.gathering.is_active() {
-            return;
-        }
-        let count = shared.delivered.len() - before;
-        let mut new = shared.delivered.iter().skip(before);
-        let is_first = new.any(|packet| self.round_trips.is_first(packet));
-        if is_first {
-            self.view_paths(now);
-        }
-        let known = Known {
-            rate: self.known_rate(),
-            least: is_first.then(|| self.scheduler.round_trip(&self.views)),
-        };
-        // What is looked at goes behind the rest, so in the end all are in order again.
-        shared.delivered.rotate_left(before);
-        for _ in 0..count {
-            if let Some(packet) = shared.delivered.pop_front() {
-                self.round_trips
-                    .deliver(now, packet, known, shared.pool, shared.delivered);
-            }
-        }
-    }
-
-    /// How acknowledgements of large flows are to be gathered, if it helps them.
-    fn gathering_plan(&self) -> Option<Plan> {
-        let paths = self.paths().filter(|path| self.may_carry(path));
-        let way = |path: &Path| {
-            Some(Way {
-                rtt: path.loaded_rtt()?,
-                rate: path.rate().max().unwrap_or(Bitrate::ZERO),
-                is_used: self.fec_sending.carries(path.id()),
-                is_searching: path.is_searching(),
-            })
-        };
-        let ways: Vec<Way> = paths.filter_map(way).collect();
-        Plan::new(&ways)
-    }
-
-    /// What all paths that may be used carry, if that is known: as when they were last looked at.
-    fn known_rate(&self) -> Option<Bitrate> {
-        let usable = self.views.iter().filter(|view| view.usable);
-        let rates = usable.map(|view| view.rate.filter(|_| !view.is_searching));
-        let all: Option<u64> = rates.map(|rate| rate.map(Bitrate::as_bps)).sum();
-        all.map(Bitrate::from_bps)
-            .filter(|all| *all > Bitrate::ZERO)
-    }
+/// How acknowledgements of large flows are to be gathered, if it helps them.
+fn gathering_plan(paths: &PathSet) -> Option<Plan> {
+    let way = |path: &Path| {
+        Some(Way {
+            rtt: path.loaded_rtt()?,
+            rate: path.rate().max().unwrap_or(Bitrate::ZERO),
+            is_used: paths.usage.is_carrying(path.id()),
+            is_searching: path.is_searching(),
+        })
+    };
+    let ways: Vec<Way> = paths.carrying().filter_map(way).collect();
+    Plan::new(&ways)
 }
 
 /// How long round trips are made that are at most that long.

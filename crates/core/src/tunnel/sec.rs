@@ -16,7 +16,7 @@
 //! the header that results is the right one. Parity that belongs to the header as it came is tried at once; any other only
 //! [`MAX_TRIES`] times for each datagram or parity that comes, and [`MAX_TRIES_PER_SECOND`] in all. What was left untried is counted.
 //!
-//! Parity travels where data may (`may_carry`), and is charged to that path's pacer; while that has no room, datagrams go without.
+//! Parity travels where data may ([`PathSet::carrying`]), and is charged to that path's pacer; while that has no room, datagrams go without.
 //!
 //! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] parities out, [`MAX_RECEIVED`] in. Datagrams whose parity is
 //! longer than [`MAX_PARITY_BYTES`] have none.
@@ -26,21 +26,22 @@
 //!
 //! [`Frame::Parity`]: crate::wire::control::Frame::Parity
 
-use core::{
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use core::{net::SocketAddr, time::Duration};
 use std::collections::VecDeque;
 
-use super::{Incoming, Shared, Tunnel, control::MAX_BODY, status::ParityStatus};
+use super::{
+    incoming::Incoming,
+    path_set::PathSet,
+    sealer::{MAX_BODY, Sealer, knows},
+};
 use crate::{
     counters::DropReason,
     ids::{PathId, Seq},
     packet::{PacketBuf, Pool},
     path::Path,
     sec::{BLOCK_BYTES, Code},
+    session::rotation::SessionSet,
     time::Instant,
-    transmit::TxQueue,
     units::Bytes,
     wire::{
         Kind,
@@ -52,6 +53,15 @@ use crate::{
 
 #[cfg(test)]
 mod tests;
+
+/// What became of datagrams that came with wrong bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParityStatus {
+    /// Mended, opened, and not counted as dropped.
+    pub mended: u64,
+    /// Arrivals of parity, or of what does not open, that were not tried with all there was: it would have cost too much.
+    pub cut_short: u64,
+}
 
 /// Parity out and in, and what waits to be mended.
 #[derive(Debug, Default)]
@@ -67,6 +77,8 @@ pub(super) struct Sec {
     damaged: VecDeque<Damaged>,
     mended: VecDeque<Damaged>,
     is_mending: bool,
+    /// Datagrams mended and opened.
+    mended_count: u64,
     tries: Tries,
     /// A datagram before it was opened.
     copy: Vec<u8>,
@@ -86,14 +98,14 @@ struct Parity {
 
 /// A datagram whose tag does not fit, or one that was mended.
 #[derive(Debug)]
-struct Damaged {
-    incoming: Incoming,
+pub(super) struct Damaged {
+    pub(super) incoming: Incoming,
     at: Instant,
     /// As what it was counted when it was dropped.
-    reason: DropReason,
+    pub(super) reason: DropReason,
     /// Path and number in its header as it came.
     names: Option<(PathId, Seq)>,
-    bytes: PacketBuf,
+    pub(super) bytes: PacketBuf,
 }
 
 /// What may still be tried, and what was not.
@@ -384,72 +396,39 @@ impl Sec {
         self.received.clear();
         self.heard_at = None;
     }
-}
 
-impl Tunnel {
     /// By which code parity is made of what is sent; `None`: not at all.
-    pub fn set_parity(&mut self, code: Option<Code>) {
-        self.sec.code = code;
+    pub(super) fn set_code(&mut self, code: Option<Code>) {
+        self.code = code;
     }
 
     /// Whether parity is expected of what comes from `remote`.
-    pub(crate) fn expects_parity(&self, now: Instant, remote: SocketAddr) -> bool {
+    pub(super) fn expects(&self, now: Instant, remote: SocketAddr, paths: &PathSet) -> bool {
         let leads_there = |path: &Path| path.route().is_some_and(|route| route.remote == remote);
-        self.sec.is_expected(now) && self.paths().any(leads_there)
-    }
-
-    /// Takes a datagram that names no session, and for `reason` would be dropped, from where [parity is
-    /// expected](Self::expects_parity).
-    ///
-    /// # Errors
-    /// `reason`, if it was not mended at once.
-    pub(crate) fn handle_unaddressed(
-        &mut self,
-        now: Instant,
-        incoming: &Incoming,
-        reason: DropReason,
-        datagram: &[u8],
-        is_source_allowed: impl Fn(IpAddr) -> bool,
-        shared: &mut Shared<'_>,
-    ) -> Result<(), DropReason> {
-        self.sec.before_opening(now, datagram);
-        self.sec.on_damaged(now, incoming, reason, shared.pool);
-        let is_mended = self.handle_mended(now, &is_source_allowed, false, shared);
-        if is_mended { Ok(()) } else { Err(reason) }
+        self.is_expected(now) && paths.iter().any(leads_there)
     }
 
     /// Finds out whether parity may be sent now.
-    pub(super) fn update_parity(&mut self) {
-        let can = || {
-            let works = self.paths().filter(|path| self.may_carry(path));
-            works.count() > 1 && self.knows(PARITY)
-        };
-        self.sec.is_on = self.sec.code.is_some() && can();
-    }
-
-    /// The path with the lowest round-trip time among those that may carry parity of what travels on `of`, if it has room.
-    fn path_of_parity(&self, now: Instant, of: PathId) -> Option<PathId> {
-        let path = self
-            .paths()
-            .filter(|path| path.id() != of && self.may_carry(path))
-            .min_by_key(|path| (path.rtt().smoothed().unwrap_or(Duration::MAX), path.id()))?;
-        path.can_send(now).then_some(path.id())
+    pub(super) fn update(&mut self, sessions: &SessionSet, paths: &PathSet) {
+        let can = || paths.carrying().count() > 1 && knows(sessions, PARITY);
+        self.is_on = self.code.is_some() && can();
     }
 
     /// Sends the parity that was gathered, as far as there is room for it.
-    pub(super) fn send_parity(&mut self, now: Instant, out: &mut TxQueue) {
-        while let Some(first) = self.sec.out.front() {
+    pub(super) fn send(&mut self, sealer: &mut Sealer<'_>) {
+        let now = sealer.now;
+        while let Some(first) = self.out.front() {
             let of = first.path;
-            if out.is_full() {
-                return self.sec.out.clear();
+            if sealer.out.is_full() {
+                return self.out.clear();
             }
-            let Some(on) = self.path_of_parity(now, of) else {
-                self.sec.out.retain(|parity| parity.path != of);
+            let Some(on) = path_of_parity(now, sealer.paths, of) else {
+                self.out.retain(|parity| parity.path != of);
                 continue;
             };
             let mut body = [0; MAX_BODY];
             let mut writer = FrameWriter::new(&mut body);
-            while let Some(parity) = self.sec.out.front().filter(|parity| parity.path == of) {
+            while let Some(parity) = self.out.front().filter(|parity| parity.path == of) {
                 let frame = Frame::Parity {
                     code: parity.code,
                     path: parity.path,
@@ -460,11 +439,11 @@ impl Tunnel {
                 if !writer.push(&frame) {
                     break;
                 }
-                self.sec.out.pop_front();
+                self.out.pop_front();
             }
             let len = writer.len();
-            if self.seal_control(now, on, &body[..len], out)
-                && let Some(path) = self.path_mut(on)
+            if sealer.control(on, &body[..len])
+                && let Some(path) = sealer.paths.get_mut(on)
             {
                 let len = Kind::Control.header_len() + len + TAG_LEN;
                 path.charge(now, Bytes::of_len(len));
@@ -472,45 +451,38 @@ impl Tunnel {
         }
     }
 
-    /// What became of damaged datagrams: mended, and arrivals for which not everything was tried; `None` if there were none
-    /// and parity is neither sent nor received.
-    pub(super) fn parity_status(&self) -> Option<ParityStatus> {
+    /// What became of damaged datagrams; `None` if there were none and parity is neither sent nor received.
+    pub(super) fn status(&self) -> Option<ParityStatus> {
         let status = ParityStatus {
-            mended: self.counts.mended,
-            cut_short: self.sec.tries.cut_short,
+            mended: self.mended_count,
+            cut_short: self.tries.cut_short,
         };
-        let is_used = self.sec.code.is_some() || self.sec.heard_at.is_some();
+        let is_used = self.code.is_some() || self.heard_at.is_some();
         (is_used || status != ParityStatus::default()).then_some(status)
     }
 
-    /// Handles what was mended as if it had just come; whether any was. `were_counted`: when they were dropped.
-    pub(super) fn handle_mended(
-        &mut self,
-        now: Instant,
-        is_source_allowed: &dyn Fn(IpAddr) -> bool,
-        were_counted: bool,
-        shared: &mut Shared<'_>,
-    ) -> bool {
-        let before = self.counts.mended;
-        while let Some(mut mended) = self.sec.mended.pop_front() {
-            self.sec.is_mending = true;
-            let bytes = mended.bytes.as_mut_slice();
-            if let Some(headers) = Header::parse(bytes) {
-                let incoming = mended.incoming;
-                let result =
-                    self.handle_datagram(now, &incoming, headers, bytes, is_source_allowed, shared);
-                if result.is_ok() {
-                    self.counts.mended += 1;
-                    if were_counted {
-                        shared.drops.take_back(mended.reason);
-                    }
-                }
-            }
-            self.sec.is_mending = false;
-            shared.pool.recycle(mended.bytes);
-        }
-        self.counts.mended > before
+    /// The next datagram that was mended, to be handled as if it had just come. Until
+    /// [`finish_mended`](Self::finish_mended) no copies are made: nothing is mended twice.
+    pub(super) fn start_mended(&mut self) -> Option<Damaged> {
+        let mended = self.mended.pop_front()?;
+        self.is_mending = true;
+        Some(mended)
     }
+
+    /// The datagram was handled; `is_good`: it was sealed by the other end.
+    pub(super) fn finish_mended(&mut self, is_good: bool) {
+        self.is_mending = false;
+        self.mended_count += u64::from(is_good);
+    }
+}
+
+/// The path with the lowest round-trip time among those that may carry parity of what travels on `of`, if it has room.
+fn path_of_parity(now: Instant, paths: &PathSet, of: PathId) -> Option<PathId> {
+    let path = paths
+        .carrying()
+        .filter(|path| path.id() != of)
+        .min_by_key(|path| (path.rtt().smoothed().unwrap_or(Duration::MAX), path.id()))?;
+    path.can_send(now).then_some(path.id())
 }
 
 /// Blocks that hold the header of a data datagram, and what [`Header::parse`] wants behind it.

@@ -8,13 +8,10 @@
 
 use std::collections::VecDeque;
 
-use super::{Shared, Tunnel};
+use super::views::Views;
 use crate::{
     ids::{PathId, Seq},
     path::{on_wire::in_datagrams, sender::Numbered},
-    sched::PathView,
-    time::Instant,
-    transmit::TxQueue,
     units::Bytes,
 };
 
@@ -48,7 +45,20 @@ impl Staged {
         lane.map_or(Bytes::ZERO, |lane| lane.bytes)
     }
 
-    pub(super) fn push(&mut self, id: PathId, numbered: Numbered, is_reinjected: bool) {
+    /// Keeps a packet for the path of view `index`.
+    pub(super) fn keep(
+        &mut self,
+        views: &mut Views,
+        index: usize,
+        numbered: Numbered,
+        is_reinjected: bool,
+    ) {
+        let id = views[index].id;
+        self.push(id, numbered, is_reinjected);
+        views.set_staged(index, self.bytes(id));
+    }
+
+    fn push(&mut self, id: PathId, numbered: Numbered, is_reinjected: bool) {
         if self.lanes.is_empty() {
             self.lanes.resize_with(PathId::MAX, Lane::default);
         }
@@ -65,12 +75,27 @@ impl Staged {
         packets.find(|numbered| numbered.global_seq == global_seq)
     }
 
-    fn pop(&mut self, id: PathId) -> Option<(Numbered, bool)> {
+    /// The next packet for a path, and whether it is sent again.
+    pub(super) fn pop(&mut self, id: PathId) -> Option<(Numbered, bool)> {
         let lane = self.lanes.get_mut(id.index())?;
         let next = lane.packets.pop_front()?;
         lane.bytes = lane.bytes - wire_len(&next.0);
         self.packets -= 1;
         Some(next)
+    }
+
+    /// Takes out what waits for paths that are not usable any more.
+    pub(super) fn recall(&mut self, is_usable: impl Fn(PathId) -> bool) -> Vec<Numbered> {
+        let mut recalled = Vec::new();
+        for id in (0..PathId::MAX).filter_map(|id| u8::try_from(id).ok().map(PathId)) {
+            if self.bytes(id) == Bytes::ZERO || is_usable(id) {
+                continue;
+            }
+            while let Some((numbered, _)) = self.pop(id) {
+                recalled.push(numbered);
+            }
+        }
+        recalled
     }
 
     /// Takes all packets out, lane by lane.
@@ -81,51 +106,6 @@ impl Staged {
             .into_iter()
             .flat_map(|lane| lane.packets)
             .map(|(numbered, _)| numbered)
-    }
-}
-
-impl Tunnel {
-    /// Sends what waits for paths that are ready now.
-    pub(super) fn send_staged(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
-        if self.staged.is_empty() {
-            return;
-        }
-        self.recall_staged();
-        for index in 0..self.views.len() {
-            let id = self.views[index].id;
-            while self.views[index].ready && !out.is_full() {
-                let Some((numbered, is_reinjected)) = self.staged.pop(id) else {
-                    break;
-                };
-                self.send_once(now, index, numbered, is_reinjected, out, shared);
-            }
-            self.views[index].staged = self.staged.bytes(id);
-        }
-    }
-
-    /// Keeps a packet for the path behind `self.views[index]`.
-    pub(super) fn stage(&mut self, index: usize, numbered: Numbered, is_reinjected: bool) {
-        let id = self.views[index].id;
-        self.staged.push(id, numbered, is_reinjected);
-        self.views[index].staged = self.staged.bytes(id);
-    }
-
-    /// Takes back what waits for paths that may not be used any more.
-    fn recall_staged(&mut self) {
-        let mut is_recalled = false;
-        for id in (0..PathId::MAX).filter_map(|id| u8::try_from(id).ok().map(PathId)) {
-            let is_usable = |view: &PathView| view.id == id && view.usable;
-            if self.staged.bytes(id) == Bytes::ZERO || self.views.iter().any(is_usable) {
-                continue;
-            }
-            while let Some((numbered, _)) = self.staged.pop(id) {
-                self.reinject.push_back(numbered);
-                is_recalled = true;
-            }
-        }
-        if is_recalled {
-            self.sort_reinjected();
-        }
     }
 }
 

@@ -2,13 +2,12 @@
 
 use core::{net::SocketAddr, time::Duration};
 
-use super::Tunnel;
+use super::{lengths::Lengths, path_set::PathSet, placement::Placement, sec::ParityStatus};
 use crate::{
     class::ClassCounts,
     ids::PathId,
     path::{Path, health::State},
     resequencer,
-    sched::Scheduler,
     trace::IdleReason,
     units::{Bitrate, Bytes},
     wire::control::LinkRole,
@@ -51,15 +50,6 @@ pub struct PathStatus {
     pub mtu: usize,
 }
 
-/// What became of datagrams that came with wrong bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ParityStatus {
-    /// Mended, opened, and not counted as dropped.
-    pub mended: u64,
-    /// Arrivals of parity, or of what does not open, that were not tried with all there was: it would have cost too much.
-    pub cut_short: u64,
-}
-
 /// State of one association.
 #[derive(Clone, Debug)]
 pub struct TunnelStatus {
@@ -91,86 +81,30 @@ pub struct TunnelStatus {
     pub classes: Vec<(String, ClassCounts)>,
 }
 
-impl Tunnel {
-    /// Why a path has carried no packet of its own for a second; `None` if it has.
-    fn idle_reason(&self, path: &Path) -> Option<IdleReason> {
-        if self.usage.is_used(path.id()) {
-            return None;
-        }
-        let is_up = path.route().is_some() && path.health().state() == State::Up;
-        Some(match path.link().role {
-            LinkRole::Never => IdleReason::Never,
-            LinkRole::Active | LinkRole::Standby if !is_up => match path.health().state() {
-                State::Suspect if path.route().is_some() => IdleReason::Suspect,
-                State::Down | State::Probing | State::Suspect | State::Up => IdleReason::Down,
-            },
-            LinkRole::Standby if !self.is_allowed(path) => IdleReason::Standby,
-            LinkRole::Active | LinkRole::Standby if self.usage.is_quiet() => IdleReason::NoTraffic,
-            LinkRole::Active | LinkRole::Standby => self.exclusion(path),
-        })
-    }
-
-    /// Why a path that works and may be used is not.
-    fn exclusion(&self, path: &Path) -> IdleReason {
-        let views = &self.views;
-        let Some(view) = views.iter().find(|view| view.id == path.id()) else {
-            return IdleReason::NotNeeded;
-        };
-        let least = views.iter().filter(|view| view.usable);
-        let least = least.map(|view| view.cost).min();
-        if self.profile.ranks && least.is_some_and(|least| least < view.cost) {
-            return IdleReason::Rank;
-        }
-        let reason = self.scheduler.exclusion(views, view);
-        let waits = || (!view.ready).then_some(IdleReason::Paced);
-        reason.or_else(waits).unwrap_or(IdleReason::NotNeeded)
-    }
-
-    /// A snapshot.
-    #[must_use]
-    pub fn status(&self) -> TunnelStatus {
-        TunnelStatus {
-            is_up: self.is_up(),
-            paths: self
-                .paths()
-                .map(|path| PathStatus {
-                    id: path.id(),
-                    name: path.link().name.clone(),
-                    state: path.health().state(),
-                    role: path.link().role,
-                    remote: path.route().map(|route| route.remote),
-                    smoothed_rtt: path.rtt().smoothed(),
-                    queue_delay: path.delay().queue_delay(),
-                    rate: path.rate().max(),
-                    loss_ppm: path.loss().smoothed_ppm(),
-                    tx_bytes: path.sender().sent_bytes(),
-                    rx_bytes: path.receiver().received_bytes(),
-                    in_flight: path.sender().in_flight(),
-                    weight: self
-                        .scheduler
-                        .weight(path.id())
-                        .unwrap_or(path.link().weight),
-                    cost: path.link().cost,
-                    idle: self.idle_reason(path),
-                    mtu: self.mtu_of(path),
-                })
-                .collect(),
-            held: self.resequencer.held_len(),
-            hold_p95: self.resequencer.hold_p95(),
-            resequencer: *self.resequencer.stats(),
-            queued: self.queue.len() + self.ahead.len() + self.lanes.len(),
-            packets_in: self.counts.packets_in,
-            packets_out: self.counts.packets_out,
-            reinjected: self.counts.reinjected,
-            symbols: [self.counts.symbols_out, self.counts.symbols_in],
-            recovered: self.counts.recovered,
-            parity: self.parity_status(),
-            classes: {
-                let counts = self.lanes.classifier.counts();
-                counts
-                    .map(|(name, counts)| (name.to_owned(), counts))
-                    .collect()
-            },
+impl PathStatus {
+    pub(super) fn of(
+        path: &Path,
+        paths: &PathSet,
+        placement: &Placement,
+        lengths: &Lengths,
+    ) -> Self {
+        Self {
+            id: path.id(),
+            name: path.link().name.clone(),
+            state: path.health().state(),
+            role: path.link().role,
+            remote: path.route().map(|route| route.remote),
+            smoothed_rtt: path.rtt().smoothed(),
+            queue_delay: path.delay().queue_delay(),
+            rate: path.rate().max(),
+            loss_ppm: path.loss().smoothed_ppm(),
+            tx_bytes: path.sender().sent_bytes(),
+            rx_bytes: path.receiver().received_bytes(),
+            in_flight: path.sender().in_flight(),
+            weight: placement.weight(path),
+            cost: path.link().cost,
+            idle: placement.idle_reason(path, paths),
+            mtu: lengths.mtu_of(path),
         }
     }
 }

@@ -3,36 +3,78 @@
 
 use core::time::Duration;
 
-use super::{Tunnel, control::MAX_BODY};
+use super::sealer::{MAX_BODY, Sealer};
 use crate::{
-    compression::{self, ExpandError, Template},
+    compression::{self, Compressor, ExpandError, Expander, Template},
     counters::DropReason,
     packet::{PacketBuf, Pool},
     time::Instant,
-    transmit::TxQueue,
     wire::control::{Frame, FrameWriter},
 };
 
-impl Tunnel {
+/// What both ends know of headers.
+#[derive(Debug)]
+pub(super) struct Templates {
+    /// Whether headers are made shorter.
+    is_compressing: bool,
+    compressor: Compressor,
+    expander: Expander,
+    /// Templates to acknowledge, and those that were used and are not known.
+    owed: Vec<u16>,
+    unknown: Vec<u16>,
+}
+
+impl Default for Templates {
+    fn default() -> Self {
+        Self {
+            is_compressing: true,
+            compressor: Compressor::default(),
+            expander: Expander::default(),
+            owed: Vec::new(),
+            unknown: Vec::new(),
+        }
+    }
+}
+
+impl Templates {
+    /// Whether headers of inner packets are compressed on the way out.
+    pub(super) fn set_compressing(&mut self, is_wanted: bool) {
+        self.is_compressing = is_wanted;
+    }
+
+    /// Leaves out of a packet what the other end knows of its headers.
+    pub(super) fn compress(&mut self, now: Instant, flow_hash: u64, packet: &mut PacketBuf) {
+        if self.is_compressing {
+            self.compressor.compress(now, flow_hash, packet);
+        }
+    }
+
+    /// When a definition is to be told again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.compressor.due()
+    }
+
     /// Sends the templates that are due, and what acknowledges those of the other end.
-    pub(super) fn send_templates(&mut self, now: Instant, out: &mut TxQueue) {
-        let is_due = self.compressor.due().is_some_and(|due| due <= now);
-        let is_owed = !(self.templates_owed.is_empty() && self.templates_unknown.is_empty());
-        if !(is_due || is_owed) || out.is_full() {
+    pub(super) fn send(&mut self, sealer: &mut Sealer<'_>) {
+        let now = sealer.now;
+        let is_due = self.due().is_some_and(|due| due <= now);
+        let is_owed = !(self.owed.is_empty() && self.unknown.is_empty());
+        if !(is_due || is_owed) || sealer.out.is_full() {
             return;
         }
-        let Some(best) = self.best_path() else {
+        let Some(best) = sealer.paths.best() else {
             return;
         };
-        let rtt = self.path(best).and_then(|path| path.rtt().smoothed());
+        let rtt = sealer.paths.get(best);
+        let rtt = rtt.and_then(|path| path.rtt().smoothed());
         let again = (rtt.unwrap_or_default() * 2).max(LEAST_PATIENCE);
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
-        for number in self.templates_owed.drain(..) {
+        for number in self.owed.drain(..) {
             // There is room for as many as may be owed.
             let _ = writer.push(&Frame::TemplateAck { number });
         }
-        for number in self.templates_unknown.drain(..) {
+        for number in self.unknown.drain(..) {
             let _ = writer.push(&Frame::TemplateUnknown { number });
         }
         while writer.room() > LONGEST_FRAME
@@ -46,18 +88,36 @@ impl Tunnel {
         }
         if !writer.is_empty() {
             let len = writer.len();
-            self.seal_control(now, best, &body[..len], out);
+            sealer.control(best, &body[..len]);
         }
     }
 
+    /// The other end knows a template.
+    pub(super) fn on_acknowledged(&mut self, number: u16) {
+        self.compressor.on_acknowledged(number);
+    }
+
+    /// The other end was sent what a template leaves out, and does not know it.
+    pub(super) fn on_unknown(&mut self, number: u16) {
+        self.compressor.on_unknown(number);
+    }
+
+    /// Starts over with an end that knows nothing.
+    pub(super) fn clear(&mut self) {
+        self.compressor.clear();
+        self.expander.clear();
+        self.owed.clear();
+        self.unknown.clear();
+    }
+
     /// The other end will leave out what `headers` say.
-    pub(super) fn on_template(&mut self, number: u16, travelling: u128, headers: &[u8]) {
+    pub(super) fn on_definition(&mut self, number: u16, travelling: u128, headers: &[u8]) {
         let Some(template) = Template::from_wire(headers, travelling) else {
             return;
         };
-        let may_be = number < compression::NUMBERS && self.templates_owed.len() < MAX_OWED;
+        let may_be = number < compression::NUMBERS && self.owed.len() < MAX_OWED;
         if may_be && self.expander.define(number, template) {
-            self.templates_owed.push(number);
+            self.owed.push(number);
         }
     }
 
@@ -81,7 +141,7 @@ impl Tunnel {
                 Err(match error {
                     ExpandError::Malformed => DropReason::NotIp,
                     ExpandError::UnknownTemplate(number) => {
-                        let unknown = &mut self.templates_unknown;
+                        let unknown = &mut self.unknown;
                         if unknown.len() < MAX_OWED && !unknown.contains(&number) {
                             unknown.push(number);
                         }
@@ -89,6 +149,17 @@ impl Tunnel {
                     }
                 })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Templates {
+    /// Takes all definitions that are due as known to the other end.
+    pub(super) fn acknowledge_all(&mut self, now: Instant, again: Duration) {
+        while let Some(definition) = self.compressor.poll_definition(now, again) {
+            let number = definition.number;
+            self.compressor.on_acknowledged(number);
         }
     }
 }

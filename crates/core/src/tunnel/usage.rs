@@ -1,16 +1,22 @@
-//! When paths last carried packets of their own, and when the host last had any.
+//! When paths last carried packets of their own, which of them have a part in what is sent, and when the host last had any.
 
 use core::time::Duration;
 
 use crate::{ids::PathId, time::Instant};
 
-/// Times of the newest packets.
+/// Times of the newest packets, and datagrams of late.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     /// The newest time this tunnel has been told.
     now: Instant,
     offered_at: Option<Instant>,
+    /// Packets from the host so far.
+    packets_in: u64,
     carried_at: [Option<Instant>; PathId::MAX],
+    /// Data datagrams with a packet so far.
+    packets_out: u64,
+    /// Of late, by path.
+    datagrams: [u32; PathId::MAX],
 }
 
 impl Usage {
@@ -24,7 +30,18 @@ impl Usage {
         self.now
     }
 
-    /// The host has a packet to send, or packets wait.
+    /// The host sends a packet.
+    pub(super) fn on_packet_in(&mut self, now: Instant) {
+        self.packets_in += 1;
+        self.on_offered(now);
+    }
+
+    /// Packets from the host so far.
+    pub(super) const fn packets_in(&self) -> u64 {
+        self.packets_in
+    }
+
+    /// Packets wait.
     pub(super) fn on_offered(&mut self, now: Instant) {
         self.offered_at = Some(now);
     }
@@ -32,6 +49,36 @@ impl Usage {
     /// A packet that no other path carries goes on `id`.
     pub(super) fn on_carried(&mut self, now: Instant, id: PathId) {
         self.carried_at[id.index()] = Some(now);
+    }
+
+    /// A data datagram with a packet goes on `id`.
+    pub(super) fn on_datagram(&mut self, id: PathId) {
+        self.packets_out += 1;
+        let datagrams = &mut self.datagrams[id.index()];
+        *datagrams += 1;
+        if *datagrams >= DATAGRAMS {
+            self.datagrams.iter_mut().for_each(|count| *count /= 2);
+        }
+    }
+
+    /// Packets sent so far; copies and what was sent again count.
+    pub(super) const fn packets_out(&self) -> u64 {
+        self.packets_out
+    }
+
+    /// Another path has `id` from now on, or the same one another capacity.
+    pub(super) fn forget(&mut self, id: PathId) {
+        self.datagrams[id.index()] = 0;
+    }
+
+    /// No datagram has been sent in this association.
+    pub(super) fn forget_datagrams(&mut self) {
+        self.datagrams = [0; PathId::MAX];
+    }
+
+    /// Whether `id` has its part in what was sent of late.
+    pub(super) fn is_carrying(&self, id: PathId) -> bool {
+        self.datagrams[id.index()] > 0
     }
 
     /// Whether there has been nothing to send of late.
@@ -51,3 +98,21 @@ impl Usage {
 
 /// A path that has carried nothing for so long is idle: long against round trips, short against a person's patience.
 const RECENT: Duration = Duration::from_secs(1);
+/// Datagrams on a path after which the earlier ones, of all paths, weigh half.
+const DATAGRAMS: u32 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_carries_one_datagram_in_a_thousand_has_no_part() {
+        let mut usage = Usage::default();
+        usage.on_datagram(PathId(1));
+        assert!(usage.is_carrying(PathId(1)) && !usage.is_carrying(PathId(0)));
+        (0..1_000).for_each(|_| usage.on_datagram(PathId(0)));
+        assert!(usage.is_carrying(PathId(0)) && !usage.is_carrying(PathId(1)));
+        usage.forget(PathId(0));
+        assert!(!usage.is_carrying(PathId(0)));
+    }
+}

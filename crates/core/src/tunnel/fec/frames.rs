@@ -172,7 +172,7 @@ const SURE_FOR_LONG: u8 = 16;
 const ONE_IN: u32 = 200;
 /// Of fewer frames nothing is known.
 const LEAST_FRAMES: u32 = 64;
-/// One symbol for so many packets: the budget of repairs (`tunnel/repairs.rs`).
+/// One symbol for so many packets: the budget of repairs (`tunnel/budget.rs`).
 const PKTS_A_SYMBOL: u32 = 8;
 /// What may be left over: eight symbols.
 const MOST_SAVED_PKTS: u32 = 64;

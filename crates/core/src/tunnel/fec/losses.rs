@@ -11,7 +11,6 @@
 
 use core::time::Duration;
 
-use super::sending::LONGEST_GAP;
 use crate::{ids::PathId, time::Instant};
 
 /// Counts of one association.
@@ -121,6 +120,8 @@ const ASSUMED: u32 = 12;
 const SETTLED: u32 = 1_024;
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 const SETTLED_ROUNDS: u32 = 8;
+/// A longer time between two packets counts as so much.
+pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {

@@ -53,7 +53,7 @@ impl Receiving {
     }
 
     /// Takes a repair symbol whose oldest packet is `first`.
-    pub(super) fn on_symbol(
+    pub(in super::super) fn on_symbol(
         &mut self,
         now: Instant,
         header: &Header,
@@ -96,12 +96,12 @@ impl Receiving {
     }
 
     /// The next packet that was recovered.
-    pub(super) fn pop(&mut self) -> Option<(Seq, u16, PacketBuf)> {
+    pub(in super::super) fn pop(&mut self) -> Option<(Seq, u16, PacketBuf)> {
         self.found.pop_front()
     }
 
     /// How long what is missing now is left to repair symbols.
-    pub(super) fn grace(&self, now: Instant) -> Option<Duration> {
+    pub(in super::super) fn grace(&self, now: Instant) -> Option<Duration> {
         let is_active = self.last_symbol_at.is_some_and(|at| now.since(at) < ACTIVE);
         is_active.then(|| self.between * 3 / 2 + MARGIN)
     }

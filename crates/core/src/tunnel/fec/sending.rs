@@ -30,7 +30,7 @@ use core::time::Duration;
 use super::{
     LONGEST_GRACE,
     frames::{Frames, PAUSE},
-    losses::Losses,
+    losses::{LONGEST_GAP, Losses},
     receiving::FORGET,
 };
 use crate::{
@@ -62,8 +62,6 @@ pub(in super::super) struct Sending {
     rest_at: Option<Instant>,
     /// When nothing has followed them for long enough.
     tail_at: Option<Instant>,
-    /// Data datagrams of late, by path.
-    carried: [u32; PathId::MAX],
     /// What was next at the first symbol of those that followed each other, from which on the other end remembers what comes, and when
     /// the latest was.
     remembered: Option<(Seq, Instant)>,
@@ -71,21 +69,25 @@ pub(in super::super) struct Sending {
     recovered: Vec<Option<Seq>>,
     /// Of packets worth a repair that have a deadline.
     frames: Frames,
-    ignores_frames: bool,
+    /// Whether symbols follow the ends of frames.
+    has_frames: bool,
     /// The number after the newest packet's.
     next: Seq,
 }
 
 impl Sending {
-    /// Whether symbols follow the ends of frames.
-    pub(super) fn set_frames(&mut self, is_wanted: bool) {
-        self.ignores_frames = !is_wanted;
+    /// Nothing was sent yet. `has_frames`: symbols follow the ends of frames.
+    pub(in super::super) fn new(has_frames: bool) -> Self {
+        Self {
+            has_frames,
+            ..Self::default()
+        }
     }
 
     /// Takes the packet that will be sent next, and whether it is worth a symbol.
     ///
     /// `repaired_after`: what it takes to send a lost packet again.
-    pub(super) fn push(
+    pub(in super::super) fn push(
         &mut self,
         now: Instant,
         numbered: &Numbered,
@@ -104,7 +106,7 @@ impl Sending {
         let timed = numbered
             .packet
             .mark()
-            .filter(|_| is_worth && !self.ignores_frames);
+            .filter(|_| is_worth && self.has_frames);
         if let Some(Mark {
             due: Some(due),
             ends_frame,
@@ -129,14 +131,9 @@ impl Sending {
     }
 
     /// Notes a data datagram on `id`; `is_awaited`: somebody waits for its packet, and no other brings it.
-    pub(super) fn on_sent(&mut self, id: PathId, is_awaited: bool) {
+    pub(in super::super) fn on_sent(&mut self, id: PathId, is_awaited: bool) {
         if is_awaited {
             self.losses.on_sent(id);
-        }
-        let carried = &mut self.carried[id.index()];
-        *carried += 1;
-        if *carried >= CARRIED {
-            self.carried.iter_mut().for_each(|pkts| *pkts /= 2);
         }
     }
 
@@ -159,12 +156,6 @@ impl Sending {
     /// Forgets the path that had `id`: another takes its place.
     pub(in super::super) fn forget(&mut self, id: PathId) {
         self.losses.forget(id);
-        self.carried[id.index()] = 0;
-    }
-
-    /// Whether `id` has its part in what was sent of late.
-    pub(in super::super) fn carries(&self, id: PathId) -> bool {
-        self.carried[id.index()] > 0
     }
 
     /// Sets when the tail is due, for a packet was sent. A trickle has no tail: it would be one symbol for three packets.
@@ -210,7 +201,7 @@ impl Sending {
     }
 
     /// Writes the symbol that is due. `least_delay`: how long it takes at least until it is there.
-    pub(super) fn take(
+    pub(in super::super) fn take(
         &mut self,
         now: Instant,
         least_delay: Duration,
@@ -248,14 +239,16 @@ impl Sending {
         self.frames.on_lost(seq);
     }
 
-    /// The other end has `count` packets from `first`.
-    pub(super) fn on_recovered(&mut self, first: Seq, count: u16) {
+    /// The other end has computed the packets of these ranges.
+    pub(in super::super) fn on_recovered(&mut self, ranges: impl Iterator<Item = (Seq, u16)>) {
         if self.recovered.is_empty() {
             self.recovered.resize(REMEMBERED, None);
         }
-        for offset in 0..u32::from(count.min(MOST_RECOVERED)) {
-            let seq = first.plus(offset);
-            self.recovered[seq.0 as usize % REMEMBERED] = Some(seq);
+        for (first, count) in ranges {
+            for offset in 0..u32::from(count.min(MOST_RECOVERED)) {
+                let seq = first.plus(offset);
+                self.recovered[seq.0 as usize % REMEMBERED] = Some(seq);
+            }
         }
     }
 
@@ -355,10 +348,6 @@ const QUICK: [(Duration, u32); 2] = [
 ];
 /// Losses below this are left to being sent again.
 const LEAST_PPM: u64 = 1_500;
-/// A longer time between two packets counts as so much.
-pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
-/// Datagrams on a path after which the earlier ones, of all, weigh half.
-const CARRIED: u32 = 256;
 /// Up to so many losses of a million packets: while an association is new or the next symbol is not soon, and then. The first cover
 /// four intervals, the others about five.
 const RATES: [(u64, [Rate; 2]); 5] = [

@@ -1,15 +1,9 @@
 use super::*;
-use crate::{
-    compression,
-    queue::{QueueConfig, Queued},
-    sched::{AdaptiveSettings, Policy},
-    tunnel::Role,
-};
 
-pub(super) const CONVERSATION: [u16; 2] = [443, 5_000];
+pub(in super::super) const CONVERSATION: [u16; 2] = [443, 5_000];
 
 /// A segment of IPv4 without options, of `len` bytes of data from `seq` on.
-pub(super) fn segment(ports: [u16; 2], seq: u32, ack: u32, len: u16) -> PacketBuf {
+pub(in super::super) fn segment(ports: [u16; 2], seq: u32, ack: u32, len: u16) -> PacketBuf {
     let mut bytes = vec![0; 40 + usize::from(len)];
     bytes[0] = 0x45;
     bytes[2..4].copy_from_slice(&(40 + len).to_be_bytes());
@@ -32,12 +26,12 @@ fn ack(number: u32) -> PacketBuf {
     segment([to, from], 1, number, 0)
 }
 
-pub(super) const fn ms(ms: u64) -> Instant {
+pub(in super::super) const fn ms(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
 /// Watches a flow from 0 on, whose round trips are to be so many milliseconds.
-fn watching(least_ms: u64) -> RoundTrips {
+pub(in super::super) fn watching(least_ms: u64) -> RoundTrips {
     let mut trips = RoundTrips::default();
     let view = ack(0);
     let conversation = view.view().expect("parsed").conversation_hash();
@@ -899,32 +893,4 @@ fn of_large_flows_few_are_kept_and_none_whose_paths_are_alike() {
     );
     trips.keep_large(ms(2_400), PLAN);
     assert_eq!(trips.flows.len(), MOST);
-}
-
-#[test]
-fn what_is_kept_of_a_flow_is_known_of_its_compressed_packets_too() {
-    let policy = Policy::Adaptive(AdaptiveSettings::default());
-    let mut tunnel = Tunnel::new(Role::Client, policy.into(), QueueConfig::default());
-    tunnel.round_trips = watching(200);
-    let mut compressed = Vec::new();
-    for i in 0..20 {
-        let now = ms(1_000 * u64::from(i));
-        let again = Duration::from_secs(1);
-        let number = tunnel
-            .compressor
-            .poll_definition(now, again)
-            .map(|new| new.number);
-        number
-            .into_iter()
-            .for_each(|number| tunnel.compressor.on_acknowledged(number));
-        let queued = Queued {
-            packet: segment(CONVERSATION, 1_000 + i, 1, 1_000),
-            flow_hash: 7,
-            enqueued_at: now,
-        };
-        let numbered = tunnel.number(now, queued);
-        assert_eq!(numbered.round_trip, Duration::from_millis(200), "{i}");
-        compressed.push(compression::is_compressed(numbered.packet.as_slice()));
-    }
-    assert_eq!((compressed[0], compressed[19]), (false, true));
 }

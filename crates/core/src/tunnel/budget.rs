@@ -1,4 +1,4 @@
-//! What sending lost packets again may cost.
+//! What sending lost packets again, and repair symbols, may cost.
 //!
 //! Repairs pay off where losses are random. Where they come from a full queue, repairs would feed it, so they get a share
 //! of what is sent and no more; the rest is left to the inner transports. What was not spent is saved, for a path that collapses

@@ -1,0 +1,431 @@
+//! The life of a packet out: from the host's queue to its path.
+//!
+//! 1. A packet from the host waits in its lane ([`super::lanes`]).
+//! 2. While some path is ready, packets that are sent again go first ([`super::repair`]); then the next packet leaves its lane and
+//!    gets its numbers ([`super::numbering`]).
+//! 3. The policy names the path, or the copies' paths, or waits, or has the packet kept for a path ([`super::placement`],
+//!    [`super::staged`]). A policy that works in blocks is asked for many packets at once ([`super::blocks`]).
+//! 4. The packet is sealed into the path's batch ([`super::egress`]).
+
+use core::time::Duration;
+
+use super::{
+    blocks::Blocks,
+    egress::Egress,
+    lanes::{Blocked, Lane, Lanes},
+    numbering::Numbering,
+    path_set::PathSet,
+    placement::{Limits, Placement},
+    repair::Repair,
+    staged::Staged,
+    targets::Targets,
+};
+use crate::{
+    counters::DropReason,
+    ids::{PathId, Seq},
+    packet::PacketBuf,
+    path::{on_wire::in_datagrams, sender::Numbered},
+    sched::{PacketInfo, PathView, Pick},
+    time::Instant,
+    units::Bytes,
+};
+
+/// The queues of one end, and what is placed of them.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    pub(super) lanes: Lanes,
+    pub(super) numbering: Numbering,
+    /// Placed on paths that were not ready.
+    pub(super) staged: Staged,
+    /// Of a policy that wants them.
+    blocks: Blocks,
+    targets: Targets,
+    /// The policy waits until then.
+    wait_until: Option<Instant>,
+    /// When a path that has no tokens gets some, as of the last poll.
+    release_at: Option<Instant>,
+}
+
+impl Outbound {
+    pub(super) fn new(lanes: Lanes) -> Self {
+        Self {
+            lanes,
+            numbering: Numbering::default(),
+            staged: Staged::default(),
+            blocks: Blocks::default(),
+            targets: Targets::default(),
+            wait_until: None,
+            release_at: None,
+        }
+    }
+
+    /// The number of the next packet.
+    pub(super) const fn next_number(&self) -> Seq {
+        self.numbering.next()
+    }
+
+    /// Whether a packet waits to be sent.
+    pub(super) fn has_packets(&self, repair: &Repair) -> bool {
+        !(self.lanes.is_empty() && repair.is_empty() && self.staged.is_empty())
+    }
+
+    /// Whether copies of the last block wait for a path.
+    pub(super) fn has_copies(&self) -> bool {
+        self.blocks.has_copies()
+    }
+
+    /// Looks at all paths anew; whether paths were held back for their rank.
+    pub(super) fn refresh(
+        &self,
+        now: Instant,
+        paths: &mut PathSet,
+        placement: &mut Placement,
+    ) -> bool {
+        placement.refresh(now, paths, &self.staged)
+    }
+
+    /// Sets how long packets may wait. `kept`: how long the round trips of some flows are made.
+    pub(super) fn adapt(
+        &mut self,
+        now: Instant,
+        paths: &PathSet,
+        placement: &Placement,
+        kept: Duration,
+    ) {
+        self.targets
+            .adapt(now, &mut self.lanes, (paths, placement), kept);
+    }
+
+    /// When a poll next has something to do: the policy waits until then, or a path has tokens again.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        [self.wait_until, self.release_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Nothing is waited for until the next [`send`](Self::send).
+    pub(super) fn stop_waiting(&mut self) {
+        (self.wait_until, self.release_at) = (None, None);
+    }
+
+    /// Sends what the paths have room for.
+    pub(super) fn send(&mut self, egress: &mut Egress<'_, '_>) {
+        if egress.placement.scheduler.blocks().is_some() {
+            self.send_blocks(egress);
+        } else {
+            self.send_packets(egress);
+        }
+    }
+
+    /// Takes note of what could not be sent: when a path may send again, and which paths are full.
+    pub(super) fn after_send(&mut self, now: Instant, paths: &mut PathSet, repair: &Repair) {
+        let has_packets = self.has_packets(repair);
+        if has_packets || self.blocks.has_copies() || repair.fec.is_owed() {
+            self.release_at = paths.next_release(now);
+        }
+        if has_packets {
+            paths.note_limited(now);
+        }
+    }
+
+    fn send_packets(&mut self, egress: &mut Egress<'_, '_>) {
+        let mut is_held_back = self.look(egress);
+        let (mut is_again_blocked, mut blocked) = (false, Blocked::default());
+        self.send_staged(egress);
+        while !egress.is_full() && !self.staged.is_full() {
+            if !egress.placement.views.any_ready() {
+                if !is_held_back {
+                    return;
+                }
+                // This rank is full: now the next.
+                is_held_back = self.look(egress);
+                continue;
+            }
+            if egress.send_symbol(!self.has_packets(egress.repair)) {
+                continue;
+            }
+            let again = (!is_again_blocked).then(|| self.next_again(egress));
+            let (lane, numbered) = if let Some(numbered) = again.flatten() {
+                (None, numbered)
+            } else if let Some((lane, numbered)) =
+                self.lanes.next(blocked, &mut self.numbering, egress)
+            {
+                (Some(lane), numbered)
+            } else {
+                return;
+            };
+            match self.pick(lane, &numbered, egress) {
+                Pick::Wait => {
+                    self.wait_until = Some(egress.now() + WAIT);
+                    let Some(lane) = lane else {
+                        egress.repair.put_back(numbered);
+                        is_again_blocked = true;
+                        continue;
+                    };
+                    self.lanes.put_back(lane, numbered);
+                    blocked.insert(lane);
+                    while lane == Lane::Urgent && self.send_newest(egress) {}
+                }
+                Pick::Behind { index, ahead } => {
+                    let flow = numbered.flow_hash;
+                    let (lanes, numbering) = (&mut self.lanes, &mut self.numbering);
+                    let behind = lanes.next_behind(flow, ahead, numbering, egress);
+                    lanes.put_back(Lane::Bulk, numbered);
+                    let Some(behind) = behind else {
+                        self.wait_until = Some(egress.now() + WAIT);
+                        blocked.insert(Lane::Bulk);
+                        continue;
+                    };
+                    self.act(Pick::One(index), behind, false, egress);
+                }
+                pick @ (Pick::One(_) | Pick::Copies(_) | Pick::Shadowed { .. }) => {
+                    self.act(pick, numbered, lane.is_none(), egress);
+                }
+            }
+        }
+    }
+
+    /// Looks at the paths; whether some were held back for their rank.
+    fn look(&self, egress: &mut Egress<'_, '_>) -> bool {
+        let now = egress.now();
+        self.refresh(now, egress.sealer.paths, egress.placement)
+    }
+
+    /// Asks the policy for the path of a packet, which is of `lane`, or sent again if there is none.
+    fn pick(&self, lane: Option<Lane>, numbered: &Numbered, egress: &mut Egress<'_, '_>) -> Pick {
+        let (packet, flow) = (&numbered.packet, numbered.flow_hash);
+        let backlog = self.lanes.backlog(lane.unwrap_or(Lane::Bulk), packet);
+        let to_last = match lane {
+            None => Bytes::ZERO,
+            Some(Lane::Pinned) => backlog,
+            Some(Lane::Urgent | Lane::Bulk | Lane::Sparse) => self.lanes.bytes_to_last(flow),
+        };
+        let info = PacketInfo {
+            len: in_datagrams(Bytes::of_len(packet.len()), 1),
+            flow_hash: flow,
+            is_expendable: numbered.is_expendable,
+            backlog,
+            own_backlog: self.lanes.flow_bytes(flow),
+            to_last,
+            round_trip: numbered.round_trip,
+            has_behind: lane == Some(Lane::Bulk) && self.lanes.has_behind(flow),
+            urgency: self.lanes.services.urgency(
+                egress.now(),
+                packet,
+                egress.placement.views.least_delay(),
+            ),
+        };
+        // A path from which it was taken back, for it would be late there, is no better for it now.
+        let taken = numbered.origin.filter(|origin| !origin.is_lost);
+        self.pick_for(&info, packet, taken.map(|origin| origin.path), egress)
+    }
+
+    fn pick_for(
+        &self,
+        info: &PacketInfo,
+        packet: &PacketBuf,
+        avoided: Option<PathId>,
+        egress: &mut Egress<'_, '_>,
+    ) -> Pick {
+        let paths = &*egress.sealer.paths;
+        let (wide, narrow) = egress.lengths.wide_and_narrow(packet.len(), paths);
+        let limits = Limits {
+            wanted: self.lanes.services.wanted_links(packet, paths),
+            avoided,
+            wide,
+            narrow,
+        };
+        let now = egress.sealer.now;
+        egress
+            .placement
+            .pick(now, info, limits, paths, egress.tracer)
+    }
+
+    /// Sends a packet as the policy said, which was not to wait.
+    fn act(
+        &mut self,
+        pick: Pick,
+        numbered: Numbered,
+        is_reinjected: bool,
+        egress: &mut Egress<'_, '_>,
+    ) {
+        let is_ahead = self.lanes.is_out_of_turn(numbered.global_seq);
+        let is_out_of_turn = is_reinjected || is_ahead;
+        match pick {
+            // There are other ways for those.
+            Pick::Wait | Pick::Behind { .. } => egress.repair.put_back(numbered),
+            Pick::One(index)
+                if egress.profile().look_ahead && !egress.placement.views[index].ready =>
+            {
+                let views = &mut egress.placement.views;
+                self.staged.keep(views, index, numbered, is_reinjected);
+            }
+            Pick::One(index) => egress.send_once(index, numbered, is_out_of_turn),
+            // A lone copy is kept as any packet is: there is no other that may arrive.
+            Pick::Copies(set) if set.count_ones() == 1 => {
+                let index = set.trailing_zeros() as usize;
+                egress.send_once(index, numbered, is_out_of_turn);
+            }
+            Pick::Shadowed {
+                index,
+                copies,
+                times,
+            } => {
+                let sent = egress.send_shadows((copies, times), &numbered, is_ahead);
+                self.lanes.services.charge_copies(sent, &numbered);
+                egress.send_once(index, numbered, is_out_of_turn);
+            }
+            Pick::Copies(set) => egress.send_copies(set, numbered, is_out_of_turn),
+        }
+    }
+
+    /// The next packet that was lost or taken back from a silent path, and is still worth sending.
+    pub(super) fn next_again(&mut self, egress: &mut Egress<'_, '_>) -> Option<Numbered> {
+        let now = egress.now();
+        let least_delay = egress.placement.views.least_delay();
+        loop {
+            let ahead = &self.lanes.ahead;
+            // What comes after packets that wait ahead goes after them.
+            let numbered = egress
+                .repair
+                .take(|next| !ahead.is_of(next.flow_hash) || !ahead.is_older(next.global_seq))?;
+            let due = numbered.packet.mark().and_then(|mark| mark.due);
+            let origin = numbered.origin;
+            if due.is_some_and(|due| now + least_delay > due) {
+                let services = &mut self.lanes.services;
+                services.give_up(numbered.packet, egress.shared);
+            } else if egress
+                .lengths
+                .fits_nowhere(&numbered.packet, egress.sealer.paths)
+            {
+                egress.shared.drop(numbered.packet, DropReason::TooLong);
+            } else if origin.is_some_and(|origin| now.since(origin.sent_at) > REINJECT_WITHIN) {
+                egress.shared.drop(numbered.packet, DropReason::Expired);
+            } else {
+                return Some(numbered);
+            }
+        }
+    }
+
+    /// Sends the newest urgent packet that needs no order, if a path is ready on which it would be in time; whether it did.
+    fn send_newest(&mut self, egress: &mut Egress<'_, '_>) -> bool {
+        if egress.is_full() || !egress.placement.views.any_ready() {
+            return false;
+        }
+        let Some((queued, before)) = self.lanes.take_newest() else {
+            return false;
+        };
+        let (packet, flow) = (&queued.packet, queued.flow_hash);
+        let info = PacketInfo {
+            len: in_datagrams(Bytes::of_len(packet.len()), 1),
+            flow_hash: flow,
+            is_expendable: false,
+            backlog: before,
+            own_backlog: self.lanes.flow_bytes(flow),
+            to_last: Bytes::ZERO,
+            round_trip: Duration::ZERO,
+            has_behind: false,
+            urgency: self.lanes.services.urgency(
+                egress.now(),
+                packet,
+                egress.placement.views.least_delay(),
+            ),
+        };
+        let pick = self.pick_for(&info, packet, None, egress);
+        if pick == Pick::Wait {
+            self.lanes.put_back_newest(queued);
+            return false;
+        }
+        let numbering = &mut self.numbering;
+        let numbered = self.lanes.number_newest(queued, numbering, egress);
+        self.act(pick, numbered, false, egress);
+        true
+    }
+
+    /// [`send_packets`](Self::send_packets) for a policy that works in blocks.
+    fn send_blocks(&mut self, egress: &mut Egress<'_, '_>) {
+        let mut is_held_back = self.look(egress);
+        self.send_staged(egress);
+        while !egress.is_full() && !self.staged.is_full() {
+            let is_free = |view: &PathView| view.ready && view.staged == Bytes::ZERO;
+            if !egress.placement.views.iter().any(is_free) {
+                if !is_held_back {
+                    break;
+                }
+                is_held_back = self.look(egress);
+                continue;
+            }
+            self.take_block(egress);
+            if self.blocks.is_empty() {
+                break;
+            }
+            let base = self.numbering.next();
+            let left = self
+                .blocks
+                .place(egress.now(), egress.placement, &mut self.staged);
+            egress.repair.extend(left, base);
+            self.send_staged(egress);
+        }
+        let is_new =
+            !self.lanes.bulk.is_empty() || self.lanes.has_others() || !egress.repair.is_empty();
+        if !is_new {
+            self.blocks.send_copies(&self.staged, egress);
+        }
+    }
+
+    /// Takes the next block out of the queues.
+    fn take_block(&mut self, egress: &mut Egress<'_, '_>) {
+        while self.blocks.has_room() {
+            if let Some(numbered) = self.next_again(egress) {
+                self.blocks.push(numbered, true, &self.lanes);
+            } else if let Some((_, numbered)) =
+                self.lanes
+                    .next(Blocked::default(), &mut self.numbering, egress)
+            {
+                self.blocks.push(numbered, false, &self.lanes);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Sends what waits for paths that are ready now.
+    fn send_staged(&mut self, egress: &mut Egress<'_, '_>) {
+        if self.staged.is_empty() {
+            return;
+        }
+        let is_usable = |id| {
+            let mut views = egress.placement.views.iter();
+            views.any(|view| view.id == id && view.usable)
+        };
+        let recalled = self.staged.recall(is_usable);
+        egress.repair.extend(recalled, self.numbering.next());
+        for index in 0..egress.placement.views.len() {
+            let id = egress.placement.views[index].id;
+            while egress.placement.views[index].ready && !egress.is_full() {
+                let Some((numbered, is_reinjected)) = self.staged.pop(id) else {
+                    break;
+                };
+                let is_ahead = self.lanes.is_out_of_turn(numbered.global_seq);
+                egress.send_once(index, numbered, is_reinjected || is_ahead);
+            }
+            let staged = self.staged.bytes(id);
+            egress.placement.views.set_staged(index, staged);
+        }
+    }
+
+    /// Starts over; the packets that have numbers come out.
+    pub(super) fn reset(&mut self) -> impl Iterator<Item = Numbered> {
+        self.blocks.clear();
+        self.targets = Targets::default();
+        self.numbering = Numbering::default();
+        self.stop_waiting();
+        self.staged.drain().chain(self.lanes.drain_numbered())
+    }
+}
+
+/// How long the policy's [`Pick::Wait`] is believed before it is asked again.
+const WAIT: Duration = Duration::from_millis(1);
+/// Older packets are of no use to anybody: their senders have sent them again, or given up.
+const REINJECT_WITHIN: Duration = Duration::from_secs(2);

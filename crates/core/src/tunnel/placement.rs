@@ -1,0 +1,257 @@
+//! The choice of a path: the policy with its profile, and what it is shown.
+//!
+//! A packet's class, its length, and the path it was taken back from narrow the choice ([`Limits`]); the policy decides among what
+//! is left.
+
+use core::time::Duration;
+
+use super::{
+    path_set::{PathSet, bit},
+    staged::Staged,
+    views::Views,
+};
+use crate::{
+    ids::PathId,
+    path::{Path, health::State},
+    profile::Profile,
+    sched::{AnyScheduler, PacketInfo, PathView, Pick, Scheduler as _, SchedulerSettings},
+    time::Instant,
+    trace::{Choice, Event, IdleReason, PickEvent, Tracer},
+    units::Bitrate,
+    wire::control::LinkRole,
+};
+
+/// The policy of one end.
+#[derive(Debug)]
+pub(super) struct Placement {
+    /// Names links by the user's names, which may become known later.
+    settings: SchedulerSettings<String>,
+    /// The settings by path ids, as far as they are known.
+    resolved: SchedulerSettings,
+    pub(super) scheduler: AnyScheduler,
+    /// What is done for packets beside choosing their paths.
+    profile: Profile,
+    pub(super) views: Views,
+}
+
+/// What narrows the choice for one packet. Sets have bit *i* for path *i*.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Limits {
+    /// The working paths that the packet's class wants, whatever their rank; `None` if any will do.
+    pub(super) wanted: Option<u16>,
+    /// A path taken only if no other works.
+    pub(super) avoided: Option<PathId>,
+    /// The paths that take a packet of this length, and those that do not; both empty where that makes no difference.
+    pub(super) wide: u16,
+    pub(super) narrow: u16,
+}
+
+impl Placement {
+    pub(super) fn new(settings: SchedulerSettings<String>) -> Self {
+        let resolved = settings.clone().map_links(|_| None);
+        let (scheduler, profile) = resolved.build();
+        Self {
+            settings,
+            resolved,
+            scheduler,
+            profile,
+            views: Views::default(),
+        }
+    }
+
+    pub(super) const fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Binds the policy to the links whose names are known. `is_observed`: somebody sees its decisions.
+    pub(super) fn resolve(&mut self, paths: &mut PathSet, is_observed: bool) {
+        let id_of = |name: String| {
+            let mut known = paths.iter();
+            known.find(|path| path.link().name == name).map(Path::id)
+        };
+        let resolved = self.settings.clone().map_links(id_of);
+        // What a policy has learned is kept while its links stay the same.
+        if resolved != self.resolved {
+            (self.scheduler, self.profile) = resolved.build();
+            if is_observed {
+                self.scheduler.observe();
+            }
+            self.resolved = resolved;
+        }
+        self.aim(paths);
+    }
+
+    /// Tells every path what the policy wants of its queue.
+    pub(super) fn aim(&self, paths: &mut PathSet) {
+        for path in paths.iter_mut() {
+            path.set_profile(self.profile, self.resolved.policy.aim(path.id()));
+        }
+    }
+
+    /// Looks at all paths anew; whether paths were held back for their rank.
+    pub(super) fn refresh(&mut self, now: Instant, paths: &mut PathSet, staged: &Staged) -> bool {
+        let staged = |path: &Path| staged.bytes(path.id());
+        self.views.refresh(now, paths, &self.profile, staged)
+    }
+
+    /// Asks the policy for the path of a packet.
+    pub(super) fn pick(
+        &mut self,
+        now: Instant,
+        info: &PacketInfo,
+        limits: Limits,
+        paths: &PathSet,
+        tracer: &mut Tracer,
+    ) -> Pick {
+        let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
+        let serves = |view: &PathView| view.usable && Some(view.id) != limits.avoided;
+        let avoided = limits.avoided.filter(|_| self.views.iter().any(serves));
+        let is_open = limits.wanted.is_none() && avoided.is_none() && limits.narrow == 0;
+        let pick = if is_open && !is_small {
+            self.scheduler.pick(now, self.views.as_slice(), info)
+        } else {
+            self.pick_within(now, info, Limits { avoided, ..limits }, paths)
+        };
+        self.tell(now, info, pick, tracer);
+        pick
+    }
+
+    /// Shows the policy only the paths within `limits`.
+    fn pick_within(
+        &mut self,
+        now: Instant,
+        info: &PacketInfo,
+        limits: Limits,
+        paths: &PathSet,
+    ) -> Pick {
+        let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
+        let has_room = |id| paths.get(id).is_some_and(|path| path.can_send(now));
+        let may_overdraw = |id| paths.get(id).is_some_and(|path| may_overdraw(now, path));
+        let views = self.views.as_mut_slice();
+        let (mut ready, mut usable) = (0, 0);
+        for view in &mut *views {
+            let bit = bit(view.id);
+            ready |= if view.ready { bit } else { 0 };
+            usable |= if view.usable { bit } else { 0 };
+            if let Some(wanted) = limits.wanted {
+                view.usable = wanted & bit != 0;
+                view.ready = view.usable && has_room(view.id);
+            }
+            view.ready |= view.usable && is_small && may_overdraw(view.id);
+            if limits.avoided == Some(view.id) || limits.narrow & bit != 0 {
+                (view.ready, view.usable) = (false, false);
+            }
+        }
+        if limits.narrow != 0 && !views.iter().any(|view| view.usable) {
+            // Better on a link of another rank or class than never.
+            for view in views
+                .iter_mut()
+                .filter(|view| limits.wide & bit(view.id) != 0)
+            {
+                view.usable = true;
+                view.ready = has_room(view.id);
+            }
+        }
+        let pick = if views.iter().any(|view| view.ready) {
+            self.scheduler.pick(now, views, info)
+        } else {
+            Pick::Wait
+        };
+        for view in views {
+            view.ready = ready & bit(view.id) != 0;
+            view.usable = usable & bit(view.id) != 0;
+        }
+        pick
+    }
+
+    /// Shows a decision to the observer.
+    fn tell(&self, now: Instant, info: &PacketInfo, pick: Pick, tracer: &mut Tracer) {
+        tracer.tell(now, || {
+            let id = |index: usize| self.views[index].id;
+            Event::Pick(PickEvent {
+                flow: info.flow_hash,
+                len: info.len,
+                backlog: info.backlog,
+                candidates: self.scheduler.candidates(),
+                choice: match pick {
+                    Pick::Wait => Choice::Wait,
+                    Pick::One(index) | Pick::Shadowed { index, .. } => Choice::One(id(index)),
+                    Pick::Copies(set) => {
+                        let views = self.views.iter().enumerate();
+                        let sent = views.filter(|(i, _)| set & 1 << i != 0);
+                        Choice::Copies(sent.fold(0, |set, (_, view)| set | bit(view.id)))
+                    }
+                    Pick::Behind { index, .. } => Choice::Behind(id(index)),
+                },
+            })
+        });
+    }
+
+    /// What the round trips of a new flow are to be ([`crate::sched::Scheduler::round_trip`]), by the paths as last looked at.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.scheduler.round_trip(self.views.as_slice())
+    }
+
+    /// How long packets may wait for late paths, by the paths as last looked at.
+    pub(super) fn longest_wait(&self) -> Duration {
+        self.scheduler.longest_wait(self.views.as_slice())
+    }
+
+    /// What all paths that may be used carry, if that is known, by the paths as last looked at.
+    pub(super) fn known_rate(&self) -> Option<Bitrate> {
+        let usable = self.views.iter().filter(|view| view.usable);
+        let rates = usable.map(|view| view.rate.filter(|_| !view.is_searching));
+        let all: Option<u64> = rates.map(|rate| rate.map(Bitrate::as_bps)).sum();
+        all.map(Bitrate::from_bps)
+            .filter(|all| *all > Bitrate::ZERO)
+    }
+
+    /// The weight the policy gives a path, else the user's.
+    pub(super) fn weight(&self, path: &Path) -> u32 {
+        let own = self.scheduler.weight(path.id());
+        own.unwrap_or(path.link().weight)
+    }
+
+    /// Why a path has carried no packet of its own for a second; `None` if it has.
+    pub(super) fn idle_reason(&self, path: &Path, paths: &PathSet) -> Option<IdleReason> {
+        if paths.usage.is_used(path.id()) {
+            return None;
+        }
+        let is_up = path.route().is_some() && path.health().state() == State::Up;
+        Some(match path.link().role {
+            LinkRole::Never => IdleReason::Never,
+            LinkRole::Active | LinkRole::Standby if !is_up => match path.health().state() {
+                State::Suspect if path.route().is_some() => IdleReason::Suspect,
+                State::Down | State::Probing | State::Suspect | State::Up => IdleReason::Down,
+            },
+            LinkRole::Standby if !paths.is_allowed(path) => IdleReason::Standby,
+            LinkRole::Active | LinkRole::Standby if paths.usage.is_quiet() => IdleReason::NoTraffic,
+            LinkRole::Active | LinkRole::Standby => self.exclusion(path),
+        })
+    }
+
+    /// Why a path that works and may be used is not.
+    fn exclusion(&self, path: &Path) -> IdleReason {
+        let views = self.views.as_slice();
+        let Some(view) = views.iter().find(|view| view.id == path.id()) else {
+            return IdleReason::NotNeeded;
+        };
+        let least = views.iter().filter(|view| view.usable);
+        let least = least.map(|view| view.cost).min();
+        if self.profile.ranks && least.is_some_and(|least| least < view.cost) {
+            return IdleReason::Rank;
+        }
+        let reason = self.scheduler.exclusion(views, view);
+        let waits = || (!view.ready).then_some(IdleReason::Paced);
+        reason.or_else(waits).unwrap_or(IdleReason::NotNeeded)
+    }
+}
+
+/// Whether a short packet may go on a path before its turn: its pace is hardly an obstacle, for what goes this way is
+/// little.
+fn may_overdraw(now: Instant, path: &Path) -> bool {
+    !path.is_blocked() && path.pacer().debt(now) < MOST_DEBT
+}
+
+/// How far beyond its pace a path may be used.
+const MOST_DEBT: Duration = Duration::from_millis(5);

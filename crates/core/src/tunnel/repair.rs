@@ -1,0 +1,222 @@
+//! What is sent again: packets that are lost, or under way on a path that is silent or has become slow; and repair symbols, so that
+//! less has to be.
+//!
+//! All of it is paid out of one [`Budget`]. Packets that wait here go before anything new, the oldest first.
+
+use core::{mem, time::Duration};
+use std::collections::VecDeque;
+
+use super::{budget::Budget, fec::Sending, path_set::PathSet, shared::Shared};
+use crate::{
+    counters::DropReason,
+    ids::Seq,
+    packet::Pool,
+    path::{
+        Path,
+        sender::{Numbered, Origin},
+    },
+    profile::{Mechanism, Profile},
+    time::Instant,
+    wire::control::MissingRanges,
+};
+
+/// What waits to be sent again, and what that may cost.
+#[derive(Debug)]
+pub(super) struct Repair {
+    packets: VecDeque<Numbered>,
+    pub(super) budget: Budget,
+    pub(super) fec: Sending,
+    /// Packets taken back from paths that were silent or had become slow.
+    reinjected: u64,
+    /// Repair symbols sent.
+    pub(super) symbols_out: u64,
+}
+
+impl Repair {
+    /// Nothing was sent yet.
+    pub(super) fn new(profile: &Profile) -> Self {
+        Self {
+            packets: VecDeque::new(),
+            budget: Budget::default(),
+            fec: Sending::new(profile.has(Mechanism::FecFrames)),
+            reinjected: 0,
+            symbols_out: 0,
+        }
+    }
+
+    /// Whether no packet waits to be sent again.
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Packets taken back from paths that were silent or had become slow, so far.
+    pub(super) const fn reinjected(&self) -> u64 {
+        self.reinjected
+    }
+
+    /// The oldest packet that `is_next`.
+    pub(super) fn take(&mut self, is_next: impl FnMut(&Numbered) -> bool) -> Option<Numbered> {
+        let next = self.packets.iter().position(is_next)?;
+        self.packets.remove(next)
+    }
+
+    /// A packet that could not be sent goes first.
+    pub(super) fn put_back(&mut self, numbered: Numbered) {
+        self.packets.push_front(numbered);
+    }
+
+    /// Takes packets that have numbers and no path any more. `base`: the number of the next packet.
+    pub(super) fn extend(&mut self, packets: impl IntoIterator<Item = Numbered>, base: Seq) {
+        let before = self.packets.len();
+        self.packets.extend(packets);
+        if self.packets.len() > before {
+            self.sort(base);
+        }
+    }
+
+    /// Several paths may lose or fall silent at once: what is oldest goes first.
+    fn sort(&mut self, base: Seq) {
+        self.packets
+            .make_contiguous()
+            .sort_by_key(|numbered| numbered.global_seq.distance_from(base));
+    }
+
+    /// Takes what a silent path has not reported back, to be sent elsewhere; how many packets.
+    pub(super) fn take_back(&mut self, path: &mut Path, base: Seq) -> usize {
+        let before = self.packets.len();
+        let id = path.id();
+        path.sender_mut().take_unreported(id, &mut self.packets);
+        self.on_taken(before, base)
+    }
+
+    /// Takes what is under way on a path that has become slow, to be sent on others as well, as far as repairs may cost; how many
+    /// packets. The path's rate is searched anew: else it would be given what it carried before, for seconds, and hold up its flows.
+    pub(super) fn take_overdue(&mut self, now: Instant, path: &mut Path, base: Seq) -> usize {
+        let before = self.packets.len();
+        let id = path.id();
+        path.collapse(now);
+        path.sender_mut()
+            .take_overdue(id, &mut self.packets, |len| self.budget.try_spend(len));
+        self.on_taken(before, base)
+    }
+
+    fn on_taken(&mut self, before: usize, base: Seq) -> usize {
+        let taken = self.packets.len() - before;
+        self.reinjected += taken as u64;
+        self.sort(base);
+        taken
+    }
+
+    /// Packets that were taken back from a path, still wait, are not known to be lost, and by their number on it `may_have_come`,
+    /// wait for its reports again.
+    pub(super) fn give_back(
+        &mut self,
+        path: &mut Path,
+        may_have_come: impl Fn(u64) -> bool,
+        pool: &mut Pool,
+    ) {
+        if self.packets.is_empty() {
+            return;
+        }
+        let id = path.id();
+        let is_it =
+            |origin: Origin| origin.path == id && !origin.is_lost && may_have_come(origin.counter);
+        for numbered in mem::take(&mut self.packets) {
+            if !numbered.origin.is_some_and(is_it) {
+                self.packets.push_back(numbered);
+                continue;
+            }
+            self.budget.refund(&numbered);
+            if let Some(numbered) = path.sender_mut().give_back(numbered) {
+                pool.recycle(numbered.packet);
+            }
+        }
+    }
+
+    /// A path was silent and works again. Packets that were taken back from it and still wait may have arrived, so they are
+    /// sent again only if they are NACKed.
+    pub(super) fn on_path_back(
+        &mut self,
+        now: Instant,
+        path: &mut Path,
+        profile: &Profile,
+        pool: &mut Pool,
+    ) {
+        if profile.detects_losses() && profile.has(Mechanism::GiveBack) {
+            path.announce_tail(now);
+            self.give_back(path, |_| true, pool);
+        }
+    }
+
+    /// What the other end misses on a path goes again, before anything new, if it is still kept and worth its cost; how many packets.
+    ///
+    /// `left`: how many numbers one datagram may still name. `base`: the number of the next packet.
+    pub(super) fn on_missing(
+        &mut self,
+        now: Instant,
+        path: &mut Path,
+        (ranges, left): (MissingRanges<'_>, &mut usize),
+        (profile, base): (&Profile, Seq),
+        shared: &mut Shared<'_>,
+    ) -> usize {
+        let before = self.packets.len();
+        let id = path.id();
+        let round_trip = path.rtt().min().unwrap_or(Duration::MAX);
+        let floor_ppm = path.loss_floor_ppm();
+        for (first, count) in ranges {
+            for offset in 0..u32::from(count) {
+                if *left == 0 {
+                    break;
+                }
+                *left -= 1;
+                // What nobody waits for is no loss: a copy that searches a path, an acknowledgement, a symbol.
+                let lost = path.sender_mut().take_lost(now, id, first.plus(offset));
+                let Some((numbered, is_free)) = lost else {
+                    continue;
+                };
+                // A packet with a deadline may be too late when it is sent again, however soon; without repair none is.
+                let mark = numbered.packet.mark();
+                let has_deadline = mark.is_some_and(|mark| mark.due.is_some());
+                let round_trip = if has_deadline || !profile.repair {
+                    Duration::MAX
+                } else {
+                    round_trip
+                };
+                // A path that was silent tells nothing of what it loses otherwise.
+                if !is_free {
+                    path.on_nacked(now);
+                    self.fec.on_lost(id, round_trip, floor_ppm);
+                }
+                self.fec.on_repair(now);
+                self.fec.on_missing(numbered.global_seq);
+                if !profile.repair || self.fec.has_recovered(numbered.global_seq) {
+                    shared.pool.recycle(numbered.packet);
+                } else if is_free || self.budget.try_spend(numbered.packet.len()) {
+                    self.packets.push_back(numbered);
+                } else {
+                    shared.drop(numbered.packet, DropReason::Expired);
+                }
+            }
+        }
+        let repaired = self.packets.len() - before;
+        if repaired > 0 {
+            self.sort(base);
+        }
+        repaired
+    }
+
+    /// Starts over; the packets that waited come out.
+    pub(super) fn reset(&mut self, profile: &Profile) -> impl Iterator<Item = Numbered> + use<> {
+        self.fec = Sending::new(profile.has(Mechanism::FecFrames));
+        mem::take(&mut self.packets).into_iter()
+    }
+}
+
+/// When what is under way on a path will be so late that it is worth being sent on another as well, if there is one.
+pub(super) fn overdue_at(path: &Path, paths: &PathSet, profile: &Profile) -> Option<Instant> {
+    let overdue_at = path.overdue_at()?;
+    let is_wanted = profile.repair && profile.has(Mechanism::Overdue);
+    let mut others = paths.carrying().filter(|other| other.id() != path.id());
+    let has_other = is_wanted && path.health().is_usable() && others.next().is_some();
+    has_other.then_some(overdue_at)
+}

@@ -1,0 +1,164 @@
+//! Datagrams written into a path's batch and sealed there.
+//!
+//! A data datagram has the number that its path counts next; who sends it tells the path afterwards
+//! ([`Path::on_data_sent`](crate::path::Path::on_data_sent)), and only then is the number taken.
+
+use super::path_set::PathSet;
+use crate::{
+    ids::{PathId, Seq},
+    path::sender::Numbered,
+    session::rotation::SessionSet,
+    time::Instant,
+    transmit::TxQueue,
+    wire::{
+        Kind,
+        header::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Header, TAG_LEN},
+    },
+};
+
+/// What a datagram needs on its way out: keys, paths, and a batch to be written to.
+#[derive(Debug)]
+pub(super) struct Sealer<'a> {
+    pub(super) now: Instant,
+    pub(super) sessions: &'a mut SessionSet,
+    pub(super) paths: &'a mut PathSet,
+    pub(super) out: &'a mut TxQueue,
+}
+
+/// What the header of a data datagram says of the packet in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flags {
+    /// Packets of a higher number went before it.
+    pub(super) is_out_of_turn: bool,
+    /// Another datagram carries it too.
+    pub(super) is_copy: bool,
+    /// It is kept, and sent again if it is lost.
+    pub(super) is_kept: bool,
+}
+
+impl Sealer<'_> {
+    /// Whether the other end has a capability.
+    pub(super) fn knows(&self, capability: u32) -> bool {
+        knows(self.sessions, capability)
+    }
+
+    /// Writes, seals and queues one control datagram on a path; whether there was a path, a key, a route and room.
+    pub(super) fn control(&mut self, id: PathId, body: &[u8]) -> bool {
+        self.try_control(id, body).is_some()
+    }
+
+    fn try_control(&mut self, id: PathId, body: &[u8]) -> Option<()> {
+        let path = self.paths.get_mut(id)?;
+        let session = self.sessions.sending(self.now)?;
+        let route = path.route()?;
+        let header_len = Kind::Control.header_len();
+        let datagram = self
+            .out
+            .reserve(&route, header_len + body.len() + TAG_LEN)?;
+        let counter = path.sender_mut().take_control();
+        let header = Header {
+            kind: Kind::Control,
+            is_out_of_turn: false,
+            is_copy: false,
+            is_kept: false,
+            covered: 0,
+            path: id,
+            receiver_index: session.remote_index(),
+            path_seq: Seq::of_counter(counter),
+            sent_us: self.now.wire_micros(),
+        };
+        header.emit(None, datagram);
+        let (header, rest) = datagram.split_at_mut(header_len);
+        let (sealed, tag) = rest.split_at_mut(body.len());
+        sealed.copy_from_slice(body);
+        tag.copy_from_slice(&session.seal(id.control_lane(), counter, header, sealed));
+        Some(())
+    }
+
+    /// Writes and seals one data datagram; its length, or `None` if there is no path, route, key or room. `has_parity` gets its number
+    /// and what is sent, and tells whether parity follows.
+    pub(super) fn data(
+        &mut self,
+        id: PathId,
+        numbered: &Numbered,
+        flags: Flags,
+        has_parity: impl FnOnce(Seq, &[u8]) -> bool,
+    ) -> Option<usize> {
+        let header = Header {
+            is_out_of_turn: flags.is_out_of_turn,
+            is_copy: flags.is_copy,
+            is_kept: flags.is_kept,
+            ..self.next_header(id)?
+        };
+        let path = self.paths.get(id)?;
+        let session = self.sessions.sending(self.now)?;
+        let payload = numbered.packet.as_slice();
+        let len = payload.len() + DATA_OVERHEAD;
+        let route = path.route()?;
+        let datagram = self.out.reserve(&route, len)?;
+        let counter = path.sender().next_data();
+        let data = DataHeader {
+            global_seq: numbered.global_seq,
+            path_step: path.sender().path_step(numbered.global_seq),
+            flow_step: numbered.flow_step,
+        };
+        header.emit(Some(&data), datagram);
+        let path_seq = header.path_seq;
+        let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
+        let (body, tag) = body.split_at_mut(payload.len());
+        body.copy_from_slice(payload);
+        tag.copy_from_slice(&session.seal(id, counter, header, body));
+        if has_parity(path_seq, datagram) {
+            self.out.note_parity(&route);
+        }
+        Some(len)
+    }
+
+    /// The header of the next data datagram on a path, as of a packet that is alone and not kept; `None` without path, route or key.
+    pub(super) fn next_header(&mut self, id: PathId) -> Option<Header> {
+        let path = self.paths.get(id)?;
+        path.route()?;
+        let session = self.sessions.sending(self.now)?;
+        Some(Header {
+            kind: Kind::Data,
+            is_out_of_turn: false,
+            is_copy: false,
+            is_kept: false,
+            covered: 0,
+            path: id,
+            receiver_index: session.remote_index(),
+            path_seq: Seq::of_counter(path.sender().next_data()),
+            sent_us: self.now.wire_micros(),
+        })
+    }
+
+    /// Writes and seals a repair symbol, the first bytes of which stand in `data`; its length, or `None` if there is no room.
+    pub(super) fn symbol(
+        &mut self,
+        header: &Header,
+        data: &DataHeader,
+        symbol: &[u8],
+    ) -> Option<usize> {
+        let id = header.path;
+        let path = self.paths.get(id)?;
+        let session = self.sessions.sending(self.now)?;
+        let len = DATA_HEADER_LEN + symbol.len() + TAG_LEN;
+        let datagram = self.out.reserve(&path.route()?, len)?;
+        header.emit(Some(data), datagram);
+        let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
+        let (body, tag) = body.split_at_mut(symbol.len());
+        body.copy_from_slice(symbol);
+        let counter = path.sender().next_data();
+        tag.copy_from_slice(&session.seal(id, counter, header, body));
+        Some(len)
+    }
+}
+
+/// Whether the other end has a capability.
+pub(super) fn knows(sessions: &SessionSet, capability: u32) -> bool {
+    let session = sessions.current();
+    session.is_some_and(|session| session.remote_hello().capabilities & capability != 0)
+}
+
+/// Longest body of a control datagram in bytes: fits every path.
+pub(super) const MAX_BODY: usize = 1100;

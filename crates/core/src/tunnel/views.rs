@@ -1,0 +1,174 @@
+//! The paths as the policy sees them.
+//!
+//! While a path of a lower rank is ready, the paths of higher ranks are shown as not usable, so that they carry what the cheaper
+//! ones have no room for ([`Profile::ranks`]).
+
+use core::{ops::Index, time::Duration};
+
+use super::path_set::PathSet;
+use crate::{
+    path::{Path, delay::RelativeDelay},
+    profile::{Mechanism, Profile},
+    sched::PathView,
+    time::Instant,
+    units::Bytes,
+};
+
+/// One view for each known path, by id, as of the last [`refresh`](Self::refresh).
+#[derive(Debug, Default)]
+pub(super) struct Views {
+    paths: Vec<PathView>,
+    /// What the quickest path takes one way, as far as known: half of its round trip.
+    least_delay: Duration,
+}
+
+impl Index<usize> for Views {
+    type Output = PathView;
+
+    fn index(&self, index: usize) -> &PathView {
+        &self.paths[index]
+    }
+}
+
+impl Views {
+    pub(super) fn as_slice(&self) -> &[PathView] {
+        &self.paths
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [PathView] {
+        &mut self.paths
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PathView> {
+        self.paths.iter()
+    }
+
+    /// Whether some path may send now.
+    pub(super) fn any_ready(&self) -> bool {
+        self.paths.iter().any(|view| view.ready)
+    }
+
+    /// What the quickest path takes one way, as far as known.
+    pub(super) const fn least_delay(&self) -> Duration {
+        self.least_delay
+    }
+
+    /// Looks at all paths anew, and tells the quickest that it is; whether paths were held back for their rank. `staged`: bytes that
+    /// wait for a path at this end.
+    pub(super) fn refresh(
+        &mut self,
+        now: Instant,
+        paths: &mut PathSet,
+        profile: &Profile,
+        staged: impl Fn(&Path) -> Bytes,
+    ) -> bool {
+        let quickest = Quickest::of(paths);
+        self.least_delay = quickest.rtt.unwrap_or_default() / 2;
+        self.paths.clear();
+        self.paths.extend(paths.iter().map(|path| {
+            let usable = paths.may_carry(path);
+            PathView {
+                id: path.id(),
+                ready: usable && path.can_send(now),
+                usable,
+                cost: path.link().cost,
+                weight: path.link().weight,
+                smoothed_rtt: path.rtt().smoothed(),
+                extra_delay: quickest.extra_delay(path),
+                rate: if profile.search {
+                    path.rate().max().or_else(|| path.remembered_rate())
+                } else {
+                    path.likely_rate()
+                },
+                queue_delay: path.queue_delay(now),
+                lateness: path.lateness(),
+                least_rtt: path.rtt().min(),
+                rtt_spread: path.rtt().spread(),
+                jitter: path.jitter(),
+                is_searching: path.is_searching(),
+                loss_ppm: if profile.has(Mechanism::LossCost) {
+                    path.loss_floor_ppm()
+                } else {
+                    0
+                },
+                is_silent: path.health().is_silent(now),
+                in_flight: path.sender().in_flight(),
+                staged: staged(path),
+            }
+        }));
+        let first = self.paths.iter().filter(|view| view.usable);
+        let first = first
+            .min_by_key(|view| view.extra_delay)
+            .map(|view| view.id);
+        for path in paths.iter_mut() {
+            path.set_quickest(first == Some(path.id()));
+        }
+        profile.ranks && hold_back(&mut self.paths)
+    }
+
+    /// Takes note of a datagram on the path of `index`.
+    pub(super) fn on_sent(&mut self, now: Instant, index: usize, path: &Path) {
+        let view = &mut self.paths[index];
+        view.in_flight = path.sender().in_flight();
+        view.ready = path.pacer().can_send(now);
+    }
+
+    /// Sets how much waits for the path of `index` at this end.
+    pub(super) fn set_staged(&mut self, index: usize, staged: Bytes) {
+        self.paths[index].staged = staged;
+    }
+}
+
+/// The least delays of the paths in use.
+struct Quickest {
+    /// One-way delays are known of paths that have carried data; until all have, half of the round trip has to do.
+    is_measured: bool,
+    delay: Option<RelativeDelay>,
+    rtt: Option<Duration>,
+}
+
+impl Quickest {
+    fn of(paths: &PathSet) -> Self {
+        let delays = || paths.working().map(|path| path.delay().min());
+        Self {
+            is_measured: delays().all(|delay| delay.is_some()),
+            delay: delays().flatten().reduce(|best, delay| {
+                if delay.micros_from(best) < 0 {
+                    delay
+                } else {
+                    best
+                }
+            }),
+            rtt: paths.working().filter_map(|path| path.rtt().min()).min(),
+        }
+    }
+
+    /// What a path takes one way beyond the quickest.
+    fn extra_delay(&self, path: &Path) -> Duration {
+        match (path.delay().min(), self.delay) {
+            (Some(delay), Some(quickest)) if self.is_measured => delay.beyond(quickest),
+            _ => match (path.rtt().min(), self.rtt) {
+                (Some(rtt), Some(least)) => rtt.saturating_sub(least) / 2,
+                _ => Duration::ZERO,
+            },
+        }
+    }
+}
+
+/// Takes the paths above the lowest rank that has a ready one out of the choice; whether there were any.
+fn hold_back(views: &mut [PathView]) -> bool {
+    let ready = views.iter().filter(|view| view.ready);
+    let Some(rank) = ready.map(|view| view.cost).min() else {
+        return false;
+    };
+    let mut is_held_back = false;
+    for view in views.iter_mut().filter(|view| view.cost > rank) {
+        is_held_back |= view.ready;
+        (view.ready, view.usable) = (false, false);
+    }
+    is_held_back
+}

@@ -1,0 +1,64 @@
+//! How long the receiver waits: for what was sent earlier on a slower path, for a repair symbol, and for a packet sent again.
+
+use core::time::Duration;
+
+use super::path_set::PathSet;
+use crate::{
+    ids::PathId,
+    path::{Path, delay::RelativeDelay},
+    resequencer::LONGEST_HOLD,
+    time::Instant,
+};
+
+/// How long after a packet's arrival everything sent before it should be here: what the slowest path in use needs
+/// beyond what this packet needed, and a margin (`docs/algorithms.md` section 3.6).
+pub(super) fn longest_wait(now: Instant, paths: &PathSet, own: RelativeDelay) -> Duration {
+    let beyond = in_use(now, paths)
+        .filter_map(|path| path.receiver().delay().high())
+        .map(|high| high.beyond(own))
+        .max();
+    (beyond.unwrap_or(Duration::ZERO) + MARGIN).min(LONGEST_HOLD)
+}
+
+/// How long a packet that is told missing now may take to come after all. `grace`: for how long what is missing on a path is left to
+/// repair symbols.
+pub(super) fn repair_time(
+    now: Instant,
+    paths: &PathSet,
+    grace: impl Fn(PathId) -> Duration,
+) -> Duration {
+    let (mut time, mut longest_grace) = (Duration::ZERO, Duration::ZERO);
+    let mut least = Duration::ZERO;
+    for path in in_use(now, paths) {
+        least = least.max(path.rtt().min().unwrap_or_default());
+        longest_grace = longest_grace.max(grace(path.id()));
+        let rtt = path.rtt().smoothed().unwrap_or_default();
+        let delay = path.receiver().delay();
+        let spread = match (delay.high(), delay.min()) {
+            (Some(high), Some(min)) => high.beyond(min),
+            _ => Duration::ZERO,
+        };
+        time = time.max(rtt + spread);
+    }
+    let longest = (least + LONGEST_DELAY).clamp(LONGEST_REPAIR, LONGEST_FAR_REPAIR);
+    (time + REPAIR_MARGIN + longest_grace).min(longest)
+}
+
+/// The paths on which something has come of late.
+fn in_use(now: Instant, paths: &PathSet) -> impl Iterator<Item = &Path> {
+    paths.iter().filter(move |path| {
+        let heard_at = path.receiver().heard_at();
+        heard_at.is_some_and(|at| now.since(at) < IN_USE)
+    })
+}
+
+/// A path is waited for while anything arrived on it within this time: two probes of an idle path.
+const IN_USE: Duration = Duration::from_secs(1);
+const MARGIN: Duration = Duration::from_millis(5);
+/// A repair that takes longer is not waited for to the end, but where the round trip is long without a queue or jitter: so much
+/// longer than that, which a sender's timeout outlasts (200 ms beyond its round trip, from its last acknowledgement).
+const LONGEST_REPAIR: Duration = Duration::from_millis(250);
+const LONGEST_DELAY: Duration = Duration::from_millis(110);
+const LONGEST_FAR_REPAIR: Duration = Duration::from_millis(700);
+/// A reporting interval, and the wait for the path's turn.
+const REPAIR_MARGIN: Duration = Duration::from_millis(20);
