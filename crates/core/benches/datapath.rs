@@ -14,6 +14,7 @@ use std::{
 use criterion::{Criterion, Throughput};
 use pleach_core::{
     endpoint::{Endpoint, EndpointConfig, PeerConfig, Reach, Side},
+    flows::FlowId,
     ids::{PathId, Seq},
     packet::{PacketBuf, Pool},
     path::link::Link,
@@ -279,6 +280,10 @@ fn resequencer(criterion: &mut Criterion) {
     group.finish();
 }
 
+fn flow_of(number: u64) -> FlowId {
+    FlowId::of_hash(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
 fn queue(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("queue");
     group.throughput(Throughput::Elements(1));
@@ -288,14 +293,14 @@ fn queue(criterion: &mut Criterion) {
     let mut flow = 0_u64;
     for _ in 0..BURST {
         let packet = pool.copy_of(&inner_packet());
-        queue.enqueue(now, packet, flow, |_, _| {});
+        queue.enqueue(now, packet, flow_of(flow), |_, _| {});
         flow += 1;
     }
     group.bench_function("enqueue and dequeue, 32 flows", |bencher| {
         bencher.iter(|| {
             let packet = queue.dequeue(now, |_, _| {}).map(|queued| queued.packet);
             let packet = packet.expect("as many as went in");
-            queue.enqueue(now, packet, flow % BURST as u64, |_, _| {});
+            queue.enqueue(now, packet, flow_of(flow % BURST as u64), |_, _| {});
             flow += 1;
         });
     });
@@ -348,7 +353,7 @@ fn policies(criterion: &mut Criterion) {
                 turn += 1;
                 let packet = PacketInfo {
                     len: Bytes::new(LEN as u64),
-                    flow_hash: turn.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                    flow: flow_of(turn),
                     is_expendable: false,
                     backlog: Bytes::new(0),
                     own_backlog: Bytes::new(0),

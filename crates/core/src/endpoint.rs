@@ -176,7 +176,6 @@ pub struct Endpoint {
     mtu: usize,
     /// Asked for fresh bytes at each handshake, so that nothing kept here tells the keys of an earlier one.
     entropy: Box<dyn Entropy>,
-    flow_key: u64,
     peers: Vec<Peer>,
     by_key: BTreeMap<[u8; 32], usize>,
     allowed: AllowedIps,
@@ -247,8 +246,9 @@ impl Endpoint {
                 .for_each(|net| allowed.insert(*net, index));
             by_key.insert(peer.public_key, index);
         }
+        let flow_key = u64::from_be_bytes(entropy::array(&mut entropy));
         let tunnel_to = |scheduler: SchedulerSettings<String>| {
-            let mut tunnel = Tunnel::new(role, scheduler, config.queue);
+            let mut tunnel = Tunnel::new(role, scheduler, config.queue, flow_key);
             tunnel.set_compression(config.compression);
             tunnel.set_classes(config.classes.clone());
             tunnel.set_parity(config.parity);
@@ -273,7 +273,6 @@ impl Endpoint {
             keys: Arc::new(keys),
             suites: config.suites,
             mtu: config.mtu.min(MAX_MTU),
-            flow_key: u64::from_be_bytes(entropy::array(&mut entropy)),
             by_key,
             allowed,
             indices: IndexTable::new(Rng::new(u64::from_be_bytes(entropy::array(&mut entropy)))),
@@ -316,19 +315,16 @@ impl Endpoint {
             Err(_) => Err(DropReason::NotIp),
             Ok(_) if len > self.mtu => Err(DropReason::TooLong),
             Ok(view) => {
-                let peer = self
-                    .allowed
-                    .peer_of(view.destination())
-                    .ok_or(DropReason::NoRoute);
-                peer.map(|peer| (peer, view.flow_hash(self.flow_key)))
+                let peer = self.allowed.peer_of(view.destination());
+                peer.ok_or(DropReason::NoRoute)
             }
         };
         match found {
-            Ok((peer, flow_hash)) => {
+            Ok(peer) => {
                 let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
                 self.peers[peer]
                     .tunnel
-                    .handle_packet(now, packet, flow_hash, &mut shared);
+                    .handle_packet(now, packet, &mut shared);
                 self.activate(peer);
             }
             Err(reason) => {

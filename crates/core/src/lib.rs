@@ -42,6 +42,7 @@ pub mod compression;
 pub mod counters;
 pub mod endpoint;
 pub mod fec;
+pub mod flows;
 pub mod ids;
 pub mod loss_report;
 pub mod packet;

@@ -408,7 +408,8 @@ impl<'a> PacketView<'a> {
         }
     }
 
-    /// A hash of the five-tuple under `key`; fragments and protocols without ports hash the three-tuple.
+    /// A hash of the five-tuple under `key`, the same for both directions; fragments and protocols without ports hash the
+    /// three-tuple.
     ///
     /// The key keeps strangers from choosing flows that collide.
     #[must_use]
@@ -418,42 +419,30 @@ impl<'a> PacketView<'a> {
         } else {
             &self.bytes[12..20]
         };
+        let (from, to) = addresses.split_at(addresses.len() / 2);
+        let [from_port, to_port] = self.ports().unwrap_or_default();
+        let ends = if (from, from_port) <= (to, to_port) {
+            [(from, from_port), (to, to_port)]
+        } else {
+            [(to, to_port), (from, from_port)]
+        };
         let mut hash = key;
-        for word in addresses.chunks_exact(8) {
-            hash = mix(hash, u64_of(word));
+        for (address, _) in ends {
+            for word in address.chunks(8) {
+                let word = word
+                    .iter()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte));
+                hash = mix(hash, word);
+            }
         }
-        let ports = self
-            .ports()
-            .map_or(0, |[from, to]| u32::from(from) << 16 | u32::from(to));
+        let [(_, a), (_, b)] = ends;
+        let ports = u32::from(a) << 16 | u32::from(b);
         let protocol = if self.is_fragment() {
             0
         } else {
             self.layout.protocol.unwrap_or(0)
         };
         mix(hash, u64::from(ports) << 8 | u64::from(protocol))
-    }
-
-    /// A hash that the packets of both directions of a TCP connection share, without a key.
-    #[must_use]
-    pub fn conversation_hash(&self) -> u64 {
-        let addresses = if self.layout.is_v6 {
-            &self.bytes[8..40]
-        } else {
-            &self.bytes[12..20]
-        };
-        let (from, to) = addresses.split_at(addresses.len() / 2);
-        let ports = self.transport().first_chunk::<4>().copied();
-        let [a, b, c, d] = ports.unwrap_or_default();
-        let end = |address: &[u8], port: [u8; 2]| {
-            let words = address.chunks_exact(4);
-            words.fold(u64::from(u16::from_be_bytes(port)), |hash, word| {
-                mix(
-                    hash,
-                    u64::from(u32::from_be_bytes([word[0], word[1], word[2], word[3]])),
-                )
-            })
-        };
-        end(from, [a, b]).wrapping_add(end(to, [c, d]))
     }
 
     /// Whether this is UDP with what looks like RTP of a dynamic payload type and has the marker, as the last packet of each frame
@@ -550,12 +539,6 @@ fn mix(hash: u64, word: u64) -> u64 {
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u64_of(bytes: &[u8]) -> u64 {
-    bytes
-        .first_chunk::<8>()
-        .map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 
 fn v4_at(bytes: &[u8], at: usize) -> IpAddr {
@@ -662,6 +645,8 @@ pub(crate) mod tests {
         let one = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], (1000, 53), 60);
         let other = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], (1001, 53), 60);
         assert_ne!(hash(&one), hash(&other));
+        let answer = udp_v4([10, 0, 0, 2], [10, 0, 0, 1], (53, 1000), 60);
+        assert_eq!(hash(&one), hash(&answer));
         let mut first = one.clone();
         first[6] = 0x20;
         let mut second = other;

@@ -3,7 +3,7 @@
 //! Where paths are paced at what they carry, which needs the user's rates today, the standing queue of a busy tunnel is
 //! here and not in a modem. Four parts:
 //!
-//! - Flow queueing with deficit round robin (RFC 8290): packets hash to 1024 flows; each round a flow may send one
+//! - Flow queueing with deficit round robin (RFC 8290), by place ([`crate::flows`]): each round a flow may send one
 //!   quantum (1514 bytes). A flow that comes with nothing queued goes to the list of new flows, which is served
 //!   first for one quantum, so sparse flows (DNS, voice, games, handshakes) pass by the bulk.
 //! - CoDel on every flow (RFC 8289, in `codel`): what has waited longer than 5 ms for 100 ms is marked (ECN,
@@ -21,7 +21,7 @@
 //! first needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per
 //! packet but for CoDel's drops and the cap.
 //!
-//! Source: RFC 8290 section 4; we differ in hashing outside (the caller brings the flow's hash), in the cap by bytes,
+//! Source: RFC 8290 section 4; we differ in finding the flow outside (the caller brings its place), in the cap by bytes,
 //! and in how many packets an overflow drops: Linux takes half of the flow, up to 64 packets, which is harsh when the
 //! cap is small.
 
@@ -31,7 +31,12 @@ use self::{
     codel::{Codel, Head},
     slab::{Fifo, Slab},
 };
-use crate::{packet::PacketBuf, time::Instant, units::Bytes};
+use crate::{
+    flows::{FlowId, PLACES},
+    packet::PacketBuf,
+    time::Instant,
+    units::Bytes,
+};
 
 mod codel;
 mod slab;
@@ -83,8 +88,8 @@ impl Default for QueueConfig {
 pub struct Queued {
     /// The packet.
     pub packet: PacketBuf,
-    /// Keyed hash of its flow.
-    pub flow_hash: u64,
+    /// Its flow.
+    pub flow: FlowId,
     /// When it came.
     pub enqueued_at: Instant,
 }
@@ -113,7 +118,7 @@ pub enum Turn {
 #[derive(Debug)]
 pub struct Queue {
     config: QueueConfig,
-    /// Empty until the first packet, then [`FLOWS`].
+    /// Empty until the first packet, then [`PLACES`].
     flows: Vec<Flow>,
     slab: Slab,
     new_flows: FlowList,
@@ -176,16 +181,16 @@ impl Queue {
 
     /// Bytes waiting of a flow, and of those that share its place.
     #[must_use]
-    pub fn flow_bytes(&self, flow_hash: u64) -> Bytes {
-        let flow = self.flows.get(usize::from(flow_index(flow_hash)));
+    pub fn flow_bytes(&self, flow: FlowId) -> Bytes {
+        let flow = self.flows.get(flow.index());
         flow.map_or(Bytes::ZERO, |flow| Bytes::new(flow.fifo.bytes().into()))
     }
 
     /// Bytes that leave until the last of a flow does, or of those that share its place, of which `taken` were taken out of turn;
     /// none if none wait.
     #[must_use]
-    pub fn bytes_to_last(&self, flow_hash: u64, taken: Bytes) -> Bytes {
-        let own = self.flow_bytes(flow_hash) + taken;
+    pub fn bytes_to_last(&self, flow: FlowId, taken: Bytes) -> Bytes {
+        let own = self.flow_bytes(flow) + taken;
         let flows = u64::try_from(self.active_flows).unwrap_or(u64::MAX);
         let in_turn = own.get().saturating_mul(flows);
         Bytes::new((self.bytes + taken.get()).min(in_turn))
@@ -224,18 +229,18 @@ impl Queue {
         &mut self,
         now: Instant,
         packet: PacketBuf,
-        flow_hash: u64,
+        id: FlowId,
         mut dropped: impl FnMut(PacketBuf, QueueDrop),
     ) {
         if self.flows.is_empty() {
-            self.flows.resize_with(FLOWS, Flow::default);
+            self.flows.resize_with(PLACES, Flow::default);
         }
-        let index = flow_index(flow_hash);
+        let index = id.place;
         let flow = &mut self.flows[usize::from(index)];
         let len = packet.len() as u64;
         let is_long = u64::from(flow.fifo.bytes()) + len > self.config.ack_room.get();
         let is_superseded = |last: &Queued, packet: &PacketBuf| {
-            is_long && last.flow_hash == flow_hash && supersedes(packet, &last.packet)
+            is_long && last.flow == id && supersedes(packet, &last.packet)
         };
         let replaced = flow
             .fifo
@@ -254,7 +259,7 @@ impl Queue {
             &mut self.slab,
             Queued {
                 packet,
-                flow_hash,
+                flow: id,
                 enqueued_at: now,
             },
         );
@@ -281,17 +286,17 @@ impl Queue {
         }
     }
 
-    /// Whose turn it is, if of the flow of the hash `taken` packets were taken out of turn and have not left: it has its turns though
+    /// Whose turn it is, if of the flow `taken` packets were taken out of turn and have not left: it has its turns though
     /// none of it may wait, and what leaves in those is to be [charged](Self::charge) to it. `sparse_only`: of the flows that came
     /// with nothing queued, as far as that lets them go first.
     pub fn next_turn(
         &mut self,
         now: Instant,
         sparse_only: bool,
-        taken: Option<u64>,
+        taken: Option<FlowId>,
         mut dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Turn> {
-        let taken = taken.map(flow_index);
+        let taken = taken.map(|flow| flow.place);
         loop {
             let from_new = self.new_flows.first();
             let from_old = self.old_flows.first().filter(|_| !sparse_only);
@@ -311,7 +316,7 @@ impl Queue {
                 return Some(Turn::Taken);
             }
             if let Some(queued) = self.dequeue_from(now, index, &mut dropped) {
-                self.charge(queued.flow_hash, queued.packet.len());
+                self.charge(queued.flow, queued.packet.len());
                 return Some(Turn::Queued(queued));
             }
             self.unlist_first(from_new.is_some());
@@ -330,19 +335,19 @@ impl Queue {
     pub fn dequeue_of(
         &mut self,
         now: Instant,
-        flow_hash: u64,
+        flow: FlowId,
         mut dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Queued> {
         if self.flows.is_empty() {
             return None;
         }
-        self.dequeue_from(now, flow_index(flow_hash), &mut dropped)
+        self.dequeue_from(now, flow.place, &mut dropped)
     }
 
     /// Takes note that a packet of `len` bytes left in the turn of its flow.
-    pub fn charge(&mut self, flow_hash: u64, len: usize) {
+    pub fn charge(&mut self, flow: FlowId, len: usize) {
         let len = i32::try_from(len).unwrap_or(i32::MAX);
-        if let Some(flow) = self.flows.get_mut(usize::from(flow_index(flow_hash))) {
+        if let Some(flow) = self.flows.get_mut(flow.index()) {
             flow.deficit = flow.deficit.saturating_sub(len);
         }
     }
@@ -471,19 +476,6 @@ fn supersedes(packet: &PacketBuf, earlier: &PacketBuf) -> bool {
     views.is_some_and(|(packet, earlier)| packet.supersedes(&earlier))
 }
 
-/// Whether flows of these hashes have the same place.
-pub(crate) fn is_same_place(flow_hash: u64, other: u64) -> bool {
-    flow_index(flow_hash) == flow_index(other)
-}
-
-/// The flow of a hash: its top ten bits.
-fn flow_index(flow_hash: u64) -> u16 {
-    u16::try_from(flow_hash >> (64 - FLOWS.ilog2())).unwrap_or(0)
-}
-
-/// RFC 8290 section 5.2.
-const FLOWS: usize = 1024;
-
 /// RFC 8290 section 5.2: a full Ethernet frame.
 const QUANTUM: i32 = 1514;
 
@@ -494,4 +486,4 @@ const MOST_OF_ACK: usize = 100;
 const VISITS_PER_DROP: usize = 16;
 
 // The table of a client that carries something.
-const _: () = assert!(FLOWS * size_of::<Flow>() <= 64 << 10);
+const _: () = assert!(PLACES * size_of::<Flow>() <= 64 << 10);

@@ -11,6 +11,7 @@ use core::time::Duration;
 
 use crate::{
     class::Duplicate,
+    flows::FlowId,
     ids::PathId,
     profile::Profile,
     time::Instant,
@@ -102,8 +103,8 @@ pub struct PathView {
 pub struct PacketInfo {
     /// Length on the wire in bytes.
     pub len: Bytes,
-    /// Keyed hash of the flow.
-    pub flow_hash: u64,
+    /// The flow, and its place in tables of flows.
+    pub flow: FlowId,
     /// Whether its loss does no harm, as of a pure acknowledgement.
     pub is_expendable: bool,
     /// Bytes that wait in the tunnel queue behind this packet.

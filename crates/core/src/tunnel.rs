@@ -119,9 +119,14 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// An association without sessions or paths.
+    /// An association without sessions or paths. `flow_key`: of the hashes by which flows are known, a secret.
     #[must_use]
-    pub fn new(role: Role, settings: SchedulerSettings<String>, queue: QueueConfig) -> Self {
+    pub fn new(
+        role: Role,
+        settings: SchedulerSettings<String>,
+        queue: QueueConfig,
+        flow_key: u64,
+    ) -> Self {
         let placement = Placement::new(settings);
         let profile = *placement.profile();
         let services = Services::new(Vec::new(), &profile);
@@ -133,10 +138,10 @@ impl Tunnel {
             paths: PathSet::default(),
             lengths: Lengths::default(),
             placement,
-            outbound: Outbound::new(Lanes::new(services, queue)),
+            outbound: Outbound::new(Lanes::new(services, queue), flow_key),
             repair: Repair::new(&profile),
             inbound: Inbound::default(),
-            round_trips: RoundTrips::default(),
+            round_trips: RoundTrips::new(flow_key),
             templates: Templates::default(),
             control: Control::new(Receptions::new(Instant::ZERO, profile.reception)),
             sec: Sec::default(),
@@ -286,24 +291,22 @@ impl Tunnel {
         count
     }
 
-    /// Takes an inner packet from the host.
-    pub fn handle_packet(
-        &mut self,
-        now: Instant,
-        packet: PacketBuf,
-        flow_hash: u64,
-        shared: &mut Shared<'_>,
-    ) {
+    /// Takes an inner packet from the host, parsed.
+    pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf, shared: &mut Shared<'_>) {
         self.paths.usage.on_packet_in(now);
+        let Ok(view) = packet.view() else {
+            return shared.drop(packet, DropReason::NotIp);
+        };
+        let flow = self.outbound.flows.on_packet(now, &view);
         let (round_trips, mut look) = self.look();
-        round_trips.on_packet_out(now, &packet, &mut look, shared.delivered);
+        round_trips.on_packet_out(now, flow, &packet, &mut look, shared.delivered);
         let least_delay = self.placement.views.least_delay();
         let lanes = &mut self.outbound.lanes;
         if !self.lengths.has_narrow() {
-            return lanes.enqueue(now, packet, flow_hash, least_delay, shared);
+            return lanes.enqueue(now, packet, flow, least_delay, shared);
         }
         for packet in self.lengths.fit(now, packet, &self.paths, shared) {
-            lanes.enqueue(now, packet, flow_hash, least_delay, shared);
+            lanes.enqueue(now, packet, flow, least_delay, shared);
         }
     }
 

@@ -7,6 +7,7 @@ use super::{
     flows::{Flows, Known},
 };
 use crate::{
+    flows::FlowId,
     packet::PacketView,
     time::Instant,
     units::{Bitrate, Bytes},
@@ -74,13 +75,13 @@ impl Classifier {
         }
     }
 
-    /// The class of a packet of the flow `flow_hash`; `None` if it is of none. To be called once for each packet.
-    pub fn find(&mut self, now: Instant, packet: &PacketView<'_>, flow_hash: u64) -> Option<Found> {
+    /// The class of a packet of a flow; `None` if it is of none. To be called once for each packet.
+    pub fn find(&mut self, now: Instant, packet: &PacketView<'_>, flow: FlowId) -> Option<Found> {
         if self.classes.is_empty() {
             return None;
         }
         let len = packet.bytes().len();
-        let flow = self.flows.count(now, flow_hash, len);
+        let flow = self.flows.count(now, flow, len);
         let voice = self.voice.filter(|_| is_voice(packet, flow));
         let configured = &self.classes[..self.voice.unwrap_or(self.classes.len())];
         let mut classes = configured.iter();

@@ -1,16 +1,17 @@
 //! How much each flow sends, by the half second.
 //!
-//! Flows share places by their hash. Two in one place look like one that sends more; that may cost a small flow its class,
-//! for as long as both send.
+//! Two flows that share a place ([`crate::flows`]) look like one that sends more; that may cost a small flow its class, for as long
+//! as both send.
 
 use core::time::Duration;
 
 use crate::{
+    flows::{FlowId, PLACES},
     time::Instant,
     units::{Bitrate, Bytes},
 };
 
-/// The flows. Takes memory with the first packet: 40 KiB.
+/// The flows. Takes memory with the first packet: 80 KiB.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     places: Vec<Flow>,
@@ -41,14 +42,12 @@ pub(super) struct Known {
 }
 
 impl Flows {
-    /// Counts a packet of `len` bytes of the flow `hash`.
-    pub(super) fn count(&mut self, now: Instant, hash: u64, len: usize) -> Known {
+    /// Counts a packet of `len` bytes of a flow.
+    pub(super) fn count(&mut self, now: Instant, flow: FlowId, len: usize) -> Known {
         if self.places.is_empty() {
             self.places.resize(PLACES, Flow::default());
         }
-        // The remainder is below the number of places.
-        let place = usize::try_from(hash % PLACES as u64).unwrap_or(0);
-        let flow = &mut self.places[place];
+        let flow = &mut self.places[flow.index()];
         let age = now.since(flow.since);
         if age >= WINDOW || flow.now.packets == 0 {
             flow.before = (age < 2 * WINDOW && flow.now.packets > 0).then_some(flow.now);
@@ -85,7 +84,6 @@ impl Known {
 }
 
 const WINDOW: Duration = Duration::from_millis(500);
-const PLACES: usize = 512;
 /// Longest packet: 20 ms of uncompressed telephone speech (160 bytes), with room for encryption and IPv6.
 const VOICE_BYTES: usize = 300;
 /// In half a second.

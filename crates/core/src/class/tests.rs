@@ -2,6 +2,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::{
+    flows::FlowId,
     packet::{PacketView, tests::udp_v4},
     time::Instant,
     units::Bytes,
@@ -32,7 +33,9 @@ fn class(name: &str, matches: Match, share_percent: u16) -> Class {
 fn fits(matches: Match, bytes: &[u8]) -> bool {
     let mut classifier = Classifier::new(vec![class("it", matches, 0)], false);
     let view = PacketView::parse(bytes).expect("a packet");
-    classifier.find(Instant::from_millis(1), &view, 5).is_some()
+    classifier
+        .find(Instant::from_millis(1), &view, FlowId::of_hash(5))
+        .is_some()
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn the_first_class_that_fits_is_taken() {
         let bytes = packet((1_000, port), 0, 100);
         let view = PacketView::parse(&bytes).expect("a packet");
         classifier
-            .find(Instant::from_millis(1), &view, port.into())
+            .find(Instant::from_millis(1), &view, FlowId::of_hash(port.into()))
             .map(|found| found.id.0)
     };
     assert_eq!([find(7), find(15), find(30)], [Some(0), Some(1), None]);
@@ -111,7 +114,7 @@ fn recognised(per_second: u32, len: usize, dscp: u8) -> Vec<bool> {
     let at = |i| Instant::from_millis(1_000) + Duration::from_secs(1) * i / per_second;
     let packets = 0..2 * per_second;
     packets
-        .map(|i| classifier.find(at(i), &view, 77).is_some())
+        .map(|i| classifier.find(at(i), &view, FlowId::of_hash(77)).is_some())
         .collect()
 }
 
@@ -140,7 +143,10 @@ fn what_needs_its_order_is_no_voice() {
     bytes[9] = 6;
     let mut classifier = Classifier::new(Vec::new(), true);
     let view = PacketView::parse(&bytes).expect("a packet");
-    assert_eq!(classifier.find(Instant::from_millis(1), &view, 5), None);
+    assert_eq!(
+        classifier.find(Instant::from_millis(1), &view, FlowId::of_hash(5)),
+        None
+    );
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn copies_never_cost_more_than_their_share() {
         let bytes = packet((1, 2), 0, len);
         let view = PacketView::parse(&bytes).expect("a packet");
         let found = classifier
-            .find(Instant::from_millis(i), &view, 5)
+            .find(Instant::from_millis(i), &view, FlowId::of_hash(5))
             .expect("all are of it");
         // For half of the time nothing asks for copies: what is saved then is limited as well.
         if i > 1_000 && classifier.may_copy(found.id, len) {

@@ -3,10 +3,14 @@
 use core::time::Duration;
 
 use super::{
-    DEFINE_EVERY, FLOWS, MARK, MAX_HEADERS_BYTES, NUMBERS, TEMPLATES, distance,
+    DEFINE_EVERY, MARK, MAX_HEADERS_BYTES, NUMBERS, TEMPLATES, distance,
     template::{Headers, Template},
 };
-use crate::{packet::PacketBuf, time::Instant};
+use crate::{
+    flows::{FlowId, PLACES},
+    packet::PacketBuf,
+    time::Instant,
+};
 
 /// Learns headers and leaves out of packets what the other end knows. Takes memory with the first packet.
 #[derive(Debug, Default)]
@@ -31,7 +35,7 @@ pub struct Definition<'a> {
 
 #[derive(Debug)]
 struct Flow {
-    hash: u64,
+    id: FlowId,
     last_at: Instant,
     /// The headers of the newest packet.
     seen: Headers,
@@ -44,7 +48,7 @@ struct Flow {
 
 #[derive(Debug)]
 struct Pending {
-    hash: u64,
+    id: FlowId,
     number: u16,
     template: Template,
     due: Instant,
@@ -61,23 +65,23 @@ impl Compressor {
         }
     }
 
-    /// Leaves out of `packet`, a packet of the flow `hash`, what the other end knows.
-    pub fn compress(&mut self, now: Instant, hash: u64, packet: &mut PacketBuf) {
+    /// Leaves out of `packet`, a packet of a flow, what the other end knows.
+    pub fn compress(&mut self, now: Instant, id: FlowId, packet: &mut PacketBuf) {
         let Some(headers) = Headers::of(packet) else {
             return;
         };
         if self.flows.is_empty() {
-            self.flows.resize_with(FLOWS, || None);
+            self.flows.resize_with(PLACES, || None);
         }
         let next = self.next_number;
-        let slot = &mut self.flows[flow_index(hash)];
-        let is_taken = |flow: &Flow| flow.hash != hash && now.since(flow.last_at) < IN_USE;
+        let slot = &mut self.flows[id.index()];
+        let is_taken = |flow: &Flow| flow.id != id && now.since(flow.last_at) < IN_USE;
         if slot.as_deref().is_some_and(is_taken) {
             return;
         }
         let flow = match slot {
-            Some(flow) if flow.hash == hash => flow,
-            slot => slot.insert(Box::new(Flow::new(hash, headers.clone()))),
+            Some(flow) if flow.id == id => flow,
+            slot => slot.insert(Box::new(Flow::new(id, headers.clone()))),
         };
         flow.last_at = now;
         let is_current = |number: u16| distance(next, number) < TEMPLATES / 2;
@@ -96,17 +100,17 @@ impl Compressor {
             return;
         }
         if flow.learn(&headers) {
-            self.define(now, hash);
+            self.define(now, id);
         }
     }
 
     /// Tells the other end of a flow's headers, if that may be now.
-    fn define(&mut self, now: Instant, hash: u64) {
+    fn define(&mut self, now: Instant, id: FlowId) {
         if now < self.next_definition_at || self.pending.len() >= MAX_PENDING {
             return;
         }
         let number = self.next_number;
-        let Some(flow) = self.flow_mut(hash) else {
+        let Some(flow) = self.flow_mut(id) else {
             return;
         };
         let travelling = flow.changed;
@@ -118,7 +122,7 @@ impl Compressor {
         }
         flow.is_pending = true;
         self.pending.push(Pending {
-            hash,
+            id,
             number,
             template,
             due: now,
@@ -153,7 +157,7 @@ impl Compressor {
             if !self.is_understood {
                 self.next_definition_at = now + ASK_AGAIN;
             }
-            if let Some(flow) = self.flow_mut(pending.hash) {
+            if let Some(flow) = self.flow_mut(pending.id) {
                 flow.is_pending = false;
                 flow.count = 0;
             }
@@ -171,7 +175,7 @@ impl Compressor {
         };
         let pending = self.pending.remove(index);
         self.is_understood = true;
-        if let Some(flow) = self.flow_mut(pending.hash) {
+        if let Some(flow) = self.flow_mut(pending.id) {
             flow.is_pending = false;
             flow.known = Some((number, pending.template));
         }
@@ -193,16 +197,16 @@ impl Compressor {
         };
     }
 
-    fn flow_mut(&mut self, hash: u64) -> Option<&mut Flow> {
-        let flow = self.flows.get_mut(flow_index(hash))?.as_deref_mut()?;
-        (flow.hash == hash).then_some(flow)
+    fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
+        let flow = self.flows.get_mut(id.index())?.as_deref_mut()?;
+        (flow.id == id).then_some(flow)
     }
 }
 
 impl Flow {
-    fn new(hash: u64, seen: Headers) -> Self {
+    fn new(id: FlowId, seen: Headers) -> Self {
         Self {
-            hash,
+            id,
             last_at: Instant::ZERO,
             seen,
             changed: 0,
@@ -231,11 +235,6 @@ impl Flow {
         self.count = self.count.saturating_add(1);
         self.count >= SETTLED && !self.is_pending
     }
-}
-
-fn flow_index(hash: u64) -> usize {
-    // The remainder is below the number of flows.
-    usize::try_from(hash % FLOWS as u64).unwrap_or(0)
 }
 
 /// A flow keeps its place for so long after its last packet.

@@ -3,9 +3,15 @@
 use core::time::Duration;
 
 use super::*;
-use crate::{packet::PacketBuf, rng::Rng, time::Instant};
+use crate::{flows::FlowId, packet::PacketBuf, rng::Rng, time::Instant};
 
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A flow, whose place others want as well.
+fn flow(hash: u64) -> FlowId {
+    let place = u16::try_from(hash % 256).expect("small");
+    FlowId { hash, place }
+}
 
 /// One flow's packets, as its kernel would send them.
 #[derive(Clone)]
@@ -86,7 +92,7 @@ impl Ends {
     /// What travels of `packet`.
     fn compress(&mut self, now: Instant, hash: u64, packet: &[u8]) -> PacketBuf {
         let mut buf = PacketBuf::from(packet.to_vec());
-        self.compressor.compress(now, hash, &mut buf);
+        self.compressor.compress(now, flow(hash), &mut buf);
         buf
     }
 
@@ -256,7 +262,7 @@ fn templates_that_are_lost_late_and_repeated_and_numbers_that_begin_anew() {
             let which = usize::try_from(rng.below(60) + i / 2_000 * 7 % 540).expect("small");
             let packet = flows[which].packet(usize::try_from(rng.below(200)).expect("small"), 0);
             let mut travelled = PacketBuf::from(packet.clone());
-            compressor.compress(now, which as u64 * 7, &mut travelled);
+            compressor.compress(now, flow(which as u64 * 7), &mut travelled);
             compressed += u32::from(is_compressed(travelled.as_slice()));
             under_way.push((packet, travelled));
             while let Some(definition) = compressor.poll_definition(now, PATIENCE) {

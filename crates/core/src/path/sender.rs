@@ -7,6 +7,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::{
+    flows::FlowId,
     ids::{PathId, Seq},
     packet::{PacketBuf, Pool},
     time::Instant,
@@ -20,8 +21,8 @@ pub struct Numbered {
     pub global_seq: Seq,
     /// Distance to the flow's previous packet; 0 if there is none.
     pub flow_step: u16,
-    /// Keyed hash of the flow.
-    pub flow_hash: u64,
+    /// The flow.
+    pub flow: FlowId,
     /// Whether its loss does no harm.
     pub is_expendable: bool,
     /// How long the round trips of its flow are made; zero if they are not.
@@ -431,7 +432,7 @@ mod tests {
         let numbered = Numbered {
             global_seq: Seq(global),
             flow_step: 0,
-            flow_hash: 0,
+            flow: FlowId::of_hash(0),
             is_expendable: false,
             round_trip: Duration::ZERO,
             origin: None,
@@ -620,7 +621,7 @@ mod tests {
         let numbered = Numbered {
             global_seq: Seq(0),
             flow_step: 0,
-            flow_hash: 0,
+            flow: FlowId::of_hash(0),
             is_expendable: true,
             round_trip: Duration::ZERO,
             origin: None,

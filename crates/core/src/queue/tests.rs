@@ -10,11 +10,6 @@ const fn at_us(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1_000)
 }
 
-/// A hash that lands in flow `flow`.
-const fn hash_of(flow: u64) -> u64 {
-    flow << 54
-}
-
 /// An IP packet of `len` bytes that carries `number`; ECN-capable if `ecn`.
 fn packet(number: u32, len: usize, ecn: bool) -> PacketBuf {
     let mut bytes = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], (1, 2), len.max(32));
@@ -41,7 +36,12 @@ fn an_idle_queue_takes_no_memory_before_and_after() {
     let mut queue = queue();
     assert_eq!((queue.flows.capacity(), queue.is_empty()), (0, true));
     assert!(queue.dequeue(Instant::ZERO, none_dropped).is_none());
-    queue.enqueue(Instant::ZERO, packet(1, 100, false), 3, none_dropped);
+    queue.enqueue(
+        Instant::ZERO,
+        packet(1, 100, false),
+        FlowId::at(3),
+        none_dropped,
+    );
     queue.release_memory();
     assert_eq!((queue.len(), queue.bytes()), (1, Bytes::new(100)));
     assert!(queue.dequeue(Instant::ZERO, none_dropped).is_some());
@@ -52,23 +52,23 @@ fn an_idle_queue_takes_no_memory_before_and_after() {
 #[test]
 fn what_waits_of_a_flow_is_known() {
     let mut queue = queue();
-    let bytes = |queue: &Queue, flow| queue.flow_bytes(hash_of(flow) + 7).get();
+    let bytes = |queue: &Queue, flow| queue.flow_bytes(FlowId::at(flow)).get();
     assert_eq!(bytes(&queue, 1), 0, "before the first packet");
     for (flow, len) in [(1, 1_000), (2, 700), (1, 500)] {
         queue.enqueue(
             Instant::ZERO,
             packet(1, len, false),
-            hash_of(flow),
+            FlowId::at(flow),
             none_dropped,
         );
     }
     let all = [1, 2, 3].map(|flow| bytes(&queue, flow));
     assert_eq!(all, [1_500, 700, 0]);
     // They take turns: the last of the one leaves with all of the other, and the last of that with as much of the one.
-    let to_last = [1, 2, 3].map(|flow| queue.bytes_to_last(hash_of(flow), Bytes::ZERO).get());
+    let to_last = [1, 2, 3].map(|flow| queue.bytes_to_last(FlowId::at(flow), Bytes::ZERO).get());
     assert_eq!(to_last, [2_200, 1_400, 0]);
     // What was taken of a flow leaves in its turns as well.
-    let to_last = queue.bytes_to_last(hash_of(2), Bytes::new(300)).get();
+    let to_last = queue.bytes_to_last(FlowId::at(2), Bytes::new(300)).get();
     assert_eq!(to_last, 2_000);
     queue.dequeue(Instant::ZERO, none_dropped);
     assert_eq!(bytes(&queue, 1), 500);
@@ -80,7 +80,7 @@ fn one_flow_keeps_its_order_and_a_steady_load_does_not_grow_the_table() {
     let mut expected = 0;
     for n in 0..10_000 {
         let now = at_us(u64::from(n) * 100);
-        queue.enqueue(now, packet(n, 1_000, false), hash_of(5), none_dropped);
+        queue.enqueue(now, packet(n, 1_000, false), FlowId::at(5), none_dropped);
         if n >= 30 {
             let queued = queue.dequeue(now, none_dropped).expect("waiting");
             assert_eq!(number(&queued.packet), expected);
@@ -98,7 +98,7 @@ fn backlogged_flows_share_by_bytes_whatever_they_offer() {
     for n in 0..4_000 {
         for (flow, len) in [(1, 1_400), (2, 200), (3, 700)] {
             let packet = packet(flow, len, false);
-            queue.enqueue(Instant::ZERO, packet, hash_of(flow.into()), none_dropped);
+            queue.enqueue(Instant::ZERO, packet, FlowId::at(flow.into()), none_dropped);
         }
         assert_eq!(queue.len(), 3 * (n + 1));
         if queue.len() > 10_000 {
@@ -122,7 +122,7 @@ fn a_sparse_flow_passes_by_the_bulk() {
         queue.enqueue(
             Instant::ZERO,
             packet(n, 1_400, false),
-            hash_of(1),
+            FlowId::at(1),
             none_dropped,
         );
     }
@@ -133,7 +133,7 @@ fn a_sparse_flow_passes_by_the_bulk() {
         queue.enqueue(
             Instant::ZERO,
             packet(9_000 + round, 100, false),
-            hash_of(2),
+            FlowId::at(2),
             none_dropped,
         );
         let next = queue.dequeue(Instant::ZERO, none_dropped).expect("waiting");
@@ -152,7 +152,7 @@ fn a_flow_that_keeps_coming_back_as_new_does_not_starve_the_old() {
         queue.enqueue(
             Instant::ZERO,
             packet(n, 300, false),
-            hash_of(1),
+            FlowId::at(1),
             none_dropped,
         );
     }
@@ -163,7 +163,7 @@ fn a_flow_that_keeps_coming_back_as_new_does_not_starve_the_old() {
             queue.enqueue(
                 Instant::ZERO,
                 packet(9_999, 1_400, false),
-                hash_of(2),
+                FlowId::at(2),
                 none_dropped,
             );
         }
@@ -180,7 +180,7 @@ fn codel_run(mut queue: Queue, ecn: bool) -> (Vec<u64>, Vec<u64>, u64) {
         queue.enqueue(
             Instant::ZERO,
             packet(n, 1_000, ecn),
-            hash_of(7),
+            FlowId::at(7),
             none_dropped,
         );
     }
@@ -246,7 +246,7 @@ fn codel_leaves_a_lone_packet_alone_however_long_it_waited() {
         queue.enqueue(
             at_us(tick * 20_000),
             packet(1, 1_400, false),
-            hash_of(1),
+            FlowId::at(1),
             none_dropped,
         );
         assert!(
@@ -266,7 +266,7 @@ fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
         // Two packets come and one goes each millisecond.
         let now = at_us(tick * 1_000);
         for _ in 0..2 {
-            queue.enqueue(now, packet(1, 500, false), hash_of(1), none_dropped);
+            queue.enqueue(now, packet(1, 500, false), FlowId::at(1), none_dropped);
         }
         let mut dequeue = || queue.dequeue(now, |_, _| drops.push(tick));
         while dequeue().is_some() && tick == 1_000 {}
@@ -279,7 +279,7 @@ fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
 /// What a sender does that does not listen: 50 packets stand.
 fn fill(queue: &mut Queue, now: Instant) {
     while queue.len() < 50 {
-        queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
+        queue.enqueue(now, packet(1, 1_000, false), FlowId::at(1), none_dropped);
     }
 }
 
@@ -359,7 +359,7 @@ fn codel_leaves_a_queue_alone_that_drains_now_and_then() {
             queue.enqueue(
                 at_us(start),
                 packet(n, 1_000, false),
-                hash_of(1),
+                FlowId::at(1),
                 none_dropped,
             );
         }
@@ -382,7 +382,7 @@ fn codel_of_one_flow_does_not_touch_another() {
             queue.enqueue(
                 at_us(tick * 1_000),
                 packet(1, 1_000, false),
-                hash_of(1),
+                FlowId::at(1),
                 |_, _| {},
             );
         }
@@ -390,7 +390,7 @@ fn codel_of_one_flow_does_not_touch_another() {
             queue.enqueue(
                 at_us(tick * 1_000),
                 packet(2, 200, false),
-                hash_of(2),
+                FlowId::at(2),
                 none_dropped,
             );
         }
@@ -413,7 +413,7 @@ fn overload(queue: &mut Queue, ticks: core::ops::Range<u64>) -> Vec<u128> {
     for tick in ticks {
         let now = at_us(tick * 1_000);
         for _ in 0..3 {
-            queue.enqueue(now, packet(1, 1_000, false), hash_of(1), |_, _| {});
+            queue.enqueue(now, packet(1, 1_000, false), FlowId::at(1), |_, _| {});
         }
         for _ in 0..2 {
             let queued = queue.dequeue(now, |_, _| {}).expect("waiting");
@@ -454,12 +454,17 @@ fn what_is_allowed_to_stand_stands_for_as_long_as_it_may() {
         let mut queue = queue();
         queue.set_allowance(Bytes::new(allowance), Duration::from_millis(allowed_ms));
         for _ in 0..50 {
-            queue.enqueue(at_us(0), packet(1, 1_000, false), hash_of(1), none_dropped);
+            queue.enqueue(
+                at_us(0),
+                packet(1, 1_000, false),
+                FlowId::at(1),
+                none_dropped,
+            );
         }
         let mut dropped = 0;
         for tick in 1..500 {
             let now = at_us(tick * 4_000);
-            queue.enqueue(now, packet(1, 1_000, false), hash_of(1), none_dropped);
+            queue.enqueue(now, packet(1, 1_000, false), FlowId::at(1), none_dropped);
             queue.dequeue(now, |_, reason| {
                 assert_eq!(reason, QueueDrop::Aqm);
                 dropped += 1;
@@ -497,7 +502,7 @@ fn overflow_drops_the_oldest_of_the_fattest_flow_only() {
         queue.enqueue(
             Instant::ZERO,
             packet(1_000 + n, 1_000, false),
-            hash_of(2),
+            FlowId::at(2),
             none_dropped,
         );
     }
@@ -506,7 +511,7 @@ fn overflow_drops_the_oldest_of_the_fattest_flow_only() {
         queue.enqueue(
             Instant::ZERO,
             packet(n, 1_000, false),
-            hash_of(1),
+            FlowId::at(1),
             |packet, reason| {
                 assert_eq!(reason, QueueDrop::Overflow);
                 dropped.push(number(&packet));
@@ -520,7 +525,7 @@ fn overflow_drops_the_oldest_of_the_fattest_flow_only() {
     queue.enqueue(
         Instant::ZERO,
         packet(1_020, 1_000, false),
-        hash_of(2),
+        FlowId::at(2),
         |packet, _| {
             assert!(number(&packet) < 500 || dropped >= 59);
             dropped += 1;
@@ -543,7 +548,7 @@ fn with_many_flows_one_pass_drops_several() {
         queue.enqueue(
             Instant::ZERO,
             packet(n, 200, false),
-            hash_of(flow.into()),
+            FlowId::at(flow.into()),
             |packet, _| {
                 assert!(number(&packet) >= 640);
                 dropped += 1;
@@ -564,15 +569,18 @@ fn packets_without_bytes_or_larger_than_the_cap_do_not_hang_the_queue() {
     });
     let mut dropped = 0;
     for _ in 0..5 {
-        queue.enqueue(Instant::ZERO, PacketBuf::default(), hash_of(1), |_, _| {
-            dropped += 1
-        });
+        queue.enqueue(
+            Instant::ZERO,
+            PacketBuf::default(),
+            FlowId::at(1),
+            |_, _| dropped += 1,
+        );
     }
     assert_eq!((queue.len(), dropped), (2, 3));
     queue.enqueue(
         Instant::ZERO,
         packet(1, 1_500, false),
-        hash_of(2),
+        FlowId::at(2),
         |_, _| dropped += 1,
     );
     assert_eq!((queue.bytes(), dropped), (Bytes::ZERO, 4));
@@ -596,7 +604,7 @@ fn of_acknowledgements_that_wait_the_newest_has_the_place_of_the_first() {
     queue.set_ack_room(Bytes::ZERO);
     let mut gone = Vec::new();
     let mut take = |at, packet, flow| {
-        queue.enqueue(at_us(at), packet, hash_of(flow), |packet, reason| {
+        queue.enqueue(at_us(at), packet, FlowId::at(flow), |packet, reason| {
             assert_eq!(reason, QueueDrop::Superseded);
             gone.push(number(&packet));
         });
@@ -610,7 +618,15 @@ fn of_acknowledgements_that_wait_the_newest_has_the_place_of_the_first() {
     take(6, ack(350, 0), 1);
     take(7, packet(1, 60, false), 1);
     take(8, ack(500, 0), 1);
-    queue.enqueue(at_us(9), ack(600, 0), hash_of(1) + 1, none_dropped);
+    queue.enqueue(
+        at_us(9),
+        ack(600, 0),
+        FlowId {
+            hash: 99,
+            ..FlowId::at(1)
+        },
+        none_dropped,
+    );
     assert_eq!(gone, [100, 300]);
     assert_eq!(
         (queue.len(), queue.bytes()),
@@ -632,10 +648,10 @@ fn acknowledgements_that_have_room_are_all_kept() {
     let mut queue = queue();
     queue.set_ack_room(Bytes::new(100));
     for number in 1..=2 {
-        queue.enqueue(Instant::ZERO, ack(number, 0), 1, none_dropped);
+        queue.enqueue(Instant::ZERO, ack(number, 0), FlowId::at(1), none_dropped);
     }
     let mut gone = 0;
-    queue.enqueue(Instant::ZERO, ack(3, 0), 1, |_, _| gone += 1);
+    queue.enqueue(Instant::ZERO, ack(3, 0), FlowId::at(1), |_, _| gone += 1);
     assert_eq!((queue.len(), gone), (2, 1));
 }
 
@@ -674,7 +690,10 @@ fn every_packet_comes_out_exactly_once_and_in_order_within_its_flow() {
                 queue.enqueue(
                     now,
                     packet,
-                    hash_of(flow) | rng.below(99),
+                    FlowId {
+                        hash: rng.below(99),
+                        ..FlowId::at(flow)
+                    },
                     |packet, reason| {
                         assert_eq!(reason, QueueDrop::Overflow);
                         gone.push(packet);

@@ -27,17 +27,22 @@
 
 use core::time::Duration;
 
+use burst::{BURST, Burst, MAX_WAIT, patience};
+use copies::Copies;
 use crowd::{Count, Crowd};
-use flow::{FLOWS, Flow, SMALL, flow_of, place};
+use flow::{Flow, SMALL, flow_of};
 use gate::Gate;
 use groups::{Eager, alone, large};
 use paths::{
     LATEST, arrival, carried_near, carried_where, cost_of_losses, is_late, likely_rate, nearest,
     penalty,
 };
+use ranking::Ranking;
+use wish::Wish;
 
 use super::{PacketInfo, PathView, Pick, Scheduler, line::Line, slot};
 use crate::{
+    flows::PLACES,
     ids::PathId,
     profile::{Mechanism, Mechanisms, Profile, RttSampling},
     time::Instant,
@@ -45,15 +50,19 @@ use crate::{
     units::Bytes,
 };
 
+mod burst;
+mod copies;
 mod crowd;
 mod flow;
 mod gate;
 mod groups;
 mod paths;
+mod ranking;
 mod reach;
 mod round_trip;
 mod settings;
 mod urgent;
+mod wish;
 
 pub use settings::AdaptiveSettings;
 
@@ -62,7 +71,7 @@ pub use settings::AdaptiveSettings;
 pub struct Adaptive {
     lines: [Line; PathId::MAX],
     copies: [Copies; PathId::MAX],
-    /// How much each flow has sent of late; by hash.
+    /// How much each flow has sent of late, by place ([`crate::flows`]).
     flows: Vec<Flow>,
     /// Bytes that large flows have sent.
     sent: u64,
@@ -72,110 +81,6 @@ pub struct Adaptive {
     /// Whether somebody wants to see the candidates of each decision, and those of the last.
     is_observed: bool,
     candidates: Vec<Candidate>,
-}
-
-/// What the flow of a packet may use.
-#[derive(Debug)]
-struct Wish {
-    gate: Gate,
-    is_large: bool,
-    /// The flow keeps to the nearest paths.
-    stays: bool,
-    /// The path of the flow's last packet.
-    last: Option<PathId>,
-    /// By when an awaited path must have sent the packet and what waits.
-    patience: Instant,
-    /// Bytes that wait and matter to the flow.
-    waits: Bytes,
-    /// Whether some path other than late ones is admitted.
-    is_any: bool,
-    /// The round trip that ACK pacing makes for the flow; zero if it makes none.
-    kept: Duration,
-    /// Whether more of the flow waits.
-    has_more: bool,
-    /// The quickest path's shortest round trip.
-    least_rtt: Option<Duration>,
-}
-
-impl Wish {
-    fn admits(&self, path: &PathView) -> bool {
-        if self.stays {
-            self.gate.admits_nearest(path)
-        } else {
-            self.gate.admits(path)
-        }
-    }
-
-    /// Why a path is not admitted.
-    fn excluded(&self, path: &PathView) -> Verdict {
-        let by = path.extra_delay;
-        let reason = self.gate.exclusion(path);
-        Verdict::Excluded(reason.unwrap_or(IdleReason::TooLate { by }))
-    }
-
-    /// Whether a late path takes only what comes further behind in the flow. Where ACK pacing makes round trips as long as
-    /// over the path, it is like any other.
-    fn only_behind(&self, path: &PathView) -> bool {
-        // Delays are never the same as when that was decided, and of large flows it is less.
-        let is_kept = self.kept >= self.least_rtt.unwrap_or_default() + path.extra_delay / 2;
-        self.is_any && is_late(path, self.gate.from) && !(self.has_more && is_kept)
-    }
-}
-
-/// The earliest arrivals of a packet.
-#[derive(Debug, Default)]
-struct Ranking {
-    /// On a path that is ready, and on one of these that is not late.
-    ready: Option<(Instant, usize)>,
-    ready_near: Option<(Instant, usize)>,
-    /// On a path that is worth waiting for.
-    awaited: Option<Instant>,
-}
-
-impl Ranking {
-    fn on_ready(&mut self, arrival: Instant, index: usize, is_late: bool) {
-        let is_earlier = |best: Option<(Instant, _)>| best.is_none_or(|(best, _)| arrival < best);
-        if is_earlier(self.ready) {
-            self.ready = Some((arrival, index));
-        }
-        if !is_late && is_earlier(self.ready_near) {
-            self.ready_near = Some((arrival, index));
-        }
-    }
-
-    fn on_awaited(&mut self, arrival: Instant) {
-        let earliest = self
-            .awaited
-            .map_or(arrival, |earliest| earliest.min(arrival));
-        self.awaited = Some(earliest);
-    }
-}
-
-/// What a path may still carry in copies, and as of when.
-#[derive(Clone, Copy, Debug)]
-struct Copies {
-    left: Bytes,
-    since: Instant,
-}
-
-/// What large flows send while something waits.
-#[derive(Clone, Copy, Debug)]
-struct Burst {
-    began_at: Instant,
-    /// Whether nothing waits behind its newest packet.
-    is_last: bool,
-}
-
-impl Burst {
-    /// Takes note of its next packet. By when an awaited path must have sent all that waits, which may take `patience`
-    /// whenever it came.
-    fn count(&mut self, now: Instant, packet: &PacketInfo, patience: Duration) -> Instant {
-        if self.is_last {
-            self.began_at = now;
-        }
-        self.is_last = packet.backlog == Bytes::ZERO;
-        (self.began_at + BURST).max(now + patience)
-    }
 }
 
 impl Default for Adaptive {
@@ -188,20 +93,13 @@ impl Adaptive {
     /// Begins with all paths empty.
     #[must_use]
     pub const fn new() -> Self {
-        const GRANTED: Copies = Copies {
-            left: COPIES,
-            since: Instant::ZERO,
-        };
         Self {
             lines: [const { Line::empty() }; PathId::MAX],
-            copies: [GRANTED; PathId::MAX],
+            copies: [const { Copies::granted() }; PathId::MAX],
             flows: Vec::new(),
             sent: 0,
             count: Count::new(),
-            burst: Burst {
-                began_at: Instant::ZERO,
-                is_last: true,
-            },
+            burst: Burst::new(),
             mechanisms: Mechanisms::ALL,
             is_observed: false,
             candidates: Vec::new(),
@@ -215,11 +113,11 @@ impl Adaptive {
     /// Whether the flow of a packet is large, with it and what waits behind it.
     fn is_large(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         if self.flows.is_empty() {
-            self.flows.resize(FLOWS, Flow::default());
+            self.flows.resize(PLACES, Flow::default());
         }
         self.count.update(now, &self.flows);
         let mechanisms = self.mechanisms;
-        let flow = &mut self.flows[place(packet.flow_hash)];
+        let flow = &mut self.flows[packet.flow.index()];
         let large = |flow: &Flow| {
             let near = carried_near(paths);
             large(paths, crowd(mechanisms, &self.count, flow, near))
@@ -590,21 +488,6 @@ impl Scheduler for Adaptive {
     }
 }
 
-impl Copies {
-    fn may_copy(&mut self, now: Instant, len: Bytes, times: u8) -> bool {
-        let len = Bytes::new(len.get() * u64::from(times));
-        if now.since(self.since) > COPIES_AGAIN {
-            self.left = COPIES;
-            self.since = now;
-        }
-        let may = self.left >= len;
-        if may {
-            self.left = self.left - len;
-        }
-        may
-    }
-}
-
 /// What `flow` has to reckon with where near paths carry `near`; alone if crowds are switched off.
 fn crowd(mechanisms: Mechanisms, count: &Count, flow: &Flow, near: u128) -> Crowd {
     if mechanisms.has(Mechanism::Crowds) {
@@ -614,30 +497,11 @@ fn crowd(mechanisms: Mechanisms, count: &Count, flow: &Flow, near: u128) -> Crow
     }
 }
 
-/// For how long a large flow may wait for the quickest of its paths, of `round_trip`, at any time.
-fn patience(round_trip: Option<Duration>) -> Duration {
-    let part = round_trip.unwrap_or_default() / PATIENCE;
-    part.clamp(MAX_WAIT, BURST)
-}
-
-/// Longest predicted time to get a large flow's backlog through the awaited path, where round trips are short and it comes in no
-/// burst: the target of the tunnel queue's CoDel.
-const MAX_WAIT: Duration = Duration::from_millis(5);
-/// The same of a burst, from its beginning on: half of the interval of that CoDel. It is no standing queue yet, and the head
-/// of it on a later path would hold all of it up. The same of a small flow, at any time: the whole of it is a burst.
-const BURST: Duration = Duration::from_millis(50);
-/// It is this part of the round trip if that is more, and at most as for a burst: what fills a path of a long one comes and
-/// goes in bursts, which are not to lend all that follows the delay of a later path.
-const PATIENCE: u32 = 5;
 /// Time between two samples of a busy path's round trip: a path that was too late is seen to be quick again within one.
 const SAMPLED_EVERY: Duration = Duration::from_millis(250);
 /// A flow begins anew after a pause as long.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Most copies of one packet, so that a slow path's packets can show what a fast one carries.
 const TIMES: u8 = 16;
-/// What a path may carry in copies at most, and how often that is granted.
-const COPIES: Bytes = Bytes::new(8_000_000);
-const COPIES_AGAIN: Duration = Duration::from_secs(60);
-
 #[cfg(test)]
 mod tests;

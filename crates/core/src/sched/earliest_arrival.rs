@@ -85,7 +85,7 @@ const MAX_WAIT: Duration = Duration::from_millis(5);
 mod tests {
     use super::super::tests::{packet, ready_paths};
     use super::*;
-    use crate::{rng::Rng, units::Bytes};
+    use crate::{flows::FlowId, rng::Rng, units::Bytes};
 
     /// Paths of (kbit/s, milliseconds).
     fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
@@ -238,7 +238,7 @@ mod tests {
             now += Duration::from_nanos(rng.next_u64() >> (30 + rng.below(34)));
             let packet = PacketInfo {
                 len: Bytes::new(rng.next_u64() >> rng.below(64)),
-                flow_hash: 0,
+                flow: FlowId::of_hash(0),
                 is_expendable: false,
                 backlog: Bytes::new(rng.next_u64() >> rng.below(64)),
                 own_backlog: Bytes::ZERO,

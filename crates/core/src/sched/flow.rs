@@ -23,7 +23,7 @@ impl Scheduler for FlowSticky {
         let usable = || paths.iter().enumerate().filter(|(_, path)| path.usable);
         let rank = usable().map(|(_, path)| path.cost).min();
         for (index, path) in usable().filter(|(_, path)| Some(path.cost) == rank) {
-            let draw = negative_ln(hash(packet.flow_hash, path.id));
+            let draw = negative_ln(hash(packet.flow.hash, path.id));
             let score = draw / f64::from(path.weight.max(1));
             if best.is_none_or(|(least, _)| score < least) {
                 best = Some((score, index));
@@ -71,11 +71,11 @@ const MANTISSA: u64 = (1 << 52) - 1;
 mod tests {
     use super::super::tests::{packet, ready_paths};
     use super::*;
-    use crate::rng::Rng;
+    use crate::{flows::FlowId, rng::Rng};
 
     fn place(paths: &[PathView], flow_hash: u64) -> PathId {
         let packet = PacketInfo {
-            flow_hash,
+            flow: FlowId::of_hash(flow_hash),
             ..packet()
         };
         match FlowSticky.pick(Instant::ZERO, paths, &packet) {
@@ -159,7 +159,7 @@ mod tests {
         let home = place(&paths, 99).index();
         paths[home].ready = false;
         let packet = PacketInfo {
-            flow_hash: 99,
+            flow: FlowId::of_hash(99),
             ..packet()
         };
         assert_eq!(FlowSticky.pick(Instant::ZERO, &paths, &packet), Pick::Wait);

@@ -91,7 +91,7 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
 pub(super) fn packet() -> PacketInfo {
     PacketInfo {
         len: Bytes::new(1_250),
-        flow_hash: 7,
+        flow: FlowId::of_hash(7),
         is_expendable: false,
         backlog: Bytes::ZERO,
         own_backlog: Bytes::ZERO,
@@ -155,7 +155,7 @@ impl World {
         }
         PacketInfo {
             len: Bytes::new(40 + rng.below(1_400)),
-            flow_hash: rng.below(20) << 50,
+            flow: FlowId::of_hash(rng.below(20) << 50),
             is_expendable: rng.chance(0.1),
             backlog: Bytes::new(rng.below(3) * rng.below(50_000)),
             own_backlog: Bytes::new(rng.below(3) * rng.below(50_000)),

@@ -14,9 +14,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::{
+    flows::FlowId,
     ids::Seq,
     path::{on_wire::in_datagrams, sender::Numbered},
-    queue,
     time::Instant,
     units::Bytes,
 };
@@ -27,7 +27,6 @@ pub(super) struct Ahead {
     /// And when they came here.
     packets: VecDeque<(Instant, Numbered)>,
     bytes: Bytes,
-    flow_hash: u64,
     /// How long the last one that went has waited here.
     waited: Duration,
 }
@@ -56,14 +55,15 @@ impl Ahead {
         self.waited
     }
 
-    /// Whether it is the flow of this hash, or one with the same place in the queue, whose packets wait.
-    pub(super) fn is_of(&self, flow_hash: u64) -> bool {
-        !self.is_empty() && queue::is_same_place(self.flow_hash, flow_hash)
+    /// Whether it is this flow, or one of the same place, whose packets wait.
+    pub(super) fn is_of(&self, flow: FlowId) -> bool {
+        self.flow().is_some_and(|own| own.shares_place(flow))
     }
 
-    /// The hash of the flow whose packets wait.
-    pub(super) fn flow_hash(&self) -> Option<u64> {
-        (!self.is_empty()).then_some(self.flow_hash)
+    /// The flow whose packets wait.
+    pub(super) fn flow(&self) -> Option<FlowId> {
+        let first = self.packets.front();
+        first.map(|(_, first)| first.flow)
     }
 
     /// Whether one that waits has a lower number than `seq`.
@@ -72,9 +72,9 @@ impl Ahead {
         first.is_some_and(|(_, first)| seq.is_after(first.global_seq))
     }
 
-    /// Bytes that wait of the flow of this hash.
-    pub(super) fn bytes_of(&self, flow_hash: u64) -> Bytes {
-        if self.is_of(flow_hash) {
+    /// Bytes that wait of a flow.
+    pub(super) fn bytes_of(&self, flow: FlowId) -> Bytes {
+        if self.is_of(flow) {
             self.bytes
         } else {
             Bytes::ZERO
@@ -83,7 +83,6 @@ impl Ahead {
 
     pub(super) fn push(&mut self, now: Instant, numbered: Numbered) {
         self.bytes += Bytes::of_len(numbered.packet.len());
-        self.flow_hash = numbered.flow_hash;
         self.packets.push_back((now, numbered));
     }
 

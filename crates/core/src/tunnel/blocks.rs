@@ -80,10 +80,10 @@ impl Blocks {
     pub(super) fn push(&mut self, numbered: Numbered, is_reinjected: bool, lanes: &Lanes) {
         self.infos.push(PacketInfo {
             len: in_datagrams(Bytes::of_len(numbered.packet.len()), 1),
-            flow_hash: numbered.flow_hash,
+            flow: numbered.flow,
             is_expendable: numbered.is_expendable,
             backlog: waiting(&lanes.bulk),
-            own_backlog: lanes.bulk.flow_bytes(numbered.flow_hash),
+            own_backlog: lanes.bulk.flow_bytes(numbered.flow),
             has_behind: false,
             to_last: Bytes::ZERO,
             round_trip: Duration::ZERO,
@@ -179,7 +179,7 @@ fn send_copy(index: usize, copy: Copy, staged: &Staged, egress: &mut Egress<'_, 
     let numbered = Numbered {
         global_seq: original.global_seq,
         flow_step: original.flow_step,
-        flow_hash: original.flow_hash,
+        flow: original.flow,
         is_expendable: original.is_expendable,
         round_trip: original.round_trip,
         origin: None,

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     counters::DropReason,
+    flows::FlowId,
     ids::Seq,
     packet::{Mark, PacketBuf},
     path::{on_wire::in_datagrams, sender::Numbered},
@@ -143,18 +144,18 @@ impl Lanes {
         &mut self,
         now: Instant,
         mut packet: PacketBuf,
-        flow_hash: u64,
+        flow: FlowId,
         least_delay: Duration,
         shared: &mut Shared<'_>,
     ) {
-        let mark = self.services.mark(now, &mut packet, flow_hash, least_delay);
+        let mark = self.services.mark(now, &mut packet, flow, least_delay);
         packet.set_mark(mark);
         let queue = match mark {
             Some(mark) if mark.due.is_some() => {
                 let is_ordered = self.services.is_ordered(&packet);
                 let queued = Queued {
                     packet,
-                    flow_hash,
+                    flow,
                     enqueued_at: now,
                 };
                 if let Some(oldest) = self.urgent.push(mark.found.is_small, is_ordered, queued) {
@@ -165,7 +166,7 @@ impl Lanes {
             Some(mark) if self.services.is_pinned(mark) => &mut self.pinned,
             Some(_) | None => &mut self.bulk,
         };
-        queue.enqueue(now, packet, flow_hash, shared.on_queue_drop());
+        queue.enqueue(now, packet, flow, shared.on_queue_drop());
     }
 
     /// The next packet of the first lane that is not `blocked`, with its number.
@@ -221,7 +222,7 @@ impl Lanes {
             Turn::Queued(queued) => Some(self.number_next(queued, numbering, egress)),
             Turn::Taken => {
                 let numbered = self.ahead.pop(now)?;
-                self.bulk.charge(numbered.flow_hash, numbered.packet.len());
+                self.bulk.charge(numbered.flow, numbered.packet.len());
                 Some(numbered)
             }
         }
@@ -247,7 +248,7 @@ impl Lanes {
         egress: &mut Egress<'_, '_>,
     ) -> Numbered {
         let is_ordered = self.services.is_ordered(&queued.packet);
-        let round_trip = egress.round_trips.of(&queued.packet);
+        let round_trip = egress.round_trips.of(queued.flow);
         numbering.number(
             egress.now(),
             queued,
@@ -274,7 +275,7 @@ impl Lanes {
     /// Whether a packet of the same flow waits, which has to go before.
     fn is_behind(&self, numbered: &Numbered) -> bool {
         let first = self.waiting[Lane::Bulk as usize].as_ref();
-        first.is_some_and(|first| first.flow_hash == numbered.flow_hash)
+        first.is_some_and(|first| first.flow == numbered.flow)
     }
 
     fn dequeue(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
@@ -289,7 +290,7 @@ impl Lanes {
     }
 
     fn turn(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
-        let taken = self.ahead.flow_hash();
+        let taken = self.ahead.flow();
         let dropped = shared.on_queue_drop();
         match lane {
             Lane::Urgent => self.urgent.oldest().map(Turn::Queued),
@@ -333,31 +334,30 @@ impl Lanes {
     }
 
     /// Bytes of the flow of this hash that wait in the tunnel queue.
-    pub(super) fn flow_bytes(&self, flow_hash: u64) -> Bytes {
-        self.bulk.flow_bytes(flow_hash) + self.ahead.bytes_of(flow_hash)
+    pub(super) fn flow_bytes(&self, flow: FlowId) -> Bytes {
+        self.bulk.flow_bytes(flow) + self.ahead.bytes_of(flow)
     }
 
     /// Bytes that leave the tunnel queue until the last of the flow of this hash does.
-    pub(super) fn bytes_to_last(&self, flow_hash: u64) -> Bytes {
-        self.bulk
-            .bytes_to_last(flow_hash, self.ahead.bytes_of(flow_hash))
+    pub(super) fn bytes_to_last(&self, flow: FlowId) -> Bytes {
+        self.bulk.bytes_to_last(flow, self.ahead.bytes_of(flow))
     }
 
     /// Whether something comes behind a packet of the flow of this hash that a late path could take.
-    pub(super) fn has_behind(&self, flow_hash: u64) -> bool {
-        let is_open = self.ahead.is_empty() || self.ahead.is_of(flow_hash);
-        is_open && self.bulk.flow_bytes(flow_hash) > Bytes::ZERO
+    pub(super) fn has_behind(&self, flow: FlowId) -> bool {
+        let is_open = self.ahead.is_empty() || self.ahead.is_of(flow);
+        is_open && self.bulk.flow_bytes(flow) > Bytes::ZERO
     }
 
     /// The packet that comes `ahead` bytes behind one of the flow of this hash, or later, or the last of it.
     pub(super) fn next_behind(
         &mut self,
-        flow_hash: u64,
+        flow: FlowId,
         ahead: Bytes,
         numbering: &mut Numbering,
         egress: &mut Egress<'_, '_>,
     ) -> Option<Numbered> {
-        if !self.has_behind(flow_hash) {
+        if !self.has_behind(flow) {
             return None;
         }
         let now = egress.now();
@@ -365,7 +365,7 @@ impl Lanes {
         let mut newest = None;
         while newest.is_none() || self.ahead.bytes() < ahead && self.ahead.len() < ahead::MOST {
             let dropped = egress.shared.on_queue_drop();
-            let Some(queued) = self.bulk.dequeue_of(now, flow_hash, dropped) else {
+            let Some(queued) = self.bulk.dequeue_of(now, flow, dropped) else {
                 break;
             };
             let numbered = self.number(queued, numbering, egress);

@@ -1,18 +1,24 @@
 //! The place of a packet in the association's order and in the order of its flow.
 //!
 //! Packets get their numbers as they leave the tunnel queue, not before: a packet that the queue drops must not look like a loss on
-//! a path. Flows that share one of [`FLOW_BUCKETS`] buckets are kept in order with each other, which is harmless.
+//! a path. Flows that share a place ([`crate::flows`]) are kept in order with each other, which is harmless.
 
 use core::time::Duration;
 
 use super::templates::Templates;
-use crate::{ids::Seq, path::sender::Numbered, queue::Queued, time::Instant};
+use crate::{
+    flows::{FlowId, PLACES},
+    ids::Seq,
+    path::sender::Numbered,
+    queue::Queued,
+    time::Instant,
+};
 
 /// The numbers given so far.
 #[derive(Debug)]
 pub(super) struct Numbering {
     next: Seq,
-    /// Number of each flow bucket's last packet, plus one; 0 if it had none. Empty until the first packet.
+    /// By place, the number of the flow's last packet, plus one; 0 if it had none. Empty until the first packet.
     flows: Vec<u64>,
 }
 
@@ -45,15 +51,15 @@ impl Numbering {
         self.next = global_seq.plus(1);
         let view = queued.packet.view();
         let is_pure_ack = view.is_ok_and(|view| view.is_pure_ack());
-        templates.compress(now, queued.flow_hash, &mut queued.packet);
+        templates.compress(now, queued.flow, &mut queued.packet);
         Numbered {
             global_seq,
             flow_step: if is_ordered && !is_pure_ack {
-                self.flow_step(queued.flow_hash, global_seq)
+                self.flow_step(queued.flow, global_seq)
             } else {
                 0
             },
-            flow_hash: queued.flow_hash,
+            flow: queued.flow,
             is_expendable: is_pure_ack,
             round_trip,
             origin: None,
@@ -62,16 +68,12 @@ impl Numbering {
     }
 
     /// How far before `global_seq` the flow's last packet was; 0 if that is too far or there was none.
-    fn flow_step(&mut self, flow_hash: u64, global_seq: Seq) -> u16 {
+    fn flow_step(&mut self, flow: FlowId, global_seq: Seq) -> u16 {
         if self.flows.is_empty() {
-            self.flows.resize(FLOW_BUCKETS, 0);
+            self.flows.resize(PLACES, 0);
         }
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "reduced to a bucket number"
-        )]
-        let bucket = flow_hash as usize % FLOW_BUCKETS;
-        let previous = core::mem::replace(&mut self.flows[bucket], u64::from(global_seq.0) + 1);
+        let last = &mut self.flows[flow.index()];
+        let previous = core::mem::replace(last, u64::from(global_seq.0) + 1);
         let previous = previous.checked_sub(1);
         match previous.and_then(|seq| u32::try_from(seq).ok()) {
             Some(previous) => u16::try_from(global_seq.distance_from(Seq(previous))).unwrap_or(0),
@@ -79,6 +81,3 @@ impl Numbering {
         }
     }
 }
-
-/// Buckets that flows are told apart by: 8 KiB.
-const FLOW_BUCKETS: usize = 1024;

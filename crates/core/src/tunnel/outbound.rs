@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     counters::DropReason,
+    flows::FlowTable,
     ids::{PathId, Seq},
     packet::PacketBuf,
     path::{on_wire::in_datagrams, sender::Numbered},
@@ -33,6 +34,7 @@ use crate::{
 /// The queues of one end, and what is placed of them.
 #[derive(Debug)]
 pub(super) struct Outbound {
+    pub(super) flows: FlowTable,
     pub(super) lanes: Lanes,
     pub(super) numbering: Numbering,
     /// Placed on paths that were not ready.
@@ -47,8 +49,9 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(lanes: Lanes) -> Self {
+    pub(super) fn new(lanes: Lanes, flow_key: u64) -> Self {
         Self {
+            flows: FlowTable::new(flow_key),
             lanes,
             numbering: Numbering::default(),
             staged: Staged::default(),
@@ -168,7 +171,7 @@ impl Outbound {
                     while lane == Lane::Urgent && self.send_newest(egress) {}
                 }
                 Pick::Behind { index, ahead } => {
-                    let flow = numbered.flow_hash;
+                    let flow = numbered.flow;
                     let (lanes, numbering) = (&mut self.lanes, &mut self.numbering);
                     let behind = lanes.next_behind(flow, ahead, numbering, egress);
                     lanes.put_back(Lane::Bulk, numbered);
@@ -194,7 +197,7 @@ impl Outbound {
 
     /// Asks the policy for the path of a packet, which is of `lane`, or sent again if there is none.
     fn pick(&self, lane: Option<Lane>, numbered: &Numbered, egress: &mut Egress<'_, '_>) -> Pick {
-        let (packet, flow) = (&numbered.packet, numbered.flow_hash);
+        let (packet, flow) = (&numbered.packet, numbered.flow);
         let backlog = self.lanes.backlog(lane.unwrap_or(Lane::Bulk), packet);
         let to_last = match lane {
             None => Bytes::ZERO,
@@ -203,7 +206,7 @@ impl Outbound {
         };
         let info = PacketInfo {
             len: in_datagrams(Bytes::of_len(packet.len()), 1),
-            flow_hash: flow,
+            flow,
             is_expendable: numbered.is_expendable,
             backlog,
             own_backlog: self.lanes.flow_bytes(flow),
@@ -289,7 +292,7 @@ impl Outbound {
             // What comes after packets that wait ahead goes after them.
             let numbered = egress
                 .repair
-                .take(|next| !ahead.is_of(next.flow_hash) || !ahead.is_older(next.global_seq))?;
+                .take(|next| !ahead.is_of(next.flow) || !ahead.is_older(next.global_seq))?;
             let due = numbered.packet.mark().and_then(|mark| mark.due);
             let origin = numbered.origin;
             if due.is_some_and(|due| now + least_delay > due) {
@@ -316,10 +319,10 @@ impl Outbound {
         let Some((queued, before)) = self.lanes.take_newest() else {
             return false;
         };
-        let (packet, flow) = (&queued.packet, queued.flow_hash);
+        let (packet, flow) = (&queued.packet, queued.flow);
         let info = PacketInfo {
             len: in_datagrams(Bytes::of_len(packet.len()), 1),
-            flow_hash: flow,
+            flow,
             is_expendable: false,
             backlog: before,
             own_backlog: self.lanes.flow_bytes(flow),

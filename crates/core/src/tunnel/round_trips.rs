@@ -36,6 +36,7 @@ use std::collections::VecDeque;
 
 use super::{path_set::PathSet, placement::Placement, shared::Shared, staged::Staged};
 use crate::{
+    flows::FlowId,
     packet::{PacketBuf, Pool},
     path::Path,
     profile::Mechanism,
@@ -50,8 +51,10 @@ use gathering::{Gathering, Plan, Way};
 use kept_flow::{KeptFlow, Said};
 
 /// The flows whose data this end sends and whose round trips matter.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RoundTrips {
+    /// Of the hashes by which flows are known ([`crate::flows`]).
+    key: u64,
     /// Young ones, and those that are large.
     flows: Vec<KeptFlow>,
     /// What is large, and what of that waits now and then; apart, for most tunnels are idle.
@@ -84,6 +87,15 @@ impl Look<'_> {
 }
 
 impl RoundTrips {
+    /// No flow is watched.
+    pub(super) fn new(key: u64) -> Self {
+        Self {
+            key,
+            flows: Vec::new(),
+            gathering: Box::new(Gathering::new(key)),
+        }
+    }
+
     /// Watches a flow that opens by a segment that ends at `end`, and whose round trips are to be `least`.
     fn watch(
         &mut self,
@@ -109,13 +121,9 @@ impl RoundTrips {
             .push(KeptFlow::new(now, conversation, end, least, until));
     }
 
-    /// How long those of the flow of a packet are made; zero if they are not.
-    pub(super) fn of(&self, packet: &PacketBuf) -> Duration {
-        if self.flows.is_empty() {
-            return Duration::ZERO;
-        }
-        let view = packet.view().ok();
-        let index = view.and_then(|view| self.position(view.conversation_hash()));
+    /// How long those of a flow are made; zero if they are not.
+    pub(super) fn of(&self, flow: FlowId) -> Duration {
+        let index = self.position(flow.hash);
         index.map_or(Duration::ZERO, |index| self.flows[index].kept())
     }
 
@@ -166,7 +174,7 @@ impl RoundTrips {
         let view = packet.view().ok();
         let known = view.and_then(|view| Some((view, view.segment()?.ack?)));
         known.is_some_and(|(view, ack)| {
-            let flow = self.position(view.conversation_hash());
+            let flow = self.position(view.flow_hash(self.key));
             flow.is_some_and(|index| self.flows[index].is_first(ack))
         })
     }
@@ -181,7 +189,7 @@ impl RoundTrips {
         delivered: &mut VecDeque<PacketBuf>,
     ) {
         let view = packet.view().ok();
-        let known = view.and_then(|view| Some((view.conversation_hash(), view.segment()?)));
+        let known = view.and_then(|view| Some((view.flow_hash(self.key), view.segment()?)));
         let Some((conversation, segment)) = known else {
             delivered.push_back(packet);
             return;
@@ -275,6 +283,7 @@ impl RoundTrips {
     pub(super) fn on_packet_out(
         &mut self,
         now: Instant,
+        flow: FlowId,
         packet: &PacketBuf,
         look: &mut Look<'_>,
         delivered: &mut VecDeque<PacketBuf>,
@@ -283,16 +292,15 @@ impl RoundTrips {
             return;
         }
         let view = packet.view().ok();
-        let Some((view, segment)) = view.and_then(|view| Some((view, view.segment()?))) else {
+        let Some(segment) = view.and_then(|view| view.segment()) else {
             return;
         };
         if segment.is_opening {
             let least = look.round_trip(now);
-            let conversation = view.conversation_hash();
-            self.watch(now, conversation, segment.end, least, delivered);
+            self.watch(now, flow.hash, segment.end, least, delivered);
         } else if segment.has_numbers
             && !self.flows.is_empty()
-            && let Some(index) = self.position(view.conversation_hash())
+            && let Some(index) = self.position(flow.hash)
         {
             self.flows[index].on_sent(now, segment.end);
         }

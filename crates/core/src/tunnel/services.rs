@@ -9,6 +9,7 @@ use super::{
 use crate::{
     class::{Class, ClassCounts, Classifier, Duplicate, Found, Service},
     counters::DropReason,
+    flows::FlowId,
     packet::{Mark, PacketBuf},
     path::sender::Numbered,
     profile::Profile,
@@ -39,11 +40,11 @@ impl Services {
         &mut self,
         now: Instant,
         packet: &mut PacketBuf,
-        flow_hash: u64,
+        flow: FlowId,
         least_delay: Duration,
     ) -> Option<Mark> {
         let view = packet.parse().ok()?;
-        let found = self.classifier.find(now, &view, flow_hash)?;
+        let found = self.classifier.find(now, &view, flow)?;
         Some(self.mark_of(now, found, view.ends_frame(), least_delay))
     }
 

@@ -7,6 +7,7 @@ use super::sealer::{MAX_BODY, Sealer};
 use crate::{
     compression::{self, Compressor, ExpandError, Expander, Template},
     counters::DropReason,
+    flows::FlowId,
     packet::{PacketBuf, Pool},
     time::Instant,
     wire::control::{Frame, FrameWriter},
@@ -43,9 +44,9 @@ impl Templates {
     }
 
     /// Leaves out of a packet what the other end knows of its headers.
-    pub(super) fn compress(&mut self, now: Instant, flow_hash: u64, packet: &mut PacketBuf) {
+    pub(super) fn compress(&mut self, now: Instant, flow: FlowId, packet: &mut PacketBuf) {
         if self.is_compressing {
-            self.compressor.compress(now, flow_hash, packet);
+            self.compressor.compress(now, flow, packet);
         }
     }
 

@@ -15,7 +15,7 @@ mod ahead;
 /// A client that has neither paths nor keys.
 fn adaptive() -> Tunnel {
     let policy = Policy::Adaptive(AdaptiveSettings::default());
-    Tunnel::new(Role::Client, policy.into(), QueueConfig::default())
+    Tunnel::new(Role::Client, policy.into(), QueueConfig::default(), 0)
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn only_a_client_describes_links() {
         info,
     }));
     for (role, is_taken) in [(Role::Gateway, true), (Role::Client, false)] {
-        let mut tunnel = Tunnel::new(role, Policy::Weighted {}.into(), QueueConfig::default());
+        let mut tunnel = Tunnel::new(role, Policy::Weighted {}.into(), QueueConfig::default(), 0);
         tunnel.add_path(Instant::ZERO, PathId(0), Link::named("ours"));
         let mut shared = Shared {
             pool: &mut Pool::new(1, 100),
@@ -68,8 +68,12 @@ fn what_is_kept_of_a_flow_is_known_of_its_compressed_packets_too() {
             .templates
             .acknowledge_all(now, Duration::from_secs(1));
         let packet = trips::segment(trips::CONVERSATION, 1_000 + i, 1, 1_000);
+        let flow = tunnel
+            .outbound
+            .flows
+            .on_packet(now, &packet.view().expect("parsed"));
         let lanes = &mut tunnel.outbound.lanes;
-        lanes.enqueue(now, packet, 7, Duration::ZERO, &mut shared);
+        lanes.enqueue(now, packet, flow, Duration::ZERO, &mut shared);
         let mut out = TxQueue::new(1);
         let (outbound, mut egress) = tunnel.egress(now, &mut out, &mut shared);
         let numbered = ahead::next(outbound, &mut egress).expect("it waits");

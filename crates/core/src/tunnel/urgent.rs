@@ -41,7 +41,7 @@ impl Urgent {
     ) -> Option<Queued> {
         self.bytes += Bytes::of_len(queued.packet.len());
         // What has an order does not overtake what came before it.
-        let is_behind = |before: &Queued| before.flow_hash == queued.flow_hash;
+        let is_behind = |before: &Queued| before.flow == queued.flow;
         let is_first = is_small && !(is_ordered && self.ordered.iter().any(is_behind));
         let kind = match (is_first, is_ordered) {
             (true, _) => &mut self.small,

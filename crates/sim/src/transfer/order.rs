@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use pleach_core::{
+    flows::FlowId,
     ids::PathId,
     rng::Rng,
     sched::{
@@ -115,7 +116,7 @@ impl Scheduling {
             Self::Policy(scheduler) => {
                 let info = PacketInfo {
                     len: packet,
-                    flow_hash: 0,
+                    flow: FlowId::of_hash(0),
                     is_expendable: false,
                     backlog: Bytes::ZERO,
                     own_backlog: Bytes::ZERO,

@@ -132,7 +132,8 @@ mod tests {
     use super::super::{Adaptive, tests::paths_of};
     use super::*;
     use crate::{
-        sched::PacketInfo, sched::Pick, sched::Scheduler as _, sched::tests::packet, units::Bytes,
+        flows::FlowId, sched::PacketInfo, sched::Pick, sched::Scheduler as _, sched::tests::packet,
+        units::Bytes,
     };
 
     /// How many of `flows` end up on the later of `lines`, if each sends so many kbit/s for 4 s.
@@ -146,7 +147,7 @@ mod tests {
             let now = Instant::from_millis(50) + gap * u32::try_from(i).unwrap_or(0);
             let flow = i % flows;
             let packet = PacketInfo {
-                flow_hash: 100 + flow,
+                flow: FlowId::at(100 + flow),
                 len: Bytes::new(1_000),
                 ..packet()
             };

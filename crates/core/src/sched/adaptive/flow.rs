@@ -49,22 +49,14 @@ impl Flow {
 
 /// What is known of the flow of a packet that matters.
 pub(super) fn flow_of<'a>(flows: &'a mut [Flow], packet: &PacketInfo) -> Option<&'a mut Flow> {
-    let flow = flows.get_mut(place(packet.flow_hash))?;
+    let flow = flows.get_mut(packet.flow.index())?;
     (!packet.is_expendable).then_some(flow)
-}
-
-/// The place of a flow in the table.
-pub(super) fn place(flow_hash: u64) -> usize {
-    // The remainder is below the number of places.
-    usize::try_from(flow_hash % FLOWS as u64).unwrap_or(0)
 }
 
 /// A flow is large if it sends more than this in a second, what waits included, where no other paths bring much more ([`super::groups::large`]).
 pub(super) const LARGE: Bytes = Bytes::new(64_000);
 /// No less makes a flow large.
 pub(super) const SMALL: Bytes = Bytes::new(16_000);
-/// Flows told apart.
-pub(super) const FLOWS: usize = 1024;
 /// A flow that sends less than this part of what near paths carry, in percent, is not held back by them.
 pub(super) const HELD_BACK_PERCENT: u128 = 60;
 /// Shortest time over which a flow's rate is taken.

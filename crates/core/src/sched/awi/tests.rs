@@ -1,7 +1,7 @@
 //! The rules one by one.
 
 use super::{super::tests::ready_paths, *};
-use crate::units::Bytes;
+use crate::{flows::FlowId, units::Bytes};
 use core::time::Duration;
 
 fn awi(change: impl FnOnce(&mut AwiSettings<PathId>)) -> Awi {
@@ -15,7 +15,7 @@ fn awi(change: impl FnOnce(&mut AwiSettings<PathId>)) -> Awi {
 fn pick(awi: &mut Awi, paths: &[PathView], len: u64) -> usize {
     let packet = PacketInfo {
         len: Bytes::new(len),
-        flow_hash: 0,
+        flow: FlowId::of_hash(0),
         is_expendable: false,
         backlog: Bytes::ZERO,
         own_backlog: Bytes::ZERO,

@@ -4,6 +4,7 @@ use super::{Receiving, Sending, sending::TAIL_AFTER};
 use crate::{
     counters::DropReason,
     fec::{MAX_SYMBOL_BYTES, Repair},
+    flows::FlowId,
     ids::{PathId, Seq},
     packet::Pool,
     path::sender::Numbered,
@@ -19,7 +20,7 @@ fn numbered(pool: &mut Pool, seq: u32, bytes: &[u8], is_expendable: bool) -> Num
     Numbered {
         global_seq: Seq(seq),
         flow_step: 3,
-        flow_hash: 0,
+        flow: FlowId::of_hash(0),
         is_expendable,
         round_trip: Duration::ZERO,
         origin: None,

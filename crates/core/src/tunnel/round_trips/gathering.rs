@@ -31,6 +31,8 @@ use crate::{
 /// The acknowledgements that are gathered.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
+    /// Of the hashes by which flows are known ([`crate::flows`]).
+    key: u64,
     /// When acknowledgements are to be gathered next, if they are.
     next_at: Instant,
     /// Since when they are counted, if they are.
@@ -154,6 +156,14 @@ pub(super) struct Counted {
 }
 
 impl Gathering {
+    /// Nothing is gathered.
+    pub(super) fn new(key: u64) -> Self {
+        Self {
+            key,
+            ..Self::default()
+        }
+    }
+
     /// Whether it is time to say how acknowledgements are to be gathered ([`begin`](Self::begin)).
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now >= self.next_at && self.held_until.is_none()
@@ -237,7 +247,7 @@ impl Gathering {
             delivered.push_back(packet);
             return;
         };
-        let conversation = view.conversation_hash();
+        let conversation = view.flow_hash(self.key);
         let is_room = self.flows.len() < MOST_FLOWS;
         let mut flows = self.flows.iter_mut();
         let flow = flows.find(|flow| flow.conversation == conversation);
@@ -301,7 +311,7 @@ impl Gathering {
     /// Forgets all flows.
     pub(super) fn clear(&mut self, delivered: &mut VecDeque<PacketBuf>) {
         self.release(delivered);
-        *self = Self::default();
+        *self = Self::new(self.key);
     }
 }
 

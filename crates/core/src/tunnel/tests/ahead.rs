@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::{Egress, Outbound, Shared, adaptive};
 use crate::{
     counters::Drops,
+    flows::FlowId,
     packet::{PacketBuf, Pool},
     path::sender::Numbered,
     time::Instant,
@@ -14,8 +15,8 @@ use crate::{
     units::Bytes,
 };
 
-const FLOW: u64 = 1 << 60;
-const OTHER: u64 = 2 << 60;
+const FLOW: FlowId = FlowId { hash: 1, place: 1 };
+const OTHER: FlowId = FlowId { hash: 2, place: 2 };
 const NOW: Instant = Instant::from_millis(5);
 
 /// A tunnel in which so many packets of each flow wait, of 1000 bytes; the first is the packet's place in its flow.
@@ -44,10 +45,10 @@ fn place(numbered: &Numbered) -> u8 {
 }
 
 /// Flow, place in it and number of all that is left, in the order it leaves.
-fn rest(outbound: &mut Outbound, egress: &mut Egress<'_, '_>) -> Vec<(u64, u8, u32)> {
+fn rest(outbound: &mut Outbound, egress: &mut Egress<'_, '_>) -> Vec<(FlowId, u8, u32)> {
     let mut rest = Vec::new();
     while let Some(numbered) = next(outbound, egress) {
-        rest.push((numbered.flow_hash, place(&numbered), numbered.global_seq.0));
+        rest.push((numbered.flow, place(&numbered), numbered.global_seq.0));
     }
     rest
 }
@@ -86,7 +87,7 @@ fn what_is_taken_back_of_a_late_path_goes_after_what_waits_before_it() {
         let late = next_behind(outbound, egress, Bytes::new(100_000));
         let late = late.expect("enough waits");
         let mut other = next(outbound, egress);
-        while other.as_ref().is_some_and(|next| next.flow_hash == FLOW) {
+        while other.as_ref().is_some_and(|next| next.flow == FLOW) {
             other = next(outbound, egress);
         }
         let other = other.expect("the other flow's turn");
@@ -94,7 +95,7 @@ fn what_is_taken_back_of_a_late_path_goes_after_what_waits_before_it() {
         assert!(!outbound.lanes.ahead.is_empty());
         let mut again = || {
             let next = outbound.next_again(egress);
-            next.map(|next| next.flow_hash)
+            next.map(|next| next.flow)
         };
         assert_eq!([again(), again()], [Some(OTHER), None]);
         rest(outbound, egress);

@@ -9,6 +9,7 @@
 use core::time::Duration;
 
 use pleach_core::{
+    flows::FlowId,
     ids::PathId,
     sched::{
         PacketInfo, PathView, Placement,
@@ -62,7 +63,7 @@ impl Consn {
 fn packet(len: &Bytes) -> PacketInfo {
     PacketInfo {
         len: scaled(*len),
-        flow_hash: 0,
+        flow: FlowId::of_hash(0),
         is_expendable: false,
         backlog: Bytes::ZERO,
         own_backlog: Bytes::ZERO,
