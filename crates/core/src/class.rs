@@ -14,7 +14,7 @@ use core::{ops::RangeInclusive, time::Duration};
 
 use ipnet::IpNet;
 
-pub use classifier::{ClassCounts, Classifier, Found};
+pub use classifier::{ClassCounts, Classifier};
 
 use crate::units::Bitrate;
 
@@ -94,10 +94,6 @@ pub enum Duplicate {
     /// All.
     Always,
 }
-
-/// Which class: its place among those configured, then those built in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClassId(pub u8);
 
 /// Most classes.
 pub const MAX_CLASSES: usize = 32;

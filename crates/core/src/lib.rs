@@ -45,6 +45,7 @@ pub mod fec;
 pub mod flows;
 pub mod ids;
 pub mod loss_report;
+pub mod mark;
 pub mod packet;
 pub mod path;
 pub mod profile;

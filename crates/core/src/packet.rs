@@ -7,7 +7,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{class::Found, time::Instant};
+use crate::mark::Mark;
 
 mod fragment;
 mod mss;
@@ -33,19 +33,6 @@ pub struct PacketBuf {
     mark: Option<Mark>,
     /// What [`PacketBuf::parse`] found; `None` if the bytes may have changed since.
     layout: Option<Layout>,
-}
-
-/// What the sending end knows of a packet beside its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Its class.
-    pub found: Found,
-    /// Until when it is of use at the other end.
-    pub due: Option<Instant>,
-    /// When it is given up if it has not been sent.
-    pub give_up_at: Option<Instant>,
-    /// Whether it says that it is the last of a frame ([`PacketView::ends_frame`]).
-    pub ends_frame: bool,
 }
 
 impl PacketBuf {

@@ -3,11 +3,12 @@
 use core::time::Duration;
 
 use super::{
-    Class, ClassId, Duplicate, MAX_CLASSES, Match, Service,
+    Class, Duplicate, MAX_CLASSES, Match, Service,
     flows::{Flows, Known},
 };
 use crate::{
     flows::FlowId,
+    mark::{ClassId, Found},
     packet::PacketView,
     time::Instant,
     units::{Bitrate, Bytes},
@@ -43,15 +44,6 @@ pub struct ClassCounts {
     pub copied_bytes: Bytes,
     /// Packets dropped because they could not have come in time.
     pub expired: u64,
-}
-
-/// What a packet's class is, and whether its flow is small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Which class.
-    pub id: ClassId,
-    /// Whether its flow sends less than 2 Mbit/s.
-    pub is_small: bool,
 }
 
 impl Classifier {

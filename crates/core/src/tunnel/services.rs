@@ -7,10 +7,11 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    class::{Class, ClassCounts, Classifier, Duplicate, Found, Service},
+    class::{Class, ClassCounts, Classifier, Duplicate, Service},
     counters::DropReason,
     flows::FlowId,
-    packet::{Mark, PacketBuf},
+    mark::{Found, Mark},
+    packet::PacketBuf,
     path::sender::Numbered,
     profile::Profile,
     sched::Urgency,

@@ -36,7 +36,7 @@ use super::{
 use crate::{
     fec::{Encoder, MAX_WINDOW_PKTS, Repair},
     ids::{PathId, Seq},
-    packet::Mark,
+    mark::Mark,
     path::sender::Numbered,
     time::Instant,
     wire::header::{self, COVERED},
