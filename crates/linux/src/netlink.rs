@@ -1,6 +1,6 @@
 //! Links, addresses, routes and rules of the kernel, set and read over rtnetlink.
 //!
-//! The only module, with `netlink/watch.rs`, that knows the rtnetlink crate. Calls block: they run an own
+//! The only module, with those below it, that knows the rtnetlink crate. Calls block: they run an own
 //! single-threaded runtime for the length of the call, and belong into start and stop of a tunnel, not into its data
 //! path. A [`Netlink`] speaks to the network namespace of the thread that opened it.
 //!
@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 
 pub(crate) mod clsact;
 pub(crate) mod hops;
+pub(crate) mod lookup;
 pub(crate) mod watch;
 
 /// A connection to the kernel's routing configuration.

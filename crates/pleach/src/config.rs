@@ -80,7 +80,7 @@ pub(crate) struct ClientConfig {
     /// The other end.
     pub(crate) gateway: GatewayPeer,
     /// The links to use, at most [`pleach_core::ids::PathId::MAX`], with distinct names and devices. Empty: every
-    /// interface with a default route, hot-plugged ones too.
+    /// interface with a route to the gateway, hot-plugged ones too.
     pub(crate) links: Vec<LinkConfig>,
 }
 
