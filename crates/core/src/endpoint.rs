@@ -52,6 +52,7 @@ use crate::{
 
 pub mod allowed_ips;
 mod connector;
+pub mod enrolment;
 mod expecting;
 mod handshakes;
 mod index;
@@ -61,6 +62,7 @@ pub mod work;
 use allowed_ips::AllowedIps;
 use connector::Connector;
 pub use connector::Reach;
+use enrolment::Enrolment;
 use expecting::Expecting;
 pub use handshakes::HandshakeCounters;
 use index::IndexTable;
@@ -174,6 +176,8 @@ pub struct Endpoint {
     keys: Arc<StaticKeys>,
     suites: Vec<Suite>,
     mtu: usize,
+    tunnels: TunnelSettings,
+    enrolment: Enrolment,
     /// Asked for fresh bytes at each handshake, so that nothing kept here tells the keys of an earlier one.
     entropy: Box<dyn Entropy>,
     flow_key: u64,
@@ -205,9 +209,22 @@ pub struct Endpoint {
     deadlines: BTreeSet<(Instant, usize)>,
 }
 
+/// What the tunnels to all peers have in common.
+#[derive(Clone, Debug)]
+struct TunnelSettings {
+    role: Role,
+    queue: QueueConfig,
+    compression: bool,
+    classes: Vec<Class>,
+    parity: Option<Code>,
+    mtu: usize,
+}
+
 #[derive(Debug)]
 struct Peer {
     config: PeerConfig,
+    /// It is no peer any more: its place is kept for another.
+    is_removed: bool,
     tunnel: Tunnel,
     /// Which run of ours this is, to the peer; new after the association was closed.
     association: u64,
@@ -223,6 +240,30 @@ struct Peer {
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
+}
+
+impl Peer {
+    fn new(config: PeerConfig, tunnels: &TunnelSettings, entropy: &mut dyn Entropy) -> Self {
+        let mut tunnel = Tunnel::new(tunnels.role, config.scheduler.clone(), tunnels.queue);
+        tunnel.set_compression(tunnels.compression);
+        tunnel.set_classes(tunnels.classes.clone());
+        tunnel.set_parity(tunnels.parity);
+        tunnel.set_mtu(tunnels.mtu);
+        Self {
+            tunnel,
+            config,
+            is_removed: false,
+            association: u64::from_be_bytes(entropy::array(entropy)),
+            newest: 0,
+            recent: RecentInitiations::new(),
+            allowance: Bucket::FULL,
+            sources: [None; KNOWN_SOURCES],
+            expects_parity: false,
+            is_active: false,
+            was_up: false,
+            deadline: None,
+        }
+    }
 }
 
 impl Endpoint {
@@ -247,32 +288,24 @@ impl Endpoint {
                 .for_each(|net| allowed.insert(*net, index));
             by_key.insert(peer.public_key, index);
         }
-        let tunnel_to = |scheduler: SchedulerSettings<String>| {
-            let mut tunnel = Tunnel::new(role, scheduler, config.queue);
-            tunnel.set_compression(config.compression);
-            tunnel.set_classes(config.classes.clone());
-            tunnel.set_parity(config.parity);
-            tunnel.set_mtu(config.mtu.min(MAX_MTU));
-            tunnel
+        let tunnels = TunnelSettings {
+            role,
+            queue: config.queue,
+            compression: config.compression,
+            classes: config.classes,
+            parity: config.parity,
+            mtu: config.mtu.min(MAX_MTU),
         };
-        let peers = peers.into_iter().map(|config_of_peer| Peer {
-            tunnel: tunnel_to(config_of_peer.scheduler.clone()),
-            config: config_of_peer,
-            association: u64::from_be_bytes(entropy::array(&mut entropy)),
-            newest: 0,
-            recent: RecentInitiations::new(),
-            allowance: Bucket::FULL,
-            sources: [None; KNOWN_SOURCES],
-            expects_parity: false,
-            is_active: false,
-            was_up: false,
-            deadline: None,
-        });
+        let peers = peers
+            .into_iter()
+            .map(|peer| Peer::new(peer, &tunnels, &mut entropy));
         let peers: Vec<Peer> = peers.collect();
         Self {
             keys: Arc::new(keys),
             suites: config.suites,
-            mtu: config.mtu.min(MAX_MTU),
+            mtu: tunnels.mtu,
+            tunnels,
+            enrolment: Enrolment::default(),
             flow_key: u64::from_be_bytes(entropy::array(&mut entropy)),
             by_key,
             allowed,
@@ -565,9 +598,8 @@ impl Endpoint {
 
     /// A snapshot of every peer.
     pub fn status(&self) -> impl Iterator<Item = (&PeerConfig, TunnelStatus)> {
-        self.peers
-            .iter()
-            .map(|peer| (&peer.config, peer.tunnel.status()))
+        let peers = self.peers.iter().filter(|peer| !peer.is_removed);
+        peers.map(|peer| (&peer.config, peer.tunnel.status()))
     }
 
     /// Lets observers see what the tunnels decide from now on; they are told the peers' names.
