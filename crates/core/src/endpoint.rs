@@ -735,7 +735,7 @@ fn shared<'a>(
 pub const MAX_MTU: usize = 65_507 - DATA_OVERHEAD;
 
 /// The wire format this version speaks.
-const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 1;
 /// Handshake datagrams waiting to be sent; more are dropped, and asked for again. At most 1200 bytes each.
 const MAX_REPLIES: usize = 256;
 /// Addresses of a peer that are remembered as its own: links that it uses at a time, mostly.

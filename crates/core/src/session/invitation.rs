@@ -83,6 +83,13 @@ pub fn id(secret: &Secret) -> [u8; 16] {
     mac128(secret.expose(), &[b"pleach invitation id"])
 }
 
+/// Four bytes by which damage of a written invitation is found. No protection against who alters it on purpose.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> [u8; 4] {
+    let [a, b, c, d, ..] = mac128(&[0; 32], &[b"pleach token checksum", bytes]);
+    [a, b, c, d]
+}
+
 fn derive(secret: &Secret, label: &[u8]) -> Secret {
     Secret::filled_by(|out| *out = mac256(secret.expose(), &[label]))
 }

@@ -33,6 +33,7 @@ use pleach_linux::{
 };
 
 use super::{
+    enrolled::{self, Enroller},
     handshaker::Handshaker,
     links::{self, ClientLink},
     memory::{self, Memory},
@@ -42,6 +43,7 @@ use super::{
 use crate::{
     config::{Role, TunnelConfig},
     control::{ControlRequest, Reply, server::ControlServer},
+    keys,
 };
 
 /// The daemon's working parts.
@@ -58,6 +60,8 @@ pub(super) struct DataPath<'a> {
     watch: Option<LinkWatch>,
     control: Control,
     handshaker: Handshaker,
+    /// Of a gateway with invitations.
+    enroller: Option<Enroller>,
     resume: ResumeTimer,
     /// `None` if the kernel tells nothing of clones.
     clones: Option<CloneWatch>,
@@ -121,6 +125,7 @@ impl<'a> DataPath<'a> {
                 waker,
             },
             handshaker,
+            enroller: None,
             resume,
             clones,
             tx: TxQueue::new(32),
@@ -138,6 +143,13 @@ impl<'a> DataPath<'a> {
             Role::Gateway(gateway) => {
                 let socket = LinkSocket::listen(gateway.listen, this.traits())?;
                 this.add_socket(FIRST_SOCKET, socket)?;
+                if let Some(invitations) = &gateway.invitations {
+                    let own_key = keys::public_of(&config.private_key);
+                    let enroller = Enroller::start(&invitations.store, own_key)?;
+                    this.poller.add(enroller.waker(), ENROLMENTS)?;
+                    this.enroller = Some(enroller);
+                    this.endpoint.set_enrolling(true);
+                }
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
             Role::Client(client) => {
@@ -180,6 +192,7 @@ impl<'a> DataPath<'a> {
                     CONTROL => self.answer_requests(now),
                     WATCH => self.look_at_links(now),
                     HANDSHAKES => self.handshaker.collect(&mut self.endpoint, now),
+                    ENROLMENTS => self.settle_enrolments(now),
                     RESUME => {
                         self.resume.clear();
                         // Others may have set it meanwhile.
@@ -198,6 +211,9 @@ impl<'a> DataPath<'a> {
                 now = clock::now();
             }
             self.handshaker.hand_over(&mut self.endpoint, now);
+            if let Some(enroller) = &self.enroller {
+                enroller.hand_over(&mut self.endpoint, now);
+            }
             self.endpoint.handle_timeout(now);
             self.deliver()?;
             self.transmit(now);
@@ -366,6 +382,7 @@ impl<'a> DataPath<'a> {
                         ],
                     )));
                 }
+                ControlRequest::RemoveClient(name, reply) => self.remove_client(now, &name, reply),
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
         }
@@ -376,6 +393,28 @@ impl<'a> DataPath<'a> {
         if self.clones.as_ref().is_some_and(CloneWatch::take) {
             tracing::warn!("this machine was cloned or restored: all sessions start anew");
             self.endpoint.handle_clone(now);
+        }
+    }
+
+    fn remove_client(&mut self, now: Instant, name: &str, reply: Reply<()>) {
+        if self.watch.is_some() {
+            return reply.send(Err("this is a client, no gateway".to_owned()));
+        }
+        if self.endpoint.remove_peer(now, name) {
+            tracing::info!(client = name, "removed");
+        }
+        reply.send(Ok(()));
+    }
+
+    /// Takes what has become of claims.
+    fn settle_enrolments(&mut self, now: Instant) {
+        let Some(enroller) = &self.enroller else {
+            return;
+        };
+        enroller.waker().clear();
+        while let Some((ticket, client)) = enroller.collect() {
+            let peer = client.map(|client| enrolled::peer(client, &self.config.scheduler));
+            self.endpoint.settle_enrolment(now, ticket, peer);
         }
     }
 
@@ -627,6 +666,7 @@ const WATCH: Token = Token(3);
 const RESUME: Token = Token(4);
 const CLONE: Token = Token(5);
 const HANDSHAKES: Token = Token(6);
+const ENROLMENTS: Token = Token(7);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.

@@ -65,7 +65,7 @@ pub(super) fn source(link: &LinkSnapshot, is_v6: bool) -> Option<IpAddr> {
 
 /// Whether a device is to be used when the user named none. Other tunnels are not: they run over the same lines, and
 /// two that take each other for a line would loop.
-pub(super) fn is_uplink(link: &LinkSnapshot, tunnel: &str) -> bool {
+pub(crate) fn is_uplink(link: &LinkSnapshot, tunnel: &str) -> bool {
     !link.ways.is_empty() && !link.is_loopback && !link.is_tunnel && link.name != tunnel
 }
 

@@ -131,7 +131,7 @@ impl Drop for World {
 }
 
 /// Whether the kernel has finished with the addresses: it takes up those of IPv6 in the background.
-fn has_settled(host: &Netns) -> bool {
+pub(crate) fn has_settled(host: &Netns) -> bool {
     let addresses = run(host, "ip", &["-o", "-6", "addr"]);
     let routes = run(host, "ip", &["-6", "route", "show", "table", "local"]);
     let is_taken_up = |line: &str| {
