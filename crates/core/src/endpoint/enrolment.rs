@@ -14,9 +14,10 @@
 //! A client whose answer was lost sends another initiation: its key is known then, the claim is not looked at. Nobody is
 //! told that a claim was refused; [`DropReason::EnrolmentRefused`] counts it.
 //!
-//! Bounds: a claim has passed all that an initiation has to pass to be read (see [`super::handshakes`]), and at most
-//! [`MAX_KEPT`] wait for the owner; of the next ones the sender is told to come back if it proved its address. Places of
-//! removed peers are used again, so memory follows the largest number of peers at a time.
+//! Bounds: a claim has passed all that an initiation has to pass to be read (see [`super::handshakes`]), and its sender has
+//! proved its address by a cookie, so strangers make the owner look at no file faster than their source's bucket fills. At
+//! most [`MAX_KEPT`] wait for the owner; the next ones are told to come back. Places of removed peers are used again, so
+//! memory follows the largest number of peers at a time.
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
@@ -24,7 +25,7 @@ use std::collections::VecDeque;
 use super::{Endpoint, Event, MAX_EVENTS, Peer, PeerConfig, work::Arrival};
 use crate::{
     counters::DropReason,
-    session::{handshake::Incoming as Initiation, invitation::Claim},
+    session::{handshake::Incoming as Initiation, invitation::Claim, limiter::Admission},
     time::Instant,
 };
 
@@ -40,7 +41,7 @@ pub struct EnrolmentRequest {
     pub public_key: [u8; 32],
     /// What it claims.
     pub claim: Claim,
-    /// Where it came from, as far as known.
+    /// Where it came from, proved.
     pub source: SocketAddr,
 }
 
@@ -84,12 +85,7 @@ impl Endpoint {
                 let index = self.add_peer(client);
                 self.on_identified(now, arrival, index, initiation)
             }
-            None => {
-                if !arrival.is_proved {
-                    self.limiter.on_wasted(now);
-                }
-                Err(DropReason::EnrolmentRefused)
-            }
+            None => Err(DropReason::EnrolmentRefused),
         };
         if let Err(reason) = result {
             self.drops.add(reason, 1);
@@ -167,9 +163,13 @@ impl Endpoint {
             }
             return Err(DropReason::HandshakeInvalid);
         };
+        if !arrival.is_proved {
+            // Neither memory nor the disk is for who hides its address.
+            self.limiter.on_wasted(now);
+            return self.turn_away(&arrival, Admission::ProveAddress);
+        }
         if self.enrolment.kept.len() >= MAX_KEPT {
-            let source = arrival.route.remote;
-            let admission = self.limiter.on_full(now, source, arrival.is_proved);
+            let admission = self.limiter.on_full(now, arrival.route.remote, true);
             return self.turn_away(&arrival, admission);
         }
         let ticket = self.enrolment.next_ticket;

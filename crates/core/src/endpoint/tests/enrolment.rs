@@ -3,6 +3,7 @@
 use super::*;
 use crate::endpoint::enrolment::MAX_KEPT;
 use crate::session::{
+    cookie::CookieCache,
     handshake::{HandshakeError, Initiator},
     invitation::{self, Claim, InvitationKey},
     limiter::Rate,
@@ -46,7 +47,22 @@ fn attempt(client: u8, index: u32, claim: Option<&Claim>) -> (Initiator, Vec<u8>
     .expect("valid")
 }
 
+/// Sends `datagram`, again with a cookie if one is asked for; the last answer.
 fn send(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
+    let mut cookies = CookieCache::new(&public(200));
+    let mut datagram = datagram.to_vec();
+    cookies.stamp(Instant::ZERO, &mut datagram).expect("valid");
+    match send_once(gateway, &datagram) {
+        Some(reply) if reply[0] == KIND_COOKIE_REPLY => {
+            cookies.handle_reply(Instant::ZERO, &reply).expect("ours");
+            cookies.stamp(Instant::ZERO, &mut datagram).expect("valid");
+            send_once(gateway, &datagram)
+        }
+        other => other,
+    }
+}
+
+fn send_once(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
     gateway.handle_datagram(Instant::ZERO, &from(CLIENT), &mut datagram.to_vec());
     gateway.work_inline(Instant::ZERO);
     answer(gateway)
@@ -97,24 +113,25 @@ fn an_invited_client_is_answered_when_the_owner_has_agreed_and_not_before() {
     // The answer may be lost: the client, now known, is answered again, with its claim or without.
     for (index, claim) in [(2, Some(claim(9))), (3, None)] {
         let (mut again, datagram) = attempt(9, index, claim.as_ref());
-        let response = match send(&mut gateway, &datagram) {
-            // The one before is not confirmed yet, so a proof of the address is asked for.
-            Some(reply) if reply[0] == KIND_COOKIE_REPLY => {
-                let mut cookies = crate::session::cookie::CookieCache::new(&public(200));
-                let mut datagram = datagram.clone();
-                cookies.stamp(Instant::ZERO, &mut datagram).expect("valid");
-                cookies.handle_reply(Instant::ZERO, &reply).expect("ours");
-                cookies.stamp(Instant::ZERO, &mut datagram).expect("valid");
-                send(&mut gateway, &datagram)
-            }
-            other => other,
-        };
+        let response = send(&mut gateway, &datagram);
         again
             .read_response(&response.expect("answered"))
             .expect("fits");
         assert_eq!(gateway.poll_enrolment(), None);
     }
     assert_eq!(gateway.drops().get(DropReason::EnrolmentRefused), 0);
+}
+
+#[test]
+fn who_does_not_prove_its_address_is_not_looked_up() {
+    let mut gateway = open_gateway();
+    let (_, datagram) = attempt(9, 1, Some(&claim(9)));
+    let reply = send_once(&mut gateway, &datagram).expect("a cookie");
+    assert_eq!(reply[0], KIND_COOKIE_REPLY);
+    assert_eq!(gateway.poll_enrolment(), None);
+    let (_, datagram) = attempt(9, 2, Some(&claim(9)));
+    send(&mut gateway, &datagram);
+    assert!(gateway.poll_enrolment().is_some());
 }
 
 #[test]
