@@ -327,12 +327,12 @@ fn unanswered(token: &Token, uplinks: &[Uplink], findings: &Findings) -> String 
         || is_over
     {
         let why = if is_over {
-            "has expired"
+            "has expired: have"
         } else {
-            "is used up, withdrawn or expired"
+            "is used up, withdrawn or expired: try once more, then have"
         };
         return format!(
-            "the gateway does not take this token, which {why}: have it run `pleach gateway invite` again"
+            "the gateway does not take this token, which {why} `pleach gateway invite` run there again"
         );
     }
     let endpoints: Vec<String> = token.endpoints.iter().map(ToString::to_string).collect();

@@ -249,19 +249,19 @@ fn a_client_whose_answer_was_lost_joins_with_the_same_token() {
     let daemon = gateway.start("gateway");
     daemon.until_up();
     let token = gateway.token("home");
-    let mute = "table inet plMute { chain c { type filter hook output priority 0; udp sport 7700 drop; }; }";
+    // Cookie replies pass, responses do not.
+    let mute = "table inet plMute { chain c { type filter hook output priority 0; udp sport 7700 @th,64,8 2 drop; }; }";
     run(&world.gateway, "nft", &mute.split(' ').collect::<Vec<_>>());
     client.fails(
         "join",
         &token,
         1,
-        &["does not answer", "203.0.113.5:7700", "firewall"],
+        &["does not take this token", "try once more"],
     );
     assert_eq!(
         gateway.clients(),
         [("home".to_owned(), "enrolled".to_owned())]
     );
-    // Even the gateway's restart is nothing to it.
     run(
         &world.gateway,
         "nft",
@@ -309,7 +309,12 @@ fn tokens_that_are_damaged_foreign_expired_or_withdrawn_are_refused() {
     let foreign = End::new(&world, &world.gateway, "foreign");
     foreign.does("gateway init --port 7701", "");
     let stray = foreign.token("home");
-    client.fails("join", &stray, 1, &["does not answer", "7701"]);
+    client.fails(
+        "join",
+        &stray,
+        1,
+        &["does not answer", "203.0.113.5:7701", "firewall"],
+    );
 
     // Its time is over.
     let invitations = gateway.dir.join("state/gateway/invitations");
@@ -472,4 +477,76 @@ fn commands_that_were_killed_are_repeated() {
     let up = client.start("client");
     up.until_links_up(&["l0", "l1"]);
     assert_eq!(gateway.clients().len(), 1);
+}
+
+/// With files where they are usually, and a service manager that only notes what it is asked.
+#[test]
+fn services_are_started_and_stopped_where_systemd_runs() {
+    let Some(world) = World::new() else { return };
+    let root = world.dir.path().join("root");
+    let calls = root.join("calls");
+    fs::create_dir_all(root.join("bin")).expect("directory");
+    fs::create_dir_all(root.join("etc/systemd/system")).expect("directory");
+    let script = format!("#!/bin/sh\necho \"$@\" >> {}\n", calls.display());
+    fs::write(root.join("bin/systemctl"), script).expect("written");
+    run(
+        &world.gateway,
+        "chmod",
+        &["755", &root.join("bin/systemctl").display().to_string()],
+    );
+    let script = format!(
+        "set -e; root={}; export PATH=$root/bin:$PATH
+         mount --bind $root/etc /etc
+         mount -t tmpfs tmpfs /var/lib
+         mount -t tmpfs tmpfs /run; mkdir -p /run/systemd/system
+         $0 gateway init
+         token=$($0 gateway invite home 2>/dev/null | head -1)
+         ls -l /var/lib/pleach/gateway/invitations | grep -c json
+         grep -h ExecStart /etc/systemd/system/pleach@.service
+         stat -c '%a %n' /etc/pleach /etc/pleach/* /var/lib/pleach/gateway
+         $0 leave
+         printf '# Joined by invitation 00\\n' > /etc/pleach/client.toml
+         rm /etc/pleach/gateway.toml
+         $0 leave
+         ls /etc/systemd/system",
+        root.display()
+    );
+    let program = env!("CARGO_BIN_EXE_pleach");
+    let mut process = world.gateway.command("unshare");
+    process.args(["-m", "sh", "-c", &script, program]);
+    let output = feed(process, "");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", errors(&output));
+    assert!(said.contains("service pleach@gateway"), "{said}");
+    assert!(
+        said.contains(&format!("ExecStart={program} up /etc/pleach/%i.toml")),
+        "{said}"
+    );
+    for mode in [
+        "600 /etc/pleach/gateway.key",
+        "600 /etc/pleach/gateway.toml",
+        "755 /etc/pleach",
+        "700 /var/lib/pleach/gateway",
+    ] {
+        assert!(said.contains(mode), "{mode}: {said}");
+    }
+    assert!(
+        said.contains("nothing to undo") && said.contains("no client any more"),
+        "{said}"
+    );
+    let calls = fs::read_to_string(&calls).expect("calls");
+    let calls: Vec<&str> = calls.lines().collect();
+    let expected = [
+        "daemon-reload",
+        "enable --now pleach@gateway",
+        "disable --now pleach@client",
+        "daemon-reload",
+    ];
+    assert_eq!(calls, expected);
+    assert_eq!(
+        fs::read_dir(root.join("etc/systemd/system"))
+            .expect("there")
+            .count(),
+        0
+    );
 }
