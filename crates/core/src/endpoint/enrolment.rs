@@ -14,7 +14,7 @@
 //! A client whose answer was lost sends another initiation: its key is known then, the claim is not looked at. Nobody is
 //! told that a claim was refused; [`DropReason::EnrolmentRefused`] counts it.
 //!
-//! Bounds: a claim has passed all that an initiation has to pass to be read (see [`super::handshakes`]), and its sender has
+//! Bounds: a claim has passed all that an initiation has to pass to be read (see `handshakes`), and its sender has
 //! proved its address by a cookie, so strangers make the owner look at no file faster than their source's bucket fills. At
 //! most [`MAX_KEPT`] wait for the owner; the next ones are told to come back. Places of removed peers are used again, so
 //! memory follows the largest number of peers at a time.
