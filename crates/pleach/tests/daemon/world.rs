@@ -122,7 +122,10 @@ impl Drop for World {
     fn drop(&mut self) {
         // The numbers of namespaces are used again: what a killed daemon left must not meet its successor.
         let others = self.others.take();
-        for host in [&self.client, &self.gateway].into_iter().chain(&others) {
+        for host in [&self.client, &self.gateway, &self.server]
+            .into_iter()
+            .chain(&others)
+        {
             if let Ok(metadata) = fs::metadata(host.path()) {
                 let _ = fs::remove_dir_all(format!("/run/pleach/net-{}", metadata.st_ino()));
             }
