@@ -11,6 +11,8 @@ pub enum DropReason {
     Aqm,
     /// Inner packet: a copy had arrived before.
     Duplicate,
+    /// Handshake: its sender is unknown and showed no invitation that is open.
+    EnrolmentRefused,
     /// Inner packet: taken back from a silent path, and no other worked in time.
     Expired,
     /// Datagram: the tag does not fit; damaged, or sealed by a stranger.
@@ -49,9 +51,10 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Aqm,
         Self::Duplicate,
+        Self::EnrolmentRefused,
         Self::Expired,
         Self::Forged,
         Self::HandshakeInvalid,
@@ -77,6 +80,7 @@ impl DropReason {
         match self {
             Self::Aqm => "aqm",
             Self::Duplicate => "duplicate",
+            Self::EnrolmentRefused => "enrolment_refused",
             Self::Expired => "expired",
             Self::Forged => "forged",
             Self::HandshakeInvalid => "handshake_invalid",

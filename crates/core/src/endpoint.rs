@@ -21,6 +21,7 @@ use ipnet::IpNet;
 use crate::{
     class::Class,
     counters::{DropReason, Drops},
+    flows::FlowKey,
     ids::PathId,
     packet::{PacketBuf, Pool},
     path::{health::State, link::Link, memory::PathMemory},
@@ -52,6 +53,7 @@ use crate::{
 
 pub mod allowed_ips;
 mod connector;
+pub mod enrolment;
 mod expecting;
 mod handshakes;
 mod index;
@@ -61,6 +63,7 @@ pub mod work;
 use allowed_ips::AllowedIps;
 use connector::Connector;
 pub use connector::Reach;
+use enrolment::Enrolment;
 use expecting::Expecting;
 pub use handshakes::HandshakeCounters;
 use index::IndexTable;
@@ -174,6 +177,8 @@ pub struct Endpoint {
     keys: Arc<StaticKeys>,
     suites: Vec<Suite>,
     mtu: usize,
+    tunnels: TunnelSettings,
+    enrolment: Enrolment,
     /// Asked for fresh bytes at each handshake, so that nothing kept here tells the keys of an earlier one.
     entropy: Box<dyn Entropy>,
     peers: Vec<Peer>,
@@ -204,9 +209,24 @@ pub struct Endpoint {
     deadlines: BTreeSet<(Instant, usize)>,
 }
 
+/// What the tunnels to all peers have in common.
+#[derive(Clone, Debug)]
+struct TunnelSettings {
+    role: Role,
+    /// Of the hashes by which flows are known.
+    flow_key: FlowKey,
+    queue: QueueConfig,
+    compression: bool,
+    classes: Vec<Class>,
+    parity: Option<Code>,
+    mtu: usize,
+}
+
 #[derive(Debug)]
 struct Peer {
     config: PeerConfig,
+    /// It is no peer any more: its place is kept for another.
+    is_removed: bool,
     tunnel: Tunnel,
     /// Which run of ours this is, to the peer; new after the association was closed.
     association: u64,
@@ -222,6 +242,31 @@ struct Peer {
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
+}
+
+impl Peer {
+    fn new(config: PeerConfig, tunnels: &TunnelSettings, entropy: &mut dyn Entropy) -> Self {
+        let scheduler = config.scheduler.clone();
+        let mut tunnel = Tunnel::new(tunnels.role, scheduler, tunnels.queue, tunnels.flow_key);
+        tunnel.set_compression(tunnels.compression);
+        tunnel.set_classes(tunnels.classes.clone());
+        tunnel.set_parity(tunnels.parity);
+        tunnel.set_mtu(tunnels.mtu);
+        Self {
+            tunnel,
+            config,
+            is_removed: false,
+            association: u64::from_be_bytes(entropy::array(entropy)),
+            newest: 0,
+            recent: RecentInitiations::new(),
+            allowance: Bucket::FULL,
+            sources: [None; KNOWN_SOURCES],
+            expects_parity: false,
+            is_active: false,
+            was_up: false,
+            deadline: None,
+        }
+    }
 }
 
 impl Endpoint {
@@ -246,33 +291,25 @@ impl Endpoint {
                 .for_each(|net| allowed.insert(*net, index));
             by_key.insert(peer.public_key, index);
         }
-        let flow_key = u64::from_be_bytes(entropy::array(&mut entropy));
-        let tunnel_to = |scheduler: SchedulerSettings<String>| {
-            let mut tunnel = Tunnel::new(role, scheduler, config.queue, flow_key);
-            tunnel.set_compression(config.compression);
-            tunnel.set_classes(config.classes.clone());
-            tunnel.set_parity(config.parity);
-            tunnel.set_mtu(config.mtu.min(MAX_MTU));
-            tunnel
+        let tunnels = TunnelSettings {
+            role,
+            flow_key: FlowKey::new(u64::from_be_bytes(entropy::array(&mut entropy))),
+            queue: config.queue,
+            compression: config.compression,
+            classes: config.classes,
+            parity: config.parity,
+            mtu: config.mtu.min(MAX_MTU),
         };
-        let peers = peers.into_iter().map(|config_of_peer| Peer {
-            tunnel: tunnel_to(config_of_peer.scheduler.clone()),
-            config: config_of_peer,
-            association: u64::from_be_bytes(entropy::array(&mut entropy)),
-            newest: 0,
-            recent: RecentInitiations::new(),
-            allowance: Bucket::FULL,
-            sources: [None; KNOWN_SOURCES],
-            expects_parity: false,
-            is_active: false,
-            was_up: false,
-            deadline: None,
-        });
+        let peers = peers
+            .into_iter()
+            .map(|peer| Peer::new(peer, &tunnels, &mut entropy));
         let peers: Vec<Peer> = peers.collect();
         Self {
             keys: Arc::new(keys),
             suites: config.suites,
-            mtu: config.mtu.min(MAX_MTU),
+            mtu: tunnels.mtu,
+            tunnels,
+            enrolment: Enrolment::default(),
             by_key,
             allowed,
             indices: IndexTable::new(Rng::new(u64::from_be_bytes(entropy::array(&mut entropy)))),
@@ -561,9 +598,8 @@ impl Endpoint {
 
     /// A snapshot of every peer.
     pub fn status(&self) -> impl Iterator<Item = (&PeerConfig, TunnelStatus)> {
-        self.peers
-            .iter()
-            .map(|peer| (&peer.config, peer.tunnel.status()))
+        let peers = self.peers.iter().filter(|peer| !peer.is_removed);
+        peers.map(|peer| (&peer.config, peer.tunnel.status()))
     }
 
     /// Lets observers see what the tunnels decide from now on; they are told the peers' names.
@@ -699,7 +735,7 @@ fn shared<'a>(
 pub const MAX_MTU: usize = 65_507 - DATA_OVERHEAD;
 
 /// The wire format this version speaks.
-const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 1;
 /// Handshake datagrams waiting to be sent; more are dropped, and asked for again. At most 1200 bytes each.
 const MAX_REPLIES: usize = 256;
 /// Addresses of a peer that are remembered as its own: links that it uses at a time, mostly.

@@ -11,9 +11,33 @@
 //! *Bounds.* The table takes 16 KiB with the first packet. All parts together keep at most 700 bytes for a flow: queue 64, class 80,
 //! `adaptive` 160, order 8, headers 330 once they are compressed, beside the packets that wait.
 
-use core::time::Duration;
+use core::{fmt, time::Duration};
 
 use crate::{packet::PacketView, time::Instant};
+
+/// The key of the hashes by which flows are known: it keeps strangers from choosing flows that collide.
+#[derive(Clone, Copy, Default)]
+pub struct FlowKey(u64);
+
+impl FlowKey {
+    /// A key of random bits.
+    #[must_use]
+    pub const fn new(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The hash by which a packet's flow is known.
+    #[must_use]
+    pub fn hash(self, packet: &PacketView<'_>) -> u64 {
+        packet.flow_hash(self.0)
+    }
+}
+
+impl fmt::Debug for FlowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FlowKey(..)")
+    }
+}
 
 /// A flow, and its place in the tables of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +90,7 @@ impl FlowId {
 /// The flows that have sent of late.
 #[derive(Debug)]
 pub struct FlowTable {
-    /// Keeps strangers from choosing flows that collide.
-    key: u64,
+    key: FlowKey,
     /// Empty until the first packet.
     places: Vec<Place>,
 }
@@ -82,22 +105,16 @@ struct Place {
 impl FlowTable {
     /// A table without flows.
     #[must_use]
-    pub const fn new(key: u64) -> Self {
+    pub const fn new(key: FlowKey) -> Self {
         Self {
             key,
             places: Vec::new(),
         }
     }
 
-    /// The hash by which a packet's flow is known.
-    #[must_use]
-    pub fn hash(&self, packet: &PacketView<'_>) -> u64 {
-        packet.flow_hash(self.key)
-    }
-
     /// The flow of a packet that is to be sent now.
     pub fn on_packet(&mut self, now: Instant, packet: &PacketView<'_>) -> FlowId {
-        self.on_hash(now, self.hash(packet))
+        self.on_hash(now, self.key.hash(packet))
     }
 
     /// The flow of this hash, of which a packet is to be sent now.
@@ -148,7 +165,7 @@ mod tests {
 
     #[test]
     fn flows_of_one_set_have_places_of_their_own_until_it_is_full() {
-        let mut table = FlowTable::new(0);
+        let mut table = FlowTable::new(FlowKey::default());
         let mut places: Vec<u16> = (0..WAYS as u64)
             .map(|hash| table.on_hash(at(1), hash * 4).place)
             .collect();
@@ -162,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_flow_keeps_its_place_until_it_expires() {
-        let mut table = FlowTable::new(0);
+        let mut table = FlowTable::new(FlowKey::default());
         for hash in 0..WAYS as u64 {
             table.on_hash(at(hash), hash);
         }
@@ -177,7 +194,7 @@ mod tests {
 
     #[test]
     fn places_are_below_their_number_and_hashes_spread() {
-        let mut table = FlowTable::new(0);
+        let mut table = FlowTable::new(FlowKey::default());
         let mut used = std::collections::BTreeSet::new();
         for i in 0..500_u64 {
             let hash = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);

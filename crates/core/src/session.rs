@@ -41,6 +41,7 @@ pub mod cookie;
 pub mod entropy;
 pub mod handshake;
 pub(crate) mod hash;
+pub mod invitation;
 pub mod keys;
 pub mod limiter;
 mod noise;

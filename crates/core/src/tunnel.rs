@@ -19,6 +19,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::{
     class::Class,
     counters::DropReason,
+    flows::FlowKey,
     ids::PathId,
     packet::PacketBuf,
     path::{
@@ -125,7 +126,7 @@ impl Tunnel {
         role: Role,
         settings: SchedulerSettings<String>,
         queue: QueueConfig,
-        flow_key: u64,
+        flow_key: FlowKey,
     ) -> Self {
         let placement = Placement::new(settings);
         let profile = *placement.profile();

@@ -1,6 +1,6 @@
 //! Links, addresses, routes and rules of the kernel, set and read over rtnetlink.
 //!
-//! The only module, with `netlink/watch.rs`, that knows the rtnetlink crate. Calls block: they run an own
+//! The only module, with those below it, that knows the rtnetlink crate. Calls block: they run an own
 //! single-threaded runtime for the length of the call, and belong into start and stop of a tunnel, not into its data
 //! path. A [`Netlink`] speaks to the network namespace of the thread that opened it.
 //!
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily,
     link::LinkAttribute,
-    route::{RouteAttribute, RouteMessage},
+    route::{RouteAddress, RouteAttribute, RouteMessage},
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 use rtnetlink::{Handle, IpVersion, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 
 pub(crate) mod clsact;
 pub(crate) mod hops;
+pub(crate) mod lookup;
 pub(crate) mod watch;
 
 /// A connection to the kernel's routing configuration.
@@ -164,6 +165,37 @@ impl Netlink {
             absent_is_none(self.runtime.block_on(request.execute()))?;
         }
         Ok(())
+    }
+
+    /// The destinations of all routes to other hosts, in all tables and both families, without default routes.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn destinations(&self) -> io::Result<Vec<IpNet>> {
+        let mut found = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut filter = RouteMessage::default();
+            filter.header.address_family = family;
+            let request = self.handle.route().get(filter);
+            let answer = self.runtime.block_on(request.execute().try_collect());
+            let routes: Vec<RouteMessage> = absent_is_none(answer)?.unwrap_or_default();
+            for route in routes {
+                let len = route.header.destination_prefix_length;
+                let address = route.attributes.iter().find_map(|attribute| {
+                    if let RouteAttribute::Destination(RouteAddress::Inet(address)) = attribute {
+                        Some(IpAddr::from(*address))
+                    } else if let RouteAttribute::Destination(RouteAddress::Inet6(address)) =
+                        attribute
+                    {
+                        Some(IpAddr::from(*address))
+                    } else {
+                        None
+                    }
+                });
+                found.extend(address.and_then(|address| IpNet::new(address, len).ok()));
+            }
+        }
+        Ok(found)
     }
 
     fn routes(&self, table: u32) -> io::Result<Vec<RouteMessage>> {

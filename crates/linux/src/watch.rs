@@ -1,3 +1,6 @@
 //! Watching the links of the host: see [`LinkWatch`].
 
-pub use crate::netlink::watch::{LinkSnapshot, LinkWatch};
+pub use crate::netlink::{
+    lookup::{Targets, Way},
+    watch::{LinkSnapshot, LinkWatch},
+};

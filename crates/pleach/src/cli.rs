@@ -21,6 +21,7 @@ use crate::{
     config::{self, ConfigError, Note, RUN_DIRECTORY},
     control::{self, WEIGHTS},
     keys::{self, SecretKey},
+    onboard::{self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave},
     run_equalizer, run_proxy, run_tunnel, status,
 };
 
@@ -56,6 +57,13 @@ enum Command {
         /// Configuration file
         file: PathBuf,
     },
+    /// Make this host a gateway, and invite clients
+    #[command(subcommand)]
+    Gateway(GatewayCommand),
+    /// Make this host a client, by a token of `pleach gateway invite`
+    Join(Join),
+    /// Undo `join`
+    Leave(Leave),
     /// Check the configuration FILE and what it asks of this host
     Check {
         /// Configuration file
@@ -169,7 +177,11 @@ impl From<ConfigError> for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self::Runtime(error)
+        match error.downcast::<ConfigError>() {
+            Ok(error) => Self::Config(error),
+            Err(error) if error.is::<BadInput>() => Self::Usage(error.to_string()),
+            Err(error) => Self::Runtime(error),
+        }
     }
 }
 
@@ -202,6 +214,9 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Gateway(command) => print(&onboard::gateway::run(command)?),
+        Command::Join(options) => print(&onboard::join::run(&options)?),
+        Command::Leave(options) => print(&onboard::leave::run(&options)?),
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
         Command::Up { file, trace } => up(&file, trace.as_deref()),

@@ -28,6 +28,7 @@ use pleach_core::{class::Class, units::Bitrate};
 use toml::{Spanned, de::DeTable};
 
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
+pub(crate) use network::is_name;
 pub(crate) use proxy::{LoadedProxy, ProxyConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
@@ -80,7 +81,7 @@ pub(crate) struct ClientConfig {
     /// The other end.
     pub(crate) gateway: GatewayPeer,
     /// The links to use, at most [`pleach_core::ids::PathId::MAX`], with distinct names and devices. Empty: every
-    /// interface with a default route, hot-plugged ones too.
+    /// interface with a route to the gateway, hot-plugged ones too.
     pub(crate) links: Vec<LinkConfig>,
 }
 
@@ -134,6 +135,17 @@ pub(crate) struct GatewayConfig {
     pub(crate) nat: Nat,
     /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
     pub(crate) clients: Vec<ClientPeer>,
+    /// Whether and how other clients are enrolled.
+    pub(crate) invitations: Option<InvitationsConfig>,
+}
+
+/// The gateway's `[invitations]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InvitationsConfig {
+    /// Directory of invitations and of clients that used one.
+    pub(crate) store: PathBuf,
+    /// Outer addresses of this gateway that tokens name; at least one, distinct.
+    pub(crate) endpoints: Vec<SocketAddr>,
 }
 
 /// What a gateway masquerades of its clients' packets to the outside.

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `{"command":"status"}` | a [`StatusReport`] |
 //! | `{"command":"weights","weights":{"dsl":64}}` | `{"ok":true}` |
+//! | `{"command":"remove-client","name":"home"}` | `{"ok":true}`, also if no client has the name; gateways only |
 //! | anything else, or what fails | `{"error":"…"}` |
 //!
 //! [`server`] hands requests to the data path through a channel; [`client`] is what the commands use.
@@ -17,7 +18,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::mpsc::SyncSender};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use client::{find_socket, set_weights, status};
+pub(crate) use client::{find_socket, remove_client, set_weights, status};
 
 /// A request as it travels.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,7 @@ pub(crate) use client::{find_socket, set_weights, status};
 enum Request {
     Status {},
     Weights { weights: BTreeMap<String, u32> },
+    RemoveClient { name: String },
 }
 
 /// A request for the data path. Dropping it unanswered tells the client so.
@@ -32,6 +34,8 @@ enum Request {
 pub(crate) enum ControlRequest {
     /// How are things?
     Status(Reply<StatusReport>),
+    /// Drop the client of this name, and its keys.
+    RemoveClient(String, Reply<()>),
     /// Give the named links these weights, 1..=1000 each, at least one; all of them or none.
     Weights(BTreeMap<String, u32>, Reply<()>),
 }

@@ -7,6 +7,7 @@
 //! | [`check`] | what a configuration asks of this host: devices, ports |
 //! | [`keys`] | X25519 keys and preshared keys as text |
 //! | [`control`] | the control socket: protocol, server, client |
+//! | [`onboard`] | gateways and clients in one command a side |
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_equalizer`] | the equalizer daemon |
 //! | [`run_proxy`] | the proxy daemon |
@@ -21,6 +22,7 @@ mod control;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
+mod onboard;
 #[cfg(feature = "reproduce")]
 mod reproduce;
 mod run_equalizer;

@@ -91,6 +91,9 @@ fn settings(config: &EqualizerConfig) -> Settings {
 
 fn answer(daemon: &mut Daemon, now: Instant, request: ControlRequest) {
     match request {
+        ControlRequest::RemoveClient(_, reply) => {
+            reply.send(Err("this is an equalizer, no gateway".to_owned()));
+        }
         ControlRequest::Status(reply) => reply.send(Ok(status(&daemon.report(now), now))),
         ControlRequest::Weights(weights, reply) => reply.send(daemon.handle_weights(now, &weights)),
     }

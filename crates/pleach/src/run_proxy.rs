@@ -187,6 +187,9 @@ fn raise_descriptor_limit() -> u64 {
 
 fn answer(daemon: &Daemon, name: &str, request: ControlRequest) {
     match request {
+        ControlRequest::RemoveClient(_, reply) => {
+            reply.send(Err("this is a proxy, no gateway".to_owned()));
+        }
         ControlRequest::Status(reply) => reply.send(Ok(status(&daemon.report(), name))),
         ControlRequest::Weights(_, reply) => {
             reply.send(Err("a proxy's weights are those of its file".to_owned()));

@@ -2,12 +2,13 @@
 //!
 //! One thread moves packets ([`data_path`]): it waits for the TUN, the sockets, link changes, requests and signals, hands
 //! what has come to the engine, and sends what the engine has to say. Which sockets there are is the matter of
-//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
+//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]), the enrolment of invited clients another ([`enrolled`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
 //!
 //! Whatever changes in the host's configuration is undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
 
 mod data_path;
+mod enrolled;
 mod handshaker;
 mod links;
 mod memory;
@@ -36,6 +37,7 @@ use crate::{
     trace::TraceFile,
 };
 use data_path::DataPath;
+pub(crate) use links::is_uplink;
 
 /// Runs the tunnel that `config` describes until SIGTERM or SIGINT.
 /// `trace`: a file for what the engine decides.
@@ -49,6 +51,9 @@ pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Res
         && let Role::Client(client) = &config.role
     {
         config.mtu = Some(links::default_mtu(client)?);
+    }
+    if let Role::Gateway(gateway) = &mut config.role {
+        enrolled::add_known(gateway)?;
     }
     let plan = plan(&config);
     let mut setup = Setup::begin(state_directory(), &config.name)
@@ -82,11 +87,14 @@ fn plan(config: &TunnelConfig) -> Plan {
     let (routes, forward, masquerade) = match &config.role {
         Role::Client(client) => (client.gateway.allowed_ips.clone(), false, Vec::new()),
         Role::Gateway(gateway) => {
-            let inner: Vec<IpNet> = gateway
-                .clients
-                .iter()
+            let clients = gateway.clients.iter();
+            let mut inner: Vec<IpNet> = clients
                 .flat_map(|client| client.allowed_ips.clone())
                 .collect();
+            if gateway.invitations.is_some() {
+                // Clients may come that have addresses of these.
+                inner.extend(config.addresses.iter().map(IpNet::trunc));
+            }
             let hidden = |net: &&IpNet| match gateway.nat {
                 Nat::Off => false,
                 Nat::Ipv4 => net.addr().is_ipv4(),

@@ -27,6 +27,26 @@ impl AllowedIps {
         }
     }
 
+    /// Takes `net` from `peer`; no effect if it is another's.
+    pub fn remove(&mut self, net: IpNet, peer: usize) {
+        match net.trunc() {
+            IpNet::V4(net) => {
+                let nets = level(&mut self.v4, net.prefix_len());
+                let key = net.addr().to_bits();
+                if nets.get(&key) == Some(&peer) {
+                    nets.remove(&key);
+                }
+            }
+            IpNet::V6(net) => {
+                let nets = level(&mut self.v6, net.prefix_len());
+                let key = net.addr().to_bits();
+                if nets.get(&key) == Some(&peer) {
+                    nets.remove(&key);
+                }
+            }
+        }
+    }
+
     /// The peer `address` belongs to.
     #[must_use]
     pub fn peer_of(&self, address: IpAddr) -> Option<usize> {
@@ -83,5 +103,11 @@ mod tests {
         assert_eq!(peer_of("fd00::7"), Some(5));
         assert_eq!(peer_of("fd11::1"), Some(4));
         assert_eq!(peer_of("2001:db8::1"), None);
+        let host = "10.1.2.3/32".parse().expect("literal");
+        table.remove(host, 9);
+        let peer_of = |table: &AllowedIps| table.peer_of("10.1.2.3".parse().expect("literal"));
+        assert_eq!(peer_of(&table), Some(2), "it belongs to another");
+        table.remove(host, 2);
+        assert_eq!(peer_of(&table), Some(3));
     }
 }

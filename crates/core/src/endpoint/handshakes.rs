@@ -8,6 +8,7 @@
 //! 3. mac2, at most four hashes: whether a cookie proves the source address;
 //! 4. the buckets of the source and of the gateway ([`HandshakeLimiter`]);
 //! 5. two X25519 operations, in [work that is handed out](super::work): who it is, and what time the initiation carries;
+//!    who is unknown may show an [invitation](super::enrolment);
 //! 6. whether it is fresh: its time is not before the start of this gateway, and after all of this peer that were answered.
 //!    If not, it needs a proof of its address, so that a client whose clock is wrong pays one round trip, no more;
 //! 7. the peer's own bucket; then three X25519 operations to answer.
@@ -150,16 +151,26 @@ impl Endpoint {
         arrival: Arrival,
         read: Result<Box<Initiation>, HandshakeError>,
     ) -> Result<(), DropReason> {
-        let known = read.ok().and_then(|initiation| {
-            let index = *self.by_key.get(&initiation.remote_static)?;
-            Some((index, initiation))
-        });
-        let Some((index, initiation)) = known else {
+        let Ok(initiation) = read else {
             if !arrival.is_proved {
                 self.limiter.on_wasted(now);
             }
             return Err(DropReason::HandshakeInvalid);
         };
+        match self.by_key.get(&initiation.remote_static) {
+            Some(&index) => self.on_identified(now, arrival, index, initiation),
+            None => self.on_stranger(now, arrival, initiation),
+        }
+    }
+
+    /// An initiation of a peer has been read.
+    pub(super) fn on_identified(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        index: usize,
+        initiation: Box<Initiation>,
+    ) -> Result<(), DropReason> {
         if initiation.hello.protocol_version != PROTOCOL_VERSION {
             // Told at once, whatever else is wrong with it.
             let version = initiation.hello.protocol_version;
@@ -276,7 +287,11 @@ impl Endpoint {
     }
 
     /// Answers an initiation that is not worked on, as far as it is to be answered.
-    fn turn_away(&mut self, arrival: &Arrival, admission: Admission) -> Result<(), DropReason> {
+    pub(super) fn turn_away(
+        &mut self,
+        arrival: &Arrival,
+        admission: Admission,
+    ) -> Result<(), DropReason> {
         let (source, datagram) = (arrival.route.remote, &arrival.datagram);
         let reply = match admission {
             Admission::ProveAddress => {

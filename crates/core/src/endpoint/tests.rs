@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::session::entropy::Seeded;
 
+mod enrolment;
 mod under_load;
 
 pub(super) const GATEWAY: &str = "192.0.2.1:7700";

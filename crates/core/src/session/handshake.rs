@@ -32,7 +32,7 @@ use super::{
     secret::Secret,
 };
 use crate::wire::handshake::{
-    self as wire, Hello, InitiationView, MAX_LEN, ResponseView, WireError, initiation_header,
+    self as wire, Claim, Hello, InitiationView, MAX_LEN, ResponseView, WireError, initiation_header,
 };
 
 /// The pre-shared key of peers that agreed on none.
@@ -136,6 +136,36 @@ impl Initiator {
         hello: Hello,
         seed: impl Into<Secret>,
     ) -> Result<(Self, Vec<u8>), HandshakeError> {
+        Self::start(local, remote_public, psk, local_index, hello, &[], seed)
+    }
+
+    /// The same for a client that the gateway does not know yet and that was invited: it shows its `claim`. `psk`: that of
+    /// the invitation. `hello` must have a time.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_claim(
+        local: &StaticKeys,
+        remote_public: &[u8; 32],
+        psk: &[u8; 32],
+        local_index: u32,
+        hello: Hello,
+        claim: &Claim,
+        seed: impl Into<Secret>,
+    ) -> Result<(Self, Vec<u8>), HandshakeError> {
+        let extra = claim.encode();
+        Self::start(local, remote_public, psk, local_index, hello, &extra, seed)
+    }
+
+    fn start(
+        local: &StaticKeys,
+        remote_public: &[u8; 32],
+        psk: &[u8; 32],
+        local_index: u32,
+        hello: Hello,
+        extra: &[u8],
+        seed: impl Into<Secret>,
+    ) -> Result<(Self, Vec<u8>), HandshakeError> {
         check_index(local_index)?;
         let prologue = prologue(&initiation_header(local_index));
         let mut state = noise::builder(SeedSlot::filled(seed.into()))
@@ -147,7 +177,7 @@ impl Initiator {
             .map_err(|_| HandshakeError::RemoteKey)?;
         let mut noise = [0; MAX_LEN];
         let len = state
-            .write_message(&hello.encode(), &mut noise)
+            .write_message(&[&hello.encode(), extra].concat(), &mut noise)
             .map_err(|_| HandshakeError::RemoteKey)?;
         let mut datagram = wire::initiation(local_index, &noise[..len]);
         cookie::set_mac1(remote_public, &mut datagram);
@@ -248,6 +278,7 @@ impl Responder {
             remote_static,
             remote_index: view.sender_index(),
             hello: Hello::decode(&payload[..len])?,
+            claim: Claim::decode(&payload[..len]),
             state,
             seed,
         })
@@ -275,6 +306,8 @@ pub struct Incoming {
     pub remote_index: u32,
     /// What the initiator said of itself.
     pub hello: Hello,
+    /// What it shows of an invitation.
+    pub claim: Option<Claim>,
     state: HandshakeState,
     seed: SeedSlot,
 }

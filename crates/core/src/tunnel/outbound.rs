@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     counters::DropReason,
-    flows::FlowTable,
+    flows::{FlowKey, FlowTable},
     ids::{PathId, Seq},
     packet::PacketBuf,
     path::{on_wire::in_datagrams, sender::Numbered},
@@ -49,7 +49,7 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(lanes: Lanes, flow_key: u64) -> Self {
+    pub(super) fn new(lanes: Lanes, flow_key: FlowKey) -> Self {
         Self {
             flows: FlowTable::new(flow_key),
             lanes,

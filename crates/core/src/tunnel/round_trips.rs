@@ -36,7 +36,7 @@ use std::collections::VecDeque;
 
 use super::{path_set::PathSet, placement::Placement, shared::Shared, staged::Staged};
 use crate::{
-    flows::FlowId,
+    flows::{FlowId, FlowKey},
     packet::{PacketBuf, Pool},
     path::Path,
     profile::Mechanism,
@@ -54,7 +54,7 @@ use kept_flow::{KeptFlow, Said};
 #[derive(Debug)]
 pub(super) struct RoundTrips {
     /// Of the hashes by which flows are known ([`crate::flows`]).
-    key: u64,
+    key: FlowKey,
     /// Young ones, and those that are large.
     flows: Vec<KeptFlow>,
     /// What is large, and what of that waits now and then; apart, for most tunnels are idle.
@@ -88,7 +88,7 @@ impl Look<'_> {
 
 impl RoundTrips {
     /// No flow is watched.
-    pub(super) fn new(key: u64) -> Self {
+    pub(super) fn new(key: FlowKey) -> Self {
         Self {
             key,
             flows: Vec::new(),
@@ -174,7 +174,7 @@ impl RoundTrips {
         let view = packet.view().ok();
         let known = view.and_then(|view| Some((view, view.segment()?.ack?)));
         known.is_some_and(|(view, ack)| {
-            let flow = self.position(view.flow_hash(self.key));
+            let flow = self.position(self.key.hash(&view));
             flow.is_some_and(|index| self.flows[index].is_first(ack))
         })
     }
@@ -189,7 +189,7 @@ impl RoundTrips {
         delivered: &mut VecDeque<PacketBuf>,
     ) {
         let view = packet.view().ok();
-        let known = view.and_then(|view| Some((view.flow_hash(self.key), view.segment()?)));
+        let known = view.and_then(|view| Some((self.key.hash(&view), view.segment()?)));
         let Some((conversation, segment)) = known else {
             delivered.push_back(packet);
             return;

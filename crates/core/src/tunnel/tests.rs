@@ -15,7 +15,12 @@ mod ahead;
 /// A client that has neither paths nor keys.
 fn adaptive() -> Tunnel {
     let policy = Policy::Adaptive(AdaptiveSettings::default());
-    Tunnel::new(Role::Client, policy.into(), QueueConfig::default(), 0)
+    Tunnel::new(
+        Role::Client,
+        policy.into(),
+        QueueConfig::default(),
+        FlowKey::default(),
+    )
 }
 
 #[test]
@@ -36,7 +41,12 @@ fn only_a_client_describes_links() {
         info,
     }));
     for (role, is_taken) in [(Role::Gateway, true), (Role::Client, false)] {
-        let mut tunnel = Tunnel::new(role, Policy::Weighted {}.into(), QueueConfig::default(), 0);
+        let mut tunnel = Tunnel::new(
+            role,
+            Policy::Weighted {}.into(),
+            QueueConfig::default(),
+            FlowKey::default(),
+        );
         tunnel.add_path(Instant::ZERO, PathId(0), Link::named("ours"));
         let mut shared = Shared {
             pool: &mut Pool::new(1, 100),

@@ -22,7 +22,8 @@
 //! longer than the shortest initiation, so a forged source address gains nothing.
 //!
 //! Hello, before encryption: `0..2` protocol version, `2..6` capability bits, `6` suite bits, `7..15` association id, in an
-//! initiation `15..23` its time; what follows is ignored.
+//! initiation `15..23` its time. An initiation may go on with a [`Claim`]: `23` tag 1, `24..40` id of an invitation, `40..56`
+//! proof. What follows is ignored.
 //!
 //! Busy reply (28 bytes): `0` kind 6, `1` version, `2..4` reserved, `4..8` receiver index, `8..12` milliseconds to wait,
 //! `12..28` mac.
@@ -54,6 +55,8 @@ pub const BUSY_LEN: usize = 12 + MAC_LEN;
 /// Length of a cookie reply in bytes.
 pub const COOKIE_REPLY_LEN: usize = 8 + COOKIE_NONCE_LEN + SEALED_COOKIE_LEN;
 
+const CLAIM_TAG: u8 = 1;
+const TIME_LEN: usize = 8;
 const INITIATION_HEADER: usize = 8;
 const RESPONSE_HEADER: usize = 12;
 const MACS: usize = 2 * MAC_LEN;
@@ -99,6 +102,33 @@ pub struct Hello {
     /// Initiation: larger than in each before it, as far as the sender knows; nanoseconds since 1970 where it has the time
     /// of day. `None` from ends that do not tell, and in responses.
     pub time: Option<u64>,
+}
+
+/// What a client that a gateway does not know yet shows of its invitation, see [`crate::session::invitation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which invitation.
+    pub id: [u8; 16],
+    /// Proof of its secret, for this client's static key only.
+    pub proof: [u8; 16],
+}
+
+impl Claim {
+    /// The bytes to encrypt behind a [`Hello`] that has a time.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        [&[CLAIM_TAG][..], &self.id, &self.proof].concat()
+    }
+
+    /// Reads the claim behind a Hello, if `bytes`, which begin with the Hello, have one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let claim: &[u8; 33] = bytes.get(Hello::LEN + TIME_LEN..)?.first_chunk()?;
+        (claim[0] == CLAIM_TAG).then(|| Self {
+            id: array(claim, 1),
+            proof: array(claim, 17),
+        })
+    }
 }
 
 /// A set of cipher suites, one bit each: 1 is AES-256-GCM, 2 is ChaCha20-Poly1305. Unknown bits are kept.
@@ -447,6 +477,29 @@ mod tests {
             assert_eq!(Hello::decode(&bytes[..len]), Ok(older));
         }
         assert_eq!(Hello::decode(&bytes[..14]), Err(WireError::Length));
+    }
+
+    #[test]
+    fn a_claim_follows_a_hello_that_has_a_time() {
+        let hello = Hello {
+            protocol_version: 1,
+            capabilities: 0,
+            suites: SuiteBits(1),
+            association: 1,
+            time: Some(2),
+        };
+        let claim = Claim {
+            id: [3; 16],
+            proof: [4; 16],
+        };
+        let mut bytes = [hello.encode(), claim.encode()].concat();
+        assert_eq!((Hello::decode(&bytes), bytes.len()), (Ok(hello), 56));
+        assert_eq!(Claim::decode(&bytes), Some(claim));
+        for len in 0..56 {
+            assert_eq!(Claim::decode(&bytes[..len]), None);
+        }
+        bytes[23] = 2;
+        assert_eq!(Claim::decode(&bytes), None);
     }
 
     #[test]

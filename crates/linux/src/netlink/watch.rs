@@ -1,7 +1,7 @@
 //! What the links of the host look like, and when that changes.
 //!
 //! A thread listens to the kernel's notifications and takes them only as a hint: after each burst it reads links,
-//! addresses and default routes anew and hands out the whole picture if it differs from the last. So lost
+//! addresses, default routes and ways to the addresses in question ([`super::lookup`]) anew and hands out the whole picture if it differs from the last. So lost
 //! notifications, and the IPv4 routes that vanish without one when a link goes down, do no harm. A link is known by its
 //! index for as long as it lives; a new index under an old name is another link.
 //!
@@ -27,6 +27,7 @@ use netlink_packet_route::{
 use rtnetlink::{Handle, MulticastGroup};
 use tokio::{sync::oneshot, time};
 
+use super::lookup::{self, Targets, Way};
 use crate::poll::Waker;
 
 /// One link, as of now.
@@ -52,6 +53,27 @@ pub struct LinkSnapshot {
     pub has_default_v4: bool,
     /// Some table has an IPv6 default route over it.
     pub has_default_v6: bool,
+    /// From this link to the addresses in question, sorted; none while the link is down, and from the loopback device.
+    pub ways: Vec<Way>,
+}
+
+impl LinkSnapshot {
+    /// The links of the calling thread's namespace, sorted by index, with their ways to `targets`.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn read_all(targets: &Targets) -> io::Result<Vec<Self>> {
+        let runtime = super::runtime()?;
+        let handle = {
+            let _guard = runtime.enter();
+            let (connection, handle, _) = rtnetlink::new_connection()?;
+            runtime.spawn(connection);
+            handle
+        };
+        runtime
+            .block_on(read_links(&handle, targets))
+            .map_err(super::to_io)
+    }
 }
 
 /// A watch over all links of a namespace. Dropping it ends its thread.
@@ -69,6 +91,14 @@ impl LinkWatch {
     /// # Errors
     /// If the sockets or the thread cannot be made.
     pub fn start() -> io::Result<Self> {
+        Self::start_towards(Targets::default())
+    }
+
+    /// The same, with the links' [ways](LinkSnapshot::ways) to `targets`.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_towards(targets: Targets) -> io::Result<Self> {
         let waker = Waker::new()?;
         let (sender, snapshots) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -88,7 +118,7 @@ impl LinkWatch {
                 loop {
                     if let Some((connection, handle, notifications)) = connected.take() {
                         let connection = tokio::spawn(connection);
-                        let end = run(handle, notifications, &mut publish).await;
+                        let end = run(handle, notifications, &targets, &mut publish).await;
                         connection.abort();
                         if end == End::Unheard {
                             return;
@@ -156,11 +186,12 @@ enum End {
 async fn run<M>(
     handle: Handle,
     mut notifications: impl StreamExt<Item = M> + Unpin,
+    targets: &Targets,
     mut publish: impl FnMut(Vec<LinkSnapshot>) -> bool,
 ) -> End {
     let mut last = None;
     loop {
-        match read_links(&handle).await {
+        match read_links(&handle, targets).await {
             Ok(links) => {
                 if last.as_ref() != Some(&links) {
                     last = Some(links.clone());
@@ -189,7 +220,10 @@ async fn run<M>(
 }
 
 /// Reads the whole picture.
-async fn read_links(handle: &Handle) -> Result<Vec<LinkSnapshot>, rtnetlink::Error> {
+async fn read_links(
+    handle: &Handle,
+    targets: &Targets,
+) -> Result<Vec<LinkSnapshot>, rtnetlink::Error> {
     let found: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
     let mut links: Vec<_> = found.iter().filter_map(snapshot).collect();
     links.sort_unstable_by_key(|link| link.ifindex);
@@ -217,6 +251,10 @@ async fn read_links(handle: &Handle) -> Result<Vec<LinkSnapshot>, rtnetlink::Err
     }
     for link in &mut links {
         link.addresses.sort_unstable();
+        if link.is_up && link.has_carrier && !link.is_loopback {
+            link.ways = lookup::ways(handle, link.ifindex, &link.addresses, targets).await?;
+            link.ways.sort_unstable();
+        }
     }
     Ok(links)
 }
@@ -234,6 +272,7 @@ fn snapshot(message: &LinkMessage) -> Option<LinkSnapshot> {
         addresses: Vec::new(),
         has_default_v4: false,
         has_default_v6: false,
+        ways: Vec::new(),
     };
     for attribute in &message.attributes {
         if let LinkAttribute::IfName(name) = attribute {
@@ -298,12 +337,14 @@ fn find(links: &mut [LinkSnapshot], ifindex: u32) -> Option<&mut LinkSnapshot> {
 }
 
 /// What may change a picture.
-const GROUPS: [MulticastGroup; 5] = [
+const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
     MulticastGroup::Ipv4Route,
     MulticastGroup::Ipv6Route,
+    MulticastGroup::Ipv4Rule,
+    MulticastGroup::Ipv6Rule,
 ];
 
 /// One change of a link makes several notifications within a few milliseconds; this is the silence that ends them.

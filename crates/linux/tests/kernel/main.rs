@@ -5,3 +5,4 @@ mod routes;
 mod tun;
 mod udp;
 mod watch;
+mod ways;

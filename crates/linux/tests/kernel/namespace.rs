@@ -57,6 +57,14 @@ impl Namespace {
         self.command(&format!("ip {arguments}"))
     }
 
+    /// Whether `ip` does what it is asked.
+    pub(crate) fn try_ip(&self, arguments: &str) -> bool {
+        let mut command = Command::new("ip");
+        command.args(["-n", &self.name]);
+        let output = command.args(arguments.split_whitespace()).output();
+        output.is_ok_and(|output| output.status.success())
+    }
+
     /// Waits until there is no `device`.
     pub(crate) fn until_gone(&self, device: &str) {
         until("the device goes", || !self.ip("link show").contains(device));

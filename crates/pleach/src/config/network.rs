@@ -14,10 +14,15 @@ pub(super) fn name(value: &Value<'_>) -> Result<String, ConfigError> {
     let what = "a name of 1 to 32 characters out of A-Z a-z 0-9 . _ -";
     let remedy = "write a short name such as \"dsl\"";
     let text = value.text(what, remedy)?;
-    if text.is_empty() || text.len() > 32 || !text.bytes().all(is_name_byte) {
+    if !is_name(text) {
         return Err(value.expected(what, remedy));
     }
     Ok(text.to_owned())
+}
+
+/// Whether `text` can be the name of a link or client.
+pub(crate) fn is_name(text: &str) -> bool {
+    (1..=32).contains(&text.len()) && text.bytes().all(is_name_byte)
 }
 
 /// The name of the tunnel's own device: as the kernel allows, and plain enough for paths and rule sets.

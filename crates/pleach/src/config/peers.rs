@@ -1,12 +1,12 @@
-//! The client's `[gateway]` and `[[link]]`, the gateway's `[[client]]`.
+//! The client's `[gateway]` and `[[link]]`, the gateway's `[[client]]` and `[invitations]`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use ipnet::IpNet;
 use pleach_core::{ids::PathId, units::Bitrate};
 
 use super::{
-    ClientPeer, Cost, GatewayPeer, LinkConfig, network, scheduler, secret,
+    ClientPeer, Cost, GatewayPeer, InvitationsConfig, LinkConfig, network, scheduler, secret,
     source::{ConfigError, Note, Place},
     table::{Table, Value},
     tunnel,
@@ -44,20 +44,49 @@ pub(super) fn gateway(root: &Table<'_>, notes: &mut Vec<Note>) -> Result<Gateway
     let public_key = table.required("public_key", PUBLIC_KEY_EXAMPLE)?;
     let endpoints = table.required("endpoints", "endpoints = [\"203.0.113.5:7700\"]")?;
     let allowed_ips = table.required("allowed_ips", "allowed_ips = [\"0.0.0.0/0\", \"::/0\"]")?;
+    Ok(GatewayPeer {
+        public_key: secret::public(&public_key)?,
+        preshared_key: secret::optional(&table, "preshared_key", "preshared_key_file", notes)?,
+        endpoints: outer_addresses(&endpoints)?,
+        allowed_ips: network::allowed_ips(&allowed_ips)?,
+    })
+}
+
+/// The gateway's `[invitations]`, if there.
+///
+/// # Errors
+/// The first mistake in it.
+pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>, ConfigError> {
+    if root.optional("invitations").is_none() {
+        return Ok(None);
+    }
+    let table = root.table("invitations", &["store", "endpoints"])?;
+    let store = table.required("store", "store = \"/var/lib/pleach/gateway\"")?;
+    let path = store.text("a directory", "write a path as a string")?;
+    if path.is_empty() || path.contains('\0') {
+        return Err(store.expected(
+            "a directory",
+            "write for example \"/var/lib/pleach/gateway\"",
+        ));
+    }
+    let endpoints = table.required("endpoints", "endpoints = [\"203.0.113.5:7700\"]")?;
+    Ok(Some(InvitationsConfig {
+        store: root.source().directory().join(path),
+        endpoints: outer_addresses(&endpoints)?,
+    }))
+}
+
+/// Outer addresses of a gateway, at least one, distinct.
+fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, ConfigError> {
     let mut addresses = Vec::new();
-    for item in endpoints.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
+    for item in list.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
         let address = network::endpoint(&item)?;
         if addresses.contains(&address) {
             return Err(item.wrong(format!("{address} given twice"), "remove one of the two"));
         }
         addresses.push(address);
     }
-    Ok(GatewayPeer {
-        public_key: secret::public(&public_key)?,
-        preshared_key: secret::optional(&table, "preshared_key", "preshared_key_file", notes)?,
-        endpoints: addresses,
-        allowed_ips: network::allowed_ips(&allowed_ips)?,
-    })
+    Ok(addresses)
 }
 
 /// The client's `[[link]]` tables, each with the place of its device.

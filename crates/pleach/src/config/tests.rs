@@ -135,6 +135,12 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
     "table of the other mode": GATEWAY, "[scheduler]" => "[gateway]\n[scheduler]",
         "f.toml:9: [gateway]: not used with mode = \"gateway\"; remedy: remove it, or correct the mode";
+    "invitations of a client": CLIENT, "[scheduler]" => "[invitations]\n[scheduler]",
+        "f.toml:8: [invitations]: not used with mode = \"client\"; remedy: remove it, or correct the mode";
+    "invitations without store": GATEWAY, "[scheduler]" => "[invitations]\nendpoints = [\"203.0.113.5:7700\"]\n[scheduler]",
+        "f.toml:9: [invitations] store: missing required key; remedy: add store = \"/var/lib/pleach/gateway\"";
+    "invitations to nowhere": GATEWAY, "[scheduler]" => "[invitations]\nstore = \"s\"\nendpoints = []\n[scheduler]",
+        "f.toml:11: [invitations] endpoints: expected at least one entry, found an empty list; remedy: write for example [\"203.0.113.5:7700\"]";
     "client without gateway": CLIENT, "[gateway]\npublic_key = \"OTHER\"\nendpoints = [\"203.0.113.5:7700\", \"[2001:db8::5]:7700\"]\nallowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n" => "",
         "f.toml:1: [gateway]: missing required table; remedy: add a table [gateway] with its keys";
     "required key missing": CLIENT, "public_key = \"OTHER\"\n" => "",
@@ -658,6 +664,21 @@ fn a_gateway_without_clients_is_worth_a_warning() {
             .iter()
             .any(|note| note.warning && note.text.contains("[[client]]"))
     );
+}
+
+#[test]
+fn a_gateway_with_invitations_needs_no_clients() {
+    let (head, _) = GATEWAY.split_once("[[client]]").expect("clients");
+    let table = "[invitations]\nstore = \"store\"\nendpoints = [\"203.0.113.5:7700\"]\n";
+    let files = Files::new();
+    let loaded = files.load(&format!("{head}{table}")).expect("good file");
+    assert!(loaded.notes.iter().all(|note| !note.warning));
+    let Role::Gateway(gateway) = loaded.config.role else {
+        panic!("a gateway")
+    };
+    let invitations = gateway.invitations.expect("there");
+    assert_eq!(invitations.store, files.0.path().join("store"));
+    assert_eq!(invitations.endpoints.len(), 1);
 }
 
 #[test]

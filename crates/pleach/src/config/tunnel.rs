@@ -19,7 +19,7 @@ use crate::keys;
 /// # Errors
 /// The first mistake in it.
 pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
-    refuse_other_mode(root, "client", &["client"])?;
+    refuse_other_mode(root, "client", &["client", "invitations"])?;
     root.allow(&["mode", "tunnel", "scheduler", "gateway", "link", "class"])?;
     let tunnel = root.table(
         "tunnel",
@@ -71,7 +71,14 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
 /// The first mistake in it.
 pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     refuse_other_mode(root, "gateway", &["gateway", "link"])?;
-    root.allow(&["mode", "tunnel", "scheduler", "client", "class"])?;
+    root.allow(&[
+        "mode",
+        "tunnel",
+        "scheduler",
+        "client",
+        "class",
+        "invitations",
+    ])?;
     let tunnel = root.table(
         "tunnel",
         &[
@@ -95,10 +102,11 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let nat = tunnel.optional("nat").as_ref().map_or(Ok(Nat::Off), nat)?;
     let own_key = keys::public_of(&common.private_key);
     let clients = peers::clients(root, &own_key, &mut notes)?;
-    if clients.is_empty() {
+    let invitations = peers::invitations(root)?;
+    if clients.is_empty() && invitations.is_none() {
         notes.push(Note {
             place: root.source().whole(),
-            text: "no [[client]]: this gateway will serve nobody".to_owned(),
+            text: "no [[client]] and no [invitations]: this gateway will serve nobody".to_owned(),
             warning: true,
         });
     }
@@ -106,6 +114,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         listen: network::listen(&listen)?,
         nat,
         clients,
+        invitations,
     });
     let classes = classes::read(root, None)?;
     Ok(Loaded {

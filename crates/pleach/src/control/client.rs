@@ -31,6 +31,15 @@ pub(crate) fn set_weights(socket: &Path, weights: BTreeMap<String, u32>) -> anyh
     ask::<serde_json::Value>(socket, &Request::Weights { weights }).map(drop)
 }
 
+/// Has the gateway at `socket` drop the client `name`.
+///
+/// # Errors
+/// No daemon answers there, or it is no gateway.
+pub(crate) fn remove_client(socket: &Path, name: &str) -> anyhow::Result<()> {
+    let name = name.to_owned();
+    ask::<serde_json::Value>(socket, &Request::RemoveClient { name }).map(drop)
+}
+
 /// The only socket in `directory`.
 ///
 /// # Errors

@@ -236,6 +236,12 @@ fn answer(stream: &UnixStream, line: &[u8], gate: &Gate) -> io::Result<()> {
             Ok(status) => write_line(stream, &status),
             Err(error) => write_error(stream, &error),
         },
+        Ok(Request::RemoveClient { name }) => {
+            match ask(gate, |reply| ControlRequest::RemoveClient(name, reply)) {
+                Ok(()) => write_line(stream, &serde_json::json!({ "ok": true })),
+                Err(error) => write_error(stream, &error),
+            }
+        }
         Ok(Request::Weights { weights }) => {
             if weights.is_empty() {
                 return write_error(stream, "weights: none given");

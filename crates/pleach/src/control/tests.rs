@@ -75,6 +75,9 @@ impl Daemon {
         thread::spawn(move || {
             for request in requests {
                 match request {
+                    ControlRequest::RemoveClient(name, reply) => {
+                        reply.send((name == "home").then_some(()).ok_or_else(|| name.clone()));
+                    }
                     ControlRequest::Status(reply) => reply.send(Ok(sample())),
                     ControlRequest::Weights(weights, reply) => {
                         let unknown = weights.keys().find(|name| *name != "dsl");
@@ -172,6 +175,14 @@ fn a_gateways_clients_survive_the_round_trip() {
     let text = serde_json::to_string(&report).expect("serializes");
     let back: StatusReport = serde_json::from_str(&text).expect("parses");
     assert_eq!(back, report);
+}
+
+#[test]
+fn the_name_of_a_client_to_remove_reaches_the_data_path() {
+    let daemon = Daemon::start();
+    remove_client(&daemon.path, "home").expect("known");
+    let error = remove_client(&daemon.path, "shop").expect_err("refused");
+    assert!(error.to_string().contains("shop"), "{error}");
 }
 
 #[test]

@@ -3,7 +3,13 @@
 //! Each round: wait; take what the sockets and the TUN have, a bounded amount each; let the engine's timers run; send
 //! until the engine has nothing more; write what it delivers. Nothing in a round waits for anything.
 
-use std::{collections::BTreeMap, io, net::IpAddr, os::fd::AsFd, sync::mpsc::Receiver};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::AsFd,
+    sync::mpsc::Receiver,
+};
 
 use anyhow::Context as _;
 use pleach_core::{
@@ -23,10 +29,11 @@ use pleach_linux::{
     tun::Tun,
     udp::RecvBatch,
     vm_clone::CloneWatch,
-    watch::{LinkSnapshot, LinkWatch},
+    watch::{LinkSnapshot, LinkWatch, Targets},
 };
 
 use super::{
+    enrolled::{self, Enroller},
     handshaker::Handshaker,
     links::{self, ClientLink},
     memory::{self, Memory},
@@ -34,8 +41,9 @@ use super::{
     sockets::{LinkSocket, Sent, Traits},
 };
 use crate::{
-    config::{ClientConfig, Role, TunnelConfig},
+    config::{Role, TunnelConfig},
     control::{ControlRequest, Reply, server::ControlServer},
+    keys,
 };
 
 /// The daemon's working parts.
@@ -52,6 +60,8 @@ pub(super) struct DataPath<'a> {
     watch: Option<LinkWatch>,
     control: Control,
     handshaker: Handshaker,
+    /// Of a gateway with invitations.
+    enroller: Option<Enroller>,
     resume: ResumeTimer,
     /// `None` if the kernel tells nothing of clones.
     clones: Option<CloneWatch>,
@@ -115,6 +125,7 @@ impl<'a> DataPath<'a> {
                 waker,
             },
             handshaker,
+            enroller: None,
             resume,
             clones,
             tx: TxQueue::new(32),
@@ -132,13 +143,25 @@ impl<'a> DataPath<'a> {
             Role::Gateway(gateway) => {
                 let socket = LinkSocket::listen(gateway.listen, this.traits())?;
                 this.add_socket(FIRST_SOCKET, socket)?;
+                if let Some(invitations) = &gateway.invitations {
+                    let own_key = keys::public_of(&config.private_key);
+                    let enroller = Enroller::start(&invitations.store, own_key)?;
+                    this.poller.add(enroller.waker(), ENROLMENTS)?;
+                    this.enroller = Some(enroller);
+                    this.endpoint.set_enrolling(true);
+                }
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
             Role::Client(client) => {
                 for link in &client.links {
                     this.add_link(&link.device, links::settings(link, this.inner_mtu()));
                 }
-                let watch = LinkWatch::start().context("watching links")?;
+                let endpoints = client.gateway.endpoints.iter();
+                let targets = Targets {
+                    addresses: endpoints.map(SocketAddr::ip).collect(),
+                    fwmark: Some(this.setup.fwmark()),
+                };
+                let watch = LinkWatch::start_towards(targets).context("watching links")?;
                 this.poller.add(watch.as_fd(), WATCH)?;
                 this.watch = Some(watch);
                 tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
@@ -169,6 +192,7 @@ impl<'a> DataPath<'a> {
                     CONTROL => self.answer_requests(now),
                     WATCH => self.look_at_links(now),
                     HANDSHAKES => self.handshaker.collect(&mut self.endpoint, now),
+                    ENROLMENTS => self.settle_enrolments(now),
                     RESUME => {
                         self.resume.clear();
                         // Others may have set it meanwhile.
@@ -187,6 +211,9 @@ impl<'a> DataPath<'a> {
                 now = clock::now();
             }
             self.handshaker.hand_over(&mut self.endpoint, now);
+            if let Some(enroller) = &self.enroller {
+                enroller.hand_over(&mut self.endpoint, now);
+            }
             self.endpoint.handle_timeout(now);
             self.deliver()?;
             self.transmit(now);
@@ -355,6 +382,7 @@ impl<'a> DataPath<'a> {
                         ],
                     )));
                 }
+                ControlRequest::RemoveClient(name, reply) => self.remove_client(now, &name, reply),
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
         }
@@ -365,6 +393,28 @@ impl<'a> DataPath<'a> {
         if self.clones.as_ref().is_some_and(CloneWatch::take) {
             tracing::warn!("this machine was cloned or restored: all sessions start anew");
             self.endpoint.handle_clone(now);
+        }
+    }
+
+    fn remove_client(&mut self, now: Instant, name: &str, reply: Reply<()>) {
+        if self.watch.is_some() {
+            return reply.send(Err("this is a client, no gateway".to_owned()));
+        }
+        if self.endpoint.remove_peer(now, name) {
+            tracing::info!(client = name, "removed");
+        }
+        reply.send(Ok(()));
+    }
+
+    /// Takes what has become of claims.
+    fn settle_enrolments(&mut self, now: Instant) {
+        let Some(enroller) = &self.enroller else {
+            return;
+        };
+        enroller.waker().clear();
+        while let Some((ticket, client)) = enroller.collect() {
+            let peer = client.map(|client| enrolled::peer(client, &self.config.scheduler));
+            self.endpoint.settle_enrolment(now, ticket, peer);
         }
     }
 
@@ -495,12 +545,12 @@ impl<'a> DataPath<'a> {
             self.find_links(&snapshot);
         }
         for index in 0..self.links.len() {
-            self.look_at_link(now, index, &snapshot, client);
+            self.look_at_link(now, index, &snapshot);
         }
     }
 
-    /// Takes up every device with a default route, and lets go of those whose device is gone. One that only lost its
-    /// default route stays, out of use, and keeps its counters.
+    /// Takes up every device with a route to the gateway, and lets go of those whose device is gone. One that only lost its
+    /// route stays, out of use, and keeps its counters.
     fn find_links(&mut self, snapshot: &[LinkSnapshot]) {
         let is_used = |link: &ClientLink| links::device(snapshot, &link.device).is_some();
         for link in self.links.iter().filter(|link| !is_used(link)) {
@@ -523,27 +573,22 @@ impl<'a> DataPath<'a> {
         }
     }
 
-    fn look_at_link(
-        &mut self,
-        now: Instant,
-        index: usize,
-        snapshot: &[LinkSnapshot],
-        client: &ClientConfig,
-    ) {
+    fn look_at_link(&mut self, now: Instant, index: usize, snapshot: &[LinkSnapshot]) {
         let (id, device_name) = (self.links[index].id, self.links[index].device.clone());
         let device = links::device(snapshot, &device_name);
-        let reach = device.map_or(Reach::NONE, |device| links::reach(device, client));
+        let reach = device.map_or(Reach::NONE, links::reach);
         let ifindex = device.map(|device| device.ifindex);
+        let sources = [false, true].map(|is_v6| links::source(device?, is_v6));
         // A link that reaches nothing may have no address either.
         let network = device.filter(|_| reach != Reach::NONE).map(links::network);
         let link = &mut self.links[index];
         let old = network.map(|network| std::mem::replace(&mut link.network, network));
         let has_roamed = old.is_some_and(|old| !old.is_empty() && old != link.network);
-        if !has_roamed && (ifindex, reach) == (link.ifindex, link.reach) {
+        if !has_roamed && (ifindex, reach, sources) == (link.ifindex, link.reach, link.sources) {
             return;
         }
-        if ifindex != link.ifindex || reach == Reach::NONE {
-            // A socket is bound to the device that had the name then.
+        if (ifindex, sources) != (link.ifindex, link.sources) || reach == Reach::NONE {
+            // A socket is bound to the device that had the name then, and perhaps to an address of its.
             for is_v6 in [false, true] {
                 self.sockets.remove(&token_of(id, is_v6));
             }
@@ -555,7 +600,8 @@ impl<'a> DataPath<'a> {
             if !*wanted || self.sockets.contains_key(&token) {
                 continue;
             }
-            let socket = LinkSocket::on_device(&device_name, id.0, is_v6, self.traits());
+            let source = sources[usize::from(is_v6)];
+            let socket = LinkSocket::on_device(&device_name, id.0, is_v6, source, self.traits());
             let added = socket
                 .map_err(Into::into)
                 .and_then(|socket| self.add_socket(token, socket));
@@ -577,6 +623,7 @@ impl<'a> DataPath<'a> {
         );
         self.links[index].ifindex = ifindex;
         self.links[index].reach = reach;
+        self.links[index].sources = sources;
         // Told even if it reaches the same as before: another device needs another start.
         self.endpoint.handle_link(now, id, Reach::NONE);
         self.endpoint.handle_link(now, id, opened);
@@ -589,6 +636,7 @@ impl<'a> DataPath<'a> {
                 device: device.to_owned(),
                 ifindex: None,
                 reach: Reach::NONE,
+                sources: [None; 2],
                 network: String::new(),
             }),
             None => tracing::warn!(device, "more links than a tunnel can use: not used"),
@@ -618,6 +666,7 @@ const WATCH: Token = Token(3);
 const RESUME: Token = Token(4);
 const CLONE: Token = Token(5);
 const HANDSHAKES: Token = Token(6);
+const ENROLMENTS: Token = Token(7);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.

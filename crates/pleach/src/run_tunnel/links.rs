@@ -1,4 +1,7 @@
-//! A client's links: the devices the user named, or every one with a default route; what each can reach now.
+//! A client's links: the devices the user named, or every one from which a route leads to the gateway; what each can
+//! reach now.
+
+use std::net::IpAddr;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -21,6 +24,8 @@ pub(super) struct ClientLink {
     /// Index of the device its sockets are bound to; `None` without sockets.
     pub(super) ifindex: Option<u32>,
     pub(super) reach: Reach,
+    /// What its sockets are bound to, IPv4 and IPv6; see [`source`].
+    pub(super) sources: [Option<IpAddr>; 2],
     /// What its rate is remembered by; see [`network`].
     pub(super) network: String,
 }
@@ -38,36 +43,30 @@ pub(super) fn device<'a>(snapshot: &'a [LinkSnapshot], name: &str) -> Option<&'a
     snapshot.iter().find(|link| link.name == name)
 }
 
-/// What the gateway's addresses can be reached by over `link`.
-pub(super) fn reach(link: &LinkSnapshot, client: &ClientConfig) -> Reach {
-    if !link.is_up || !link.has_carrier {
-        return Reach::NONE;
-    }
-    let endpoints = &client.gateway.endpoints;
-    let is_neighbour = |net: &IpNet| {
-        endpoints
-            .iter()
-            .any(|endpoint| net.contains(&endpoint.ip()))
-    };
-    let can = |is_v4: bool, has_default: bool| {
-        let mut addresses = link
-            .addresses
-            .iter()
-            .filter(|net| net.addr().is_ipv4() == is_v4)
-            .peekable();
-        addresses.peek().is_some() && (has_default || addresses.any(is_neighbour))
-    };
+/// Which of the gateway's address families can be reached over `link`.
+pub(super) fn reach(link: &LinkSnapshot) -> Reach {
+    let can = |is_v6| link.ways.iter().any(|way| way.target.is_ipv6() == is_v6);
     Reach {
-        v4: can(true, link.has_default_v4),
-        v6: can(false, link.has_default_v6),
+        v4: can(false),
+        v6: can(true),
     }
+}
+
+/// What a socket on `link` must be bound to for the kernel to find the route; `None`: the device is enough.
+pub(super) fn source(link: &LinkSnapshot, is_v6: bool) -> Option<IpAddr> {
+    let mut ways = link
+        .ways
+        .iter()
+        .filter(|way| way.target.is_ipv6() == is_v6)
+        .map(|way| way.source);
+    let first = ways.next()?;
+    ways.fold(first, |found, other| found.and(other).and(found))
 }
 
 /// Whether a device is to be used when the user named none. Other tunnels are not: they run over the same lines, and
 /// two that take each other for a line would loop.
-pub(super) fn is_uplink(link: &LinkSnapshot, tunnel: &str) -> bool {
-    let has_default = link.has_default_v4 || link.has_default_v6;
-    has_default && !link.is_loopback && !link.is_tunnel && link.name != tunnel
+pub(crate) fn is_uplink(link: &LinkSnapshot, tunnel: &str) -> bool {
+    !link.ways.is_empty() && !link.is_loopback && !link.is_tunnel && link.name != tunnel
 }
 
 /// The engine's settings for a configured link.
@@ -130,6 +129,8 @@ const LEAST_MTU: u16 = 1280;
 
 #[cfg(test)]
 mod tests {
+    use pleach_linux::watch::Way;
+
     use super::*;
 
     #[test]
@@ -155,9 +156,44 @@ mod tests {
                 addresses: addresses.collect(),
                 has_default_v4: true,
                 has_default_v6: false,
+                ways: Vec::new(),
             };
             assert_eq!(network(&link), expected);
         }
+    }
+
+    #[test]
+    fn a_source_is_needed_only_if_no_way_does_without() {
+        let way = |target: &str, source: Option<&str>| Way {
+            target: target.parse().expect("literal"),
+            source: source.map(|source| source.parse().expect("literal")),
+        };
+        let mut link = LinkSnapshot {
+            ifindex: 3,
+            name: "eth1".to_owned(),
+            is_up: true,
+            has_carrier: true,
+            is_loopback: false,
+            is_tunnel: false,
+            mtu: 1500,
+            addresses: Vec::new(),
+            has_default_v4: false,
+            has_default_v6: false,
+            ways: Vec::new(),
+        };
+        assert_eq!((reach(&link), source(&link, false)), (Reach::NONE, None));
+        assert!(!is_uplink(&link, "pleach0"));
+        link.ways = vec![way("203.0.113.5", Some("192.0.2.7"))];
+        let v4 = Reach {
+            v4: true,
+            v6: false,
+        };
+        assert_eq!(reach(&link), v4);
+        assert_eq!(source(&link, false), link.ways[0].source);
+        assert_eq!(source(&link, true), None);
+        assert!(is_uplink(&link, "pleach0") && !is_uplink(&link, "eth1"));
+        link.ways.push(way("203.0.113.6", None));
+        assert_eq!(source(&link, false), None);
     }
 
     #[test]

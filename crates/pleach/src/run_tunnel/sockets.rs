@@ -61,7 +61,7 @@ impl LinkSocket {
         })
     }
 
-    /// A client's socket for one link and address family.
+    /// A client's socket for one link and address family, bound to `source` if its route asks for one.
     ///
     /// # Errors
     /// As [`UdpSocket::bind`].
@@ -69,6 +69,7 @@ impl LinkSocket {
         device: &str,
         link: u8,
         is_v6: bool,
+        source: Option<IpAddr>,
         traits: Traits,
     ) -> io::Result<Self> {
         let any: IpAddr = if is_v6 {
@@ -79,7 +80,7 @@ impl LinkSocket {
         let options = UdpOptions {
             device: Some(device.to_owned()),
             fwmark: Some(traits.fwmark),
-            ..UdpOptions::new(SocketAddr::new(any, 0))
+            ..UdpOptions::new(SocketAddr::new(source.unwrap_or(any), 0))
         };
         Ok(Self {
             link,

@@ -214,6 +214,19 @@ impl Daemon {
         }
     }
 
+    /// Starts `pleach up FILE` with a file that is there, whose control socket is `control`.
+    pub(crate) fn with_file(host: &Netns, file: PathBuf, control: PathBuf) -> Self {
+        let log = file.with_extension("log");
+        let child = launch(host, &file, &log);
+        Self {
+            host: host.clone(),
+            file,
+            log,
+            control,
+            child,
+        }
+    }
+
     /// Starts it again; it must have ended.
     pub(crate) fn start_again(&mut self) {
         assert!(self.has_ended());

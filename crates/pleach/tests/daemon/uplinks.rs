@@ -45,6 +45,33 @@ fn a_dead_first_link_does_not_keep_the_tunnel_down() {
 }
 
 #[test]
+fn links_without_a_default_route_in_the_main_table_are_used() {
+    let Some(world) = World::new() else { return };
+    let gateway = Gateway::default().start(&world);
+    gateway.until_up();
+    // A host route; a default route in a table that only a rule for the source leads to.
+    ip(
+        &world.client,
+        "route del default dev l0\nroute add 203.0.113.5 via 10.1.0.1 dev l0\n\
+         route del default dev l1\nroute add default via 10.1.1.1 dev l1 table 100\n\
+         rule add from 10.1.1.2 lookup 100 priority 100",
+    );
+    for links in [&["l0", "l1"][..], &[]] {
+        let mut client = Client {
+            links,
+            policy: "round-robin",
+            ..Client::default()
+        }
+        .start(&world, &world.client);
+        client.until_links_up(&["l0", "l1"]);
+        for name in ["l0", "l1"] {
+            carries(&world, &client, name);
+        }
+        client.stop();
+    }
+}
+
+#[test]
 fn links_that_go_or_change_carry_traffic_again() {
     let Some(world) = World::new() else { return };
     let gateway = Gateway::default().start(&world);

@@ -122,7 +122,10 @@ impl Drop for World {
     fn drop(&mut self) {
         // The numbers of namespaces are used again: what a killed daemon left must not meet its successor.
         let others = self.others.take();
-        for host in [&self.client, &self.gateway].into_iter().chain(&others) {
+        for host in [&self.client, &self.gateway, &self.server]
+            .into_iter()
+            .chain(&others)
+        {
             if let Ok(metadata) = fs::metadata(host.path()) {
                 let _ = fs::remove_dir_all(format!("/run/pleach/net-{}", metadata.st_ino()));
             }
@@ -131,7 +134,7 @@ impl Drop for World {
 }
 
 /// Whether the kernel has finished with the addresses: it takes up those of IPv6 in the background.
-fn has_settled(host: &Netns) -> bool {
+pub(crate) fn has_settled(host: &Netns) -> bool {
     let addresses = run(host, "ip", &["-o", "-6", "addr"]);
     let routes = run(host, "ip", &["-6", "route", "show", "table", "local"]);
     let is_taken_up = |line: &str| {

@@ -143,6 +143,7 @@ mod tests {
             addresses: vec!["192.0.2.7/24".parse().expect("network")],
             has_default_v4: true,
             has_default_v6: true,
+            ways: Vec::new(),
         }
     }
 

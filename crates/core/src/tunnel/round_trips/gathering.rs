@@ -23,6 +23,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::{
+    flows::FlowKey,
     packet::{PacketBuf, is_before},
     time::Instant,
     units::Bitrate,
@@ -32,7 +33,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     /// Of the hashes by which flows are known ([`crate::flows`]).
-    key: u64,
+    key: FlowKey,
     /// When acknowledgements are to be gathered next, if they are.
     next_at: Instant,
     /// Since when they are counted, if they are.
@@ -157,7 +158,7 @@ pub(super) struct Counted {
 
 impl Gathering {
     /// Nothing is gathered.
-    pub(super) fn new(key: u64) -> Self {
+    pub(super) fn new(key: FlowKey) -> Self {
         Self {
             key,
             ..Self::default()
@@ -247,7 +248,7 @@ impl Gathering {
             delivered.push_back(packet);
             return;
         };
-        let conversation = view.flow_hash(self.key);
+        let conversation = self.key.hash(&view);
         let is_room = self.flows.len() < MOST_FLOWS;
         let mut flows = self.flows.iter_mut();
         let flow = flows.find(|flow| flow.conversation == conversation);

@@ -32,9 +32,9 @@ pub(in super::super) const fn ms(ms: u64) -> Instant {
 
 /// Watches a flow from 0 on, whose round trips are to be so many milliseconds.
 pub(in super::super) fn watching(least_ms: u64) -> RoundTrips {
-    let mut trips = RoundTrips::new(0);
+    let mut trips = RoundTrips::new(FlowKey::default());
     let view = ack(0);
-    let conversation = view.view().expect("parsed").flow_hash(0);
+    let conversation = FlowKey::default().hash(&view.view().expect("parsed"));
     let least = Duration::from_millis(least_ms);
     trips.watch(ms(0), conversation, 0, least, &mut VecDeque::new());
     trips
@@ -549,7 +549,7 @@ fn numbers(delivered: VecDeque<PacketBuf>) -> Vec<u32> {
 /// A flow that was large for two periods, and at whose third, at 1 600 ms, 240 000 have been acknowledged. Its
 /// acknowledgements are gathered until 1 650 ms.
 fn large(plan: Plan) -> RoundTrips {
-    let mut trips = RoundTrips::new(0);
+    let mut trips = RoundTrips::new(FlowKey::default());
     for period in 0..3 {
         let now = ms(800 * u64::from(period));
         trips.gathering.begin(now, Some(plan), true);

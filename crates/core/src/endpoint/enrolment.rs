@@ -1,0 +1,186 @@
+//! Peers that come and go while an endpoint lives, and the enrolment of those that were invited.
+//!
+//! A gateway knows its clients by their static keys. The key of an invited client is unknown until its first initiation,
+//! which [claims an invitation](crate::session::invitation). The endpoint keeps no invitations, because to use one up
+//! means to write a file, and that must be on disk before the client is answered. So the initiation is kept, and the
+//! owner asked:
+//!
+//! ```text
+//! initiation of an unknown key, with a claim -> kept -> Endpoint::poll_enrolment
+//!     owner: is there such an invitation, is it open, does the claim fit? then write the client down
+//! Endpoint::settle_enrolment -> the client is a peer, and the initiation goes on as any peer's
+//! ```
+//!
+//! A client whose answer was lost sends another initiation: its key is known then, the claim is not looked at. Nobody is
+//! told that a claim was refused; [`DropReason::EnrolmentRefused`] counts it.
+//!
+//! Bounds: a claim has passed all that an initiation has to pass to be read (see `handshakes`), and its sender has
+//! proved its address by a cookie, so strangers make the owner look at no file faster than their source's bucket fills. At
+//! most [`MAX_KEPT`] wait for the owner; the next ones are told to come back. Places of removed peers are used again, so
+//! memory follows the largest number of peers at a time.
+
+use core::net::SocketAddr;
+use std::collections::VecDeque;
+
+use super::{Endpoint, Event, MAX_EVENTS, Peer, PeerConfig, work::Arrival};
+use crate::{
+    counters::DropReason,
+    session::{handshake::Incoming as Initiation, invitation::Claim, limiter::Admission},
+    time::Instant,
+};
+
+/// Claims that wait for the owner: each is a look into a file.
+pub const MAX_KEPT: usize = 16;
+
+/// A claim for the owner to decide on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnrolmentRequest {
+    /// Names it in [`Endpoint::settle_enrolment`].
+    pub ticket: u64,
+    /// Static key of the client, which owns its private half.
+    pub public_key: [u8; 32],
+    /// What it claims.
+    pub claim: Claim,
+    /// Where it came from, proved.
+    pub source: SocketAddr,
+}
+
+/// Enrolments under way.
+#[derive(Debug, Default)]
+pub(super) struct Enrolment {
+    is_open: bool,
+    next_ticket: u64,
+    /// Not asked for yet, oldest first.
+    requests: VecDeque<EnrolmentRequest>,
+    /// By ticket, oldest first.
+    kept: VecDeque<(u64, Arrival, Box<Initiation>)>,
+}
+
+impl Endpoint {
+    /// Whether claims are taken; off at the start. An owner that turns them on settles each.
+    pub fn set_enrolling(&mut self, is_open: bool) {
+        self.enrolment.is_open = is_open;
+    }
+
+    /// A claim to decide on; each has to be [settled](Self::settle_enrolment).
+    pub fn poll_enrolment(&mut self) -> Option<EnrolmentRequest> {
+        self.enrolment.requests.pop_front()
+    }
+
+    /// Ends an enrolment: `client`, whose key must be that of the request, is a peer from now on; `None` refuses.
+    ///
+    /// A client that is a peer already, by another initiation of its, stays as it is.
+    pub fn settle_enrolment(&mut self, now: Instant, ticket: u64, client: Option<PeerConfig>) {
+        let mut kept = self.enrolment.kept.iter();
+        let Some(at) = kept.position(|(kept, ..)| *kept == ticket) else {
+            return;
+        };
+        let Some((_, arrival, initiation)) = self.enrolment.kept.remove(at) else {
+            return;
+        };
+        let key = initiation.remote_static;
+        let client = client.filter(|client| client.public_key == key);
+        let result = match client {
+            Some(client) => {
+                let index = self.add_peer(client);
+                self.on_identified(now, arrival, index, initiation)
+            }
+            None => Err(DropReason::EnrolmentRefused),
+        };
+        if let Err(reason) = result {
+            self.drops.add(reason, 1);
+        }
+    }
+
+    /// Drops the client `name` and its keys, and answers it no more; whether there was one.
+    ///
+    /// A client's one peer, the gateway, cannot be removed.
+    pub fn remove_peer(&mut self, now: Instant, name: &str) -> bool {
+        let mut peers = self.peers.iter();
+        let found = peers.position(|peer| !peer.is_removed && peer.config.name == name);
+        let Some(index) = found.filter(|_| self.connector.is_none()) else {
+            return false;
+        };
+        self.start_over(now, index);
+        self.free_indices(index);
+        let peer = &self.peers[index];
+        self.by_key.remove(&peer.config.public_key);
+        for net in &peer.config.allowed_ips {
+            self.allowed.remove(*net, index);
+        }
+        if peer.was_up && self.events.len() < MAX_EVENTS {
+            let name = name.to_owned();
+            self.events.push_back(Event::Peer { name, is_up: false });
+        }
+        let mut nobody = Peer::new(peer.config.clone(), &self.tunnels, &mut *self.entropy);
+        nobody.is_removed = true;
+        self.put(index, nobody);
+        true
+    }
+
+    /// Makes `config` a peer unless its key is one's already; its index.
+    pub(super) fn add_peer(&mut self, config: PeerConfig) -> usize {
+        if let Some(&known) = self.by_key.get(&config.public_key) {
+            return known;
+        }
+        let mut places = self.peers.iter();
+        let free = places.position(|peer| peer.is_removed);
+        let index = free.unwrap_or(self.peers.len());
+        self.by_key.insert(config.public_key, index);
+        for net in &config.allowed_ips {
+            self.allowed.insert(*net, index);
+        }
+        let peer = Peer::new(config, &self.tunnels, &mut *self.entropy);
+        self.put(index, peer);
+        index
+    }
+
+    /// Puts `peer` at a place of the table, or behind its last.
+    fn put(&mut self, index: usize, mut peer: Peer) {
+        let Some(place) = self.peers.get_mut(index) else {
+            self.peers.push(peer);
+            return;
+        };
+        if let Some(at) = place.deadline {
+            self.deadlines.remove(&(at, index));
+        }
+        // It may wait for its turn to send.
+        peer.is_active = place.is_active;
+        *place = peer;
+    }
+
+    /// An initiation of an unknown key has been read.
+    pub(super) fn on_stranger(
+        &mut self,
+        now: Instant,
+        arrival: Arrival,
+        initiation: Box<Initiation>,
+    ) -> Result<(), DropReason> {
+        let claim = initiation.claim.filter(|_| self.enrolment.is_open);
+        let Some(claim) = claim else {
+            if !arrival.is_proved {
+                self.limiter.on_wasted(now);
+            }
+            return Err(DropReason::HandshakeInvalid);
+        };
+        if !arrival.is_proved {
+            // Neither memory nor the disk is for who hides its address.
+            self.limiter.on_wasted(now);
+            return self.turn_away(&arrival, Admission::ProveAddress);
+        }
+        if self.enrolment.kept.len() >= MAX_KEPT {
+            let admission = self.limiter.on_full(now, arrival.route.remote, true);
+            return self.turn_away(&arrival, admission);
+        }
+        let ticket = self.enrolment.next_ticket;
+        self.enrolment.next_ticket += 1;
+        self.enrolment.requests.push_back(EnrolmentRequest {
+            ticket,
+            public_key: initiation.remote_static,
+            claim,
+            source: arrival.route.remote,
+        });
+        self.enrolment.kept.push_back((ticket, arrival, initiation));
+        Ok(())
+    }
+}

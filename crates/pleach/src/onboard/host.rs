@@ -1,0 +1,93 @@
+//! What a host must have before anything is changed on it: root, a TUN device, a free port, a directory to write in.
+//!
+//! Each check is one question to the kernel, and each failure one sentence with the remedy.
+
+use std::{
+    fs::File,
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    path::Path,
+};
+
+use anyhow::{anyhow, bail};
+
+use crate::config::plain;
+
+/// Whether the process may configure the network.
+///
+/// # Errors
+/// It is not root's.
+pub(crate) fn require_root(command: &str) -> anyhow::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    bail!(
+        "`pleach {command}` changes the network of this host: run it as root, for example with sudo"
+    )
+}
+
+/// Whether tunnels can be made.
+///
+/// # Errors
+/// They cannot.
+pub(crate) fn require_tun() -> anyhow::Result<()> {
+    let opened = File::options().read(true).write(true).open(TUN);
+    opened.map(drop).map_err(|error| {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            anyhow!(
+                "this host does not let pleach open {TUN}: allow the device in the container's or service's settings"
+            )
+        } else {
+            anyhow!(
+                "this host has no TUN device ({TUN}: {}): load it with `modprobe tun`, or have the container's host allow it",
+                plain(&error)
+            )
+        }
+    })
+}
+
+/// The address to listen on at `port`: all of both families, or of IPv4 on a host without IPv6.
+///
+/// # Errors
+/// Another program has the port.
+pub(crate) fn free_listen_address(port: u16) -> anyhow::Result<SocketAddr> {
+    let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
+    let address = if has_v6 {
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
+    } else {
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
+    };
+    match UdpSocket::bind(address) {
+        Ok(_) => Ok(address),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => bail!(
+            "UDP port {port} is taken by another program (`ss -lunp` names it): stop it, or choose another with --port"
+        ),
+        Err(error) => bail!(
+            "cannot listen on UDP port {port}: {}; choose another with --port",
+            plain(&error)
+        ),
+    }
+}
+
+/// The error that a file or directory cannot be written.
+pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
+    let remedies = [
+        (
+            io::ErrorKind::ReadOnlyFilesystem,
+            "make it writable, or choose another place with --dir",
+        ),
+        (io::ErrorKind::StorageFull, "free some space"),
+        (io::ErrorKind::QuotaExceeded, "free some space"),
+        (io::ErrorKind::PermissionDenied, "run it as root"),
+        (io::ErrorKind::AlreadyExists, "remove it if nothing uses it"),
+    ];
+    let known = remedies.iter().find(|(kind, _)| *kind == error.kind());
+    let remedy = known.map_or("choose another place with --dir", |(_, remedy)| remedy);
+    anyhow!(
+        "{} cannot be written: {}; {remedy}",
+        path.display(),
+        plain(error)
+    )
+}
+
+const TUN: &str = "/dev/net/tun";

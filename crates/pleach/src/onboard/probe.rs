@@ -1,0 +1,320 @@
+//! Handshakes by hand over each link: enrols the client, and shows which links the gateway is reached by.
+//!
+//! Every link sends an initiation to each gateway address that a way leads to, and another each [`INTERVAL`]; each carries
+//! the claim, so that whichever comes first enrols. A link is live if an answer of the gateway came by it: a response, or a
+//! cookie reply, which only who has the gateway's static public key can have made, and which is then answered. It ends when
+//! all links are live, or [`GRACE`] after the first, or after [`PATIENCE`].
+//!
+//! The session that a response begins is not used: the daemon begins its own.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use anyhow::Context as _;
+use pleach_core::{
+    endpoint::PROTOCOL_VERSION,
+    packet::Ecn,
+    session::{
+        aead::Suite,
+        cookie::CookieCache,
+        handshake::{Initiator, StaticKeys},
+        invitation::Claim,
+        secret::Secret,
+    },
+    time::Instant,
+    wire::handshake::{CAPABILITIES, Hello, KIND_BUSY, KIND_COOKIE_REPLY, KIND_RESPONSE},
+};
+use pleach_linux::{
+    clock,
+    poll::{Poller, Token},
+    udp::{RecvBatch, Transmit, UdpOptions, UdpSocket},
+};
+
+use super::uplinks::Uplink;
+use crate::keys::SecretKey;
+
+/// Who shakes hands with whom.
+pub(crate) struct Parties<'a> {
+    /// Of this client.
+    pub(crate) keys: &'a StaticKeys,
+    /// Static key of the gateway.
+    pub(crate) gateway: [u8; 32],
+    /// Of the invitation.
+    pub(crate) psk: &'a Secret,
+    /// What this client shows.
+    pub(crate) claim: Claim,
+    /// Mark of all datagrams.
+    pub(crate) fwmark: u32,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    /// Whether the gateway knows this client now.
+    pub(crate) is_enrolled: bool,
+    /// Of each link, in order.
+    pub(crate) links: Vec<Finding>,
+}
+
+/// What was found of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// The gateway answered, after so long.
+    Live(Duration),
+    /// It did not.
+    Silent,
+    /// No socket could be had, or nothing be sent; why.
+    Unusable(String),
+}
+
+/// Shakes hands over each of `uplinks` with the gateway at `endpoints`.
+///
+/// # Errors
+/// The kernel gives no random numbers or no poller.
+pub(crate) fn run(
+    uplinks: &[Uplink],
+    endpoints: &[SocketAddr],
+    parties: &Parties<'_>,
+) -> anyhow::Result<Findings> {
+    let poller = Poller::new().context("epoll")?;
+    let mut findings = vec![Finding::Silent; uplinks.len()];
+    let mut lanes = Vec::new();
+    for (number, uplink) in uplinks.iter().enumerate() {
+        for endpoint in endpoints {
+            match Lane::open(number, uplink, *endpoint, parties) {
+                Ok(Some(lane)) => {
+                    let token = u64::try_from(lanes.len()).unwrap_or(u64::MAX);
+                    poller.add(&lane.socket, Token(token)).context("epoll")?;
+                    lanes.push(lane);
+                }
+                Ok(None) => {}
+                Err(error) => findings[number] = Finding::Unusable(crate::config::plain(&error)),
+            }
+        }
+    }
+    let mut sequence = Sequence::new()?;
+    let mut is_enrolled = false;
+    let mut end = clock::now() + PATIENCE;
+    let (mut events, mut buffers) = (Vec::new(), RecvBatch::default());
+    loop {
+        let now = clock::now();
+        let is_live = |number: usize| matches!(findings[number], Finding::Live(_));
+        let all_live = (0..uplinks.len()).all(is_live);
+        if now >= end || (is_enrolled && all_live) {
+            break;
+        }
+        for lane in &mut lanes {
+            // A link that answers need not be asked again, but for the enrolment.
+            if now >= lane.next_at && !(is_live(lane.link) && is_enrolled) {
+                lane.next_at = now + INTERVAL;
+                if let Err(error) = lane.initiate(now, parties, &mut sequence) {
+                    tracing::debug!(%error, "sending");
+                }
+            }
+        }
+        let next = lanes.iter().map(|lane| lane.next_at).min();
+        poller.wait(Some(next.map_or(end, |next| next.min(end))), &mut events)?;
+        let now = clock::now();
+        for lane in &mut lanes {
+            let answer = lane.receive(now, &mut buffers);
+            if let Some((after, is_response)) = answer {
+                if findings[lane.link] == Finding::Silent {
+                    findings[lane.link] = Finding::Live(after);
+                }
+                if is_response && !is_enrolled {
+                    is_enrolled = true;
+                    end = end.min(now + GRACE);
+                }
+            }
+        }
+    }
+    Ok(Findings {
+        is_enrolled,
+        links: findings,
+    })
+}
+
+/// One link and one address of the gateway.
+struct Lane {
+    link: usize,
+    socket: UdpSocket,
+    remote: SocketAddr,
+    cookies: CookieCache,
+    /// Under way, oldest first, with their datagrams and when these were sent.
+    attempts: Vec<(Initiator, Vec<u8>, Instant)>,
+    next_at: Instant,
+}
+
+impl Lane {
+    /// `None` if no way leads from the link to `remote`.
+    fn open(
+        number: usize,
+        uplink: &Uplink,
+        remote: SocketAddr,
+        parties: &Parties<'_>,
+    ) -> io::Result<Option<Self>> {
+        let way = uplink
+            .link
+            .ways
+            .iter()
+            .find(|way| way.target == remote.ip());
+        let Some(way) = way else {
+            return Ok(None);
+        };
+        let any = if remote.is_ipv4() { "0.0.0.0" } else { "::" };
+        let any = any.parse().map_err(io::Error::other)?;
+        let options = UdpOptions {
+            device: Some(uplink.link.name.clone()),
+            fwmark: Some(parties.fwmark),
+            ..UdpOptions::new(SocketAddr::new(way.source.unwrap_or(any), 0))
+        };
+        Ok(Some(Self {
+            link: number,
+            socket: UdpSocket::bind(&options)?,
+            remote,
+            cookies: CookieCache::new(&parties.gateway),
+            attempts: Vec::new(),
+            next_at: Instant::ZERO,
+        }))
+    }
+
+    fn initiate(
+        &mut self,
+        now: Instant,
+        parties: &Parties<'_>,
+        sequence: &mut Sequence,
+    ) -> anyhow::Result<()> {
+        let (index, hello, seed) = sequence.next()?;
+        let (initiator, mut datagram) = Initiator::with_claim(
+            parties.keys,
+            &parties.gateway,
+            parties.psk.expose(),
+            index,
+            hello,
+            &parties.claim,
+            seed,
+        )?;
+        self.cookies.stamp(now, &mut datagram)?;
+        self.send(&datagram)?;
+        if self.attempts.len() == MAX_ATTEMPTS {
+            self.attempts.remove(0);
+        }
+        self.attempts.push((initiator, datagram, now));
+        Ok(())
+    }
+
+    /// How long the gateway took to answer, and whether with a response; `None` if nothing of its came.
+    fn receive(&mut self, now: Instant, buffers: &mut RecvBatch) -> Option<(Duration, bool)> {
+        let mut datagrams: Vec<Vec<u8>> = Vec::new();
+        let received = self.socket.recv(buffers, |message| {
+            if message.source == self.remote && datagrams.len() < MAX_DATAGRAMS {
+                let chunks = message.contents.chunks(message.stride);
+                datagrams.extend(chunks.map(<[u8]>::to_vec));
+            }
+        });
+        if let Err(error) = received
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            tracing::debug!(%error, "receiving");
+        }
+        let mut found = None;
+        for datagram in datagrams {
+            let answer = match datagram.first() {
+                Some(&KIND_RESPONSE) => self.on_response(now, &datagram).map(|after| (after, true)),
+                Some(&KIND_COOKIE_REPLY) => {
+                    self.on_cookie(now, &datagram).map(|after| (after, false))
+                }
+                Some(&KIND_BUSY) => {
+                    if let Ok(wait) = self.cookies.handle_busy(&datagram) {
+                        self.next_at = now + wait.min(PATIENCE);
+                    }
+                    None
+                }
+                _ => None,
+            };
+            found = match (found, answer) {
+                (Some((_, true)), _) => found,
+                (_, Some(_)) => answer,
+                (_, None) => found,
+            };
+        }
+        found
+    }
+
+    fn on_response(&mut self, now: Instant, datagram: &[u8]) -> Option<Duration> {
+        let mut attempts = self.attempts.iter_mut();
+        attempts.find_map(|(initiator, _, sent_at)| {
+            let read = initiator.read_response(datagram).ok();
+            read.map(|_| now.since(*sent_at))
+        })
+    }
+
+    /// Sends the latest initiation again, with the cookie.
+    fn on_cookie(&mut self, now: Instant, datagram: &[u8]) -> Option<Duration> {
+        self.cookies.handle_reply(now, datagram).ok()?;
+        let (_, initiation, sent_at) = self.attempts.last()?;
+        let after = now.since(*sent_at);
+        let mut again = initiation.clone();
+        if self.cookies.stamp(now, &mut again).is_ok()
+            && let Err(error) = self.send(&again)
+        {
+            tracing::debug!(%error, "sending");
+        }
+        Some(after)
+    }
+
+    fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        let transmit = Transmit {
+            destination: self.remote,
+            src_ip: None,
+            ecn: Ecn::NotCapable,
+            segment_size: None,
+            contents: datagram,
+        };
+        self.socket.send(&transmit).map(drop)
+    }
+}
+
+/// What differs from one initiation to the next.
+struct Sequence {
+    association: u64,
+    index: u32,
+    time: u64,
+}
+
+impl Sequence {
+    fn new() -> anyhow::Result<Self> {
+        let random = random()?;
+        let association = random.expose().first_chunk();
+        Ok(Self {
+            association: association.map_or(0, |bytes| u64::from_be_bytes(*bytes)),
+            index: 0,
+            time: 0,
+        })
+    }
+
+    fn next(&mut self) -> anyhow::Result<(u32, Hello, Secret)> {
+        self.index += 1;
+        self.time = clock::unix_nanos().max(self.time + 1);
+        let hello = Hello {
+            protocol_version: PROTOCOL_VERSION,
+            capabilities: CAPABILITIES,
+            suites: Suite::offer(Suite::preferred(false)),
+            association: self.association,
+            time: Some(self.time),
+        };
+        Ok((self.index, hello, Secret::from(random()?.expose())))
+    }
+}
+
+fn random() -> anyhow::Result<SecretKey> {
+    SecretKey::random().context("no random numbers from the kernel")
+}
+
+/// A gateway that is asked to write to its disk takes this long at most, and a satellite's round trip passes.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// For links that are slower than the first.
+const GRACE: Duration = Duration::from_millis(2500);
+/// After this a gateway does not answer.
+const PATIENCE: Duration = Duration::from_secs(8);
+const MAX_ATTEMPTS: usize = 8;
+const MAX_DATAGRAMS: usize = 16;

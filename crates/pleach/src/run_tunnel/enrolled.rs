@@ -1,0 +1,160 @@
+//! A gateway's clients that came with an invitation: those of earlier runs, and those that claim one now.
+//!
+//! To use an invitation up is to write files and to wait for the disk, so a thread of its own does it. The engine keeps what
+//! it asks within [`pleach_core::endpoint::enrolment::MAX_KEPT`]. It ends when the value is dropped.
+
+use std::{
+    path::Path,
+    sync::mpsc::{self, Receiver, SyncSender},
+    thread,
+};
+
+use anyhow::Context as _;
+use pleach_core::{
+    endpoint::{
+        Endpoint, PeerConfig,
+        enrolment::{EnrolmentRequest, MAX_KEPT},
+    },
+    time::Instant,
+};
+use pleach_linux::{clock, poll::Waker};
+
+use crate::{
+    config::{ClientPeer, GatewayConfig, SchedulerConfig},
+    onboard::store::{Claimed, Enrolled, Refusal, Store},
+};
+
+/// Adds the clients of earlier runs to those of the configuration. Of two with the same name, key or address the
+/// configuration's stays.
+///
+/// # Errors
+/// The store cannot be read.
+pub(super) fn add_known(gateway: &mut GatewayConfig) -> anyhow::Result<()> {
+    let Some(invitations) = &gateway.invitations else {
+        return Ok(());
+    };
+    let store = open(&invitations.store)?;
+    let known = store.clients().context("enrolled clients")?;
+    for client in known {
+        let clashes = gateway.clients.iter().any(|other| {
+            other.name == client.name
+                || other.public_key == client.public_key
+                || overlap(&other.allowed_ips, &client)
+        });
+        if clashes {
+            tracing::warn!(
+                client = client.name,
+                "enrolled, but a [[client]] has its name, key or address: left out; rename the [[client]], or `pleach gateway remove` it"
+            );
+            continue;
+        }
+        gateway.clients.push(ClientPeer {
+            allowed_ips: client.allowed_ips(),
+            name: client.name,
+            public_key: client.public_key,
+            preshared_key: Some(client.preshared_key),
+            scheduler: None,
+        });
+    }
+    Ok(())
+}
+
+/// The engine's peer for a client that has just enrolled.
+pub(super) fn peer(client: Enrolled, scheduler: &SchedulerConfig) -> PeerConfig {
+    PeerConfig {
+        allowed_ips: client.allowed_ips(),
+        name: client.name,
+        public_key: client.public_key,
+        preshared_key: client.preshared_key.expose().into(),
+        scheduler: scheduler.clone(),
+    }
+}
+
+/// The thread, as the data path knows it.
+#[derive(Debug)]
+pub(super) struct Enroller {
+    requests: SyncSender<EnrolmentRequest>,
+    results: Receiver<(u64, Option<Enrolled>)>,
+    waker: Waker,
+}
+
+impl Enroller {
+    /// Starts the thread for the store at `store` of the gateway with the static key `own_key`.
+    ///
+    /// # Errors
+    /// The store cannot be opened, or no thread can be had.
+    pub(super) fn start(store: &Path, own_key: [u8; 32]) -> anyhow::Result<Self> {
+        let store = open(store)?;
+        let waker = Waker::new()?;
+        let (requests, todo) = mpsc::sync_channel::<EnrolmentRequest>(MAX_KEPT);
+        let (done, results) = mpsc::channel();
+        let wake = waker.clone();
+        thread::Builder::new()
+            .name("enrol".to_owned())
+            .spawn(move || {
+                for request in todo {
+                    let client = decide(&store, &request, &own_key);
+                    if done.send((request.ticket, client)).is_err() {
+                        return;
+                    }
+                    wake.wake();
+                }
+            })
+            .context("thread for enrolments")?;
+        Ok(Self {
+            requests,
+            results,
+            waker,
+        })
+    }
+
+    /// Readable when there are results.
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Hands the engine's claims to the thread. A thread that has ended refuses.
+    pub(super) fn hand_over(&self, endpoint: &mut Endpoint, now: Instant) {
+        while let Some(request) = endpoint.poll_enrolment() {
+            let ticket = request.ticket;
+            if self.requests.try_send(request).is_err() {
+                endpoint.settle_enrolment(now, ticket, None);
+            }
+        }
+    }
+
+    /// What became of a claim, by its ticket.
+    pub(super) fn collect(&self) -> Option<(u64, Option<Enrolled>)> {
+        self.results.try_recv().ok()
+    }
+}
+
+fn decide(store: &Store, request: &EnrolmentRequest, own_key: &[u8; 32]) -> Option<Enrolled> {
+    let now = clock::unix_nanos() / 1_000_000_000;
+    let source = request.source;
+    match store.claim(&request.claim, &request.public_key, own_key, now) {
+        Ok(Claimed { client, is_new }) => {
+            if is_new {
+                tracing::info!(client = client.name, %source, "enrolled");
+            }
+            Some(client)
+        }
+        Err(Refusal::Unknown) => {
+            tracing::debug!(%source, "enrolment refused: {}", Refusal::Unknown);
+            None
+        }
+        Err(refusal @ (Refusal::Expired | Refusal::Io(_) | Refusal::WrongProof)) => {
+            tracing::warn!(%source, "enrolment refused: {refusal}");
+            None
+        }
+    }
+}
+
+fn open(path: &Path) -> anyhow::Result<Store> {
+    Store::open(path).with_context(|| format!("[invitations] store {}", path.display()))
+}
+
+fn overlap(nets: &[ipnet::IpNet], client: &Enrolled) -> bool {
+    let mut addresses = client.addresses.iter();
+    addresses.any(|address| nets.iter().any(|net| net.contains(address)))
+}
