@@ -160,6 +160,7 @@ impl Connections {
     }
 
     /// Takes `bytes` for a connection, as far as there is room. Returns how many were.
+    #[must_use]
     pub(super) fn write(&mut self, id: ConnId, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room(id));
         if let Some(found) = self.all.get_mut(&id) {

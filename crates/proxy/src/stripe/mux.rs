@@ -148,7 +148,8 @@ impl Mux {
             return None;
         }
         self.next_conn = next;
-        self.connections.write(id, first);
+        let taken = self.connections.write(id, first);
+        debug_assert_eq!(taken, first.len(), "a new connection has room for a chunk");
         let open = self.connections.cut_first(id, wanted);
         self.connections.push(open);
         Some(id)
@@ -206,7 +207,9 @@ impl Mux {
         self.connections.room(id)
     }
 
-    /// Takes bytes to send over a connection, as far as there is room. Returns how many were taken.
+    /// Takes bytes to send over a connection, as far as there is room. Returns how many were taken; the
+    /// caller keeps the others.
+    #[must_use]
     pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> usize {
         self.connections.write(id, bytes)
     }
