@@ -65,10 +65,11 @@ struct ClientLink {
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) initiator: Initiator,
-    /// Kept to be sent again with a cookie.
+    /// As last sent: kept to be sent again with a cookie, and to check replies by its macs.
     pub(super) datagram: Vec<u8>,
     pub(super) route: Route,
-    sent_at: Instant,
+    /// When it was last sent.
+    pub(super) sent_at: Instant,
 }
 
 impl Connector {
@@ -205,6 +206,19 @@ impl Connector {
             route,
             sent_at: now,
         });
+    }
+
+    /// The attempt under way over `link` whose session is `index` here, and the cookies of the link.
+    pub(super) fn attempt(
+        &mut self,
+        link: u8,
+        index: u32,
+    ) -> Option<(&mut Attempt, &mut CookieCache)> {
+        let attempt = self.pending.iter_mut().find(|attempt| {
+            attempt.route.link == link && attempt.initiator.local_index() == index
+        })?;
+        let link = self.links.get_mut(usize::from(link))?.as_mut()?;
+        Some((attempt, &mut link.cookies))
     }
 
     /// The cookies of a link.

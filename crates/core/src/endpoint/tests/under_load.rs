@@ -57,7 +57,8 @@ impl Sender {
             assert_eq!(route.remote, self.address);
             assert!(answer.len() <= datagram.len());
             if answer[0] == KIND_COOKIE_REPLY {
-                self.cookies.handle_reply(now, &answer).expect("for us");
+                let taken = self.cookies.handle_reply(now, datagram, &answer);
+                taken.expect("for us");
             }
             answer[0]
         })
@@ -262,6 +263,53 @@ fn a_busy_gateway_tells_a_proved_client_when_to_come_back() {
     }
     assert!(pair.now.since(asked_at) >= Duration::from_secs(1));
     assert_eq!(sent, 1, "nothing before");
+}
+
+/// How long a client takes to connect, one way of whose only link lasts `delay`, while the gateway reads nothing that is not
+/// proved. Fails if it does not.
+fn connect_from_afar(delay: Duration, time_of_day: u64) -> Duration {
+    let mut pair = Pair::new();
+    pair.client.set_time_of_day(Instant::ZERO, time_of_day);
+    pair.gateway.set_time_of_day(Instant::ZERO, 1 << 60);
+    let mut under_way: Vec<(Instant, bool, Vec<u8>)> = Vec::new();
+    while !pair.client.is_up() {
+        pair.now += Duration::from_millis(10);
+        let now = pair.now;
+        assert!(now.since(Instant::ZERO) < 20 * delay, "never connects");
+        pair.gateway.limiter.on_wasted(now);
+        pair.client.handle_timeout(now);
+        pair.gateway.handle_timeout(now);
+        for (_, to_gateway, mut datagram) in under_way.extract_if(.., |(at, ..)| *at <= now) {
+            if to_gateway {
+                let incoming = from(CLIENT);
+                pair.gateway.handle_datagram(now, &incoming, &mut datagram);
+                pair.gateway.work_inline(now);
+            } else {
+                let incoming = from(GATEWAY);
+                pair.client.handle_datagram(now, &incoming, &mut datagram);
+            }
+        }
+        for (end, to_gateway) in [(&mut pair.client, true), (&mut pair.gateway, false)] {
+            let sent = transmit(end, now);
+            let sent = sent.into_iter();
+            under_way.extend(sent.map(|(_, datagram)| (now + delay, to_gateway, datagram)));
+        }
+    }
+    assert!(pair.gateway.handshakes().asked_for_proof > 0);
+    pair.now.since(Instant::ZERO)
+}
+
+#[test]
+fn a_client_with_a_long_round_trip_uses_its_cookie() {
+    for round_trip_ms in [50, 300, 700, 2000, 3500] {
+        for time_of_day in [0, 1 << 61] {
+            let round_trip = Duration::from_millis(round_trip_ms);
+            let took = connect_from_afar(round_trip / 2, time_of_day);
+            // The cookie, the response, and the gateway's first datagram.
+            let steps = Duration::from_millis(100);
+            assert!(took <= 3 * round_trip + steps, "{round_trip:?}: {took:?}");
+        }
+    }
 }
 
 #[test]
