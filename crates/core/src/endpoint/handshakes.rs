@@ -17,7 +17,7 @@
 //! [`SeenInitiations`]: crate::session::seen::SeenInitiations
 //! [`HandshakeLimiter`]: crate::session::limiter::HandshakeLimiter
 
-use core::time::Duration;
+use core::{net::SocketAddr, time::Duration};
 
 use super::{
     Endpoint, Event, PROTOCOL_VERSION, entropy,
@@ -251,17 +251,24 @@ impl Endpoint {
             .install_answered(now, established, local_index);
         peer.tunnel.on_answered(now);
         if arrival.is_proved {
-            let source = Source::from(arrival.route.remote);
-            if !peer.sources.contains(&Some(source)) {
-                peer.sources.rotate_right(1);
-                let former = peer.sources[0].replace(source);
-                self.limiter.on_known(source, former);
-            }
+            self.on_address_proved(index, arrival.route.remote);
         }
         self.free_indices(index);
         self.activate(index);
         self.reply(arrival.route, response);
         Ok(())
+    }
+
+    /// A peer is where it says: its cookie came from `address`, or the first datagram of a session that was answered, which
+    /// only who got the response can make.
+    pub(super) fn on_address_proved(&mut self, index: usize, address: SocketAddr) {
+        let source = Source::from(address);
+        let peer = &mut self.peers[index];
+        if !peer.sources.contains(&Some(source)) {
+            peer.sources.rotate_right(1);
+            let former = peer.sources[0].replace(source);
+            self.limiter.on_known(source, former);
+        }
     }
 
     /// Why the handshake of a known peer counts as dropped; tells the host what it can mend.

@@ -313,6 +313,40 @@ fn a_client_with_a_long_round_trip_uses_its_cookie() {
 }
 
 #[test]
+fn a_client_that_never_needed_a_cookie_changes_keys_through_a_flood_of_proved_strangers() {
+    let mut pair = Pair::new();
+    pair.run(Duration::from_millis(100));
+    assert!(pair.client.is_up() && pair.gateway.is_up());
+    assert_eq!(pair.gateway.handshakes().asked_for_proof, 0);
+    pair.now += Duration::from_secs(120);
+    let came_at = pair.now;
+    let answered = pair.gateway.handshakes().answered;
+    pair.gateway.limiter.on_wasted(came_at);
+    let mut strangers: Vec<Sender> = (2..=101)
+        .map(|key| Sender::new(key, &format!("203.0.113.{key}:5")))
+        .collect();
+    // Each as often as its source may: far more than the gateway reads.
+    let mut flood = |gateway: &mut Endpoint, now| {
+        for stranger in &mut strangers {
+            let datagram = stranger.initiation(now);
+            stranger.send(gateway, now, &datagram);
+        }
+    };
+    for _ in 0..5 {
+        flood(&mut pair.gateway, came_at);
+    }
+    let spent = pair.gateway.handshakes();
+    assert!(spent.told_to_come_back > 100, "{spent:?}");
+    while pair.gateway.handshakes().answered == answered {
+        assert!(pair.now.since(came_at) < Duration::from_secs(3));
+        pair.now += Duration::from_millis(5);
+        flood(&mut pair.gateway, pair.now);
+        pair.step();
+    }
+    assert!(pair.now.since(came_at) < Duration::from_millis(50));
+}
+
+#[test]
 fn a_busy_reply_of_a_stranger_is_not_heeded() {
     let mut pair = Pair::new();
     pair.client.handle_timeout(pair.now);
