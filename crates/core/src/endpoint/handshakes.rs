@@ -28,6 +28,7 @@ use crate::{
     session::{
         handshake::{EphemeralId, Established, HandshakeError, Incoming as Initiation},
         limiter::{Admission, Source},
+        seen::MacId,
     },
     time::Instant,
     tunnel::Incoming,
@@ -74,11 +75,11 @@ impl Endpoint {
         if self.jar.refresh(now, &mut *self.entropy) {
             self.seen.on_new_secret();
         }
-        let id = EphemeralId::of(&view);
+        let mac = MacId::of(&view);
         let source = incoming.route.remote;
         // Who was read with a proof needs no look at its macs.
-        let is_proved = !self.seen.contains(id, true) && self.jar.check_mac2(source, datagram);
-        if self.seen.contains(id, is_proved) {
+        let is_proved = !self.seen.contains(mac, true) && self.jar.check_mac2(source, datagram);
+        if self.seen.contains(mac, is_proved) {
             self.handshakes.replayed += 1;
             return Err(DropReason::HandshakeReplayed);
         }
@@ -89,7 +90,7 @@ impl Endpoint {
         let arrival = Arrival {
             route: incoming.route,
             is_proved,
-            id,
+            id: EphemeralId::of(&view),
             datagram: datagram.to_vec(),
         };
         if admission != Admission::Proceed {
@@ -99,7 +100,7 @@ impl Endpoint {
             self.jar.hasten(now, &mut *self.entropy);
             self.seen.on_new_secret();
         }
-        self.seen.insert(id, is_proved);
+        self.seen.insert(mac, is_proved);
         self.handshakes.read += 1;
         let keys = self.keys.clone();
         self.work.push(HandshakeWork::read(keys, arrival));

@@ -167,6 +167,33 @@ fn a_replay_from_the_address_of_its_cookie_is_not_read_again() {
 }
 
 #[test]
+fn garbage_with_the_ephemeral_key_of_an_initiation_does_not_take_its_place() {
+    let (mut gateway, now) = (start(1, Instant::ZERO), seconds(1));
+    gateway.limiter.on_wasted(now);
+    let mut stranger = Sender::new(201, "203.0.113.9:5");
+    stranger.connect(&mut gateway, now);
+    let mut client = Sender::new(1, CLIENT);
+    let mut datagram = client.initiation(now);
+    // The stranger sees the client's datagrams and is quicker, with a proof of its own address.
+    let mut overtakes = |gateway: &mut Endpoint, datagram: &[u8]| {
+        let mut copy = datagram.to_vec();
+        let last = copy.len() - 33;
+        copy[last] ^= 1;
+        stranger.cookies.stamp(now, &mut copy).expect("valid");
+        let read = gateway.handshakes().read;
+        stranger.send(gateway, now, &copy);
+        gateway.handshakes().read - read
+    };
+    assert_eq!(overtakes(&mut gateway, &datagram), 1);
+    let answer = client.send(&mut gateway, now, &datagram);
+    assert_eq!(answer, Some(KIND_COOKIE_REPLY));
+    client.cookies.stamp(now, &mut datagram).expect("valid");
+    assert_eq!(overtakes(&mut gateway, &datagram), 0, "a replay");
+    let answer = client.send(&mut gateway, now, &datagram);
+    assert_eq!(answer, Some(KIND_RESPONSE));
+}
+
+#[test]
 fn a_client_is_not_locked_out_by_a_wrong_clock() {
     let mut gateway = start(2, Instant::ZERO);
     let mut client = Sender::new(1, CLIENT);
