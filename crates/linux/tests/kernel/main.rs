@@ -4,4 +4,5 @@ mod namespace;
 mod routes;
 mod tun;
 mod udp;
+mod vm_clone;
 mod watch;
