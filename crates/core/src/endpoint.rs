@@ -235,7 +235,7 @@ struct Peer {
     recent: RecentInitiations,
     /// Handshakes it may still have answered.
     allowance: Bucket,
-    /// Addresses it proved, the newest first.
+    /// Addresses it proved, by a cookie or by the first datagram of a session, the newest first.
     sources: [Option<Source>; KNOWN_SOURCES],
     /// Whether the addresses of its paths are known as such parity is expected from.
     expects_parity: bool,
@@ -414,6 +414,7 @@ impl Endpoint {
         let allowed = &self.allowed;
         let is_allowed = |source| allowed.peer_of(source) == Some(index);
         let tunnel = &mut peer.tunnel;
+        let was_unconfirmed = tunnel.sessions().has_unconfirmed();
         let result = match addressed {
             Some((_, headers)) => {
                 tunnel.handle_datagram(now, incoming, headers, datagram, &is_allowed, &mut shared)
@@ -422,8 +423,12 @@ impl Endpoint {
                 tunnel.handle_unaddressed(now, incoming, reason, datagram, &is_allowed, &mut shared)
             }
         };
+        let is_confirmed = was_unconfirmed && !peer.tunnel.sessions().has_unconfirmed();
         if peer.tunnel.take_closed_by_peer() {
             self.start_over(now, index);
+        }
+        if is_confirmed {
+            self.on_address_proved(index, remote);
         }
         self.note_expecting(now, index, remote);
         self.free_indices(index);

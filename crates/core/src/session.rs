@@ -23,9 +23,9 @@
 //! 1. **An initiation is fresh or proved.** Fresh: its time is later than all of its sender, and not before the gateway's
 //!    start. Proved: a cookie in it shows the source address. Neither holds for a recorded one, and a client with a wrong
 //!    clock is asked for a proof, which costs a round trip (`endpoint::handshakes`).
-//! 2. **An initiation is read once.** [`seen::SeenInitiations`] knows its ephemeral key, which travels in the clear, for as
-//!    long as its cookie is good.
-//! 3. **Who was read in vain is the last for a minute** that is read without a proof ([`limiter::HandshakeLimiter`]).
+//! 2. **An initiation is read once.** [`seen::SeenInitiations`] knows its mac1 for as long as its cookie is good.
+//! 3. **After an unproved initiation was read in vain, only proved ones are read** for a minute
+//!    ([`limiter::HandshakeLimiter`]).
 //! 4. **A replay brings nothing up.** The replayer cannot compute the keys of the answer. The responder keeps the new
 //!    session aside ([`rotation::SessionSet`]'s `next`) until a datagram opens under it, and until then goes on sending
 //!    and receiving with the old one.

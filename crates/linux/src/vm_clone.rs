@@ -5,12 +5,19 @@
 //! and since version 6.8 the kernel tells user space by a uevent with the line `NEW_VMGENID=1`. [`CloneWatch`] listens for
 //! the event; no privilege is needed.
 //!
+//! The kernel sends every uevent to every such socket, hundreds within milliseconds when many devices are looked at anew
+//! (`udevadm trigger`), more than a socket's buffer holds. So a classic BPF filter lets only the events of the device of the
+//! generation id in, and an overrun can only have lost one of these. Where no such device is found, none of its events can
+//! have been lost.
+//!
 //! Limits: without the device, or with an older kernel, the event never comes. Datagrams that leave between the copy and
 //! the event, a few milliseconds, still repeat nonces.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
 };
 
 use rustix::net::{
@@ -18,8 +25,9 @@ use rustix::net::{
     netlink::{KOBJECT_UEVENT, SocketAddrNetlink},
     recvfrom, socket_with,
 };
+use socket2::{SockFilter, SockRef};
 
-/// A socket that becomes readable at each event of the kernel.
+/// A socket that becomes readable at each event of the device of the generation id.
 #[derive(Debug)]
 pub struct CloneWatch {
     fd: OwnedFd,
@@ -37,13 +45,18 @@ impl CloneWatch {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             Some(KOBJECT_UEVENT),
         )?;
+        if let Some(device) = device_path(Path::new(SYSFS)) {
+            // Where that is not allowed all events come, as many as the buffer holds.
+            let _ = SockRef::from(&fd).attach_filter(&filter(&event_head(&device)));
+        }
         bind(&fd, &SocketAddrNetlink::new(0, KERNEL_GROUP))?;
         Ok(Self { fd })
     }
 
     /// Reads what has come; true if the machine has become a copy since the last call.
     ///
-    /// An overrun of the socket counts as such an event, because one may have been lost.
+    /// An overrun of the socket counts as such an event where there is a device of the generation id, because an event of it
+    /// may have been lost.
     pub fn take(&self) -> bool {
         let mut is_copy = false;
         let mut buffer = [0_u8; MAX_UEVENT];
@@ -56,7 +69,9 @@ impl CloneWatch {
                     is_copy |= from_kernel && tells_new_generation(&buffer[..len]);
                 }
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::NOBUFS) => is_copy = true,
+                Err(rustix::io::Errno::NOBUFS) => {
+                    is_copy |= device_path(Path::new(SYSFS)).is_some();
+                }
                 Err(_) => break,
             }
         }
@@ -77,6 +92,62 @@ fn tells_new_generation(event: &[u8]) -> bool {
         .any(|line| line == b"NEW_VMGENID=1")
 }
 
+/// The device of the generation id as uevents name it, by a path below `sysfs`; `None` if none has a driver.
+fn device_path(sysfs: &Path) -> Option<Vec<u8>> {
+    // On the bus of ACPI until Linux 6.9.
+    let drivers = ["bus/platform/drivers/vmgenid", "bus/acpi/drivers/vmgenid"];
+    let entries = drivers
+        .into_iter()
+        .filter_map(|driver| fs::read_dir(sysfs.join(driver)).ok());
+    entries.flatten().flatten().find_map(|entry| {
+        // Beside the devices there is a link to the driver's module.
+        let is_device = entry.file_type().ok()?.is_symlink() && entry.file_name() != "module";
+        let device = is_device.then(|| fs::canonicalize(entry.path()).ok())??;
+        let below = device.strip_prefix(fs::canonicalize(sysfs).ok()?).ok()?;
+        Some([b"/", below.as_os_str().as_bytes()].concat())
+    })
+}
+
+/// How the events of `device` begin that tell of a change.
+fn event_head(device: &[u8]) -> Vec<u8> {
+    [b"change@", device, b"\0"].concat()
+}
+
+/// A program that lets datagrams in that begin with `head`.
+fn filter(head: &[u8]) -> Vec<SockFilter> {
+    let (word, byte) = (libc::BPF_W, libc::BPF_B);
+    let words = head.chunks_exact(4);
+    let (at, rest) = (head.len() - words.remainder().len(), words.remainder());
+    let words = (0..).step_by(4).zip(words).map(|(at, bytes)| {
+        let value = bytes
+            .iter()
+            .fold(0, |all, byte| all << 8 | u32::from(*byte));
+        (word, at, value)
+    });
+    let rest = (at..)
+        .zip(rest)
+        .map(|(at, value)| (byte, at, u32::from(*value)));
+    let statement = |code: u32, if_equal: u8, value: u32| {
+        SockFilter::new(u16::try_from(code).unwrap_or(0), if_equal, 0, value)
+    };
+    // What is shorter than an offset that is loaded is dropped.
+    let compare = |(size, at, value): (u32, usize, u32)| {
+        [
+            statement(
+                libc::BPF_LD | size | libc::BPF_ABS,
+                0,
+                u32::try_from(at).unwrap_or(u32::MAX),
+            ),
+            statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, value),
+            statement(libc::BPF_RET | libc::BPF_K, 0, 0),
+        ]
+    };
+    let compared = words.chain(rest).flat_map(compare);
+    let accepted = statement(libc::BPF_RET | libc::BPF_K, 0, u32::MAX);
+    compared.chain([accepted]).collect()
+}
+
+const SYSFS: &str = "/sys";
 /// The multicast group of the kernel's own events; others are of udev.
 const KERNEL_GROUP: u32 = 1;
 /// `UEVENT_BUFFER_SIZE` of the kernel is 2048, and a head of at most 256 bytes comes before it.
@@ -86,6 +157,8 @@ const MAX_EVENTS_PER_CALL: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::{fs::symlink, net::UnixDatagram};
+
     use super::*;
 
     #[test]
@@ -98,6 +171,60 @@ mod tests {
         ));
         assert!(!tells_new_generation(b"NEW_VMGENID=10\0"));
         assert!(!tells_new_generation(b""));
+    }
+
+    #[test]
+    fn only_events_of_the_device_pass_the_filter() {
+        for device in [
+            "/devices/platform/VMGENCTR:00",
+            "/devices/LNXSYSTM:00/a",
+            "/d",
+        ] {
+            let (sender, receiver) = UnixDatagram::pair().expect("a pair of sockets");
+            receiver.set_nonblocking(true).expect("an own socket");
+            let head = event_head(device.as_bytes());
+            let attached = SockRef::from(&receiver).attach_filter(&filter(&head));
+            attached.expect("a valid program");
+            let event = [&head, b"ACTION=change\0NEW_VMGENID=1\0".as_slice()].concat();
+            sender.send(&event).expect("room");
+            let mut others = vec![
+                format!("add@{device}\0ACTION=add\0"),
+                format!("change@{device}0\0ACTION=change\0"),
+                format!("change@{device}"),
+                String::new(),
+            ];
+            others.extend((0..head.len()).map(|at| {
+                let mut other = event.clone();
+                other[at] ^= 1;
+                String::from_utf8(other).expect("ASCII")
+            }));
+            for other in others {
+                sender.send(other.as_bytes()).expect("room");
+            }
+            let mut buffer = [0; MAX_UEVENT];
+            let len = receiver.recv(&mut buffer).expect("its event");
+            assert_eq!(buffer[..len], event);
+            assert!(receiver.recv(&mut buffer).is_err(), "and no other");
+        }
+    }
+
+    #[test]
+    fn the_device_is_found_on_either_bus() {
+        for bus in ["platform", "acpi"] {
+            let sysfs = tempfile::tempdir().expect("temporary directory");
+            assert_eq!(device_path(sysfs.path()), None);
+            let driver = sysfs.path().join(format!("bus/{bus}/drivers/vmgenid"));
+            let device = sysfs.path().join("devices/platform/GEN:00");
+            for directory in [&driver, &device, &sysfs.path().join("module")] {
+                fs::create_dir_all(directory).expect("an own directory");
+            }
+            fs::write(driver.join("bind"), "").expect("an own directory");
+            symlink(sysfs.path().join("module"), driver.join("module")).expect("an own directory");
+            assert_eq!(device_path(sysfs.path()), None, "a driver without a device");
+            symlink(&device, driver.join("GEN:00")).expect("an own directory");
+            let found = device_path(sysfs.path()).expect("a device");
+            assert_eq!(found, b"/devices/platform/GEN:00");
+        }
     }
 
     #[test]

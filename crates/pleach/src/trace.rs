@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{
     fs::File,
     io::{BufWriter, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     sync::mpsc::{SyncSender, TrySendError, sync_channel},
     thread,
@@ -79,12 +80,16 @@ impl Observers for TraceFile {
             peer: peer.to_owned(),
             lines: 0,
             picks: 0,
+            is_over: false,
         })
     }
 }
 
 fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    let file = File::create(path);
+    // It tells which clients have which flows.
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(true);
+    let file = file.mode(0o600).open(path);
     let file = file.with_context(|| format!("cannot write the trace {}", path.display()))?;
     Ok(BufWriter::new(file))
 }
@@ -96,6 +101,8 @@ struct Writer {
     peer: String,
     lines: u64,
     picks: u64,
+    /// The last line is written.
+    is_over: bool,
 }
 
 impl Observer for Writer {
@@ -106,32 +113,37 @@ impl Observer for Writer {
                 return;
             }
         }
-        if self.lines > MOST_LINES {
+        if self.is_over {
             return;
         }
-        self.lines += 1;
-        let mut line = if self.lines > MOST_LINES {
+        let is_last = self.lines >= MOST_LINES;
+        let mut line = if is_last {
             json!({ "event": "truncated" })
         } else {
             value(now, event)
         };
         line["t_us"] = (now.as_nanos() / 1_000).into();
         line["peer"] = self.peer.clone().into();
-        self.sink.write(line.to_string());
+        let is_taken = self.sink.write(line.to_string());
+        self.lines += 1;
+        self.is_over = is_last && is_taken;
     }
 }
 
 impl Sink {
-    fn write(&self, line: String) {
+    /// Whether the line was taken: the thread may have too many.
+    fn write(&self, line: String) -> bool {
         match self {
             #[cfg(feature = "sim")]
             Self::Direct(file) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                 // A full disk costs the trace, not the run.
                 let _ = writeln!(file, "{line}");
+                true
             }
             Self::Thread(sender) => match sender.try_send(line) {
-                Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+                Ok(()) | Err(TrySendError::Disconnected(_)) => true,
+                Err(TrySendError::Full(_)) => false,
             },
         }
     }
@@ -229,7 +241,7 @@ const QUEUED_LINES: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::PermissionsExt as _};
 
     use pleach_core::{trace::PickEvent, units::Bytes};
 
@@ -243,6 +255,43 @@ mod tests {
             candidates,
             choice: Choice::One(PathId(2)),
         })
+    }
+
+    #[test]
+    fn the_line_that_tells_the_end_is_written_as_soon_as_there_is_room() {
+        let (sender, lines) = sync_channel(1);
+        let mut writer = Writer {
+            sink: Sink::Thread(sender),
+            peer: "client".to_owned(),
+            lines: MOST_LINES - 1,
+            picks: 0,
+            is_over: false,
+        };
+        let event = Event::Repair {
+            path: PathId(0),
+            cause: RepairCause::Nacked,
+            packets: 3,
+        };
+        let mut report = || writer.on_event(Instant::ZERO, &event);
+        report();
+        report();
+        assert!(lines.recv().expect("a line").contains("repair"));
+        report();
+        assert!(lines.recv().expect("a line").contains("truncated"));
+        report();
+        assert!(lines.try_recv().is_err(), "it was the last");
+    }
+
+    #[test]
+    fn nobody_else_reads_a_trace() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("trace.jsonl");
+        let _file = TraceFile::threaded(&path).expect("writable");
+        let mode = fs::metadata(&path)
+            .expect("it is there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o077, 0);
     }
 
     #[test]

@@ -121,7 +121,8 @@ pub const MAX_CONNECTIONS: usize = 1024;
 pub const MAX_SENT: usize = 4096;
 /// Most bytes of a lane that were sent and not counted: 670 Mbit/s over 100 ms.
 pub const MAX_SENT_BYTES: u64 = 8 << 20;
-/// Most answers, resets and credits that wait to be sent: of a peer that asks and does not read no more is read.
+/// Most requests, answers and resets that wait to be sent: the lanes of a peer that asks and does not read end. Each
+/// connection may have a window to tell beside.
 pub const MAX_URGENT: usize = 4096;
 /// How far the number of a new connection may be beyond the first that has not come.
 pub const MAX_AHEAD: u32 = 4096;

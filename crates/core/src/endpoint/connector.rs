@@ -65,10 +65,11 @@ struct ClientLink {
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) initiator: Initiator,
-    /// Kept to be sent again with a cookie.
+    /// As last sent: kept to be sent again with a cookie, and to check replies by its macs.
     pub(super) datagram: Vec<u8>,
     pub(super) route: Route,
-    sent_at: Instant,
+    /// When it was last sent.
+    pub(super) sent_at: Instant,
 }
 
 impl Connector {
@@ -106,7 +107,8 @@ impl Connector {
     pub(super) fn set_reach(&mut self, now: Instant, id: PathId, reach: Reach) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         if link.reach == Reach::NONE && reach != Reach::NONE {
-            // A new way out: try it at once.
+            // A new way out: try it at once. The gateway was busy for another address, if at all.
+            link.busy_until = Instant::ZERO;
             self.attempts = 0;
             self.next_attempt_at = self.next_attempt_at.min(now);
         }
@@ -207,6 +209,19 @@ impl Connector {
         });
     }
 
+    /// The attempt under way over `link` whose session is `index` here, and the cookies of the link.
+    pub(super) fn attempt(
+        &mut self,
+        link: u8,
+        index: u32,
+    ) -> Option<(&mut Attempt, &mut CookieCache)> {
+        let attempt = self.pending.iter_mut().find(|attempt| {
+            attempt.route.link == link && attempt.initiator.local_index() == index
+        })?;
+        let link = self.links.get_mut(usize::from(link))?.as_mut()?;
+        Some((attempt, &mut link.cookies))
+    }
+
     /// The cookies of a link.
     pub(super) fn cookies(&mut self, link: u8) -> Option<&mut CookieCache> {
         Some(&mut self.links.get_mut(usize::from(link))?.as_mut()?.cookies)
@@ -272,6 +287,26 @@ mod tests {
         session::{aead::Suite, handshake::StaticKeys},
         wire::handshake::Hello,
     };
+
+    #[test]
+    fn a_link_that_returns_does_not_wait_for_what_its_former_address_was_told() {
+        let endpoint: SocketAddr = "192.0.2.1:7700".parse().expect("literal");
+        let mut connector = Connector::new(Instant::ZERO, vec![endpoint], &[2; 32]);
+        let link = connector.add_link().expect("room");
+        let reach = Reach {
+            v4: true,
+            v6: false,
+        };
+        connector.set_reach(Instant::ZERO, link, reach);
+        connector.on_busy(link.0, Instant::ZERO + Duration::from_secs(10));
+        let now = Instant::ZERO + SLOW;
+        // The same link reaches no less.
+        connector.set_reach(now, link, reach);
+        assert_eq!(connector.poll_attempt(now), None);
+        connector.set_reach(now, link, Reach::NONE);
+        connector.set_reach(now, link, reach);
+        assert!(connector.poll_attempt(now).is_some());
+    }
 
     #[test]
     fn every_attempt_gives_its_index_back_but_the_one_that_succeeds() {

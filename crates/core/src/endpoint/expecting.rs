@@ -26,7 +26,11 @@ impl Expecting {
             return;
         }
         if self.known.len() >= MAX_ADDRESSES {
-            self.known.pop_first();
+            // The one behind the new one, so that it is not always the same that loses its place.
+            let behind = self.known.range((remote, peer)..).next();
+            if let Some(found) = behind.or(self.known.first()).copied() {
+                self.known.remove(&found);
+            }
         }
         self.known.insert((remote, peer));
     }
@@ -96,5 +100,20 @@ mod tests {
             expecting.insert(address(1), number);
         }
         assert_eq!(expecting.known.len(), MAX_ADDRESSES);
+    }
+
+    #[test]
+    fn not_always_the_same_lose_their_place_in_a_full_table() {
+        let mut expecting = Expecting::default();
+        for port in (0..8192).step_by(2) {
+            expecting.insert(address(port), 1);
+        }
+        for port in [4001, 301, 7001] {
+            expecting.insert(address(port), 2);
+            assert_eq!(expecting.peer_of(address(port), |_| true), Some(2));
+            assert_eq!(expecting.peer_of(address(port + 1), |_| true), None);
+        }
+        assert_eq!(expecting.known.len(), MAX_ADDRESSES);
+        assert_eq!(expecting.peer_of(address(0), |_| true), Some(1));
     }
 }

@@ -18,7 +18,7 @@
 //! [`SeenInitiations`]: crate::session::seen::SeenInitiations
 //! [`HandshakeLimiter`]: crate::session::limiter::HandshakeLimiter
 
-use core::time::Duration;
+use core::{net::SocketAddr, time::Duration};
 
 use super::{
     Endpoint, Event, PROTOCOL_VERSION, entropy,
@@ -29,6 +29,7 @@ use crate::{
     session::{
         handshake::{EphemeralId, Established, HandshakeError, Incoming as Initiation},
         limiter::{Admission, Source},
+        seen::MacId,
     },
     time::Instant,
     tunnel::Incoming,
@@ -75,11 +76,11 @@ impl Endpoint {
         if self.jar.refresh(now, &mut *self.entropy) {
             self.seen.on_new_secret();
         }
-        let id = EphemeralId::of(&view);
+        let mac = MacId::of(&view);
         let source = incoming.route.remote;
         // Who was read with a proof needs no look at its macs.
-        let is_proved = !self.seen.contains(id, true) && self.jar.check_mac2(source, datagram);
-        if self.seen.contains(id, is_proved) {
+        let is_proved = !self.seen.contains(mac, true) && self.jar.check_mac2(source, datagram);
+        if self.seen.contains(mac, is_proved) {
             self.handshakes.replayed += 1;
             return Err(DropReason::HandshakeReplayed);
         }
@@ -90,7 +91,7 @@ impl Endpoint {
         let arrival = Arrival {
             route: incoming.route,
             is_proved,
-            id,
+            id: EphemeralId::of(&view),
             datagram: datagram.to_vec(),
         };
         if admission != Admission::Proceed {
@@ -100,7 +101,7 @@ impl Endpoint {
             self.jar.hasten(now, &mut *self.entropy);
             self.seen.on_new_secret();
         }
-        self.seen.insert(id, is_proved);
+        self.seen.insert(mac, is_proved);
         self.handshakes.read += 1;
         let keys = self.keys.clone();
         self.work.push(HandshakeWork::read(keys, arrival));
@@ -262,17 +263,24 @@ impl Endpoint {
             .install_answered(now, established, local_index);
         peer.tunnel.on_answered(now);
         if arrival.is_proved {
-            let source = Source::from(arrival.route.remote);
-            if !peer.sources.contains(&Some(source)) {
-                peer.sources.rotate_right(1);
-                let former = peer.sources[0].replace(source);
-                self.limiter.on_known(source, former);
-            }
+            self.on_address_proved(index, arrival.route.remote);
         }
         self.free_indices(index);
         self.activate(index);
         self.reply(arrival.route, response);
         Ok(())
+    }
+
+    /// A peer is where it says: its cookie came from `address`, or the first datagram of a session that was answered, which
+    /// only who got the response can make.
+    pub(super) fn on_address_proved(&mut self, index: usize, address: SocketAddr) {
+        let source = Source::from(address);
+        let peer = &mut self.peers[index];
+        if !peer.sources.contains(&Some(source)) {
+            peer.sources.rotate_right(1);
+            let former = peer.sources[0].replace(source);
+            self.limiter.on_known(source, former);
+        }
     }
 
     /// Why the handshake of a known peer counts as dropped; tells the host what it can mend.

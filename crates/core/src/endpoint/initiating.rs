@@ -9,7 +9,7 @@ use crate::{
     session::{handshake::Initiator, rotation::Change},
     time::{Instant, saturating_nanos},
     tunnel::Incoming,
-    wire::handshake::{Hello, ResponseView},
+    wire::handshake::{BusyView, CookieReplyView, Hello, ResponseView},
 };
 
 impl Endpoint {
@@ -78,26 +78,19 @@ impl Endpoint {
         incoming: &Incoming,
         datagram: &[u8],
     ) -> Result<(), DropReason> {
+        let link = incoming.route.link;
+        let view = CookieReplyView::new(datagram).map_err(|_| DropReason::Malformed)?;
         let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
-        let cookies = connector
-            .cookies(incoming.route.link)
-            .ok_or(DropReason::Malformed)?;
+        let (attempt, cookies) = connector
+            .attempt(link, view.receiver_index())
+            .ok_or(DropReason::HandshakeInvalid)?;
         cookies
-            .handle_reply(now, datagram)
+            .handle_reply(now, &attempt.datagram, datagram)
             .map_err(|_| DropReason::HandshakeInvalid)?;
-        let latest = connector
-            .pending
-            .iter()
-            .rposition(|attempt| attempt.route.link == incoming.route.link);
-        if let Some(latest) = latest {
-            let mut datagram = connector.pending[latest].datagram.clone();
-            let route = connector.pending[latest].route;
-            if connector
-                .cookies(route.link)
-                .is_some_and(|cookies| cookies.stamp(now, &mut datagram).is_ok())
-            {
-                self.reply(route, datagram);
-            }
+        if cookies.stamp(now, &mut attempt.datagram).is_ok() {
+            attempt.sent_at = now;
+            let (route, datagram) = (attempt.route, attempt.datagram.clone());
+            self.reply(route, datagram);
         }
         Ok(())
     }
@@ -167,10 +160,13 @@ impl Endpoint {
         datagram: &[u8],
     ) -> Result<(), DropReason> {
         let link = incoming.route.link;
+        let view = BusyView::new(datagram).map_err(|_| DropReason::Malformed)?;
         let connector = self.connector.as_mut().ok_or(DropReason::Malformed)?;
-        let cookies = connector.cookies(link).ok_or(DropReason::Malformed)?;
+        let (attempt, cookies) = connector
+            .attempt(link, view.receiver_index())
+            .ok_or(DropReason::HandshakeInvalid)?;
         let wait = cookies
-            .handle_busy(datagram)
+            .handle_busy(&attempt.datagram, datagram)
             .map_err(|_| DropReason::HandshakeInvalid)?;
         // Up to a quarter more, so that those who were told the same do not come at the same time.
         let [jitter] = entropy::array(&mut *self.entropy);

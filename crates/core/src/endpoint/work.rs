@@ -69,7 +69,7 @@ pub(super) enum Outcome {
 pub(super) struct Arrival {
     pub(super) route: Route,
     pub(super) is_proved: bool,
-    /// Which initiation it is.
+    /// Which initiation it is, once it has authenticated.
     pub(super) id: EphemeralId,
     pub(super) datagram: Vec<u8>,
 }

@@ -16,6 +16,9 @@
 //!
 //! A cookie belongs to one source address, so an initiator with several links keeps one [`CookieCache`] per link. It
 //! may send one initiation over all links: they differ in mac2 only, and the responder answers the first.
+//!
+//! The initiator keeps each initiation as it was sent until it is answered or given up, because a reply is checked with the
+//! macs of its own initiation: over a long round trip several initiations are under way.
 
 use core::{
     fmt,
@@ -231,7 +234,7 @@ impl fmt::Debug for CookieJar {
 /// Why a cookie reply is not taken.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum CookieError {
-    /// Not made by the responder for the initiation last stamped.
+    /// Not made by the responder for this initiation.
     #[error("cookie reply does not authenticate")]
     Authentication,
     /// The cookie is the one at hand: a copy of an earlier reply. Sending the initiation again would help nobody.
@@ -240,7 +243,7 @@ pub enum CookieError {
     /// No cookie reply.
     #[error("malformed cookie reply: {0}")]
     Malformed(#[from] WireError),
-    /// No initiation has been stamped that it could answer, or its index differs.
+    /// The index in it is not that of the initiation.
     #[error("cookie reply to another initiation")]
     WrongReceiver,
 }
@@ -249,15 +252,6 @@ pub enum CookieError {
 pub struct CookieCache {
     remote_public: [u8; 32],
     cookie: Option<(Instant, Zeroizing<[u8; 16]>)>,
-    /// The initiation last stamped.
-    stamped: Option<Stamped>,
-}
-
-struct Stamped {
-    index: u32,
-    mac1: [u8; MAC_LEN],
-    /// What the busy reply's mac covers of it.
-    mac2: [u8; MAC_LEN],
 }
 
 impl CookieCache {
@@ -267,19 +261,16 @@ impl CookieCache {
         Self {
             remote_public: *remote_public,
             cookie: None,
-            stamped: None,
         }
     }
 
-    /// Prepares an initiation for this link: sets mac1, and mac2 if there is a cookie (else zero), and remembers it for
-    /// [`Self::handle_reply`].
+    /// Prepares an initiation for this link: sets mac1, and mac2 if there is a cookie (else zero).
     ///
     /// # Errors
     /// [`WireError`] if `datagram` is no initiation.
     pub fn stamp(&mut self, now: Instant, datagram: &mut [u8]) -> Result<(), WireError> {
         set_mac1(&self.remote_public, datagram);
         let view = InitiationView::new(datagram)?;
-        let (index, mac1) = (view.sender_index(), view.macs().mac1());
         self.cookie
             .take_if(|(received_at, _)| now.since(*received_at) >= COOKIE_LIFETIME);
         let mac = self.cookie.as_ref().map_or([0; MAC_LEN], |(_, cookie)| {
@@ -287,49 +278,49 @@ impl CookieCache {
         });
         let at = datagram.len() - MAC_LEN;
         datagram[at..].copy_from_slice(&mac);
-        self.stamped = Some(Stamped {
-            index,
-            mac1,
-            mac2: mac,
-        });
         Ok(())
     }
 
-    /// How long the gateway asks us to wait in a busy reply.
+    /// How long the gateway asks us to wait in the busy reply `datagram` to the initiation `sent`, as stamped.
     ///
     /// # Errors
     /// Why the reply is not for us.
-    pub fn handle_busy(&self, datagram: &[u8]) -> Result<Duration, CookieError> {
+    pub fn handle_busy(&self, sent: &[u8], datagram: &[u8]) -> Result<Duration, CookieError> {
         let view = BusyView::new(datagram)?;
-        let (Some(stamped), Some((_, cookie))) = (&self.stamped, &self.cookie) else {
-            return Err(CookieError::WrongReceiver);
-        };
-        if view.receiver_index() != stamped.index {
+        let sent = InitiationView::new(sent)?;
+        if view.receiver_index() != sent.sender_index() {
             return Err(CookieError::WrongReceiver);
         }
-        let mac = busy_mac(cookie, view.before_mac(), &stamped.mac2);
+        let Some((_, cookie)) = &self.cookie else {
+            return Err(CookieError::Authentication);
+        };
+        let mac = busy_mac(cookie, view.before_mac(), &sent.macs().mac2());
         if !equal(&mac, &view.mac()) {
             return Err(CookieError::Authentication);
         }
         Ok(Duration::from_millis(view.wait_ms().into()))
     }
 
-    /// Takes the cookie out of a reply. Then stamp and send the same initiation again.
+    /// Takes the cookie out of the reply `datagram` to the initiation `sent`, as stamped. Then stamp and send the same
+    /// initiation again.
     ///
     /// # Errors
     /// Why the reply is not for us.
-    pub fn handle_reply(&mut self, now: Instant, datagram: &[u8]) -> Result<(), CookieError> {
+    pub fn handle_reply(
+        &mut self,
+        now: Instant,
+        sent: &[u8],
+        datagram: &[u8],
+    ) -> Result<(), CookieError> {
         let view = CookieReplyView::new(datagram)?;
-        let Some(stamped) = &self.stamped else {
-            return Err(CookieError::WrongReceiver);
-        };
-        if view.receiver_index() != stamped.index {
+        let sent = InitiationView::new(sent)?;
+        if view.receiver_index() != sent.sender_index() {
             return Err(CookieError::WrongReceiver);
         }
         let mut sealed = view.sealed_cookie();
         let key = reply_key(&self.remote_public, &view.nonce());
         OpeningKey::new(Suite::ChaCha20Poly1305, &key)
-            .open(PathId(0), 0, &stamped.mac1, &mut sealed)
+            .open(PathId(0), 0, &sent.macs().mac1(), &mut sealed)
             .map_err(|AuthError| CookieError::Authentication)?;
         let cookie = sealed.first_chunk().copied().unwrap_or_default();
         let is_known = |(_, known): &(Instant, Zeroizing<[u8; 16]>)| **known == cookie;

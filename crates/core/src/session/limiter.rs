@@ -12,8 +12,9 @@
 //!
 //! *On guard* the responder reads nothing that is not proved. It is on guard for [`GUARD`] after an initiation that was
 //! not proved was read for nothing, and for [`LOAD_HOLD`] after the unproved ones exceeded their rate. So strangers who do not show an address cost at most a few curve operations a minute, and who
-//! shows one has the share of its source. Peers are safe from both: their addresses have a bucket that nobody else
-//! can empty.
+//! shows one has the share of its source. Peers whose last sessions began at their address, or that proved it by a
+//! cookie, are safe from both: these addresses have a bucket that nobody else can empty. After the responder has started it
+//! knows none, and all peers share a bucket with strangers who show addresses.
 //!
 //! The order at the responder: `CookieJar::is_valid_mac1`, [`super::seen::SeenInitiations::contains`],
 //! `CookieJar::check_mac2`, [`HandshakeLimiter::admit`], `Responder::read_initiation`, look up the client, its own

@@ -1,7 +1,8 @@
 //! Which initiations a responder has spent arithmetic on, so that it spends it once on each.
 //!
-//! An initiation is known by its ephemeral key, which travels in the clear. A copy is found by one look, before any curve
-//! operation. One that was read without a proof of its address may come once more with a proof, because that is how the
+//! An initiation is known by its mac1, which covers all bytes before it. A copy is found by one look, before any curve
+//! operation, and nothing else takes the place of a genuine one: who sees it on its way and sends other bytes with the
+//! same ephemeral key, before it arrives, makes another mac1. One that was read without a proof of its address may come once more with a proof, because that is how the
 //! sender answers a cookie reply.
 //!
 //! Two generations, changed together with the cookie secret. An initiation that carries a proof is remembered at
@@ -9,21 +10,36 @@
 //! recorded without a proof is found stale by its time, or asked for a proof.
 //!
 //! The last initiations of each peer that were answered are remembered longer ([`RecentInitiations`]), so that a copy of
-//! one of these gets no answer of any kind.
+//! one of these gets no answer of any kind. These are known by their ephemeral key, because they have authenticated.
 //!
-//! Bound: 16 384 keys of 8 bytes in each of two generations, about 0.5 MiB. The owner changes the secret, and so
+//! Bound: 16 384 ids of 8 bytes in each of two generations, about 0.5 MiB. The owner changes the secret, and so
 //! the generation, early when one [is full](SeenInitiations::is_full).
 
 use std::collections::BTreeMap;
 
 use super::handshake::EphemeralId;
+use crate::wire::handshake::InitiationView;
 
-/// Ephemeral keys of the initiations that were read.
+/// Tells datagrams apart before they authenticate: the first 64 bits of mac1. To make another with the same takes 2^64
+/// hashes, while the genuine one is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MacId(pub u64);
+
+impl MacId {
+    /// That of an initiation whose mac1 was checked.
+    #[must_use]
+    pub fn of(view: &InitiationView<'_>) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = view.macs().mac1();
+        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
+
+/// The initiations that were read.
 #[derive(Debug, Default)]
 pub struct SeenInitiations {
     /// Whether it was read with a proof.
-    current: BTreeMap<EphemeralId, bool>,
-    previous: BTreeMap<EphemeralId, bool>,
+    current: BTreeMap<MacId, bool>,
+    previous: BTreeMap<MacId, bool>,
 }
 
 impl SeenInitiations {
@@ -35,7 +51,7 @@ impl SeenInitiations {
 
     /// Whether `id` was read before; if it is `proved` now, whether it was read with a proof. O(log n).
     #[must_use]
-    pub fn contains(&self, id: EphemeralId, proved: bool) -> bool {
+    pub fn contains(&self, id: MacId, proved: bool) -> bool {
         [&self.current, &self.previous]
             .into_iter()
             .filter_map(|generation| generation.get(&id))
@@ -43,7 +59,7 @@ impl SeenInitiations {
     }
 
     /// Notes that `id` is read now.
-    pub fn insert(&mut self, id: EphemeralId, proved: bool) {
+    pub fn insert(&mut self, id: MacId, proved: bool) {
         self.current
             .entry(id)
             .and_modify(|was_proved| *was_proved |= proved)
@@ -110,7 +126,7 @@ impl Default for RecentInitiations {
     }
 }
 
-/// Keys of a generation: what [`Limits`](super::limiter::Limits) of one core let through in 80 s.
+/// Ids of a generation: what [`Limits`](super::limiter::Limits) of one core let through in 80 s.
 const MAX_PER_GENERATION: usize = 16_384;
 
 #[cfg(test)]
@@ -120,7 +136,7 @@ mod tests {
     #[test]
     fn an_initiation_is_read_once_and_once_more_with_a_proof() {
         let mut seen = SeenInitiations::new();
-        let id = EphemeralId(7);
+        let id = MacId(7);
         assert!(!seen.contains(id, false) && !seen.contains(id, true));
         seen.insert(id, false);
         assert!(seen.contains(id, false) && !seen.contains(id, true));
@@ -135,13 +151,13 @@ mod tests {
         let mut seen = SeenInitiations::new();
         for id in 0..MAX_PER_GENERATION as u64 {
             assert!(!seen.is_full());
-            seen.insert(EphemeralId(id), true);
+            seen.insert(MacId(id), true);
         }
         assert!(seen.is_full());
         seen.on_new_secret();
-        assert!(!seen.is_full() && seen.contains(EphemeralId(3), true));
+        assert!(!seen.is_full() && seen.contains(MacId(3), true));
         seen.on_new_secret();
-        assert!(!seen.contains(EphemeralId(3), true));
+        assert!(!seen.contains(MacId(3), true));
     }
 
     #[test]

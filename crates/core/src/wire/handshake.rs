@@ -558,11 +558,21 @@ mod tests {
     #[test]
     fn arbitrary_bytes_never_panic() {
         let mut rng = Rng::new(1);
+        let mut busy = 0;
         for _ in 0..20_000 {
-            let mut bytes = vec![0; usize::try_from(rng.below(200)).unwrap()];
+            let len = match rng.below(4) {
+                0 => BUSY_LEN,
+                1 => COOKIE_REPLY_LEN,
+                _ => usize::try_from(rng.below(200)).unwrap(),
+            };
+            let mut bytes = vec![0; len];
             rng.fill(&mut bytes);
+            if let Some(first_of_index) = bytes.get_mut(4) {
+                *first_of_index &= 1;
+            }
             if let [kind, version, ..] = &mut bytes[..] {
-                *kind = *kind % 3 + 1;
+                let kinds = [KIND_INITIATION, KIND_RESPONSE, KIND_COOKIE_REPLY, KIND_BUSY];
+                *kind = kinds[usize::from(*kind) % kinds.len()];
                 *version = VERSION;
             }
             if let Ok(view) = InitiationView::new(&bytes) {
@@ -574,7 +584,12 @@ mod tests {
             if let Ok(view) = CookieReplyView::new(&bytes) {
                 assert_eq!(view.nonce(), bytes[8..32]);
             }
+            if let Ok(view) = BusyView::new(&bytes) {
+                busy += 1;
+                assert!(bytes.ends_with(&view.mac()) && is_index(view.receiver_index()));
+            }
         }
+        assert!(busy > 100, "{busy}");
     }
 
     #[test]

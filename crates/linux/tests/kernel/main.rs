@@ -4,5 +4,6 @@ mod namespace;
 mod routes;
 mod tun;
 mod udp;
+mod vm_clone;
 mod watch;
 mod ways;

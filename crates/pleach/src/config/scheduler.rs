@@ -2,7 +2,10 @@
 
 use core::{ops::RangeInclusive, time::Duration};
 
-use pleach_core::sched::{AutoWeightSettings, Policy, SchedulerSettings};
+use pleach_core::{
+    profile::Part,
+    sched::{AutoWeightSettings, Policy, SchedulerSettings},
+};
 
 use super::{
     source::ConfigError,
@@ -99,7 +102,9 @@ pub(super) fn read_table(value: &Value<'_>, label: &str) -> Result<SchedulerConf
         "weighted" => Policy::Weighted {},
         _ => Policy::EarliestArrival {},
     };
-    Ok(SchedulerConfig { policy, change })
+    let config = SchedulerConfig { policy, change };
+    refuse_parts_without_effect(&table, &config)?;
+    Ok(config)
 }
 
 /// Every key the table may have.
@@ -180,6 +185,27 @@ const POLICIES: [PolicySpec; 13] = [
         keys: &[],
     },
 ];
+
+/// Refuses parts of the profile that are switched on and do nothing beside the others.
+fn refuse_parts_without_effect(
+    table: &Table<'_>,
+    config: &SchedulerConfig,
+) -> Result<(), ConfigError> {
+    let is_on = |part: Part| {
+        let value = table.optional(part.key());
+        value.and_then(|value| value.as_bool()) == Some(true)
+    };
+    let (_, profile) = config.clone().map_links(|_| None).build();
+    if is_on(Part::LookAhead) && !matches!(config.policy, Policy::Osia(_)) {
+        let what = "no policy but \"osia\" looks ahead";
+        return Err(table.wrong(Part::LookAhead.key(), what, "remove it"));
+    }
+    if is_on(Part::Search) && !profile.pacing {
+        let what = "rates are not searched where pacing is off";
+        return Err(table.wrong(Part::Search.key(), what, "add pacing = true, or remove it"));
+    }
+    Ok(())
+}
 
 fn refuse_foreign_keys(table: &Table<'_>, spec: &PolicySpec) -> Result<(), ConfigError> {
     let foreign = table.present().into_iter().find(|key| {

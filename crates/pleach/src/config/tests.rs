@@ -277,6 +277,10 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, yield, hold, share, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights, ack_aggregation, ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice, without)";
     "profile part not a truth value": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nrepair = \"yes\"",
         "f.toml:10: [scheduler] repair: expected true or false, found \"yes\"; remedy: write true or false";
+    "look-ahead without osia": CLIENT, "policy = \"adaptive\"" => "policy = \"consn\"\nlook_ahead = true",
+        "f.toml:10: [scheduler] look_ahead: no policy but \"osia\" looks ahead; remedy: remove it";
+    "search without pacing": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nsearch = true",
+        "f.toml:10: [scheduler] search: rates are not searched where pacing is off; remedy: add pacing = true, or remove it";
     "single without link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"",
         "f.toml:8: [scheduler] link: missing required key; remedy: add link = \"NAME\", the name of the link to use";
     "single with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlink = \"cable\"",
@@ -623,6 +627,20 @@ fn keys_of_adaptive_come_out_typed() {
         share: 70,
     };
     assert_eq!(loaded.config.scheduler, Policy::Adaptive(expected).into());
+}
+
+#[test]
+fn parts_that_need_others_are_taken_with_these() {
+    for keys in [
+        "policy = \"osia\"\nlook_ahead = true",
+        "policy = \"flow\"\nlook_ahead = false",
+        "policy = \"awi\"\nsearch = true\npacing = true",
+        "policy = \"single\"\nlink = \"dsl\"\nsearch = true",
+        "policy = \"adaptive\"\npacing = false",
+    ] {
+        let text = CLIENT.replace("policy = \"adaptive\"", keys);
+        assert!(Files::new().load(&text).is_ok(), "{keys}");
+    }
 }
 
 #[test]

@@ -223,6 +223,38 @@ fn a_peer_that_dies_takes_its_connection_and_no_other() {
 }
 
 #[test]
+fn a_peer_that_is_restarted_ends_the_connections_that_wait_for_it_and_serves_new_ones() {
+    let Some(world) = World::new() else { return };
+    let (ours, theirs) = (key_pair(), key_pair());
+    let start = || world.peer("osia", &trust(&theirs.0, &ours.1));
+    let peer = start();
+    let keys = format!("striping = \"osia\"\npeer_port = {PEER_PORT}\n");
+    let proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &theirs.1)));
+    world
+        .client()
+        .run(|| {
+            let mut waits = striped(&proxy, ECHO_PORT);
+            waits.write_all(b"hello")?;
+            waits.read_exact(&mut [0; 5])?;
+            // By SIGKILL; the client says nothing and waits, so that nothing of it is under way.
+            drop(peer);
+            let peer = start();
+            waits.set_read_timeout(Some(Duration::from_secs(20)))?;
+            let error = waits.read(&mut [0]).expect_err("nobody answers");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            drop(waits);
+            proxy.until("it is gone", |status| status["connection_count"] == 0);
+            let mut stream = striped(&proxy, ECHO_PORT);
+            stream.write_all(b"hello")?;
+            stream.read_exact(&mut [0; 5])?;
+            let drops = &peer.status().expect("it runs")["drops"];
+            assert!(drops["unknown-association"].is_u64(), "{drops}");
+            Ok(())
+        })
+        .expect("inside");
+}
+
+#[test]
 fn garbage_on_the_peer_port_leaves_nothing() {
     let Some(world) = World::new() else { return };
     let (peer, mut proxy) = pair(&world, "earliest-arrival");

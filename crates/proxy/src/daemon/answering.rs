@@ -8,7 +8,12 @@ use std::{
 };
 
 use ipnet::IpNet;
-use tokio::{net::TcpStream, task::spawn_local, time};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::spawn_local,
+    time,
+};
 
 use super::{
     connect,
@@ -19,7 +24,13 @@ use super::{
 };
 use crate::{
     handshake::Protocol,
-    relay::stripe::{answer, association::Association, carried::Carried, drive, handshake},
+    relay::stripe::{
+        answer,
+        association::Association,
+        carried::Carried,
+        drive,
+        handshake::{self, Shaken},
+    },
     stripe::{
         MAX_LANES,
         frame::{self, Bye, Frame, Refusal, Token, Wanted},
@@ -62,26 +73,52 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
         }
         Err(_) => return hub.count_drop("slow-peer"),
     };
-    let Ok(Frame::Join { token, lane, link }) = frame::decode(&first) else {
+    let Ok(Frame::Join {
+        token,
+        is_new,
+        lane,
+        link,
+    }) = frame::decode(&first)
+    else {
         return hub.count_drop("bad-peer");
     };
-    let local = shaken.stream.local_addr().map(|local| local.ip());
-    let association = local
-        .ok()
-        .and_then(|ip| association(hub, who, token, from, ip));
-    let has_room = |found: &Rc<Association>| found.lanes().len() < MAX_LANES;
-    let Some(association) = association.filter(has_room) else {
-        hub.count_drop("too-many-lanes");
-        // Whoever does not read this has its lane closed all the same.
-        let _ = shaken.send(&Frame::Bye(Bye::Busy)).await;
+    let Ok(local) = shaken.stream.local_addr() else {
         return;
     };
-    drive::add_lane(&association, lane, None, link, shaken);
+    let known = hub.peering.answered.borrow().get(&(who, token)).cloned();
+    let association = match known {
+        Some(known) if known.lanes().len() < MAX_LANES => Ok(known),
+        None if is_new => begin(hub, who, token, from, local.ip()).ok_or(Bye::Busy),
+        Some(_) => Err(Bye::Busy),
+        None => Err(Bye::Unknown),
+    };
+    match association {
+        Ok(association) => {
+            drive::add_lane(&association, lane, None, link, shaken);
+        }
+        Err(bye) => {
+            hub.count_drop(match bye {
+                Bye::Busy => "too-many-lanes",
+                Bye::Unknown => "unknown-association",
+            });
+            // Whoever does not read this has its lane closed all the same.
+            let _ = time::timeout(LAST_WORDS, refuse(&mut shaken, bye)).await;
+        }
+    }
 }
 
-/// The association of peer `who` that is named `token`: the one that is there, or a new one, whose connections are served from
-/// now on. `None`: the peer has too many.
-fn association(
+/// Tells why a lane is refused, and waits for the other end to close: a socket that is closed while something in it is
+/// unread sends a reset, which may overtake the reason.
+async fn refuse(shaken: &mut Shaken, bye: Bye) -> io::Result<()> {
+    shaken.send(&Frame::Bye(bye)).await?;
+    shaken.stream.shutdown().await?;
+    let mut sink = [0; 4096];
+    while shaken.stream.read(&mut sink).await? > 0 {}
+    Ok(())
+}
+
+/// A new association of peer `who`, named `token`, whose connections are served from now on. `None`: the peer has too many.
+fn begin(
     hub: &Rc<Hub>,
     who: usize,
     token: Token,
@@ -90,9 +127,6 @@ fn association(
 ) -> Option<Rc<Association>> {
     let settings = hub.settings.stripe.as_ref()?;
     let mut answered = hub.peering.answered.borrow_mut();
-    if let Some(known) = answered.get(&(who, token)) {
-        return Some(Rc::clone(known));
-    }
     if answered.keys().filter(|(peer, _)| *peer == who).count() >= MAX_ASSOCIATIONS {
         return None;
     }
@@ -230,6 +264,8 @@ async fn open_target(
 }
 
 const FIRST_WORDS: Duration = Duration::from_secs(10);
+/// For the reason of a refusal to get there, with a loss.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Associations of a peer: it has one, and after a restart another until the first is found to be dead.
 const MAX_ASSOCIATIONS: usize = 8;
 
@@ -241,10 +277,7 @@ mod tests {
     use super::*;
     use crate::{
         daemon::hub::tests::{add_link, hub, striping},
-        relay::stripe::{
-            handshake::Shaken,
-            tests::{associations, carried, run},
-        },
+        relay::stripe::tests::{associations, carried, run},
         sched::LinkId,
         stripe::{
             frame::{ConnId, LaneId},
@@ -345,17 +378,19 @@ mod tests {
     }
 
     /// A lane of an association that asks `hub`, after its first word.
-    async fn lane_to(hub: &Rc<Hub>, peer: &StaticKeys, answers: &[u8; 32], lane: LaneId) -> Shaken {
+    async fn lane_to(hub: &Rc<Hub>, lane: LaneId, is_new: bool) -> Shaken {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let to = listener.local_addr().expect("bound");
         let stream = TcpStream::connect(to).await.expect("it listens");
         let (accepted, from) = listener.accept().await.expect("it came");
         let served = Rc::clone(hub);
         spawn_local(async move { serve(&served, accepted, from).await });
-        let shaken = handshake::ask(stream, peer, answers).await;
+        let settings = hub.settings.stripe.as_ref().expect("set");
+        let shaken = handshake::ask(stream, &peer_keys(), settings.keys.public()).await;
         let mut shaken = shaken.expect("known");
         let join = Frame::Join {
             token: [7; 16],
+            is_new,
             lane,
             link: "dsl".to_owned(),
         };
@@ -363,17 +398,53 @@ mod tests {
         shaken
     }
 
+    fn peer_keys() -> StaticKeys {
+        StaticKeys::from_private([9; 32])
+    }
+
+    /// A hub that knows the owner of [`peer_keys`].
+    fn answering_hub() -> Rc<Hub> {
+        let mut hub = hub();
+        let mut settings = striping();
+        settings.known[0].public_key = *peer_keys().public();
+        hub.settings.stripe = Some(settings);
+        Rc::new(hub)
+    }
+
+    #[test]
+    fn a_lane_of_an_association_that_is_gone_is_refused_with_a_reason() {
+        run(async {
+            let hub = answering_hub();
+            let mut lane = lane_to(&hub, LaneId(3), false).await;
+            // Something that nobody reads must not take the reason away.
+            lane.send(&Frame::Gone { lane: LaneId(2) })
+                .await
+                .expect("open");
+            let came = lane.receive().await.expect("a reason");
+            assert_eq!(frame::decode(&came), Ok(Frame::Bye(Bye::Unknown)));
+            assert!(hub.peering.answered.borrow().is_empty());
+            assert_eq!(hub.drops.all().get("unknown-association"), Some(&1));
+            // One that begins is taken, and then goes on.
+            let mut lanes = Vec::new();
+            for (id, is_new) in [(0, true), (1, false)] {
+                lanes.push(lane_to(&hub, LaneId(id), is_new).await);
+                let lane_count = || {
+                    let answered = hub.peering.answered.borrow();
+                    answered.values().map(|found| found.lanes().len()).max()
+                };
+                while lane_count() != Some(lanes.len()) {
+                    time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            assert_eq!(hub.peering.answered.borrow().len(), 1);
+        });
+    }
+
     #[test]
     fn a_peer_is_answered_on_its_lane_and_one_lane_too_many_is_refused_with_a_reason() {
         run(async {
-            let mut hub = hub();
-            let mut settings = striping();
-            let peer = StaticKeys::from_private([9; 32]);
-            settings.known[0].public_key = *peer.public();
-            let answers = *settings.keys.public();
-            hub.settings.stripe = Some(settings);
-            let hub = Rc::new(hub);
-            let mut first = lane_to(&hub, &peer, &answers, LaneId(0)).await;
+            let hub = answering_hub();
+            let mut first = lane_to(&hub, LaneId(0), true).await;
             let conn = ConnId(0);
             let open = Frame::Open {
                 conn,
@@ -398,9 +469,9 @@ mod tests {
             assert_eq!(hub.drops.all().get("peer-refused"), Some(&1));
             let mut lanes = Vec::new();
             for id in 1..u16::try_from(MAX_LANES).expect("few") {
-                lanes.push(lane_to(&hub, &peer, &answers, LaneId(id)).await);
+                lanes.push(lane_to(&hub, LaneId(id), false).await);
             }
-            let mut last = lane_to(&hub, &peer, &answers, LaneId(99)).await;
+            let mut last = lane_to(&hub, LaneId(99), false).await;
             let came = last.receive().await.expect("a reason");
             assert_eq!(frame::decode(&came), Ok(Frame::Bye(Bye::Busy)));
             assert_eq!(hub.drops.all().get("too-many-lanes"), Some(&1));

@@ -4,6 +4,9 @@
 //! A link whose lane died is dialled again at once if the lane had lived for long, or if a link comes; else 250 ms to 4 s after
 //! the last attempt, twice as long each time. An association of which no lane has been there for 10 s ends, and its connections
 //! with it; one that never had any ends when the last attempt has failed.
+//!
+//! One that the peer refuses ends at once, too: the peer has been restarted or has lost all lanes for 10 s, and has no state
+//! of it. The next connection begins another one, under another token.
 
 use std::{
     collections::BTreeMap,
@@ -122,6 +125,9 @@ impl Dialer {
         let mut looks = core::pin::pin!(association.tick());
         loop {
             self.drop_lanes();
+            if let Some(why) = association.denied() {
+                return why;
+            }
             let now = clock::now();
             let idle = association.idle_for(now);
             if idle >= IDLE || (idle > Duration::ZERO && association.lanes().is_empty()) {
@@ -163,6 +169,7 @@ impl Dialer {
         let (lane, name) = (self.next_lane(), self.name(link));
         let join = Frame::Join {
             token: self.token,
+            is_new: self.association.is_new(),
             lane,
             link: name.clone(),
         };

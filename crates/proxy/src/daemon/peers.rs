@@ -219,7 +219,7 @@ mod tests {
         relay::stripe::{handshake::Shaken, tests::run},
         stripe::{
             channel,
-            frame::{self, ConnId, Frame},
+            frame::{self, Bye, ConnId, Frame, Token},
         },
     };
 
@@ -247,16 +247,24 @@ mod tests {
         StaticKeys::from_private([4; 32])
     }
 
-    /// The peer shakes hands with who comes, who then joins.
+    /// The peer shakes hands with who comes, who then joins an association that begins.
     async fn met(listener: &TcpListener) -> Shaken {
+        let (shaken, _, is_new) = joined(listener).await;
+        assert!(is_new);
+        shaken
+    }
+
+    /// The same: the association, and whether it begins.
+    async fn joined(listener: &TcpListener) -> (Shaken, Token, bool) {
         let (stream, _) = listener.accept().await.expect("it came");
         let known = [*striping().keys.public()];
         let shaken = handshake::answer(stream, &peer_keys(), &known).await;
         let (mut shaken, _) = shaken.expect("known");
         let first = shaken.receive().await.expect("a frame");
-        let joined = frame::decode(&first);
-        assert!(matches!(joined, Ok(Frame::Join { .. })), "{joined:?}");
-        shaken
+        let Ok(Frame::Join { token, is_new, .. }) = frame::decode(&first) else {
+            panic!("no lane: {first:?}");
+        };
+        (shaken, token, is_new)
     }
 
     /// The next connection that is asked for on a lane, and its first bytes.
@@ -383,6 +391,57 @@ mod tests {
             assert_ne!(one.conn, two.conn);
             assert!(listener.accept().now_or_never().is_none());
             assert_eq!(hub.peering.stripe_count.get(), 2);
+        });
+    }
+
+    #[test]
+    fn an_association_that_the_peer_has_forgotten_ends_and_the_next_connection_begins_another() {
+        run(async {
+            let (hub, listener) = hub_and_peer().await;
+            let answered = async |mut lane: Shaken| {
+                let (conn, _, _) = asked(&mut lane).await;
+                lane.send(&Frame::Opened { conn }).await.expect("open");
+                lane
+            };
+            let first = async {
+                let (lane, token, is_new) = joined(&listener).await;
+                assert!(is_new);
+                (answered(lane).await, token)
+            };
+            let (one, (lane, former)) = open_beside(&hub, first).await;
+            let one = one.expect("open").carried;
+            // The peer is restarted.
+            drop(lane);
+            let (mut lane, token, is_new) = joined(&listener).await;
+            assert_eq!((token, is_new), (former, false));
+            lane.send(&Frame::Bye(Bye::Unknown)).await.expect("open");
+            one.broken().await;
+            assert!(hub.peering.dialled.borrow().is_empty());
+            assert_eq!(answer(&hub), Some(Answer::Peer(0)));
+            let second = async {
+                let (lane, token, is_new) = joined(&listener).await;
+                assert!(is_new && token != former);
+                answered(lane).await
+            };
+            let (two, _lane) = open_beside(&hub, second).await;
+            assert!(two.is_some());
+        });
+    }
+
+    #[test]
+    fn a_peer_that_takes_no_association_does_not_delay_connections() {
+        run(async {
+            let (hub, listener) = hub_and_peer().await;
+            let busy = async {
+                let mut lane = met(&listener).await;
+                lane.send(&Frame::Bye(Bye::Busy)).await.expect("open");
+                lane
+            };
+            let began = time::Instant::now();
+            let (striped, _lane) = open_beside(&hub, busy).await;
+            assert!(striped.is_none());
+            assert!(began.elapsed() < OPEN_PATIENCE / 2);
+            assert_eq!(answer(&hub), Some(Answer::Peer(0)));
         });
     }
 

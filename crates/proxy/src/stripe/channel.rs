@@ -19,6 +19,7 @@ use pleach_core::{
         handshake::{
             Established, HandshakeError, Incoming, Initiator, NO_PSK, Responder, StaticKeys,
         },
+        secret::Secret,
     },
     wire::handshake::{Hello, MAX_LEN},
 };
@@ -89,7 +90,7 @@ pub fn recognise<'a>(
 pub fn initiate(
     local: &StaticKeys,
     remote: &[u8; 32],
-    seed: [u8; 32],
+    seed: impl Into<Secret>,
 ) -> Result<(Initiator, Vec<u8>), ChannelError> {
     let (initiator, datagram) = Initiator::new(local, remote, &NO_PSK, INDEX, hello(), seed)?;
     Ok((initiator, with_length(&datagram)))
@@ -109,7 +110,7 @@ pub fn read_initiation(local: &StaticKeys, datagram: &[u8]) -> Result<Incoming, 
 /// The ends have no version or suite in common.
 pub fn respond(
     incoming: Incoming,
-    seed: [u8; 32],
+    seed: impl Into<Secret>,
 ) -> Result<(Sealer, Opener, Vec<u8>), ChannelError> {
     let [family, version] = incoming.hello.protocol_version.to_be_bytes();
     if u16::from_be_bytes([family, 0]) == VERSION & 0xff00 && incoming.hello != hello() {

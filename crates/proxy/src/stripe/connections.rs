@@ -55,6 +55,8 @@ pub struct Connection {
     pub receiver: Receiver,
     /// It has a place among those that want to send.
     is_queued: bool,
+    /// It has a place among those that have a window to tell.
+    is_telling: bool,
 }
 
 /// See the module's head.
@@ -62,6 +64,8 @@ pub struct Connection {
 pub(super) struct Connections {
     all: BTreeMap<ConnId, Connection>,
     urgent: VecDeque<Item>,
+    /// Those that have a window to tell, each once: the window of the moment when it is sent.
+    telling: VecDeque<ConnId>,
     /// Those that have sent nothing yet, and the others.
     fresh: VecDeque<ConnId>,
     ready: VecDeque<ConnId>,
@@ -97,6 +101,7 @@ impl Connections {
                 out: Outgoing::default(),
                 receiver: Receiver::default(),
                 is_queued: false,
+                is_telling: false,
             };
             self.all.insert(id, new);
         }
@@ -108,6 +113,9 @@ impl Connections {
         let found = self.all.remove(&id)?;
         self.blocked.remove(&id);
         self.changed.remove(&id);
+        if found.is_telling {
+            self.telling.retain(|other| *other != id);
+        }
         self.pending_bytes -= found.out.pending_bytes();
         self.granted_bytes -= found.receiver.window().saturating_sub(FIRST_WINDOW);
         Some(found)
@@ -139,7 +147,13 @@ impl Connections {
         self.urgent.push_back(item);
     }
 
-    /// How many wait to be sent before all chunks.
+    /// Drops the request for `id` if it has not been sent. O(urgent items).
+    pub(super) fn withdraw(&mut self, id: ConnId) {
+        let is_it = |item: &Item| matches!(item, Item::Open(conn, ..) if *conn == id);
+        self.urgent.retain(|item| !is_it(item));
+    }
+
+    /// How many wait to be sent before all chunks; windows, one a connection at most, do not count.
     pub(super) fn urgent_count(&self) -> usize {
         self.urgent.len()
     }
@@ -160,6 +174,7 @@ impl Connections {
     }
 
     /// Takes `bytes` for a connection, as far as there is room. Returns how many were.
+    #[must_use]
     pub(super) fn write(&mut self, id: ConnId, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room(id));
         if let Some(found) = self.all.get_mut(&id) {
@@ -206,8 +221,9 @@ impl Connections {
         };
         let left = GROWTH.saturating_sub(self.granted_bytes);
         self.granted_bytes += found.receiver.grow(left);
-        if let Some((delivered, limit)) = found.receiver.poll_window() {
-            self.urgent.push_back(Item::Window(id, delivered, limit));
+        if found.receiver.has_window() && !found.is_telling {
+            found.is_telling = true;
+            self.telling.push_back(id);
         }
     }
 
@@ -235,7 +251,19 @@ impl Connections {
 
 impl Source for Connections {
     fn urgent(&mut self) -> Option<Item> {
-        self.urgent.pop_front()
+        if let Some(item) = self.urgent.pop_front() {
+            return Some(item);
+        }
+        loop {
+            let id = self.telling.pop_front()?;
+            let Some(found) = self.all.get_mut(&id) else {
+                continue;
+            };
+            found.is_telling = false;
+            if let Some((delivered, limit)) = found.receiver.poll_window() {
+                return Some(Item::Window(id, delivered, limit));
+            }
+        }
     }
 
     fn next_len(&mut self) -> Option<u64> {

@@ -21,7 +21,7 @@ use pleach_core::{
 use super::{
     MAX_LANES, MAX_SENT, MAX_SENT_BYTES, Violation,
     frame::{ConnId, LaneId},
-    item::{CHUNKS, Item, Key},
+    item::{CHUNKS, Item, Key, OPEN},
     rate::{LaneEstimator, LaneSample},
     sched::{LaneView, Scheduler, Striping},
 };
@@ -278,9 +278,9 @@ impl Dispatch {
         }
     }
 
-    /// Drops the chunks of `conn`, which is over. O(items).
+    /// Drops the chunks of `conn`, which is over, and the request for it. O(items).
     pub(super) fn purge(&mut self, conn: ConnId) {
-        let is_its = |item: &Item| item.key().0 == CHUNKS && item.conn() == conn;
+        let is_its = |item: &Item| matches!(item.key().0, CHUNKS | OPEN) && item.conn() == conn;
         self.again.retain(|_, again| !is_its(&again.item));
         for lane in &mut self.lanes {
             lane.staged.retain(|item| !is_its(item));

@@ -52,8 +52,8 @@ pub enum Broken {
 pub enum Bye {
     /// No more associations, or no more lanes in this one.
     Busy,
-    /// The peer did what it may not.
-    Violated(Violation),
+    /// The association goes on, says the peer, and this end has no state of it.
+    Unknown,
 }
 
 /// One frame.
@@ -91,6 +91,9 @@ pub enum Frame<'a> {
     Join {
         /// Whose.
         token: Token,
+        /// Nothing has come from the answering end on any lane of the association, so nothing is lost if the answering end
+        /// begins it now. Otherwise both ends have state, and the lane is of use only where it still is.
+        is_new: bool,
         /// Its number.
         lane: LaneId,
         /// Name of its link, for people.
@@ -181,7 +184,7 @@ impl Frame<'_> {
             Self::Bye(bye) => {
                 let code = match bye {
                     Bye::Busy => 0,
-                    Bye::Violated(violation) => violation_code(*violation),
+                    Bye::Unknown => 1,
                 };
                 out.extend_from_slice(&[BYE, code]);
             }
@@ -198,9 +201,15 @@ impl Frame<'_> {
                 out.push(GONE);
                 out.extend_from_slice(&lane.0.to_be_bytes());
             }
-            Self::Join { token, lane, link } => {
+            Self::Join {
+                token,
+                is_new,
+                lane,
+                link,
+            } => {
                 out.push(JOIN);
                 out.extend_from_slice(token);
+                out.push(u8::from(*is_new));
                 out.extend_from_slice(&lane.0.to_be_bytes());
                 push_name(out, link);
             }
@@ -269,7 +278,8 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
         }
         BYE => Frame::Bye(match reader.array::<1>()? {
             [0] => Bye::Busy,
-            [code] => Bye::Violated(violation(*code)?),
+            [1] => Bye::Unknown,
+            _ => return Err(NotAFrame),
         }),
         CHUNK_KIND => {
             let (conn, offset) = (reader.conn()?, reader.u64()?);
@@ -288,6 +298,11 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
         },
         JOIN => Frame::Join {
             token: *reader.array()?,
+            is_new: match reader.array::<1>()? {
+                [0] => false,
+                [1] => true,
+                _ => return Err(NotAFrame),
+            },
             lane: LaneId(reader.u16()?),
             link: reader.name()?,
         },
@@ -436,7 +451,7 @@ mod tests {
                 lanes: vec![(lane, 5), (LaneId(0), 0)],
             },
             Frame::Bye(Bye::Busy),
-            Frame::Bye(Bye::Violated(Violation::Flood)),
+            Frame::Bye(Bye::Unknown),
             Frame::Chunk {
                 conn,
                 offset: 9,
@@ -446,8 +461,15 @@ mod tests {
             Frame::Gone { lane },
             Frame::Join {
                 token: [7; 16],
+                is_new: true,
                 lane,
                 link: "wifi".to_owned(),
+            },
+            Frame::Join {
+                token: [7; 16],
+                is_new: false,
+                lane,
+                link: String::new(),
             },
             open(None, b""),
             open(Some("192.0.2.1"), b"GET /"),
@@ -459,6 +481,7 @@ mod tests {
             reset(Broken::Ended),
             reset(Broken::Violated(Violation::Acknowledged)),
             reset(Broken::Violated(Violation::Credit)),
+            reset(Broken::Violated(Violation::Flood)),
             reset(Broken::Violated(Violation::Misplaced)),
             reset(Broken::Violated(Violation::Overlap)),
             Frame::Window {

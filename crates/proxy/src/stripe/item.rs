@@ -31,7 +31,7 @@ pub(super) type Key = (u8, ConnId, u64);
 impl Item {
     pub(super) fn key(&self) -> Key {
         match self {
-            Self::Open(conn, ..) => (0, *conn, 0),
+            Self::Open(conn, ..) => (OPEN, *conn, 0),
             Self::Opened(conn) => (1, *conn, 0),
             Self::Refused(conn, _) => (2, *conn, 0),
             Self::Reset(conn, _) => (3, *conn, 0),
@@ -93,5 +93,7 @@ impl Item {
     }
 }
 
+/// First part of the keys of requests.
+pub(super) const OPEN: u8 = 0;
 /// First part of the keys of chunks.
 pub(super) const CHUNKS: u8 = 5;

@@ -140,15 +140,17 @@ impl Mux {
     }
 
     /// Asks for a connection to `wanted`; `first`, at most [`super::CHUNK`] bytes, goes with the request, and more has to wait
-    /// until it is open. `None`: there are too many.
+    /// until it is open. `None`: there are too many, or too many words wait to be sent.
     pub fn open(&mut self, wanted: Wanted, first: &[u8]) -> Option<ConnId> {
         let id = ConnId(self.next_conn);
         let next = self.next_conn.checked_add(1)?;
-        if self.side == Side::Answers || !self.connections.enter(id, State::Opening) {
+        let is_full = self.connections.urgent_count() >= MAX_OWN_URGENT;
+        if self.side == Side::Answers || is_full || !self.connections.enter(id, State::Opening) {
             return None;
         }
         self.next_conn = next;
-        self.connections.write(id, first);
+        let taken = self.connections.write(id, first);
+        debug_assert_eq!(taken, first.len(), "a new connection has room for a chunk");
         let open = self.connections.cut_first(id, wanted);
         self.connections.push(open);
         Some(id)
@@ -176,13 +178,20 @@ impl Mux {
 
     /// Ends a connection, of which nothing more is wanted; if it is not over, the peer is told that it broke.
     pub fn close(&mut self, id: ConnId) {
-        let Some(found) = self.connections.remove(id) else {
+        let Some(mut found) = self.connections.remove(id) else {
             return;
         };
         match found.state {
             State::Refused(_) | State::Broken { .. } => {}
-            State::Open if found.is_over() => {}
+            State::Open if found.is_over() => {
+                // That all was delivered, if that is still to be told.
+                if let Some((delivered, limit)) = found.receiver.poll_window() {
+                    self.connections.push(Item::Window(id, delivered, limit));
+                }
+            }
             State::Open | State::Opening | State::Asked => {
+                // The reset says of a request that was not sent all that the peer has to know: that its number is used up.
+                self.connections.withdraw(id);
                 self.dispatch.purge(id);
                 self.connections.push(Item::Reset(id, Broken::Ended));
             }
@@ -206,7 +215,9 @@ impl Mux {
         self.connections.room(id)
     }
 
-    /// Takes bytes to send over a connection, as far as there is room. Returns how many were taken.
+    /// Takes bytes to send over a connection, as far as there is room. Returns how many were taken; the
+    /// caller keeps the others.
+    #[must_use]
     pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> usize {
         self.connections.write(id, bytes)
     }
@@ -297,7 +308,7 @@ impl Mux {
             Frame::Refused { conn, refusal } => {
                 self.handle_answer(conn, State::Refused(refusal))?;
             }
-            Frame::Reset { conn, why } => return self.handle_reset(conn, why),
+            Frame::Reset { conn, why } => self.handle_reset(conn, why),
             Frame::Window {
                 conn,
                 delivered,
@@ -354,7 +365,15 @@ impl Mux {
         if self.side == Side::Asks {
             return Err(Violation::Misplaced);
         }
-        if !self.opened.enter(id)? {
+        let is_new = match self.opened.enter(id) {
+            Ok(is_new) => is_new,
+            Err(violation) => {
+                self.connections.push(Item::Refused(id, Refusal::Busy));
+                self.events.push_back(Event::Refused(violation.reason()));
+                return Ok(());
+            }
+        };
+        if !is_new {
             return Ok(());
         }
         if !self.connections.enter(id, State::Asked) {
@@ -434,13 +453,14 @@ impl Mux {
         }
     }
 
-    fn handle_reset(&mut self, id: ConnId, why: Broken) -> Result<(), Violation> {
-        if self.side == Side::Answers {
-            // It may have overtaken the request, which then means nothing.
-            self.opened.enter(id)?;
+    fn handle_reset(&mut self, id: ConnId, why: Broken) {
+        // It may have overtaken the request, which then means nothing.
+        if self.side == Side::Answers
+            && let Err(violation) = self.opened.enter(id)
+        {
+            self.events.push_back(Event::Refused(violation.reason()));
         }
         self.set_broken(id, why, true);
-        Ok(())
     }
 
     fn become_open(&mut self, id: ConnId) {
@@ -508,6 +528,9 @@ impl AckState {
     }
 }
 
+/// Items of this end that are not windows, at which it asks for no more connections: each that is there may add a reset,
+/// and together they stay below [`MAX_URGENT`].
+const MAX_OWN_URGENT: usize = MAX_URGENT / 2;
 /// Well below any round trip that striping is for; 40 kbit/s on a lane.
 const ACK_INTERVAL: Duration = Duration::from_millis(10);
 /// An eighth of the largest window.

@@ -19,12 +19,12 @@ impl Opened {
     /// Notes `id`; whether it is new.
     ///
     /// # Errors
-    /// It is farther ahead than an honest peer gets.
+    /// It is farther ahead than an honest peer gets, or the last number, behind which there is none.
     pub(super) fn enter(&mut self, id: ConnId) -> Result<bool, Violation> {
         if self.has(id) {
             return Ok(false);
         }
-        if id.0 - self.below >= MAX_AHEAD {
+        if id.0 - self.below >= MAX_AHEAD || id.0 == u32::MAX {
             return Err(Violation::Flood);
         }
         self.beyond.insert(id.0);
@@ -55,5 +55,16 @@ mod tests {
         assert_eq!(opened.enter(ConnId(1 + MAX_AHEAD)), Ok(true));
         assert_eq!(opened.enter(ConnId(2)), Ok(true));
         assert_eq!(opened.beyond.len(), 1, "those in order need no place");
+    }
+
+    #[test]
+    fn the_last_number_of_all_is_never_new() {
+        let mut opened = Opened {
+            below: u32::MAX - 1,
+            beyond: BTreeSet::new(),
+        };
+        assert_eq!(opened.enter(ConnId(u32::MAX - 1)), Ok(true));
+        assert_eq!(opened.enter(ConnId(u32::MAX)), Err(Violation::Flood));
+        assert!(opened.has(ConnId(0)));
     }
 }

@@ -171,15 +171,19 @@ impl Receiver {
     /// What to tell the other end, once it is worth that: a quarter of the window more, a quarter of the chunks, or all
     /// was delivered. Delivered, limit.
     pub fn poll_window(&mut self) -> Option<(u64, u64)> {
-        let now = (self.delivered, self.limit());
-        let is_due = now.1 - self.told.1 >= self.window / 4
-            || self.untold_chunks >= MAX_CHUNKS / 4
-            || self.is_done() && self.told.0 < self.delivered;
-        is_due.then(|| {
-            self.told = now;
+        self.has_window().then(|| {
+            self.told = (self.delivered, self.limit());
             self.untold_chunks = 0;
-            now
+            self.told
         })
+    }
+
+    /// Whether [`Self::poll_window`] has something to tell.
+    #[must_use]
+    pub fn has_window(&self) -> bool {
+        self.limit() - self.told.1 >= self.window / 4
+            || self.untold_chunks >= MAX_CHUNKS / 4
+            || self.is_done() && self.told.0 < self.delivered
     }
 
     /// Bytes that wait for earlier ones: now, at most so far; and bytes that came twice.

@@ -8,7 +8,7 @@ mod wire;
 use core::time::Duration;
 
 use super::{
-    CHUNK, FIRST_WINDOW, MAX_CONNECTIONS, MAX_PENDING, Violation, WINDOW,
+    CHUNK, FIRST_WINDOW, MAX_AHEAD, MAX_CONNECTIONS, MAX_PENDING, MAX_URGENT, Violation, WINDOW,
     connections::State,
     frame::{Broken, ConnId, LaneId, Refusal},
     mux::Event,
@@ -205,6 +205,75 @@ fn a_request_that_a_reset_overtook_means_nothing() {
     pair.receive(0, ANSWERS, 1);
     assert_eq!(pair.asked, []);
     assert!(pair.ends[ANSWERS].connection(conn).is_none());
+}
+
+#[test]
+fn a_request_that_is_given_up_before_it_is_sent_leaves_its_number_only() {
+    let mut pair = Pair::new(Striping::RoundRobin);
+    // One that waits for the first lane, and one whose lane died with it.
+    let unsent = pair.open(CHUNK).expect("room");
+    pair.ends[ASKS].close(unsent);
+    pair.join();
+    let lost = pair.open(CHUNK).expect("room");
+    pair.send(0, ASKS, 2);
+    pair.kill(0, ASKS, true);
+    pair.ends[ASKS].close(lost);
+    assert_eq!(pair.ends[ASKS].kept_bytes(), (0, 0));
+    pair.join();
+    let next = pair.open(0).expect("room");
+    pair.settle();
+    assert_eq!(pair.asked, [next]);
+    for number in 0..MAX_AHEAD {
+        let conn = pair.open(0).expect("room");
+        pair.settle();
+        assert!(pair.state(ASKS, conn) == Some(State::Open), "{number}");
+        pair.ends[ASKS].close(conn);
+        pair.settle();
+        pair.ends[ANSWERS].close(conn);
+        // So that items are counted.
+        pair.tick(20);
+    }
+}
+
+#[test]
+fn an_end_whose_words_do_not_leave_asks_for_no_more() {
+    let mut pair = Pair::new(Striping::RoundRobin);
+    let mut asked = 0;
+    while let Some(conn) = pair.open(0) {
+        pair.ends[ASKS].close(conn);
+        asked += 1;
+        assert!(asked <= MAX_URGENT, "it never stops");
+    }
+    assert!(pair.ends[ASKS].urgent_count() <= MAX_URGENT - MAX_CONNECTIONS);
+    // Once a lane takes them it goes on.
+    pair.join();
+    pair.settle();
+    assert!(pair.open(0).is_some());
+}
+
+#[test]
+fn windows_that_wait_for_a_lane_are_one_a_connection_and_the_latest() {
+    let (mut pair, conn) = open_pair();
+    for _ in 0..200 {
+        pair.write(ASKS, conn, 60_000);
+        for index in 0..2 {
+            pair.send(index, ASKS, 64);
+            pair.receive(index, ANSWERS, 64);
+        }
+        pair.read_all();
+    }
+    assert!(pair.read[&(ANSWERS, conn)] > FIRST_WINDOW / 2);
+    assert_eq!(pair.ends[ANSWERS].urgent_count(), 0);
+    let mut windows = Vec::new();
+    let mut out = Vec::new();
+    while pair.ends[ANSWERS].poll_frame(pair.now(), LaneId(0), &mut out) {
+        let frame = super::frame::decode(&out).expect("we made it");
+        if let super::frame::Frame::Window { delivered, .. } = frame {
+            windows.push(delivered);
+        }
+        out.clear();
+    }
+    assert_eq!(windows, [pair.read[&(ANSWERS, conn)]]);
 }
 
 #[test]

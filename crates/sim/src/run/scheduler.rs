@@ -21,7 +21,8 @@ pub(super) fn read(table: &toml::Table) -> Result<SchedulerSettings<String>, Str
                 is_on.ok_or_else(|| format!("{key} is true or false"))?,
             );
         } else if key == ProfileChange::WITHOUT {
-            for name in value.as_array().into_iter().flatten() {
+            let names = value.as_array();
+            for name in names.ok_or_else(|| format!("{key} is a list of rules"))? {
                 let mechanism = name.as_str().and_then(Mechanism::from_name);
                 let mechanism = mechanism.ok_or_else(|| format!("{key}: unknown {name}"))?;
                 change.remove(mechanism);
@@ -32,4 +33,24 @@ pub(super) fn read(table: &toml::Table) -> Result<SchedulerSettings<String>, Str
     }
     let policy = Policy::deserialize(policy).map_err(|error| error.message().to_owned())?;
     Ok(SchedulerSettings { policy, change })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_that_is_not_in_a_list_is_refused_and_not_ignored() {
+        let settings = |without: &str| {
+            let text = format!("policy = \"adaptive\"\nwithout = {without}");
+            read(&text.parse().expect("TOML"))
+        };
+        let rule = Mechanism::LatePaths.name();
+        assert!(settings(&format!("\"{rule}\"")).is_err());
+        assert!(settings("[\"no such rule\"]").is_err());
+        let mut change = ProfileChange::default();
+        change.remove(Mechanism::LatePaths);
+        let found = settings(&format!("[\"{rule}\"]")).expect("a list");
+        assert_eq!(found.change, change);
+    }
 }

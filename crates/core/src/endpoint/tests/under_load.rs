@@ -57,7 +57,8 @@ impl Sender {
             assert_eq!(route.remote, self.address);
             assert!(answer.len() <= datagram.len());
             if answer[0] == KIND_COOKIE_REPLY {
-                self.cookies.handle_reply(now, &answer).expect("for us");
+                let taken = self.cookies.handle_reply(now, datagram, &answer);
+                taken.expect("for us");
             }
             answer[0]
         })
@@ -166,6 +167,33 @@ fn a_replay_from_the_address_of_its_cookie_is_not_read_again() {
 }
 
 #[test]
+fn garbage_with_the_ephemeral_key_of_an_initiation_does_not_take_its_place() {
+    let (mut gateway, now) = (start(1, Instant::ZERO), seconds(1));
+    gateway.limiter.on_wasted(now);
+    let mut stranger = Sender::new(201, "203.0.113.9:5");
+    stranger.connect(&mut gateway, now);
+    let mut client = Sender::new(1, CLIENT);
+    let mut datagram = client.initiation(now);
+    // The stranger sees the client's datagrams and is quicker, with a proof of its own address.
+    let mut overtakes = |gateway: &mut Endpoint, datagram: &[u8]| {
+        let mut copy = datagram.to_vec();
+        let last = copy.len() - 33;
+        copy[last] ^= 1;
+        stranger.cookies.stamp(now, &mut copy).expect("valid");
+        let read = gateway.handshakes().read;
+        stranger.send(gateway, now, &copy);
+        gateway.handshakes().read - read
+    };
+    assert_eq!(overtakes(&mut gateway, &datagram), 1);
+    let answer = client.send(&mut gateway, now, &datagram);
+    assert_eq!(answer, Some(KIND_COOKIE_REPLY));
+    client.cookies.stamp(now, &mut datagram).expect("valid");
+    assert_eq!(overtakes(&mut gateway, &datagram), 0, "a replay");
+    let answer = client.send(&mut gateway, now, &datagram);
+    assert_eq!(answer, Some(KIND_RESPONSE));
+}
+
+#[test]
 fn a_client_is_not_locked_out_by_a_wrong_clock() {
     let mut gateway = start(2, Instant::ZERO);
     let mut client = Sender::new(1, CLIENT);
@@ -262,6 +290,87 @@ fn a_busy_gateway_tells_a_proved_client_when_to_come_back() {
     }
     assert!(pair.now.since(asked_at) >= Duration::from_secs(1));
     assert_eq!(sent, 1, "nothing before");
+}
+
+/// How long a client takes to connect, one way of whose only link lasts `delay`, while the gateway reads nothing that is not
+/// proved. Fails if it does not.
+fn connect_from_afar(delay: Duration, time_of_day: u64) -> Duration {
+    let mut pair = Pair::new();
+    pair.client.set_time_of_day(Instant::ZERO, time_of_day);
+    pair.gateway.set_time_of_day(Instant::ZERO, 1 << 60);
+    let mut under_way: Vec<(Instant, bool, Vec<u8>)> = Vec::new();
+    while !pair.client.is_up() {
+        pair.now += Duration::from_millis(10);
+        let now = pair.now;
+        assert!(now.since(Instant::ZERO) < 20 * delay, "never connects");
+        pair.gateway.limiter.on_wasted(now);
+        pair.client.handle_timeout(now);
+        pair.gateway.handle_timeout(now);
+        for (_, to_gateway, mut datagram) in under_way.extract_if(.., |(at, ..)| *at <= now) {
+            if to_gateway {
+                let incoming = from(CLIENT);
+                pair.gateway.handle_datagram(now, &incoming, &mut datagram);
+                pair.gateway.work_inline(now);
+            } else {
+                let incoming = from(GATEWAY);
+                pair.client.handle_datagram(now, &incoming, &mut datagram);
+            }
+        }
+        for (end, to_gateway) in [(&mut pair.client, true), (&mut pair.gateway, false)] {
+            let sent = transmit(end, now);
+            let sent = sent.into_iter();
+            under_way.extend(sent.map(|(_, datagram)| (now + delay, to_gateway, datagram)));
+        }
+    }
+    assert!(pair.gateway.handshakes().asked_for_proof > 0);
+    pair.now.since(Instant::ZERO)
+}
+
+#[test]
+fn a_client_with_a_long_round_trip_uses_its_cookie() {
+    for round_trip_ms in [50, 300, 700, 2000, 3500] {
+        for time_of_day in [0, 1 << 61] {
+            let round_trip = Duration::from_millis(round_trip_ms);
+            let took = connect_from_afar(round_trip / 2, time_of_day);
+            // The cookie, the response, and the gateway's first datagram.
+            let steps = Duration::from_millis(100);
+            assert!(took <= 3 * round_trip + steps, "{round_trip:?}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_never_needed_a_cookie_changes_keys_through_a_flood_of_proved_strangers() {
+    let mut pair = Pair::new();
+    pair.run(Duration::from_millis(100));
+    assert!(pair.client.is_up() && pair.gateway.is_up());
+    assert_eq!(pair.gateway.handshakes().asked_for_proof, 0);
+    pair.now += Duration::from_secs(120);
+    let came_at = pair.now;
+    let answered = pair.gateway.handshakes().answered;
+    pair.gateway.limiter.on_wasted(came_at);
+    let mut strangers: Vec<Sender> = (2..=101)
+        .map(|key| Sender::new(key, &format!("203.0.113.{key}:5")))
+        .collect();
+    // Each as often as its source may: far more than the gateway reads.
+    let mut flood = |gateway: &mut Endpoint, now| {
+        for stranger in &mut strangers {
+            let datagram = stranger.initiation(now);
+            stranger.send(gateway, now, &datagram);
+        }
+    };
+    for _ in 0..5 {
+        flood(&mut pair.gateway, came_at);
+    }
+    let spent = pair.gateway.handshakes();
+    assert!(spent.told_to_come_back > 100, "{spent:?}");
+    while pair.gateway.handshakes().answered == answered {
+        assert!(pair.now.since(came_at) < Duration::from_secs(3));
+        pair.now += Duration::from_millis(5);
+        flood(&mut pair.gateway, pair.now);
+        pair.step();
+    }
+    assert!(pair.now.since(came_at) < Duration::from_millis(50));
 }
 
 #[test]

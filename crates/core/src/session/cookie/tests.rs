@@ -17,10 +17,10 @@ fn a_cookie_proves_the_address_it_was_made_for() {
     assert!(!jar.check_mac2(at(HERE), &datagram));
 
     let reply = jar.reply(at(HERE), &datagram).unwrap();
-    cache.handle_reply(now, &reply).unwrap();
+    cache.handle_reply(now, &datagram, &reply).unwrap();
     cache.stamp(now, &mut datagram).unwrap();
     assert_eq!(
-        cache.handle_reply(now, &reply),
+        cache.handle_reply(now, &datagram, &reply),
         Err(CookieError::Known),
         "a copy is no reason to send once more"
     );
@@ -48,7 +48,7 @@ fn cookies_expire() {
         let (mut jar, mut cache, mut datagram) = world();
         cache.stamp(made_at, &mut datagram).unwrap();
         let reply = jar.reply(at(HERE), &datagram).unwrap();
-        cache.handle_reply(made_at, &reply).unwrap();
+        cache.handle_reply(made_at, &datagram, &reply).unwrap();
         cache.stamp(made_at, &mut datagram).unwrap();
         let later = made_at + Duration::from_secs(after_s);
         jar.refresh(later, &mut entropy(8));
@@ -61,7 +61,9 @@ fn a_late_change_of_the_secret_does_not_stretch_a_cookie() {
     let (mut jar, mut cache, mut datagram) = world();
     cache.stamp(Instant::ZERO, &mut datagram).unwrap();
     let reply = jar.reply(at(HERE), &datagram).unwrap();
-    cache.handle_reply(Instant::ZERO, &reply).unwrap();
+    cache
+        .handle_reply(Instant::ZERO, &datagram, &reply)
+        .unwrap();
     cache.stamp(Instant::ZERO, &mut datagram).unwrap();
     let mut good = |ms| {
         jar.refresh(Instant::from_millis(ms), &mut entropy(8));
@@ -77,7 +79,7 @@ fn an_initiator_forgets_its_cookie() {
     let now = Instant::from_millis(5);
     cache.stamp(now, &mut datagram).unwrap();
     let reply = jar.reply(at(HERE), &datagram).unwrap();
-    cache.handle_reply(now, &reply).unwrap();
+    cache.handle_reply(now, &datagram, &reply).unwrap();
     cache
         .stamp(
             now + COOKIE_LIFETIME - Duration::from_nanos(1),
@@ -90,31 +92,55 @@ fn an_initiator_forgets_its_cookie() {
 }
 
 #[test]
-fn only_an_intact_reply_to_the_stamped_initiation_is_taken() {
+fn only_an_intact_reply_to_its_own_initiation_is_taken() {
     let (mut jar, mut cache, mut datagram) = world();
     let now = Instant::from_millis(5);
-    let early = jar.reply(at(HERE), &datagram).unwrap();
-    assert_eq!(
-        cache.handle_reply(now, &early),
-        Err(CookieError::WrongReceiver)
-    );
-
     cache.stamp(now, &mut datagram).unwrap();
     let reply = jar.reply(at(HERE), &datagram).unwrap();
     for bit in (0..reply.len() * 8).filter(|bit| !(16..32).contains(bit)) {
         let mut flipped = reply.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert!(cache.handle_reply(now, &flipped).is_err(), "bit {bit}");
+        let taken = cache.handle_reply(now, &datagram, &flipped);
+        assert!(taken.is_err(), "bit {bit}");
     }
     for len in 0..reply.len() {
-        assert!(cache.handle_reply(now, &reply[..len]).is_err());
+        let taken = cache.handle_reply(now, &datagram, &reply[..len]);
+        assert!(taken.is_err());
     }
-    let (_, mut another) = initiate(&keys(1), &keys(2), NO_PSK, 4);
-    cache.stamp(now, &mut another).unwrap();
-    assert_eq!(
-        cache.handle_reply(now, &reply),
-        Err(CookieError::Authentication)
-    );
+    for (seed, index_bit, error) in [
+        (4, 0, CookieError::Authentication),
+        (3, 1, CookieError::WrongReceiver),
+    ] {
+        let (_, mut another) = initiate(&keys(1), &keys(2), NO_PSK, seed);
+        another[7] ^= index_bit;
+        cache.stamp(now, &mut another).unwrap();
+        let taken = cache.handle_reply(now, &another, &reply);
+        assert_eq!(taken, Err(error));
+    }
+    assert_eq!(cache.handle_reply(now, &datagram, &reply), Ok(()));
+}
+
+#[test]
+fn replies_to_each_of_several_initiations_under_way_are_taken() {
+    let (mut jar, mut cache, mut first) = world();
+    let now = Instant::from_millis(5);
+    let (_, mut second) = initiate(&keys(1), &keys(2), NO_PSK, 4);
+    cache.stamp(now, &mut first).unwrap();
+    cache.stamp(now, &mut second).unwrap();
+    let reply = jar.reply(at(HERE), &first).unwrap();
+    cache.handle_reply(now, &first, &reply).unwrap();
+    cache.stamp(now, &mut first).unwrap();
+    cache.stamp(now, &mut second).unwrap();
+    let wait = Duration::from_millis(700);
+    for sent in [&first, &second] {
+        let busy = jar.busy(at(HERE), sent, wait).unwrap();
+        assert_eq!(cache.handle_busy(sent, &busy), Ok(wait));
+        for bit in 0..busy.len() * 8 {
+            let mut flipped = busy.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(cache.handle_busy(sent, &flipped).is_err(), "bit {bit}");
+        }
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::lane::Lane;
 use crate::{
     daemon::drops::Drops,
     stripe::{
-        frame::{ConnId, Frame, LaneId, Wanted},
+        frame::{Bye, ConnId, Frame, LaneId, Wanted},
         mux::{Event, Mux, Side},
         sched::Striping,
     },
@@ -52,6 +52,8 @@ pub(crate) struct Association {
     /// When a connection was last there.
     used_at: Cell<Instant>,
     is_met: Cell<bool>,
+    /// Why the peer does not take part.
+    denied: Cell<Option<&'static str>>,
 }
 
 /// What the tasks of a connection wait for.
@@ -106,6 +108,7 @@ impl Association {
             heard_at: Cell::new(None),
             used_at: Cell::new(now),
             is_met: Cell::new(false),
+            denied: Cell::new(None),
         })
     }
 
@@ -185,6 +188,16 @@ impl Association {
         self.is_met.get()
     }
 
+    /// Whether nothing has come from the peer on any lane: the peer may have no state of the association.
+    pub(crate) fn is_new(&self) -> bool {
+        self.heard_at.get().is_none()
+    }
+
+    /// Why the peer has refused the association itself, and not one lane of it.
+    pub(crate) fn denied(&self) -> Option<&'static str> {
+        self.denied.get()
+    }
+
     /// Whether something came from the peer within `age`.
     pub(crate) fn is_heard(&self, now: Instant, age: Duration) -> bool {
         self.heard_at.get().is_some_and(|at| now.since(at) < age)
@@ -227,7 +240,9 @@ impl Association {
     /// Handles a frame that came on a lane.
     pub(super) fn handle_frame(&self, id: LaneId, frame: Frame<'_>) -> io::Result<()> {
         let now = clock::now();
-        self.heard_at.set(Some(now));
+        if !matches!(frame, Frame::Bye(_)) {
+            self.heard_at.set(Some(now));
+        }
         let handled = self.mux.borrow_mut().handle_frame(now, id, frame);
         self.handle_news();
         handled.map_err(|violation| {
@@ -253,6 +268,12 @@ impl Association {
                 None => return,
                 Some(Event::Bye(bye)) => {
                     tracing::info!(peer = self.peer, ?bye, "the peer does not take a lane");
+                    match bye {
+                        Bye::Unknown => self.denied.set(Some("the peer has no state of it")),
+                        Bye::Busy if self.is_new() => self.denied.set(Some("the peer is busy")),
+                        Bye::Busy => {}
+                    }
+                    self.changed.notify_one();
                 }
                 Some(Event::Incoming { conn, wanted }) => {
                     self.incoming.borrow_mut().push_back((conn, wanted));

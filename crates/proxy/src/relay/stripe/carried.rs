@@ -100,14 +100,21 @@ impl Carried {
         moved: &Cell<u64>,
     ) -> io::Result<()> {
         loop {
-            let room = self.room().await;
+            self.room().await;
             from.readable().await?;
+            // Other connections may have used up the room since. No await from here to the write.
+            let room = self.association.mux.borrow().room(self.conn);
+            if room == 0 {
+                continue;
+            }
             let read = {
                 let mut scratch = scratch.borrow_mut();
                 let len = room.min(scratch.len());
                 let read = from.try_read(&mut scratch[..len]);
-                if let Ok(len) = read {
-                    self.write(&scratch[..len]);
+                if let Ok(len) = read
+                    && self.write(&scratch[..len]) < len
+                {
+                    return Err(io::Error::other("read more than there was room for"));
                 }
                 read
             };
@@ -221,6 +228,7 @@ impl Carried {
         mux.connection(self.conn).map(Connection::state)
     }
 
+    #[must_use]
     fn write(&self, bytes: &[u8]) -> usize {
         let taken = self.association.mux.borrow_mut().write(self.conn, bytes);
         self.association.wake();

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use pleach_core::session::handshake::StaticKeys;
-use pleach_linux::clock;
+use pleach_core::session::{entropy::Entropy as _, handshake::StaticKeys, secret::Secret};
+use pleach_linux::{clock, entropy::KernelEntropy};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -61,8 +61,7 @@ pub(crate) async fn ask(
     local: &StaticKeys,
     remote: &[u8; 32],
 ) -> io::Result<Shaken> {
-    let (initiator, first) =
-        channel::initiate(local, remote, clock::entropy()?).map_err(io::Error::other)?;
+    let (initiator, first) = channel::initiate(local, remote, seed()?).map_err(io::Error::other)?;
     // It says the same whatever the greeting is; only its owner can read it.
     stream.write_all(&first).await?;
     if read_greeting(&mut stream, [remote].into_iter())
@@ -93,8 +92,7 @@ pub(crate) async fn answer(
     let incoming = channel::read_initiation(local, &first).map_err(io::Error::other)?;
     let who = known.iter().position(|key| *key == incoming.remote_static);
     let who = who.ok_or_else(|| io::Error::other("its key is not known"))?;
-    let (sealer, opener, second) =
-        channel::respond(incoming, clock::entropy()?).map_err(io::Error::other)?;
+    let (sealer, opener, second) = channel::respond(incoming, seed()?).map_err(io::Error::other)?;
     stream.write_all(&second).await?;
     let shaken = Shaken {
         stream,
@@ -110,6 +108,12 @@ pub(crate) fn other_version(error: &io::Error) -> Option<u8> {
         ChannelError::Version(version) => Some(*version),
         ChannelError::Handshake(_) | ChannelError::Length(_) | ChannelError::Seal => None,
     }
+}
+
+/// What an ephemeral key is made of; wiped when dropped.
+fn seed() -> io::Result<Secret> {
+    let mut source = KernelEntropy::open()?;
+    Ok(Secret::filled_by(|bytes| source.fill(bytes)))
 }
 
 /// Two random halves.

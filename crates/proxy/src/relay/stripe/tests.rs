@@ -1,6 +1,6 @@
 //! Lanes over loopback.
 
-use std::rc::Rc;
+use std::{cell::RefCell, rc::Rc};
 
 use pleach_core::session::handshake::StaticKeys;
 use tokio::{
@@ -15,7 +15,7 @@ use crate::{
     daemon::{hub::tests::hub, live::Purpose},
     handshake::Protocol,
     stripe::{
-        CHUNK, WINDOW,
+        CHUNK, MAX_PENDING, MAX_PENDING_ALL, WINDOW,
         frame::{LaneId, Refusal, Wanted},
         sched::Striping,
     },
@@ -95,7 +95,8 @@ fn a_lane_that_gets_nothing_wakes_the_one_that_got_it() {
         let moved = Cell::new(0);
         for _ in 0..4 {
             let total: u64 = sent().iter().sum();
-            both[0].mux.borrow_mut().write(here.conn, &[7; CHUNK]);
+            let taken = both[0].mux.borrow_mut().write(here.conn, &[7; CHUNK]);
+            assert_eq!(taken, CHUNK);
             both[0].lanes()[0].wake.notify_one();
             until(|| sent().iter().sum::<u64>() >= total + CHUNK as u64).await;
         }
@@ -196,5 +197,45 @@ fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
         let (answered, heard, _) = tokio::join!(answering, slow_client, serving);
         assert!(answered.is_ok(), "{answered:?}");
         assert_eq!(heard, said.len());
+    });
+}
+
+#[test]
+fn nothing_is_lost_when_others_fill_the_shared_room_while_a_connection_waits_for_its_socket() {
+    run(async {
+        // Without a lane nothing that is taken leaves.
+        let association = Association::new("peer".to_owned(), Striping::Osia, None, &Rc::default());
+        let wanted = Wanted { ip: None, port: 80 };
+        let ask = || Carried::ask(&association, wanted, b"").expect("room");
+        let waits = ask();
+        let others: Vec<Carried> = (0..MAX_PENDING_ALL / MAX_PENDING).map(|_| ask()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let target = TcpStream::connect(to).await.expect("it listens");
+        let (mut service, _) = listener.accept().await.expect("it came");
+        let (scratch, moved) = (RefCell::new(vec![0; 4 * CHUNK]), Cell::new(0));
+        let pending = |carried: &Carried| {
+            let mux = association.mux.borrow();
+            let found = mux.connection(carried.conn).expect("not closed");
+            found.out.pending_bytes() as u64
+        };
+        let says = async {
+            for other in &others {
+                other.take(&[7; MAX_PENDING], &Cell::new(0)).await;
+            }
+            service.write_all(&[7; 4 * CHUNK]).await.expect("open");
+            until(|| moved.get() > 0).await;
+        };
+        tokio::select! {
+            biased;
+            outcome = waits.take_all(&scratch, &target, &moved) => panic!("{outcome:?}"),
+            () = says => {}
+        }
+        assert_eq!(pending(&waits), moved.get());
+        assert_eq!(
+            moved.get(),
+            CHUNK as u64,
+            "the room of one that has nothing waiting"
+        );
     });
 }

@@ -6,7 +6,7 @@ use super::pair::{ANSWERS, ASKS, Pair, WANTED};
 use crate::stripe::{
     CHUNK, FIRST_WINDOW, GROWTH, MAX_AHEAD, MAX_CONNECTIONS, MAX_URGENT, Violation, WINDOW,
     connections::State,
-    frame::{Broken, Bye, ConnId, Frame, LaneId, Refusal},
+    frame::{self, Broken, Bye, ConnId, Frame, LaneId, Refusal},
     mux::Event,
     sched::Striping,
 };
@@ -100,11 +100,6 @@ fn what_belongs_to_no_connection_ends_its_lane() {
         wanted: WANTED,
         data: &[],
     };
-    let far = Frame::Open {
-        conn: ConnId(MAX_AHEAD + 1),
-        wanted: WANTED,
-        data: &[],
-    };
     for (end, frame, violation) in [
         (ASKS, open(), Violation::Misplaced),
         (ANSWERS, Frame::Opened { conn }, Violation::Misplaced),
@@ -120,10 +115,14 @@ fn what_belongs_to_no_connection_ends_its_lane() {
         ),
         (
             ASKS,
-            Frame::Join { token, lane, link },
+            Frame::Join {
+                token,
+                is_new: true,
+                lane,
+                link,
+            },
             Violation::Misplaced,
         ),
-        (ANSWERS, far, Violation::Flood),
         (
             ASKS,
             Frame::Ack {
@@ -135,6 +134,40 @@ fn what_belongs_to_no_connection_ends_its_lane() {
         let (mut pair, _) = open_pair();
         assert_eq!(pair.inject(end, frame), Err(violation));
     }
+}
+
+#[test]
+fn a_request_too_far_ahead_is_refused_and_its_lane_lives() {
+    let (mut pair, _) = open_pair();
+    let conn = ConnId(MAX_AHEAD + 1);
+    let open = Frame::Open {
+        conn,
+        wanted: WANTED,
+        data: &[7; CHUNK],
+    };
+    let why = Broken::Ended;
+    for frame in [open, Frame::Reset { conn, why }] {
+        assert_eq!(pair.inject(ANSWERS, frame), Ok(()));
+        let flood = Event::Refused(Violation::Flood.reason());
+        assert_eq!(pair.ends[ANSWERS].poll_event(), Some(flood));
+    }
+    assert!(pair.ends[ANSWERS].connection(conn).is_none());
+    let mut answer = Vec::new();
+    loop {
+        answer.clear();
+        let now = pair.now();
+        assert!(pair.ends[ANSWERS].poll_frame(now, LaneId(0), &mut answer));
+        let found = frame::decode(&answer).expect("we made it");
+        if !matches!(found, Frame::Ack { .. }) {
+            let refusal = Refusal::Busy;
+            assert_eq!(found, Frame::Refused { conn, refusal });
+            break;
+        }
+    }
+    // Nothing remembers it, and others are taken on.
+    pair.open(0).expect("room");
+    pair.settle();
+    assert_eq!(pair.asked.len(), 2);
 }
 
 #[test]
