@@ -54,7 +54,8 @@ fn send(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
     cookies.stamp(Instant::ZERO, &mut datagram).expect("valid");
     match send_once(gateway, &datagram) {
         Some(reply) if reply[0] == KIND_COOKIE_REPLY => {
-            cookies.handle_reply(Instant::ZERO, &reply).expect("ours");
+            let taken = cookies.handle_reply(Instant::ZERO, &datagram, &reply);
+            taken.expect("ours");
             cookies.stamp(Instant::ZERO, &mut datagram).expect("valid");
             send_once(gateway, &datagram)
         }
