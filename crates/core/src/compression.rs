@@ -14,7 +14,7 @@
 //! template's number with the two highest bits set (2 bytes), the bytes that travel, and what follows the headers. An IP
 //! packet begins with 4 or 6 in its highest four bits, so either tells itself.
 //!
-//! *Bounds.* The sender knows a flow in each place of [`crate::flows`], the receiver the newest [`TEMPLATES`] templates; one is defined
+//! *Bounds.* The sender knows 256 flows at a time, the receiver the newest [`TEMPLATES`] templates; one is defined
 //! at most every [`DEFINE_EVERY`], so a packet that waits to be sent again still finds its own.
 //!
 //! *Source.* The idea of acknowledged contexts is that of RFC 1144 and RFC 5795 (ROHC, reliable mode). Own: which bytes

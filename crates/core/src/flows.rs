@@ -4,12 +4,17 @@
 //! below [`PLACES`], and each part that keeps something of a flow keeps it under that place: rate and shape
 //! ([`crate::class`]), waiting packets ([`crate::queue`]), headers ([`crate::compression`]), order, and what the policy knows.
 //!
-//! *Algorithm.* A set-associative table: the top bits of the hash name a set of [`WAYS`] places. A flow without a place takes an empty
-//! one, or that of a flow that has sent nothing for [`EXPIRY`]; every part has forgotten that one by then. If there is none, it
-//! shares the place of another flow of its set: the two look like one flow that sends more, and are kept in order with each other.
+//! *Algorithm.* A set-associative table: the top bits of the hash name a set of [`WAYS`] places, and its last bits the preferred one of
+//! these. A new flow takes its preferred place, or another of its set, if that is empty or its flow has sent nothing for
+//! [`EXPIRY`]. If there is none, the flow shares its preferred place: the two look like one flow that sends more, and are kept in order
+//! with each other. It stays there until none has shared that place for as long, for a flow that moved would overtake its own
+//! packets.
 //!
-//! *Bounds.* The table takes 16 KiB with the first packet. All parts together keep at most 700 bytes for a flow: queue 64, class 80,
-//! `adaptive` 160, order 8, headers 330 once they are compressed, beside the packets that wait.
+//! *Bounds.* The table takes 32 KiB with the first packet. All parts together keep at most 900 bytes for a flow, beside the packets
+//! that wait: queues 128, class 64, `adaptive` 200, order 8, headers 430 once they are compressed.
+//!
+//! *Limits.* CoDel remembers for 30 s that the sender at a place does not listen, also if another flow has the place by then. A flow that is
+//! silent for longer than its packets wait here may get another place and overtake them.
 
 use core::{fmt, time::Duration};
 
@@ -39,17 +44,24 @@ impl fmt::Debug for FlowKey {
     }
 }
 
-/// A flow, and its place in the tables of flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A flow, and its place in the tables of flows. Equal are those of the same hash.
+#[derive(Clone, Copy, Debug)]
 pub struct FlowId {
-    /// Keyed hash of addresses, protocol and ports, the same in both directions.
-    pub hash: u64,
-    /// Below [`PLACES`]. Flows of the same place share what is known of them.
-    pub place: u16,
+    hash: u64,
+    /// Below [`PLACES`].
+    place: u16,
 }
 
+impl PartialEq for FlowId {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl Eq for FlowId {}
+
 impl FlowId {
-    /// A flow that is in no table, at the place its hash suggests.
+    /// A flow at its preferred place.
     #[must_use]
     pub fn of_hash(hash: u64) -> Self {
         Self::new(hash, usize::try_from(hash % WAYS as u64).unwrap_or(0))
@@ -67,11 +79,31 @@ impl FlowId {
 
     /// The flow of a place.
     #[cfg(test)]
-    pub(crate) fn at(place: u64) -> Self {
+    #[expect(clippy::cast_possible_truncation, reason = "checked")]
+    pub(crate) const fn at(place: u64) -> Self {
+        assert!(place < PLACES as u64);
         Self {
             hash: place,
-            place: u16::try_from(place).expect("a place"),
+            place: place as u16,
         }
+    }
+
+    /// Another flow of the same place.
+    #[cfg(test)]
+    pub(crate) const fn with_hash(self, hash: u64) -> Self {
+        Self { hash, ..self }
+    }
+
+    /// Keyed hash of addresses, protocol and ports, the same in both directions.
+    #[must_use]
+    pub const fn hash(self) -> u64 {
+        self.hash
+    }
+
+    /// The place, below [`PLACES`]. Flows of the same place share what is known of them.
+    #[must_use]
+    pub const fn place(self) -> u16 {
+        self.place
     }
 
     /// The place as an index.
@@ -100,6 +132,8 @@ struct Place {
     hash: u64,
     /// When its flow last sent a packet.
     seen_at: Option<Instant>,
+    /// When a flow that shares it did.
+    shared_at: Option<Instant>,
 }
 
 impl FlowTable {
@@ -125,20 +159,30 @@ impl FlowTable {
         let first = set_of(hash) * WAYS;
         let set = &mut self.places[first..first + WAYS];
         let is_it = |place: &Place| place.hash == hash && place.seen_at.is_some();
-        let known = set.iter().position(is_it);
-        let way = known.or_else(|| {
-            let oldest = (0..WAYS).min_by_key(|way| set[*way].seen_at)?;
-            let is_free = |at: Instant| now.since(at) > EXPIRY;
-            set[oldest].seen_at.is_none_or(is_free).then_some(oldest)
-        });
-        let Some(way) = way else {
-            return FlowId::of_hash(hash);
-        };
-        set[way] = Place {
-            hash,
-            seen_at: Some(now),
-        };
-        FlowId::new(hash, way)
+        if let Some(way) = set.iter().position(is_it) {
+            set[way].seen_at = Some(now);
+            return FlowId::new(hash, way);
+        }
+        let flow = FlowId::of_hash(hash);
+        let preferred = flow.index() - first;
+        let is_recent = |at: Option<Instant>| at.is_some_and(|at| now.since(at) <= EXPIRY);
+        let is_free = |way: &usize| !is_recent(set[*way].seen_at.max(set[*way].shared_at));
+        let is_shared = is_recent(set[preferred].shared_at);
+        let mut ways = core::iter::once(preferred).chain(0..WAYS);
+        match ways.find(is_free).filter(|_| !is_shared) {
+            Some(way) => {
+                set[way] = Place {
+                    hash,
+                    seen_at: Some(now),
+                    shared_at: None,
+                };
+                FlowId::new(hash, way)
+            }
+            None => {
+                set[preferred].shared_at = Some(now);
+                flow
+            }
+        }
     }
 }
 
@@ -152,8 +196,8 @@ fn set_of(hash: u64) -> usize {
 pub const PLACES: usize = 1024;
 /// Places that a flow may take. With 500 flows at a time 7 % share a place; with one place for each hash 39 % would.
 const WAYS: usize = 4;
-/// A flow that has sent nothing for so long is forgotten. All parts forget within this time.
-pub const EXPIRY: Duration = Duration::from_secs(2);
+/// A flow that has sent nothing for so long is forgotten: as long as `adaptive` remembers one.
+pub const EXPIRY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -166,30 +210,42 @@ mod tests {
     #[test]
     fn flows_of_one_set_have_places_of_their_own_until_it_is_full() {
         let mut table = FlowTable::new(FlowKey::default());
-        let mut places: Vec<u16> = (0..WAYS as u64)
-            .map(|hash| table.on_hash(at(1), hash * 4).place)
-            .collect();
-        places.sort_unstable();
+        // All of them prefer the first place.
+        let places = [0, 4, 8, 12].map(|hash| table.on_hash(at(1), hash).place());
         assert_eq!(places, [0, 1, 2, 3]);
-        let fifth = table.on_hash(at(2), 4 * 100);
-        assert!(fifth.place < 4, "it shares a place");
-        let first = table.on_hash(at(3), 0).place;
-        assert_eq!(table.on_hash(at(4), 0).place, first, "none is displaced");
+        let fifth = table.on_hash(at(2), 16);
+        assert_eq!(fifth.place(), 0, "it shares its preferred place");
+        assert_eq!(table.on_hash(at(4), 0).place(), 0, "none is displaced");
     }
 
     #[test]
     fn a_flow_keeps_its_place_until_it_expires() {
         let mut table = FlowTable::new(FlowKey::default());
-        for hash in 0..WAYS as u64 {
-            table.on_hash(at(hash), hash);
+        for hash in 0..4 {
+            assert_eq!(u64::from(table.on_hash(at(1), hash).place()), hash);
         }
-        let kept = table.on_hash(at(2_000), 0);
-        let new = table.on_hash(at(2_002), 50);
-        assert!(!new.shares_place(kept));
-        assert_eq!(table.on_hash(at(2_003), 50), new);
-        assert_eq!(table.on_hash(at(2_003), 0), kept);
-        let second = table.on_hash(at(2_003), 1);
-        assert_eq!((new.place, second.place), (1, 2));
+        assert_eq!(table.on_hash(at(5_000), 0).place(), 0);
+        // The first prefers that place, which is not free; the others are.
+        assert_eq!(table.on_hash(at(5_002), 4).place(), 1);
+        assert_eq!(table.on_hash(at(5_003), 1).place(), 2, "its own is taken");
+    }
+
+    #[test]
+    fn a_flow_that_shares_a_place_stays_when_another_is_free() {
+        let mut table = FlowTable::new(FlowKey::default());
+        for hash in 0..4 {
+            table.on_hash(at(1), hash);
+        }
+        for ms in (10..20_000).step_by(100) {
+            // The owner goes on; those of the other places do not.
+            table.on_hash(at(ms), 0);
+            assert_eq!(table.on_hash(at(ms), 4).place(), 0, "{ms}");
+        }
+        // The owner ends, and the place is the other's as long as it sends.
+        for ms in (20_000..40_000).step_by(100) {
+            assert_eq!(table.on_hash(at(ms), 4).place(), 0, "{ms}");
+        }
+        assert_eq!(table.on_hash(at(60_000), 8).place(), 0, "all have ended");
     }
 
     #[test]
@@ -201,7 +257,7 @@ mod tests {
             let flow = table.on_hash(at(5), hash);
             assert!(flow.index() < PLACES);
             assert!(FlowId::of_hash(hash).index() < PLACES);
-            used.insert(flow.place);
+            used.insert(flow.place());
         }
         assert!(used.len() > 470, "{}", used.len());
     }

@@ -521,7 +521,8 @@ fn mix(hash: u64, word: u64) -> u64 {
     let product =
         u128::from(hash ^ 0x2d35_8dcc_aa6c_78a5) * u128::from(word ^ 0x8bb8_4b93_962e_acc9);
     let [low, high] = [product & u128::from(u64::MAX), product >> 64];
-    u64::try_from(low ^ high).unwrap_or(0)
+    // Else one word would make the product zero under any key.
+    u64::try_from(low ^ high).unwrap_or(0) ^ hash.rotate_left(32)
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {

@@ -235,7 +235,7 @@ impl Queue {
         if self.flows.is_empty() {
             self.flows.resize_with(PLACES, Flow::default);
         }
-        let index = id.place;
+        let index = id.place();
         let flow = &mut self.flows[usize::from(index)];
         let len = packet.len() as u64;
         let is_long = u64::from(flow.fifo.bytes()) + len > self.config.ack_room.get();
@@ -296,7 +296,7 @@ impl Queue {
         taken: Option<FlowId>,
         mut dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Turn> {
-        let taken = taken.map(|flow| flow.place);
+        let taken = taken.map(|flow| flow.place());
         loop {
             let from_new = self.new_flows.first();
             let from_old = self.old_flows.first().filter(|_| !sparse_only);
@@ -341,7 +341,7 @@ impl Queue {
         if self.flows.is_empty() {
             return None;
         }
-        self.dequeue_from(now, flow.place, &mut dropped)
+        self.dequeue_from(now, flow.place(), &mut dropped)
     }
 
     /// Takes note that a packet of `len` bytes left in the turn of its flow.

@@ -432,7 +432,9 @@ impl Tunnel {
             path.on_control(now, header.sent_us);
             let body = &datagram[CONTROL_HEADER_LEN..end];
             self.handle_frames(now, id, body, shared);
-            self.on_delivered(now, before, shared);
+            if shared.delivered.len() > before {
+                self.on_delivered(now, before, shared);
+            }
             self.handle_mended(now, is_source_allowed, true, shared);
             return Ok(());
         };

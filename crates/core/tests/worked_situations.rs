@@ -49,6 +49,10 @@ fn path(id: u8, text: &str) -> PathView {
         match word {
             "busy" => path.ready = false,
             "searched" => path.is_searching = true,
+            "queue" => {
+                let ms: u64 = words.next().expect("a queue").parse().expect("ms");
+                path.queue_delay = Duration::from_millis(ms);
+            }
             "loses" => {
                 let percent: u32 = words.next().expect("a share").parse().expect("percent");
                 assert_eq!(words.next(), Some("%"));
@@ -89,7 +93,7 @@ fn packet(text: &str) -> PacketInfo {
 }
 
 fn situations() -> Vec<Situation<'static>> {
-    let table = PAGE.split("## Ten worked situations").nth(1);
+    let table = PAGE.split("## Worked situations").nth(1);
     let rows = table.expect("the table").lines();
     let rows = rows.filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit());
     rows.map(|row| {
@@ -122,7 +126,7 @@ fn words(pick: Pick) -> String {
 #[test]
 fn the_policy_does_what_its_page_says() {
     let situations = situations();
-    assert_eq!(situations.len(), 10);
+    assert!(situations.len() >= 10);
     let wrong: Vec<String> = situations
         .iter()
         .filter_map(|situation| {

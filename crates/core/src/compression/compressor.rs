@@ -6,11 +6,7 @@ use super::{
     DEFINE_EVERY, MARK, MAX_HEADERS_BYTES, NUMBERS, TEMPLATES, distance,
     template::{Headers, Template},
 };
-use crate::{
-    flows::{FlowId, PLACES},
-    packet::PacketBuf,
-    time::Instant,
-};
+use crate::{flows::FlowId, packet::PacketBuf, time::Instant};
 
 /// Learns headers and leaves out of packets what the other end knows. Takes memory with the first packet.
 #[derive(Debug, Default)]
@@ -71,10 +67,10 @@ impl Compressor {
             return;
         };
         if self.flows.is_empty() {
-            self.flows.resize_with(PLACES, || None);
+            self.flows.resize_with(FLOWS, || None);
         }
         let next = self.next_number;
-        let slot = &mut self.flows[id.index()];
+        let slot = &mut self.flows[slot(id)];
         let is_taken = |flow: &Flow| flow.id != id && now.since(flow.last_at) < IN_USE;
         if slot.as_deref().is_some_and(is_taken) {
             return;
@@ -198,7 +194,7 @@ impl Compressor {
     }
 
     fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
-        let flow = self.flows.get_mut(id.index())?.as_deref_mut()?;
+        let flow = self.flows.get_mut(slot(id))?.as_deref_mut()?;
         (flow.id == id).then_some(flow)
     }
 }
@@ -237,8 +233,15 @@ impl Flow {
     }
 }
 
-/// A flow keeps its place for so long after its last packet.
+/// Flows of several places ([`crate::flows`]) share a slot: there are no more templates for flows than the other end keeps.
+fn slot(id: FlowId) -> usize {
+    id.index() % FLOWS
+}
+
+/// A flow keeps its slot for so long after its last packet.
 const IN_USE: Duration = Duration::from_secs(1);
+/// Flows whose headers are learnt at a time.
+const FLOWS: usize = 256;
 /// Packets of the same shape before a template is made of them.
 const SETTLED: u32 = 16;
 /// A template has to spare as much of each packet.

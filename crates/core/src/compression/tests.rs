@@ -9,8 +9,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A flow, whose place others want as well.
 fn flow(hash: u64) -> FlowId {
-    let place = u16::try_from(hash % 256).expect("small");
-    FlowId { hash, place }
+    FlowId::at(hash % 256).with_hash(hash)
 }
 
 /// One flow's packets, as its kernel would send them.

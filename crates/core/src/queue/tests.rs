@@ -621,10 +621,7 @@ fn of_acknowledgements_that_wait_the_newest_has_the_place_of_the_first() {
     queue.enqueue(
         at_us(9),
         ack(600, 0),
-        FlowId {
-            hash: 99,
-            ..FlowId::at(1)
-        },
+        FlowId::at(1).with_hash(99),
         none_dropped,
     );
     assert_eq!(gone, [100, 300]);
@@ -690,10 +687,7 @@ fn every_packet_comes_out_exactly_once_and_in_order_within_its_flow() {
                 queue.enqueue(
                     now,
                     packet,
-                    FlowId {
-                        hash: rng.below(99),
-                        ..FlowId::at(flow)
-                    },
+                    FlowId::at(flow).with_hash(rng.below(99)),
                     |packet, reason| {
                         assert_eq!(reason, QueueDrop::Overflow);
                         gone.push(packet);

@@ -23,7 +23,7 @@ impl Scheduler for FlowSticky {
         let usable = || paths.iter().enumerate().filter(|(_, path)| path.usable);
         let rank = usable().map(|(_, path)| path.cost).min();
         for (index, path) in usable().filter(|(_, path)| Some(path.cost) == rank) {
-            let draw = negative_ln(hash(packet.flow.hash, path.id));
+            let draw = negative_ln(hash(packet.flow.hash(), path.id));
             let score = draw / f64::from(path.weight.max(1));
             if best.is_none_or(|(least, _)| score < least) {
                 best = Some((score, index));

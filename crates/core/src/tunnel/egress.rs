@@ -27,7 +27,7 @@ use crate::{
     units::Bytes,
     wire::{
         handshake::REPAIR_SYMBOLS,
-        header::{DataHeader, TAG_LEN},
+        header::{DATA_HEADER_LEN, DataHeader, TAG_LEN},
     },
 };
 
@@ -218,7 +218,7 @@ impl Egress<'_, '_> {
         // It is not, but what it covers is.
         header.is_kept = true;
         let Repair { budget, fec, .. } = &mut *self.repair;
-        if !budget.has(MAX_SYMBOL_BYTES + TAG_LEN) {
+        if !budget.has(DATA_HEADER_LEN - IN_HEADER + MAX_SYMBOL_BYTES + TAG_LEN) {
             return None;
         }
         let mut symbol = [0; MAX_SYMBOL_BYTES];

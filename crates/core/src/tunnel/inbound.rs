@@ -1,10 +1,10 @@
 //! The life of a packet in, once its datagram is opened and its path has taken note.
 //!
-//! 1. The packet's headers are made whole ([`super::templates`]), and its source must belong to the peer.
-//! 2. The decoder of repair symbols remembers it ([`super::fec`]).
+//! 1. The decoder of repair symbols remembers it as it came ([`super::fec`]).
+//! 2. The packet's headers are made whole ([`super::templates`]), and its source must belong to the peer.
 //! 3. The resequencer holds it or lets it go, with all that waited for it ([`crate::resequencer`]).
 //!
-//! What repair symbols bring back goes the same way from the first step on.
+//! What repair symbols bring back goes the same way from the second step on.
 
 use core::{net::IpAddr, time::Duration};
 

@@ -169,7 +169,7 @@ impl Placement {
         tracer.tell(now, || {
             let id = |index: usize| self.views[index].id;
             Event::Pick(PickEvent {
-                flow: info.flow.hash,
+                flow: info.flow.hash(),
                 len: info.len,
                 backlog: info.backlog,
                 candidates: self.scheduler.candidates(),

@@ -1,7 +1,8 @@
 //! What is sent again: packets that are lost, or under way on a path that is silent or has become slow; and repair symbols, so that
 //! less has to be.
 //!
-//! All of it is paid out of one [`Budget`]. Packets that wait here go before anything new, the oldest first.
+//! Losses and overdue packets are paid out of one [`Budget`]; what a silent path gives back is not. Packets that wait here, also those that
+//! found no room on their path, go before anything new, the oldest first. [`super::egress`] makes and sends the symbols.
 
 use core::{mem, time::Duration};
 use std::collections::VecDeque;

@@ -123,7 +123,7 @@ impl RoundTrips {
 
     /// How long those of a flow are made; zero if they are not.
     pub(super) fn of(&self, flow: FlowId) -> Duration {
-        let index = self.position(flow.hash);
+        let index = self.position(flow.hash());
         index.map_or(Duration::ZERO, |index| self.flows[index].kept())
     }
 
@@ -297,10 +297,10 @@ impl RoundTrips {
         };
         if segment.is_opening {
             let least = look.round_trip(now);
-            self.watch(now, flow.hash, segment.end, least, delivered);
+            self.watch(now, flow.hash(), segment.end, least, delivered);
         } else if segment.has_numbers
             && !self.flows.is_empty()
-            && let Some(index) = self.position(flow.hash)
+            && let Some(index) = self.position(flow.hash())
         {
             self.flows[index].on_sent(now, segment.end);
         }

@@ -15,8 +15,8 @@ use crate::{
     units::Bytes,
 };
 
-const FLOW: FlowId = FlowId { hash: 1, place: 1 };
-const OTHER: FlowId = FlowId { hash: 2, place: 2 };
+const FLOW: FlowId = FlowId::at(1);
+const OTHER: FlowId = FlowId::at(2);
 const NOW: Instant = Instant::from_millis(5);
 
 /// A tunnel in which so many packets of each flow wait, of 1000 bytes; the first is the packet's place in its flow.
