@@ -3,7 +3,7 @@
 use super::{AdaptiveSettings, AnyScheduler, OwnPolicy, Policy, Scheduler};
 use crate::{
     ids::PathId,
-    path::control::aim::Aim,
+    path::{control::aim::Aim, estimators::Estimators},
     profile::{Profile, ProfileChange},
 };
 
@@ -32,13 +32,15 @@ impl Policy {
     }
 }
 
-/// A policy, and what the user changes of its profile: a section `[scheduler]`.
+/// A policy, and what the user changes of its profile: a section `[scheduler]`; and the estimators of the paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerSettings<L = PathId> {
     /// Which path a packet takes.
     pub policy: Policy<L>,
     /// What else is done for packets, as far as it differs from the policy's default.
     pub change: ProfileChange,
+    /// How estimators of paths are made; no configuration file says it.
+    pub estimators: Estimators,
 }
 
 impl<L> From<Policy<L>> for SchedulerSettings<L> {
@@ -47,6 +49,7 @@ impl<L> From<Policy<L>> for SchedulerSettings<L> {
         Self {
             policy,
             change: ProfileChange::default(),
+            estimators: Estimators::default(),
         }
     }
 }
@@ -85,6 +88,7 @@ impl<L> SchedulerSettings<L> {
         SchedulerSettings {
             policy: self.policy.map_links(map),
             change: self.change,
+            estimators: self.estimators,
         }
     }
 }

@@ -70,7 +70,10 @@ pub(super) fn read_table(value: &Value<'_>, label: &str) -> Result<SchedulerConf
         "srtt-weighted" => Policy::SrttWeighted(consn::read_srtt_weighted(&table)?),
         _ => read_plain(&table, name)?,
     };
-    let config = SchedulerConfig { policy, change };
+    let config = SchedulerConfig {
+        change,
+        ..policy.into()
+    };
     refuse_parts_without_effect(&table, &config)?;
     Ok(config)
 }

@@ -32,7 +32,10 @@ pub(super) fn read(table: &toml::Table) -> Result<SchedulerSettings<String>, Str
         }
     }
     let policy = Policy::deserialize(policy).map_err(|error| error.message().to_owned())?;
-    Ok(SchedulerSettings { policy, change })
+    Ok(SchedulerSettings {
+        change,
+        ..policy.into()
+    })
 }
 
 #[cfg(test)]
