@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --example compare -- scenarios/pair.toml adaptive earliest-arrival     # → compare.html
 //! ```
+#![expect(clippy::print_stdout, reason = "a program for the command line")]
 
 use std::{env, error::Error, fs, path::Path};
 

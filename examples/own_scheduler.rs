@@ -6,6 +6,7 @@
 //!
 //! Nothing of pleach is changed: the scheduler implements a trait of `pleach-core`, and `pleach-sim` runs the whole engine
 //! with it at both ends of a tunnel. Two lines and one TCP download; the same seed gives the same numbers.
+#![expect(clippy::print_stdout, reason = "a program for the command line")]
 
 use std::{error::Error, fs, time::Duration};
 

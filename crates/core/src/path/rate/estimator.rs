@@ -109,6 +109,10 @@ pub trait RateEstimator: fmt::Debug + Send {
 }
 
 /// Delivery rate estimate of one direction of one path, by whichever estimator. The one of this crate is dispatched by enum.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every path has the large one, which is read for each packet"
+)]
 #[derive(Debug)]
 pub enum DeliveryRate {
     /// Of another crate.
