@@ -10,7 +10,7 @@ use crate::{
     path::control::aim::{Aim, Sharing},
 };
 
-/// Settings of [`Adaptive`](super::Adaptive), with the keys of a configuration file; nothing needs to be said.
+/// Settings of [`Adaptive`], with the keys of a configuration file; nothing needs to be said.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(
     default,

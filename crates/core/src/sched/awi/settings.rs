@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de::Error};
 use super::Awi;
 use crate::ids::PathId;
 
-/// Settings of [`Awi`](super::Awi), with the keys of a configuration file. Those not given have the paper's values.
+/// Settings of [`Awi`], with the keys of a configuration file. Those not given have the paper's values.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AwiSettings<L> {

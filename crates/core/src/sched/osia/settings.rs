@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Osia;
 
-/// Settings of [`Osia`](super::Osia), with the keys of a configuration file.
+/// Settings of [`Osia`], with the keys of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OsiaSettings {
