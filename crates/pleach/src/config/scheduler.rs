@@ -87,11 +87,8 @@ fn read_plain(table: &Table<'_>, name: &str) -> Result<Policy<String>, ConfigErr
     let own = table.only(|key| key == "policy" || keys.contains(&key));
     Policy::deserialize(Deserializer::from(own)).map_err(|error| {
         let what = error.message().replace(char::is_control, " ");
-        table.wrong(
-            "policy",
-            what,
-            "see the policy's file in crates/core/src/sched",
-        )
+        let remedy = format!("correct the value; the policy's keys: {}", keys.join(", "));
+        table.wrong("policy", what, &remedy)
     })
 }
 
