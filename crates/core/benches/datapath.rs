@@ -20,10 +20,7 @@ use pleach_core::{
     path::link::Link,
     queue::{Queue, QueueConfig},
     resequencer::{Arrival, Resequencer, Way},
-    sched::{
-        AwiSettings, ConsnSettings, OsiaSettings, PacketInfo, PathView, Pick, Policy, Scheduler,
-        SrttWeightedSettings,
-    },
+    sched::{PacketInfo, PathView, Pick, Policy, Scheduler},
     session::{aead::Suite, entropy::Seeded, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -332,20 +329,8 @@ fn policies(criterion: &mut Criterion) {
             staged: Bytes::ZERO,
         })
         .collect();
-    let all: [Policy; 11] = [
-        Policy::Awi(AwiSettings::default()),
-        Policy::Consn(ConsnSettings::default()),
-        Policy::EarliestArrival {},
-        Policy::Flow {},
-        Policy::MinRtt {},
-        Policy::Osia(OsiaSettings::default()),
-        Policy::Redundant {},
-        Policy::RoundRobin {},
-        Policy::Single { link: None },
-        Policy::SrttWeighted(SrttWeightedSettings::default()),
-        Policy::Weighted {},
-    ];
-    for policy in all {
+    let all = Policy::<PathId>::NAMES.iter().copied();
+    for policy in all.filter_map(Policy::<PathId>::named) {
         let mut scheduler = policy.build();
         let mut turn = 0_u64;
         group.bench_function(policy.name(), |bencher| {

@@ -91,6 +91,10 @@ pub struct EndpointConfig {
 }
 
 /// Which end an endpoint is.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one an endpoint, for as long as it is made"
+)]
 #[derive(Debug)]
 pub enum Side {
     /// Owns the links.

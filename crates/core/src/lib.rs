@@ -13,6 +13,12 @@
 //! - Every buffer and table has a stated bound. Every packet is delivered, queued, or counted under one
 //!   [`counters::DropReason`].
 //!
+//! # Without sessions
+//!
+//! The modules [`session`], [`tunnel`], [`endpoint`] and [`wire::handshake`] need the feature `session`, which is on by default. Without
+//! it the crate depends on no cipher: estimators, schedulers, queue, resequencer, FEC and wire formats for a program that
+//! has its own encryption or none.
+//!
 //! # Modules
 //!
 //! | module | what |
@@ -36,10 +42,19 @@
 //! | [`transmit`] | datagrams ready to send, in batches |
 //! | [`endpoint`] | all associations of a host: whose packet is this |
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "session"),
+    expect(
+        dead_code,
+        unused_imports,
+        reason = "the tunnel, their only user, is left out"
+    )
+)]
 
 pub mod class;
 pub mod compression;
 pub mod counters;
+#[cfg(feature = "session")]
 pub mod endpoint;
 pub mod fec;
 pub mod flows;
@@ -55,10 +70,12 @@ pub mod rng;
 pub mod role;
 pub mod sched;
 pub mod sec;
+#[cfg(feature = "session")]
 pub mod session;
 pub mod time;
 pub mod trace;
 pub mod transmit;
+#[cfg(feature = "session")]
 pub mod tunnel;
 pub mod units;
 pub mod wire;

@@ -26,6 +26,7 @@ use crate::{
 
 pub mod control;
 pub mod delay;
+pub mod estimators;
 pub mod health;
 pub mod holes;
 mod incoming;

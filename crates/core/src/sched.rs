@@ -1,13 +1,17 @@
 //! Which path a packet takes.
 //!
-//! A policy is one file under `sched/` that implements [`Scheduler`]; [`AnyScheduler`] dispatches by enum, so that the
-//! packet path has no virtual call. [`Policy`] is what the configuration says and builds one. Policies see paths only
-//! through [`PathView`] and keep no packets: the tunnel asks for one decision per packet and acts on it.
+//! A policy is one file under `sched/` with a type that implements [`Scheduler`], and one line of the table `policies!` below, from
+//! which everything else follows: [`AnyScheduler`], which dispatches by enum; [`Policy`], which the configuration says and which builds
+//! a scheduler; names, keys and lists; the contract suite (`sched/tests.rs`), which runs every policy against the same rules.
+//! Policies see paths only through [`PathView`] and keep no packets: the tunnel asks for one decision per packet and acts
+//! on it.
 //!
-//! A new policy is a file with its type, a variant in [`AnyScheduler`] and one in [`Policy`], and a line in the
-//! contract suite (`sched/tests.rs`), which runs every policy against the same rules.
+//! Another crate implements [`Scheduler`] and runs it in the same engine and simulator without a change here: [`OwnPolicy`],
+//! `docs/own-scheduler.md`.
 
-use core::time::Duration;
+use core::{fmt, time::Duration};
+
+use serde::Deserialize;
 
 use crate::{
     class::Duplicate,
@@ -19,41 +23,43 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
+use self::registry::policies;
+
 pub use self::{
-    adaptive::{Adaptive, AdaptiveSettings},
-    auto_weight::{AutoWeight, AutoWeightSettings},
-    awi::{Awi, AwiSettings, Count, Dwd, Gain, LossSource, Wrr},
-    consn::{Consn, ConsnSettings, Placement, Variant},
-    earliest_arrival::EarliestArrival,
-    flow::FlowSticky,
-    min_rtt::MinRtt,
-    osia::{Osia, OsiaSettings},
-    policy::{Policy, SchedulerSettings},
-    redundant::Redundant,
-    round_robin::RoundRobin,
-    single::Single,
-    srtt_weighted::{Alpha, SrttWeighted, SrttWeightedSettings, Weights},
-    weighted::Weighted,
+    adaptive::AdaptiveSettings,
+    auto_weight::AutoWeightSettings,
+    awi::{AwiSettings, Count, Dwd, Gain, LossSource, Wrr},
+    consn::{ConsnSettings, Placement, Variant},
+    osia::OsiaSettings,
+    own::OwnPolicy,
+    settings::SchedulerSettings,
+    single::SingleSettings,
+    srtt_weighted::{Alpha, SrttWeightedSettings, Weights},
 };
 
-mod adaptive;
-mod auto_weight;
-mod awi;
-pub mod consn;
-mod earliest_arrival;
-mod flow;
 mod line;
-mod min_rtt;
-pub mod osia;
+mod own;
 mod pdc;
-mod policy;
-mod redundant;
-mod round_robin;
-mod single;
-pub mod srtt_weighted;
+mod registry;
+mod settings;
 #[cfg(test)]
 mod tests;
-mod weighted;
+
+policies! {
+    "adaptive" => adaptive::Adaptive(AdaptiveSettings<L>),
+    "auto-weight" => auto_weight::AutoWeight(AutoWeightSettings),
+    "awi" => awi::Awi(AwiSettings<L>),
+    "consn" => consn::Consn(ConsnSettings),
+    "earliest-arrival" => earliest_arrival::EarliestArrival {},
+    "flow" => flow::Flow {},
+    "min-rtt" => min_rtt::MinRtt {},
+    "osia" => osia::Osia(OsiaSettings),
+    "redundant" => redundant::Redundant {},
+    "round-robin" => round_robin::RoundRobin {},
+    "single" => single::Single(SingleSettings<L>),
+    "srtt-weighted" => srtt_weighted::SrttWeighted(SrttWeightedSettings),
+    "weighted" => weighted::Weighted {},
+}
 
 /// What a policy may know of one path, as of now.
 #[derive(Clone, Debug)]
@@ -98,6 +104,34 @@ pub struct PathView {
     pub staged: Bytes,
 }
 
+impl PathView {
+    /// A path that is neither [`ready`](Self::ready) nor [`usable`](Self::usable) and of which nothing is known, to build views of in
+    /// tests of policies.
+    #[must_use]
+    pub const fn unmeasured(id: PathId) -> Self {
+        Self {
+            id,
+            ready: false,
+            usable: false,
+            cost: 0,
+            weight: 1,
+            smoothed_rtt: None,
+            extra_delay: Duration::ZERO,
+            rate: None,
+            queue_delay: Duration::ZERO,
+            lateness: Duration::ZERO,
+            least_rtt: None,
+            rtt_spread: Duration::ZERO,
+            jitter: Duration::ZERO,
+            is_searching: false,
+            loss_ppm: 0,
+            is_silent: false,
+            in_flight: Bytes::ZERO,
+            staged: Bytes::ZERO,
+        }
+    }
+}
+
 /// What a policy may know of the packet it places.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketInfo {
@@ -121,6 +155,24 @@ pub struct PacketInfo {
     pub has_behind: bool,
     /// That it has to be in time; `None` if it has no deadline.
     pub urgency: Option<Urgency>,
+}
+
+impl PacketInfo {
+    /// A packet of `len` on the wire without deadline, with nothing behind it, to build on in tests of policies.
+    #[must_use]
+    pub fn of_len(len: Bytes) -> Self {
+        Self {
+            len,
+            flow: FlowId::of_hash(0),
+            is_expendable: false,
+            backlog: Bytes::ZERO,
+            own_backlog: Bytes::ZERO,
+            to_last: Bytes::ZERO,
+            round_trip: Duration::ZERO,
+            has_behind: false,
+            urgency: None,
+        }
+    }
 }
 
 /// What a policy may know of the deadline of a packet.
@@ -179,7 +231,44 @@ pub struct LossCounts {
 }
 
 /// A scheduling policy.
-pub trait Scheduler {
+///
+/// Only [`pick`](Self::pick) is required. This one sends on each of two paths for 50 ms in turn, and on the other while the turn's
+/// path has no room:
+///
+/// ```
+/// use pleach_core::{
+///     ids::PathId,
+///     sched::{PacketInfo, PathView, Pick, Scheduler},
+///     time::Instant,
+///     units::Bytes,
+/// };
+///
+/// #[derive(Debug)]
+/// struct Alternate;
+///
+/// impl Scheduler for Alternate {
+///     fn pick(&mut self, now: Instant, paths: &[PathView], _packet: &PacketInfo) -> Pick {
+///         let turn = (now.since(Instant::ZERO).as_millis() / 50 % 2) as usize;
+///         let is_ready = |index: &usize| paths.get(*index).is_some_and(|path| path.ready);
+///         let index = [turn, 1 - turn].into_iter().find(is_ready);
+///         index.map_or(Pick::Wait, Pick::One)
+///     }
+/// }
+///
+/// let mut paths = [0, 1].map(|id| PathView {
+///     ready: true,
+///     usable: true,
+///     ..PathView::unmeasured(PathId(id))
+/// });
+/// let packet = PacketInfo::of_len(Bytes::new(1_400));
+/// let mut pick = |millis, paths: &_| Alternate.pick(Instant::from_millis(millis), paths, &packet);
+/// assert_eq!([0, 49, 50, 100].map(|at| pick(at, &paths)), [0, 0, 1, 0].map(Pick::One));
+/// paths[0].ready = false;
+/// assert_eq!(pick(0, &paths), Pick::One(1));
+/// ```
+///
+/// [`SchedulerSettings::own`] takes it into an endpoint or the simulator.
+pub trait Scheduler: fmt::Debug + Send {
     /// Chooses for one packet, and counts it as sent unless the answer is [`Pick::Wait`].
     ///
     /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`], ids below
@@ -245,37 +334,6 @@ pub trait Scheduler {
     }
 }
 
-/// Any of the policies, dispatched by enum.
-#[derive(Clone, Debug)]
-pub enum AnyScheduler {
-    /// See [`Adaptive`].
-    Adaptive(Box<Adaptive>),
-    /// See [`AutoWeight`].
-    AutoWeight(Box<AutoWeight>),
-    /// See [`Awi`].
-    Awi(Awi),
-    /// See [`Consn`].
-    Consn(Box<Consn>),
-    /// See [`EarliestArrival`].
-    EarliestArrival(EarliestArrival),
-    /// See [`FlowSticky`].
-    Flow(FlowSticky),
-    /// See [`MinRtt`].
-    MinRtt(MinRtt),
-    /// See [`Osia`].
-    Osia(Box<Osia>),
-    /// See [`Redundant`].
-    Redundant(Redundant),
-    /// See [`RoundRobin`].
-    RoundRobin(RoundRobin),
-    /// See [`Single`].
-    Single(Single),
-    /// See [`SrttWeighted`].
-    SrttWeighted(SrttWeighted),
-    /// See [`Weighted`].
-    Weighted(Weighted),
-}
-
 impl AnyScheduler {
     /// The policy that wants blocks of packets instead of one after the other.
     pub fn blocks(&mut self) -> Option<&mut Consn> {
@@ -288,109 +346,47 @@ impl AnyScheduler {
 
 impl Scheduler for AnyScheduler {
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
-        match self {
-            Self::Adaptive(policy) => policy.pick(now, paths, packet),
-            Self::AutoWeight(policy) => policy.pick(now, paths, packet),
-            Self::Awi(policy) => policy.pick(now, paths, packet),
-            Self::Consn(policy) => policy.pick(now, paths, packet),
-            Self::EarliestArrival(policy) => policy.pick(now, paths, packet),
-            Self::Flow(policy) => policy.pick(now, paths, packet),
-            Self::MinRtt(policy) => policy.pick(now, paths, packet),
-            Self::Osia(policy) => policy.pick(now, paths, packet),
-            Self::Redundant(policy) => policy.pick(now, paths, packet),
-            Self::RoundRobin(policy) => policy.pick(now, paths, packet),
-            Self::Single(policy) => policy.pick(now, paths, packet),
-            Self::SrttWeighted(policy) => policy.pick(now, paths, packet),
-            Self::Weighted(policy) => policy.pick(now, paths, packet),
-        }
+        self.pick_by_policy(now, paths, packet)
     }
 
     fn profile(&self) -> Profile {
-        match self {
-            Self::Adaptive(policy) => policy.profile(),
-            Self::AutoWeight(policy) => policy.profile(),
-            Self::Awi(policy) => policy.profile(),
-            Self::Consn(policy) => policy.profile(),
-            Self::EarliestArrival(policy) => policy.profile(),
-            Self::Flow(policy) => policy.profile(),
-            Self::MinRtt(policy) => policy.profile(),
-            Self::Osia(policy) => policy.profile(),
-            Self::Redundant(policy) => policy.profile(),
-            Self::RoundRobin(policy) => policy.profile(),
-            Self::Single(policy) => policy.profile(),
-            Self::SrttWeighted(policy) => policy.profile(),
-            Self::Weighted(policy) => policy.profile(),
-        }
+        self.inner().profile()
     }
 
     fn on_profile(&mut self, profile: &Profile) {
-        if let Self::Adaptive(policy) = self {
-            policy.on_profile(profile);
-        }
+        self.inner_mut().on_profile(profile);
     }
 
     fn observe(&mut self) {
-        if let Self::Adaptive(policy) = self {
-            policy.observe();
-        }
+        self.inner_mut().observe();
     }
 
     fn candidates(&self) -> &[Candidate] {
-        if let Self::Adaptive(policy) = self {
-            return policy.candidates();
-        }
-        &[]
+        self.inner().candidates()
     }
 
     fn exclusion(&self, paths: &[PathView], path: &PathView) -> Option<IdleReason> {
-        if let Self::Adaptive(policy) = self {
-            return policy.exclusion(paths, path);
-        }
-        None
+        self.inner().exclusion(paths, path)
     }
 
     fn round_trip(&self, paths: &[PathView]) -> Duration {
-        if let Self::Adaptive(policy) = self {
-            return policy.round_trip(paths);
-        }
-        Duration::ZERO
+        self.inner().round_trip(paths)
     }
 
     fn longest_wait(&self, paths: &[PathView]) -> Duration {
-        if let Self::Adaptive(policy) = self {
-            return policy.longest_wait(paths);
-        }
-        Duration::ZERO
+        self.inner().longest_wait(paths)
     }
 
     fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {
-        if let Self::Awi(policy) = self {
-            policy.on_loss_report(now, path, counts);
-        }
+        self.inner_mut().on_loss_report(now, path, counts);
     }
 
     fn on_paths(&mut self, paths: &[PathView]) {
-        if let Self::Awi(policy) = self {
-            policy.on_paths(paths);
-        }
+        self.inner_mut().on_paths(paths);
     }
 
     fn weight(&self, id: PathId) -> Option<u32> {
-        match self {
-            Self::AutoWeight(policy) => policy.weight(id),
-            Self::Awi(policy) => policy.weight(id),
-            Self::Adaptive(_)
-            | Self::Consn(_)
-            | Self::EarliestArrival(_)
-            | Self::Flow(_)
-            | Self::MinRtt(_)
-            | Self::Osia(_)
-            | Self::Redundant(_)
-            | Self::RoundRobin(_)
-            | Self::Single(_)
-            | Self::SrttWeighted(_)
-            | Self::Weighted(_) => None,
-        }
+        self.inner().weight(id)
     }
 }
 

@@ -5,6 +5,7 @@
 //! transport header is in [`header`]; `docs/wire.md` describes the whole protocol.
 
 pub mod control;
+#[cfg(feature = "session")]
 pub mod handshake;
 pub mod header;
 

@@ -8,6 +8,7 @@
 //! Both are pure functions of [`Results`]: the same results give the same text. Nothing in the results can break the
 //! page: text is escaped, numbers that are no numbers are shown as a dash, plots and tables have a bounded size.
 
+mod beside;
 mod chart;
 mod facts;
 mod format;
@@ -21,6 +22,7 @@ mod tests;
 
 use crate::results::{Results, World};
 
+pub use beside::{beside, beside_table};
 pub use chart::{Chart, ChartLine};
 pub use format::short;
 pub use page::page;

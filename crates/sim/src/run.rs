@@ -6,6 +6,7 @@
 //!
 //! Kernel MPTCP has no model here: its baseline is left out, and the results say so.
 
+mod engine_with;
 mod graph;
 mod phase;
 mod scheduler;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use pleach_core::{class::Class, endpoint::Endpoint, sched::SchedulerSettings, trace::Observers};
 use rayon::prelude::*;
 
+pub use self::engine_with::EngineWith;
 pub use crate::world::WorldError;
 use crate::{
     collect,

@@ -132,36 +132,6 @@ use crate::{
     pattern::{Profile, Rates},
 };
 
-/// Keys of `[tunnel]` that belong to a policy; they are passed on to the daemon's `[scheduler]` as they are.
-pub const POLICY_KEYS: &[&str] = &[
-    "alpha",
-    "count",
-    "deadline",
-    "dwd",
-    "fixed",
-    "hold",
-    "in_order",
-    "interval",
-    "k",
-    "link",
-    "loss",
-    "merge",
-    "pdc",
-    "period",
-    "redundancy",
-    "share",
-    "t_dwd",
-    "t_lto",
-    "t_report",
-    "target_delay",
-    "variant",
-    "w_fixed",
-    "w_mobile_max",
-    "weights",
-    "wrr",
-    "yield",
-];
-
 /// Segments of disorder that TCP learns to bear if a scenario does not say: Linux's `tcp_max_reordering`, a constant of
 /// 127 until 2014.
 pub const MAX_REORDERING: u32 = 300;
@@ -351,7 +321,8 @@ pub enum Family {
 pub struct TunnelSpec {
     /// Scheduler policy.
     pub policy: String,
-    /// The policy's own keys ([`POLICY_KEYS`]) as they stand in the file.
+    /// The policy's own keys and those of its profile, as they stand in the file. They are passed on to the daemon's
+    /// `[scheduler]`.
     pub policy_keys: toml::Table,
     /// MTU of inner packets; `None`: the daemon finds it.
     pub mtu: Option<u16>,

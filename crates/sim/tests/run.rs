@@ -6,6 +6,8 @@ mod aims;
 mod equalizer;
 #[path = "run/files.rs"]
 mod files;
+#[path = "run/own.rs"]
+mod own;
 #[path = "run/plain.rs"]
 mod plain;
 #[path = "run/tunnel.rs"]

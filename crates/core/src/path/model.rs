@@ -27,6 +27,7 @@ use self::{
 };
 use super::{
     delay::{OneWayDelay, RelativeDelay},
+    estimators::Estimators,
     loss::Loss,
     on_wire::OnWire,
     rate::DeliveryRate,
@@ -49,11 +50,12 @@ mod standing;
 pub(super) use standing::STANDING;
 
 /// All estimates of one path's sending direction.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Model {
     mechanisms: Mechanisms,
     pub(super) delay: OneWayDelay,
     pub(super) on_wire: OnWire,
+    estimators: Estimators,
     pub(super) rate: DeliveryRate,
     pub(super) loss: Loss,
     pub(super) queue: Queue,
@@ -132,7 +134,8 @@ impl Model {
             mechanisms,
             delay: OneWayDelay::new(),
             on_wire: OnWire::default(),
-            rate: DeliveryRate::new(),
+            rate: Estimators::default().rate(),
+            estimators: Estimators::default(),
             loss: Loss::new(),
             queue: Queue::default(),
             losses: LossWindow::default(),
@@ -155,13 +158,26 @@ impl Model {
 
     /// Forgets capacity and queue, for the path leads over another network. Loss totals and bytes go on.
     pub(super) fn forget_network(&mut self) {
-        self.rate = DeliveryRate::new();
+        self.forget_rate();
         self.queue = Queue::default();
         self.losses = LossWindow::default();
         self.buffer = Buffer::default();
         self.cross = CrossTraffic::default();
         self.rounds = Rounds::default();
         self.saturated_at = None;
+    }
+
+    /// Forgets the delivery rate.
+    pub(super) fn forget_rate(&mut self) {
+        self.rate = self.estimators.rate();
+    }
+
+    /// Makes estimators by `estimators` from now on. If they were made otherwise before, what they know is forgotten.
+    pub(super) fn set_estimators(&mut self, estimators: &Estimators) {
+        if self.estimators != *estimators {
+            self.estimators = estimators.clone();
+            self.forget_rate();
+        }
     }
 
     /// Updates base delay, standing queue and buffer by a report.

@@ -15,7 +15,7 @@
 use core::time::Duration;
 
 use super::{
-    Path, delay::RelativeDelay, health::State, memory::PathMemory, model::Signals, on_wire, rate,
+    Path, delay::RelativeDelay, health::State, memory::PathMemory, model::Signals, on_wire,
     rate::Delivered, rtt::INITIAL_RTT, train::Dispersion,
 };
 use crate::{
@@ -202,7 +202,7 @@ impl Path {
         let is_narrowed = self.mtu.take_news();
         if is_narrowed {
             self.model.loss.forget(now, self.sender.unreported_pkts());
-            self.model.rate = rate::DeliveryRate::new();
+            self.model.forget_rate();
             self.control.search_again(&mut self.model);
             self.train_sender.on_up(now);
             self.pace(now);

@@ -23,6 +23,10 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
+mod estimator;
+
+pub use estimator::{DeliveryRate, RateEstimator};
+
 /// A receiver's running totals of one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
@@ -45,9 +49,9 @@ pub struct RateSample {
     pub app_limited: bool,
 }
 
-/// Delivery rate estimate of one direction of one path.
+/// The estimator of this crate: see the head of the module.
 #[derive(Clone, Debug)]
-pub struct DeliveryRate {
+pub struct WindowedRate {
     /// Reports remembered as starts of samples, oldest first.
     starts: [Delivered; STARTS],
     len: usize,
@@ -71,13 +75,13 @@ pub struct DeliveryRate {
     peak: WindowedMin<Reverse<Bitrate>>,
 }
 
-impl Default for DeliveryRate {
+impl Default for WindowedRate {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl DeliveryRate {
+impl WindowedRate {
     /// An estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
@@ -305,7 +309,7 @@ mod tests {
 
     /// A path that carries 1250-byte packets, reported at a steady pace.
     struct Line {
-        rate: DeliveryRate,
+        rate: WindowedRate,
         total: Delivered,
         now: Instant,
     }
@@ -318,7 +322,7 @@ mod tests {
                 ..Delivered::default()
             };
             Self {
-                rate: DeliveryRate::new(),
+                rate: WindowedRate::new(),
                 total,
                 now: Instant::ZERO,
             }
@@ -439,7 +443,7 @@ mod tests {
     #[test]
     fn a_doubtful_guess_ends_when_the_path_overflows() {
         for (is_doubtful, max) in [(true, 18), (false, 49)] {
-            let mut rate = DeliveryRate::new();
+            let mut rate = WindowedRate::new();
             rate.guess(&Guess {
                 rate: Bitrate::from_mbps(49),
                 is_sure: false,
@@ -463,7 +467,7 @@ mod tests {
             is_sure,
             is_doubtful: false,
         };
-        let max_after = |mut rate: DeliveryRate, guesses: &[Guess]| {
+        let max_after = |mut rate: WindowedRate, guesses: &[Guess]| {
             guesses.iter().for_each(|guess| rate.guess(guess));
             rate.max()
         };
@@ -474,7 +478,7 @@ mod tests {
             ([guess(15, false), guess(92, false)], 92),
         ] {
             let max = Some(Bitrate::from_mbps(max));
-            assert_eq!(max_after(DeliveryRate::new(), &guesses), max);
+            assert_eq!(max_after(WindowedRate::new(), &guesses), max);
         }
         for mbps in [3, 98] {
             let mut line = Line::new();
@@ -514,7 +518,7 @@ mod tests {
     #[test]
     fn arbitrary_reports_never_panic() {
         let mut rng = crate::rng::Rng::new(2);
-        let mut rate = DeliveryRate::new();
+        let mut rate = WindowedRate::new();
         let mut now = Instant::ZERO;
         for _ in 0..50_000 {
             let mut bits = || rng.next_u64() >> rng.below(64);

@@ -5,6 +5,7 @@ use core::{net::IpAddr, time::Duration};
 use super::{
     Path,
     control::aim::Aim,
+    estimators::Estimators,
     health::{LinkEvent, State},
     link::Link,
     mtu::Tokens,
@@ -121,6 +122,11 @@ impl Path {
         self.profile = profile;
         self.model.set_mechanisms(profile.mechanisms);
         self.control.set_aim(aim);
+    }
+
+    /// How estimators of the path are made. If they were made otherwise before, what they know is forgotten.
+    pub fn set_estimators(&mut self, estimators: &Estimators) {
+        self.model.set_estimators(estimators);
     }
 
     /// Lets round trips be sampled every `interval` until `until`.

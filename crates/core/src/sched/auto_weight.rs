@@ -36,6 +36,17 @@ impl Default for AutoWeightSettings {
     }
 }
 
+impl AutoWeightSettings {
+    /// The keys, in the order they are listed to users.
+    pub const KEYS: &[&str] = &["interval"];
+
+    /// A scheduler with these settings.
+    #[must_use]
+    pub fn scheduler(&self) -> AutoWeight {
+        AutoWeight::new(*self)
+    }
+}
+
 /// Shares bytes among the ready paths by their rates. Never waits.
 #[derive(Clone, Debug)]
 pub struct AutoWeight {

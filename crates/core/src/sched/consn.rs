@@ -73,6 +73,24 @@ impl Default for ConsnSettings {
     }
 }
 
+impl ConsnSettings {
+    /// The keys, in the order they are listed to users.
+    pub const KEYS: &[&str] = &[
+        "variant",
+        "redundancy",
+        "pdc",
+        "alpha",
+        "deadline",
+        "in_order",
+    ];
+
+    /// A scheduler with these settings.
+    #[must_use]
+    pub const fn scheduler(&self) -> Consn {
+        Consn::new(*self)
+    }
+}
+
 /// Which paths send their runs from the end. In a configuration 1 and 2, as the paper counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {

@@ -15,9 +15,9 @@ use crate::{ids::PathId, profile::Profile, time::Instant};
 ///
 /// Waits when that path is usable but not ready.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FlowSticky;
+pub struct Flow;
 
-impl Scheduler for FlowSticky {
+impl Scheduler for Flow {
     fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         let mut best: Option<(f64, usize)> = None;
         let usable = || paths.iter().enumerate().filter(|(_, path)| path.usable);
@@ -78,7 +78,7 @@ mod tests {
             flow: FlowId::of_hash(flow_hash),
             ..packet()
         };
-        match FlowSticky.pick(Instant::ZERO, paths, &packet) {
+        match Flow.pick(Instant::ZERO, paths, &packet) {
             Pick::One(index) => paths[index].id,
             other
             @ (Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Behind { .. }) => {
@@ -162,6 +162,6 @@ mod tests {
             flow: FlowId::of_hash(99),
             ..packet()
         };
-        assert_eq!(FlowSticky.pick(Instant::ZERO, &paths, &packet), Pick::Wait);
+        assert_eq!(Flow.pick(Instant::ZERO, &paths, &packet), Pick::Wait);
     }
 }

@@ -3,8 +3,53 @@
 //! The chosen path, while it is usable; otherwise the usable path of the lowest rank, then the lowest id. No bonding: the baseline that
 //! every other policy must beat, and plain failover.
 
+use serde::Deserialize;
+
 use super::{PacketInfo, PathView, Pick, Scheduler, only};
 use crate::{ids::PathId, profile::Profile, time::Instant};
+
+/// Settings of [`Single`], with the keys of a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    bound(deserialize = "L: Deserialize<'de>")
+)]
+pub struct SingleSettings<L> {
+    /// The link to use; the first if not given.
+    pub link: Option<L>,
+}
+
+impl<L> Default for SingleSettings<L> {
+    fn default() -> Self {
+        Self { link: None }
+    }
+}
+
+impl<L> SingleSettings<L> {
+    /// The keys.
+    pub const KEYS: &[&str] = &["link"];
+
+    /// The links that are named, each with its key.
+    pub fn links(&self) -> Vec<(&'static str, &L)> {
+        self.link.iter().map(|link| ("link", link)).collect()
+    }
+
+    /// The same settings with the link replaced by what `map` makes of it.
+    pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> SingleSettings<M> {
+        SingleSettings {
+            link: self.link.and_then(map),
+        }
+    }
+}
+
+impl SingleSettings<PathId> {
+    /// A scheduler with these settings.
+    #[must_use]
+    pub const fn scheduler(&self) -> Single {
+        Single::new(self.link)
+    }
+}
 
 /// Uses one path; falls over to the usable path with the lowest rank and id, and returns.
 ///

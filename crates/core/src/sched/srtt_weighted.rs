@@ -58,6 +58,17 @@ impl Default for SrttWeightedSettings {
     }
 }
 
+impl SrttWeightedSettings {
+    /// The keys, in the order they are listed to users.
+    pub const KEYS: &[&str] = &["weights", "pdc", "alpha", "deadline", "in_order"];
+
+    /// A scheduler with these settings.
+    #[must_use]
+    pub const fn scheduler(&self) -> SrttWeighted {
+        SrttWeighted::new(*self)
+    }
+}
+
 /// Weight of a new sample in the smoothed round trip, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alpha(u16);

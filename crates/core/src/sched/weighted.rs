@@ -10,7 +10,7 @@
 //! a packet or two instead of a burst as long as the old weights were large. Paths that are not ready keep their credit
 //! and gain none.
 //!
-//! Packets of at most [`SMALL`] bytes, such as a TCP receiver's acknowledgements, take the quickest ready path and are not
+//! Packets of at most `SMALL` bytes, such as a TCP receiver's acknowledgements, take the quickest ready path and are not
 //! counted: they weigh next to nothing, and a download whose acknowledgements come by turns on a slow path and a
 //! quick one has the round trip of the slow one and starts that much slower.
 //!

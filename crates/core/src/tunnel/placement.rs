@@ -85,6 +85,7 @@ impl Placement {
     pub(super) fn aim(&self, paths: &mut PathSet) {
         for path in paths.iter_mut() {
             path.set_profile(self.profile, self.resolved.policy.aim(path.id()));
+            path.set_estimators(&self.settings.estimators);
         }
     }
 

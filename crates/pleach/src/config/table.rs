@@ -5,7 +5,10 @@
 
 use core::{fmt, ops::RangeInclusive, str::FromStr};
 
-use toml::de::{DeTable, DeValue};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 use super::source::{ConfigError, Place, Source};
 
@@ -171,6 +174,13 @@ impl<'a> Table<'a> {
         let mut keys: Vec<_> = self.entries.keys().collect();
         keys.sort_by_key(|key| key.span().start);
         keys.into_iter().map(|key| key.get_ref().as_ref()).collect()
+    }
+
+    /// The entries whose keys are `wanted`, as a table to deserialise.
+    pub(crate) fn only(&self, wanted: impl Fn(&str) -> bool) -> Spanned<DeTable<'a>> {
+        let entries = self.entries.iter().filter(|(key, _)| wanted(key.get_ref()));
+        let entries = entries.map(|(key, value)| (key.clone(), value.clone()));
+        Spanned::new(self.at..self.at, entries.collect())
     }
 
     /// The file this table is of.

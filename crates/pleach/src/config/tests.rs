@@ -485,22 +485,8 @@ fn optional_parts_may_be_left_out() {
 #[test]
 fn every_policy_is_accepted_under_its_name() {
     let files = Files::new();
-    for policy in [
-        "adaptive",
-        "auto-weight",
-        "awi",
-        "consn",
-        "earliest-arrival",
-        "flow",
-        "min-rtt",
-        "osia",
-        "redundant",
-        "round-robin",
-        "single",
-        "srtt-weighted",
-        "weighted",
-    ] {
-        let keys = if policy == "single" {
+    for policy in Policy::<String>::NAMES {
+        let keys = if *policy == "single" {
             "link = \"lte\""
         } else {
             ""
@@ -510,7 +496,7 @@ fn every_policy_is_accepted_under_its_name() {
             &format!("policy = \"{policy}\"\n{keys}"),
         );
         let loaded = files.load(&text).expect(policy);
-        assert_eq!(loaded.config.scheduler.policy.name(), policy);
+        assert_eq!(loaded.config.scheduler.policy.name(), *policy);
         assert_eq!(loaded.notes, []);
     }
 }

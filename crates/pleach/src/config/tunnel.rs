@@ -45,7 +45,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     if gateway.public_key == keys::public_of(&common.private_key) {
         return Err(own_key(&root.table("gateway", peers::GATEWAY_KEYS)?));
     }
-    let mut named = scheduler::links(&common.scheduler.policy).into_iter();
+    let mut named = common.scheduler.policy.links().into_iter();
     let is_unknown = |name: &str| !links.iter().any(|(known, _)| known.name == name);
     if let Some((key, link)) = named.find(|(_, name)| !links.is_empty() && is_unknown(name)) {
         let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();

@@ -11,8 +11,21 @@ use serde::Deserialize as _;
 /// # Errors
 /// What is wrong with it, in one line.
 pub(super) fn read(table: &toml::Table) -> Result<SchedulerSettings<String>, String> {
+    let (change, policy) = split(table)?;
+    let policy = Policy::deserialize(policy).map_err(|error| error.message().to_owned())?;
+    Ok(SchedulerSettings {
+        change,
+        ..policy.into()
+    })
+}
+
+/// The keys of the profile in `table`, and the rest.
+///
+/// # Errors
+/// What is wrong with those of the profile, in one line.
+pub(super) fn split(table: &toml::Table) -> Result<(ProfileChange, toml::Table), String> {
     let mut change = ProfileChange::default();
-    let mut policy = toml::Table::new();
+    let mut rest = toml::Table::new();
     for (key, value) in table {
         if let Some(part) = Part::from_key(key) {
             let is_on = value.as_bool();
@@ -28,11 +41,10 @@ pub(super) fn read(table: &toml::Table) -> Result<SchedulerSettings<String>, Str
                 change.remove(mechanism);
             }
         } else {
-            policy.insert(key.clone(), value.clone());
+            rest.insert(key.clone(), value.clone());
         }
     }
-    let policy = Policy::deserialize(policy).map_err(|error| error.message().to_owned())?;
-    Ok(SchedulerSettings { policy, change })
+    Ok((change, rest))
 }
 
 #[cfg(test)]

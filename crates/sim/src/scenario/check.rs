@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use pleach_core::{
     profile::{Part, ProfileChange},
+    sched::Policy,
     sec::Code,
 };
 
@@ -16,7 +17,7 @@ use crate::{
     link::{LinkState, bundle::MAX_LINKS},
     scenario::{
         Action, Baseline, Directions, EqualizerSpec, Event, Files, LinkSpec, MAX_REORDERING,
-        POLICY_KEYS, Scenario, ScenarioError, SharedSpec, Traffic, TunnelSpec,
+        Scenario, ScenarioError, SharedSpec, Traffic, TunnelSpec,
         locate::{Section, TOP, line_of},
         raw,
     },
@@ -215,7 +216,9 @@ fn event(
 
 /// Whether a key of `[tunnel]` is the daemon's `[scheduler]`'s: of a policy, or of the profile.
 fn is_of_scheduler(key: &str) -> bool {
-    POLICY_KEYS.contains(&key) || Part::from_key(key).is_some() || key == ProfileChange::WITHOUT
+    Policy::<String>::all_keys().contains(&key)
+        || Part::from_key(key).is_some()
+        || key == ProfileChange::WITHOUT
 }
 
 fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String, String, String)> {
@@ -226,7 +229,7 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         let remedy = format!(
             "expected {}, a policy's: {}, or the profile's: {}, {}",
             known.join(", "),
-            POLICY_KEYS.join(", "),
+            Policy::<String>::all_keys().join(", "),
             Part::KEYS.join(", "),
             ProfileChange::WITHOUT
         );

@@ -15,10 +15,7 @@ use pleach_core::{
     path::link::Link,
     queue::QueueConfig,
     rng::Rng,
-    sched::{
-        AdaptiveSettings, AutoWeightSettings, AwiSettings, ConsnSettings, OsiaSettings, Policy,
-        SrttWeightedSettings,
-    },
+    sched::{ConsnSettings, Policy, SingleSettings},
     session::{aead::Suite, entropy::Seeded, handshake::StaticKeys},
     time::Instant,
     transmit::{Route, TxQueue},
@@ -137,27 +134,14 @@ struct Flight {
 
 pub(crate) fn policy(name: &str) -> Policy<String> {
     match name {
-        "adaptive" => Policy::Adaptive(AdaptiveSettings::default()),
-        "auto-weight" => Policy::AutoWeight(AutoWeightSettings::default()),
-        "awi" => Policy::Awi(AwiSettings::default()),
-        "consn" => Policy::Consn(ConsnSettings::default()),
         "consn+redundancy" => Policy::Consn(ConsnSettings {
             redundancy: true,
             ..ConsnSettings::default()
         }),
-        "earliest-arrival" => Policy::EarliestArrival {},
-        "flow" => Policy::Flow {},
-        "min-rtt" => Policy::MinRtt {},
-        "osia" => Policy::Osia(OsiaSettings::default()),
-        "redundant" => Policy::Redundant {},
-        "round-robin" => Policy::RoundRobin {},
-        "single" => Policy::Single { link: None },
-        "single:link1" => Policy::Single {
+        "single:link1" => Policy::Single(SingleSettings {
             link: Some("link1".into()),
-        },
-        "srtt-weighted" => Policy::SrttWeighted(SrttWeightedSettings::default()),
-        "weighted" => Policy::Weighted {},
-        other => panic!("no policy {other}"),
+        }),
+        name => Policy::named(name).expect("the name of a policy"),
     }
 }
 

@@ -4,9 +4,13 @@ use core::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::path::control::aim::{Aim, Sharing};
+use super::Adaptive;
+use crate::{
+    ids::PathId,
+    path::control::aim::{Aim, Sharing},
+};
 
-/// Settings of [`Adaptive`](super::Adaptive), with the keys of a configuration file; nothing needs to be said.
+/// Settings of [`Adaptive`], with the keys of a configuration file; nothing needs to be said.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(
     default,
@@ -39,6 +43,17 @@ impl<L> Default for AdaptiveSettings<L> {
 }
 
 impl<L> AdaptiveSettings<L> {
+    /// The keys, in the order they are listed to users.
+    pub const KEYS: &[&str] = &["target_delay", "yield", "hold", "share"];
+
+    /// The links that are named, each with its key.
+    pub fn links(&self) -> Vec<(&'static str, &L)> {
+        let named = [("yield", &self.yields), ("hold", &self.holds)].into_iter();
+        named
+            .flat_map(|(key, links)| links.iter().map(move |link| (key, link)))
+            .collect()
+    }
+
     /// The same settings with every link replaced by what `map` makes of it; one it knows nothing of is left out.
     pub fn map_links<M>(self, mut map: impl FnMut(L) -> Option<M>) -> AdaptiveSettings<M> {
         AdaptiveSettings {
@@ -47,6 +62,14 @@ impl<L> AdaptiveSettings<L> {
             holds: self.holds.into_iter().filter_map(map).collect(),
             share: self.share,
         }
+    }
+}
+
+impl AdaptiveSettings<PathId> {
+    /// A scheduler. The settings say how paths are paced, and nothing of which path a packet takes.
+    #[must_use]
+    pub const fn scheduler(&self) -> Adaptive {
+        Adaptive::new()
     }
 }
 

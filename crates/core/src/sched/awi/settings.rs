@@ -4,7 +4,10 @@ use core::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-/// Settings of [`Awi`](super::Awi), with the keys of a configuration file. Those not given have the paper's values.
+use super::Awi;
+use crate::ids::PathId;
+
+/// Settings of [`Awi`], with the keys of a configuration file. Those not given have the paper's values.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AwiSettings<L> {
@@ -57,8 +60,28 @@ impl<L> Default for AwiSettings<L> {
 }
 
 impl<L> AwiSettings<L> {
+    /// The keys, in the order they are listed to users.
+    pub const KEYS: &[&str] = &[
+        "fixed",
+        "k",
+        "t_dwd",
+        "w_fixed",
+        "w_mobile_max",
+        "t_report",
+        "t_lto",
+        "dwd",
+        "loss",
+        "count",
+        "wrr",
+    ];
+
+    /// The links that are named, each with its key.
+    pub fn links(&self) -> Vec<(&'static str, &L)> {
+        self.fixed.iter().map(|link| ("fixed", link)).collect()
+    }
+
     /// The same settings with the fixed line replaced by what `map` makes of it.
-    pub fn map_link<M>(self, map: impl FnOnce(L) -> Option<M>) -> AwiSettings<M> {
+    pub fn map_links<M>(self, map: impl FnOnce(L) -> Option<M>) -> AwiSettings<M> {
         let Self {
             fixed,
             k,
@@ -85,6 +108,14 @@ impl<L> AwiSettings<L> {
             count,
             wrr,
         }
+    }
+}
+
+impl AwiSettings<PathId> {
+    /// A scheduler with these settings.
+    #[must_use]
+    pub fn scheduler(&self) -> Awi {
+        Awi::new(self.clone())
     }
 }
 

@@ -4,7 +4,9 @@ use core::time::Duration;
 
 use serde::Deserialize;
 
-/// Settings of [`Osia`](super::Osia), with the keys of a configuration file.
+use super::Osia;
+
+/// Settings of [`Osia`], with the keys of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OsiaSettings {
@@ -26,6 +28,17 @@ impl Default for OsiaSettings {
             merge: Duration::from_millis(10),
             faucets: Faucets::Smooth,
         }
+    }
+}
+
+impl OsiaSettings {
+    /// The keys, in the order they are listed to users.
+    pub const KEYS: &[&str] = &["period", "merge", "faucets"];
+
+    /// A scheduler with these settings.
+    #[must_use]
+    pub fn scheduler(&self) -> Osia {
+        Osia::new(*self)
     }
 }
 

@@ -7,9 +7,6 @@ use pleach_core::sched::AdaptiveSettings;
 use super::values::time;
 use crate::config::{classes::one_or_more, network, source::ConfigError, table::Table};
 
-/// All of them, in the order they are listed to the user.
-pub(super) const KEYS: &[&str] = &["target_delay", "yield", "hold", "share"];
-
 /// Reads them out of `table`.
 ///
 /// # Errors

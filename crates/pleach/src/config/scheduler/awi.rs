@@ -7,21 +7,6 @@ use pleach_core::sched::{AwiSettings, Count, Dwd, Gain, LossSource, Wrr};
 use super::values::{time, word};
 use crate::config::{network, source::ConfigError, table::Table};
 
-/// All of them, in the order they are listed to the user.
-pub(super) const KEYS: &[&str] = &[
-    "fixed",
-    "k",
-    "t_dwd",
-    "w_fixed",
-    "w_mobile_max",
-    "t_report",
-    "t_lto",
-    "dwd",
-    "loss",
-    "count",
-    "wrr",
-];
-
 /// Reads them out of `table`; those not there have the paper's values.
 ///
 /// # Errors

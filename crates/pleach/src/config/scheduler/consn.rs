@@ -7,19 +7,6 @@ use pleach_core::sched::{Alpha, ConsnSettings, SrttWeightedSettings, Variant, We
 use super::values::{time, word};
 use crate::config::{source::ConfigError, table::Table};
 
-/// All of `consn`, in the order they are listed to the user.
-pub(super) const KEYS: &[&str] = &[
-    "variant",
-    "redundancy",
-    "pdc",
-    "alpha",
-    "deadline",
-    "in_order",
-];
-
-/// All of `srtt-weighted`.
-pub(super) const SRTT_WEIGHTED_KEYS: &[&str] = &["weights", "pdc", "alpha", "deadline", "in_order"];
-
 /// Reads those of `consn` out of `table`; those not there have the paper's values.
 ///
 /// # Errors

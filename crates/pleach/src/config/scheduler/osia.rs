@@ -7,9 +7,6 @@ use pleach_core::sched::osia::{Faucets, OsiaSettings};
 use super::values::{time, word};
 use crate::config::{source::ConfigError, table::Table};
 
-/// All of them, in the order they are listed to the user.
-pub(super) const KEYS: &[&str] = &["period", "merge", "faucets"];
-
 /// Reads them out of `table`; those not there have the paper's values.
 ///
 /// # Errors

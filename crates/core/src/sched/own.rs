@@ -1,0 +1,142 @@
+//! A scheduler of another crate, beside the policies of this one.
+//!
+//! An [`OwnPolicy`] is a name and a way to make the scheduler. It stands where the configuration would have put a policy
+//! of this crate ([`SchedulerSettings::own`](super::SchedulerSettings::own)), so that endpoint, tunnel, simulator and reports need to know
+//! nothing of it. Each tunnel makes a scheduler of its own, and makes it again when the names of its links change.
+
+use core::fmt;
+use std::sync::Arc;
+
+use super::{PacketInfo, PathView, Pick, Scheduler};
+
+/// How schedulers of one policy of another crate are made.
+#[derive(Clone)]
+pub struct OwnPolicy {
+    name: &'static str,
+    make: Arc<Make>,
+}
+
+type Make = dyn Fn() -> Box<dyn Scheduler> + Send + Sync;
+
+impl OwnPolicy {
+    /// A policy called `name` in reports, whose schedulers `make` makes: each has placed no packet yet.
+    pub fn new<S: Scheduler + 'static>(
+        name: &'static str,
+        make: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name,
+            make: Arc::new(move || Box::new(make())),
+        }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// A scheduler that has placed no packet yet.
+    #[must_use]
+    pub fn build(&self) -> Box<dyn Scheduler> {
+        (self.make)()
+    }
+}
+
+/// `pick` if it keeps the contract of [`Scheduler::pick`], else [`Pick::Wait`]: a mistake in another crate stops the tunnel's
+/// packets, not the process. In a debug build it is a panic that says what is wrong.
+pub(super) fn checked(pick: Pick, paths: &[PathView], packet: &PacketInfo) -> Pick {
+    let is_ready = |index: usize| paths.get(index).is_some_and(|path| path.ready);
+    let are_ready = |copies: u16| {
+        let mut named = (0..16).filter(|index| copies & 1 << index != 0);
+        named.all(is_ready)
+    };
+    let is_kept = match pick {
+        Pick::Wait => true,
+        Pick::One(index) => paths.get(index).is_some_and(|path| path.usable),
+        Pick::Copies(copies) => copies != 0 && are_ready(copies),
+        Pick::Shadowed { index, copies, .. } => is_ready(index) && are_ready(copies),
+        Pick::Behind { index, .. } => packet.has_behind && is_ready(index),
+    };
+    debug_assert!(
+        is_kept,
+        "the scheduler answered {pick:?}, which names a path that is not ready, or what the packet does not allow"
+    );
+    if is_kept { pick } else { Pick::Wait }
+}
+
+impl fmt::Debug for OwnPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OwnPolicy").field(&self.name).finish()
+    }
+}
+
+/// Two are equal if one is a clone of the other: whether two functions do the same cannot be known.
+impl PartialEq for OwnPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.make, &other.make)
+    }
+}
+
+impl Eq for OwnPolicy {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ids::PathId, sched::AnyScheduler, time::Instant, units::Bytes};
+
+    /// Answers the same whatever it is asked.
+    #[derive(Debug)]
+    struct Always(Pick);
+
+    impl Scheduler for Always {
+        fn pick(&mut self, _: Instant, _: &[PathView], _: &PacketInfo) -> Pick {
+            self.0
+        }
+    }
+
+    /// What the engine takes of `pick`, of a path that is ready and one that is not usable.
+    fn taken(pick: Pick) -> Pick {
+        let ready = PathView {
+            ready: true,
+            usable: true,
+            ..PathView::unmeasured(PathId(0))
+        };
+        let paths = [ready, PathView::unmeasured(PathId(1))];
+        let packet = PacketInfo::of_len(Bytes::new(1_250));
+        let mut scheduler =
+            AnyScheduler::Own(OwnPolicy::new("always", move || Always(pick)).build());
+        scheduler.pick(Instant::ZERO, &paths, &packet)
+    }
+
+    #[test]
+    fn answers_that_keep_the_contract_are_taken() {
+        for pick in [Pick::Wait, Pick::One(0), Pick::Copies(1)] {
+            assert_eq!(taken(pick), pick);
+        }
+    }
+
+    #[test]
+    fn answers_that_break_the_contract_do_not_reach_the_tunnel() {
+        let (index, ahead) = (0, Bytes::ZERO);
+        for pick in [
+            Pick::One(1),
+            Pick::One(7),
+            Pick::Copies(0),
+            Pick::Copies(3),
+            Pick::Shadowed {
+                index,
+                copies: 4,
+                times: 1,
+            },
+            Pick::Behind { index, ahead },
+        ] {
+            let answer = std::panic::catch_unwind(|| taken(pick));
+            if cfg!(debug_assertions) {
+                assert!(answer.is_err(), "{pick:?} goes unnoticed");
+            } else {
+                assert_eq!(answer.ok(), Some(Pick::Wait), "{pick:?}");
+            }
+        }
+    }
+}
