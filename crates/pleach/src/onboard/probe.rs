@@ -224,7 +224,10 @@ impl Lane {
                     self.on_cookie(now, &datagram).map(|after| (after, false))
                 }
                 Some(&KIND_BUSY) => {
-                    if let Ok(wait) = self.cookies.handle_busy(&datagram) {
+                    let mut attempts = self.attempts.iter();
+                    let wait = attempts
+                        .find_map(|(_, sent, _)| self.cookies.handle_busy(sent, &datagram).ok());
+                    if let Some(wait) = wait {
                         self.next_at = now + wait.min(PATIENCE);
                     }
                     None
@@ -248,16 +251,19 @@ impl Lane {
         })
     }
 
-    /// Sends the latest initiation again, with the cookie.
+    /// Sends the initiation that a cookie answers again, with the cookie.
     fn on_cookie(&mut self, now: Instant, datagram: &[u8]) -> Option<Duration> {
-        self.cookies.handle_reply(now, datagram).ok()?;
-        let (_, initiation, sent_at) = self.attempts.last()?;
+        let cookies = &mut self.cookies;
+        let mut attempts = self.attempts.iter();
+        let answered =
+            attempts.position(|(_, sent, _)| cookies.handle_reply(now, sent, datagram).is_ok())?;
+        let (_, sent, sent_at) = &mut self.attempts[answered];
         let after = now.since(*sent_at);
-        let mut again = initiation.clone();
-        if self.cookies.stamp(now, &mut again).is_ok()
-            && let Err(error) = self.send(&again)
-        {
-            tracing::debug!(%error, "sending");
+        if cookies.stamp(now, sent).is_ok() {
+            let again = sent.clone();
+            if let Err(error) = self.send(&again) {
+                tracing::debug!(%error, "sending");
+            }
         }
         Some(after)
     }
