@@ -4,7 +4,7 @@
 //! below [`PLACES`], and each part that keeps something of a flow keeps it under that place: rate and shape
 //! ([`crate::class`]), waiting packets ([`crate::queue`]), headers ([`crate::compression`]), order, and what the policy knows.
 //!
-//! *Algorithm.* A set-associative table: the top bits of the hash name a set of [`WAYS`] places, and its last bits the preferred one of
+//! *Algorithm.* A set-associative table: the top bits of the hash name a set of four places, and its last bits the preferred one of
 //! these. A new flow takes its preferred place, or another of its set, if that is empty or its flow has sent nothing for
 //! [`EXPIRY`]. If there is none, the flow shares its preferred place: the two look like one flow that sends more, and are kept in order
 //! with each other. It stays there until none has shared that place for as long, for a flow that moved would overtake its own

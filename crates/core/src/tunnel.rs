@@ -2,14 +2,14 @@
 //!
 //! | part | owns |
 //! | --- | --- |
-//! | [`path_set`] | the paths, and which of them may carry data |
-//! | [`outbound`] | the queues, numbers, and what is placed: the life of a packet out |
-//! | [`placement`] | the policy, its profile, and what it is shown |
-//! | [`repair`] | what is sent again, repair symbols, and what both may cost |
-//! | [`inbound`] | the resequencer and the decoder: the life of a packet in |
-//! | [`round_trips`] | acknowledgements that wait |
-//! | [`control`] | probes, reports, descriptions of links |
-//! | [`templates`], [`sec`], [`lengths`] | header compression, parity, path MTU |
+//! | `path_set` | the paths, and which of them may carry data |
+//! | `outbound` | the queues, numbers, and what is placed: the life of a packet out |
+//! | `placement` | the policy, its profile, and what it is shown |
+//! | `repair` | what is sent again, repair symbols, and what both may cost |
+//! | `inbound` | the resequencer and the decoder: the life of a packet in |
+//! | `round_trips` | acknowledgements that wait |
+//! | `control` | probes, reports, descriptions of links |
+//! | `templates`, `sec`, `lengths` | header compression, parity, path MTU |
 //!
 //! The owner is [`crate::endpoint::Endpoint`], which finds the tunnel a datagram or packet belongs to, runs handshakes,
 //! and lends the buffers that all tunnels share ([`Shared`]).
