@@ -408,21 +408,27 @@ impl<'a> PacketView<'a> {
         };
         let (from, to) = addresses.split_at(addresses.len() / 2);
         let [from_port, to_port] = self.ports().unwrap_or_default();
-        let ends = if (from, from_port) <= (to, to_port) {
-            [(from, from_port), (to, to_port)]
+        let is_in_order = (from, from_port) <= (to, to_port);
+        let ends = if is_in_order { [from, to] } else { [to, from] };
+        let [a, b] = if is_in_order {
+            [from_port, to_port]
         } else {
-            [(to, to_port), (from, from_port)]
+            [to_port, from_port]
         };
         let mut hash = key;
-        for (address, _) in ends {
-            for word in address.chunks(8) {
+        if let [Some(first), Some(second)] = ends.map(|end| end.first_chunk::<4>())
+            && from.len() == 4
+        {
+            let words = [*first, *second].map(u32::from_be_bytes).map(u64::from);
+            hash = mix(hash, words[0] << 32 | words[1]);
+        } else {
+            for word in ends.iter().flat_map(|end| end.chunks_exact(8)) {
                 let word = word
-                    .iter()
-                    .fold(0, |word, byte| word << 8 | u64::from(*byte));
+                    .first_chunk()
+                    .map_or(0, |word| u64::from_be_bytes(*word));
                 hash = mix(hash, word);
             }
         }
-        let [(_, a), (_, b)] = ends;
         let ports = u32::from(a) << 16 | u32::from(b);
         let protocol = if self.is_fragment() {
             0

@@ -58,14 +58,7 @@ impl Sealer<'_> {
         let counter = path.sender_mut().take_control();
         let header = Header {
             kind: Kind::Control,
-            is_out_of_turn: false,
-            is_copy: false,
-            is_kept: false,
-            covered: 0,
-            path: id,
-            receiver_index: session.remote_index(),
-            path_seq: Seq::of_counter(counter),
-            sent_us: self.now.wire_micros(),
+            ..data_header(self.now, id, session.remote_index(), counter)
         };
         header.emit(None, datagram);
         let (header, rest) = datagram.split_at_mut(header_len);
@@ -84,12 +77,6 @@ impl Sealer<'_> {
         flags: Flags,
         has_parity: impl FnOnce(Seq, &[u8]) -> bool,
     ) -> Option<usize> {
-        let header = Header {
-            is_out_of_turn: flags.is_out_of_turn,
-            is_copy: flags.is_copy,
-            is_kept: flags.is_kept,
-            ..self.next_header(id)?
-        };
         let path = self.paths.get(id)?;
         let session = self.sessions.sending(self.now)?;
         let payload = numbered.packet.as_slice();
@@ -97,6 +84,12 @@ impl Sealer<'_> {
         let route = path.route()?;
         let datagram = self.out.reserve(&route, len)?;
         let counter = path.sender().next_data();
+        let header = Header {
+            is_out_of_turn: flags.is_out_of_turn,
+            is_copy: flags.is_copy,
+            is_kept: flags.is_kept,
+            ..data_header(self.now, id, session.remote_index(), counter)
+        };
         let data = DataHeader {
             global_seq: numbered.global_seq,
             path_step: path.sender().path_step(numbered.global_seq),
@@ -119,17 +112,8 @@ impl Sealer<'_> {
         let path = self.paths.get(id)?;
         path.route()?;
         let session = self.sessions.sending(self.now)?;
-        Some(Header {
-            kind: Kind::Data,
-            is_out_of_turn: false,
-            is_copy: false,
-            is_kept: false,
-            covered: 0,
-            path: id,
-            receiver_index: session.remote_index(),
-            path_seq: Seq::of_counter(path.sender().next_data()),
-            sent_us: self.now.wire_micros(),
-        })
+        let counter = path.sender().next_data();
+        Some(data_header(self.now, id, session.remote_index(), counter))
     }
 
     /// Writes and seals a repair symbol, the first bytes of which stand in `data`; its length, or `None` if there is no room.
@@ -151,6 +135,21 @@ impl Sealer<'_> {
         let counter = path.sender().next_data();
         tag.copy_from_slice(&session.seal(id, counter, header, body));
         Some(len)
+    }
+}
+
+/// The header of a data datagram whose packet is alone and not kept.
+fn data_header(now: Instant, id: PathId, receiver_index: u32, counter: u64) -> Header {
+    Header {
+        kind: Kind::Data,
+        is_out_of_turn: false,
+        is_copy: false,
+        is_kept: false,
+        covered: 0,
+        path: id,
+        receiver_index,
+        path_seq: Seq::of_counter(counter),
+        sent_us: now.wire_micros(),
     }
 }
 
