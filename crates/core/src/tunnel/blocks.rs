@@ -79,15 +79,11 @@ impl Blocks {
     /// Adds a packet to the block; what waits behind it is in `lanes`.
     pub(super) fn push(&mut self, numbered: Numbered, is_reinjected: bool, lanes: &Lanes) {
         self.infos.push(PacketInfo {
-            len: in_datagrams(Bytes::of_len(numbered.packet.len()), 1),
             flow: numbered.flow,
             is_expendable: numbered.is_expendable,
             backlog: waiting(&lanes.bulk),
             own_backlog: lanes.bulk.flow_bytes(numbered.flow),
-            has_behind: false,
-            to_last: Bytes::ZERO,
-            round_trip: Duration::ZERO,
-            urgency: None,
+            ..PacketInfo::of_len(in_datagrams(Bytes::of_len(numbered.packet.len()), 1))
         });
         self.packets.push(Some((numbered, is_reinjected)));
     }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     counters::DropReason,
-    flows::{FlowKey, FlowTable},
+    flows::{FlowId, FlowKey, FlowTable},
     ids::{PathId, Seq},
     packet::PacketBuf,
     path::{on_wire::in_datagrams, sender::Numbered},
@@ -205,23 +205,28 @@ impl Outbound {
             Some(Lane::Urgent | Lane::Bulk | Lane::Sparse) => self.lanes.bytes_to_last(flow),
         };
         let info = PacketInfo {
-            len: in_datagrams(Bytes::of_len(packet.len()), 1),
-            flow,
             is_expendable: numbered.is_expendable,
             backlog,
-            own_backlog: self.lanes.flow_bytes(flow),
             to_last,
             round_trip: numbered.round_trip,
             has_behind: lane == Some(Lane::Bulk) && self.lanes.has_behind(flow),
-            urgency: self.lanes.services.urgency(
-                egress.now(),
-                packet,
-                egress.placement.views.least_delay(),
-            ),
+            ..self.info_of(packet, flow, egress)
         };
         // A path from which it was taken back, for it would be late there, is no better for it now.
         let taken = numbered.origin.filter(|origin| !origin.is_lost);
         self.pick_for(&info, packet, taken.map(|origin| origin.path), egress)
+    }
+
+    /// What the policy is told of any packet of a flow.
+    fn info_of(&self, packet: &PacketBuf, flow: FlowId, egress: &Egress<'_, '_>) -> PacketInfo {
+        let least_delay = egress.placement.views.least_delay();
+        let services = &self.lanes.services;
+        PacketInfo {
+            flow,
+            own_backlog: self.lanes.flow_bytes(flow),
+            urgency: services.urgency(egress.now(), packet, least_delay),
+            ..PacketInfo::of_len(in_datagrams(Bytes::of_len(packet.len()), 1))
+        }
     }
 
     fn pick_for(
@@ -321,19 +326,8 @@ impl Outbound {
         };
         let (packet, flow) = (&queued.packet, queued.flow);
         let info = PacketInfo {
-            len: in_datagrams(Bytes::of_len(packet.len()), 1),
-            flow,
-            is_expendable: false,
             backlog: before,
-            own_backlog: self.lanes.flow_bytes(flow),
-            to_last: Bytes::ZERO,
-            round_trip: Duration::ZERO,
-            has_behind: false,
-            urgency: self.lanes.services.urgency(
-                egress.now(),
-                packet,
-                egress.placement.views.least_delay(),
-            ),
+            ..self.info_of(packet, flow, egress)
         };
         let pick = self.pick_for(&info, packet, None, egress);
         if pick == Pick::Wait {
