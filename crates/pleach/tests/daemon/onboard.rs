@@ -15,7 +15,7 @@ use pleach_linux::netns::run_in;
 use serde_json::Value;
 
 use crate::{
-    process::{Daemon, drops, link},
+    process::{Daemon, drops, feed, link},
     traffic::{Target, tcp},
     world::{World, assert_same, has_settled, picture, run, until, within},
 };
@@ -90,22 +90,6 @@ impl End {
             .map(|client| (text(&client["name"]), text(&client["state"])))
             .collect()
     }
-}
-
-fn feed(mut process: std::process::Command, input: &str) -> Output {
-    let mut child = process
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("starts");
-    // A command that reads nothing may have ended.
-    let _ = child
-        .stdin
-        .take()
-        .expect("piped")
-        .write_all(input.as_bytes());
-    child.wait_with_output().expect("ends")
 }
 
 fn errors(output: &Output) -> String {

@@ -363,17 +363,24 @@ fn launch(host: &Netns, file: &PathBuf, log: &PathBuf) -> Child {
 }
 
 fn pleach(arguments: &[&str], input: &str) -> String {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
-        .args(arguments)
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
+    command.args(arguments);
+    String::from_utf8(feed(command, input).stdout).expect("text")
+}
+
+/// What `process` says to `input`.
+pub(crate) fn feed(mut process: Command, input: &str) -> Output {
+    let mut child = process
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("starts");
+    // A command that reads nothing may have ended.
     let _ = child
         .stdin
         .take()
         .expect("piped")
         .write_all(input.as_bytes());
-    let output = child.wait_with_output().expect("ends");
-    String::from_utf8(output.stdout).expect("text")
+    child.wait_with_output().expect("ends")
 }
