@@ -309,24 +309,14 @@ fn policies(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     let paths: Vec<PathView> = (0..4_u8)
         .map(|id| PathView {
-            id: PathId(id),
             ready: true,
             usable: true,
-            cost: 0,
             weight: 1 + u32::from(id),
             smoothed_rtt: Some(Duration::from_millis(10 + u64::from(id))),
             extra_delay: Duration::from_millis(u64::from(id)),
             rate: Some(Bitrate::from_mbps(50)),
-            queue_delay: Duration::ZERO,
-            lateness: Duration::ZERO,
-            least_rtt: None,
-            rtt_spread: Duration::ZERO,
-            jitter: Duration::ZERO,
-            is_searching: false,
-            loss_ppm: 0,
-            is_silent: false,
             in_flight: Bytes::new(10_000),
-            staged: Bytes::ZERO,
+            ..PathView::unmeasured(PathId(id))
         })
         .collect();
     let all = Policy::<PathId>::NAMES.iter().copied();
@@ -337,15 +327,8 @@ fn policies(criterion: &mut Criterion) {
             bencher.iter(|| {
                 turn += 1;
                 let packet = PacketInfo {
-                    len: Bytes::new(LEN as u64),
                     flow: flow_of(turn),
-                    is_expendable: false,
-                    backlog: Bytes::new(0),
-                    own_backlog: Bytes::new(0),
-                    to_last: Bytes::ZERO,
-                    round_trip: Duration::ZERO,
-                    has_behind: false,
-                    urgency: None,
+                    ..PacketInfo::of_len(Bytes::new(LEN as u64))
                 };
                 let now = Instant::ZERO + Duration::from_micros(turn * 60);
                 let pick: Pick = scheduler.pick(now, black_box(&paths), &packet);

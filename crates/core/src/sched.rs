@@ -105,8 +105,7 @@ pub struct PathView {
 }
 
 impl PathView {
-    /// A path that is neither [`ready`](Self::ready) nor [`usable`](Self::usable) and of which nothing is known, to build views of in
-    /// tests of policies.
+    /// A path that is neither [`ready`](Self::ready) nor [`usable`](Self::usable) and of which nothing is known, to build other views of.
     #[must_use]
     pub const fn unmeasured(id: PathId) -> Self {
         Self {
@@ -158,7 +157,7 @@ pub struct PacketInfo {
 }
 
 impl PacketInfo {
-    /// A packet of `len` on the wire without deadline, with nothing behind it, to build on in tests of policies.
+    /// A packet of `len` on the wire without deadline, of no flow in particular, with nothing behind it, to build others of.
     #[must_use]
     pub fn of_len(len: Bytes) -> Self {
         Self {

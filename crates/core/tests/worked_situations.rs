@@ -26,24 +26,13 @@ fn path(id: u8, text: &str) -> PathView {
     let mut words = rest.split_whitespace();
     let delay: u64 = words.next().expect("a delay").parse().expect("ms");
     let mut path = PathView {
-        id: PathId(id),
         ready: true,
         usable: true,
-        cost: 0,
-        weight: 1,
         smoothed_rtt: Some(Duration::from_millis(20 + 2 * delay)),
         extra_delay: Duration::from_millis(delay),
         rate: Some(Bitrate::from_mbps(rate.parse().expect("Mbit/s"))),
-        queue_delay: Duration::ZERO,
-        lateness: Duration::ZERO,
         least_rtt: Some(Duration::from_millis(20 + 2 * delay)),
-        rtt_spread: Duration::ZERO,
-        jitter: Duration::ZERO,
-        is_searching: false,
-        loss_ppm: 0,
-        is_silent: false,
-        in_flight: Bytes::ZERO,
-        staged: Bytes::ZERO,
+        ..PathView::unmeasured(PathId(id))
     };
     while let Some(word) = words.next() {
         match word {
@@ -80,15 +69,12 @@ fn packet(text: &str) -> PacketInfo {
         }
     }
     PacketInfo {
-        len: Bytes::new(1_250),
         flow: FlowId::of_hash(7),
-        is_expendable: false,
         backlog: Bytes::new(own + others),
         own_backlog: Bytes::new(own),
         to_last: Bytes::new(own),
-        round_trip: Duration::ZERO,
         has_behind: own > 0,
-        urgency: None,
+        ..PacketInfo::of_len(Bytes::new(1_250))
     }
 }
 

@@ -3,7 +3,6 @@
 use core::time::Duration;
 
 use pleach_core::{
-    flows::FlowId,
     ids::PathId,
     rng::Rng,
     sched::{
@@ -114,17 +113,7 @@ impl Scheduling {
     ) -> usize {
         match self {
             Self::Policy(scheduler) => {
-                let info = PacketInfo {
-                    len: packet,
-                    flow: FlowId::of_hash(0),
-                    is_expendable: false,
-                    backlog: Bytes::ZERO,
-                    own_backlog: Bytes::ZERO,
-                    to_last: Bytes::ZERO,
-                    round_trip: Duration::ZERO,
-                    has_behind: false,
-                    urgency: None,
-                };
+                let info = PacketInfo::of_len(packet);
                 match scheduler.pick(now, &views(lines), &info) {
                     Pick::One(index) => index,
                     Pick::Wait | Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Behind { .. } => 0,
@@ -172,24 +161,13 @@ fn place_flows(lines: &[Line], flows: &[usize], packet: Bytes) -> Vec<usize> {
 
 fn views(lines: &[Line]) -> Vec<PathView> {
     let views = lines.iter().enumerate().map(|(index, line)| PathView {
-        id: id(index),
         ready: true,
         usable: true,
-        cost: 0,
         weight: u32::try_from(line.rate().as_bps() / 1_000).map_or(u32::MAX, |kbps| kbps.max(1)),
         smoothed_rtt: Some(2 * line.settings.delay()),
         extra_delay: line.settings.delay(),
         rate: Some(line.rate()),
-        queue_delay: Duration::ZERO,
-        lateness: Duration::ZERO,
-        least_rtt: None,
-        rtt_spread: Duration::ZERO,
-        jitter: Duration::ZERO,
-        is_searching: false,
-        is_silent: false,
-        loss_ppm: 0,
-        in_flight: Bytes::ZERO,
-        staged: Bytes::ZERO,
+        ..PathView::unmeasured(id(index))
     });
     views.collect()
 }

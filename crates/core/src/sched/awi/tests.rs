@@ -1,7 +1,7 @@
 //! The rules one by one.
 
 use super::{super::tests::ready_paths, *};
-use crate::{flows::FlowId, units::Bytes};
+use crate::units::Bytes;
 use core::time::Duration;
 
 fn awi(change: impl FnOnce(&mut AwiSettings<PathId>)) -> Awi {
@@ -13,17 +13,7 @@ fn awi(change: impl FnOnce(&mut AwiSettings<PathId>)) -> Awi {
 }
 
 fn pick(awi: &mut Awi, paths: &[PathView], len: u64) -> usize {
-    let packet = PacketInfo {
-        len: Bytes::new(len),
-        flow: FlowId::of_hash(0),
-        is_expendable: false,
-        backlog: Bytes::ZERO,
-        own_backlog: Bytes::ZERO,
-        to_last: Bytes::ZERO,
-        round_trip: Duration::ZERO,
-        has_behind: false,
-        urgency: None,
-    };
+    let packet = PacketInfo::of_len(Bytes::new(len));
     match awi.pick(Instant::ZERO, paths, &packet) {
         Pick::One(index) => index,
         other @ (Pick::Copies(_) | Pick::Shadowed { .. } | Pick::Behind { .. } | Pick::Wait) => {

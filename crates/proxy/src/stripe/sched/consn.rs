@@ -6,10 +6,7 @@
 //! which as much waits as that gets nothing of the next. So what is missing at the receiver is one gap, which closes from both
 //! sides, and up to a block is held there. Copies (`redundancy`) are not sent: TCP repairs each lane.
 
-use core::time::Duration;
-
 use pleach_core::{
-    flows::FlowId,
     ids::PathId,
     sched::{
         PacketInfo, PathView, Placement,
@@ -61,39 +58,17 @@ impl Consn {
 
 /// A whole chunk counts as a whole packet.
 fn packet(len: &Bytes) -> PacketInfo {
-    PacketInfo {
-        len: scaled(*len),
-        flow: FlowId::of_hash(0),
-        is_expendable: false,
-        backlog: Bytes::ZERO,
-        own_backlog: Bytes::ZERO,
-        to_last: Bytes::ZERO,
-        round_trip: Duration::ZERO,
-        has_behind: false,
-        urgency: None,
-    }
+    PacketInfo::of_len(scaled(*len))
 }
 
 fn view(lane: &LaneView) -> PathView {
     PathView {
-        id: lane.slot,
         ready: lane.is_free,
         usable: true,
-        cost: 0,
-        weight: 1,
         smoothed_rtt: Some(lane.delay * 2),
-        extra_delay: Duration::ZERO,
         rate: Some(lane.rate.scale(PACKET, CHUNK as u64)),
-        queue_delay: Duration::ZERO,
-        lateness: Duration::ZERO,
-        least_rtt: None,
-        rtt_spread: Duration::ZERO,
-        jitter: Duration::ZERO,
-        is_searching: false,
-        loss_ppm: 0,
-        is_silent: false,
-        in_flight: Bytes::ZERO,
         staged: scaled(lane.waiting),
+        ..PathView::unmeasured(lane.slot)
     }
 }
 
