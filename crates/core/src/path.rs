@@ -53,7 +53,7 @@ pub mod train;
 pub(crate) mod window;
 
 pub(crate) use outgoing::ANNOUNCE_AGAIN;
-pub use pipeline::{Pong, ReportOutcome};
+pub use pipeline::Pong;
 pub(crate) use setup::Former;
 
 /// One path: a link of the client, and the route over it to the other end.
@@ -75,8 +75,6 @@ pub struct Path {
     train_sender: train::TrainSender,
     train_receiver: train::TrainReceiver,
     tail: tail::Tail,
-    /// Whether no other path has a shorter one-way delay.
-    is_quickest: bool,
     /// When a packet last waited for the pacer.
     limited_at: Option<Instant>,
     pacer: pacer::Pacer,
@@ -120,7 +118,6 @@ impl Path {
             train_sender: train::TrainSender::default(),
             train_receiver: train::TrainReceiver::default(),
             tail: tail::Tail::default(),
-            is_quickest: true,
             limited_at: None,
             pacer: pacer::Pacer::new(Bytes::new(1500)),
             report_age: report_age::ReportAge::default(),
@@ -356,20 +353,10 @@ impl Path {
         })
     }
 
-    /// Queueing delay of a datagram sent now: the standing queue of the last report less the time since, and at most the
-    /// time that the bytes in flight take at half of the latest delivery rate. The last packets of a drained queue report the
-    /// length that it had, and an unused path gets no reports.
+    /// Queueing delay of a datagram sent now: the standing queue of the last report less the time since.
     #[must_use]
     pub fn queue_delay(&self, now: Instant) -> Duration {
-        let reported = self.model.queue.remaining(now);
-        if !self.profile.has(Mechanism::InFlightQueue) {
-            return reported;
-        }
-        let (Some(latest), Some(in_flight)) = (self.model.rate.latest(), self.sender.under_way())
-        else {
-            return reported;
-        };
-        reported.min((in_flight + FULL_PACKET) / latest.rate.scale(1, 2))
+        self.model.queue.remaining(now)
     }
 
     /// The probable capacity: the maximum delivery rate, and a quarter more while samples are application-limited, so that a
@@ -414,8 +401,6 @@ impl Path {
     }
 }
 
-/// Allowance for one datagram in flight that no estimate covers.
-const FULL_PACKET: Bytes = Bytes::new(1_500);
 /// After a change of the network, maximum delivery rates may be of the network before for so long.
 const SETTLED: Duration = Duration::from_secs(3);
 /// How much later than a short datagram a long one may arrive that left before it, without jitter.
@@ -426,6 +411,3 @@ const OVERDUE: Duration = Duration::from_millis(50);
 const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
 /// Most that the usual age of a report exceeds the min RTT and four times the jitter.
 const MOST_JITTER: Duration = Duration::from_millis(40);
-
-#[cfg(test)]
-mod tests;

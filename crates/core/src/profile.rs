@@ -35,8 +35,6 @@ pub struct Profile {
     pub trains: bool,
     /// ACKs of young flows are paced, so that the round-trip time of a flow stays the same when it spreads to later paths.
     pub ack_pacing: bool,
-    /// ACKs of large flows are aggregated at intervals, so that senders with small windows fill far paths.
-    pub ack_aggregation: bool,
     /// Flows that look like voice get a class of their own with a deadline.
     pub voice: bool,
     /// Paths are paced at what they carry. Without it only the user's limits hold, for a policy that finds capacities by loss.
@@ -85,7 +83,6 @@ impl Default for Profile {
             search: false,
             trains: false,
             ack_pacing: false,
-            ack_aggregation: false,
             voice: false,
             pacing: true,
             look_ahead: false,

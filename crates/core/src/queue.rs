@@ -280,34 +280,28 @@ impl Queue {
         now: Instant,
         dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Queued> {
-        match self.next_turn(now, false, None, dropped)? {
+        match self.next_turn(now, None, dropped)? {
             Turn::Queued(queued) => Some(queued),
             Turn::Taken => None,
         }
     }
 
     /// Whose turn it is, if of the flow `taken` packets were taken out of turn and have not left: it has its turns though
-    /// none of it may wait, and what leaves in those is to be [charged](Self::charge) to it. `sparse_only`: of the flows that came
-    /// with nothing queued, as far as that lets them go first.
+    /// none of it may wait, and what leaves in those is to be [charged](Self::charge) to it.
     pub fn next_turn(
         &mut self,
         now: Instant,
-        sparse_only: bool,
         taken: Option<FlowId>,
         mut dropped: impl FnMut(PacketBuf, QueueDrop),
     ) -> Option<Turn> {
         let taken = taken.map(|flow| flow.place());
         loop {
             let from_new = self.new_flows.first();
-            let from_old = self.old_flows.first().filter(|_| !sparse_only);
-            let index = from_new.or(from_old)?;
+            let index = from_new.or(self.old_flows.first())?;
             let flow = &mut self.flows[usize::from(index)];
             let is_taken = taken == Some(index);
-            // One of which packets were taken is not sparse.
-            if flow.deficit <= 0 || is_taken && sparse_only {
-                if flow.deficit <= 0 {
-                    flow.deficit += QUANTUM;
-                }
+            if flow.deficit <= 0 {
+                flow.deficit += QUANTUM;
                 self.unlist_first(from_new.is_some());
                 self.old_flows.push_back(&mut self.flows, index);
                 continue;

@@ -196,14 +196,12 @@ pub enum Pick {
     One(usize),
     /// Send a copy on every `paths[i]` whose bit `i` is set; at least one is.
     Copies(u16),
-    /// Send on `paths[index]`, and before that up to `times` copies on every ready `paths[i]` whose bit `i` is set.
+    /// Send on `paths[index]`, and before that a copy on every `paths[i]` whose bit `i` is set.
     Shadowed {
         /// The packet's path.
         index: usize,
         /// The copies' paths, not the packet's.
         copies: u16,
-        /// How many on each, while it is ready.
-        times: u8,
     },
     /// Send on `paths[index]` what comes so much later of the flow, or its last: it arrives in order. The packet itself waits.
     Behind {

@@ -22,10 +22,7 @@ use crate::{
     flows::FlowKey,
     ids::PathId,
     packet::PacketBuf,
-    path::{
-        Pong, ReportOutcome, health::State, link::Link, receiver::DataArrival,
-        sender::MAX_OUTSTANDING,
-    },
+    path::{Pong, health::State, link::Link, receiver::DataArrival, sender::MAX_OUTSTANDING},
     queue::QueueConfig,
     role::Role,
     sched::{Scheduler as _, SchedulerSettings},
@@ -423,7 +420,6 @@ impl Tunnel {
         };
         let before = shared.delivered.len();
         let profile = *self.placement.profile();
-        let grace = self.inbound.grace(now, id, &self.paths, &profile);
         let path = self.paths.get_or_add(now, id, self.role, profile);
         let path = path.ok_or(DropReason::Malformed)?;
         let roams_to = (self.role == Role::Gateway).then_some(incoming.route);
@@ -445,7 +441,6 @@ impl Tunnel {
             len,
             is_congested: incoming.is_congested,
             is_kept: header.is_kept,
-            grace,
         };
         let opened = Opened {
             header: &header,
@@ -459,7 +454,6 @@ impl Tunnel {
         let mut ingress = Ingress {
             now,
             paths: &self.paths,
-            profile: &profile,
             lengths: &self.lengths,
             templates: &mut self.templates,
             shared,
@@ -563,7 +557,7 @@ impl Tunnel {
                         path.on_ping(token, size);
                     }
                 }
-                Frame::Pong { token, .. } => self.on_pong(now, id, token, shared),
+                Frame::Pong { token, .. } => self.on_pong(now, id, token),
                 Frame::Report { path, report } => self.on_report(now, path, &report, shared),
                 Frame::Link {
                     path,
@@ -649,7 +643,7 @@ impl Tunnel {
         }
     }
 
-    fn on_pong(&mut self, now: Instant, id: PathId, token: u32, shared: &mut Shared<'_>) {
+    fn on_pong(&mut self, now: Instant, id: PathId, token: u32) {
         let profile = *self.placement.profile();
         let sampling = profile.rtt_sampling;
         let gain = sampling.and_then(|sampling| sampling.gain_thousandths);
@@ -658,10 +652,7 @@ impl Tunnel {
         };
         match path.on_pong(now, token, gain) {
             Pong::Mtu => self.look_for_narrow(now),
-            Pong::Rtt { is_back } => {
-                if is_back {
-                    self.repair.on_path_back(now, path, &profile, shared.pool);
-                }
+            Pong::Rtt => {
                 self.outbound
                     .refresh(now, &mut self.paths, &mut self.placement);
                 let Placement {
@@ -685,7 +676,7 @@ impl Tunnel {
         };
         let (from, _) = path.control_state();
         let outcome = path.on_report(now, report, shared.pool);
-        let Some(ReportOutcome { reported, is_back }) = outcome else {
+        let Some(reported) = outcome else {
             return;
         };
         let (to, pace) = path.control_state();
@@ -700,10 +691,6 @@ impl Tunnel {
         // Datagrams taken back as silent were not: a lost one will be NACKed.
         self.repair
             .give_back(path, |counter| counter < reported, shared.pool);
-        if is_back {
-            let profile = self.placement.profile();
-            self.repair.on_path_back(now, path, profile, shared.pool);
-        }
         self.adapt_queue(now);
     }
 

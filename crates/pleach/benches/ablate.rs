@@ -53,6 +53,9 @@ struct Arguments {
     /// Screening over CUBIC and BBR, or all other traffic.
     #[arg(long, value_enum, default_value_t = Stage::Screen)]
     stage: Stage,
+    /// Only this traffic of the stage.
+    #[arg(long, value_enum)]
+    traffic: Vec<Workload>,
     /// Cases of each kind of traffic.
     #[arg(long, default_value_t = 60)]
     cases: usize,
@@ -105,6 +108,10 @@ fn bench(arguments: &Arguments) -> anyhow::Result<()> {
         Stage::Screen => Workload::SCREEN.as_slice(),
         Stage::Bearing => Workload::BEARING.as_slice(),
     };
+    let is_wanted =
+        |workload: &&Workload| arguments.traffic.is_empty() || arguments.traffic.contains(workload);
+    let workloads: Vec<Workload> = workloads.iter().filter(is_wanted).copied().collect();
+    let workloads = workloads.as_slice();
     let cases = cases(arguments.cases, arguments.seed);
     let mut jobs = Vec::new();
     for rule in core::iter::once(None).chain(rules.iter().map(Some)) {

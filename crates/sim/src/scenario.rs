@@ -41,7 +41,7 @@
 //!
 //! [tunnel]                       # none: plain routing
 //! policy = "weighted"            # the policy's own keys stand beside it, such as adaptive's target_delay, yield, hold, share
-//! repair = false                 # any part of the policy's profile: ack_aggregation, ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice
+//! repair = false                 # any part of the policy's profile: ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice
 //! without = ["late-paths"]       # rules of the engine that are switched off, for experiments
 //! outer = "v4"                   # or "v6"
 //! mtu = 1400

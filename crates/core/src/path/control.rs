@@ -1,15 +1,14 @@
 //! The rate controller: how fast a path is sent on, so that queues stand in the tunnel and not in the modem.
 //!
-//! It decides by the network model ([`super::model`]) and is in one of six states:
+//! It decides by the network model ([`super::model`]) and is in one of five states:
 //!
 //! | state | pace | file |
 //! | --- | --- | --- |
-//! | startup | 250 % of the largest delivery rate, 160 % on a path that is not the quickest; from 70 % of a remembered rate | `control/startup.rs` |
+//! | startup | 250 % of the largest delivery rate; from 70 % of a remembered rate | `control/startup.rs` |
 //! | unpaced | none: the profile does not search, and the path was never saturated | here |
-//! | probe up | 110 % of the capacity: more capacity shows within a few reports, and a burst of some milliseconds does not overflow a short buffer; 125 % after 0.5 s without a queue | `control/cruise.rs` |
+//! | probe up | 110 % of the capacity: more capacity shows within a few reports, and a burst of some milliseconds does not overflow a short buffer | `control/cruise.rs` |
 //! | cruise | 103 % of the capacity: the queue stands between `low` and `high` | `control/cruise.rs` |
 //! | drain | 8 to 40 % below the capacity, until the queue is below `low` | `control/drain.rs` |
-//! | probe delay | the same, until the queue is empty | `control/drain.rs` |
 //!
 //! `low` and `high` are the levels [`LOW`] and [`HIGH`] of the standing queue: 3 and 7 ms, or what the user wants ([`aim`]).
 //! Capacity is the largest delivery rate of 2 s over one less the loss floor.
@@ -27,10 +26,9 @@
 //! | probe up | cruise | queue at `low` |
 //! | cruise | probe up | queue below `low` |
 //! | probe up, cruise | drain | queue above `high` |
-//! | probe up, cruise, drain | probe delay | not empty for 5 s |
-//! | drain, probe delay | probe up | queue below the goal, or the drain showed that there is none |
-//! | drain, probe delay | drain, probe delay | the queue is still there after four round trips: again, by what was delivered |
-//! | all but startup | startup | not saturated for 60 s, or become slow; the congestion that ended startup was spurious loss |
+//! | drain | probe up | queue below `low`, or the drain showed that there is none |
+//! | drain | drain | the queue is still there after four round trips: again, by what was delivered |
+//! | all but startup | startup | not saturated for 60 s, or become slow |
 //! | all but unpaced | unpaced | the same without search; or no queue for 1 s |
 //!
 //! `State::allows` holds the table, and `Controller::enter` checks it in debug builds.
@@ -39,14 +37,14 @@ use core::time::Duration;
 
 use self::{
     aim::{Aim, Sharing},
-    cruise::Gain,
+    cruise::{CRUISE_PERCENT, PROBE_UP_PERCENT},
     drain::{Drain, Verdict},
-    limit::{Limit, Origin},
+    limit::Limit,
     startup::Startup,
 };
 use super::{
     memory::PathMemory,
-    model::{HIGH, LEAST_RATE, LOW, Model, Signals, queue::EMPTY, round::LEAST_ROUND},
+    model::{HIGH, LEAST_RATE, LOW, Model, Signals, round::LEAST_ROUND},
     rate::RateSample,
 };
 use crate::{
@@ -83,7 +81,6 @@ enum State {
     ProbeUp,
     Cruise,
     Drain(Drain),
-    ProbeDelay(Drain),
 }
 
 impl State {
@@ -92,20 +89,12 @@ impl State {
         match (self, next) {
             (_, Self::Startup(_) | Self::Unpaced)
             | (Self::Startup(_) | Self::Unpaced, Self::ProbeUp)
-            | (Self::ProbeUp, Self::Cruise)
-            | (Self::Cruise, Self::ProbeUp)
-            | (
-                Self::ProbeUp | Self::Cruise | Self::Drain(_),
-                Self::Drain(_) | Self::ProbeDelay(_),
-            )
-            | (Self::ProbeDelay(_), Self::ProbeDelay(_) | Self::Drain(_))
-            | (Self::Drain(_) | Self::ProbeDelay(_), Self::ProbeUp) => true,
-            (
-                Self::Startup(_) | Self::Unpaced,
-                Self::Cruise | Self::Drain(_) | Self::ProbeDelay(_),
-            )
+            | (Self::ProbeUp, Self::Cruise | Self::Drain(_))
+            | (Self::Cruise, Self::ProbeUp | Self::Drain(_))
+            | (Self::Drain(_), Self::Drain(_) | Self::ProbeUp) => true,
+            (Self::Startup(_) | Self::Unpaced, Self::Cruise | Self::Drain(_))
             | (Self::ProbeUp, Self::ProbeUp)
-            | (Self::Cruise | Self::Drain(_) | Self::ProbeDelay(_), Self::Cruise) => false,
+            | (Self::Cruise | Self::Drain(_), Self::Cruise) => false,
         }
     }
 }
@@ -133,7 +122,7 @@ impl Controller {
         self.state = next;
     }
 
-    /// Takes a report. Delay, loss and bytes of the model have seen it; queue, buffer, rounds and cross traffic are
+    /// Takes a report. Delay, loss and bytes of the model have seen it; queue, rounds and cross traffic are
     /// updated here. If the path overflows even under a ceiling, what was delivered meanwhile.
     pub(super) fn on_report(
         &mut self,
@@ -160,8 +149,7 @@ impl Controller {
         }
         let gross = model.rate.max().map(|max| model.gross(max));
         model.cross.on_capacity(now, gross);
-        let lifts = self.mechanisms.has(Mechanism::CeilingLift);
-        self.limit.on_report(now, signals, model, lifts);
+        self.limit.on_report(now, signals, model);
         overflow
     }
 
@@ -182,38 +170,22 @@ impl Controller {
         }
     }
 
-    /// Judges losses: spurious ones end a limit, and congestion sets one.
+    /// Judges losses: congestion sets a limit.
     fn on_losses(&mut self, now: Instant, signals: &Signals, model: &mut Model) -> Option<Bitrate> {
-        let undoes = self.mechanisms.has(Mechanism::SpuriousUndo);
-        if let Some(origin) = self.limit.on_late_losses(now, signals, model, undoes) {
-            if let Origin::Startup(startup) = origin {
-                self.enter(State::Startup(startup));
-            } else if self.is_paced() && !model.is_capacity_known(now) {
-                self.enter(self.unknown());
-            }
-            return None;
-        }
         let window = model.losses.count(signals, &model.rate)?;
         if !window.is_congested(signals.floor_ppm) || !self.mechanisms.has(Mechanism::LossCeiling) {
             return None;
         }
-        let origin = match self.state {
-            State::Startup(startup) => Origin::Startup(startup),
-            State::Unpaced
-            | State::ProbeUp
-            | State::Cruise
-            | State::Drain(_)
-            | State::ProbeDelay(_) => Origin::Paced,
-        };
-        let was_limited = self.limit.ceiling().is_some();
+        let was_limited = self.is_limited();
+        let is_searching = self.is_searching();
         if !self
             .limit
-            .on_congestion(now, signals, model, window, origin)
+            .on_congestion(now, signals, model, window, is_searching)
         {
             return None;
         }
         self.queued_at = now;
-        if matches!(self.state, State::Startup(_) | State::Unpaced) {
+        if !self.is_paced() {
             self.enter(State::ProbeUp);
         }
         (was_limited && signals.is_limited).then_some(window.rate)
@@ -221,30 +193,22 @@ impl Controller {
 
     /// Makes the transitions that the standing queue asks for.
     fn on_queue(&mut self, now: Instant, signals: &Signals, model: &mut Model) {
-        let probes_delay = self.mechanisms.has(Mechanism::EmptyProbe);
-        let is_stale = probes_delay && model.queue.is_stale(now);
         let queue = model.queue.standing();
         let (low, high) = (self.low(model), self.high(model));
         let next = match &mut self.state {
             State::Startup(_) | State::Unpaced => return,
-            State::ProbeUp | State::Cruise if is_stale => {
-                State::ProbeDelay(Drain::begin(now, signals.rtt, low, model))
-            }
             State::ProbeUp | State::Cruise if queue > high => {
                 State::Drain(Drain::begin(now, signals.rtt, low, model))
             }
             State::ProbeUp if queue >= low => State::Cruise,
             State::Cruise if queue < low => State::ProbeUp,
             State::ProbeUp | State::Cruise => return,
-            State::Drain(drain) | State::ProbeDelay(drain) => {
+            State::Drain(drain) => {
                 let tests =
                     self.mechanisms.has(Mechanism::DrainTest) && self.aim.sharing != Sharing::Yield;
-                let goal = if is_stale { EMPTY.min(low) } else { low };
-                match drain.on_report(now, signals.rtt, goal, tests, model) {
-                    Verdict::Open if is_stale => State::ProbeDelay(*drain),
+                match drain.on_report(now, signals.rtt, low, tests, model) {
                     Verdict::Open => return,
                     Verdict::Empty | Verdict::NoQueue => State::ProbeUp,
-                    Verdict::Again(drain) if is_stale => State::ProbeDelay(drain),
                     Verdict::Again(drain) => State::Drain(drain),
                 }
             }
@@ -287,7 +251,6 @@ impl Controller {
     /// The capacity became known otherwise than by startup.
     pub(super) fn on_known(&mut self, now: Instant, model: &mut Model) {
         model.on_saturated(now);
-        self.limit.keep();
         if !self.is_paced() {
             self.enter(State::ProbeUp);
         }
@@ -333,8 +296,7 @@ impl Controller {
                 | State::Unpaced
                 | State::ProbeUp
                 | State::Cruise
-                | State::Drain(_)
-                | State::ProbeDelay(_) => {}
+                | State::Drain(_) => {}
             }
         }
     }
@@ -349,11 +311,7 @@ impl Controller {
     pub(super) fn remembered(&self, rtt: Duration) -> Option<Bitrate> {
         match &self.state {
             State::Startup(startup) => startup.remembered(rtt),
-            State::Unpaced
-            | State::ProbeUp
-            | State::Cruise
-            | State::Drain(_)
-            | State::ProbeDelay(_) => None,
+            State::Unpaced | State::ProbeUp | State::Cruise | State::Drain(_) => None,
         }
     }
 
@@ -365,7 +323,7 @@ impl Controller {
 
     /// Whether congestion by loss limits the pace.
     #[must_use]
-    pub const fn is_limited(&self) -> bool {
+    pub fn is_limited(&self) -> bool {
         self.limit.ceiling().is_some()
     }
 
@@ -378,21 +336,6 @@ impl Controller {
             State::ProbeUp => "probe-up",
             State::Cruise => "cruise",
             State::Drain(_) => "drain",
-            State::ProbeDelay(_) => "probe-delay",
-        }
-    }
-
-    /// The jitter that samples of the delivery rate allow for. None in startup, whose rate grows within a round trip; nor without
-    /// search, for such a path is paced only while it is saturated. More where the buffer overflows: a pace a few percent too
-    /// high would overflow it again and again, and packets that overtake each other move samples by more than the jitter.
-    #[must_use]
-    pub(super) fn sample_jitter(&self, model: &Model) -> Duration {
-        if !self.searches || self.is_searching() || !self.mechanisms.has(Mechanism::LongSamples) {
-            Duration::ZERO
-        } else if model.overflows() {
-            model.jitter() * OVERFLOW_JITTERS
-        } else {
-            model.jitter()
         }
     }
 
@@ -416,33 +359,17 @@ impl Controller {
 
     /// The pace; `None`: none.
     #[must_use]
-    pub(super) fn pace(
-        &self,
-        now: Instant,
-        rtt: Duration,
-        is_quickest: bool,
-        model: &Model,
-    ) -> Option<Bitrate> {
-        let gain = |gain: Gain| {
+    pub(super) fn pace(&self, now: Instant, rtt: Duration, model: &Model) -> Option<Bitrate> {
+        let gain = |percent| {
             let max = model.rate.max().filter(|_| model.is_capacity_known(now))?;
-            Some(model.gross(max).scale(gain.percent(rtt, model), 100))
+            Some(model.gross(max).scale(percent, 100))
         };
         let pace = match &self.state {
-            State::Startup(startup) => {
-                let is_gentle = !is_quickest && self.mechanisms.has(Mechanism::GentleSearch);
-                return startup.pace(rtt, is_gentle, model.max_rate());
-            }
+            State::Startup(startup) => return startup.pace(rtt, model.max_rate()),
             State::Unpaced => return None,
-            State::ProbeUp => {
-                let is_calm = now.since(self.queued_at) >= CALM;
-                gain(if is_calm && self.mechanisms.has(Mechanism::CalmGrowth) {
-                    Gain::Calm
-                } else {
-                    Gain::Up
-                })?
-            }
-            State::Cruise => gain(Gain::Cruise)?,
-            State::Drain(drain) | State::ProbeDelay(drain) => {
+            State::ProbeUp => gain(PROBE_UP_PERCENT)?,
+            State::Cruise => gain(CRUISE_PERCENT)?,
+            State::Drain(drain) => {
                 let known = model.rate.max().filter(|_| model.is_capacity_known(now));
                 known.map(|_| drain.pace())?
             }
@@ -471,11 +398,6 @@ impl Controller {
     }
 }
 
-/// Rate samples allow for so many times the jitter where the buffer overflows. Not for more: a window-limited sender sends in
-/// bursts, and long samples would mix them with its pauses.
-const OVERFLOW_JITTERS: u32 = 4;
-/// After so long without a queue the path carries much more than it is given: several samples of the delivery rate.
-const CALM: Duration = Duration::from_millis(500);
 /// After so long without a queue an unsearched path is not saturated.
 const SLACK: Duration = Duration::from_secs(1);
 

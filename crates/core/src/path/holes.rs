@@ -5,9 +5,6 @@
 //! the time grows to half as much again as that one was late, up to `WIDEST_WINDOW`, and alone counts until the path
 //! has kept order for `CALM`.
 //!
-//! Where a repair symbol may bring back what is missing ([`crate::fec`]), a hole is not told before that had the time to come: its
-//! *grace*.
-//!
 //! Numbers begin at 0. A path on which nothing was kept yet has no holes; what came on it before the first datagram that
 //! is kept is remembered for the first `BEGINNING` numbers, so that the beginning of a flow is as well guarded as the rest.
 //! Where the first datagram that is kept has a later number, there are no holes before it.
@@ -36,8 +33,6 @@ pub struct Holes {
     /// First numbers of holes told for the last time, and until when they are not settled; both ascend.
     told: VecDeque<(Seq, Instant)>,
     window: Duration,
-    /// How long a hole that is seen now is left to repair symbols.
-    grace: Duration,
     /// When a datagram told missing last came, if that was less than [`CALM`] ago: the path reorders.
     disproved_at: Option<Instant>,
 }
@@ -50,8 +45,6 @@ struct Hole {
     /// The number that came behind it when it was seen.
     end: Seq,
     seen_at: Instant,
-    /// Whether time alone makes it believed.
-    is_patient: bool,
     /// How often it was told, and when it is told again.
     told: u8,
     tell_at: Instant,
@@ -65,7 +58,6 @@ impl Default for Holes {
             holes: VecDeque::new(),
             told: VecDeque::new(),
             window: FIRST_WINDOW,
-            grace: Duration::ZERO,
             disproved_at: None,
         }
     }
@@ -76,11 +68,6 @@ impl Holes {
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.highest.is_some()
-    }
-
-    /// Says how long holes that are seen from now on are left to repair symbols.
-    pub fn set_grace(&mut self, grace: Duration) {
-        self.grace = grace;
     }
 
     /// Notes that the datagram `seq` came; `is_kept`: its sender sends it again if it is told missing.
@@ -151,9 +138,8 @@ impl Holes {
             count,
             end,
             seen_at: now,
-            is_patient: self.grace > Duration::ZERO,
             told: 0,
-            tell_at: now + self.window.max(self.grace),
+            tell_at: now + self.window,
         });
     }
 
@@ -226,8 +212,7 @@ impl Holes {
         let later = self
             .highest
             .map_or(0, |highest| highest.distance_from(hole.end));
-        let is_quick = self.disproved_at.is_none() && !hole.is_patient;
-        hole.told == 0 && is_quick && later >= PACKET_THRESHOLD - 1
+        hole.told == 0 && self.disproved_at.is_none() && later >= PACKET_THRESHOLD - 1
     }
 
     /// A number at or below the highest came.
@@ -331,9 +316,6 @@ mod tests {
     fn what_was_told_is_settled_half_a_second_later() {
         let mut holes = Holes::default();
         arrive(&mut holes, 0, [0]);
-        holes.set_grace(Duration::from_millis(5));
-        arrive(&mut holes, 0, [2]);
-        holes.set_grace(Duration::ZERO);
         for ms in 0..100 {
             let next = u32::try_from(ms * 10 + 10).expect("small");
             arrive(&mut holes, ms, [next, next + 2, next + 3, next + 4]);
@@ -341,10 +323,9 @@ mod tests {
                 let _ = told(&mut holes, ms);
             }
         }
-        // The hole of 5 ms ends that of 4 ms, which was told before it but is settled after it.
-        assert_eq!(settled(&mut holes, 505), Some(Seq(1)));
-        assert_eq!(settled(&mut holes, 506).map(|seq| seq.0), Some(75));
-        assert_eq!(settled(&mut holes, 550).map(|seq| seq.0 / 10), Some(51));
+        // The first holes were told for the last time at 0 ms.
+        assert_eq!(settled(&mut holes, 499), Some(Seq(1)));
+        assert_eq!(settled(&mut holes, 550).map(|seq| seq.0 / 10), Some(50));
         assert!(holes.told.len() <= 60, "{}", holes.told.len());
         assert_eq!(settled(&mut holes, 600), Some(Seq(1005)));
         assert_eq!(holes.told.len(), 0);
@@ -413,20 +394,6 @@ mod tests {
         arrive(&mut holes, 1, [1, 6, 7, 8, 9]);
         assert_eq!(told(&mut holes, 2), []);
         assert_eq!(told(&mut holes, 3), [(5, 1)]);
-    }
-
-    #[test]
-    fn a_hole_is_left_to_repair_symbols_for_a_while() {
-        let mut holes = Holes::default();
-        arrive(&mut holes, 0, [0]);
-        holes.set_grace(Duration::from_millis(15));
-        arrive(&mut holes, 1, [2, 3, 4, 5, 6]);
-        assert_eq!(holes.due(), Some(Instant::from_millis(16)));
-        assert_eq!(told(&mut holes, 15), []);
-        holes.set_grace(Duration::ZERO);
-        arrive(&mut holes, 15, [8, 9, 10]);
-        assert_eq!(told(&mut holes, 15), [(7, 1)], "this one is not");
-        assert_eq!(told(&mut holes, 16), [(1, 1), (7, 1)]);
     }
 
     #[test]

@@ -77,10 +77,6 @@ pub(super) struct Line {
     pub(super) rtt: Duration,
     /// Extra delay, uniform up to this, that changes every [`STEP`] and keeps order.
     pub(super) jitter: Duration,
-    /// Extra delay while more than half of the capacity is used.
-    pub(super) loaded_delay: Duration,
-    /// Every third packet arrives so much later than the others.
-    pub(super) overtaken_by: Duration,
     /// Most that the sender has to send.
     pub(super) demand: Bitrate,
     /// Cross traffic.
@@ -93,11 +89,9 @@ pub(super) struct Line {
     served_until: Instant,
     /// By time of arrival.
     arriving: VecDeque<(Instant, Item)>,
-    overtaken: VecDeque<(Instant, Item)>,
     answers: VecDeque<(Instant, Answer)>,
     stepped_at: Instant,
     step_delay: Duration,
-    step_bytes: u64,
     sent_pkts: u64,
     received_pkts: u64,
     lost_pkts: u64,
@@ -128,8 +122,6 @@ impl Line {
             loss_ppm: 0,
             rtt,
             jitter: Duration::ZERO,
-            loaded_delay: Duration::ZERO,
-            overtaken_by: Duration::ZERO,
             demand: Bitrate::ZERO,
             cross: Bitrate::ZERO,
             backlog: 0.0,
@@ -138,11 +130,9 @@ impl Line {
             queued_bytes: 0,
             served_until: now,
             arriving: VecDeque::new(),
-            overtaken: VecDeque::new(),
             answers: VecDeque::new(),
             stepped_at: now,
             step_delay: Duration::ZERO,
-            step_bytes: 0,
             sent_pkts: 0,
             received_pkts: 0,
             lost_pkts: 0,
@@ -179,13 +169,6 @@ impl Line {
         self.path.pacer().rate()
     }
 
-    /// Puts `bytes` of cross traffic into the queue.
-    pub(super) fn burst(&mut self, bytes: u64) {
-        for _ in 0..bytes / PACKET {
-            self.enqueue(PACKET, Item::Cross);
-        }
-    }
-
     /// Lets `millis` pass; megabits per second that arrived, and the share of sent packets that was lost.
     pub(super) fn run(&mut self, millis: u64) -> (f64, f64) {
         let (sent, received, lost) = (self.sent_pkts, self.received_pkts, self.lost_pkts);
@@ -214,14 +197,9 @@ impl Line {
     }
 
     fn step(&mut self) {
-        let capacity = self.rate.bytes_in(self.now.since(self.stepped_at)).get();
-        let is_loaded = self.step_bytes > capacity / 2;
         let jitter_us = u64::try_from(self.jitter.as_micros()).unwrap_or(0);
         self.step_delay = Duration::from_micros(self.rng.below(jitter_us + 1));
-        if is_loaded {
-            self.step_delay += self.loaded_delay;
-        }
-        (self.stepped_at, self.step_bytes) = (self.now, 0);
+        self.stepped_at = self.now;
     }
 
     fn send(&mut self) {
@@ -294,9 +272,6 @@ impl Line {
             self.queue.pop_front();
             self.queued_bytes -= len;
             let is_data = matches!(item, Item::Data { .. });
-            if is_data {
-                self.step_bytes += len;
-            }
             if is_data && self.rng.below(1_000_000) < u64::from(self.loss_ppm) {
                 self.lost_pkts += 1;
                 continue;
@@ -306,11 +281,6 @@ impl Line {
             let at = at.max(last);
             match item {
                 Item::Cross => {}
-                Item::Data { seq, .. }
-                    if !self.overtaken_by.is_zero() && seq.0.is_multiple_of(3) =>
-                {
-                    self.overtaken.push_back((at + self.overtaken_by, item));
-                }
                 Item::Data { .. } | Item::Ping { .. } | Item::Tail { .. } => {
                     self.arriving.push_back((at, item));
                 }
@@ -320,15 +290,7 @@ impl Line {
 
     fn arrive(&mut self) {
         loop {
-            let first = self.arriving.front().map(|(at, _)| *at);
-            let overtaken = self.overtaken.front().map(|(at, _)| *at);
-            let is_overtaken = overtaken.is_some_and(|at| first.is_none_or(|first| at < first));
-            let next = if is_overtaken {
-                &mut self.overtaken
-            } else {
-                &mut self.arriving
-            };
-            let Some((at, item)) = next.pop_front_if(|(at, _)| *at <= self.now) else {
+            let Some((at, item)) = self.arriving.pop_front_if(|(at, _)| *at <= self.now) else {
                 return;
             };
             match item {
@@ -340,7 +302,6 @@ impl Line {
                         len: PAYLOAD,
                         is_congested: false,
                         is_kept: true,
-                        grace: Duration::ZERO,
                     };
                     let interval = self.path.feedback_interval();
                     let _ = self.receiver.on_data(at, &arrival, interval);

@@ -6,9 +6,7 @@
 //! lost at the border of a window and arrives later is taken off the next window.
 //!
 //! Kept: the totals, a mean (1/4) over windows, and the loss floor: the minimum over 10 s, of windows of at least a second. The
-//! floor is the path's own loss, such as noise on a radio; a mean would include lasting overload. Tail drops from a shallow
-//! buffer that overflows and empties ten times a second would inflate the floor. So it is capped at the loss seen while hardly
-//! any queue stood, each packet by the queue that it met: it is NACKed later, and a shallow buffer fills and empties meanwhile.
+//! floor is the path's own loss, such as noise on a radio; a mean would include lasting overload.
 
 use core::time::Duration;
 
@@ -23,25 +21,17 @@ pub struct Loss {
     window_started_at_sent: u64,
     /// Those up to here were sent while it was being found out what the path carries.
     searched_until: u64,
-    /// And what those up to here met says nothing either.
-    forgotten_until: u64,
     /// Losses accounted to windows so far.
     accounted: u64,
     /// The same that [`Self::take_lost`] told of.
     taken: u64,
     /// Losses before the receiver began to tell which packets are missing; `None`: it has not.
     untold: Option<u64>,
-    /// Packets counted lost that came after all, at least.
-    spurious: u64,
     /// When the present window of the floor began, and the totals then.
     floor_from: (Instant, u64, u64),
     latest_ppm: Option<u32>,
     smoothed_ppm: Option<u32>,
     floor: WindowedMin<u32>,
-    /// Packets sent and lost while hardly any queue stood: of the present half of the window, when that began and how many had been
-    /// sent by then, and of the one before.
-    unqueued: [(u64, u64); 2],
-    unqueued_from: (Instant, u64),
 }
 
 impl Default for Loss {
@@ -59,17 +49,13 @@ impl Loss {
             received: 0,
             window_started_at_sent: 0,
             searched_until: 0,
-            forgotten_until: 0,
             accounted: 0,
             taken: 0,
             untold: None,
-            spurious: 0,
             floor_from: (Instant::ZERO, 0, 0),
             latest_ppm: None,
             smoothed_ppm: None,
             floor: WindowedMin::new(MIN_WINDOW),
-            unqueued: [(0, 0); 2],
-            unqueued_from: (Instant::ZERO, 0),
         }
     }
 
@@ -83,7 +69,6 @@ impl Loss {
         }
         self.sent = sent;
         self.received = received;
-        self.forget_unqueued(now);
         if sent <= self.searched_until {
             self.begin_anew(now);
             return None;
@@ -112,20 +97,12 @@ impl Loss {
     }
 
     /// Takes one report of a receiver that tells which packets are missing: `told` of them since it began to, and `received` as in
-    /// [`Self::on_report`], of `accounted` up to the newest that came or was told. What had been lost by then stays so.
-    pub fn on_told(
-        &mut self,
-        now: Instant,
-        told: u64,
-        received: u64,
-        accounted: u64,
-    ) -> Option<u32> {
+    /// [`Self::on_report`]. What had been lost by then stays so.
+    pub fn on_told(&mut self, now: Instant, told: u64, received: u64) -> Option<u32> {
         let before = *self
             .untold
             .get_or_insert(self.sent.saturating_sub(self.received));
         let sent = received.saturating_add(told).saturating_add(before);
-        // No more can be missing than have not come.
-        self.spurious = self.spurious.max(sent.saturating_sub(accounted));
         self.on_report(now, sent, received)
     }
 
@@ -149,13 +126,6 @@ impl Loss {
         lost
     }
 
-    /// How many packets counted lost came after all, at least: that many are known to be counted twice. Packets that were taken back
-    /// from a silent path, or never told, hide as many from then on.
-    #[must_use]
-    pub const fn spurious(&self) -> u64 {
-        self.spurious
-    }
-
     /// Packets that did not come, or not yet.
     #[must_use]
     pub const fn lost(&self) -> u64 {
@@ -174,29 +144,8 @@ impl Loss {
         self.smoothed_ppm
     }
 
-    /// Takes note of packets `received` and `lost` of those that met hardly a queue on the path.
-    pub fn on_unqueued(&mut self, now: Instant, received: u64, lost: u64) {
-        self.forget_unqueued(now);
-        if self.sent < self.forgotten_until {
-            return;
-        }
-        let (sent, all_lost) = &mut self.unqueued[0];
-        *sent = sent.saturating_add(received).saturating_add(lost);
-        *all_lost = all_lost.saturating_add(lost);
-    }
-
-    /// Drops what was told of packets without a queue more than 10 s ago, once enough others have been sent.
-    fn forget_unqueued(&mut self, now: Instant) {
-        let (since, sent_then) = self.unqueued_from;
-        let is_over = now.since(since) >= MIN_WINDOW / 2;
-        if is_over && self.sent - sent_then >= LEAST_UNQUEUED {
-            self.unqueued = [(0, 0), self.unqueued[0]];
-            self.unqueued_from = (now, self.sent);
-        }
-    }
-
-    /// What was lost so far, and what is lost of the next `unreported` packets, was lost in finding out what the path carries: all
-    /// but what met no queue.
+    /// What was lost so far, and what is lost of the next `unreported` packets, was lost in finding out what the path
+    /// carries.
     pub fn on_searched(&mut self, now: Instant, unreported: u64) {
         self.searched_until = self.sent.saturating_add(unreported);
         self.floor = WindowedMin::new(MIN_WINDOW);
@@ -206,11 +155,8 @@ impl Loss {
     /// Forgets what was lost so far, and what is lost of the next `unreported` packets: it was not the path's fault.
     pub fn forget(&mut self, now: Instant, unreported: u64) {
         self.on_searched(now, unreported);
-        self.forgotten_until = self.searched_until;
         self.taken = self.lost();
         (self.latest_ppm, self.smoothed_ppm) = (None, None);
-        self.unqueued = [(0, 0); 2];
-        self.unqueued_from = (now, self.sent);
     }
 
     fn begin_anew(&mut self, now: Instant) {
@@ -219,17 +165,10 @@ impl Loss {
         self.floor_from = (now, self.sent, self.accounted);
     }
 
-    /// The smallest loss of a window of at least a second, of the last 10 s, and no more than was lost without a queue in the last
-    /// 5 to 10 s in which packets were sent.
+    /// The smallest loss of a window of at least a second, of the last 10 s.
     #[must_use]
     pub fn floor_ppm(&self) -> Option<u32> {
-        let [(sent, lost), before] = self.unqueued;
-        let (sent, lost) = (sent.saturating_add(before.0), lost.saturating_add(before.1));
-        let unqueued = (sent >= LEAST_UNQUEUED).then(|| ppm(lost.saturating_add(1), sent));
-        let Some(floor) = self.floor.min() else {
-            return unqueued.filter(|_| self.floor_from.0 > Instant::ZERO);
-        };
-        Some(unqueued.map_or(floor, |unqueued| floor.min(unqueued)))
+        self.floor.min()
     }
 }
 
@@ -244,9 +183,6 @@ const WINDOW_PACKETS: u64 = 600;
 
 /// Shortest window whose loss may be the least: a minimum over many short ones would be far below the mean.
 const FLOOR_STEP: Duration = Duration::from_secs(1);
-
-/// Fewest packets that met no queue to judge by.
-const LEAST_UNQUEUED: u64 = 300;
 
 #[cfg(test)]
 mod tests {
@@ -273,57 +209,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_queue_loses_is_not_the_paths_own() {
-        // Every 100 ms a short queue overflows and loses 8 of 100 packets; without a queue of another 100 `own` are lost.
-        for (own, floor) in [(0, 0..2_000), (3, 25_000..31_000)] {
-            let mut loss = Loss::new();
-            let (mut sent, mut received) = (0, 0);
-            for step in 0..100_u64 {
-                let at = |ms| Instant::from_millis(step * 100 + ms);
-                (sent, received) = (sent + 100, received + 92);
-                loss.on_report(at(50), sent, received);
-                (sent, received) = (sent + 100, received + 100 - own);
-                loss.on_report(at(100), sent, received);
-                loss.on_unqueued(at(100), 100 - own, own);
-            }
-            let ppm = loss.floor_ppm().expect("windows");
-            assert!(floor.contains(&ppm), "{ppm}");
-            assert!(loss.smoothed_ppm() > Some(39_000));
-        }
-    }
-
-    #[test]
-    fn what_was_lost_without_a_queue_long_ago_does_not_count() {
-        let mut loss = Loss::new();
-        loss.on_unqueued(Instant::from_millis(100), 10_000, 0);
-        let mut floors = Vec::new();
-        for step in 1..=200_u64 {
-            // A queue stands from now on, and 3 % are lost.
-            loss.on_report(Instant::from_millis(step * 100), step * 1_000, step * 970);
-            floors.push(loss.floor_ppm());
-        }
-        assert!(floors[50] < Some(1_000), "{:?}", floors[50]);
-        assert_eq!(floors[199], Some(30_000));
-    }
-
-    #[test]
     fn what_was_not_the_paths_fault_is_forgotten_with_what_is_under_way() {
         let mut loss = Loss::new();
         let at = |ms| Instant::from_millis(ms);
         for step in 1..=30 {
             loss.on_report(at(step * 100), step * 700, step * 350);
-            loss.on_unqueued(at(step * 100), 350, 350);
         }
         assert!(loss.floor_ppm() > Some(490_000));
         loss.forget(at(3_000), 100);
         assert_eq!((loss.floor_ppm(), loss.smoothed_ppm()), (None, None));
         loss.on_report(at(3_100), 21_050, 10_500);
-        loss.on_unqueued(at(3_100), 0, 50);
         loss.on_report(at(3_200), 21_100, 10_500);
         for step in 1..=20 {
             let sent = step * 700;
             loss.on_report(at(3_200 + step * 100), 21_100 + sent, 10_500 + sent);
-            loss.on_unqueued(at(3_200 + step * 100), 700, 0);
         }
         assert!(loss.floor_ppm() < Some(1_000) && loss.smoothed_ppm() == Some(0));
     }
@@ -346,21 +245,6 @@ mod tests {
             floors.len() > 10 && floors.iter().all(|floor| *floor == 10_000),
             "{floors:?}"
         );
-    }
-
-    #[test]
-    fn what_is_known_of_a_path_stays_known_while_it_rests() {
-        let mut loss = Loss::new();
-        // A queue is overflowed, but not always.
-        for step in 1..=10_u64 {
-            let now = Instant::from_millis(step * 200);
-            loss.on_report(now, step * 300, step * 270);
-            loss.on_unqueued(now, 100, 0);
-        }
-        let floor = loss.floor_ppm();
-        assert!(floor < Some(2_000), "{floor:?}");
-        loss.on_report(Instant::from_millis(60_000), 3_010, 2_710);
-        assert_eq!(loss.floor_ppm(), floor);
     }
 
     #[test]
@@ -408,19 +292,11 @@ mod tests {
         let mut received = 99_000;
         for told in (0..=1_000).step_by(50) {
             let now = Instant::from_millis(1_000 + received / 100);
-            loss.on_told(now, told, received, 1_000 + received + told);
+            loss.on_told(now, told, received);
             assert_eq!(loss.take_lost(), if told > 0 { 50 } else { 0 }, "{told}");
             received += 950;
         }
         assert_eq!((loss.lost(), loss.latest_ppm()), (2_000, Some(50_000)));
-        assert_eq!(loss.spurious(), 0);
-        // Of 70 more that are told missing 20 come after all.
-        let reported = 1_000 + received + 1_000;
-        for (late, spurious) in [(0, 0), (20, 20)] {
-            let now = Instant::from_millis(3_000 + late);
-            loss.on_told(now, 1_070, received - 70 + late, reported);
-            assert_eq!(loss.spurious(), spurious);
-        }
     }
 
     #[test]

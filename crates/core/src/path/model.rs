@@ -6,7 +6,6 @@
 //! | base delay, standing queue, jitter | reports | `model/queue.rs` |
 //! | delivery rate: maximum, latest, smoothed | reports; packet trains before the first sample | `rate.rs`, `train.rs` |
 //! | loss: floor, mean, and windows that show congestion | reports and NACKs | `loss.rs`, `model/loss_window.rs` |
-//! | buffer depth | the longest queue before an overflow | `model/buffer.rs` |
 //! | cross traffic | queues and losses that outlast a drain | `model/cross.rs` |
 //! | what a round trip sent and delivered | bytes on the wire | `model/round.rs` |
 //!
@@ -18,12 +17,7 @@
 use core::time::Duration;
 
 use self::{
-    buffer::{Buffer, Depth},
-    cross::CrossTraffic,
-    estimate::Estimate,
-    loss_window::LossWindow,
-    queue::Queue,
-    round::Rounds,
+    cross::CrossTraffic, estimate::Estimate, loss_window::LossWindow, queue::Queue, round::Rounds,
 };
 use super::{
     delay::{OneWayDelay, RelativeDelay},
@@ -38,16 +32,12 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-pub(super) mod buffer;
 pub(super) mod cross;
 pub mod estimate;
-mod load;
 pub(super) mod loss_window;
 pub(super) mod queue;
 pub(super) mod round;
 mod standing;
-
-pub(super) use standing::STANDING;
 
 /// All estimates of one path's sending direction.
 #[derive(Debug)]
@@ -60,7 +50,6 @@ pub struct Model {
     pub(super) loss: Loss,
     pub(super) queue: Queue,
     pub(super) losses: LossWindow,
-    pub(super) buffer: Buffer,
     pub(super) cross: CrossTraffic,
     pub(super) rounds: Rounds,
     /// When the path, and not the sender, last limited the rate.
@@ -78,8 +67,6 @@ pub struct Signals {
     pub received: u64,
     /// See [`received`](Self::received).
     pub lost: u64,
-    /// All spurious losses so far: datagrams that were NACKed and arrived.
-    pub spurious: u64,
     /// The loss floor in parts per million, if known.
     pub floor_ppm: Option<u32>,
     /// Packets waited for the pacer.
@@ -101,20 +88,14 @@ pub struct Level {
     pub bytes: Bytes,
     /// As a multiple of the jitter.
     pub jitters: u32,
-    /// In a buffer of known depth: at most so many thirds of it, but so many half jitters.
-    pub depth_thirds: u32,
-    /// See [`depth_thirds`](Self::depth_thirds).
-    pub half_jitters: u32,
 }
 
 /// A shorter queue is noise, and a path without a queue may carry more. 3 ms: two full packets at 8 Mbit/s. One and a half
-/// full packets: the mean of a queue that one packet at a time enters. In a buffer that overflows, noise has to be risked.
+/// full packets: the mean of a queue that one packet at a time enters.
 pub const LOW: Level = Level {
     delay: Duration::from_millis(3),
     bytes: Bytes::new(2_250),
     jitters: 3,
-    depth_thirds: 1,
-    half_jitters: 3,
 };
 
 /// A longer queue is drained. 7 ms and four full packets: what a round of growth by a tenth adds to [`LOW`] at 40 ms.
@@ -122,8 +103,6 @@ pub const HIGH: Level = Level {
     delay: Duration::from_millis(7),
     bytes: Bytes::new(6_000),
     jitters: 5,
-    depth_thirds: 2,
-    half_jitters: 6,
 };
 
 impl Model {
@@ -139,7 +118,6 @@ impl Model {
             loss: Loss::new(),
             queue: Queue::default(),
             losses: LossWindow::default(),
-            buffer: Buffer::default(),
             cross: CrossTraffic::default(),
             rounds: Rounds::default(),
             saturated_at: None,
@@ -151,17 +129,11 @@ impl Model {
         self.mechanisms = mechanisms;
     }
 
-    /// Whether a mechanism is in force.
-    pub(super) const fn has(&self, mechanism: Mechanism) -> bool {
-        self.mechanisms.has(mechanism)
-    }
-
     /// Forgets capacity and queue, for the path leads over another network. Loss totals and bytes go on.
     pub(super) fn forget_network(&mut self) {
         self.forget_rate();
         self.queue = Queue::default();
         self.losses = LossWindow::default();
-        self.buffer = Buffer::default();
         self.cross = CrossTraffic::default();
         self.rounds = Rounds::default();
         self.saturated_at = None;
@@ -180,13 +152,9 @@ impl Model {
         }
     }
 
-    /// Updates base delay, standing queue and buffer by a report.
+    /// Updates base delay and standing queue by a report.
     pub(super) fn on_queue(&mut self, now: Instant, signals: &Signals) {
-        let is_known = self.is_capacity_known(now);
-        self.queue.on_report(now, signals, &self.rate, is_known);
-        let max = self.max_rate();
-        self.buffer
-            .on_queue(now, self.queue.standing(), signals.rtt, max);
+        self.queue.on_report(now, signals);
     }
 
     /// The largest delivery rate of 2 s; zero if there is none.
@@ -229,12 +197,6 @@ impl Model {
         }
     }
 
-    /// The queueing delay at which the buffer overflows, if it has.
-    #[must_use]
-    pub fn buffer_depth(&self) -> Option<Duration> {
-        self.buffer.depth().map(|depth| depth.queue)
-    }
-
     /// Mean difference of the minimum one-way delays of successive reports.
     #[must_use]
     pub const fn jitter(&self) -> Duration {
@@ -252,44 +214,14 @@ impl Model {
 
     /// The length from which on a queue is no noise.
     pub(super) fn noise(&self, level: Level) -> Duration {
-        let packets = level.bytes / self.max_rate().max(LEAST_RATE);
-        let noise = packets.max(self.allowed_jitter() * level.jitters);
-        noise.max(level.delay)
+        self.level(level, level.delay)
     }
 
-    /// The level of a queue that is wanted to be `wanted` long, as noise and the buffer allow.
+    /// The level of a queue that is wanted to be `wanted` long, as noise allows.
     pub(super) fn level(&self, level: Level, wanted: Duration) -> Duration {
         let packets = level.bytes / self.max_rate().max(LEAST_RATE);
-        let wanted = wanted.max(packets);
-        let jitter = self.allowed_jitter();
-        match self.depth() {
-            Some(depth) => wanted
-                .min(depth * level.depth_thirds / 3)
-                .max(jitter * level.half_jitters / 2),
-            None => wanted.max(jitter * level.jitters),
-        }
-    }
-
-    /// The depth of the buffer that thresholds and growth allow for.
-    fn depth(&self) -> Option<Duration> {
-        self.buffer_depth()
-            .filter(|_| self.mechanisms.has(Mechanism::BufferDepth))
-    }
-
-    /// The depth of a buffer whose filling is seen despite the jitter.
-    pub(super) fn visible_depth(&self) -> Option<Duration> {
-        let hidden = self.allowed_jitter() * LOW.jitters;
-        self.depth().filter(|depth| *depth >= hidden)
-    }
-
-    /// Whether the buffer is known to overflow, so that rate samples must be exact.
-    pub(super) fn overflows(&self) -> bool {
-        self.depth().is_some()
-    }
-
-    /// Whether the latest report met hardly a queue: less than a third of the longest lately, or of noise.
-    pub(super) fn is_unqueued(&self) -> bool {
-        self.queue.latest() < self.buffer.peak().max(self.noise(LOW)) / 3
+        let noise = packets.max(self.allowed_jitter() * level.jitters);
+        noise.max(wanted)
     }
 
     /// The sending rate at which `rate` arrives, by the loss floor.
@@ -302,20 +234,6 @@ impl Model {
     /// The path was saturated.
     pub(super) fn on_saturated(&mut self, now: Instant) {
         self.saturated_at = Some(now);
-    }
-
-    /// The buffer overflowed: the path is saturated. Returns when it was so before, and the depth known before.
-    pub(super) fn on_overflow(&mut self, now: Instant) -> (Option<Instant>, Option<Depth>) {
-        let max = self.max_rate();
-        let depth = self.buffer.on_overflow(now, max);
-        (self.saturated_at.replace(now), depth)
-    }
-
-    /// The overflow was none; see [`on_overflow`](Self::on_overflow).
-    pub(super) fn undo_overflow(&mut self, saturated_at: Option<Instant>, depth: Option<Depth>) {
-        self.saturated_at = saturated_at;
-        self.buffer.undo_overflow(depth);
-        self.losses = LossWindow::default();
     }
 
     /// The capacity is unknown (again).

@@ -3,7 +3,7 @@
 //! A token bucket in its virtual-clock form (GCRA, ITU-T I.371): `busy_until` is when the packets sent so far will
 //! have left at the paced rate. Sending is allowed while that lies less than the bucket's depth ahead, so the last
 //! packet may overdraw by its own length. Depth is the larger of three packets and 1 ms, because timers and batches
-//! are that coarse; less where a queue is so short that bursts overflow it. Times round up to the nanosecond per
+//! are that coarse. Times round up to the nanosecond per
 //! packet: below 0.1 % at 10 Gbit/s and 1500 bytes.
 
 use core::time::Duration;
@@ -18,7 +18,6 @@ use crate::{
 pub struct Pacer {
     rate: Option<Bitrate>,
     max_packet: Bytes,
-    least_depth: Duration,
     busy_until: Instant,
 }
 
@@ -29,7 +28,6 @@ impl Pacer {
         Self {
             rate: None,
             max_packet,
-            least_depth: MIN_DEPTH,
             busy_until: Instant::ZERO,
         }
     }
@@ -47,11 +45,6 @@ impl Pacer {
             self.busy_until = now;
         }
         self.rate = rate;
-    }
-
-    /// Lets bursts be as long as timers are coarse, or a quarter of that where they do harm.
-    pub fn set_smooth(&mut self, is_smooth: bool) {
-        self.least_depth = if is_smooth { MIN_DEPTH / 4 } else { MIN_DEPTH };
     }
 
     /// The rate it paces at.
@@ -94,7 +87,7 @@ impl Pacer {
 
     fn depth(&self, rate: Bitrate) -> Duration {
         let three_packets = Bytes::new(self.max_packet.get().saturating_mul(3)) / rate;
-        three_packets.max(self.least_depth)
+        three_packets.max(MIN_DEPTH)
     }
 }
 
@@ -142,15 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn the_bucket_holds_three_packets_or_one_millisecond_or_less() {
+    fn the_bucket_holds_three_packets_or_one_millisecond() {
         let mut slow = pacer(Some(Bitrate::from_mbps(1)));
         assert_eq!(drain(&mut slow, Instant::ZERO), 3 * 1_500);
         let mut fast = pacer(Some(Bitrate::from_mbps(120)));
         assert_eq!(drain(&mut fast, Instant::ZERO), 10 * 1_500);
         // Idle time does not fill it beyond its depth.
         assert_eq!(drain(&mut fast, Instant::from_millis(60_000)), 10 * 1_500);
-        fast.set_smooth(true);
-        assert_eq!(drain(&mut fast, Instant::from_millis(120_000)), 3 * 1_500);
     }
 
     #[test]

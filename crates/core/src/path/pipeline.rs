@@ -5,10 +5,8 @@
 //! 1. datagrams in flight ([`super::sender`]): an old report, or one of numbers never sent, ends here;
 //! 2. one-way delay and loss totals;
 //! 3. the rate controller, by the delivery rate known before the report: it judges congestion and the standing queue;
-//! 4. the loss floor, by whether the report met a queue;
-//! 5. the delivery rate, whose samples are as long as the jitter asks for, and application-limited unless the controller
-//!    finds the path saturated;
-//! 6. the pace.
+//! 4. the delivery rate, whose samples are application-limited unless the controller finds the path saturated;
+//! 5. the pace.
 //!
 //! Every other event changes one estimator and sets the pace again.
 
@@ -27,67 +25,36 @@ use crate::{
     wire::control::PathReport,
 };
 
-/// Consequences of a report for the tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReportOutcome {
-    /// One more than the highest reported number: datagrams below have arrived or are lost, and a lost one will be NACKed.
-    pub reported: u64,
-    /// Whether the path was silent and works again.
-    pub is_back: bool,
-}
-
 /// What an answer to a probe was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pong {
     /// The answer to an MTU probe.
     Mtu,
     /// A round-trip time.
-    Rtt {
-        /// Whether the path was silent and works again.
-        is_back: bool,
-    },
+    Rtt,
     /// Of no known probe.
     Unknown,
 }
 
 impl Path {
-    /// Takes a report about the sending direction. `None` if it is no news.
-    pub fn on_report(
-        &mut self,
-        now: Instant,
-        report: &PathReport,
-        pool: &mut Pool,
-    ) -> Option<ReportOutcome> {
+    /// Takes a report about the sending direction: one more than the highest reported number (datagrams below have arrived or are
+    /// lost, and a lost one will be NACKed), or `None` if it is no news.
+    pub fn on_report(&mut self, now: Instant, report: &PathReport, pool: &mut Pool) -> Option<u64> {
         let oldest = self.sender.oldest_under_way();
-        let reported_before = self.sender.reported();
-        let settled = report.settled_seq;
-        if !self.sender.on_reported(report.highest_seq, settled, pool) {
+        if !self
+            .sender
+            .on_reported(report.highest_seq, report.settled_seq, pool)
+        {
             return None;
         }
         let reported = self.sender.reported();
         if let Some((_, sent_at)) = oldest.filter(|(counter, _)| *counter < reported) {
             self.report_age.on_report(now, now.since(sent_at));
         }
-        // The first report may cover all that was sent before the link was removed and added again.
-        let is_first = self.model.loss.received() == 0;
         let was_searching = self.control.is_searching();
         let signals = self.measure(now, report);
         if let Some(carried) = self.control.on_report(now, &signals, &mut self.model) {
             self.model.rate.on_overflow(carried);
-        }
-        let is_unqueued = !is_first && self.model.is_unqueued();
-        // A NACKed datagram was sent a while ago: it counts by the queue that it met.
-        let lost = if settled.is_none() && is_unqueued {
-            signals.lost
-        } else {
-            self.sender.take_lost_unqueued()
-        };
-        if is_unqueued {
-            self.sender.on_unqueued(reported_before);
-        }
-        let received = if is_unqueued { signals.received } else { 0 };
-        if self.profile.has(Mechanism::UnqueuedFloor) {
-            self.model.loss.on_unqueued(now, received, lost);
         }
         let delivered = Delivered {
             bytes: Bytes::new(self.model.on_wire.delivered()),
@@ -96,9 +63,6 @@ impl Path {
             rx_us: report.received_us,
         };
         let app_limited = !self.control.is_saturated(&signals, &self.model);
-        self.model
-            .rate
-            .set_jitter(self.control.sample_jitter(&self.model));
         if let Some(sample) = self.model.rate.on_report(now, delivered, app_limited) {
             self.control
                 .on_sample(now, sample, &signals, &mut self.model);
@@ -109,10 +73,8 @@ impl Path {
                 .on_searched(now, self.sender.unreported_pkts());
         }
         self.pace(now);
-        Some(ReportOutcome {
-            reported,
-            is_back: self.on_evidence(now),
-        })
+        self.on_evidence(now);
+        Some(reported)
     }
 
     /// Updates delay and loss totals; the signals for the rate controller.
@@ -128,9 +90,7 @@ impl Path {
         // A receiver that sends NACKs names the lost datagrams; of any other every gap counts.
         if report.settled_seq.is_some() {
             let nacked = self.sender.lost_pkts();
-            self.model
-                .loss
-                .on_told(now, nacked, received_pkts, self.sender.accounted());
+            self.model.loss.on_told(now, nacked, received_pkts);
         } else {
             let sent_pkts = self.sender.sent_for_loss(received_pkts);
             self.model.loss.on_report(now, sent_pkts, received_pkts);
@@ -144,7 +104,6 @@ impl Path {
             rtt,
             received: self.model.loss.received() - received_before,
             lost: self.model.loss.take_lost(),
-            spurious: self.model.loss.spurious(),
             floor_ppm: self.model.loss.floor_ppm(),
             is_limited,
             sent_bytes: self.model.on_wire.sent(),
@@ -172,9 +131,8 @@ impl Path {
         if matches!(self.health.state(), State::Down | State::Probing) {
             self.train_sender.on_up(now);
         }
-        Pong::Rtt {
-            is_back: self.on_evidence(now),
-        }
+        self.on_evidence(now);
+        Pong::Rtt
     }
 
     /// Takes the measurement of a packet train that this end sent.
@@ -188,12 +146,10 @@ impl Path {
         }
     }
 
-    /// Takes note that something sent on the path arrived; whether the path was silent and works again.
-    fn on_evidence(&mut self, now: Instant) -> bool {
-        let was_silent = self.health.state() != State::Up;
+    /// Takes note that something sent on the path arrived.
+    fn on_evidence(&mut self, now: Instant) {
         self.health
             .on_acked(now, self.sender.in_flight() > Bytes::ZERO);
-        was_silent && self.health.is_usable()
     }
 
     /// Whether a smaller MTU was found since the last call. If so, loss and rate are measured anew: the path was given
@@ -243,10 +199,8 @@ impl Path {
             Role::Gateway => self.link.download,
         };
         let rtt = self.rtt.smoothed().unwrap_or(INITIAL_RTT);
-        let carried = self.control.pace(now, rtt, self.is_quickest, &self.model);
+        let carried = self.control.pace(now, rtt, &self.model);
         let carried = carried.filter(|_| pacing != Pacing::Limits);
-        let is_smooth = self.control.is_limited() && self.profile.has(Mechanism::SmoothPacer);
-        self.pacer.set_smooth(is_smooth);
         self.pacer
             .set_rate(now, [limit, carried].into_iter().flatten().min());
     }

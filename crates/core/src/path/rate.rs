@@ -2,9 +2,6 @@
 //!
 //! The receiver reports running totals with the stamps of its newest packet. Between two reports at least
 //! 40 ms and 16 packets apart, bytes over time is one sample of the delivery rate (draft-ietf-ccwg-bbr section 4.1).
-//! Where delays jitter, the newest packet comes early or late by that, so a sample takes longer (`JITTERS`): the largest of many
-//! short ones would be a quarter above what the path carries. And longer still where that would overflow its queue
-//! (`control.rs`, `sample_jitter`).
 //! The time is the longer of the two: between the arrivals, and between the departures of the same packets. So neither
 //! a burst that the radio held back nor a burst that the sender made looks like capacity. The receiver's own clock
 //! measures the arrivals, so delayed or lost reports do no harm.
@@ -55,8 +52,6 @@ pub struct WindowedRate {
     /// Reports remembered as starts of samples, oldest first.
     starts: [Delivered; STARTS],
     len: usize,
-    /// Shortest time of a sample.
-    least_time: Duration,
     last_report_at: Instant,
     /// The running total of packets when the sender last had nothing to send.
     app_limited_at_packets: Option<u64>,
@@ -93,7 +88,6 @@ impl WindowedRate {
                 rx_us: 0,
             }; STARTS],
             len: 0,
-            least_time: MIN_TIME,
             last_report_at: Instant::ZERO,
             app_limited_at_packets: None,
             latest: None,
@@ -107,15 +101,10 @@ impl WindowedRate {
         }
     }
 
-    /// Says how much the delay of one report differs from that of the next.
-    pub fn set_jitter(&mut self, jitter: Duration) {
-        self.least_time = (jitter * JITTERS).clamp(MIN_TIME, MOST_TIME);
-    }
-
     /// How long a sample takes at least.
     #[must_use]
     pub const fn least_time(&self) -> Duration {
-        self.least_time
+        MIN_TIME
     }
 
     /// Takes one report. `app_limited`: the sender could have sent more on this path since the last report, but had
@@ -229,17 +218,11 @@ impl WindowedRate {
     }
 
     fn sample(&self, end: &Delivered) -> Option<RateSample> {
-        let is_before = |start: &&Delivered, time: Duration| {
-            elapsed(start, end) >= time && end.packets - start.packets >= MIN_PACKETS
+        let is_before = |start: &&Delivered| {
+            elapsed(start, end) >= MIN_TIME && end.packets - start.packets >= MIN_PACKETS
         };
         let starts = &self.starts[..self.len];
-        let start = starts
-            .iter()
-            .rev()
-            .find(|start| is_before(start, self.least_time));
-        // Jitter that has just grown asks for more than is remembered.
-        let oldest = starts.first().filter(|start| is_before(start, MIN_TIME));
-        let start = start.or(oldest)?;
+        let start = starts.iter().rev().find(is_before)?;
         Some(RateSample {
             rate: Bitrate::from_transfer(end.bytes - start.bytes, elapsed(start, end))?,
             app_limited: self.app_limited_at_packets > Some(start.packets),
@@ -248,7 +231,7 @@ impl WindowedRate {
 
     fn remember(&mut self, report: Delivered) {
         if let Some(newest) = self.starts[..self.len].last()
-            && (elapsed(newest, &report) < self.least_time / START_SPACING
+            && (elapsed(newest, &report) < MIN_TIME / START_SPACING
                 || report.packets - newest.packets < MIN_PACKETS / u64::from(START_SPACING))
         {
             return;
@@ -279,11 +262,6 @@ fn elapsed(start: &Delivered, end: &Delivered) -> Duration {
 
 /// Shortest time of a sample: radio schedulers and Wi-Fi aggregates deliver in lumps of up to 10 ms.
 const MIN_TIME: Duration = Duration::from_millis(40);
-
-/// A sample takes as many times the jitter, so that the jitter is a few percent of it; and the longest that may be: a radio link
-/// changes within less than a second.
-const JITTERS: u32 = 32;
-const MOST_TIME: Duration = Duration::from_millis(160);
 
 /// Fewest packets of a sample: with fewer, one packet more or less is an error above 6 %.
 const MIN_PACKETS: u64 = 16;
@@ -395,28 +373,6 @@ mod tests {
             line.rate.on_report(line.now, line.total, false);
         }
         assert_eq!(line.rate.max(), Some(Bitrate::from_mbps(10)));
-    }
-
-    #[test]
-    fn jitter_is_no_capacity_where_samples_are_long_enough() {
-        // 10 Mbit/s, given 12.5; in each 100 ms some packets come 8 ms late.
-        for (jitter_ms, percents) in [(0, 115..=125), (5, 100..=106)] {
-            let mut line = Line::new();
-            line.rate.set_jitter(Duration::from_millis(jitter_ms));
-            for report in 0..200 {
-                let late = match report % 20 {
-                    6 => 8_000,
-                    14 => -8_000,
-                    _ => 0,
-                };
-                line.total.rx_us = line.total.rx_us.wrapping_add_signed(late);
-                line.total.tx_us = line.total.tx_us.wrapping_sub(1_000);
-                line.run(5, 5_000, false);
-            }
-            let max = line.rate.max().expect("samples");
-            let percent = max.as_bps() / 100_000;
-            assert!(percents.contains(&percent), "{percent} %");
-        }
     }
 
     #[test]

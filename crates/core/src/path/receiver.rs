@@ -47,8 +47,6 @@ pub struct DataArrival {
     pub is_congested: bool,
     /// Whether it is to be told if it is missing ([`crate::wire::header::Header::is_kept`]).
     pub is_kept: bool,
-    /// How long what is missing before it is left to repair symbols.
-    pub grace: Duration,
 }
 
 impl Receiver {
@@ -80,7 +78,6 @@ impl Receiver {
             report.sent_us = arrival.sent_us;
             self.highest_at = Some(now);
         }
-        self.holes.set_grace(arrival.grace);
         self.holes
             .on_arrival(now, arrival.path_seq, arrival.is_kept);
         self.unreported_pkts += 1;
@@ -184,7 +181,6 @@ mod tests {
             len: 100,
             is_congested: false,
             is_kept: false,
-            grace: Duration::ZERO,
         }
     }
 

@@ -64,8 +64,6 @@ pub struct Sender {
     /// One more than the highest of them.
     told_before: u64,
     lost_at: Option<Instant>,
-    /// Those that met hardly a queue, since that was last asked.
-    lost_unqueued_pkts: u64,
     /// Datagrams taken back because the path was silent: no sign of how much it loses.
     written_off: u64,
     /// One more than the highest of them.
@@ -84,8 +82,6 @@ struct Outstanding {
     sent_at: Instant,
     /// Whether it was told missing.
     is_told: bool,
-    /// Whether it met hardly a queue.
-    is_unqueued: bool,
     /// `None` if it was taken, or a copy travels elsewhere anyway.
     numbered: Option<Numbered>,
 }
@@ -169,7 +165,6 @@ impl Sender {
             len: u32::try_from(len).unwrap_or(u32::MAX),
             sent_at: now,
             is_told: false,
-            is_unqueued: false,
             numbered,
         });
     }
@@ -197,28 +192,6 @@ impl Sender {
         true
     }
 
-    /// Notes that what was reported last, from number `first` on, met hardly a queue, or would have, as far as it was sent shortly
-    /// before the newest: what was lost at the end of a burst is reported with what follows a pause.
-    pub fn on_unqueued(&mut self, first: u64) {
-        // What was taken back from a silent path is no sign of how much it loses.
-        let first = first.max(self.written_off_before).min(self.reported);
-        let (from, to) = (self.place(first), self.place(self.reported));
-        let newest = self.outstanding.range(from..to).next_back();
-        let Some(sent_at) = newest.map(|newest| newest.sent_at) else {
-            return;
-        };
-        for outstanding in self.outstanding.range_mut(from..to) {
-            outstanding.is_unqueued = sent_at.since(outstanding.sent_at) < SAME_QUEUE;
-            // It may be told missing ahead of the report.
-            self.lost_unqueued_pkts += u64::from(outstanding.is_unqueued && outstanding.is_told);
-        }
-    }
-
-    /// Datagrams told missing since the last call that met hardly a queue ([`Self::on_unqueued`]).
-    pub fn take_lost_unqueued(&mut self) -> u64 {
-        core::mem::take(&mut self.lost_unqueued_pkts)
-    }
-
     /// Counts `seq` as lost; the packet that travelled as it, if it is still kept and worth sending again, and whether that costs
     /// nothing: it had been taken from here when the path was silent.
     pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<(Numbered, bool)> {
@@ -228,7 +201,6 @@ impl Sender {
         if !core::mem::replace(&mut outstanding.is_told, true) {
             self.lost_pkts += 1;
             self.told_before = self.told_before.max(counter + 1);
-            self.lost_unqueued_pkts += u64::from(outstanding.is_unqueued);
             self.lost_at = Some(now);
         }
         let is_expendable = |numbered: &Numbered| numbered.is_expendable;
@@ -353,7 +325,6 @@ impl Sender {
 
     /// Returns all buffers and forgets what is in flight, as after a change of address or a restart of the other end.
     pub fn forget(&mut self, pool: &mut Pool) {
-        self.lost_unqueued_pkts = 0;
         while !self.outstanding.is_empty() {
             self.pop_oldest(pool);
         }
@@ -418,9 +389,6 @@ impl Sender {
     }
 }
 
-/// Packets sent within so long meet about the same queue.
-const SAME_QUEUE: Duration = Duration::from_millis(20);
-
 /// 16 384 packets are 200 ms at 1 Gbit/s, and 24 MB of buffers.
 pub const MAX_OUTSTANDING: usize = 16_384;
 
@@ -474,48 +442,6 @@ mod tests {
         assert!(sender.on_reported(Seq(4), None, &mut pool));
         assert_eq!(sender.under_way(), Some(Bytes::ZERO));
         assert!(!sender.on_reported(Seq(5), None, &mut pool), "never sent");
-    }
-
-    #[test]
-    fn what_is_lost_counts_by_the_queue_it_met() {
-        let mut pool = Pool::new(100, 1);
-        let mut sender = Sender::default();
-        for global in 0..12 {
-            send(&mut sender, &mut pool, global);
-        }
-        let lose = |sender: &mut Sender, seqs: &[u32]| {
-            for seq in seqs {
-                sender.take_lost(Instant::ZERO, PathId(0), Seq(*seq));
-                sender.take_lost(Instant::ZERO, PathId(0), Seq(*seq));
-            }
-        };
-        // One is told ahead of the report, one behind it; what meets a queue, sooner or later, does not count.
-        lose(&mut sender, &[1]);
-        assert_eq!(sender.take_lost_unqueued(), 0, "not known yet");
-        sender.on_reported(Seq(3), Some(Seq(1)), &mut pool);
-        sender.on_unqueued(0);
-        assert_eq!(sender.take_lost_unqueued(), 1);
-        sender.on_reported(Seq(7), Some(Seq(1)), &mut pool);
-        lose(&mut sender, &[2, 5]);
-        assert_eq!(sender.take_lost_unqueued(), 1);
-        // What ends a burst is reported with what follows the pause.
-        let later = Instant::from_millis(500);
-        sender.on_sent(later, 100, None, None, &mut pool);
-        lose(&mut sender, &[8, 9, 10, 11]);
-        sender.on_reported(Seq(12), Some(Seq(1)), &mut pool);
-        sender.on_unqueued(8);
-        assert_eq!(sender.take_lost_unqueued(), 0);
-        for global in 13..17 {
-            send(&mut sender, &mut pool, global);
-        }
-        // What was taken back from a silent path is not lost.
-        sender.take_unreported(PathId(0), &mut VecDeque::new());
-        for highest in [14, 16] {
-            sender.on_reported(Seq(highest), Some(Seq(1)), &mut pool);
-            sender.on_unqueued(13);
-        }
-        lose(&mut sender, &[14]);
-        assert_eq!(sender.take_lost_unqueued(), 0);
     }
 
     #[test]

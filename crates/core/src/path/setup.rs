@@ -111,11 +111,6 @@ impl Path {
         self.is_blocked = is_blocked;
     }
 
-    /// Whether no other path has a shorter one-way delay: others are searched gently.
-    pub fn set_quickest(&mut self, is_quickest: bool) {
-        self.is_quickest = is_quickest;
-    }
-
     /// What this end does for its packets, and the user's target for the path's standing queue. They hold from the next
     /// report on.
     pub fn set_profile(&mut self, profile: Profile, aim: Aim) {

@@ -5,8 +5,6 @@ use super::{Mechanism, Mechanisms, Profile};
 /// A part of a [`Profile`] that can be switched on or off by its key in `[scheduler]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// [`Profile::ack_aggregation`].
-    AckAggregation,
     /// [`Profile::ack_pacing`].
     AckPacing,
     /// [`Profile::fec`].
@@ -27,8 +25,7 @@ pub enum Part {
 
 impl Part {
     /// All parts, sorted by key.
-    pub const ALL: [Self; 9] = [
-        Self::AckAggregation,
+    pub const ALL: [Self; 8] = [
         Self::AckPacing,
         Self::Fec,
         Self::LookAhead,
@@ -40,8 +37,7 @@ impl Part {
     ];
 
     /// The keys of all parts, sorted.
-    pub const KEYS: [&str; 9] = [
-        "ack_aggregation",
+    pub const KEYS: [&str; 8] = [
         "ack_pacing",
         "fec",
         "look_ahead",
@@ -66,7 +62,6 @@ impl Part {
 
     const fn of(self, profile: &mut Profile) -> &mut bool {
         match self {
-            Self::AckAggregation => &mut profile.ack_aggregation,
             Self::AckPacing => &mut profile.ack_pacing,
             Self::Fec => &mut profile.fec,
             Self::LookAhead => &mut profile.look_ahead,

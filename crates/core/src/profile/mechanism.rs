@@ -68,84 +68,36 @@ macro_rules! mechanisms {
 mechanisms! {
     /// Of a flow's ACKs that wait in the tunnel queue beyond a small number, only the newest is kept (`queue.rs`).
     AckThinning = "ack-thinning",
-    /// Packets that waited longer than a limit are dropped from the tunnel queue (`queue.rs`).
-    AgeLimit = "age-limit",
     /// The tunnel queue may hold what fills a path that was faster within the last half minute (`tunnel/targets.rs`).
     Allowance = "allowance",
-    /// A buffer that has overflowed is filled more slowly, and its queue kept shorter (`path/model/buffer.rs`).
-    BufferDepth = "buffer-depth",
     /// A large flow may wait for the quickest of its paths while a burst lasts (`sched/adaptive.rs`).
     BurstPatience = "burst-patience",
-    /// A path without a queue for half a second is probed with 125 % of its capacity (`path/control/cruise.rs`).
-    CalmGrowth = "calm-growth",
-    /// The ceiling after congestion is lifted when a deep queue has drained (`path/control/limit.rs`).
-    CeilingLift = "ceiling-lift",
     /// Flows of a crowd divide near and far paths among them (`sched/adaptive/crowd.rs`).
     Crowds = "crowds",
     /// Packets with a deadline are placed by it (`sched/adaptive/urgent.rs`).
     Deadlines = "deadlines",
     /// A queue that a drain does not shorten counts as the path's own delay (`path/control/drain.rs`).
     DrainTest = "drain-test",
-    /// A queue is emptied every 5 s, so that the base delay is measured (`path/control.rs`).
-    EmptyProbe = "empty-probe",
     /// Repair symbols follow the end of each video frame (`tunnel/fec/frames.rs`).
     FecFrames = "fec-frames",
-    /// A NACK waits until repair symbols had their chance (`tunnel/inbound.rs`).
-    FecGrace = "fec-grace",
-    /// Paths that are not the quickest are searched with 160 % instead of 250 % (`path/control/startup.rs`).
-    GentleSearch = "gentle-search",
-    /// Packets taken back from a silent path are returned to it when it proves to work (`tunnel.rs`).
-    GiveBack = "give-back",
     /// A large flow leaves near paths for a group of far paths that carries much more (`sched/adaptive/groups.rs`).
     Groups = "groups",
-    /// The queue of a path is at most what the bytes in flight take (`path.rs`).
-    InFlightQueue = "in-flight-queue",
-    /// A path with a long queue carries no packets of its own (`sched/adaptive/gate.rs`).
-    Jams = "jams",
-    /// A flow changes its path only if the other is earlier by its jitter (`sched/adaptive.rs`).
-    JitterMargin = "jitter-margin",
     /// Thresholds of the standing queue grow with the jitter (`path/model.rs`).
     JitterThresholds = "jitter-thresholds",
-    /// The ACKs of a large flow whose sender looks for its shortest round trip are paced (`tunnel/round_trips.rs`).
-    LargeAckPacing = "large-ack-pacing",
     /// Paths too late to be mixed take packets from further behind in a flow (`sched/adaptive.rs`).
     LatePaths = "late-paths",
-    /// After a drain that showed no queue, only delays under load count for the base delay (`path/model/queue.rs`).
-    LoadedBase = "loaded-base",
-    /// Samples of the delivery rate are longer under jitter (`path/control.rs`).
-    LongSamples = "long-samples",
     /// Congestion by loss limits the pace (`path/control/limit.rs`).
     LossCeiling = "loss-ceiling",
-    /// Losses of a path count as delay (`sched/adaptive/paths.rs`).
-    LossCost = "loss-cost",
     /// What is under way on a path that has become slow is also sent on another (`tunnel.rs`).
     Overdue = "overdue",
-    /// A flow that gains nothing from far paths keeps to the near ones (`sched/adaptive/reach.rs`).
-    Reach = "reach",
     /// Startup begins with the remembered rate of a network (`path/control/recalled.rs`).
     Recall = "recall",
     /// The usual age of reports decides when a path is overdue, beside its round-trip time (`path/report_age.rs`).
     ReportAge = "report-age",
-    /// Other paths than a flow's quickest are searched with copies of its packets (`sched/adaptive.rs`).
-    SearchCopies = "search-copies",
-    /// A path that is being searched carries packets of its own only while its queue is short (`sched/adaptive/paths.rs`).
-    SearchGate = "search-gate",
-    /// CoDel's target is four times as long while a path is being searched (`tunnel/targets.rs`).
-    SearchTarget = "search-target",
-    /// Reports travel on the second best path as well (`tunnel/control.rs`).
-    SecondReport = "second-report",
-    /// Bursts are a quarter as long while congestion limits the pace (`path/pacer.rs`).
-    SmoothPacer = "smooth-pacer",
-    /// Sparse flows and flows with little backlog have a lane of their own (`tunnel/lanes.rs`).
-    SparseLane = "sparse-lane",
-    /// A ceiling is taken back when its losses were spurious (`path/control/limit.rs`).
-    SpuriousUndo = "spurious-undo",
     /// A packet train whose measurement is certain ends startup (`path/pipeline.rs`).
     SureTrains = "sure-trains",
     /// The end of a burst is announced, so that its losses are found at once (`path/tail.rs`).
     Tails = "tails",
-    /// The loss floor is at most the loss of packets that met no queue (`path/loss.rs`).
-    UnqueuedFloor = "unqueued-floor",
     /// A large flow takes a path only if its share of the total outweighs its delay (`sched/adaptive/paths.rs`).
     WorthShare = "worth-share",
 }

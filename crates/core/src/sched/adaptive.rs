@@ -13,30 +13,19 @@
 //!   large flow what would come later still with all that waits for the quickest. The round trip is as long by then. It takes
 //!   what will arrive in its turn ([`Pick::Behind`]), not the first. Where round trips are kept as long, the path is like any
 //!   other (`is_kept`).
-//! - **Reach.** A flow that sends no more for the paths beyond the nearest (`NEAREST`) keeps to those (`reach`).
 //! - **Bursts.** What comes in one burst waits for the quickest path where that has sent it all before the first of it
 //!   would come on another (`BURST`); where round trips are long, anything does for a part of one (`PATIENCE`).
-//! - **Jams.** What stands in a path's queue for longer than that keeps a path out as well, unless all have such a queue.
-//! - **Losses** count as delay, for a lost packet holds its flow up for a repair (`penalty`).
-//! - **Search.** What a path carries is not known before it was full, and finding out with packets that are waited for
-//!   would hold flows up in its queue. So the paths beside the quickest are searched with copies of a large flow's
-//!   packets, which the receiver drops, and carry packets of their own up to what they have shown. What a path may spend
-//!   on copies is limited (`COPIES`).
 //! - **Deadlines.** What has to be in time is placed by that (`urgent`).
 //! - **Repair.** Lost packets are sent again ([`Profile::repair`]).
 
 use core::time::Duration;
 
 use burst::{BURST, Burst, MAX_WAIT, patience};
-use copies::Copies;
 use crowd::{Count, Crowd};
 use flow::{Flow, SMALL, flow_of};
 use gate::Gate;
 use groups::{Eager, alone, large};
-use paths::{
-    LATEST, arrival, carried_near, carried_where, cost_of_losses, is_late, likely_rate, nearest,
-    penalty,
-};
+use paths::{LATEST, arrival, carried_near, is_late, likely_rate};
 use ranking::Ranking;
 use wish::Wish;
 
@@ -51,14 +40,12 @@ use crate::{
 };
 
 mod burst;
-mod copies;
 mod crowd;
 mod flow;
 mod gate;
 mod groups;
 mod paths;
 mod ranking;
-mod reach;
 mod round_trip;
 mod settings;
 mod urgent;
@@ -70,11 +57,8 @@ pub use settings::AdaptiveSettings;
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     lines: [Line; PathId::MAX],
-    copies: [Copies; PathId::MAX],
     /// How much each flow has sent of late, by place ([`crate::flows`]).
     flows: Vec<Flow>,
-    /// Bytes that large flows have sent.
-    sent: u64,
     count: Count,
     burst: Burst,
     mechanisms: Mechanisms,
@@ -95,9 +79,7 @@ impl Adaptive {
     pub const fn new() -> Self {
         Self {
             lines: [const { Line::empty() }; PathId::MAX],
-            copies: [const { Copies::granted() }; PathId::MAX],
             flows: Vec::new(),
-            sent: 0,
             count: Count::new(),
             burst: Burst::new(),
             mechanisms: Mechanisms::ALL,
@@ -124,9 +106,6 @@ impl Adaptive {
         };
         flow.seen_at = now;
         let age = now.since(flow.second);
-        if age > PAUSE || flow.second == Instant::ZERO {
-            flow.reach = reach::Reach::default();
-        }
         if age > Duration::from_secs(1) {
             // One that has become large does not go back and forth for sending steadily.
             let goes_on = age < Duration::from_secs(2) && flow.bytes > large(flow);
@@ -180,10 +159,8 @@ impl Adaptive {
         (arrival, all_come): (Instant, Instant),
     ) -> Pick {
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
-        self.sent += packet.len.get();
         if let Some(flow) = flow_of(&mut self.flows, packet) {
             flow.bytes += packet.len;
-            flow.reach.on_sent(packet.len);
         }
         let part = arrival.since(now).as_micros();
         let all = all_come.since(now).as_micros().max(1);
@@ -205,7 +182,7 @@ impl Adaptive {
             let part = u128::from(packet.to_last.get()) * bps(path) / all;
             let part = Bytes::new(u64::try_from(part).unwrap_or(u64::MAX));
             let drained = self.lines[slot(path)].drained_at(now, packet.len + part);
-            drained + path.extra_delay + penalty(path)
+            drained + path.extra_delay
         });
         last.max()
     }
@@ -213,17 +190,11 @@ impl Adaptive {
     /// What the flow of a packet may use now.
     fn wish(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Wish {
         let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
-        let last = flow_of(&mut self.flows, packet).and_then(|flow| flow.path);
         let mut gate = Gate::new(paths, Duration::ZERO, is_large, self.mechanisms);
         let least_rtt = gate.round_trip;
-        let is_admitted = |path: &PathView| gate.admits_nearest(path);
-        let stays =
-            is_large && self.keeps_to_nearest(now, paths, packet) && paths.iter().any(is_admitted);
-        if !stays {
-            let from = self.group_of(now, paths, packet);
-            if from > Duration::ZERO {
-                gate = Gate::new(paths, from, is_large, self.mechanisms);
-            }
+        let from = self.group_of(now, paths, packet);
+        if from > Duration::ZERO {
+            gate = Gate::new(paths, from, is_large, self.mechanisms);
         }
         let (patience, waits) = if is_large {
             let patience = patience(gate.round_trip);
@@ -240,9 +211,6 @@ impl Adaptive {
         };
         let mut wish = Wish {
             gate,
-            is_large,
-            stays,
-            last,
             patience,
             waits,
             is_any: false,
@@ -275,17 +243,8 @@ impl Adaptive {
                 continue;
             }
             let line = &self.lines[slot(path)];
-            let cost = cost_of_losses(path, wish.gate.from);
             let (arrival, verdict) = if path.ready {
-                // What leaves the flow's path has to be sure to be earlier: jitter lets packets overtake each other.
-                let is_other = wish.last.is_some_and(|last| last != path.id);
-                let margin = if is_other && self.has(Mechanism::JitterMargin) {
-                    path.jitter
-                } else {
-                    Duration::ZERO
-                };
                 let arrival = arrival(line, now, path, path.queue_delay, packet.len);
-                let arrival = arrival + cost + margin;
                 ranking.on_ready(arrival, index, is_late(path, wish.gate.from));
                 let verdict = if wish.only_behind(path) {
                     Verdict::ReadyBehind
@@ -295,7 +254,7 @@ impl Adaptive {
                 (arrival, verdict)
             } else {
                 let drained = line.drained_at(now, packet.len + wish.waits);
-                let arrival = drained + path.extra_delay + cost;
+                let arrival = drained + path.extra_delay;
                 // While it is not known what the quickest carries, more is waited for it.
                 let is_searched = path.is_searching && wish.gate.quickest == Some(path.id);
                 let is_near = is_searched || drained <= wish.patience;
@@ -320,68 +279,6 @@ impl Adaptive {
             arrival,
             verdict,
         });
-    }
-
-    /// Sends a packet on `paths[index]`, and copies of it on paths that are being searched.
-    fn with_copies(
-        &mut self,
-        now: Instant,
-        paths: &[PathView],
-        packet: &PacketInfo,
-        quickest: Option<PathId>,
-        index: usize,
-    ) -> Pick {
-        if !self.has(Mechanism::SearchCopies) {
-            return Pick::One(index);
-        }
-        let times = if packet.backlog > Bytes::ZERO {
-            TIMES
-        } else {
-            1
-        };
-        let mut copies = 0;
-        for (other, path) in paths.iter().enumerate().take(16) {
-            let is_searched = path.is_searching && path.ready && quickest != Some(path.id);
-            if is_searched
-                && other != index
-                && self.copies[slot(path)].may_copy(now, packet.len, times)
-            {
-                copies |= 1 << other;
-            }
-        }
-        match copies {
-            0 => Pick::One(index),
-            copies => Pick::Shadowed {
-                index,
-                copies,
-                times,
-            },
-        }
-    }
-
-    /// Whether the flow of a packet, a large one, keeps to the nearest paths.
-    fn keeps_to_nearest(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
-        if !self.has(Mechanism::Reach) {
-            return false;
-        }
-        let all_sent = self.sent;
-        let Some(flow) = flow_of(&mut self.flows, packet) else {
-            return false;
-        };
-        let usable = || paths.iter().filter(|path| path.usable);
-        let nearest = nearest(paths);
-        flow.reach.review(now, || reach::Paths {
-            near: carried_where(paths, |path| path.extra_delay <= nearest),
-            has_later: usable().any(|path| path.extra_delay > nearest),
-            longest: usable()
-                .filter_map(|path| path.smoothed_rtt)
-                .max()
-                .unwrap_or_default(),
-            all_sent,
-        });
-        let is_near = flow.reach.is_near();
-        self.count.place(flow, flow.is_away && !is_near);
-        is_near
     }
 }
 
@@ -417,17 +314,10 @@ impl Scheduler for Adaptive {
             return Pick::Wait;
         }
         self.lines[slot(&paths[index])].on_sent(now, packet.len);
-        self.sent += if wish.is_large { packet.len.get() } else { 0 };
         if let Some(flow) = flow_of(&mut self.flows, packet) {
             flow.bytes += packet.len;
-            flow.path = Some(paths[index].id);
-            flow.reach.on_sent(packet.len);
         }
-        if wish.is_large {
-            self.with_copies(now, paths, packet, wish.gate.quickest, index)
-        } else {
-            Pick::One(index)
-        }
+        Pick::One(index)
     }
 
     /// Everything an end can do for its traffic.
@@ -438,7 +328,6 @@ impl Scheduler for Adaptive {
             search: true,
             trains: true,
             ack_pacing: true,
-            ack_aggregation: true,
             voice: true,
             rtt_sampling: Some(RttSampling {
                 interval: SAMPLED_EVERY,
@@ -479,7 +368,7 @@ impl Scheduler for Adaptive {
         let late = paths
             .iter()
             .filter(|path| is_late(path, gate.from) && path.rate.is_some() && gate.admits(path));
-        let waits = late.map(|path| path.extra_delay + cost_of_losses(path, gate.from));
+        let waits = late.map(|path| path.extra_delay);
         waits.max().unwrap_or_default().min(LATEST)
     }
 
@@ -499,9 +388,5 @@ fn crowd(mechanisms: Mechanisms, count: &Count, flow: &Flow, near: u128) -> Crow
 
 /// Time between two samples of a busy path's round trip: a path that was too late is seen to be quick again within one.
 const SAMPLED_EVERY: Duration = Duration::from_millis(250);
-/// A flow begins anew after a pause as long.
-const PAUSE: Duration = Duration::from_secs(5);
-/// Most copies of one packet, so that a slow path's packets can show what a fast one carries.
-const TIMES: u8 = 16;
 #[cfg(test)]
 mod tests;

@@ -124,11 +124,7 @@ mod tests {
             Pick::One(7),
             Pick::Copies(0),
             Pick::Copies(3),
-            Pick::Shadowed {
-                index,
-                copies: 4,
-                times: 1,
-            },
+            Pick::Shadowed { index, copies: 4 },
             Pick::Behind { index, ahead },
         ] {
             let answer = std::panic::catch_unwind(|| taken(pick));

@@ -7,11 +7,6 @@ use core::{fmt, time::Duration};
 pub enum IdleReason {
     /// It does not work, or its link has no way out.
     Down,
-    /// Its queue is longer than a flow may wait for.
-    Jammed {
-        /// The queue, as time.
-        queue: Duration,
-    },
     /// The user has excluded the link.
     Never,
     /// There is nothing to send.
@@ -22,8 +17,6 @@ pub enum IdleReason {
     Paced,
     /// Paths of a lower rank of cost have room for all packets.
     Rank,
-    /// What it carries is still being found out, with copies of packets.
-    Searching,
     /// The link is in reserve.
     Standby,
     /// Nothing has come back for too long, though packets are under way.
@@ -48,13 +41,11 @@ impl IdleReason {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Down => "down",
-            Self::Jammed { .. } => "jammed",
             Self::Never => "never",
             Self::NoTraffic => "no-traffic",
             Self::NotNeeded => "not-needed",
             Self::Paced => "paced",
             Self::Rank => "rank",
-            Self::Searching => "searching",
             Self::Standby => "standby",
             Self::Suspect => "suspect",
             Self::TooLate { .. } => "too-late-for-its-flows",
@@ -68,17 +59,11 @@ impl fmt::Display for IdleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Down => f.write_str("is down: nothing comes back over it"),
-            Self::Jammed { queue } => write!(
-                f,
-                "has a queue of {} ms, longer than a flow may wait for",
-                queue.as_millis()
-            ),
             Self::Never => f.write_str("is excluded by cost = \"never\""),
             Self::NoTraffic => f.write_str("is idle: there is nothing to send"),
             Self::NotNeeded => f.write_str("is idle: quicker links have room for all packets"),
             Self::Paced => f.write_str("has no room at this moment"),
             Self::Rank => f.write_str("is idle: cheaper links have room for all packets"),
-            Self::Searching => f.write_str("is being measured with copies of packets"),
             Self::Standby => f.write_str("is in reserve: it serves when no other link works"),
             Self::Suspect => f.write_str("is silent: packets are under way and nothing comes back"),
             Self::TooLate { by } => write!(

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     ids::PathId,
     path::{Path, train::TRAIN_PACKET_BYTES},
-    profile::{Mechanism, Profile},
+    profile::Profile,
     time::Instant,
     wire::control::{Frame, FrameWriter, MAX_RANGES, MissingWriter},
 };
@@ -82,13 +82,13 @@ impl Control {
                 send_train(sealer, id);
             }
         }
-        self.send_reports(sealer, profile, fec);
+        self.send_reports(sealer, fec);
         self.receptions.send(sealer);
         templates.send(sealer);
     }
 
     /// Sends the reports that are due, in more datagrams than one if more is missing than fits.
-    fn send_reports(&mut self, sealer: &mut Sealer<'_>, profile: &Profile, fec: &mut Receiving) {
+    fn send_reports(&mut self, sealer: &mut Sealer<'_>, fec: &mut Receiving) {
         let mut recovered = MissingWriter::default();
         let now = sealer.now;
         let is_due = |path: &Path| path.receiver().report_due().is_some_and(|due| due <= now);
@@ -110,8 +110,7 @@ impl Control {
             }
             let len = writer.len();
             sealer.control(best, &body[..len]);
-            if profile.has(Mechanism::SecondReport)
-                && self.second_report_at.is_none_or(|at| at <= now)
+            if self.second_report_at.is_none_or(|at| at <= now)
                 && let Some(second) = sealer.paths.second(best)
             {
                 let cost = |id| sealer.paths.get(id).map(|path| path.link().cost);

@@ -107,10 +107,10 @@ impl Egress<'_, '_> {
         }
     }
 
-    /// Sends up to `times` copies nobody waits for on the ready paths of a set of views; how many in all.
+    /// Sends copies nobody waits for on the paths of a set of views; how many.
     pub(super) fn send_shadows(
         &mut self,
-        (set, times): (u16, u8),
+        set: u16,
         numbered: &Numbered,
         is_out_of_turn: bool,
     ) -> u32 {
@@ -122,23 +122,11 @@ impl Egress<'_, '_> {
         };
         let mut sent = 0;
         for index in self.indices(set) {
-            for time in 0..times {
-                if time > 0 && !self.placement.views[index].ready {
-                    break;
-                }
-                let Some(len) = self.seal(index, numbered, flags) else {
-                    return sent;
-                };
-                self.on_sent(index, len, numbered.global_seq, None);
-                sent += 1;
-            }
-            // More waits than this path took.
-            let view = &self.placement.views[index];
-            let is_limited = times > 1 && !view.ready;
-            let (id, now) = (view.id, self.now());
-            if let Some(path) = self.sealer.paths.get_mut(id).filter(|_| is_limited) {
-                path.on_limited(now);
-            }
+            let Some(len) = self.seal(index, numbered, flags) else {
+                break;
+            };
+            self.on_sent(index, len, numbered.global_seq, None);
+            sent += 1;
         }
         sent
     }

@@ -7,8 +7,7 @@
 //!
 //! *In.* From the first repair symbol on, every packet that comes is given to a decoder ([`receiving`]). What it computes
 //! goes to the resequencer as if it had come. The sender is told which those were ([`Frame::Recovered`]) besides what its
-//! paths lost ([`Frame::Missing`]), which waits until the symbols had their chance: so all losses count, and only what
-//! could not be computed is sent again.
+//! paths lost ([`Frame::Missing`]): so all losses count, and what was computed by then is not sent again.
 //!
 //! [`REPAIR_SYMBOLS`]: crate::wire::handshake::REPAIR_SYMBOLS
 //! [`Frame::Recovered`]: crate::wire::control::Frame::Recovered
@@ -27,8 +26,6 @@ pub(super) use sending::Sending;
 #[cfg(test)]
 mod tests;
 
-/// A loss costs no more than this beyond being told at once.
-pub(super) const LONGEST_GRACE: Duration = Duration::from_millis(12);
 /// A loss is mostly told after so long.
 pub(super) const TOLD_WITHIN: Duration = Duration::from_millis(5);
 /// A loss is told after so long, and its repair has its turn.

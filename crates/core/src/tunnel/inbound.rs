@@ -9,7 +9,7 @@
 use core::{net::IpAddr, time::Duration};
 
 use super::{
-    fec::{IN_HEADER, LONGEST_GRACE, Receiving},
+    fec::{IN_HEADER, Receiving},
     lengths::Lengths,
     path_set::PathSet,
     shared::Shared,
@@ -21,7 +21,6 @@ use crate::{
     ids::{PathId, Seq},
     packet::{self, PacketBuf},
     path::delay::RelativeDelay,
-    profile::{Mechanism, Profile},
     resequencer::{AnyResequencer, Arrival, Verdict, Way},
     time::Instant,
     wire::{
@@ -49,7 +48,6 @@ pub(super) struct Inbound {
 pub(super) struct Ingress<'a, 's> {
     pub(super) now: Instant,
     pub(super) paths: &'a PathSet,
-    pub(super) profile: &'a Profile,
     pub(super) lengths: &'a Lengths,
     pub(super) templates: &'a mut Templates,
     pub(super) shared: &'a mut Shared<'s>,
@@ -135,10 +133,8 @@ impl Inbound {
         packet: PacketBuf,
         ingress: &mut Ingress<'_, '_>,
     ) -> Result<(), DropReason> {
-        let (now, paths, profile) = (ingress.now, ingress.paths, ingress.profile);
-        let repair = self
-            .has_repairs
-            .then(|| repair_time(now, paths, |id| self.grace(now, id, paths, profile)));
+        let (now, paths) = (ingress.now, ingress.paths);
+        let repair = self.has_repairs.then(|| repair_time(now, paths));
         let arrival = Arrival {
             seq,
             flow_step,
@@ -173,26 +169,6 @@ impl Inbound {
                 ingress.shared.drops.add(reason, 1);
             }
         }
-    }
-
-    /// How long what is missing on `id` now is left to repair symbols: until the next has come, and what it covers on
-    /// slower paths.
-    pub(super) fn grace(
-        &self,
-        now: Instant,
-        id: PathId,
-        paths: &PathSet,
-        profile: &Profile,
-    ) -> Duration {
-        let is_wanted = profile.has(Mechanism::FecGrace);
-        let grace = self.fec.grace(now).filter(|_| is_wanted);
-        let Some(time) = grace else {
-            return Duration::ZERO;
-        };
-        let own = paths.get(id);
-        let own = own.and_then(|path| path.receiver().delay().smoothed());
-        let spread = own.map_or(Duration::ZERO, |own| longest_wait(now, paths, own));
-        (time + spread).min(LONGEST_GRACE)
     }
 
     /// The other end will send nothing behind the datagram `last` on a path for a while: its number there and in the association.

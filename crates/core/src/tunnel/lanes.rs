@@ -5,13 +5,12 @@
 //! | urgent | what has a deadline ([`crate::class`]) | first, small flows before the others; dropped once it could not come in time |
 //! | pinned | what is to take certain links and has no deadline | in turn with the next |
 //! | bulk | the tunnel queue | then |
-//! | sparse | of the tunnel queue, the flows that had nothing in it | while a packet of another flow waits for its path |
 //!
 //! While the first urgent packet waits for a quick path, the last, which has more time, may take a slow one if no order is
 //! needed ([`Lanes::take_newest`]): the media paper's two ends of a block (ConSN, PDC, 2013).
 //!
 //! A packet that the policy lets wait for a path holds up its own lane only: a download that waits for its line must not
-//! hold up a voice, or a name look-up.
+//! hold up a voice.
 
 use core::time::Duration;
 
@@ -30,7 +29,6 @@ use crate::{
     mark::Mark,
     packet::PacketBuf,
     path::{on_wire::in_datagrams, sender::Numbered},
-    profile::Mechanism,
     queue::{Queue, QueueConfig, Queued, Turn},
     time::Instant,
     units::Bytes,
@@ -60,11 +58,10 @@ pub(super) enum Lane {
     Urgent,
     Pinned,
     Bulk,
-    Sparse,
 }
 
 impl Lane {
-    const ALL: [Self; 4] = [Self::Urgent, Self::Pinned, Self::Bulk, Self::Sparse];
+    const ALL: [Self; 3] = [Self::Urgent, Self::Pinned, Self::Bulk];
 }
 
 /// The lanes whose next packet waits for a path.
@@ -178,35 +175,26 @@ impl Lanes {
         egress: &mut Egress<'_, '_>,
     ) -> Option<(Lane, Numbered)> {
         let now = egress.now();
-        let has_sparse = egress.profile().has(Mechanism::SparseLane);
         let mut lanes = Lane::ALL;
         if !self.is_pinned_next {
             lanes.swap(Lane::Pinned as usize, Lane::Bulk as usize);
         }
         lanes.into_iter().find_map(|lane| {
-            let is_open = lane != Lane::Sparse || has_sparse && blocked.has(Lane::Bulk);
-            if blocked.has(lane) || !is_open {
+            if blocked.has(lane) {
                 return None;
             }
-            if let Some(numbered) = self.take_waiting(lane) {
+            if let Some(numbered) = self.waiting[lane as usize].take() {
                 if !is_too_late(now, numbered.packet.mark()) {
                     return Some((lane, numbered));
                 }
                 self.expired_at = Some(now);
                 self.services.give_up(numbered.packet, egress.shared);
             }
-            if lane == Lane::Sparse && self.waiting[Lane::Sparse as usize].is_some() {
-                return None;
-            }
             let numbered = self.next_numbered(lane, numbering, egress)?;
             match lane {
                 Lane::Bulk => self.is_pinned_next = true,
                 Lane::Pinned => self.is_pinned_next = false,
-                Lane::Urgent | Lane::Sparse => {}
-            }
-            if lane == Lane::Sparse && self.is_behind(&numbered) {
-                self.put_back(lane, numbered);
-                return None;
+                Lane::Urgent => {}
             }
             Some((lane, numbered))
         })
@@ -262,26 +250,6 @@ impl Lanes {
         )
     }
 
-    /// The packet of a lane that has its number and waits.
-    fn take_waiting(&mut self, lane: Lane) -> Option<Numbered> {
-        let sparse = Lane::Sparse as usize;
-        if lane == Lane::Sparse {
-            let is_behind = self.waiting[sparse]
-                .as_ref()
-                .is_some_and(|next| self.is_behind(next));
-            return self.waiting[sparse].take_if(|_| !is_behind);
-        }
-        let waiting = self.waiting[lane as usize].take();
-        // What overtook the first is older than what is still in the queue.
-        waiting.or_else(|| self.waiting[sparse].take_if(|_| lane == Lane::Bulk))
-    }
-
-    /// Whether a packet of the same flow waits, which has to go before.
-    fn is_behind(&self, numbered: &Numbered) -> bool {
-        let first = self.waiting[Lane::Bulk as usize].as_ref();
-        first.is_some_and(|first| first.flow == numbered.flow)
-    }
-
     #[inline]
     fn dequeue(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
         loop {
@@ -301,8 +269,7 @@ impl Lanes {
         match lane {
             Lane::Urgent => self.urgent.oldest().map(Turn::Queued),
             Lane::Pinned => self.pinned.dequeue(now, dropped).map(Turn::Queued),
-            Lane::Bulk => self.bulk.next_turn(now, false, taken, dropped),
-            Lane::Sparse => self.bulk.next_turn(now, true, taken, dropped),
+            Lane::Bulk => self.bulk.next_turn(now, taken, dropped),
         }
     }
 
@@ -335,7 +302,7 @@ impl Lanes {
             Lane::Urgent if !self.services.is_ordered(packet) => Bytes::ZERO,
             Lane::Urgent => urgent,
             Lane::Pinned => waiting(&self.pinned) + urgent,
-            Lane::Bulk | Lane::Sparse => waiting(&self.bulk) + self.ahead.on_wire() + urgent,
+            Lane::Bulk => waiting(&self.bulk) + self.ahead.on_wire() + urgent,
         }
     }
 

@@ -202,7 +202,7 @@ impl Outbound {
         let to_last = match lane {
             None => Bytes::ZERO,
             Some(Lane::Pinned) => backlog,
-            Some(Lane::Urgent | Lane::Bulk | Lane::Sparse) => self.lanes.bytes_to_last(flow),
+            Some(Lane::Urgent | Lane::Bulk) => self.lanes.bytes_to_last(flow),
         };
         let info = PacketInfo {
             is_expendable: numbered.is_expendable,
@@ -275,12 +275,8 @@ impl Outbound {
                 let index = set.trailing_zeros() as usize;
                 egress.send_once(index, numbered, is_out_of_turn);
             }
-            Pick::Shadowed {
-                index,
-                copies,
-                times,
-            } => {
-                let sent = egress.send_shadows((copies, times), &numbered, is_ahead);
+            Pick::Shadowed { index, copies } => {
+                let sent = egress.send_shadows(copies, &numbered, is_ahead);
                 self.lanes.services.charge_copies(sent, &numbered);
                 egress.send_once(index, numbered, is_out_of_turn);
             }

@@ -134,21 +134,6 @@ impl Repair {
         }
     }
 
-    /// A path was silent and works again. Packets that were taken back from it and still wait may have arrived, so they are
-    /// sent again only if they are NACKed.
-    pub(super) fn on_path_back(
-        &mut self,
-        now: Instant,
-        path: &mut Path,
-        profile: &Profile,
-        pool: &mut Pool,
-    ) {
-        if profile.detects_losses() && profile.has(Mechanism::GiveBack) {
-            path.announce_tail(now);
-            self.give_back(path, |_| true, pool);
-        }
-    }
-
     /// What the other end misses on a path goes again, before anything new, if it is still kept and worth its cost; how many packets.
     ///
     /// `left`: how many numbers one datagram may still name. `base`: the number of the next packet.

@@ -1,6 +1,6 @@
-//! Round trips of young flows, kept alike, and of large ones, kept long; acknowledgements of these, gathered: [`gathering`].
+//! Round trips of young flows, kept alike.
 //!
-//! *Problem of young flows.* A flow begins on the quickest path. When it grows it spreads to later ones, or moves there,
+//! *Problem.* A flow begins on the quickest path. When it grows it spreads to later ones, or moves there,
 //! and its round trip grows at once; where delays jitter it grows by chance. Senders that look out for that (HyStart,
 //! RFC 9406; CUBIC in Linux) take it for a full queue and end their slow start, far below what the paths carry. So they do if
 //! acknowledgements, none more than 2 ms behind the one before, go on for half of a round trip.
@@ -15,20 +15,6 @@
 //! start; where that cannot be, all that is held goes on, and nothing is held any more. At the end of its youth a flow's
 //! round trip shrinks little by little ([`FADING`]). Own rule.
 //!
-//! *Problem of large flows.* BBR has at most two windows of its shortest round trip in flight. Every 10 s it looks for that anew,
-//! with four packets (PROBE_RTT), and these take the quickest path: paths that are much farther away are never filled.
-//!
-//! *Algorithm.* A flow that fills near paths while there is one that is far is watched ([`Gathering::large`]). From
-//! when few packets are left on their way after it was busy ([`LOOKING_BYTES`], [`BUSY_FOR`]) its acknowledgements are handed on as a
-//! young flow's are, after five eighths of the round trip there by the latest path and back by the quickest
-//! ([`KEPT_OF_LONGEST`]): two windows of that fill both. If its sender sends with few on their way for half as long as BBR looks
-//! ([`LOOKS_FOR`]), that goes on, until the flow had nothing to send ([`RESTS_FOR`]); else only while they are few. What is
-//! sent again counts as well, for time stamps tell its round trip. Round trips of ordinary traffic that fills the far path
-//! are longer anyway. Own rule.
-//!
-//! *It costs* the last acknowledgements of what a busy flow had to send up to that time. Should the far path go, such a sender
-//! has windows too large for the near one until it looks again.
-//!
 //! Bounded: the flow that is kept for the shortest time gives way, and its acknowledgements go on at once.
 
 use core::time::Duration;
@@ -38,27 +24,20 @@ use super::{path_set::PathSet, placement::Placement, shared::Shared, staged::Sta
 use crate::{
     flows::{FlowId, FlowKey},
     packet::{PacketBuf, Pool},
-    path::Path,
-    profile::Mechanism,
     time::Instant,
     units::Bitrate,
 };
 
-mod gathering;
 mod kept_flow;
 
-use gathering::{Gathering, Plan, Way};
 use kept_flow::{KeptFlow, Said};
 
-/// The flows whose data this end sends and whose round trips matter.
+/// The young flows whose data this end sends.
 #[derive(Debug)]
 pub(super) struct RoundTrips {
     /// Of the hashes by which flows are known ([`crate::flows`]).
     key: FlowKey,
-    /// Young ones, and those that are large.
     flows: Vec<KeptFlow>,
-    /// What is large, and what of that waits now and then; apart, for most tunnels are idle.
-    gathering: Box<Gathering>,
 }
 
 /// What is known of the paths.
@@ -92,7 +71,6 @@ impl RoundTrips {
         Self {
             key,
             flows: Vec::new(),
-            gathering: Box::new(Gathering::new(key)),
         }
     }
 
@@ -106,7 +84,6 @@ impl RoundTrips {
         delivered: &mut VecDeque<PacketBuf>,
     ) {
         self.end(now, |flow| flow.conversation == conversation, delivered);
-        self.gathering.forget(conversation, delivered);
         if least < LEAST {
             return;
         }
@@ -140,27 +117,6 @@ impl RoundTrips {
         }
     }
 
-    /// Keeps the round trips of large flows for the next periods of `plan`.
-    fn keep_large(&mut self, now: Instant, plan: Plan) {
-        let least = kept_of(plan.longest).min(LONGEST);
-        if least < LEAST {
-            return;
-        }
-        let until = now + plan.every * KEPT_PERIODS + FADING;
-        for counted in self.gathering.large() {
-            let mut flows = self.flows.iter();
-            match flows.position(|flow| flow.conversation == counted.conversation) {
-                Some(index) => self.flows[index].keep_on(least, until),
-                None if counted.is_steady && self.flows.len() < MOST => {
-                    let (conversation, acked) = (counted.conversation, counted.acked);
-                    self.flows
-                        .push(KeptFlow::large(now, conversation, acked, least, until));
-                }
-                None => {}
-            }
-        }
-    }
-
     fn position(&self, conversation: u64) -> Option<usize> {
         let mut flows = self.flows.iter();
         flows.position(|flow| flow.conversation == conversation)
@@ -183,53 +139,18 @@ impl RoundTrips {
     fn deliver(
         &mut self,
         now: Instant,
-        packet: PacketBuf,
-        paths: Known,
-        pool: &mut Pool,
-        delivered: &mut VecDeque<PacketBuf>,
-    ) {
-        let view = packet.view().ok();
-        let known = view.and_then(|view| Some((self.key.hash(&view), view.segment()?)));
-        let Some((conversation, segment)) = known else {
-            delivered.push_back(packet);
-            return;
-        };
-        let Some(index) = self.position(conversation) else {
-            return self.gathering.deliver(packet, delivered);
-        };
-        let flow = &mut self.flows[index];
-        flow.listen(now, &segment);
-        let may_wait = flow.may_be_gathered(self.gathering.longest());
-        let before = delivered.len();
-        if flow.is_kept() {
-            self.keep(now, index, packet, paths, pool, delivered);
-        } else {
-            flow.release(now, delivered);
-            if let Some(said) = Said::of(&segment) {
-                flow.tell(now, said);
-            }
-            delivered.push_back(packet);
-            if segment.is_closing {
-                self.flows.remove(index);
-            }
-        }
-        if may_wait {
-            self.gathering.take_over(before, delivered);
-        }
-    }
-
-    /// Hands on a packet of a flow whose round trips are kept, at once or in time.
-    fn keep(
-        &mut self,
-        now: Instant,
-        index: usize,
         mut packet: PacketBuf,
         paths: Known,
         pool: &mut Pool,
         delivered: &mut VecDeque<PacketBuf>,
     ) {
-        let known = packet.view().ok();
-        let Some((view, segment)) = known.and_then(|view| Some((view, view.segment()?))) else {
+        let view = packet.view().ok();
+        let known = view.and_then(|view| Some((self.key.hash(&view), view, view.segment()?)));
+        let Some((conversation, view, segment)) = known else {
+            delivered.push_back(packet);
+            return;
+        };
+        let Some(index) = self.position(conversation) else {
             delivered.push_back(packet);
             return;
         };
@@ -270,7 +191,7 @@ impl RoundTrips {
             delivered.push_back(packet);
             return;
         }
-        let ends = segment.is_closing || is_talk && !flow.is_large() && !flow.begin(now, said);
+        let ends = segment.is_closing || is_talk && !flow.begin(now, said);
         flow.release(now, delivered);
         flow.tell(now, said);
         delivered.push_back(packet);
@@ -314,17 +235,7 @@ impl RoundTrips {
         look: &mut Look<'_>,
         shared: &mut Shared<'_>,
     ) {
-        let profile = look.placement.profile();
-        let paces_large = profile.ack_pacing && profile.has(Mechanism::LargeAckPacing);
-        let aggregates = profile.ack_aggregation;
-        if (paces_large || aggregates) && self.gathering.is_due(now) {
-            let plan = gathering_plan(look.paths);
-            self.gathering.begin(now, plan, aggregates);
-            if let Some(plan) = plan.filter(|_| paces_large) {
-                self.keep_large(now, plan);
-            }
-        }
-        if self.flows.is_empty() && !self.gathering.is_active() {
+        if self.flows.is_empty() {
             return;
         }
         let count = shared.delivered.len() - before;
@@ -357,59 +268,26 @@ impl RoundTrips {
         delivered: &mut VecDeque<PacketBuf>,
     ) {
         for mut flow in self.flows.extract_if(.., |flow| is_it(flow)) {
-            let before = delivered.len();
             flow.release(now, delivered);
-            if flow.may_be_gathered(self.gathering.longest()) {
-                self.gathering.take_over(before, delivered);
-            }
         }
     }
 
     /// Forgets all flows.
     pub(super) fn clear(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
         self.end(now, |_| true, delivered);
-        self.gathering.clear(delivered);
     }
 
     /// When an acknowledgement is due, or a flow no longer young.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let young = self.flows.iter().map(KeptFlow::poll_timeout);
-        young.chain(self.gathering.poll_timeout()).min()
+        self.flows.iter().map(KeptFlow::poll_timeout).min()
     }
 
     pub(super) fn on_timeout(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
-        self.gathering.on_timeout(now, delivered);
-        if self.flows.is_empty() {
-            return;
-        }
         self.end(now, |flow| flow.until <= now, delivered);
         for flow in &mut self.flows {
-            let before = delivered.len();
             flow.hand_on(now, delivered);
-            if flow.may_be_gathered(self.gathering.longest()) {
-                self.gathering.take_over(before, delivered);
-            }
         }
     }
-}
-
-/// How acknowledgements of large flows are to be gathered, if it helps them.
-fn gathering_plan(paths: &PathSet) -> Option<Plan> {
-    let way = |path: &Path| {
-        Some(Way {
-            rtt: path.loaded_rtt()?,
-            rate: path.rate().max().unwrap_or(Bitrate::ZERO),
-            is_used: paths.usage.is_carrying(path.id()),
-            is_searching: path.is_searching(),
-        })
-    };
-    let ways: Vec<Way> = paths.carrying().filter_map(way).collect();
-    Plan::new(&ways)
-}
-
-/// How long round trips are made that are at most that long.
-fn kept_of(longest: Duration) -> Duration {
-    longest * KEPT_OF_LONGEST.0 / KEPT_OF_LONGEST.1
 }
 
 /// When the group that goes on at `due` or next does.
@@ -421,21 +299,6 @@ fn next_group(due: Instant) -> Instant {
 /// For so long, and so many round trips, a flow is young.
 const YOUNG: Duration = Duration::from_secs(3);
 const YOUNG_ROUNDS: u32 = 12;
-/// For so many periods of gathering the round trips of a large flow are kept after the last in which it was large.
-const KEPT_PERIODS: u32 = 4;
-/// How much of the longest round trip is kept of them: all of it lengthens ordinary ones too, and two windows of that stand
-/// in the tunnel's queue.
-const KEPT_OF_LONGEST: (u32, u32) = (5, 8);
-/// A sender of a large flow with so little on its way, in bytes, may be looking for its shortest round trip: BBR leaves four
-/// packets.
-const LOOKING_BYTES: u32 = 8 * 1_500;
-/// And is if it sends so again after so long; BBR does for 200 ms.
-const LOOKS_FOR: Duration = Duration::from_millis(100);
-/// If it was busy for so long before,
-const BUSY_FOR: Duration = Duration::from_secs(1);
-/// without a rest of so long after it was told that all has come: with those it had nothing to send. Longer than what is
-/// gathered waits.
-const RESTS_FOR: Duration = Duration::from_millis(150);
 /// In so long it becomes old.
 const FADING: Duration = Duration::from_secs(1);
 /// Shorter round trips are left alone: no sender looks at less than 4 ms.
@@ -449,8 +312,6 @@ const FASTER: u64 = 2;
 /// Time between two notes of what was sent.
 const NOTED_EACH: Duration = Duration::from_micros(500);
 const MOST_NOTED: usize = 2048;
-/// Most notes of what was sent again.
-const MOST_AGAIN: usize = 256;
 /// How much longer than the first round trip of a sender its next may be made: RFC 6298 (with 200 ms, as in Linux) waits no
 /// shorter.
 const LATER: Duration = Duration::from_millis(150);

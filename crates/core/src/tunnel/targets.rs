@@ -68,11 +68,7 @@ impl Targets {
         } else {
             Duration::ZERO
         };
-        let mut target = (longest * 3 / 7 + packets).clamp(LEAST_TARGET, LARGEST_TARGET);
-        // What waits while a path's rate is being found out is no sign of congestion.
-        if profile.has(Mechanism::SearchTarget) && usable().any(Path::is_searching) {
-            target = (target * 4).min(LARGEST_TARGET);
-        }
+        let target = (longest * 3 / 7 + packets).clamp(LEAST_TARGET, LARGEST_TARGET);
         self.late.insert(now, Reverse(placement.longest_wait()));
         let late = self.late.min().map_or(Duration::ZERO, |Reverse(late)| late);
         let late = (late * 5 / 4).saturating_sub(lanes.ahead.waited());
@@ -84,13 +80,9 @@ impl Targets {
             Bytes::ZERO
         };
         lanes.bulk.set_allowance(allowance, LONGEST_ALLOWED);
-        // A sender that listens has drained the queue after four of them and a little.
         let beyond = (longest * 3 / 2).max(LEAST_LIMIT);
-        let patience = if profile.has(Mechanism::AgeLimit) {
-            longest * 4 + PATIENCE
-        } else {
-            Duration::MAX
-        };
+        // A sender that listens has drained the queue after four of them and a little.
+        let patience = longest * 4 + PATIENCE;
         lanes.set_limits(bulk_target + beyond, target + beyond, patience);
     }
 }

@@ -8,7 +8,7 @@ use core::{ops::Index, time::Duration};
 use super::path_set::PathSet;
 use crate::{
     path::{Path, delay::RelativeDelay},
-    profile::{Mechanism, Profile},
+    profile::Profile,
     sched::PathView,
     time::Instant,
     units::Bytes,
@@ -90,23 +90,12 @@ impl Views {
                 rtt_spread: path.rtt().spread(),
                 jitter: path.jitter(),
                 is_searching: path.is_searching(),
-                loss_ppm: if profile.has(Mechanism::LossCost) {
-                    path.loss_floor_ppm()
-                } else {
-                    0
-                },
+                loss_ppm: path.loss_floor_ppm(),
                 is_silent: path.health().is_silent(now),
                 in_flight: path.sender().in_flight(),
                 staged: staged(path),
             }
         }));
-        let first = self.paths.iter().filter(|view| view.usable);
-        let first = first
-            .min_by_key(|view| view.extra_delay)
-            .map(|view| view.id);
-        for path in paths.iter_mut() {
-            path.set_quickest(first == Some(path.id()));
-        }
         profile.ranks && hold_back(&mut self.paths)
     }
 

@@ -1,10 +1,9 @@
-//! How long the receiver waits: for what was sent earlier on a slower path, for a repair symbol, and for a packet sent again.
+//! How long the receiver waits: for what was sent earlier on a slower path, and for a packet sent again.
 
 use core::time::Duration;
 
 use super::path_set::PathSet;
 use crate::{
-    ids::PathId,
     path::{Path, delay::RelativeDelay},
     resequencer::LONGEST_HOLD,
     time::Instant,
@@ -20,18 +19,11 @@ pub(super) fn longest_wait(now: Instant, paths: &PathSet, own: RelativeDelay) ->
     (beyond.unwrap_or(Duration::ZERO) + MARGIN).min(LONGEST_HOLD)
 }
 
-/// How long a packet that is told missing now may take to come after all. `grace`: for how long what is missing on a path is left to
-/// repair symbols.
-pub(super) fn repair_time(
-    now: Instant,
-    paths: &PathSet,
-    grace: impl Fn(PathId) -> Duration,
-) -> Duration {
-    let (mut time, mut longest_grace) = (Duration::ZERO, Duration::ZERO);
-    let mut least = Duration::ZERO;
+/// How long a packet that is told missing now may take to come after all.
+pub(super) fn repair_time(now: Instant, paths: &PathSet) -> Duration {
+    let (mut time, mut least) = (Duration::ZERO, Duration::ZERO);
     for path in in_use(now, paths) {
         least = least.max(path.rtt().min().unwrap_or_default());
-        longest_grace = longest_grace.max(grace(path.id()));
         let rtt = path.rtt().smoothed().unwrap_or_default();
         let delay = path.receiver().delay();
         let spread = match (delay.high(), delay.min()) {
@@ -41,7 +33,7 @@ pub(super) fn repair_time(
         time = time.max(rtt + spread);
     }
     let longest = (least + LONGEST_DELAY).clamp(LONGEST_REPAIR, LONGEST_FAR_REPAIR);
-    (time + REPAIR_MARGIN + longest_grace).min(longest)
+    (time + REPAIR_MARGIN).min(longest)
 }
 
 /// The paths on which something has come of late.

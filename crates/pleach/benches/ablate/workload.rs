@@ -10,7 +10,7 @@ use pleach_sim::{
 use crate::{rule::Rule, sets};
 
 /// Traffic through the tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Workload {
     /// One download with BBR.
     Bbr,

@@ -274,7 +274,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
         "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
     "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
-        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, yield, hold, share, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights, ack_aggregation, ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice, without)";
+        "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, yield, hold, share, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights, ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice, without)";
     "profile part not a truth value": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nrepair = \"yes\"",
         "f.toml:10: [scheduler] repair: expected true or false, found \"yes\"; remedy: write true or false";
     "look-ahead without osia": CLIENT, "policy = \"adaptive\"" => "policy = \"consn\"\nlook_ahead = true",

@@ -1,4 +1,4 @@
-//! Drain and probe delay: less is sent than the path carries until its queue is gone.
+//! Drain: less is sent than the path carries until its queue is gone.
 //!
 //! A saturated path delivers its capacity, so the latest delivery rate counts if it is below the largest; but at least three
 //! quarters of the largest, so that a path that only seems saturated loses little.
@@ -11,7 +11,6 @@ use core::time::Duration;
 
 use crate::{
     path::model::{LEAST_RATE, Model},
-    profile::Mechanism,
     time::Instant,
     units::Bitrate,
 };
@@ -105,9 +104,7 @@ impl Drain {
         let slower = is_slower.then_some(self.delivered);
         model.cross.on_test(now, is_gone, slower);
         if tests && is_as_long && is_testable && !is_slower {
-            let of_load = model.has(Mechanism::LoadedBase);
-            let none = model.queue.rebase(now, of_load);
-            model.buffer.on_longer_base(none);
+            model.queue.rebase(now);
             return Verdict::NoQueue;
         }
         let carried = self.delivered.min(model.gross(model.max_rate()));

@@ -92,14 +92,9 @@ impl Startup {
     }
 
     /// The pace; `max`: the largest delivery rate.
-    pub(super) fn pace(&self, rtt: Duration, is_gentle: bool, max: Bitrate) -> Option<Bitrate> {
+    pub(super) fn pace(&self, rtt: Duration, max: Bitrate) -> Option<Bitrate> {
         let first = Bitrate::from_transfer(FIRST_WINDOW, rtt.max(LEAST_FIRST_RTT))?;
-        let percent = if is_gentle {
-            GENTLE_PERCENT
-        } else {
-            SEARCH_PERCENT
-        };
-        let shown = max.scale(percent, 100);
+        let shown = max.scale(SEARCH_PERCENT, 100);
         let shown = match self.basis {
             Basis::Nothing => shown,
             Basis::Memory(recalled) => recalled.pace(rtt, shown),
@@ -117,5 +112,3 @@ const FIRST_WINDOW: Bytes = Bytes::new(24_000);
 const LEAST_FIRST_RTT: Duration = Duration::from_millis(4);
 /// TCP in slow start doubles its rate within a round trip, and the latest sample is older than that.
 const SEARCH_PERCENT: u64 = 250;
-/// The same of a path beside which others carry the flow.
-const GENTLE_PERCENT: u64 = 160;

@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     path::{
         line::{Line, RTT},
-        model::{buffer::Depth, cross::CrossTraffic, loss_window::LossWindow},
+        model::{cross::CrossTraffic, loss_window::LossWindow},
     },
     units::Bytes,
 };
@@ -64,25 +64,6 @@ fn a_path_that_begins_to_lose_is_soon_known_to() {
 }
 
 #[test]
-fn a_burst_of_spurious_losses_is_no_congestion() {
-    let mut line = Line::new(50, 1_500_000);
-    line.demand = Bitrate::from_mbps(20);
-    line.run(200);
-    assert!(line.path.is_searching());
-    // A third is NACKed, and arrives.
-    line.overtaken_by = ms(15);
-    line.run(30);
-    line.overtaken_by = Duration::ZERO;
-    let mut has_ceiling = false;
-    for _ in 0..20 {
-        line.run(10);
-        has_ceiling |= state(&line).2;
-    }
-    assert!(has_ceiling, "taken for congestion at first");
-    assert_eq!(state(&line), (true, false, false), "and then no longer");
-}
-
-#[test]
 fn packets_that_are_lost_are_congestion() {
     let mut line = Line::new(50, 1_500_000);
     line.demand = Bitrate::from_mbps(20);
@@ -136,24 +117,6 @@ fn a_queue_too_short_to_be_seen_is_not_overflown_for_long() {
 }
 
 #[test]
-fn a_queue_that_has_overflowed_is_filled_slowly() {
-    // 3.5 to 7 ms; told of at once, and later. (Of 3 ms 0.14 % is lost, 0.11 % before: less than counts as congestion.)
-    let short = [22, 25, 31, 34].map(|kilobytes| (kilobytes, 0, 0.000_5));
-    let told_later = short.map(|(kilobytes, _, most)| (kilobytes, 10, most));
-    let far = [(43, 100, 0.0025)];
-    for (kilobytes, rtt_ms, most) in [&short[..], &told_later, &far].concat() {
-        let rtt = ms(rtt_ms);
-        let mut line = Line::with(50, kilobytes * 1_000, rtt, true);
-        line.run(5_000);
-        let (mbps, lost) = line.run(20_000);
-        let what = format!("{kilobytes} kB, {rtt_ms} ms");
-        let least = if rtt_ms < 100 { 49.2 } else { 48.5 };
-        assert!(mbps > least, "{mbps}, {what}");
-        assert!(lost < most, "{lost}, {what}");
-    }
-}
-
-#[test]
 fn a_short_queue_that_jitter_hides_is_not_overflown_for_ever() {
     for seed in 1..=5 {
         // 3 ms.
@@ -199,23 +162,6 @@ fn jitter_is_no_queue() {
     line.run(3_000);
     let (mbps, _) = line.run(10_000);
     assert!(mbps > 45.0, "{mbps}");
-}
-
-#[test]
-fn a_path_that_is_shorter_after_pauses_has_no_queue_for_that() {
-    let mut line = Line::new(50, 1_500_000);
-    line.loaded_delay = ms(30);
-    line.run(3_000);
-    let all: f64 = (0..20)
-        .map(|_| {
-            line.demand = Bitrate::from_mbps(1);
-            line.run(60);
-            line.demand = Bitrate::from_mbps(1_000);
-            line.run(440).0
-        })
-        .sum();
-    // 44.8 without a drain, 36.5 with one after every pause.
-    assert!(all / 20.0 > 40.0, "{all}");
 }
 
 #[test]
@@ -317,7 +263,7 @@ fn beside_others(sharing: Sharing) -> f64 {
 #[test]
 fn who_yields_gives_way_to_others() {
     let [yields, usual] = [Sharing::Yield, Sharing::Auto].map(beside_others);
-    assert!(yields < 2.0 && yields < usual / 3.0, "{yields} {usual}");
+    assert!(yields < 2.0 && yields < usual / 2.0, "{yields} {usual}");
 }
 
 #[test]
@@ -336,66 +282,6 @@ fn the_capacity_beside_cross_traffic_is_the_one_before_it_as_long_as_that_arrive
     assert_eq!(shared(&cross), Some(mbps(50)), "of what it was");
     cross.on_test(at(2_500), false, Some(mbps(20)));
     assert_eq!(shared(&cross), Some(mbps(20)), "the path is slower");
-}
-
-#[test]
-fn samples_of_the_rate_are_longer_where_the_queue_overflows() {
-    let least_time = |limit| {
-        let mut line = Line::new(20, limit);
-        line.jitter = ms(4);
-        line.run(10_000);
-        line.path.rate().least_time()
-    };
-    let (deep, shallow) = (least_time(1_500_000), least_time(12_000));
-    assert!(shallow > deep, "{shallow:?} {deep:?}");
-}
-
-#[test]
-fn a_long_queue_that_overflowed_while_the_line_was_slow_holds_nothing_down_once_it_is_gone() {
-    let mut line = Line::new(100, 400_000);
-    line.run(5_000);
-    line.rate = Bitrate::from_mbps(10);
-    let (_, lost) = line.run(400);
-    assert!(lost > 0.1, "{lost}");
-    line.rate = Bitrate::from_mbps(100);
-    line.run(400);
-    let (mbps, lost) = line.run(1_000);
-    assert!(mbps > 90.0, "{mbps}");
-    assert_eq!(lost, 0.0);
-}
-
-#[test]
-fn a_buffer_counts_as_smaller_when_its_queue_turns_out_to_be_propagation_delay() {
-    let mut line = Line::new(50, 600_000);
-    // The buffer of 96 ms overflows in startup.
-    line.run(3_000);
-    let depth = |line: &Line| line.path.model().buffer_depth();
-    let before = depth(&line).expect("has overflowed");
-    assert!(before > ms(60), "{before:?}");
-    line.loaded_delay = ms(80);
-    line.run(5_000);
-    let after = depth(&line);
-    assert!(after.is_none_or(|after| after < ms(50)), "{after:?}");
-}
-
-#[test]
-fn a_ceiling_is_lifted_only_where_a_deep_queue_has_drained() {
-    let at = Instant::from_millis;
-    for (depth_ms, rtt_ms, queue_ms, lifts) in [
-        (60, 40, 10, true),
-        (40, 40, 5, false),
-        (60, 40, 20, false),
-        (60, 600, 10, false),
-        (170, 600, 10, true),
-    ] {
-        let depth = Depth {
-            queue: ms(depth_ms),
-            rate: Bitrate::from_mbps(50),
-            at: at(20_000),
-        };
-        let has_drained = depth.has_drained(ms(queue_ms), ms(rtt_ms), ms(5));
-        assert_eq!(has_drained, lifts, "{depth_ms} {rtt_ms} {queue_ms}");
-    }
 }
 
 mod recalled;

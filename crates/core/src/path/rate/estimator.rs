@@ -84,11 +84,6 @@ pub trait RateEstimator: fmt::Debug + Send {
         MIN_TIME
     }
 
-    /// Says how much the delay of one report differs from that of the next. Comes before each report.
-    fn set_jitter(&mut self, jitter: Duration) {
-        let _ = jitter;
-    }
-
     /// Takes what a packet train says of the capacity.
     fn guess(&mut self, guess: &Guess) {
         let _ = guess;
@@ -171,11 +166,6 @@ impl DeliveryRate {
     #[must_use]
     pub fn least_time(&self) -> Duration {
         each!(self, rate => rate.least_time())
-    }
-
-    /// See [`RateEstimator::set_jitter`].
-    pub fn set_jitter(&mut self, jitter: Duration) {
-        each!(self, rate => rate.set_jitter(jitter));
     }
 
     /// See [`RateEstimator::guess`].

@@ -2,8 +2,7 @@
 
 use core::time::Duration;
 
-use super::reach::Reach;
-use crate::{ids::PathId, sched::PacketInfo, time::Instant, units::Bytes};
+use crate::{sched::PacketInfo, time::Instant, units::Bytes};
 
 /// A flow's volume within the present second.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,10 +16,6 @@ pub(super) struct Flow {
     pub(super) is_large: bool,
     /// Whether it has left the paths near the quickest one for later ones.
     pub(super) is_away: bool,
-    /// The path of its last packet.
-    pub(super) path: Option<PathId>,
-    /// Whether it gains from others than the near paths.
-    pub(super) reach: Reach,
 }
 
 impl Flow {

@@ -2,9 +2,7 @@
 
 use core::time::Duration;
 
-use super::paths::{
-    GATE, carried_where, is_late, is_member, is_open, nearest, quickest, usual_queue, worthless,
-};
+use super::paths::{carried_where, is_late, is_member, quickest, usual_queue, worthless};
 use crate::{
     ids::PathId,
     profile::{Mechanism, Mechanisms},
@@ -18,8 +16,6 @@ pub(super) struct Gate {
     /// Where the flow's paths begin, beyond the quickest's delay.
     pub(super) from: Duration,
     pub(super) is_large: bool,
-    /// The delay up to which paths are the nearest.
-    pub(super) nearest: Duration,
     /// The quickest of the flow's, its least round trip, and its queue while it is full.
     pub(super) quickest: Option<PathId>,
     pub(super) round_trip: Option<Duration>,
@@ -40,7 +36,6 @@ impl Gate {
         Self {
             from,
             is_large,
-            nearest: nearest(paths),
             quickest: quickest.map(|path| path.id),
             round_trip: quickest.and_then(|path| path.least_rtt),
             usual: usual_queue(quickest),
@@ -54,11 +49,6 @@ impl Gate {
         self.exclusion(path).is_none()
     }
 
-    /// The same of a flow that keeps to the nearest.
-    pub(super) fn admits_nearest(&self, path: &PathView) -> bool {
-        path.extra_delay <= self.nearest && self.admits(path)
-    }
-
     /// Why a packet may not take a path; `None` if it may.
     pub(super) fn exclusion(&self, path: &PathView) -> Option<IdleReason> {
         let has = |mechanism| self.mechanisms.has(mechanism);
@@ -70,17 +60,10 @@ impl Gate {
             let by = path.extra_delay;
             return Some(IdleReason::TooLate { by });
         }
-        if has(Mechanism::SearchGate) && !is_open(path, self.quickest) {
-            return Some(IdleReason::Searching);
-        }
-        if path.queue_delay > GATE && has(Mechanism::Jams) {
-            let queue = path.queue_delay;
-            return Some(IdleReason::Jammed { queue });
-        }
         let is_alone = self.quickest == Some(path.id) && path.is_searching;
         if is_alone || !self.is_large || !has(Mechanism::WorthShare) {
             return None;
         }
-        worthless(path, self.from, self.total, self.usual)
+        worthless(path, self.total, self.usual)
     }
 }

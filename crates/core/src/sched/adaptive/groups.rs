@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::{
     crowd::Crowd,
     flow::{LARGE, SMALL},
-    paths::{GATE, LATEST, carried_near, carried_where, is_member, penalty},
+    paths::{GATE, LATEST, carried_near, carried_where, is_member},
 };
 use crate::{sched::PathView, units::Bytes};
 
@@ -64,15 +64,8 @@ pub(super) fn better_group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Du
     }
     let near = crowd.near * crowd.later;
     let is_worth = |start: &Duration| {
-        let main = paths
-            .iter()
-            .filter(|path| path.usable && is_member(path, *start));
-        let main = main.max_by_key(|path| path.rate);
-        // What is being sent already counts for more than what losses should make of it.
-        let main = main.filter(|_| eager != Eager::Gaining);
-        let later = *start + main.map_or(Duration::ZERO, penalty);
-        let percent = WORTH_PERCENT + later.as_millis();
-        let by_gain = gain(carried(*start), later) * 100;
+        let percent = WORTH_PERCENT + start.as_millis();
+        let by_gain = gain(carried(*start), *start) * 100;
         carried(*start) * 100 > near * percent
             || match eager {
                 Eager::No => false,

@@ -3,7 +3,6 @@
 use core::time::Duration;
 
 use crate::{
-    ids::PathId,
     path::model,
     sched::{PathView, line::Line},
     time::Instant,
@@ -45,14 +44,6 @@ pub(super) fn full_queue(rate: Bitrate) -> Duration {
     model::HIGH.delay.max(model::HIGH.bytes / rate)
 }
 
-/// Whether a path may carry packets of its own: what is being searched carries what it has shown, while that makes no queue.
-pub(super) fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
-    // Jitter looks like a queue.
-    let short = SHORT_QUEUE.max(path.jitter * 3);
-    let is_shown = path.rate.is_some() && path.queue_delay < short;
-    !path.is_searching || is_shown || quickest == Some(path.id)
-}
-
 /// Bits per second of the usable paths that `is_counted`, together.
 pub(super) fn carried_where(paths: &[PathView], is_counted: impl Fn(&PathView) -> bool) -> u128 {
     let counted = paths.iter().filter(|path| path.usable && is_counted(path));
@@ -75,12 +66,11 @@ pub(super) fn likely_rate(path: &PathView) -> Bitrate {
 }
 
 /// The share of what all paths carry, in percent, that a path must have to bring a large flow more than it costs: it grows with
-/// how much later than on the quickest path packets arrive, losses included, and with how much longer the path's queue is
-/// than `usual`, the quickest's, while both are full.
-fn needed_percent(path: &PathView, from: Duration, usual: Duration) -> u64 {
+/// how much later than on the quickest path packets arrive, and with how much longer the path's queue is than `usual`, the
+/// quickest's, while both are full.
+fn needed_percent(path: &PathView, usual: Duration) -> u64 {
     let queue = path.rate.map_or(Duration::ZERO, full_queue);
-    let later = path.extra_delay + cost_of_losses(path, from);
-    let later = later.saturating_add(queue.saturating_sub(usual));
+    let later = path.extra_delay.saturating_add(queue.saturating_sub(usual));
     let later_ms = u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
     LEAST_SHARE_PERCENT + later_ms / 10
 }
@@ -92,13 +82,8 @@ fn is_worth(path: &PathView, needed_percent: u64, total: u128) -> bool {
 }
 
 /// Why a path brings a large flow less than it costs; `None` if it is worth it. `total`: bits per second of all paths.
-pub(super) fn worthless(
-    path: &PathView,
-    from: Duration,
-    total: u128,
-    usual: Duration,
-) -> Option<IdleReason> {
-    let needed = needed_percent(path, from, usual);
+pub(super) fn worthless(path: &PathView, total: u128, usual: Duration) -> Option<IdleReason> {
+    let needed = needed_percent(path, usual);
     if is_worth(path, needed, total) {
         return None;
     }
@@ -122,26 +107,6 @@ pub(super) fn arrival(
     line.sent_until(now, len).max(now + wait) + path.extra_delay
 }
 
-/// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as
-/// always.
-pub(super) fn penalty(path: &PathView) -> Duration {
-    let repair = path.smoothed_rtt.unwrap_or_default() + REPAIR_TURN;
-    repair * path.loss_ppm.min(33_333) / 33_333
-}
-
-/// The same of any path for a flow whose paths begin at `from`: what [late](is_late) ones lose is known as soon as it would have
-/// come, and sent again over the quickest.
-pub(super) fn cost_of_losses(path: &PathView, from: Duration) -> Duration {
-    if !is_late(path, from) {
-        return penalty(path);
-    }
-    let round_trip = path.smoothed_rtt.unwrap_or_default();
-    let repair = round_trip.saturating_sub(path.extra_delay * 2) + REPAIR_TURN;
-    repair * path.loss_ppm.min(33_333) / 33_333
-}
-
-/// What a repair takes beside a round trip.
-const REPAIR_TURN: Duration = Duration::from_millis(20);
 /// What a path carries before anything is known.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 /// How much the delays of the paths of one flow may differ.
@@ -152,5 +117,3 @@ pub(super) const LATEST: Duration = Duration::from_millis(330);
 const NEAREST: Duration = Duration::from_millis(10);
 /// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
 const LEAST_SHARE_PERCENT: u64 = 3;
-/// A queue that a path being searched may have and still carry packets of its own; three times its jitter if that is more.
-const SHORT_QUEUE: Duration = Duration::from_millis(3);

@@ -48,7 +48,7 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
     };
     let helps = |path: &PathView| {
         let is_one = is_member(path, from) || is_late(path, taken);
-        path.usable && is_one && worthless(path, taken, total, usual).is_none()
+        path.usable && is_one && worthless(path, total, usual).is_none()
     };
     // The least delay of one that jitters is seen late.
     let counts = |path: &PathView| {

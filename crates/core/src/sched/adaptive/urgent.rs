@@ -12,12 +12,10 @@
 
 use core::time::Duration;
 
-use super::{
-    Adaptive, MAX_WAIT,
-    paths::{arrival, is_open, penalty},
-};
+use super::{Adaptive, MAX_WAIT, paths::arrival};
 use crate::{
     class::Duplicate,
+    ids::PathId,
     sched::{PacketInfo, PathView, Pick, Urgency, slot},
     time::Instant,
 };
@@ -93,7 +91,6 @@ impl Adaptive {
             Some(second) => Pick::Shadowed {
                 index: best.index,
                 copies: 1 << second,
-                times: 1,
             },
             None => Pick::One(best.index),
         }
@@ -148,6 +145,23 @@ fn wait(path: &PathView) -> Duration {
     path.queue_delay.max(path.lateness)
 }
 
+/// Whether a path may carry packets with a deadline: what is being searched carries what it has shown, while that makes no queue.
+fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
+    // Jitter looks like a queue.
+    let short = SHORT_QUEUE.max(path.jitter * 3);
+    let is_shown = path.rate.is_some() && path.queue_delay < short;
+    !path.is_searching || is_shown || quickest == Some(path.id)
+}
+
+/// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as
+/// always.
+fn penalty(path: &PathView) -> Duration {
+    let repair = path.smoothed_rtt.unwrap_or_default() + REPORTED_WITHIN;
+    repair * path.loss_ppm.min(33_333) / 33_333
+}
+
+/// A queue that a path being searched may have and still carry packets with a deadline; three times its jitter if that is more.
+const SHORT_QUEUE: Duration = Duration::from_millis(3);
 /// A path that loses more is worth copies.
 const LOSSY_PPM: u32 = 3_000;
 /// A loss is told after so long.
@@ -228,7 +242,6 @@ mod tests {
         let twice = |second: u32| Pick::Shadowed {
             index: 0,
             copies: 1_u16 << second,
-            times: 1,
         };
         let paths = paths_of(&[(20, 0), (20, 250), (20, 40)]);
         assert_eq!(pick(&paths, &urgent(180, 0, Duplicate::Always)), twice(2));
@@ -244,7 +257,6 @@ mod tests {
         let twice = Pick::Shadowed {
             index: 0,
             copies: 2,
-            times: 1,
         };
         let mut paths = paths_of(&[(20, 0), (20, 30)]);
         paths[0].is_silent = true;
@@ -255,5 +267,18 @@ mod tests {
         paths[0].smoothed_rtt = Some(Duration::from_millis(25));
         paths[0].loss_ppm = 4_000;
         assert_eq!(pick(&paths, &urgent(40, 0, Duplicate::Auto)), twice);
+    }
+
+    #[test]
+    fn a_path_that_is_searched_carries_packets_while_it_has_no_queue_and_jitter_is_none() {
+        for (queue_ms, jitter_ms, expected) in
+            [(2, 0, true), (5, 0, false), (5, 2, true), (7, 2, false)]
+        {
+            let mut paths = paths_of(&[(60, 0), (60, 0)]);
+            paths[1].is_searching = true;
+            paths[1].queue_delay = Duration::from_millis(queue_ms);
+            paths[1].jitter = Duration::from_millis(jitter_ms);
+            assert_eq!(is_open(&paths[1], Some(paths[0].id)), expected);
+        }
     }
 }

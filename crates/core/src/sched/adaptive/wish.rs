@@ -4,7 +4,6 @@ use core::time::Duration;
 
 use super::{gate::Gate, paths::is_late};
 use crate::{
-    ids::PathId,
     sched::PathView,
     time::Instant,
     trace::{IdleReason, Verdict},
@@ -15,11 +14,6 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Wish {
     pub(super) gate: Gate,
-    pub(super) is_large: bool,
-    /// The flow keeps to the nearest paths.
-    pub(super) stays: bool,
-    /// The path of the flow's last packet.
-    pub(super) last: Option<PathId>,
     /// By when an awaited path must have sent the packet and what waits.
     pub(super) patience: Instant,
     /// Bytes that wait and matter to the flow.
@@ -36,11 +30,7 @@ pub(super) struct Wish {
 
 impl Wish {
     pub(super) fn admits(&self, path: &PathView) -> bool {
-        if self.stays {
-            self.gate.admits_nearest(path)
-        } else {
-            self.gate.admits(path)
-        }
+        self.gate.admits(path)
     }
 
     /// Why a path is not admitted.

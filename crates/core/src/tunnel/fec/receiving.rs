@@ -1,8 +1,5 @@
 //! What comes is remembered, so that repair symbols bring back what does not.
 //!
-//! *Grace.* A hole is told missing only after the next symbols should have come: one and a half times the mean time
-//! between symbols of late, and a margin.
-//!
 //! Bounds: a decoder's memory, from the first symbol on until none has come for `FORGET`; `MAX_UNTOLD` numbers to tell.
 
 use core::time::Duration;
@@ -24,8 +21,6 @@ pub(in super::super) struct Receiving {
     /// The first packet the decoder was given; what symbols before it cover is unknown to it.
     from: Option<Seq>,
     last_symbol_at: Option<Instant>,
-    /// Mean time between symbols.
-    between: Duration,
     /// Recovered, and not delivered yet: number, flow step, packet.
     found: VecDeque<(Seq, u16, PacketBuf)>,
     /// Recovered, and how often told.
@@ -82,12 +77,6 @@ impl Receiving {
         }
         let is_malformed = decoder.stats().repairs_malformed > before;
         self.decoder = Some(decoder);
-        if let Some(last) = self.last_symbol_at {
-            let time = now.since(last).min(LONGEST_BETWEEN);
-            self.between = self.between - self.between / 8 + time / 8;
-        } else {
-            self.between = LONGEST_BETWEEN / 2;
-        }
         self.last_symbol_at = Some(now);
         if is_malformed {
             return Err(DropReason::Malformed);
@@ -98,12 +87,6 @@ impl Receiving {
     /// The next packet that was recovered.
     pub(in super::super) fn pop(&mut self) -> Option<(Seq, u16, PacketBuf)> {
         self.found.pop_front()
-    }
-
-    /// How long what is missing now is left to repair symbols.
-    pub(in super::super) fn grace(&self, now: Instant) -> Option<Duration> {
-        let is_active = self.last_symbol_at.is_some_and(|at| now.since(at) < ACTIVE);
-        is_active.then(|| self.between * 3 / 2 + MARGIN)
     }
 
     /// Whether packets are remembered.
@@ -141,9 +124,5 @@ const KNOWN_BEHIND: i32 = 1 << 16;
 /// With one report in twenty lost, one in 8000 stays untold.
 const TELLS: u8 = 3;
 const MAX_UNTOLD: usize = 256;
-/// Symbols are expected for so long after one.
-const ACTIVE: Duration = Duration::from_millis(300);
 /// Without a symbol for so long, nothing is remembered any more.
 pub(super) const FORGET: Duration = Duration::from_secs(10);
-const LONGEST_BETWEEN: Duration = Duration::from_millis(50);
-const MARGIN: Duration = Duration::from_millis(3);

@@ -28,7 +28,6 @@
 use core::time::Duration;
 
 use super::{
-    LONGEST_GRACE,
     frames::{Frames, PAUSE},
     losses::{LONGEST_GAP, Losses},
     receiving::FORGET,
@@ -271,7 +270,7 @@ impl Sending {
         let [first, then] = RATES
             .iter()
             .find_map(|(most, rates)| (ppm <= *most).then_some(*rates))?;
-        let soon = (self.repaired_after / SOON).min(LONGEST_GRACE);
+        let soon = (self.repaired_after / SOON).min(LONGEST_SOON);
         let is_soon = self.gap * then.interval < soon;
         Some(if self.losses.is_settled() && is_soon {
             then
@@ -358,8 +357,9 @@ const RATES: [(u64, [Rate; 2]); 5] = [
     (u64::MAX, [Rate::new(10, 40), Rate::new(10, 48)]),
 ];
 /// The second of them only if the next symbol comes within such a part of what it takes to send a packet again, and within
-/// [`LONGEST_GRACE`].
+/// [`LONGEST_SOON`].
 const SOON: u32 = 4;
+const LONGEST_SOON: Duration = Duration::from_millis(12);
 /// Fewer packets are no tail worth a symbol.
 const LEAST_TAIL: u32 = 3;
 pub(super) const TAIL_AFTER: Duration = PAUSE;

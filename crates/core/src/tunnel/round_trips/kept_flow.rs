@@ -4,9 +4,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{
-    APART, BUSY_FOR, FADING, FASTER, LATER, LEAST, LONGEST, LOOKING_BYTES, LOOKS_FOR, MOST_AGAIN,
-    MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS, NOTED_EACH, RESTS_FOR, TIMES, YOUNG_ROUNDS,
-    kept_of, next_group,
+    APART, FADING, FASTER, LATER, LEAST, LONGEST, MOST_AHEAD, MOST_NOTED, MOST_TALK, MOST_TICKS,
+    NOTED_EACH, TIMES, YOUNG_ROUNDS, next_group,
 };
 use crate::{
     packet::{PacketBuf, Pool, Segment, is_before, later},
@@ -14,11 +13,11 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// A flow, young or large, whose data this end sends.
+/// A young flow whose data this end sends.
 #[derive(Debug)]
 pub(super) struct KeptFlow {
     pub(super) conversation: u64,
-    /// When its youth has faded, or, of a large flow, when nothing is kept any more.
+    /// When its youth has faded.
     pub(super) until: Instant,
     /// How long its round trips are at least.
     least: Duration,
@@ -45,26 +44,6 @@ pub(super) struct KeptFlow {
     ahead: Option<(u32, Option<u32>)>,
     /// How many segments have.
     talk: u32,
-    /// What matters of a large one, that is young no more.
-    large: Option<Large>,
-}
-
-#[derive(Debug, Default)]
-struct Large {
-    /// Whether its sender looks for its shortest round trip now and then.
-    looks: bool,
-    /// Since when it sends without a rest.
-    busy_since: Instant,
-    /// Whether little is left on its way.
-    has_little: bool,
-    /// When more was first sent with little left.
-    little_since: Option<Instant>,
-    /// When its sender was told something new last.
-    told_at: Instant,
-    /// Whether it is known where all that was sent ends.
-    is_end_known: bool,
-    /// Where what was sent again ended, and when: its times tell the sender how long that took (RFC 7323).
-    again: VecDeque<(u32, Instant)>,
 }
 
 /// What an acknowledgement says.
@@ -122,93 +101,6 @@ impl KeptFlow {
             heard: None,
             ahead: None,
             talk: 0,
-            large: None,
-        }
-    }
-
-    /// A large flow of which all before `acked` has been acknowledged, and whose round trips are to be `least`.
-    pub(super) fn large(
-        now: Instant,
-        conversation: u64,
-        acked: u32,
-        least: Duration,
-        until: Instant,
-    ) -> Self {
-        Self {
-            opening: None,
-            sent: VecDeque::new(),
-            large: Some(Large {
-                busy_since: now,
-                told_at: now,
-                ..Large::default()
-            }),
-            ..Self::new(now, conversation, acked, least, until)
-        }
-    }
-
-    pub(super) fn is_large(&self) -> bool {
-        self.large.is_some()
-    }
-
-    /// Whether its acknowledgements may be gathered besides: a young flow whose round trips are made about as long as the `longest`
-    /// of plans has windows that are large enough.
-    pub(super) fn may_be_gathered(&self, longest: Duration) -> bool {
-        self.is_large() || self.least < kept_of(longest)
-    }
-
-    /// Keeps a large flow until then, if it is one, and its round trips as long as that.
-    pub(super) fn keep_on(&mut self, least: Duration, until: Instant) {
-        if self.is_large() {
-            self.least = least;
-            self.until = until;
-            self.talk = 0;
-        }
-    }
-
-    /// Takes note of what the receiver says, whether or not it goes on: of a large flow little may be on its way now.
-    pub(super) fn listen(&mut self, now: Instant, segment: &Segment) {
-        let (Some(large), Some(ack)) = (&mut self.large, segment.ack) else {
-            return;
-        };
-        let is_busy = large.is_end_known && now.since(large.busy_since) >= BUSY_FOR;
-        if !large.has_little && is_busy && self.end.wrapping_sub(ack) <= LOOKING_BYTES {
-            large.has_little = true;
-            if !large.looks && self.held.is_empty() {
-                // What was acknowledged and said meanwhile went on as it came.
-                self.acked = None;
-                self.free_at = now;
-                self.ahead = None;
-            }
-        }
-    }
-
-    /// Whether its round trips are kept: those of a large flow are while its sender may be looking for the shortest, and from then
-    /// on if it is, until it rests.
-    pub(super) fn is_kept(&self) -> bool {
-        let may_look = |large: &Large| large.looks || large.has_little;
-        self.large.as_ref().is_none_or(may_look)
-    }
-
-    /// Takes note that all up to `end` has been sent of a large flow.
-    fn watch(&mut self, now: Instant, end: u32) {
-        let Some(large) = &mut self.large else {
-            return;
-        };
-        // What is sent before was perhaps lost, with much under way beyond.
-        let acked = self.told.map_or(self.end, |told| told.ack);
-        let left = end.wrapping_sub(acked);
-        large.is_end_known |= left > LOOKING_BYTES && left < u32::MAX / 2;
-        if acked == self.end && now.since(large.told_at) > RESTS_FOR {
-            large.busy_since = now;
-            large.has_little = false;
-            large.looks = false;
-        }
-        large.has_little &= left <= LOOKING_BYTES;
-        if large.has_little {
-            let since = *large.little_since.get_or_insert(now);
-            large.looks |= now.since(since) > LOOKS_FOR;
-        } else {
-            large.little_since = None;
         }
     }
 
@@ -246,15 +138,8 @@ impl KeptFlow {
 
     pub(super) fn on_sent(&mut self, now: Instant, end: u32) {
         if !is_before(self.end, end) {
-            if let Some(large) = &mut self.large {
-                if large.again.len() == MOST_AGAIN {
-                    large.again.pop_front();
-                }
-                large.again.push_back((end, now));
-            }
             return;
         }
-        self.watch(now, end);
         self.end = end;
         let is_due = |(_, at): &(u32, Instant)| now.since(*at) >= NOTED_EACH;
         if self.sent.back().is_none_or(is_due) {
@@ -265,13 +150,9 @@ impl KeptFlow {
         }
     }
 
-    /// How long its round trips are at least, before that fades; of a large flow only once its sender was seen to look.
-    pub(super) fn kept(&self) -> Duration {
-        if self.large.as_ref().is_none_or(|large| large.looks) {
-            self.least
-        } else {
-            Duration::ZERO
-        }
+    /// How long its round trips are at least, before that fades.
+    pub(super) const fn kept(&self) -> Duration {
+        self.least
     }
 
     /// How long round trips are at least by now.
@@ -305,15 +186,7 @@ impl KeptFlow {
         }
         let least = self.least(now);
         let newest = self.sent.front().filter(|sent| is_covered(sent));
-        let mut newest = newest.map(|(_, at)| *at);
-        if let Some(large) = &mut self.large {
-            let is_acked = |(end, _): &(u32, Instant)| !is_before(ack, *end);
-            for (_, at) in large.again.iter().filter(|sent| is_acked(sent)) {
-                newest = newest.max(Some(*at));
-            }
-            large.again.retain(|sent| !is_acked(sent));
-        }
-        let early = newest.map_or(now, |at| at + least);
+        let early = newest.map_or(now, |(_, at)| *at + least);
         let due = early.max(self.free_at).max(now).min(now + self.least * 2);
         let acked = self.acked.unwrap_or(ack);
         if !is_before(ack, acked) {
@@ -406,10 +279,6 @@ impl KeptFlow {
         if let (None, Some((_, at))) = (self.told, self.opening) {
             self.first = Some(now.since(at));
         }
-        let is_news = self.told.is_none_or(|told| is_before(told.ack, said.ack));
-        if let Some(large) = self.large.as_mut().filter(|_| is_news) {
-            large.told_at = now;
-        }
         latest(&mut self.told, said);
         latest(&mut self.heard, said);
     }
@@ -438,12 +307,6 @@ impl KeptFlow {
             self.tell(now, held.said);
             delivered.push_back(held.packet);
         }
-    }
-
-    /// How much that was sent again is noted.
-    #[cfg(test)]
-    pub(super) fn noted_again(&self) -> usize {
-        self.large.as_ref().map_or(0, |large| large.again.len())
     }
 
     /// How many acknowledgements are held.
