@@ -251,7 +251,14 @@ struct Peer {
 impl Peer {
     fn new(config: PeerConfig, tunnels: &TunnelSettings, entropy: &mut dyn Entropy) -> Self {
         let scheduler = config.scheduler.clone();
-        let mut tunnel = Tunnel::new(tunnels.role, scheduler, tunnels.queue, tunnels.flow_key);
+        let secret = entropy::secret(entropy);
+        let mut tunnel = Tunnel::new(
+            tunnels.role,
+            scheduler,
+            tunnels.queue,
+            tunnels.flow_key,
+            &secret,
+        );
         tunnel.set_compression(tunnels.compression);
         tunnel.set_classes(tunnels.classes.clone());
         tunnel.set_parity(tunnels.parity);

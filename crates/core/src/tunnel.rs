@@ -33,6 +33,7 @@ use crate::{
     session::{
         keys::OpenError,
         rotation::{Change, SessionSet},
+        secret::Secret,
     },
     time::Instant,
     trace::{Event, Observer, RepairCause, Tracer},
@@ -120,13 +121,15 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// An association without sessions or paths. `flow_key`: of the hashes by which flows are known, a secret.
+    /// An association without sessions or paths. `flow_key`: of the hashes by which flows are known, a secret. `secret`: of
+    /// what the other end must not guess.
     #[must_use]
     pub fn new(
         role: Role,
         settings: SchedulerSettings<String>,
         queue: QueueConfig,
         flow_key: FlowKey,
+        secret: &Secret,
     ) -> Self {
         let placement = Placement::new(settings);
         let profile = *placement.profile();
@@ -144,7 +147,10 @@ impl Tunnel {
             inbound: Inbound::default(),
             round_trips: RoundTrips::new(flow_key),
             templates: Templates::default(),
-            control: Control::new(Receptions::new(Instant::ZERO, profile.reception)),
+            control: Control::new(
+                Receptions::new(Instant::ZERO, profile.reception),
+                secret,
+            ),
             sec: Sec::default(),
             tracer: Tracer::default(),
         };
@@ -427,10 +433,14 @@ impl Tunnel {
         let path = self.paths.get_or_add(now, id, self.role, profile);
         let path = path.ok_or(DropReason::Malformed)?;
         let roams_to = (self.role == Role::Gateway).then_some(incoming.route);
-        path.on_authentic(now, header.kind, counter, roams_to);
+        path.on_authentic(now, header.kind, (counter, datagram.len()), roams_to);
         let Some(data) = data else {
             path.on_control(now, header.sent_us);
             let body = &datagram[CONTROL_HEADER_LEN..end];
+            if path.address_mut().on_pongs(&incoming.route, pongs(body)) {
+                self.outbound
+                    .refresh(now, &mut self.paths, &mut self.placement);
+            }
             self.handle_frames(now, id, body, shared);
             if shared.delivered.len() > before {
                 self.on_delivered(now, before, shared);
@@ -908,4 +918,12 @@ impl Tunnel {
         };
         (&mut self.round_trips, look)
     }
+}
+
+/// The tokens of the pongs of a control datagram.
+fn pongs(body: &[u8]) -> impl Iterator<Item = u32> {
+    Frames::new(body).filter_map(|frame| match frame {
+        Frame::Pong { token, .. } => Some(token),
+        _ => None,
+    })
 }

@@ -129,6 +129,9 @@ impl Path {
             self.train_sender.cancel();
             return false;
         }
+        if !self.address.is_proven() {
+            return false;
+        }
         let Some(packet) = self.train_sender.next(now) else {
             return false;
         };

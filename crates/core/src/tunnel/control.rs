@@ -16,6 +16,7 @@ use crate::{
     ids::PathId,
     path::{Path, train::TRAIN_PACKET_BYTES},
     profile::{Mechanism, Profile},
+    session::{hash::SecretStream, secret::Secret},
     time::Instant,
     wire::control::{Frame, FrameWriter, MAX_RANGES, MissingWriter},
 };
@@ -23,6 +24,8 @@ use crate::{
 /// What is due to be told.
 #[derive(Debug)]
 pub(super) struct Control {
+    /// Unpredictable tokens of challenges.
+    tokens: SecretStream,
     pub(super) receptions: Receptions,
     /// When reports travel on the second best path as well.
     second_report_at: Option<Instant>,
@@ -32,8 +35,10 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(receptions: Receptions) -> Self {
+    /// `secret`: what nobody else knows, nor what follows from it.
+    pub(super) fn new(receptions: Receptions, secret: &Secret) -> Self {
         Self {
+            tokens: SecretStream::new(secret.expose(), b"challenges"),
             receptions,
             second_report_at: None,
             is_closing: false,
@@ -76,6 +81,7 @@ impl Control {
             if sealer.out.is_full() {
                 return;
             }
+            self.send_challenge(sealer, id);
             send_path_control(sealer, id);
             lengths.probe(sealer, id);
             if profile.trains {
@@ -85,6 +91,25 @@ impl Control {
         self.send_reports(sealer, profile, fec);
         self.receptions.send(sealer);
         templates.send(sealer);
+    }
+
+    /// Asks whether the remote address of a path is the peer's own ([`crate::path::address`]).
+    fn send_challenge(&mut self, sealer: &mut Sealer<'_>, id: PathId) {
+        let now = sealer.now;
+        let tokens = &mut self.tokens;
+        let draw = || u64::from_be_bytes(tokens.array());
+        let path = sealer.paths.get_mut(id);
+        let Some(halves) = path.and_then(|path| path.address_mut().take_challenge(now, draw))
+        else {
+            return;
+        };
+        let mut body = [0; 32];
+        let mut writer = FrameWriter::new(&mut body);
+        for token in halves {
+            let _ = writer.push(&Frame::Ping { token, size: 0 });
+        }
+        let len = writer.len();
+        sealer.control(id, &body[..len]);
     }
 
     /// Sends the reports that are due, in more datagrams than one if more is missing than fits.
