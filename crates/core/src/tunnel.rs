@@ -20,7 +20,7 @@ use crate::{
     class::Class,
     counters::DropReason,
     flows::FlowKey,
-    ids::PathId,
+    ids::{PathId, Seq},
     packet::PacketBuf,
     path::{
         Pong, ReportOutcome, health::State, link::Link, receiver::DataArrival,
@@ -50,11 +50,13 @@ mod ahead;
 mod blocks;
 mod budget;
 mod control;
+mod effort;
 mod egress;
 mod fec;
 mod inbound;
 mod incoming;
 mod lanes;
+mod kept;
 mod lengths;
 mod numbering;
 mod outbound;
@@ -80,12 +82,14 @@ mod waits;
 mod tests;
 
 pub use incoming::Incoming;
+pub(crate) use kept::buffer_bytes;
 pub use path_set::PathSet;
 pub use sec::ParityStatus;
 pub use shared::Shared;
 pub use status::{PathStatus, TunnelStatus};
 
 use control::Control;
+use effort::Effort;
 use egress::Egress;
 use inbound::{Inbound, Ingress, Opened};
 use lanes::Lanes;
@@ -116,6 +120,7 @@ pub struct Tunnel {
     round_trips: RoundTrips,
     templates: Templates,
     control: Control,
+    effort: Effort,
     sec: Sec,
     tracer: Tracer,
 }
@@ -151,6 +156,7 @@ impl Tunnel {
                 Receptions::new(Instant::ZERO, profile.reception),
                 secret,
             ),
+            effort: Effort::default(),
             sec: Sec::default(),
             tracer: Tracer::default(),
         };
@@ -448,6 +454,9 @@ impl Tunnel {
             self.handle_mended(now, is_source_allowed, true, shared);
             return Ok(());
         };
+        if !self.effort.allows(now) {
+            return Err(DropReason::OverBudget);
+        }
         let len = datagram.len();
         let arrival = DataArrival {
             path_seq: header.path_seq,
@@ -476,6 +485,8 @@ impl Tunnel {
             is_source_allowed,
         };
         let result = self.inbound.on_data(&opened, &mut ingress);
+        let steps = self.inbound.resequencer.take_steps();
+        self.effort.spend_on_data(now, steps);
         self.on_delivered(now, before, shared);
         result
     }
@@ -582,9 +593,11 @@ impl Tunnel {
                 } => {
                     // Links belong to the client: nobody else describes them.
                     if self.role == Role::Gateway
+                        && self.effort.allows(now)
                         && let Some(path) = self.paths.get_mut(path)
                         && path.describe(now, version, &info)
                     {
+                        self.effort.spend(now, effort::PER_LINK);
                         self.resolve_policy();
                         self.adapt_queue(now);
                     }
@@ -597,7 +610,9 @@ impl Tunnel {
                 Frame::Close => self.control.on_close(),
                 Frame::Reception { version, reception } => {
                     let receptions = &mut self.control.receptions;
-                    if let Some(order) = receptions.on_reception(now, version, &reception) {
+                    if self.effort.allows(now)
+                        && let Some(order) = receptions.on_reception(now, version, &reception) {
+                        self.effort.spend(now, effort::PER_ORDER);
                         self.inbound.set_order(now, order, shared);
                     }
                 }
@@ -615,13 +630,7 @@ impl Tunnel {
                 Frame::Tail {
                     path_seq,
                     global_seq,
-                } => {
-                    if let Some(path) = self.paths.get_mut(id) {
-                        path.on_tail(now, path_seq);
-                    }
-                    self.inbound
-                        .on_tail(now, id, (path_seq, global_seq), shared);
-                }
+                } => self.on_tail(now, id, (path_seq, global_seq), shared),
                 Frame::TrainPacket(packet) => {
                     if let Some(path) = self.paths.get_mut(id) {
                         let len = Bytes::of_len(CONTROL_HEADER_LEN + body.len() + TAG_LEN);
@@ -651,7 +660,13 @@ impl Tunnel {
                     self.sec
                         .on_parity(now, of, (code, len), parity, shared.pool);
                 }
-                Frame::Recovered { ranges } => self.repair.fec.on_recovered(ranges),
+                Frame::Recovered { ranges } => {
+                    if self.effort.allows(now) {
+                        let steps = ranges.count() as u64 * effort::PER_RECOVERED_RANGE;
+                        self.effort.spend(now, steps);
+                        self.repair.fec.on_recovered(ranges);
+                    }
+                }
                 Frame::Missing { path, ranges } => {
                     self.on_missing(now, path, (ranges, &mut missing_left), shared);
                 }
@@ -717,6 +732,19 @@ impl Tunnel {
         self.adapt_queue(now);
     }
 
+    /// Nothing follows for now on a path after the datagram `last`: its number there, and in the association.
+    fn on_tail(&mut self, now: Instant, id: PathId, last: (Seq, Seq), shared: &mut Shared<'_>) {
+        if !self.effort.allows(now) {
+            return;
+        }
+        if let Some(path) = self.paths.get_mut(id) {
+            path.on_tail(now, last.0);
+        }
+        self.inbound.on_tail(now, id, last, shared);
+        let steps = self.inbound.resequencer.take_steps();
+        self.effort.spend(now, steps + effort::PER_TAIL);
+    }
+
     fn on_missing(
         &mut self,
         now: Instant,
@@ -725,8 +753,16 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let order = (self.placement.profile(), self.outbound.next_number());
-        if let Some(path) = self.paths.get_mut(id) {
-            let packets = self.repair.on_missing(now, path, missing, order, shared);
+        if self.effort.allows(now)
+            && let Some(path) = self.paths.get_mut(id)
+        {
+            let before = *missing.1;
+            let (ranges, left) = missing;
+            let packets = self
+                .repair
+                .on_missing(now, path, (ranges, left), order, shared);
+            let named = (before - *left) as u64;
+            self.effort.spend(now, named * effort::PER_MISSING);
             self.tell_repair(now, id, RepairCause::Nacked, packets);
         }
     }
@@ -735,6 +771,8 @@ impl Tunnel {
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
         let before = shared.delivered.len();
         self.inbound.resequencer.on_timeout(now, shared.delivered);
+        let steps = self.inbound.resequencer.take_steps();
+        self.effort.spend_on_data(now, steps);
         self.on_delivered(now, before, shared);
         self.round_trips.on_timeout(now, shared.delivered);
         let has_active = self.paths.has_active();
@@ -847,6 +885,8 @@ impl Tunnel {
             hold_p95: resequencer.hold_p95(),
             resequencer: *resequencer.stats(),
             queued: lanes.len(),
+            kept_bytes: self.kept_bytes(),
+            refused: self.effort.refused(),
             packets_in: paths.usage.packets_in(),
             packets_out: paths.usage.packets_out(),
             reinjected: self.repair.reinjected(),

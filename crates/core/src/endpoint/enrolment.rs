@@ -146,6 +146,7 @@ impl Endpoint {
         }
         // It may wait for its turn to send.
         peer.is_active = place.is_active;
+        self.kept.change(place.kept_bytes, 0);
         *place = peer;
     }
 

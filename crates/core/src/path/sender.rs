@@ -245,6 +245,30 @@ impl Sender {
         Some((outstanding.take(path, counter, Why::Lost)?, is_free))
     }
 
+    /// Which of `count` numbers from `first` on are kept, counted from `first`: those before are forgotten, those behind were
+    /// never sent.
+    #[must_use]
+    pub fn kept_of(&self, first: Seq, count: u16) -> core::ops::Range<u32> {
+        let offset = |counter| {
+            let offset = Seq::of_counter(counter).distance_from(first);
+            offset.clamp(0, count.into()).unsigned_abs()
+        };
+        offset(self.first_kept())..offset(self.next_data)
+    }
+
+    /// How many datagrams are remembered, with their packets or without.
+    #[must_use]
+    pub fn kept_pkts(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Forgets the oldest datagrams beyond `most`.
+    pub fn trim(&mut self, most: usize, pool: &mut Pool) {
+        while self.outstanding.len() > most {
+            self.pop_oldest(pool);
+        }
+    }
+
     /// Keeps a packet again that was taken from here; hands it back if its place is gone.
     pub fn give_back(&mut self, numbered: Numbered) -> Option<Numbered> {
         let place = numbered
@@ -415,6 +439,11 @@ impl Sender {
                 pool.recycle(numbered.packet);
             }
         }
+        // What a full path once needed is not kept for ever; each entry is moved once for several that were removed.
+        let (len, capacity) = (self.outstanding.len(), self.outstanding.capacity());
+        if capacity > SMALL && len < capacity / 8 {
+            self.outstanding.shrink_to(capacity / 4);
+        }
     }
 }
 
@@ -423,6 +452,8 @@ const SAME_QUEUE: Duration = Duration::from_millis(20);
 
 /// 16 384 packets are 200 ms at 1 Gbit/s, and 24 MB of buffers.
 pub const MAX_OUTSTANDING: usize = 16_384;
+/// Room for so many is kept in any case.
+const SMALL: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
