@@ -55,8 +55,8 @@ mod egress;
 mod fec;
 mod inbound;
 mod incoming;
-mod lanes;
 mod kept;
+mod lanes;
 mod lengths;
 mod numbering;
 mod outbound;
@@ -152,10 +152,7 @@ impl Tunnel {
             inbound: Inbound::default(),
             round_trips: RoundTrips::new(flow_key),
             templates: Templates::default(),
-            control: Control::new(
-                Receptions::new(Instant::ZERO, profile.reception),
-                secret,
-            ),
+            control: Control::new(Receptions::new(Instant::ZERO, profile.reception), secret),
             effort: Effort::default(),
             sec: Sec::default(),
             tracer: Tracer::default(),
@@ -611,7 +608,8 @@ impl Tunnel {
                 Frame::Reception { version, reception } => {
                     let receptions = &mut self.control.receptions;
                     if self.effort.allows(now)
-                        && let Some(order) = receptions.on_reception(now, version, &reception) {
+                        && let Some(order) = receptions.on_reception(now, version, &reception)
+                    {
                         self.effort.spend(now, effort::PER_ORDER);
                         self.inbound.set_order(now, order, shared);
                     }

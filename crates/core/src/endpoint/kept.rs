@@ -57,7 +57,10 @@ mod tests {
             let part = TOTAL_BYTES / (peers as u64 + 1);
             let expected = part.min(PEER_BYTES);
             for own in own {
-                assert!(own.abs_diff(expected) <= expected / 8 + 2, "{own} {expected}");
+                assert!(
+                    own.abs_diff(expected) <= expected / 8 + 2,
+                    "{own} {expected}"
+                );
             }
             assert!(kept.limit(0) > 0);
         }

@@ -132,11 +132,7 @@ impl Address {
     }
 
     /// The tokens of the two pings of the challenge that is due. `draw` gives an unpredictable token.
-    pub fn take_challenge(
-        &mut self,
-        now: Instant,
-        draw: impl FnOnce() -> u64,
-    ) -> Option<[u32; 2]> {
+    pub fn take_challenge(&mut self, now: Instant, draw: impl FnOnce() -> u64) -> Option<[u32; 2]> {
         self.challenge_due().filter(|due| *due <= now)?;
         let pending = self.pending.as_mut()?;
         let is_eager = now.since(pending.since) < EAGER_FOR;

@@ -355,10 +355,16 @@ mod tests {
         let mut bench = Bench::new();
         let mut seq = 0;
         bench.arrive(0, 0);
-        for (at, jump) in [1, 63, 64, 131_071, 131_072, 1 << 30].into_iter().enumerate() {
+        for (at, jump) in [1, 63, 64, 131_071, 131_072, 1 << 30]
+            .into_iter()
+            .enumerate()
+        {
             seq += jump;
             let steps = bench.steps_to(10_000 * at as u64, seq);
-            assert!(steps <= 2 + u64::from(jump / 64).min(2048), "{jump}: {steps}");
+            assert!(
+                steps <= 2 + u64::from(jump / 64).min(2048),
+                "{jump}: {steps}"
+            );
         }
     }
 

@@ -65,7 +65,13 @@ fn a_client_that_forges_its_source_brings_a_victim_no_more_than_three_times_its_
 
 #[test]
 fn a_nat_that_forgets_a_client_costs_a_round_trip_and_50_ms_at_most() {
-    let mut world = connect(&[PathModel { delay: DELAY, ..PathModel::with_delay(0) }], "adaptive");
+    let mut world = connect(
+        &[PathModel {
+            delay: DELAY,
+            ..PathModel::with_delay(0)
+        }],
+        "adaptive",
+    );
     let mut number = 0;
     download(&mut world, &mut number, Duration::from_secs(2));
     for port in [4001, 4002, 4003] {
@@ -90,7 +96,11 @@ fn a_nat_that_forgets_a_client_costs_a_round_trip_and_50_ms_at_most() {
     let mut numbers = world.numbers(1, 1);
     numbers.sort_unstable();
     numbers.dedup();
-    assert!(numbers.len() as u32 > number * 99 / 100, "{} of {number}", numbers.len());
+    assert!(
+        numbers.len() as u32 > number * 99 / 100,
+        "{} of {number}",
+        numbers.len()
+    );
 }
 
 #[test]
