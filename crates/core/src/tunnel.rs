@@ -960,8 +960,11 @@ impl Tunnel {
 
 /// The tokens of the pongs of a control datagram.
 fn pongs(body: &[u8]) -> impl Iterator<Item = u32> {
-    Frames::new(body).filter_map(|frame| match frame {
-        Frame::Pong { token, .. } => Some(token),
-        _ => None,
+    Frames::new(body).filter_map(|frame| {
+        if let Frame::Pong { token, .. } = frame {
+            Some(token)
+        } else {
+            None
+        }
     })
 }

@@ -337,9 +337,10 @@ fn destination(route: &RouteMessage) -> Option<IpNet> {
             None
         }
     });
-    let all = match route.header.address_family {
-        AddressFamily::Inet6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-        _ => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+    let all = if route.header.address_family == AddressFamily::Inet6 {
+        IpAddr::from(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::from(Ipv4Addr::UNSPECIFIED)
     };
     IpNet::new(address.unwrap_or(all), len).ok()
 }
