@@ -457,7 +457,10 @@ impl Endpoint {
         if is_confirmed {
             self.on_address_proved(index, remote);
         }
-        self.note_expecting(now, index, remote);
+        if result.is_ok() {
+            // What is forged says nothing of the address it claims.
+            self.note_expecting(now, index, remote);
+        }
         self.free_indices(index);
         self.activate(index);
         result
@@ -485,6 +488,8 @@ impl Endpoint {
     /// all are dropped, and a client connects anew at once.
     pub fn handle_clone(&mut self, now: Instant) {
         self.jar.renew(now, &mut *self.entropy);
+        // What was recorded since the snapshot was made is not fresh: its times are not remembered.
+        self.started_at = now;
         for index in 0..self.peers.len() {
             self.start_over(now, index);
             self.free_indices(index);

@@ -123,6 +123,8 @@ pub struct Tunnel {
     effort: Effort,
     sec: Sec,
     tracer: Tracer,
+    /// The state of each path's rate controller that the observer knows.
+    told_control: [Option<&'static str>; PathId::MAX],
 }
 
 impl Tunnel {
@@ -156,6 +158,7 @@ impl Tunnel {
             effort: Effort::default(),
             sec: Sec::default(),
             tracer: Tracer::default(),
+            told_control: [None; PathId::MAX],
         };
         tunnel.adapt_queue(Instant::ZERO);
         tunnel
@@ -445,6 +448,7 @@ impl Tunnel {
                     .refresh(now, &mut self.paths, &mut self.placement);
             }
             self.handle_frames(now, id, body, shared);
+            self.tell_rate_control(now);
             if shared.delivered.len() > before {
                 self.on_delivered(now, before, shared);
             }
@@ -706,20 +710,10 @@ impl Tunnel {
         let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        let (from, _) = path.control_state();
         let outcome = path.on_report(now, report, shared.pool);
         let Some(ReportOutcome { reported, is_back }) = outcome else {
             return;
         };
-        let (to, pace) = path.control_state();
-        if to != from {
-            self.tracer.tell(now, || Event::RateControl {
-                path: id,
-                from,
-                to,
-                pace,
-            });
-        }
         // Datagrams taken back as silent were not: a lost one will be NACKed.
         self.repair
             .give_back(path, |counter| counter < reported, shared.pool);
@@ -778,6 +772,7 @@ impl Tunnel {
             self.handle_path_timeout(now, id, has_active);
         }
         self.look_for_narrow(now);
+        self.tell_rate_control(now);
         self.sessions_deadline = self.sessions.expire(now);
     }
 
@@ -907,6 +902,27 @@ impl Tunnel {
         let packets = self.repair.take_back(path, base);
         let now = self.paths.usage.now();
         self.tell_repair(now, id, RepairCause::Silent, packets);
+    }
+
+    /// Shows the observer which rate controllers have changed their state, whatever made them.
+    fn tell_rate_control(&mut self, now: Instant) {
+        if !self.tracer.is_on() {
+            return;
+        }
+        for path in self.paths.iter() {
+            let (to, pace) = path.control_state();
+            let id = path.id();
+            let told = self.told_control[id.index()].replace(to);
+            let Some(from) = told.filter(|from| *from != to) else {
+                continue;
+            };
+            self.tracer.tell(now, || Event::RateControl {
+                path: id,
+                from,
+                to,
+                pace,
+            });
+        }
     }
 
     fn tell_repair(&mut self, now: Instant, path: PathId, cause: RepairCause, packets: usize) {

@@ -453,7 +453,7 @@ const SAME_QUEUE: Duration = Duration::from_millis(20);
 /// 16 384 packets are 200 ms at 1 Gbit/s, and 24 MB of buffers.
 pub const MAX_OUTSTANDING: usize = 16_384;
 /// Room for so many is kept in any case.
-const SMALL: usize = 1_024;
+const SMALL: usize = 2_048;
 
 #[cfg(test)]
 mod tests {
@@ -674,6 +674,28 @@ mod tests {
             (4, -3)
         );
         assert_eq!(sender.path_step(Seq(50_000)), 0);
+    }
+
+    #[test]
+    fn what_is_noted_of_a_datagram_is_no_more_than_is_counted() {
+        // `OVERHEAD` of `tunnel/kept.rs`.
+        assert!(size_of::<Outstanding>() <= 256);
+    }
+
+    #[test]
+    fn a_path_that_was_full_once_does_not_keep_the_room() {
+        let mut pool = Pool::new(MAX_OUTSTANDING * 2, 1);
+        let mut sender = Sender::default();
+        for global in 0..16_000 {
+            send(&mut sender, &mut pool, global);
+        }
+        assert!(sender.on_reported(Seq(15_999), None, &mut pool));
+        assert!(sender.outstanding.capacity() <= 2 * SMALL);
+        assert_eq!(sender.kept_of(Seq(15_000), 2_000), 1_000..1_000);
+        send(&mut sender, &mut pool, 16_000);
+        assert_eq!(sender.kept_of(Seq(15_000), 2_000), 1_000..1_001);
+        assert_eq!(sender.kept_of(Seq(20_000), 2_000), 0..0);
+        assert_eq!(sender.kept_of(Seq(u32::MAX), u16::MAX), 16_001..16_002);
     }
 
     #[test]
