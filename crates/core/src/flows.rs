@@ -156,14 +156,20 @@ impl FlowTable {
         if self.places.is_empty() {
             self.places.resize(PLACES, Place::default());
         }
+        let is_it = |place: &Place| place.hash == hash && place.seen_at.is_some();
+        let flow = FlowId::of_hash(hash);
+        // Most packets are of a flow at its preferred place.
+        let place = &mut self.places[flow.index()];
+        if is_it(place) {
+            place.seen_at = Some(now);
+            return flow;
+        }
         let first = set_of(hash) * WAYS;
         let set = &mut self.places[first..first + WAYS];
-        let is_it = |place: &Place| place.hash == hash && place.seen_at.is_some();
         if let Some(way) = set.iter().position(is_it) {
             set[way].seen_at = Some(now);
             return FlowId::new(hash, way);
         }
-        let flow = FlowId::of_hash(hash);
         let preferred = flow.index() - first;
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| now.since(at) <= EXPIRY);
         let is_free = |way: &usize| !is_recent(set[*way].seen_at.max(set[*way].shared_at));

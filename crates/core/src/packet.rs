@@ -409,34 +409,22 @@ impl<'a> PacketView<'a> {
     /// The key keeps strangers from choosing flows that collide.
     #[must_use]
     pub fn flow_hash(&self, key: u64) -> u64 {
-        let addresses = if self.layout.is_v6 {
-            &self.bytes[8..40]
-        } else {
-            &self.bytes[12..20]
-        };
-        let (from, to) = addresses.split_at(addresses.len() / 2);
         let [from_port, to_port] = self.ports().unwrap_or_default();
-        let is_in_order = (from, from_port) <= (to, to_port);
-        let ends = if is_in_order { [from, to] } else { [to, from] };
-        let [a, b] = if is_in_order {
-            [from_port, to_port]
+        let (hash, [a, b]) = if self.layout.is_v6 {
+            let [from, to] = [8, 24].map(|at| u128_at(self.bytes, at));
+            let [(first, a), (second, b)] = ordered((from, from_port), (to, to_port));
+            let words = [first, second].map(|end| [end >> 64, end & u128::from(u64::MAX)]);
+            let words = words.as_flattened().iter();
+            let hash = words.fold(key, |hash, word| {
+                mix(hash, u64::try_from(*word).unwrap_or(0))
+            });
+            (hash, [a, b])
         } else {
-            [to_port, from_port]
+            let [from, to] = [12, 16].map(|at| u32_at(self.bytes, at));
+            let [(first, a), (second, b)] = ordered((from, from_port), (to, to_port));
+            let word = u64::from(first) << 32 | u64::from(second);
+            (mix(key, word), [a, b])
         };
-        let mut hash = key;
-        if let [Some(first), Some(second)] = ends.map(|end| end.first_chunk::<4>())
-            && from.len() == 4
-        {
-            let words = [*first, *second].map(u32::from_be_bytes).map(u64::from);
-            hash = mix(hash, words[0] << 32 | words[1]);
-        } else {
-            for word in ends.iter().flat_map(|end| end.chunks_exact(8)) {
-                let word = word
-                    .first_chunk()
-                    .map_or(0, |word| u64::from_be_bytes(*word));
-                hash = mix(hash, word);
-            }
-        }
         let ports = u32::from(a) << 16 | u32::from(b);
         let protocol = if self.is_fragment() {
             0
@@ -537,6 +525,23 @@ fn mix(hash: u64, word: u64) -> u64 {
     let [low, high] = [product & u128::from(u64::MAX), product >> 64];
     // Else one word would make the product zero under any key.
     u64::try_from(low ^ high).unwrap_or(0) ^ hash.rotate_left(32)
+}
+
+/// The smaller first.
+fn ordered<T: Ord>(a: T, b: T) -> [T; 2] {
+    if a <= b { [a, b] } else { [b, a] }
+}
+
+fn u128_at(bytes: &[u8], at: usize) -> u128 {
+    bytes[at..]
+        .first_chunk()
+        .map_or(0, |bytes| u128::from_be_bytes(*bytes))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..]
+        .first_chunk()
+        .map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {

@@ -212,6 +212,7 @@ impl Lanes {
         })
     }
 
+    #[inline]
     fn next_numbered(
         &mut self,
         lane: Lane,
@@ -230,6 +231,7 @@ impl Lanes {
     }
 
     /// Gives a packet that goes next its numbers, and protects it.
+    #[inline]
     fn number_next(
         &self,
         queued: Queued,
@@ -242,6 +244,7 @@ impl Lanes {
     }
 
     /// Gives a packet its numbers.
+    #[inline]
     fn number(
         &self,
         queued: Queued,
@@ -279,6 +282,7 @@ impl Lanes {
         first.is_some_and(|first| first.flow == numbered.flow)
     }
 
+    #[inline]
     fn dequeue(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
         loop {
             let queued = match self.turn(now, lane, shared)? {
@@ -290,6 +294,7 @@ impl Lanes {
         }
     }
 
+    #[inline]
     fn turn(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
         let taken = self.ahead.flow();
         let dropped = shared.on_queue_drop();

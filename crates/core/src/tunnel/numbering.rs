@@ -39,6 +39,7 @@ impl Numbering {
 
     /// Gives a packet its numbers, and leaves out of its headers what the other end knows. Acknowledgements have no place in their
     /// flow, nor has what is not `is_ordered`. `round_trip`: how long the round trips of its flow are made.
+    #[inline]
     pub(super) fn number(
         &mut self,
         now: Instant,

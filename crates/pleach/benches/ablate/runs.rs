@@ -28,11 +28,16 @@ pub(crate) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// Through the tunnel, without `rule`.
-    pub(crate) fn bonded(case: &'a Case, workload: Workload, rule: Option<Rule>, run: u32) -> Self {
+    pub(crate) fn bonded(
+        case: &'a Case,
+        workload: Workload,
+        rule: Option<&Rule>,
+        run: u32,
+    ) -> Self {
         Self {
             case,
             workload,
-            text: workload.bonded(case, rule.map(Rule::line), run),
+            text: workload.bonded(case, rule, run),
         }
     }
 

@@ -44,7 +44,7 @@ struct Effect {
 impl Row {
     /// Compares runs with and without `rule`.
     pub(crate) fn of(
-        rule: Rule,
+        rule: &Rule,
         cases: &[Case],
         workloads: &[Workload],
         count: u32,
@@ -73,7 +73,7 @@ impl Row {
             all.extend(gains);
         }
         Self {
-            rule,
+            rule: rule.clone(),
             effects,
             all: Effect::of(&all),
             fallen,
@@ -83,17 +83,16 @@ impl Row {
 
     /// The pairs that fall below the better link without the mechanism.
     pub(crate) fn fallen<'a>(
-        &self,
+        &'a self,
         cases: &'a [Case],
-    ) -> impl Iterator<Item = (Rule, &'a Case, Workload)> {
-        let rule = self.rule;
-        let fallen = self.fallen.clone().into_iter();
-        fallen.map(move |(index, workload)| (rule, &cases[index], workload))
+    ) -> impl Iterator<Item = (&'a Rule, &'a Case, Workload)> {
+        let fallen = self.fallen.iter();
+        fallen.map(|(index, workload)| (&self.rule, &cases[*index], *workload))
     }
 
     /// The same row with the pairs only that fall in the median of `count` runs as well.
     pub(crate) fn confirm(mut self, cases: &[Case], count: u32, runs: &Runs) -> Self {
-        let rule = self.rule;
+        let rule = &self.rule;
         self.fallen.retain(|(index, workload)| {
             let case = &cases[*index];
             let share = |rule| {
@@ -142,7 +141,7 @@ impl Effect {
 fn median(
     case: &Case,
     workload: Workload,
-    rule: Option<Rule>,
+    rule: Option<&Rule>,
     count: u32,
     runs: &Runs,
 ) -> Option<f64> {

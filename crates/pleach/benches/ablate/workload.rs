@@ -7,19 +7,23 @@ use pleach_sim::{
     results::{FlowResult, Results},
 };
 
-use crate::sets;
+use crate::{rule::Rule, sets};
 
 /// Traffic through the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
     /// One download with BBR.
     Bbr,
+    /// Downloads of 30 kB, each on a new connection, beside a large one.
+    Busy,
     /// One download with CUBIC.
     Cubic,
     /// Eight of them.
     Cubic8,
     /// A UDP stream of 4 Mbit/s whose datagrams are of use for 200 ms, beside a download.
     Deadline,
+    /// One download while the first link is silent for two seconds, twice.
+    Failing,
     /// One QUIC download.
     Quic,
     /// Downloads of 100 kB, each on a new connection, one after the other.
@@ -32,20 +36,24 @@ impl Workload {
     /// Of the screening.
     pub(crate) const SCREEN: [Self; 2] = [Self::Cubic, Self::Bbr];
     /// The rest.
-    pub(crate) const BEARING: [Self; 5] = [
+    pub(crate) const BEARING: [Self; 7] = [
         Self::Cubic8,
         Self::Quic,
         Self::Upload,
         Self::Requests,
+        Self::Busy,
         Self::Deadline,
+        Self::Failing,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Bbr => "BBR",
+            Self::Busy => "requests, busy",
             Self::Cubic => "CUBIC",
             Self::Cubic8 => "8 CUBIC",
             Self::Deadline => "UDP, deadline",
+            Self::Failing => "failing link",
             Self::Quic => "QUIC",
             Self::Requests => "requests",
             Self::Upload => "upload",
@@ -57,8 +65,10 @@ impl Workload {
         match self {
             Self::Cubic8 => 30,
             Self::Bbr
+            | Self::Busy
             | Self::Cubic
             | Self::Deadline
+            | Self::Failing
             | Self::Quic
             | Self::Requests
             | Self::Upload => usize::MAX,
@@ -69,7 +79,7 @@ impl Workload {
     pub(crate) const fn has_share(self) -> bool {
         match self {
             Self::Bbr | Self::Cubic | Self::Cubic8 | Self::Quic | Self::Upload => true,
-            Self::Deadline | Self::Requests => false,
+            Self::Busy | Self::Deadline | Self::Failing | Self::Requests => false,
         }
     }
 
@@ -79,7 +89,12 @@ impl Workload {
             Self::Bbr => Flow::Bbr,
             Self::Cubic8 => Flow::Cubic8,
             Self::Quic => Flow::Quic,
-            Self::Cubic | Self::Deadline | Self::Requests | Self::Upload => Flow::Cubic,
+            Self::Busy
+            | Self::Cubic
+            | Self::Deadline
+            | Self::Failing
+            | Self::Requests
+            | Self::Upload => Flow::Cubic,
         };
         Load {
             is_upload: self == Self::Upload,
@@ -87,9 +102,9 @@ impl Workload {
         }
     }
 
-    /// The scenario of run `run` of `case` through the tunnel, with `line` in `[tunnel]`.
-    pub(crate) fn bonded(self, case: &Case, line: Option<String>, run: u32) -> String {
-        let keys: Vec<String> = line.into_iter().collect();
+    /// The scenario of run `run` of `case` through the tunnel, without `rule`.
+    pub(crate) fn bonded(self, case: &Case, rule: Option<&Rule>, run: u32) -> String {
+        let keys = rule.map(Rule::lines).unwrap_or_default();
         let mut text = case.bonded(&self.load(), "adaptive", &keys, run);
         // Writing to a string does not fail.
         let _ = match self {
@@ -97,6 +112,19 @@ impl Workload {
                 "[[traffic]]\nkind = \"udp\"\nname = \"stream\"\nrate = \"4Mbit\"\nsize = \"1200B\"\ndeadline = \"200ms\"\n\
                  [[tunnel.class]]\nname = \"stream\"\nprotocol = 17\ndeadline = \"200ms\"\n",
             ),
+            Self::Busy => {
+                text.write_str("[[traffic]]\nkind = \"requests\"\nname = \"requests\"\nsize = \"30kB\"\n")
+            }
+            Self::Failing => {
+                let link = &case.links[0].name;
+                SILENCES_S.into_iter().try_for_each(|(begin, end)| {
+                    write!(
+                        text,
+                        "[[event]]\nat = \"{begin}s\"\nlink = {link:?}\nstate = \"blackhole\"\n\
+                         [[event]]\nat = \"{end}s\"\nlink = {link:?}\nstate = \"up\"\n"
+                    )
+                })
+            }
             Self::Requests => {
                 let download = "[[traffic]]\nname = \"download\"\nkind = \"tcp\"\ncc = \"cubic\"\n";
                 text = text.replace(download, "");
@@ -122,14 +150,17 @@ impl Workload {
             Some(1e3 / delay_ms(flow)?.max(0.001))
         };
         match self {
-            Self::Bbr | Self::Cubic | Self::Cubic8 | Self::Quic | Self::Upload => {
+            Self::Bbr | Self::Cubic | Self::Cubic8 | Self::Failing | Self::Quic | Self::Upload => {
                 case.goodput(results)
             }
-            Self::Requests => per_second("requests", |flow| flow.delay_ms.p50),
+            Self::Busy | Self::Requests => per_second("requests", |flow| flow.delay_ms.p50),
             Self::Deadline => per_second("stream", |flow| flow.delay_ms.p99),
         }
     }
 }
+
+/// When the first link is silent, in seconds from the begin of the run.
+const SILENCES_S: [(u32, u32); 2] = [(4, 6), (8, 10)];
 
 /// `count` cases: all deep profiles, all pairs, and random pairs of `seed` for the rest.
 pub(crate) fn cases(count: usize, seed: u64) -> Vec<Case> {
