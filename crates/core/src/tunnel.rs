@@ -123,8 +123,8 @@ pub struct Tunnel {
     effort: Effort,
     sec: Sec,
     tracer: Tracer,
-    /// The state of each path's rate controller that the observer knows.
-    told_control: [Option<&'static str>; PathId::MAX],
+    /// The state of each path's rate controller that the observer knows; empty without one.
+    told_control: Vec<Option<&'static str>>,
 }
 
 impl Tunnel {
@@ -158,7 +158,7 @@ impl Tunnel {
             effort: Effort::default(),
             sec: Sec::default(),
             tracer: Tracer::default(),
-            told_control: [None; PathId::MAX],
+            told_control: Vec::new(),
         };
         tunnel.adapt_queue(Instant::ZERO);
         tunnel
@@ -909,6 +909,7 @@ impl Tunnel {
         if !self.tracer.is_on() {
             return;
         }
+        self.told_control.resize(PathId::MAX, None);
         for path in self.paths.iter() {
             let (to, pace) = path.control_state();
             let id = path.id();

@@ -191,10 +191,13 @@ mod tests {
 
     #[test]
     fn without_a_seed_there_is_no_randomness() {
-        let resolver = SeededResolver(SeedSlot::default());
+        let resolver = SeededResolver {
+            slot: SeedSlot::default(),
+            public: None,
+        };
         let mut random = resolver.resolve_rng().unwrap();
         assert_eq!(random.try_fill_bytes(&mut [0; 32]), Err(Error::Rng));
-        resolver.0.fill(Secret::from([1; 32]));
+        resolver.slot.fill(Secret::from([1; 32]));
         assert_eq!(random.try_fill_bytes(&mut [0; 32]), Ok(()));
     }
 
