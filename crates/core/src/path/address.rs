@@ -18,7 +18,11 @@
 use core::time::Duration;
 
 use super::on_wire;
-use crate::{time::Instant, transmit::Route};
+use crate::{
+    time::Instant,
+    transmit::Route,
+    wire::header::{CONTROL_HEADER_LEN, TAG_LEN},
+};
 
 /// What is known of the addresses of one path.
 #[derive(Debug)]
@@ -124,6 +128,21 @@ impl Address {
         is_paid
     }
 
+    /// Bytes of frames that a control datagram to the path's route may have.
+    #[must_use]
+    pub fn body_room(&self) -> usize {
+        if self.is_proven {
+            return usize::MAX;
+        }
+        let room = self.pending.as_ref().map_or(0, |pending| {
+            let headers = on_wire::headers(Some(&pending.route)).get();
+            pending
+                .room()
+                .saturating_sub(headers + CONTROL_OVERHEAD as u64)
+        });
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
     /// When a challenge is due; `None` if none is, or there is no leave to send it.
     #[must_use]
     pub fn challenge_due(&self) -> Option<Instant> {
@@ -173,8 +192,10 @@ fn halves(token: u64) -> [u32; 2] {
 
 /// Bytes sent to an unproven address for each that came from it (RFC 9000, section 8.1).
 pub const FACTOR: u64 = 3;
+/// Header and tag of a control datagram.
+const CONTROL_OVERHEAD: usize = CONTROL_HEADER_LEN + TAG_LEN;
 /// A datagram with two pings, over IPv6.
-const CHALLENGE_COST: u64 = 14 + 2 * 9 + 16 + 48;
+const CHALLENGE_COST: u64 = CONTROL_OVERHEAD as u64 + 2 * 9 + 48;
 /// How long an address that was proven and left counts as proven.
 const FORMER_FOR: Duration = Duration::from_secs(10);
 /// A challenge is repeated after so long in the first second: soon enough that one loss delays a path by hardly more.

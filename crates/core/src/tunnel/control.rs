@@ -81,8 +81,7 @@ impl Control {
             if sealer.out.is_full() {
                 return;
             }
-            self.send_challenge(sealer, id);
-            send_path_control(sealer, id);
+            self.send_path_control(sealer, id);
             lengths.probe(sealer, id);
             if profile.trains {
                 send_train(sealer, id);
@@ -93,23 +92,28 @@ impl Control {
         templates.send(sealer);
     }
 
-    /// Asks whether the remote address of a path is the peer's own ([`crate::path::address`]).
-    fn send_challenge(&mut self, sealer: &mut Sealer<'_>, id: PathId) {
+    /// Sends answers, probes and descriptions, which travel on the path they concern, and asks whether its remote address is
+    /// the peer's own ([`crate::path::address`]).
+    fn send_path_control(&mut self, sealer: &mut Sealer<'_>, id: PathId) {
         let now = sealer.now;
-        let tokens = &mut self.tokens;
-        let draw = || u64::from_be_bytes(tokens.array());
         let path = sealer.paths.get_mut(id);
-        let Some(halves) = path.and_then(|path| path.address_mut().take_challenge(now, draw))
-        else {
+        let Some(path) = path.filter(|path| path.route().is_some()) else {
             return;
         };
-        let mut body = [0; 32];
-        let mut writer = FrameWriter::new(&mut body);
-        for token in halves {
+        let mut body = [0; MAX_BODY];
+        let room = path.address().body_room().min(MAX_BODY);
+        let mut writer = FrameWriter::new(&mut body[..room]);
+        let tokens = &mut self.tokens;
+        let draw = || u64::from_be_bytes(tokens.array());
+        let challenge = path.address_mut().take_challenge(now, draw);
+        for token in challenge.into_iter().flatten() {
             let _ = writer.push(&Frame::Ping { token, size: 0 });
         }
-        let len = writer.len();
-        sealer.control(id, &body[..len]);
+        path.write_control(now, &mut writer);
+        if !writer.is_empty() {
+            let len = writer.len();
+            sealer.control(id, &body[..len]);
+        }
     }
 
     /// Sends the reports that are due, in more datagrams than one if more is missing than fits.
@@ -165,22 +169,6 @@ fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
             let _ = writer.push(&Frame::Missing { path, ranges });
         }
         let _ = writer.push(&Frame::Report { path, report });
-    }
-}
-
-/// Sends answers, probes and descriptions, which travel on the path they concern.
-fn send_path_control(sealer: &mut Sealer<'_>, id: PathId) {
-    let now = sealer.now;
-    let path = sealer.paths.get_mut(id);
-    let Some(path) = path.filter(|path| path.route().is_some()) else {
-        return;
-    };
-    let mut body = [0; MAX_BODY];
-    let mut writer = FrameWriter::new(&mut body);
-    path.write_control(now, &mut writer);
-    if !writer.is_empty() {
-        let len = writer.len();
-        sealer.control(id, &body[..len]);
     }
 }
 

@@ -119,3 +119,24 @@ fn a_path_that_moves_leaves_the_others_alone() {
     let (_, status) = world.hosts[0].endpoint.status().next().expect("a client");
     assert!(status.paths[1].tx_bytes > before + 300_000, "is used");
 }
+
+#[test]
+fn a_nat_that_forgets_an_idle_client_does_not_make_its_path_suspect() {
+    let paths = [PathModel::with_delay(20)];
+    let mut world = connect(&paths, "adaptive");
+    world.run_for(Duration::from_secs(5));
+    for port in [4001, 4002] {
+        world.ports[0] = port;
+        let end = world.now + Duration::from_secs(3);
+        while world.now < end {
+            world.run_for(Duration::from_millis(5));
+            let (_, status) = world.hosts[1]
+                .endpoint
+                .status()
+                .next()
+                .expect("the gateway");
+            assert_eq!(status.paths[0].state, State::Up, "at {:?}", world.now);
+        }
+        assert_eq!(remote(&world, 0).port(), port);
+    }
+}

@@ -104,3 +104,14 @@ fn an_address_that_was_never_proven_is_not_when_it_comes_back() {
     assert!(!address.is_proven());
     assert!(!address.try_spend(1));
 }
+
+#[test]
+fn a_single_ping_from_a_new_address_is_answered_together_with_the_challenge() {
+    // Header, tag and the ping.
+    let mut address = moved(30 + 9);
+    assert!(challenge(&mut address, 0).is_some());
+    let two_pings_and_a_pong = 3 * 9;
+    assert!(address.body_room() >= two_pings_and_a_pong);
+    assert!(address.try_spend(30 + two_pings_and_a_pong));
+    assert_eq!(address.body_room(), 0);
+}
