@@ -29,6 +29,8 @@ pub enum DropReason {
     NoRoute,
     /// Inner packet: neither IPv4 nor IPv6, or cut short.
     NotIp,
+    /// Data datagram: its peer has made this end work too much ([`crate::tunnel`]).
+    OverBudget,
     /// Inner packet: the tunnel queue was full.
     QueueFull,
     /// Datagram: seen before.
@@ -51,7 +53,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Aqm,
         Self::Duplicate,
         Self::EnrolmentRefused,
@@ -63,6 +65,7 @@ impl DropReason {
         Self::Malformed,
         Self::NoRoute,
         Self::NotIp,
+        Self::OverBudget,
         Self::QueueFull,
         Self::Replayed,
         Self::Reset,
@@ -89,6 +92,7 @@ impl DropReason {
             Self::Malformed => "malformed",
             Self::NoRoute => "no_route",
             Self::NotIp => "not_ip",
+            Self::OverBudget => "over_budget",
             Self::QueueFull => "queue_full",
             Self::Replayed => "replayed",
             Self::Reset => "reset",

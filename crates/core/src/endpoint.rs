@@ -42,7 +42,7 @@ use crate::{
     time::Instant,
     trace::Observers,
     transmit::{Route, TxQueue},
-    tunnel::{Incoming, Shared, Tunnel, TunnelStatus},
+    tunnel::{Incoming, Shared, Tunnel, TunnelStatus, buffer_bytes},
     wire::{
         handshake::{
             CAPABILITIES, Hello, KIND_BUSY, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE,
@@ -58,6 +58,7 @@ mod expecting;
 mod handshakes;
 mod index;
 mod initiating;
+pub mod kept;
 pub mod work;
 
 use allowed_ips::AllowedIps;
@@ -67,6 +68,7 @@ use enrolment::Enrolment;
 use expecting::Expecting;
 pub use handshakes::HandshakeCounters;
 use index::IndexTable;
+use kept::Kept;
 use work::WorkQueue;
 
 /// What an endpoint is made of.
@@ -205,6 +207,8 @@ pub struct Endpoint {
     delivered: VecDeque<PacketBuf>,
     drops: Drops,
     events: VecDeque<Event>,
+    /// What packets of all peers take.
+    kept: Kept,
     /// Handshake datagrams to send. Bounded by [`MAX_REPLIES`].
     replies: VecDeque<(Route, Vec<u8>)>,
     /// Peers with perhaps something to send.
@@ -246,12 +250,23 @@ struct Peer {
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
+    /// What its packets took when it last had its turn, in bytes.
+    kept_bytes: u64,
+    /// Whether that was too much, and all that could be given up was.
+    is_over: bool,
 }
 
 impl Peer {
     fn new(config: PeerConfig, tunnels: &TunnelSettings, entropy: &mut dyn Entropy) -> Self {
         let scheduler = config.scheduler.clone();
-        let mut tunnel = Tunnel::new(tunnels.role, scheduler, tunnels.queue, tunnels.flow_key);
+        let secret = entropy::secret(entropy);
+        let mut tunnel = Tunnel::new(
+            tunnels.role,
+            scheduler,
+            tunnels.queue,
+            tunnels.flow_key,
+            &secret,
+        );
         tunnel.set_compression(tunnels.compression);
         tunnel.set_classes(tunnels.classes.clone());
         tunnel.set_parity(tunnels.parity);
@@ -269,6 +284,8 @@ impl Peer {
             is_active: false,
             was_up: false,
             deadline: None,
+            kept_bytes: 0,
+            is_over: false,
         }
     }
 }
@@ -308,6 +325,7 @@ impl Endpoint {
             .into_iter()
             .map(|peer| Peer::new(peer, &tunnels, &mut entropy));
         let peers: Vec<Peer> = peers.collect();
+        let pool = Pool::new(POOL_LIMIT, buffer_bytes(tunnels.mtu));
         Self {
             keys: Arc::new(keys),
             suites: config.suites,
@@ -327,10 +345,11 @@ impl Endpoint {
             started_at: now,
             last_time: 0,
             connector,
-            pool: Pool::new(POOL_LIMIT, config.mtu + 64),
+            pool,
             delivered: VecDeque::new(),
             drops: Drops::default(),
             events: VecDeque::new(),
+            kept: Kept::default(),
             replies: VecDeque::new(),
             active: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -361,6 +380,10 @@ impl Endpoint {
             }
         };
         match found {
+            Ok(peer) if self.peers[peer].is_over => {
+                self.drops.add(DropReason::QueueFull, 1);
+                self.pool.recycle(packet);
+            }
             Ok(peer) => {
                 let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
                 self.peers[peer]
@@ -434,7 +457,10 @@ impl Endpoint {
         if is_confirmed {
             self.on_address_proved(index, remote);
         }
-        self.note_expecting(now, index, remote);
+        if result.is_ok() {
+            // What is forged says nothing of the address it claims.
+            self.note_expecting(now, index, remote);
+        }
         self.free_indices(index);
         self.activate(index);
         result
@@ -462,6 +488,8 @@ impl Endpoint {
     /// all are dropped, and a client connects anew at once.
     pub fn handle_clone(&mut self, now: Instant) {
         self.jar.renew(now, &mut *self.entropy);
+        // What was recorded since the snapshot was made is not fresh: its times are not remembered.
+        self.started_at = now;
         for index in 0..self.peers.len() {
             self.start_over(now, index);
             self.free_indices(index);
@@ -548,6 +576,7 @@ impl Endpoint {
             self.peers[index].deadline = None;
             let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
             self.peers[index].tunnel.handle_timeout(now, &mut shared);
+            self.bound_kept(now, index);
             self.free_indices(index);
             self.activate(index);
         }
@@ -575,12 +604,19 @@ impl Endpoint {
             && let Some(index) = self.active.pop_front()
         {
             let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            out.begin_turn(self.active.len() + 1);
             self.peers[index]
                 .tunnel
                 .poll_transmit(now, out, &mut shared);
-            if out.is_full() {
-                // Its turn is over: the others come first next time.
+            self.bound_kept(now, index);
+            let has_more = out.is_full();
+            let has_room = out.end_turn();
+            if has_more {
+                // Its turn is over: the others come first.
                 self.active.push_back(index);
+                if has_room {
+                    continue;
+                }
                 return;
             }
             self.peers[index].is_active = false;
@@ -654,6 +690,27 @@ impl Endpoint {
         if !core::mem::replace(&mut self.peers[index].is_active, true) {
             self.active.push_back(index);
         }
+    }
+
+    /// Counts what a peer's packets take, and gives up what is above its bound.
+    fn bound_kept(&mut self, now: Instant, index: usize) {
+        let peer = &mut self.peers[index];
+        let limit = self.kept.limit(peer.kept_bytes);
+        let mut bytes = peer.tunnel.kept_bytes();
+        peer.is_over = false;
+        if bytes > limit {
+            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            peer.is_over = !peer.tunnel.trim(now, limit, &mut shared);
+            bytes = peer.tunnel.kept_bytes();
+        }
+        self.kept.change(peer.kept_bytes, bytes);
+        peer.kept_bytes = bytes;
+    }
+
+    /// What packets of all peers take, as counted at their last turns.
+    #[must_use]
+    pub fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     /// Notes a peer's next deadline.

@@ -145,7 +145,8 @@ impl From<Vec<u8>> for PacketBuf {
     }
 }
 
-/// A stock of buffers. Bounded: what is returned above [`Pool::new`]'s limit is freed.
+/// A stock of buffers. Bounded: what is returned above [`Pool::new`]'s limit is freed, and so is a buffer that has grown to more
+/// than twice the usual.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<PacketBuf>,
@@ -186,9 +187,16 @@ impl Pool {
         packet.start = 0;
         packet.mark = None;
         packet.layout = None;
-        if self.free.len() < self.limit && packet.bytes.capacity() >= self.capacity_bytes {
+        let usual = self.capacity_bytes..=self.capacity_bytes.saturating_mul(2);
+        if self.free.len() < self.limit && usual.contains(&packet.bytes.capacity()) {
             self.free.push(packet);
         }
+    }
+
+    /// Room of a buffer, in bytes.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> usize {
+        self.capacity_bytes
     }
 
     /// How many buffers lie ready.
@@ -552,6 +560,19 @@ fn v6_at(bytes: &[u8], at: usize) -> IpAddr {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_that_has_grown_is_not_kept() {
+        let mut pool = Pool::new(10, 1500);
+        let usual = pool.copy_of(&[0; 1500]);
+        pool.recycle(usual);
+        let grown = pool.copy_of(&[0; 60_000]);
+        pool.recycle(grown);
+        assert_eq!(pool.free_len(), 0);
+        let usual = pool.copy_of(&[0; 40]);
+        pool.recycle(usual);
+        assert_eq!(pool.free_len(), 1);
+    }
 
     /// An IPv4 UDP packet of `len` bytes with a valid header checksum.
     pub(crate) fn udp_v4(

@@ -24,6 +24,7 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
+pub mod address;
 pub mod control;
 pub mod delay;
 pub mod estimators;
@@ -66,6 +67,8 @@ pub struct Path {
     link: link::Link,
     announced: link::Announced,
     route: Option<Route>,
+    /// Whether datagrams may go there.
+    address: address::Address,
     /// The local socket is full.
     is_blocked: bool,
     health: health::Health,
@@ -110,6 +113,10 @@ impl Path {
             link,
             announced: link::Announced::new(now),
             route: None,
+            address: match role {
+                Role::Client => address::Address::trusted(),
+                Role::Gateway => address::Address::unknown(),
+            },
             is_blocked: false,
             health: health::Health::new(now),
             rtt: rtt::Rtt::new(),
@@ -172,10 +179,21 @@ impl Path {
         &self.health
     }
 
-    /// Whether it works and has a route.
+    /// Whether it works and has a route, which is the peer's own.
     #[must_use]
     pub fn is_working(&self) -> bool {
-        self.health.is_usable() && self.route.is_some()
+        self.health.is_usable() && self.route.is_some() && self.address.is_proven()
+    }
+
+    /// Whether its remote address is the peer's own.
+    #[must_use]
+    pub const fn address(&self) -> &address::Address {
+        &self.address
+    }
+
+    /// Whether its remote address is the peer's own.
+    pub const fn address_mut(&mut self) -> &mut address::Address {
+        &mut self.address
     }
 
     /// Whether the local socket is full.
@@ -391,7 +409,10 @@ impl Path {
             self.health.next_deadline(),
             self.receiver.report_due(),
             self.tail.due(),
-            self.train_sender.due().filter(|_| self.profile.trains),
+            self.train_sender
+                .due()
+                .filter(|_| self.profile.trains && self.address.is_proven()),
+            self.address.challenge_due(),
             self.train_receiver.due(),
             announce,
         ]

@@ -150,6 +150,8 @@ pub struct Resequencer {
     holds: HoldTimes,
     repairs: Repairs,
     stats: Stats,
+    /// Entries and gaps looked at since [`Self::take_steps`].
+    steps: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -214,7 +216,13 @@ impl Resequencer {
             holds: HoldTimes::default(),
             repairs: Repairs::default(),
             stats: Stats::default(),
+            steps: 0,
         }
+    }
+
+    /// Entries of the table and gaps looked at since the last call: what the sender has made this end do.
+    pub fn take_steps(&mut self) -> u64 {
+        core::mem::take(&mut self.steps)
     }
 
     /// Takes one packet; appends what may leave now to `out`, in order.
@@ -364,6 +372,13 @@ impl Resequencer {
         Some(gap.map_or(deadline, |gap| gap.min(deadline)))
     }
 
+    /// Lets packets go, the oldest first, until no more than `most` are held.
+    pub fn trim(&mut self, now: Instant, most: usize, out: &mut VecDeque<PacketBuf>) {
+        while self.held_len > most && self.oldest_held.is_some() {
+            self.give_up_oldest(now, Loss::Overflow, out);
+        }
+    }
+
     /// Packets held now.
     #[must_use]
     pub fn held_len(&self) -> usize {
@@ -419,6 +434,7 @@ impl Resequencer {
         if ahead.unsigned_abs() >= MAX_SPAN {
             // The peer skipped more than can be in flight: nothing older can still be waited for.
             self.give_up_before(now, self.next, Loss::Overflow, out);
+            self.steps += self.ring.len() as u64;
             self.ring.fill(UNKNOWN);
             self.frontier = seq;
             self.next = seq;
@@ -432,6 +448,7 @@ impl Resequencer {
                 self.give_up_before(now, limit, Loss::Overflow, out);
             }
         }
+        self.steps += u64::from(end.distance_from(self.next).unsigned_abs());
         while self.next != end {
             let next = self.next;
             *self.entry_mut(next) = EMPTY;
@@ -442,6 +459,7 @@ impl Resequencer {
 
     fn grow(&mut self) {
         let len = self.ring.len();
+        self.steps += 2 * len as u64;
         let mut ring = vec![UNKNOWN; len * 2];
         let mut seq = self.next;
         for _ in 0..len {
@@ -547,6 +565,7 @@ impl Resequencer {
     /// Moves the frontier over everything received or counted lost, releasing what waited for a lost one.
     fn advance(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         while self.frontier != self.next {
+            self.steps += 1;
             let seq = self.frontier;
             match self.entry(seq).state {
                 State::Missing => break,
@@ -562,7 +581,7 @@ impl Resequencer {
         }
     }
 
-    fn first_held_from(&self, seq: Seq) -> Option<Seq> {
+    fn first_held_from(&mut self, seq: Seq) -> Option<Seq> {
         if self.held_len == 0 {
             return None;
         }
@@ -573,6 +592,7 @@ impl Resequencer {
             seq
         };
         while seq != self.next {
+            self.steps += 1;
             if self.entry(seq).state == State::Held {
                 return Some(seq);
             }
@@ -595,6 +615,7 @@ impl Resequencer {
             }
             let limits = self.paths[index].limits(now);
             let mut gaps = self.paths[index].take_gaps();
+            self.steps += gaps.len() as u64;
             gaps.retain_mut(|gap| {
                 if !gap.is_due(&limits) {
                     return true;
@@ -632,6 +653,7 @@ impl Resequencer {
         if gap.last.distance_from(seq) > LONGEST_BURST_SPAN {
             return true;
         }
+        self.steps += u64::from(gap.last.distance_from(seq).unsigned_abs());
         let missing = *gap.missing.get_or_insert_with(|| {
             let mut missing = 0;
             let mut seq = seq;
@@ -683,6 +705,7 @@ impl Resequencer {
         out: &mut VecDeque<PacketBuf>,
     ) {
         let mut seq = self.frontier;
+        self.steps += u64::from(end.distance_from(seq).max(0).unsigned_abs());
         while end.is_after(seq) {
             self.lose(seq, loss);
             seq = seq.plus(1);

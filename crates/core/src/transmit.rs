@@ -74,6 +74,8 @@ pub struct TxQueue {
     /// How many of `batches` are in use; the rest keep their memory.
     used: usize,
     limit: usize,
+    /// How many may be in use in this turn.
+    turn_end: usize,
 }
 
 impl TxQueue {
@@ -84,6 +86,7 @@ impl TxQueue {
             batches: Vec::new(),
             used: 0,
             limit,
+            turn_end: limit,
         }
     }
 
@@ -96,6 +99,20 @@ impl TxQueue {
     /// Forgets all batches; their memory is kept.
     pub fn clear(&mut self) {
         self.used = 0;
+        self.turn_end = self.limit;
+    }
+
+    /// One of `sharers` that have something to send begins its turn: it may open its share of all batches, and
+    /// [`LEAST_SHARE`] at least.
+    pub fn begin_turn(&mut self, sharers: usize) {
+        let share = (self.limit / sharers.max(1)).max(LEAST_SHARE);
+        self.turn_end = (self.used + share).min(self.limit);
+    }
+
+    /// The turn is over: whether there is room for another.
+    pub fn end_turn(&mut self) -> bool {
+        self.turn_end = self.limit;
+        !self.is_full()
     }
 
     /// Whether nothing is queued.
@@ -104,10 +121,10 @@ impl TxQueue {
         self.used == 0
     }
 
-    /// Whether some route might find no room for another datagram: send what is here first.
+    /// Whether some route might find no room for another datagram, in this turn: send what is here first.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.used >= self.limit
+        self.used >= self.turn_end
     }
 
     /// Room for one datagram of `len` bytes for `route`, content unspecified; `None` if the queue
@@ -168,6 +185,8 @@ impl TxQueue {
 
 /// `UDP_MAX_SEGMENTS` of Linux before 6.9; later kernels take 128.
 const MAX_SEGMENTS: usize = 64;
+/// Batches that a turn has in any case: a peer's control datagrams leave room for data.
+const LEAST_SHARE: usize = 4;
 /// 65535 less the IPv4 and UDP headers.
 const MAX_BATCH_BYTES: usize = 65_507;
 

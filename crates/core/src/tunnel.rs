@@ -20,7 +20,7 @@ use crate::{
     class::Class,
     counters::DropReason,
     flows::FlowKey,
-    ids::PathId,
+    ids::{PathId, Seq},
     packet::PacketBuf,
     path::{Pong, health::State, link::Link, receiver::DataArrival, sender::MAX_OUTSTANDING},
     queue::QueueConfig,
@@ -30,6 +30,7 @@ use crate::{
     session::{
         keys::OpenError,
         rotation::{Change, SessionSet},
+        secret::Secret,
     },
     time::Instant,
     trace::{Event, Observer, RepairCause, Tracer},
@@ -46,10 +47,12 @@ mod ahead;
 mod blocks;
 mod budget;
 mod control;
+mod effort;
 mod egress;
 mod fec;
 mod inbound;
 mod incoming;
+mod kept;
 mod lanes;
 mod lengths;
 mod numbering;
@@ -76,12 +79,14 @@ mod waits;
 mod tests;
 
 pub use incoming::Incoming;
+pub(crate) use kept::buffer_bytes;
 pub use path_set::PathSet;
 pub use sec::ParityStatus;
 pub use shared::Shared;
 pub use status::{PathStatus, TunnelStatus};
 
 use control::Control;
+use effort::Effort;
 use egress::Egress;
 use inbound::{Inbound, Ingress, Opened};
 use lanes::Lanes;
@@ -112,18 +117,23 @@ pub struct Tunnel {
     round_trips: RoundTrips,
     templates: Templates,
     control: Control,
+    effort: Effort,
     sec: Sec,
     tracer: Tracer,
+    /// The state of each path's rate controller that the observer knows; empty without one.
+    told_control: Vec<Option<&'static str>>,
 }
 
 impl Tunnel {
-    /// An association without sessions or paths. `flow_key`: of the hashes by which flows are known, a secret.
+    /// An association without sessions or paths. `flow_key`: of the hashes by which flows are known, a secret. `secret`: of
+    /// what the other end must not guess.
     #[must_use]
     pub fn new(
         role: Role,
         settings: SchedulerSettings<String>,
         queue: QueueConfig,
         flow_key: FlowKey,
+        secret: &Secret,
     ) -> Self {
         let placement = Placement::new(settings);
         let profile = *placement.profile();
@@ -141,9 +151,11 @@ impl Tunnel {
             inbound: Inbound::default(),
             round_trips: RoundTrips::new(flow_key),
             templates: Templates::default(),
-            control: Control::new(Receptions::new(Instant::ZERO, profile.reception)),
+            control: Control::new(Receptions::new(Instant::ZERO, profile.reception), secret),
+            effort: Effort::default(),
             sec: Sec::default(),
             tracer: Tracer::default(),
+            told_control: Vec::new(),
         };
         tunnel.adapt_queue(Instant::ZERO);
         tunnel
@@ -423,17 +435,25 @@ impl Tunnel {
         let path = self.paths.get_or_add(now, id, self.role, profile);
         let path = path.ok_or(DropReason::Malformed)?;
         let roams_to = (self.role == Role::Gateway).then_some(incoming.route);
-        path.on_authentic(now, header.kind, counter, roams_to);
+        path.on_authentic(now, header.kind, (counter, datagram.len()), roams_to);
         let Some(data) = data else {
             path.on_control(now, header.sent_us);
             let body = &datagram[CONTROL_HEADER_LEN..end];
+            if path.address_mut().on_pongs(&incoming.route, pongs(body)) {
+                self.outbound
+                    .refresh(now, &mut self.paths, &mut self.placement);
+            }
             self.handle_frames(now, id, body, shared);
+            self.tell_rate_control(now);
             if shared.delivered.len() > before {
                 self.on_delivered(now, before, shared);
             }
             self.handle_mended(now, is_source_allowed, true, shared);
             return Ok(());
         };
+        if !self.effort.allows(now) {
+            return Err(DropReason::OverBudget);
+        }
         let len = datagram.len();
         let arrival = DataArrival {
             path_seq: header.path_seq,
@@ -460,6 +480,8 @@ impl Tunnel {
             is_source_allowed,
         };
         let result = self.inbound.on_data(&opened, &mut ingress);
+        let steps = self.inbound.resequencer.take_steps();
+        self.effort.spend_on_data(now, steps);
         self.on_delivered(now, before, shared);
         result
     }
@@ -566,9 +588,11 @@ impl Tunnel {
                 } => {
                     // Links belong to the client: nobody else describes them.
                     if self.role == Role::Gateway
+                        && self.effort.allows(now)
                         && let Some(path) = self.paths.get_mut(path)
                         && path.describe(now, version, &info)
                     {
+                        self.effort.spend(now, effort::PER_LINK);
                         self.resolve_policy();
                         self.adapt_queue(now);
                     }
@@ -581,7 +605,10 @@ impl Tunnel {
                 Frame::Close => self.control.on_close(),
                 Frame::Reception { version, reception } => {
                     let receptions = &mut self.control.receptions;
-                    if let Some(order) = receptions.on_reception(now, version, &reception) {
+                    if self.effort.allows(now)
+                        && let Some(order) = receptions.on_reception(now, version, &reception)
+                    {
+                        self.effort.spend(now, effort::PER_ORDER);
                         self.inbound.set_order(now, order, shared);
                     }
                 }
@@ -599,13 +626,7 @@ impl Tunnel {
                 Frame::Tail {
                     path_seq,
                     global_seq,
-                } => {
-                    if let Some(path) = self.paths.get_mut(id) {
-                        path.on_tail(now, path_seq);
-                    }
-                    self.inbound
-                        .on_tail(now, id, (path_seq, global_seq), shared);
-                }
+                } => self.on_tail(now, id, (path_seq, global_seq), shared),
                 Frame::TrainPacket(packet) => {
                     if let Some(path) = self.paths.get_mut(id) {
                         let len = Bytes::of_len(CONTROL_HEADER_LEN + body.len() + TAG_LEN);
@@ -635,7 +656,13 @@ impl Tunnel {
                     self.sec
                         .on_parity(now, of, (code, len), parity, shared.pool);
                 }
-                Frame::Recovered { ranges } => self.repair.fec.on_recovered(ranges),
+                Frame::Recovered { ranges } => {
+                    if self.effort.allows(now) {
+                        let steps = ranges.count() as u64 * effort::PER_RECOVERED_RANGE;
+                        self.effort.spend(now, steps);
+                        self.repair.fec.on_recovered(ranges);
+                    }
+                }
                 Frame::Missing { path, ranges } => {
                     self.on_missing(now, path, (ranges, &mut missing_left), shared);
                 }
@@ -674,24 +701,27 @@ impl Tunnel {
         let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        let (from, _) = path.control_state();
         let outcome = path.on_report(now, report, shared.pool);
         let Some(reported) = outcome else {
             return;
         };
-        let (to, pace) = path.control_state();
-        if to != from {
-            self.tracer.tell(now, || Event::RateControl {
-                path: id,
-                from,
-                to,
-                pace,
-            });
-        }
         // Datagrams taken back as silent were not: a lost one will be NACKed.
         self.repair
             .give_back(path, |counter| counter < reported, shared.pool);
         self.adapt_queue(now);
+    }
+
+    /// Nothing follows for now on a path after the datagram `last`: its number there, and in the association.
+    fn on_tail(&mut self, now: Instant, id: PathId, last: (Seq, Seq), shared: &mut Shared<'_>) {
+        if !self.effort.allows(now) {
+            return;
+        }
+        if let Some(path) = self.paths.get_mut(id) {
+            path.on_tail(now, last.0);
+        }
+        self.inbound.on_tail(now, id, last, shared);
+        let steps = self.inbound.resequencer.take_steps();
+        self.effort.spend(now, steps + effort::PER_TAIL);
     }
 
     fn on_missing(
@@ -702,8 +732,16 @@ impl Tunnel {
         shared: &mut Shared<'_>,
     ) {
         let order = (self.placement.profile(), self.outbound.next_number());
-        if let Some(path) = self.paths.get_mut(id) {
-            let packets = self.repair.on_missing(now, path, missing, order, shared);
+        if self.effort.allows(now)
+            && let Some(path) = self.paths.get_mut(id)
+        {
+            let before = *missing.1;
+            let (ranges, left) = missing;
+            let packets = self
+                .repair
+                .on_missing(now, path, (ranges, left), order, shared);
+            let named = (before - *left) as u64;
+            self.effort.spend(now, named * effort::PER_MISSING);
             self.tell_repair(now, id, RepairCause::Nacked, packets);
         }
     }
@@ -712,6 +750,8 @@ impl Tunnel {
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
         let before = shared.delivered.len();
         self.inbound.resequencer.on_timeout(now, shared.delivered);
+        let steps = self.inbound.resequencer.take_steps();
+        self.effort.spend_on_data(now, steps);
         self.on_delivered(now, before, shared);
         self.round_trips.on_timeout(now, shared.delivered);
         let has_active = self.paths.has_active();
@@ -719,6 +759,7 @@ impl Tunnel {
             self.handle_path_timeout(now, id, has_active);
         }
         self.look_for_narrow(now);
+        self.tell_rate_control(now);
         self.sessions_deadline = self.sessions.expire(now);
     }
 
@@ -824,6 +865,8 @@ impl Tunnel {
             hold_p95: resequencer.hold_p95(),
             resequencer: *resequencer.stats(),
             queued: lanes.len(),
+            kept_bytes: self.kept_bytes(),
+            refused: self.effort.refused(),
             packets_in: paths.usage.packets_in(),
             packets_out: paths.usage.packets_out(),
             reinjected: self.repair.reinjected(),
@@ -846,6 +889,28 @@ impl Tunnel {
         let packets = self.repair.take_back(path, base);
         let now = self.paths.usage.now();
         self.tell_repair(now, id, RepairCause::Silent, packets);
+    }
+
+    /// Shows the observer which rate controllers have changed their state, whatever made them.
+    fn tell_rate_control(&mut self, now: Instant) {
+        if !self.tracer.is_on() {
+            return;
+        }
+        self.told_control.resize(PathId::MAX, None);
+        for path in self.paths.iter() {
+            let (to, pace) = path.control_state();
+            let id = path.id();
+            let told = self.told_control[id.index()].replace(to);
+            let Some(from) = told.filter(|from| *from != to) else {
+                continue;
+            };
+            self.tracer.tell(now, || Event::RateControl {
+                path: id,
+                from,
+                to,
+                pace,
+            });
+        }
     }
 
     fn tell_repair(&mut self, now: Instant, path: PathId, cause: RepairCause, packets: usize) {
@@ -895,4 +960,15 @@ impl Tunnel {
         };
         (&mut self.round_trips, look)
     }
+}
+
+/// The tokens of the pongs of a control datagram.
+fn pongs(body: &[u8]) -> impl Iterator<Item = u32> {
+    Frames::new(body).filter_map(|frame| {
+        if let Frame::Pong { token, .. } = frame {
+            Some(token)
+        } else {
+            None
+        }
+    })
 }

@@ -6,14 +6,18 @@
 //!
 //! Deleting what is gone already is no error, so that an undo can be repeated.
 
-use std::{io, net::IpAddr, ops::RangeInclusive};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::RangeInclusive,
+};
 
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily,
     link::LinkAttribute,
-    route::{RouteAddress, RouteAttribute, RouteMessage},
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 use rtnetlink::{Handle, IpVersion, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
@@ -147,12 +151,52 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// How many routes `table` has, both families.
+    /// Makes `destination` unreachable by `table` where no other route of it leads there; replaces an equal route. It outlives every
+    /// device.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn add_unreachable(&self, destination: IpNet, table: u32) -> io::Result<()> {
+        let destination = destination.trunc();
+        let message = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(destination.addr(), destination.prefix_len())
+            .map_err(io::Error::other)?
+            .kind(RouteType::Unreachable)
+            .priority(LAST_METRIC)
+            .table_id(table)
+            .build();
+        let request = self.handle.route().add(message).replace();
+        self.runtime.block_on(request.execute()).map_err(to_io)
+    }
+
+    /// Removes the unreachable routes of `table` whose destinations are not in `kept`, both families.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn delete_unreachable(&self, table: u32, kept: &[IpNet]) -> io::Result<()> {
+        let is_kept = |route: &RouteMessage| {
+            let is_it = |kept: &&IpNet| destination(route) == Some(kept.trunc());
+            kept.iter().any(|kept| is_it(&kept))
+        };
+        let routes = self.routes(table)?;
+        for route in routes
+            .into_iter()
+            .filter(|route| route.header.kind == RouteType::Unreachable && !is_kept(route))
+        {
+            let request = self.handle.route().del(route);
+            absent_is_none(self.runtime.block_on(request.execute()))?;
+        }
+        Ok(())
+    }
+
+    /// How many routes `table` has to devices, both families.
     ///
     /// # Errors
     /// The error of the kernel.
     pub fn route_count(&self, table: u32) -> io::Result<usize> {
-        Ok(self.routes(table)?.len())
+        let routes = self.routes(table)?.into_iter();
+        let leads_on = |route: &RouteMessage| route.header.kind != RouteType::Unreachable;
+        Ok(routes.filter(leads_on).count())
     }
 
     /// Removes all routes of `table`, both families.
@@ -179,21 +223,8 @@ impl Netlink {
             let request = self.handle.route().get(filter);
             let answer = self.runtime.block_on(request.execute().try_collect());
             let routes: Vec<RouteMessage> = absent_is_none(answer)?.unwrap_or_default();
-            for route in routes {
-                let len = route.header.destination_prefix_length;
-                let address = route.attributes.iter().find_map(|attribute| {
-                    if let RouteAttribute::Destination(RouteAddress::Inet(address)) = attribute {
-                        Some(IpAddr::from(*address))
-                    } else if let RouteAttribute::Destination(RouteAddress::Inet6(address)) =
-                        attribute
-                    {
-                        Some(IpAddr::from(*address))
-                    } else {
-                        None
-                    }
-                });
-                found.extend(address.and_then(|address| IpNet::new(address, len).ok()));
-            }
+            let to_others = routes.iter().filter(|route| has_destination(route));
+            found.extend(to_others.filter_map(destination));
         }
         Ok(found)
     }
@@ -289,6 +320,31 @@ impl std::fmt::Debug for Netlink {
     }
 }
 
+fn has_destination(route: &RouteMessage) -> bool {
+    let mut attributes = route.attributes.iter();
+    attributes.any(|attribute| matches!(attribute, RouteAttribute::Destination(_)))
+}
+
+/// Where a route leads; a default route has no destination among its attributes.
+fn destination(route: &RouteMessage) -> Option<IpNet> {
+    let len = route.header.destination_prefix_length;
+    let address = route.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::Destination(RouteAddress::Inet(address)) = attribute {
+            Some(IpAddr::from(*address))
+        } else if let RouteAttribute::Destination(RouteAddress::Inet6(address)) = attribute {
+            Some(IpAddr::from(*address))
+        } else {
+            None
+        }
+    });
+    let all = if route.header.address_family == AddressFamily::Inet6 {
+        IpAddr::from(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::from(Ipv4Addr::UNSPECIFIED)
+    };
+    IpNet::new(address.unwrap_or(all), len).ok()
+}
+
 fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -328,3 +384,6 @@ fn absent_is_none<T>(answer: Result<T, rtnetlink::Error>) -> io::Result<Option<T
         },
     }
 }
+
+/// Metric of a route that is taken only where there is no other.
+const LAST_METRIC: u32 = u32::MAX - 1;

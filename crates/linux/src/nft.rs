@@ -1,10 +1,18 @@
-//! The tunnel's own nftables table: masquerading and clamping of the TCP segment size.
+//! The tunnel's own nftables table: what may pass, masquerading, and clamping of the TCP segment size.
 //!
 //! One table per tunnel, `inet pleach_NAME`, replaced in one transaction by `nft -f -`, so that no packet sees half of
 //! it. Nothing is put into tables of others.
 //!
-//! The segment size is clamped twice: SYNs that leave through the tunnel to its MTU as the route knows it, SYNs that
-//! come out of it to the same, because the answer will go through. The kernel never raises the option.
+//! - **Inner addresses of this host** are reached through the tunnel and from the host itself. What comes for them by another
+//!   device is dropped before anything answers (the rule of wg-quick): else a neighbour on a link finds out the inner address, and
+//!   whether a connection exists (CVE-2019-14899).
+//! - **A gateway forwards** what comes from the tunnel or goes into it. Where it was the tunnel that switched forwarding on, nothing
+//!   else is forwarded, except from and to tunnels and bridges, for which others have rules. Clients do not reach link-local
+//!   addresses nor those at which clouds answer with secrets of the machine, and by default not each other.
+//! - **The segment size** is clamped twice: SYNs that leave through the tunnel to its MTU as the route knows it, SYNs that
+//!   come out of it to the same, because the answer will go through. The kernel never raises the option.
+//!
+//! Limit: a rule that accepts a packet ends this table's chain only; other tables may drop it still.
 
 use std::{
     fmt::Write as _,
@@ -14,14 +22,34 @@ use std::{
 
 use ipnet::IpNet;
 
+/// What the table of a tunnel says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// MTU of the device in bytes.
+    pub mtu: u16,
+    /// This host's inner addresses.
+    pub addresses: Vec<IpNet>,
+    /// Networks of clients whose packets leave with the host's address.
+    pub masquerade: Vec<IpNet>,
+    /// What a gateway forwards; `None`: the host's own affair.
+    pub forward: Option<Forward>,
+}
+
+/// What a gateway forwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forward {
+    /// Clients do not reach each other.
+    pub isolate: bool,
+    /// Nothing is forwarded that neither comes from the tunnel nor goes into it: IPv4, IPv6.
+    pub nothing_else: [bool; 2],
+}
+
 /// Makes or replaces the table of the tunnel over device `tun`.
 ///
-/// `mtu`: of the device, in bytes. `masquerade`: networks of clients whose packets leave with the host's address.
-///
 /// # Errors
-/// With the remedy in the text if `nft` is missing; else what `nft` says.
-pub fn apply(tun: &str, mtu: u16, masquerade: &[IpNet]) -> io::Result<()> {
-    run(&ruleset(tun, mtu, masquerade))
+/// With the remedy in the text, and [`io::ErrorKind::NotFound`], if `nft` is missing; else what `nft` says.
+pub fn apply(tun: &str, rules: &Rules) -> io::Result<()> {
+    run(&ruleset(tun, rules))
 }
 
 /// Removes the table of the tunnel over device `tun`; no error if there is none.
@@ -49,10 +77,10 @@ pub fn table_name(tun: &str) -> String {
     name
 }
 
-fn ruleset(tun: &str, mtu: u16, masquerade: &[IpNet]) -> String {
+fn ruleset(tun: &str, rules: &Rules) -> String {
     let table = table_name(tun);
     let device = quoted(tun);
-    let (v4, v6) = (mtu.saturating_sub(40), mtu.saturating_sub(60));
+    let (v4, v6) = (rules.mtu.saturating_sub(40), rules.mtu.saturating_sub(60));
     let mut text = format!(
         "table inet {table}
 delete table inet {table}
@@ -65,15 +93,27 @@ table inet {table} {{
   }}
 "
     );
-    if !masquerade.is_empty() {
+    // Writing to a string cannot fail.
+    if !rules.addresses.is_empty() {
+        text.push_str(
+            "  chain preraw {\n    type filter hook prerouting priority raw; policy accept;\n",
+        );
+        for address in &rules.addresses {
+            let (family, address) = (family(address), address.addr());
+            let _ = writeln!(
+                text,
+                "    iifname != {device} {family} daddr {address} fib saddr type != local drop"
+            );
+        }
+        text.push_str("  }\n");
+    }
+    if let Some(forward) = rules.forward {
+        text.push_str(&may_forward(&device, forward));
+    }
+    if !rules.masquerade.is_empty() {
         text.push_str("  chain postrouting {\n    type nat hook postrouting priority srcnat; policy accept;\n");
-        for network in masquerade {
-            let network = network.trunc();
-            let family = if network.addr().is_ipv4() {
-                "ip"
-            } else {
-                "ip6"
-            };
+        for network in &rules.masquerade {
+            let (family, network) = (family(network), network.trunc());
             let _ = writeln!(
                 text,
                 "    oifname != {device} {family} saddr {network} masquerade"
@@ -84,6 +124,50 @@ table inet {table} {{
     text.push_str("}\n");
     text
 }
+
+/// The chain that says what is forwarded.
+fn may_forward(device: &str, forward: Forward) -> String {
+    let mut text = format!(
+        "  chain may_forward {{
+    type filter hook forward priority filter; policy accept;
+    iifname {device} ip daddr {{ {DENIED_V4} }} drop
+    iifname {device} ip6 daddr {{ {DENIED_V6} }} drop
+"
+    );
+    if forward.isolate {
+        let _ = writeln!(text, "    iifname {device} oifname {device} drop");
+    }
+    if forward.nothing_else != [false; 2] {
+        let _ = write!(
+            text,
+            "    iifname {device} accept
+    oifname {device} accept
+    meta iifkind {{ \"tun\", \"bridge\" }} accept
+    meta oifkind {{ \"tun\", \"bridge\" }} accept
+"
+        );
+        for (family, is_closed) in ["ipv4", "ipv6"].into_iter().zip(forward.nothing_else) {
+            if is_closed {
+                let _ = writeln!(text, "    meta nfproto {family} drop");
+            }
+        }
+    }
+    text.push_str("  }\n");
+    text
+}
+
+fn family(network: &IpNet) -> &'static str {
+    if network.addr().is_ipv4() {
+        "ip"
+    } else {
+        "ip6"
+    }
+}
+
+/// Link-local addresses, among them the metadata service of most clouds, and those of Alibaba and Azure.
+const DENIED_V4: &str = "169.254.0.0/16, 100.100.100.200, 168.63.129.16";
+/// Link-local addresses, and the metadata services of AWS and Google.
+const DENIED_V6: &str = "fe80::/10, fd00:ec2::254, fd20:ce::254";
 
 /// Device names cannot hold a quote here: it would end the string.
 pub(crate) fn quoted(tun: &str) -> String {
@@ -129,12 +213,42 @@ mod tests {
 
     #[test]
     fn ruleset_masquerades_only_what_was_asked() {
-        let none = ruleset("t0", 1400, &[]);
-        assert!(!none.contains("masquerade"));
+        let mut rules = Rules {
+            mtu: 1400,
+            ..Rules::default()
+        };
+        let none = ruleset("t0", &rules);
+        assert!(!none.contains("masquerade") && !none.contains("drop"));
         assert!(none.contains("size set 1360") && none.contains("size set 1340"));
-        let networks = ["10.77.0.1/24", "fd77::1/64"].map(|text| text.parse().expect("literal"));
-        let both = ruleset("t0", 1400, &networks);
+        rules.masquerade = ["10.77.0.1/24", "fd77::1/64"]
+            .map(|text| text.parse().expect("literal"))
+            .into();
+        let both = ruleset("t0", &rules);
         assert!(both.contains("oifname != \"t0\" ip saddr 10.77.0.0/24 masquerade"));
         assert!(both.contains("oifname != \"t0\" ip6 saddr fd77::/64 masquerade"));
+    }
+
+    #[test]
+    fn ruleset_closes_what_was_asked() {
+        let closed = |isolate, nothing_else| {
+            ruleset(
+                "t0",
+                &Rules {
+                    addresses: vec!["10.77.0.1/24".parse().expect("literal")],
+                    forward: Some(Forward {
+                        isolate,
+                        nothing_else,
+                    }),
+                    ..Rules::default()
+                },
+            )
+        };
+        let all = closed(true, [true, false]);
+        assert!(all.contains("iifname != \"t0\" ip daddr 10.77.0.1 fib saddr type != local drop"));
+        assert!(all.contains("iifname \"t0\" oifname \"t0\" drop"));
+        assert!(all.contains("meta nfproto ipv4 drop") && !all.contains("nfproto ipv6 drop"));
+        let open = closed(false, [false; 2]);
+        assert!(open.contains("169.254.0.0/16"));
+        assert!(!open.contains("oifname \"t0\" drop") && !open.contains("nfproto ipv4 drop"));
     }
 }

@@ -17,6 +17,19 @@
 //! strict filter (`rp_filter` 1) drops it, and with several links the mark would not save it (`src_valid_mark`): the
 //! main table still names only the best link. So a link with a strict filter is set to the loose one (2).
 //!
+//! # Kill switch
+//!
+//! With [`Plan::kill_switch`] each route of the tunnel's table has an unreachable one behind it. When the process dies its device
+//! and the routes over it go, but the rules and the unreachable routes stay: what would go into the tunnel goes nowhere, also what a
+//! host behind this one sends. Local networks, for which the main table
+//! has routes of its own, stay reachable, as while the tunnel runs. A clean stop ([`Setup::undo`]) opens the host again; dropping the
+//! value after a failure does not. The next start closes a gap of its own: the last priority of the slot is a rule that asks the
+//! tunnel's table for everything, from before the old rules are removed until the new ones stand.
+//!
+//! Limits: what is not routed into the tunnel (IPv6, if `allowed_ips` has none) is not held back, and a host that boots is open until
+//! the tunnel has first started. A program that binds its socket to a link's device goes past the tunnel while that runs, and past
+//! the unreachable routes as well.
+//!
 //! # Undoing
 //!
 //! Table, mark and priorities follow from a slot number, chosen by the tunnel's name and written down before anything
@@ -24,7 +37,7 @@
 //! does the same for what a crashed process of that name left. If the file is lost, too, the slot of the name is
 //! cleared unless its table has routes: routes end with the device, so routes mean that another tunnel lives there.
 //!
-//! Limits: at most 50 different prefix lengths per family. Restoring `forwarding` of IPv6 restores it for all
+//! Limits: at most 49 different prefix lengths per family. Restoring `forwarding` of IPv6 restores it for all
 //! interfaces, as the kernel does.
 
 use std::{io, ops::RangeInclusive, path::Path};
@@ -33,7 +46,7 @@ use ipnet::IpNet;
 
 use crate::{
     netlink::{Netlink, Rule},
-    nft,
+    nft::{self, Forward},
     state::{Lock, StateDir, TunnelState},
     sysctl,
 };
@@ -51,6 +64,10 @@ pub struct Plan {
     pub forward: bool,
     /// Networks whose packets leave by other links with the host's address.
     pub masquerade: Vec<IpNet>,
+    /// Clients of a gateway do not reach each other.
+    pub isolate: bool,
+    /// What is routed into the tunnel goes no other way if the process dies.
+    pub kill_switch: bool,
 }
 
 /// A tunnel's hold on the host's configuration, given back when dropped.
@@ -61,6 +78,8 @@ pub struct Setup {
     state: TunnelState,
     addresses: Vec<IpNet>,
     netlink: Netlink,
+    /// Which families were not forwarded before tunnels were: IPv4, IPv6.
+    was_closed: [bool; 2],
     is_undone: bool,
     _lock: Lock,
 }
@@ -82,27 +101,50 @@ impl Setup {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
         };
         let netlink = Netlink::open()?;
-        if let Some(state) = dir.read::<TunnelState>(&state_file(name)) {
+        let left = dir.read::<TunnelState>(&state_file(name));
+        if left.is_some() {
             tracing::info!(name, "clearing what a crashed process left");
-            clear(&dir, name, &state, &netlink)?;
         }
-        sysctl::release(&dir, name)?;
-        let slots_lock = dir.lock(SLOTS_LOCK)?;
-        let state = TunnelState {
-            slot: free_slot(&dir, name, &netlink)?,
-            has_nft: false,
+        let state = match left {
+            Some(state) if state.is_closed => {
+                clear_closed(&dir, name, &state, &netlink)?;
+                state
+            }
+            left => {
+                if let Some(state) = left {
+                    clear(&dir, name, &state, &netlink)?;
+                }
+                sysctl::release(&dir, name)?;
+                let slots_lock = dir.lock(SLOTS_LOCK)?;
+                let state = TunnelState {
+                    slot: free_slot(&dir, name, &netlink)?,
+                    has_nft: false,
+                    is_closed: false,
+                };
+                dir.write(&state_file(name), &state)?;
+                drop(slots_lock);
+                state
+            }
         };
-        dir.write(&state_file(name), &state)?;
-        drop(slots_lock);
         Ok(Self {
             name: name.to_owned(),
             dir,
             state,
             addresses: Vec::new(),
             netlink,
+            was_closed: [false; 2],
             is_undone: false,
             _lock: lock,
         })
+    }
+
+    /// Notes that the host must stay closed if this process dies, or need not any more.
+    fn set_closed(&mut self, is_closed: bool) -> io::Result<()> {
+        if self.state.is_closed != is_closed {
+            self.state.is_closed = is_closed;
+            self.dir.write(&state_file(&self.name), &self.state)?;
+        }
+        Ok(())
     }
 
     /// The mark that the tunnel's own sockets must carry.
@@ -155,6 +197,13 @@ impl Setup {
         }
         let routes: Vec<IpNet> = plan.routes.iter().filter(is_usable).copied().collect();
         let rules = rules(self.state.slot, &routes)?;
+        if plan.kill_switch {
+            self.set_closed(true)?;
+            for &route in &routes {
+                let added = self.netlink.add_unreachable(route, self.table());
+                added.map_err(|error| context(&error, &format!("kill switch for {route}")))?;
+            }
+        }
         for &route in &routes {
             let added = self.netlink.add_route(route, link, self.table());
             added.map_err(|error| context(&error, &format!("route {route}")))?;
@@ -163,15 +212,27 @@ impl Setup {
             let added = self.netlink.add_rule(rule);
             added.map_err(|error| context(&error, &format!("rule {}", rule.priority)))?;
         }
+        // What an earlier process left of its kill switch is not needed any more.
+        let kept = if plan.kill_switch { &*routes } else { &[] };
+        self.netlink.delete_unreachable(self.table(), kept)?;
+        self.netlink.delete_rules(
+            guard_priority(self.state.slot)..=guard_priority(self.state.slot),
+            self.table(),
+        )?;
+        self.set_closed(plan.kill_switch)?;
         if plan.forward {
             self.enable_forwarding(has_v6)?;
         }
+        let applied = self.apply_nft(plan);
         if plan.forward || !plan.masquerade.is_empty() {
-            self.apply_nft(plan)?;
-        } else if sysctl::read("net/ipv4/ip_forward").is_ok_and(|value| value != "0") {
-            // A router: hosts behind it do not know the tunnel's MTU, but mostly find it without our help.
-            if let Err(error) = self.apply_nft(plan) {
-                tracing::warn!(%error, "TCP segment sizes of forwarded connections are not clamped");
+            return applied;
+        }
+        if let Err(error) = applied {
+            tracing::warn!(%error, "neighbours on the links can find out the tunnel's addresses, and TCP segment sizes of forwarded connections are not clamped");
+            if error.kind() == io::ErrorKind::NotFound {
+                // Nothing can be there to be removed.
+                self.state.has_nft = false;
+                self.dir.write(&state_file(&self.name), &self.state)?;
             }
         }
         Ok(())
@@ -186,7 +247,17 @@ impl Setup {
             self.state.has_nft = true;
             self.dir.write(&state_file(&self.name), &self.state)?;
         }
-        nft::apply(&self.name, plan.mtu, &plan.masquerade)
+        let forward = plan.forward.then_some(Forward {
+            isolate: plan.isolate,
+            nothing_else: self.was_closed,
+        });
+        let rules = nft::Rules {
+            mtu: plan.mtu,
+            addresses: plan.addresses.clone(),
+            masquerade: plan.masquerade.clone(),
+            forward,
+        };
+        nft::apply(&self.name, &rules)
     }
 
     /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each link
@@ -198,7 +269,10 @@ impl Setup {
         loosen_reverse_path(&self.dir, &self.name, device)
     }
 
-    fn enable_forwarding(&self, has_v6: bool) -> io::Result<()> {
+    fn enable_forwarding(&mut self, has_v6: bool) -> io::Result<()> {
+        let keys = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
+        self.was_closed =
+            keys.map(|key| sysctl::original(&self.dir, key).is_ok_and(|value| value == "0"));
         let set = |key: &str, value: &str| sysctl::set(&self.dir, &self.name, key, value);
         set("net/ipv4/ip_forward", "1")?;
         if !has_v6 {
@@ -245,6 +319,13 @@ impl Setup {
 
 impl Drop for Setup {
     fn drop(&mut self) {
+        if self.state.is_closed && !self.is_undone {
+            tracing::warn!(
+                name = self.name,
+                "the kill switch stays: start the tunnel and stop it to undo it"
+            );
+            return;
+        }
         if let Err(error) = self.undo_once() {
             tracing::error!(name = self.name, %error, "cannot undo the network configuration");
         }
@@ -295,6 +376,39 @@ fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> 
     dir.remove(&state_file(name))
 }
 
+/// Undoes what a process with a kill switch left, but for what keeps the host closed; that is reduced to one rule.
+fn clear_closed(
+    dir: &StateDir,
+    name: &str,
+    state: &TunnelState,
+    netlink: &Netlink,
+) -> io::Result<()> {
+    let (table, guard) = (table(state.slot), guard_priority(state.slot));
+    for is_v6 in [false, true] {
+        let rule = Rule {
+            is_v6,
+            priority: guard,
+            not_fwmark: Some(table),
+            table,
+            suppress_prefix_len: None,
+        };
+        match netlink.add_rule(&rule) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // A host without IPv6.
+            Err(_) if is_v6 => {}
+            added => added?,
+        }
+    }
+    let others = *priorities(state.slot).start()..=guard - 1;
+    let rules = netlink.delete_rules(others, table);
+    let nft = if state.has_nft {
+        nft::remove(name)
+    } else {
+        Ok(())
+    };
+    rules.and(nft).and(sysctl::release(dir, name))
+}
+
 /// The slot of `name`, or the next one that nobody uses.
 fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
     let taken: Vec<u32> = dir.others(name)?.iter().map(|other| other.slot).collect();
@@ -305,6 +419,7 @@ fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
         }
         if slot == preferred {
             netlink.delete_rules(priorities(slot), table(slot))?;
+            netlink.flush_table(table(slot))?;
         }
         if netlink.rule_count(priorities(slot))? == 0 {
             return Ok(slot);
@@ -326,11 +441,11 @@ pub(crate) fn rules(slot: u32, routes: &[IpNet]) -> io::Result<Vec<Rule>> {
         let mut lens: Vec<u8> = of_family.map(IpNet::prefix_len).collect();
         lens.sort_unstable_by(|a, b| b.cmp(a));
         lens.dedup();
-        let mut priorities = priorities(slot);
+        let mut priorities = *priorities(slot).start()..=guard_priority(slot) - 2;
         for len in lens {
             let mut rule = |table, not_fwmark, suppress_prefix_len| {
                 let priority = priorities.next().ok_or_else(|| {
-                    let text = "allowed_ips has more than 50 different prefix lengths: use fewer";
+                    let text = "allowed_ips has more than 49 different prefix lengths: use fewer";
                     io::Error::new(io::ErrorKind::InvalidInput, text)
                 })?;
                 rules.push(Rule {
@@ -364,6 +479,11 @@ pub(crate) fn table(slot: u32) -> u32 {
 pub(crate) fn priorities(slot: u32) -> RangeInclusive<u32> {
     let first = PRIORITY_BASE + slot * PRIORITIES_PER_SLOT;
     first..=first + PRIORITIES_PER_SLOT - 1
+}
+
+/// The priority of the rule that keeps a host closed while others are exchanged.
+fn guard_priority(slot: u32) -> u32 {
+    *priorities(slot).end()
 }
 
 fn state_file(name: &str) -> String {
@@ -455,7 +575,7 @@ mod tests {
 
     #[test]
     fn too_many_prefix_lengths_are_refused() {
-        let routes: Vec<_> = (20..71)
+        let routes: Vec<_> = (20..70)
             .map(|len| IpNet::new("fd00::".parse().expect("literal"), len).expect("length"))
             .collect();
         assert!(rules(0, &routes).is_err());

@@ -32,6 +32,9 @@ pub(crate) struct TunnelState {
     pub(crate) slot: u32,
     /// Whether it may have made an nftables table.
     pub(crate) has_nft: bool,
+    /// Whether what it routes must go no other way while it does not run.
+    #[serde(default)]
+    pub(crate) is_closed: bool,
 }
 
 /// A lock that ends with the value or the process.

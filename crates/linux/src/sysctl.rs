@@ -68,6 +68,18 @@ pub fn release(dir: &StateDir, owner: &str) -> io::Result<()> {
     }
 }
 
+/// The value that `key` has, or had before the first tunnel changed it.
+///
+/// # Errors
+/// If the setting does not exist.
+pub(crate) fn original(dir: &StateDir, key: &str) -> io::Result<String> {
+    let _lock = dir.lock(LOCK)?;
+    match load(dir).remove(key) {
+        Some(entry) => Ok(entry.original),
+        None => read(key),
+    }
+}
+
 /// The value of `key`, without the line end.
 ///
 /// # Errors

@@ -83,6 +83,8 @@ pub(crate) struct ClientConfig {
     /// The links to use, at most [`pleach_core::ids::PathId::MAX`], with distinct names and devices. Empty: every
     /// interface with a route to the gateway, hot-plugged ones too.
     pub(crate) links: Vec<LinkConfig>,
+    /// What is routed into the tunnel goes no other way while the daemon is dead.
+    pub(crate) kill_switch: bool,
 }
 
 /// The gateway as its client knows it.
@@ -133,6 +135,8 @@ pub(crate) struct GatewayConfig {
     pub(crate) listen: SocketAddr,
     /// What is masqueraded.
     pub(crate) nat: Nat,
+    /// Clients do not reach each other.
+    pub(crate) isolate: bool,
     /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
     pub(crate) clients: Vec<ClientPeer>,
     /// Whether and how other clients are enrolled.

@@ -92,8 +92,33 @@ pub(crate) struct StatusReport {
     /// Datagrams that came with wrong bits, if parity is in use; of a gateway, from all clients together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parity: Option<ParityReport>,
+    /// What packets under way take of this end's memory, and what peers asked of it beyond their share; none outside of a tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bounds: Option<BoundsReport>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
+}
+
+/// Memory and work that peers take, with their bounds (`docs/wire.md`, section 9).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BoundsReport {
+    /// What packets of all peers take, in bytes.
+    pub(crate) kept_bytes: u64,
+    /// Most of that.
+    pub(crate) limit_bytes: u64,
+    /// Most for one peer.
+    pub(crate) peer_limit_bytes: u64,
+    /// Each peer that takes or has asked for any, by name.
+    pub(crate) peers: BTreeMap<String, PeerBounds>,
+}
+
+/// One peer's part of [`BoundsReport`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PeerBounds {
+    /// What its packets take, in bytes.
+    pub(crate) kept_bytes: u64,
+    /// Datagrams and control frames of it that were ignored, because it had made this end work too much.
+    pub(crate) refused: u64,
 }
 
 /// State of a link.

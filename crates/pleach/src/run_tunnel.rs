@@ -84,9 +84,14 @@ pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Res
 
 /// What the tunnel wants of the host.
 fn plan(config: &TunnelConfig) -> Plan {
+    let (mut isolate, mut kill_switch) = (false, false);
     let (routes, forward, masquerade) = match &config.role {
-        Role::Client(client) => (client.gateway.allowed_ips.clone(), false, Vec::new()),
+        Role::Client(client) => {
+            kill_switch = client.kill_switch;
+            (client.gateway.allowed_ips.clone(), false, Vec::new())
+        }
         Role::Gateway(gateway) => {
+            isolate = gateway.isolate;
             let clients = gateway.clients.iter();
             let mut inner: Vec<IpNet> = clients
                 .flat_map(|client| client.allowed_ips.clone())
@@ -110,6 +115,8 @@ fn plan(config: &TunnelConfig) -> Plan {
         mtu: config.mtu.unwrap_or(DEFAULT_MTU),
         forward,
         masquerade,
+        isolate,
+        kill_switch,
     }
 }
 

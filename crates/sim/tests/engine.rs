@@ -28,6 +28,8 @@ mod pair;
 mod ranks;
 #[path = "engine/repair.rs"]
 mod repair;
+#[path = "engine/roaming.rs"]
+mod roaming;
 #[path = "engine/strangers.rs"]
 mod strangers;
 #[path = "engine/world.rs"]

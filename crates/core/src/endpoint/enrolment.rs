@@ -146,6 +146,7 @@ impl Endpoint {
         }
         // It may wait for its turn to send.
         peer.is_active = place.is_active;
+        self.kept.change(place.kept_bytes, 0);
         *place = peer;
     }
 
@@ -166,11 +167,11 @@ impl Endpoint {
         if !arrival.is_proved {
             // Neither memory nor the disk is for who hides its address.
             self.limiter.on_wasted(now);
-            return self.turn_away(&arrival, Admission::ProveAddress);
+            return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         if self.enrolment.kept.len() >= MAX_KEPT {
             let admission = self.limiter.on_full(now, arrival.route.remote, true);
-            return self.turn_away(&arrival, admission);
+            return self.turn_away_arrival(&arrival, admission);
         }
         let ticket = self.enrolment.next_ticket;
         self.enrolment.next_ticket += 1;

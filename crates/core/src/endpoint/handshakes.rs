@@ -32,6 +32,7 @@ use crate::{
         seen::MacId,
     },
     time::Instant,
+    transmit::Route,
     tunnel::Incoming,
     wire::handshake::InitiationView,
 };
@@ -88,15 +89,15 @@ impl Endpoint {
         if admission == Admission::Proceed && !self.work.has_room(is_proved) {
             admission = self.limiter.on_full(now, source, is_proved);
         }
+        if admission != Admission::Proceed {
+            return self.turn_away(incoming.route, is_proved, datagram, admission);
+        }
         let arrival = Arrival {
             route: incoming.route,
             is_proved,
             id: EphemeralId::of(&view),
             datagram: datagram.to_vec(),
         };
-        if admission != Admission::Proceed {
-            return self.turn_away(&arrival, admission);
-        }
         if self.seen.is_full() {
             self.jar.hasten(now, &mut *self.entropy);
             self.seen.on_new_secret();
@@ -193,24 +194,24 @@ impl Endpoint {
         }
         if !arrival.is_proved && !is_fresh {
             self.limiter.on_wasted(now);
-            return self.turn_away(&arrival, Admission::ProveAddress);
+            return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         let rate = self.limiter.limits().client;
         if let Err(wait) = peer.allowance.take(now, rate) {
             if !arrival.is_proved {
                 self.limiter.on_wasted(now);
             }
-            return self.turn_away(&arrival, Admission::ComeBack(wait));
+            return self.turn_away_arrival(&arrival, Admission::ComeBack(wait));
         }
         if !arrival.is_proved && peer.tunnel.sessions().has_unconfirmed() {
             // An initiation that was caught before it came here, and is let go now, must not push out another.
-            return self.turn_away(&arrival, Admission::ProveAddress);
+            return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         if !self.work.has_room(true) {
             let admission = self
                 .limiter
                 .on_full(now, arrival.route.remote, arrival.is_proved);
-            return self.turn_away(&arrival, admission);
+            return self.turn_away_arrival(&arrival, admission);
         }
         let local_index = self
             .indices
@@ -295,25 +296,40 @@ impl Endpoint {
     }
 
     /// Answers an initiation that is not worked on, as far as it is to be answered.
-    pub(super) fn turn_away(
+    pub(super) fn turn_away_arrival(
         &mut self,
         arrival: &Arrival,
         admission: Admission,
     ) -> Result<(), DropReason> {
-        let (source, datagram) = (arrival.route.remote, &arrival.datagram);
+        self.turn_away(
+            arrival.route,
+            arrival.is_proved,
+            &arrival.datagram,
+            admission,
+        )
+    }
+
+    fn turn_away(
+        &mut self,
+        route: Route,
+        is_proved: bool,
+        datagram: &[u8],
+        admission: Admission,
+    ) -> Result<(), DropReason> {
+        let source = route.remote;
         let reply = match admission {
             Admission::ProveAddress => {
                 self.handshakes.asked_for_proof += 1;
                 self.jar.reply(source, datagram).ok()
             }
-            Admission::ComeBack(wait) if arrival.is_proved => {
+            Admission::ComeBack(wait) if is_proved => {
                 self.handshakes.told_to_come_back += 1;
                 self.jar.busy(source, datagram, wait.max(LEAST_WAIT))
             }
             Admission::ComeBack(_) | Admission::Proceed | Admission::Refuse => None,
         };
         if let Some(reply) = reply {
-            self.reply(arrival.route, reply);
+            self.reply(route, reply);
         }
         Err(DropReason::HandshakeLimited)
     }

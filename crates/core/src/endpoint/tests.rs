@@ -5,6 +5,7 @@ use super::*;
 use crate::session::entropy::Seeded;
 
 mod enrolment;
+mod hostile;
 mod under_load;
 
 pub(super) const GATEWAY: &str = "192.0.2.1:7700";
@@ -96,6 +97,31 @@ fn a_copy_of_a_machine_seals_nothing_under_the_keys_it_was_copied_with() {
     assert_eq!(kinds, [KIND_INITIATION], "connects anew at once");
     pair.run(Duration::from_secs(1));
     assert!(pair.client.is_up() && pair.gateway.is_up());
+}
+
+#[test]
+fn what_was_recorded_before_a_snapshot_was_restored_is_not_answered_after_it() {
+    for (is_restored, answer) in [(false, KIND_RESPONSE), (true, KIND_COOKIE_REPLY)] {
+        let mut pair = Pair::new();
+        for endpoint in [&mut pair.client, &mut pair.gateway] {
+            endpoint.set_time_of_day(Instant::ZERO, 1 << 60);
+        }
+        let sent_at = Instant::from_millis(1_000);
+        pair.client.handle_timeout(sent_at);
+        let (_, mut initiation) = transmit(&mut pair.client, sent_at).remove(0);
+        let now = Instant::from_millis(2_000);
+        if is_restored {
+            pair.gateway.handle_clone(now);
+        }
+        pair.gateway
+            .handle_datagram(now, &from(CLIENT), &mut initiation);
+        pair.gateway.work_inline(now);
+        let kinds: Vec<u8> = transmit(&mut pair.gateway, now)
+            .into_iter()
+            .map(|(_, datagram)| datagram[0])
+            .collect();
+        assert_eq!(kinds, [answer]);
+    }
 }
 
 #[test]

@@ -7,13 +7,13 @@ use super::{
 use crate::{ids::Seq, time::Instant, transmit::Route, units::Bytes, wire::Kind};
 
 impl Path {
-    /// Takes note of an authentic datagram. `roams_to`: its source, at an end that follows the peer's address; the newest
-    /// datagram of either kind wins.
+    /// Takes note of an authentic datagram of `len` bytes of UDP payload. `roams_to`: its source, at an end that follows the
+    /// peer's address; the newest datagram of either kind wins.
     pub fn on_authentic(
         &mut self,
         now: Instant,
         kind: Kind,
-        counter: u64,
+        (counter, len): (u64, usize),
         roams_to: Option<Route>,
     ) {
         let newest = &mut self.newest[kind as usize];
@@ -27,9 +27,13 @@ impl Path {
                 if is_elsewhere {
                     self.mtu.restart();
                 }
+                self.address.on_move(now, self.route, route);
                 self.route = Some(route);
                 self.health.on_link(now, LinkEvent::Up);
             }
+        }
+        if let Some(route) = &roams_to {
+            self.address.on_received(route, len);
         }
         self.health.on_received(now);
     }

@@ -114,9 +114,9 @@ impl Path {
         }
         if self.health.probe_due(now) || is_answer && self.health.probe_may_join(now) {
             let token = self.probes.start(now);
-            if writer.push(&Frame::Ping { token, size: 0 }) {
-                self.health.on_probe_sent(now);
-            }
+            // Where there is no room for it, there may be later.
+            let _ = writer.push(&Frame::Ping { token, size: 0 });
+            self.health.on_probe_sent(now);
         }
     }
 
@@ -127,6 +127,9 @@ impl Path {
         let is_described = self.role == Role::Client || self.announced.due.is_none();
         if !is_described || self.route.is_none() || self.link.role != LinkRole::Active {
             self.train_sender.cancel();
+            return false;
+        }
+        if !self.address.is_proven() {
             return false;
         }
         let Some(packet) = self.train_sender.next(now) else {

@@ -217,6 +217,30 @@ impl Sender {
         Some((outstanding.take(path, counter, Why::Lost)?, is_free))
     }
 
+    /// Which of `count` numbers from `first` on are kept, counted from `first`: those before are forgotten, those behind were
+    /// never sent.
+    #[must_use]
+    pub fn kept_of(&self, first: Seq, count: u16) -> core::ops::Range<u32> {
+        let offset = |counter| {
+            let offset = Seq::of_counter(counter).distance_from(first);
+            offset.clamp(0, count.into()).unsigned_abs()
+        };
+        offset(self.first_kept())..offset(self.next_data)
+    }
+
+    /// How many datagrams are remembered, with their packets or without.
+    #[must_use]
+    pub fn kept_pkts(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Forgets the oldest datagrams beyond `most`.
+    pub fn trim(&mut self, most: usize, pool: &mut Pool) {
+        while self.outstanding.len() > most {
+            self.pop_oldest(pool);
+        }
+    }
+
     /// Keeps a packet again that was taken from here; hands it back if its place is gone.
     pub fn give_back(&mut self, numbered: Numbered) -> Option<Numbered> {
         let place = numbered
@@ -386,11 +410,18 @@ impl Sender {
                 pool.recycle(numbered.packet);
             }
         }
+        // What a full path once needed is not kept for ever; each entry is moved once for several that were removed.
+        let (len, capacity) = (self.outstanding.len(), self.outstanding.capacity());
+        if capacity > SMALL && len < capacity / 8 {
+            self.outstanding.shrink_to(capacity / 4);
+        }
     }
 }
 
 /// 16 384 packets are 200 ms at 1 Gbit/s, and 24 MB of buffers.
 pub const MAX_OUTSTANDING: usize = 16_384;
+/// Room for so many is kept in any case.
+const SMALL: usize = 2_048;
 
 #[cfg(test)]
 mod tests {
@@ -569,6 +600,28 @@ mod tests {
             (4, -3)
         );
         assert_eq!(sender.path_step(Seq(50_000)), 0);
+    }
+
+    #[test]
+    fn what_is_noted_of_a_datagram_is_no_more_than_is_counted() {
+        // `OVERHEAD` of `tunnel/kept.rs`.
+        assert!(size_of::<Outstanding>() <= 256);
+    }
+
+    #[test]
+    fn a_path_that_was_full_once_does_not_keep_the_room() {
+        let mut pool = Pool::new(MAX_OUTSTANDING * 2, 1);
+        let mut sender = Sender::default();
+        for global in 0..16_000 {
+            send(&mut sender, &mut pool, global);
+        }
+        assert!(sender.on_reported(Seq(15_999), None, &mut pool));
+        assert!(sender.outstanding.capacity() <= 2 * SMALL);
+        assert_eq!(sender.kept_of(Seq(15_000), 2_000), 1_000..1_000);
+        send(&mut sender, &mut pool, 16_000);
+        assert_eq!(sender.kept_of(Seq(15_000), 2_000), 1_000..1_001);
+        assert_eq!(sender.kept_of(Seq(20_000), 2_000), 0..0);
+        assert_eq!(sender.kept_of(Seq(u32::MAX), u16::MAX), 16_001..16_002);
     }
 
     #[test]

@@ -62,6 +62,14 @@ impl AnyResequencer {
         }
     }
 
+    /// See [`Resequencer::take_steps`].
+    pub fn take_steps(&mut self) -> u64 {
+        match self {
+            Self::Global(order) => order.take_steps(),
+            Self::PerFlow(order) => order.take_steps(),
+        }
+    }
+
     /// See [`Resequencer::on_empty`].
     pub fn on_empty(&mut self, now: Instant, path: PathId, path_seq: Seq) {
         if let Self::PerFlow(order) = self {
@@ -105,6 +113,14 @@ impl AnyResequencer {
         match self {
             Self::Global(order) => order.held_len(),
             Self::PerFlow(order) => order.held_len(),
+        }
+    }
+
+    /// Lets packets go, the oldest first, until no more than `most` are held.
+    pub fn trim(&mut self, now: Instant, most: usize, out: &mut VecDeque<PacketBuf>) {
+        match self {
+            Self::Global(order) => order.trim(now, most, out),
+            Self::PerFlow(order) => order.trim(now, most, out),
         }
     }
 

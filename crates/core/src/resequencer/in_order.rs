@@ -33,6 +33,7 @@ pub struct InOrder {
     come: Box<[u64; WORDS]>,
     holds: HoldTimes,
     stats: Stats,
+    steps: u64,
 }
 
 #[derive(Debug)]
@@ -53,7 +54,13 @@ impl InOrder {
             come: Box::new([0; WORDS]),
             holds: HoldTimes::default(),
             stats: Stats::default(),
+            steps: 0,
         }
+    }
+
+    /// See [`Resequencer::take_steps`]: held packets moved, and words of bits.
+    pub fn take_steps(&mut self) -> u64 {
+        core::mem::take(&mut self.steps)
     }
 
     /// Goes on where `from` stands, with what it holds.
@@ -156,6 +163,7 @@ impl InOrder {
             return Verdict::Duplicate;
         }
         let since = now;
+        self.steps += at.min(self.held.len() - at) as u64;
         self.held.insert(at, Held { seq, since, packet });
         if self.held.len() > MAX_HELD {
             self.stats.lost_overflow += self.release_first(now, out).unwrap_or(0);
@@ -174,6 +182,13 @@ impl InOrder {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.held.front().map(|first| first.since + self.timeout)
+    }
+
+    /// See [`Resequencer::trim`].
+    pub fn trim(&mut self, now: Instant, most: usize, out: &mut VecDeque<PacketBuf>) {
+        while self.held.len() > most {
+            self.stats.lost_overflow += self.release_first(now, out).unwrap_or(0);
+        }
     }
 
     /// Packets held now.
@@ -226,22 +241,25 @@ impl InOrder {
         out.push_back(held.packet);
     }
 
-    /// Makes `seq` the last that left; how many before it have not come.
+    /// Makes `seq` the last that left; how many before it have not come. A jump is made in words of 64 numbers.
     fn move_to(&mut self, seq: Seq) -> u64 {
         let steps = seq.distance_from(self.last).unsigned_abs();
-        let mut missing = u64::from(steps.saturating_sub(1));
+        let skipped = steps.saturating_sub(1);
+        let mut missing = u64::from(skipped);
         if steps >= 2 * WINDOW {
             self.come.fill(0);
-            self.last = seq;
-        }
-        while self.last != seq {
-            self.last = self.last.plus(1);
-            if self.last != seq {
-                missing -= u64::from(self.has_come(self.last));
+            self.steps += WORDS as u64;
+        } else {
+            // Of numbers further ahead nothing is known.
+            for (word, bits) in words(self.last.plus(1), skipped.min(WINDOW)) {
+                missing -= u64::from((self.come[word] & bits).count_ones());
             }
-            let (word, bit) = place(self.last.plus(WINDOW));
-            self.come[word] &= !bit;
+            for (word, bits) in words(self.last.plus(WINDOW + 1), steps) {
+                self.come[word] &= !bits;
+                self.steps += 1;
+            }
         }
+        self.last = seq;
         self.mark(seq);
         missing
     }
@@ -255,6 +273,19 @@ impl InOrder {
         let (word, bit) = place(seq);
         self.come[word] |= bit;
     }
+}
+
+/// The words that hold the bits of `count` numbers from `first` on, and which bits of each; `count` is at most that of all.
+fn words(first: Seq, count: u32) -> impl Iterator<Item = (usize, u64)> {
+    let (mut next, mut left) = (first, count);
+    core::iter::from_fn(move || {
+        let (word, _) = place(next);
+        let from = next.0 % u64::BITS;
+        let taken = left.min(u64::BITS - from);
+        let bits = (u64::MAX >> (u64::BITS - taken.max(1))) << from;
+        (next, left) = (next.plus(taken), left - taken);
+        (taken > 0).then_some((word, bits))
+    })
 }
 
 /// Word and bit of a number.
@@ -301,6 +332,14 @@ mod tests {
                 .on_packet(now, arrival, &mut self.out, &mut self.dropped)
         }
 
+        /// The steps that a jump to `seq` takes.
+        fn steps_to(&mut self, at: u64, seq: u32) -> u64 {
+            self.arrive(at, seq);
+            self.pass(at + 1_000);
+            assert_eq!(self.order.last, Seq(seq));
+            self.order.take_steps()
+        }
+
         fn pass(&mut self, at: u64) {
             self.order
                 .on_timeout(Instant::from_millis(at), &mut self.out);
@@ -308,6 +347,51 @@ mod tests {
 
         fn left(&mut self) -> Vec<u32> {
             numbers(self.out.drain(..))
+        }
+    }
+
+    #[test]
+    fn a_jump_takes_a_step_for_64_numbers_and_no_more() {
+        let mut bench = Bench::new();
+        let mut seq = 0;
+        bench.arrive(0, 0);
+        for (at, jump) in [1, 63, 64, 131_071, 131_072, 1 << 30]
+            .into_iter()
+            .enumerate()
+        {
+            seq += jump;
+            let steps = bench.steps_to(10_000 * at as u64, seq);
+            assert!(
+                steps <= 2 + u64::from(jump / 64).min(2048),
+                "{jump}: {steps}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_jump_in_words_leaves_what_single_steps_leave() {
+        let mut rng = Rng::new(7);
+        for _ in 0..300 {
+            let mut order = InOrder::new(T);
+            order.last = Seq(u32::try_from(rng.below(1 << 32)).expect("32 bits"));
+            for word in &mut *order.come {
+                *word = rng.next_u64();
+            }
+            let base = order.last;
+            let jump = 1 + u32::try_from(rng.below(2 * u64::from(WINDOW) - 1)).expect("small");
+            let to = base.plus(jump);
+            let mut come = order.come.clone();
+            let mut missing = u64::from(jump) - 1;
+            for seq in (1..=jump).map(|step| base.plus(step)) {
+                let (word, bit) = place(seq);
+                missing -= u64::from(seq != to && come[word] & bit != 0);
+                let (word, bit) = place(seq.plus(WINDOW));
+                come[word] &= !bit;
+            }
+            let (word, bit) = place(to);
+            come[word] |= bit;
+            assert_eq!(order.move_to(to), missing, "{jump}");
+            assert!(order.come == come, "{jump}");
         }
     }
 

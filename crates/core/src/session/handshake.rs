@@ -168,7 +168,7 @@ impl Initiator {
     ) -> Result<(Self, Vec<u8>), HandshakeError> {
         check_index(local_index)?;
         let prologue = prologue(&initiation_header(local_index));
-        let mut state = noise::builder(SeedSlot::filled(seed.into()))
+        let mut state = noise::builder(SeedSlot::filled(seed.into()), Some(local.public))
             .local_private_key(local.private.expose())
             .and_then(|builder| builder.remote_public_key(remote_public))
             .and_then(|builder| builder.psk(PSK_POSITION, psk))
@@ -261,7 +261,7 @@ impl Responder {
         }
         let seed = SeedSlot::default();
         let prologue = prologue(view.header());
-        let mut state = noise::builder(seed.clone())
+        let mut state = noise::builder(seed.clone(), Some(local.public))
             .local_private_key(local.private.expose())
             .and_then(|builder| builder.prologue(&prologue))
             .and_then(snow::Builder::build_responder)

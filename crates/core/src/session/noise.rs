@@ -38,10 +38,11 @@ impl SeedSlot {
     }
 }
 
-/// A builder for either role.
-pub(super) fn builder<'a>(slot: SeedSlot) -> Builder<'a> {
+/// A builder for either role. `public`: of the only private key that the builder is given, so that it is not computed anew
+/// for each handshake; `None`: not known.
+pub(super) fn builder<'a>(slot: SeedSlot, public: Option<[u8; 32]>) -> Builder<'a> {
     let pattern = PATTERN.parse().expect("snow knows the pattern");
-    Builder::with_resolver(pattern, Box::new(SeededResolver(slot)))
+    Builder::with_resolver(pattern, Box::new(SeededResolver { slot, public }))
 }
 
 /// The public key of an X25519 private key.
@@ -53,19 +54,25 @@ pub(super) fn public_key(private: &[u8; 32]) -> [u8; 32] {
     public.expect("X25519 takes any 32 bytes as a private key")
 }
 
-struct SeededResolver(SeedSlot);
+struct SeededResolver {
+    slot: SeedSlot,
+    public: Option<[u8; 32]>,
+}
 
 impl CryptoResolver for SeededResolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
         Some(Box::new(SeededRandom {
-            slot: self.0.clone(),
+            slot: self.slot.clone(),
             stream: None,
         }))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
         match choice {
-            DHChoice::Curve25519 => Some(Box::new(X25519Key::default())),
+            DHChoice::Curve25519 => Some(Box::new(X25519Key {
+                known: self.public,
+                ..X25519Key::default()
+            })),
             DHChoice::Curve448 => None,
         }
     }
@@ -98,6 +105,8 @@ impl Random for SeededRandom {
 struct X25519Key {
     private: Zeroizing<[u8; 32]>,
     public: [u8; 32],
+    /// The public key of what [`Dh::set`] gets: the static key. Ephemeral ones are generated.
+    known: Option<[u8; 32]>,
 }
 
 impl Dh for X25519Key {
@@ -115,7 +124,7 @@ impl Dh for X25519Key {
 
     fn set(&mut self, privkey: &[u8]) {
         self.private.copy_from_slice(privkey);
-        self.public = public_key(&self.private);
+        self.public = self.known.unwrap_or_else(|| public_key(&self.private));
     }
 
     fn generate(&mut self, rng: &mut dyn Random) -> Result<(), Error> {
@@ -182,10 +191,13 @@ mod tests {
 
     #[test]
     fn without_a_seed_there_is_no_randomness() {
-        let resolver = SeededResolver(SeedSlot::default());
+        let resolver = SeededResolver {
+            slot: SeedSlot::default(),
+            public: None,
+        };
         let mut random = resolver.resolve_rng().unwrap();
         assert_eq!(random.try_fill_bytes(&mut [0; 32]), Err(Error::Rng));
-        resolver.0.fill(Secret::from([1; 32]));
+        resolver.slot.fill(Secret::from([1; 32]));
         assert_eq!(random.try_fill_bytes(&mut [0; 32]), Ok(()));
     }
 
@@ -206,7 +218,7 @@ mod tests {
         let gateway_ephemeral =
             hex("bbdb4cdbd309f1a1f2e1456967fe288cadd6f712d65dc7b7793d5e63da6b375b");
         let psk = psk.first_chunk().unwrap();
-        let mut client = builder(SeedSlot::default())
+        let mut client = builder(SeedSlot::default(), None)
             .local_private_key(&client_static)
             .and_then(|builder| builder.remote_public_key(&gateway_public))
             .and_then(|builder| builder.psk(2, psk))
@@ -214,7 +226,7 @@ mod tests {
             .map(|builder| builder.fixed_ephemeral_key_for_testing_only(&client_ephemeral))
             .and_then(Builder::build_initiator)
             .unwrap();
-        let mut gateway = builder(SeedSlot::default())
+        let mut gateway = builder(SeedSlot::default(), None)
             .local_private_key(&gateway_static)
             .and_then(|builder| builder.psk(2, psk))
             .and_then(|builder| builder.prologue(&prologue))

@@ -16,6 +16,7 @@ use crate::{
     ids::PathId,
     path::{Path, train::TRAIN_PACKET_BYTES},
     profile::Profile,
+    session::{hash::SecretStream, secret::Secret},
     time::Instant,
     wire::control::{Frame, FrameWriter, MAX_RANGES, MissingWriter},
 };
@@ -23,6 +24,8 @@ use crate::{
 /// What is due to be told.
 #[derive(Debug)]
 pub(super) struct Control {
+    /// Unpredictable tokens of challenges.
+    tokens: SecretStream,
     pub(super) receptions: Receptions,
     /// When reports travel on the second best path as well.
     second_report_at: Option<Instant>,
@@ -32,8 +35,10 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(receptions: Receptions) -> Self {
+    /// `secret`: what nobody else knows, nor what follows from it.
+    pub(super) fn new(receptions: Receptions, secret: &Secret) -> Self {
         Self {
+            tokens: SecretStream::new(secret.expose(), b"challenges"),
             receptions,
             second_report_at: None,
             is_closing: false,
@@ -76,7 +81,7 @@ impl Control {
             if sealer.out.is_full() {
                 return;
             }
-            send_path_control(sealer, id);
+            self.send_path_control(sealer, id);
             lengths.probe(sealer, id);
             if profile.trains {
                 send_train(sealer, id);
@@ -85,6 +90,30 @@ impl Control {
         self.send_reports(sealer, fec);
         self.receptions.send(sealer);
         templates.send(sealer);
+    }
+
+    /// Sends answers, probes and descriptions, which travel on the path they concern, and asks whether its remote address is
+    /// the peer's own ([`crate::path::address`]).
+    fn send_path_control(&mut self, sealer: &mut Sealer<'_>, id: PathId) {
+        let now = sealer.now;
+        let path = sealer.paths.get_mut(id);
+        let Some(path) = path.filter(|path| path.route().is_some()) else {
+            return;
+        };
+        let mut body = [0; MAX_BODY];
+        let room = path.address().body_room().min(MAX_BODY);
+        let mut writer = FrameWriter::new(&mut body[..room]);
+        let tokens = &mut self.tokens;
+        let draw = || u64::from_be_bytes(tokens.array());
+        let challenge = path.address_mut().take_challenge(now, draw);
+        for token in challenge.into_iter().flatten() {
+            let _ = writer.push(&Frame::Ping { token, size: 0 });
+        }
+        path.write_control(now, &mut writer);
+        if !writer.is_empty() {
+            let len = writer.len();
+            sealer.control(id, &body[..len]);
+        }
     }
 
     /// Sends the reports that are due, in more datagrams than one if more is missing than fits.
@@ -139,22 +168,6 @@ fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
             let _ = writer.push(&Frame::Missing { path, ranges });
         }
         let _ = writer.push(&Frame::Report { path, report });
-    }
-}
-
-/// Sends answers, probes and descriptions, which travel on the path they concern.
-fn send_path_control(sealer: &mut Sealer<'_>, id: PathId) {
-    let now = sealer.now;
-    let path = sealer.paths.get_mut(id);
-    let Some(path) = path.filter(|path| path.route().is_some()) else {
-        return;
-    };
-    let mut body = [0; MAX_BODY];
-    let mut writer = FrameWriter::new(&mut body);
-    path.write_control(now, &mut writer);
-    if !writer.is_empty() {
-        let len = writer.len();
-        sealer.control(id, &body[..len]);
     }
 }
 

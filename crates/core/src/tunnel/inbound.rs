@@ -88,6 +88,9 @@ impl Inbound {
             ..
         } = *opened;
         let (now, pool) = (ingress.now, &mut *ingress.shared.pool);
+        if datagram.len() > ingress.lengths.longest_in() + DATA_HEADER_LEN {
+            return Err(DropReason::TooLong);
+        }
         let result = if header.covered > 0 {
             self.resequencer.on_empty(now, header.path, header.path_seq);
             self.symbols_in += 1;
@@ -219,6 +222,7 @@ fn peers_packet(
         Ok(view) if !(ingress.is_source_allowed)(view.source()) => {
             Err(DropReason::SourceNotAllowed)
         }
+        Ok(view) if view.bytes().len() > ingress.lengths.longest_in() => Err(DropReason::TooLong),
         Ok(view) => Ok(view.bytes().len()),
     };
     match checked {

@@ -51,6 +51,13 @@ impl Lengths {
         }
     }
 
+    /// The longest packet that is taken from the other end, in bytes: the host's own, and what any link may carry where the other end's
+    /// is set higher.
+    pub(super) const fn longest_in(&self) -> usize {
+        let own = self.longest - DATA_OVERHEAD;
+        if own > USUAL_MTU { own } else { USUAL_MTU }
+    }
+
     /// The longest packet that a path takes, in bytes.
     pub(super) fn mtu_of(&self, path: &Path) -> usize {
         let longest = self.longest;
@@ -216,5 +223,7 @@ impl Lengths {
 
 /// Until the owner says how long packets are: what IPv6 needs (RFC 8200 section 5).
 const UNKNOWN_MTU: usize = LEAST_MTU_V6;
+/// Of Ethernet.
+pub(crate) const USUAL_MTU: usize = 1500;
 /// Senders are told of packets that are too long at most that often.
 const TOLD_EACH: Duration = Duration::from_millis(1);

@@ -72,6 +72,11 @@ impl Outbound {
         !(self.lanes.is_empty() && repair.is_empty() && self.staged.is_empty())
     }
 
+    /// Packets that wait to be sent for the first time.
+    pub(super) fn waiting_pkts(&self) -> usize {
+        self.lanes.len() + self.staged.len()
+    }
+
     /// Whether copies of the last block wait for a path.
     pub(super) fn has_copies(&self) -> bool {
         self.blocks.has_copies()

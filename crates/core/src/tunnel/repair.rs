@@ -45,6 +45,20 @@ impl Repair {
         }
     }
 
+    /// Packets that wait to be sent again.
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Drops the oldest packets beyond `most`.
+    pub(super) fn trim(&mut self, most: usize, shared: &mut Shared<'_>) {
+        while self.packets.len() > most
+            && let Some(oldest) = self.packets.pop_front()
+        {
+            shared.drop(oldest.packet, DropReason::Expired);
+        }
+    }
+
     /// Whether no packet waits to be sent again.
     pub(super) fn is_empty(&self) -> bool {
         self.packets.is_empty()
@@ -150,7 +164,7 @@ impl Repair {
         let round_trip = path.rtt().min().unwrap_or(Duration::MAX);
         let floor_ppm = path.loss_floor_ppm();
         for (first, count) in ranges {
-            for offset in 0..u32::from(count) {
+            for offset in path.sender().kept_of(first, count) {
                 if *left == 0 {
                     break;
                 }

@@ -42,7 +42,8 @@ impl Sealer<'_> {
         knows(self.sessions, capability)
     }
 
-    /// Writes, seals and queues one control datagram on a path; whether there was a path, a key, a route and room.
+    /// Writes, seals and queues one control datagram on a path; whether there was a path, a key, a route, leave to
+    /// send there ([`crate::path::address`]) and room.
     pub(super) fn control(&mut self, id: PathId, body: &[u8]) -> bool {
         self.try_control(id, body).is_some()
     }
@@ -52,9 +53,11 @@ impl Sealer<'_> {
         let session = self.sessions.sending(self.now)?;
         let route = path.route()?;
         let header_len = Kind::Control.header_len();
-        let datagram = self
-            .out
-            .reserve(&route, header_len + body.len() + TAG_LEN)?;
+        let len = header_len + body.len() + TAG_LEN;
+        if !path.address_mut().try_spend(len) {
+            return None;
+        }
+        let datagram = self.out.reserve(&route, len)?;
         let counter = path.sender_mut().take_control();
         let header = Header {
             kind: Kind::Control,
@@ -68,7 +71,7 @@ impl Sealer<'_> {
         Some(())
     }
 
-    /// Writes and seals one data datagram; its length, or `None` if there is no path, route, key or room. `has_parity` gets its number
+    /// Writes and seals one data datagram; its length, or `None` if there is no path, proven route, key or room. `has_parity` gets its number
     /// and what is sent, and tells whether parity follows.
     pub(super) fn data(
         &mut self,
@@ -81,7 +84,7 @@ impl Sealer<'_> {
         let session = self.sessions.sending(self.now)?;
         let payload = numbered.packet.as_slice();
         let len = payload.len() + DATA_OVERHEAD;
-        let route = path.route()?;
+        let route = path.route().filter(|_| path.address().is_proven())?;
         let datagram = self.out.reserve(&route, len)?;
         let counter = path.sender().next_data();
         let header = Header {
@@ -127,7 +130,8 @@ impl Sealer<'_> {
         let path = self.paths.get(id)?;
         let session = self.sessions.sending(self.now)?;
         let len = DATA_HEADER_LEN + symbol.len() + TAG_LEN;
-        let datagram = self.out.reserve(&path.route()?, len)?;
+        let route = path.route().filter(|_| path.address().is_proven())?;
+        let datagram = self.out.reserve(&route, len)?;
         header.emit(Some(data), datagram);
         let (header, body) = datagram.split_at_mut(DATA_HEADER_LEN);
         let (body, tag) = body.split_at_mut(symbol.len());

@@ -35,6 +35,10 @@ impl Staged {
         self.packets == 0
     }
 
+    pub(super) const fn len(&self) -> usize {
+        self.packets
+    }
+
     pub(super) const fn is_full(&self) -> bool {
         self.packets >= MAX_PACKETS
     }

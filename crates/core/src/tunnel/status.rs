@@ -65,6 +65,10 @@ pub struct TunnelStatus {
     pub resequencer: resequencer::Stats,
     /// Packets in the tunnel queue.
     pub queued: usize,
+    /// Memory that packets on their way take at this end, as it is counted for the peer's bound, in bytes.
+    pub kept_bytes: u64,
+    /// Datagrams and frames refused because the peer had made this end work too much.
+    pub refused: u64,
     /// Packets taken from the host, and sent; copies and re-injections count.
     pub packets_in: u64,
     /// See `packets_in`.

@@ -20,6 +20,7 @@ fn adaptive() -> Tunnel {
         policy.into(),
         QueueConfig::default(),
         FlowKey::default(),
+        &Secret::from([0; 32]),
     )
 }
 
@@ -46,6 +47,7 @@ fn only_a_client_describes_links() {
             Policy::Weighted {}.into(),
             QueueConfig::default(),
             FlowKey::default(),
+            &Secret::from([0; 32]),
         );
         tunnel.add_path(Instant::ZERO, PathId(0), Link::named("ours"));
         let mut shared = Shared {

@@ -45,6 +45,8 @@ fn plan() -> Plan {
         mtu: 1400,
         forward: true,
         masquerade: networks(&["10.77.0.0/24"]),
+        isolate: true,
+        kill_switch: false,
     }
 }
 

@@ -209,6 +209,10 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:2: [tunnel] listen: missing required key; remedy: add listen = \"[::]:7700\"";
     "nat unknown": GATEWAY, "nat = true" => "nat = \"nat64\"",
         "f.toml:8: [tunnel] nat: expected true, false or \"nat66\", found \"nat64\"; remedy: write true to masquerade IPv4, \"nat66\" for IPv6 too";
+    "isolate no switch": GATEWAY, "nat = true" => "isolate = \"yes\"",
+        "f.toml:8: [tunnel] isolate: expected true or false, found \"yes\"; remedy: write true, or remove it";
+    "kill switch at a gateway": GATEWAY, "nat = true" => "kill_switch = true",
+        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `listen` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, nat, isolate)";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
         "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"20\"; remedy: write for example \"20ms\"";
     "target delay too long": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"11s\"",
@@ -447,6 +451,7 @@ fn a_gateway_file_comes_out_typed() {
     };
     assert_eq!(gateway.listen.port(), 7700);
     assert_eq!(gateway.nat, Nat::Ipv4);
+    assert!(gateway.isolate);
     assert_eq!(gateway.clients.len(), 2);
     assert_eq!(gateway.clients[0].scheduler, None);
     assert_eq!(gateway.clients[1].scheduler, Some(Policy::Flow {}.into()));
@@ -463,6 +468,10 @@ fn optional_parts_may_be_left_out() {
     let loaded = files.load(&short).expect("good file");
     assert_eq!(loaded.config.control, Path::new("/run/pleach/pleach0.sock"));
     assert_eq!(loaded.config.mtu, None);
+    let Role::Client(client) = &loaded.config.role else {
+        panic!("a client")
+    };
+    assert!(!client.kill_switch);
     assert_eq!(loaded.config.scheduler, SchedulerConfig::default());
     assert_eq!(loaded.notes, []);
     let Role::Client(client) = loaded.config.role else {

@@ -33,6 +33,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "compression",
             "parity",
             "remember",
+            "kill_switch",
         ],
     )?;
     let mut notes = Vec::new();
@@ -56,7 +57,11 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
     let classes = classes::read(root, (!names.is_empty()).then_some(&names))?;
     let (links, device_places) = links.into_iter().unzip();
-    let role = Role::Client(ClientConfig { gateway, links });
+    let role = Role::Client(ClientConfig {
+        gateway,
+        links,
+        kill_switch: switch(&tunnel, "kill_switch", false)?,
+    });
     Ok(Loaded {
         config: common.with_role(role, classes),
         notes,
@@ -93,6 +98,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "remember",
             "listen",
             "nat",
+            "isolate",
         ],
     )?;
     let mut notes = Vec::new();
@@ -113,6 +119,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let role = Role::Gateway(GatewayConfig {
         listen: network::listen(&listen)?,
         nat,
+        isolate: switch(&tunnel, "isolate", true)?,
         clients,
         invitations,
     });
@@ -201,24 +208,24 @@ fn common(
         private_key,
         control,
         mtu: mtu.transpose()?,
-        compression: switch(tunnel, "compression")?,
+        compression: switch(tunnel, "compression", true)?,
         parity: tunnel
             .optional("parity")
             .map(|value| sec::parity(&value))
             .transpose()?,
-        remember: switch(tunnel, "remember")?,
+        remember: switch(tunnel, "remember", true)?,
         scheduler: scheduler::read(root)?,
     })
 }
 
-/// Whether something is wanted that is done unless the user says no.
-fn switch(table: &Table<'_>, key: &str) -> Result<bool, ConfigError> {
+/// Whether something is wanted; `usual` unless the user says.
+fn switch(table: &Table<'_>, key: &str, usual: bool) -> Result<bool, ConfigError> {
     let switch = table.optional(key).map(|value| {
         value
             .as_bool()
             .ok_or_else(|| value.expected("true or false", "write true, or remove it"))
     });
-    Ok(switch.transpose()?.unwrap_or(true))
+    Ok(switch.transpose()?.unwrap_or(usual))
 }
 
 /// Tells tables of the other mode from typing mistakes.

@@ -39,6 +39,7 @@ impl Handshaker {
         thread::Builder::new()
             .name("handshake".to_owned())
             .spawn(move || {
+                let _guard = AbortOnPanic;
                 for work in todo {
                     if done.send(work.run()).is_err() {
                         return;
@@ -75,6 +76,18 @@ impl Handshaker {
         self.waker.clear();
         while let Ok(result) = self.results.try_recv() {
             endpoint.handle_handshake_result(now, result);
+        }
+    }
+}
+
+/// Ends the process if the thread panics, which is a bug: with the work it held no handshake would be read any more, and a restart
+/// brings the tunnel back.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use pleach_core::{
-    endpoint::Endpoint,
+    endpoint::{Endpoint, kept},
     path::health::State,
     tunnel::{PathStatus, TunnelStatus},
     units::Bitrate,
@@ -11,8 +11,8 @@ use pleach_core::{
 };
 
 use crate::control::{
-    ClassStatus, ClientStatus, LinkState, LinkStatus, ParityReport, ResequencerStatus,
-    SchedulerStatus, StatusReport,
+    BoundsReport, ClassStatus, ClientStatus, LinkState, LinkStatus, ParityReport, PeerBounds,
+    ResequencerStatus, SchedulerStatus, StatusReport,
 };
 
 /// What the engine does not know of its daemon.
@@ -89,6 +89,7 @@ pub(crate) fn status(
         },
         classes: classes(peers.iter().map(|(_, status)| status)),
         parity: parity(peers.iter().map(|(_, status)| status)),
+        bounds: Some(bounds(endpoint)),
         drops,
         ..StatusReport::default()
     }
@@ -107,6 +108,25 @@ fn classes<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> BTreeMap<String
         class.expired += counts.expired;
     }
     classes
+}
+
+/// What packets of peers take, and what was refused.
+fn bounds(endpoint: &Endpoint) -> BoundsReport {
+    let peers = endpoint.status().map(|(peer, status)| {
+        let bounds = PeerBounds {
+            kept_bytes: status.kept_bytes,
+            refused: status.refused,
+        };
+        (peer.name.clone(), bounds)
+    });
+    BoundsReport {
+        kept_bytes: endpoint.kept().bytes(),
+        limit_bytes: kept::TOTAL_BYTES,
+        peer_limit_bytes: kept::PEER_BYTES,
+        peers: peers
+            .filter(|(_, bounds)| *bounds != PeerBounds::default())
+            .collect(),
+    }
 }
 
 /// Over all peers that have any.

@@ -15,6 +15,7 @@ fn clients_of_one_gateway_are_kept_apart() {
     let Some(world) = World::new() else { return };
     let gateway = Gateway {
         clients: vec![(2, Keys::client(2), None), (3, Keys::client(3), None)],
+        isolate: false,
         ..Gateway::default()
     }
     .start(&world);

@@ -72,6 +72,7 @@ pub(crate) struct Client<'a> {
     pub(crate) policy: &'a str,
     /// Code of its parity.
     pub(crate) parity: Option<&'a str>,
+    pub(crate) kill_switch: bool,
     /// Names, which are also devices.
     pub(crate) links: &'a [&'a str],
 }
@@ -89,6 +90,7 @@ impl Default for Client<'_> {
             allowed_ips: "\"0.0.0.0/0\", \"::/0\"",
             policy: "earliest-arrival",
             parity: None,
+            kill_switch: false,
             links: &["l0", "l1"],
         }
     }
@@ -108,6 +110,9 @@ impl Client<'_> {
             let key = format!("parity = \"{parity}\"\n[scheduler]");
             text = text.replace("[scheduler]", &key);
         }
+        if self.kill_switch {
+            text = text.replace("[scheduler]", "kill_switch = true\n[scheduler]");
+        }
         text.push_str(&preshared(self.preshared_key));
         for link in self.links {
             text.push_str(&format!(
@@ -124,6 +129,7 @@ pub(crate) struct Gateway<'a> {
     pub(crate) network: u8,
     pub(crate) port: u16,
     pub(crate) nat: &'a str,
+    pub(crate) isolate: bool,
     pub(crate) policy: &'a str,
     /// Of each client: end of its inner addresses, keys, preshared key.
     pub(crate) clients: Vec<(u8, &'a Keys, Option<&'a str>)>,
@@ -136,6 +142,7 @@ impl Default for Gateway<'_> {
             network: 77,
             port: 7700,
             nat: "true",
+            isolate: true,
             policy: "earliest-arrival",
             clients: vec![(2, Keys::client(2), None)],
         }
@@ -150,8 +157,8 @@ impl Gateway<'_> {
             tunnel_table(self.tunnel, self.network, 1, Keys::gateway(), self.policy).replace(
                 "[scheduler]",
                 &format!(
-                    "listen = \"[::]:{}\"\nnat = {}\n[scheduler]",
-                    self.port, self.nat
+                    "listen = \"[::]:{}\"\nnat = {}\nisolate = {}\n[scheduler]",
+                    self.port, self.nat, self.isolate
                 )
             )
         );

@@ -184,3 +184,28 @@ fn two_thousand_clients_cost_what_two_cost_each() {
         "datagrams and timers per client: {per_client:?}"
     );
 }
+
+#[test]
+fn a_client_with_much_to_get_does_not_keep_another_from_its_turn() {
+    let mut world = connect(2, &[PathModel::with_delay(5)], 9);
+    world.run_for(Duration::from_secs(1));
+    let now = world.now;
+    let gateway = &mut world.hosts[0].endpoint;
+    let mut give = |client: usize, number: u32| {
+        let packet = udp(address(0), address(client), 1, number, 1200);
+        gateway.handle_packet(now, PacketBuf::from(packet));
+    };
+    (0..4_000).for_each(|number| give(1, number));
+    give(2, 0);
+    // What one pass of the data thread sends at once.
+    let mut tx = TxQueue::new(8);
+    gateway.poll_transmit(now, &mut tx);
+    let to = |client| {
+        let batches = tx.batches().iter();
+        batches
+            .filter(|batch| batch.route().remote == outer(client, 0))
+            .count()
+    };
+    assert!(to(1) >= 4, "{}", to(1));
+    assert_eq!(to(2), 1);
+}

@@ -123,6 +123,21 @@ pub(crate) struct World {
     pub(crate) answers: u64,
     /// Handshake datagrams clients have sent.
     pub(crate) initiations: u64,
+    /// The port at which each link appears to the gateway; what is sent to another is lost.
+    pub(crate) ports: Vec<u16>,
+    /// A link whose client forges its source, and what comes of it.
+    pub(crate) forged: Option<Forged>,
+}
+
+/// Datagrams of a link appear to come from a victim. What is sent to the victim stays there, but the client is told of data
+/// as if it had come: it guesses what to report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forged {
+    pub(crate) link: usize,
+    pub(crate) victim: SocketAddr,
+    /// Bytes with IP and UDP headers, and of UDP payload: from "the victim", to the victim.
+    pub(crate) came: [u64; 2],
+    pub(crate) went: [u64; 2],
 }
 
 struct Flight {
@@ -163,8 +178,11 @@ pub(crate) fn address(host: usize) -> [u8; 4] {
 /// Where a client's link appears to the gateway.
 pub(crate) fn outer(client: usize, link: usize) -> SocketAddr {
     let [high, low] = (client as u16).to_be_bytes();
-    SocketAddr::from(([198, high, link as u8, low], 4000))
+    SocketAddr::from(([198, high, link as u8, low], PORT))
 }
+
+/// The port of all links at first.
+const PORT: u16 = 4000;
 
 /// Whether every host can send to a peer.
 pub(crate) fn connected(world: &World) -> bool {
@@ -196,6 +214,8 @@ impl World {
             carried: vec![0; paths.len()],
             answers: 0,
             initiations: 0,
+            ports: vec![PORT; paths.len()],
+            forged: None,
         };
         for host in 0..=clients {
             let endpoint = world.start(host, clients, private_key(host), [7; 32]);
@@ -511,19 +531,39 @@ impl World {
 
     fn transmit(&mut self, from: usize, route: &Route, datagram: Vec<u8>) {
         let gateway: SocketAddr = GATEWAY.parse().expect("address");
-        let (to, link, remote) = if from == 0 {
+        let (to, link, remote) = if let Some(forged) = &mut self.forged
+            && from == 0
+            && route.remote == forged.victim
+        {
+            forged.went[0] += 28 + datagram.len() as u64;
+            forged.went[1] += datagram.len() as u64;
+            if datagram[0] != DATA {
+                return;
+            }
+            (1, forged.link, gateway)
+        } else if from == 0 {
             let IpAddr::V4(address) = route.remote.ip() else {
                 return;
             };
             let [_, high, link, low] = address.octets();
             let client = u16::from_be_bytes([high, low]);
+            if self.ports.get(usize::from(link)) != Some(&route.remote.port()) {
+                self.lost_data += u64::from(datagram[0] == DATA);
+                return;
+            }
             (usize::from(client), usize::from(link), gateway)
         } else {
-            (
-                0,
-                usize::from(route.link),
-                outer(from, usize::from(route.link)),
-            )
+            let link = usize::from(route.link);
+            let mut source = outer(from, link);
+            source.set_port(self.ports[link]);
+            if let Some(forged) = &mut self.forged
+                && forged.link == link
+            {
+                source = forged.victim;
+                forged.came[0] += 28 + datagram.len() as u64;
+                forged.came[1] += datagram.len() as u64;
+            }
+            (0, link, source)
         };
         self.answers += u64::from(from == 0 && datagram[0] < DATA);
         self.initiations += u64::from(from > 0 && datagram[0] < DATA);

@@ -1,0 +1,217 @@
+//! A client that is known and means harm: it seals what no honest one would.
+
+use super::*;
+use crate::{
+    ids::Seq,
+    wire::{
+        Kind,
+        control::{Frame, FrameWriter, LinkInfo, LinkRole, MissingWriter},
+        header::{DataHeader, TAG_LEN},
+    },
+};
+
+/// A client whose keys seal anything.
+struct Hostile {
+    pair: Pair,
+    /// Of its next datagram on each lane: above all that the client itself has sent.
+    counter: u64,
+}
+
+impl Hostile {
+    fn new() -> Self {
+        let mut pair = Pair::new();
+        pair.run(Duration::from_secs(1));
+        assert!(pair.gateway.is_up());
+        Self {
+            pair,
+            counter: 1 << 20,
+        }
+    }
+
+    /// Gives the gateway a datagram.
+    fn give(&mut self, kind: Kind, data: Option<DataHeader>, body: &[u8]) {
+        let now = self.pair.now;
+        let counter = self.counter;
+        self.counter += 1;
+        let sessions = self.pair.client.peers[0].tunnel.sessions();
+        let session = sessions.sending(now).expect("a session");
+        let header = Header {
+            kind,
+            is_out_of_turn: false,
+            is_copy: false,
+            is_kept: true,
+            covered: 0,
+            path: PathId(0),
+            receiver_index: session.remote_index(),
+            path_seq: Seq::of_counter(counter),
+            sent_us: now.wire_micros(),
+        };
+        let header_len = kind.header_len();
+        let mut datagram = vec![0; header_len + body.len() + TAG_LEN];
+        header.emit(data.as_ref(), &mut datagram);
+        let (header, rest) = datagram.split_at_mut(header_len);
+        let (sealed, tag) = rest.split_at_mut(body.len());
+        sealed.copy_from_slice(body);
+        let lane = match kind {
+            Kind::Control => PathId(0).control_lane(),
+            Kind::Data => PathId(0),
+        };
+        tag.copy_from_slice(&session.seal(lane, counter, header, sealed));
+        let gateway = &mut self.pair.gateway;
+        gateway.handle_datagram(now, &from(CLIENT), &mut datagram);
+    }
+
+    /// Gives it as many of `frame` as one datagram holds.
+    fn give_frames(&mut self, mut frame: impl FnMut() -> Frame<'static>) {
+        let mut body = [0; 1100];
+        let mut writer = FrameWriter::new(&mut body);
+        while writer.push(&frame()) {}
+        let len = writer.len();
+        self.give(Kind::Control, None, &body[..len]);
+    }
+
+    fn give_packet(&mut self, global_seq: u32, flow_step: u16, packet: &[u8]) {
+        let data = DataHeader {
+            global_seq: Seq(global_seq),
+            path_step: 0,
+            flow_step,
+        };
+        self.give(Kind::Data, Some(data), packet);
+    }
+
+    fn status(&self) -> TunnelStatus {
+        let mut peers = self.pair.gateway.status();
+        peers.next().expect("a client").1
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.pair.gateway.drops().get(reason)
+    }
+
+    /// Takes what the gateway has for the host.
+    fn delivered(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(packet) = self.pair.gateway.poll_deliver() {
+            self.pair.gateway.pool().recycle(packet);
+            count += 1;
+        }
+        count
+    }
+}
+
+/// A packet of the client's, of `len` bytes.
+fn packet(len: u16) -> Vec<u8> {
+    let mut packet = vec![0; usize::from(len)];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[9] = 17;
+    packet[12..16].copy_from_slice(&[10, 0, 0, 1]);
+    packet[16..20].copy_from_slice(&[192, 0, 2, 9]);
+    packet
+}
+
+#[test]
+fn what_was_never_sent_is_not_looked_up_however_often_it_is_told_missing() {
+    let mut hostile = Hostile::new();
+    let mut missing = MissingWriter::default();
+    while missing.push(Seq(1 << 18), 65_535) {}
+    let ranges = missing.ranges().expect("some");
+    let mut body = [0; 1100];
+    let mut writer = FrameWriter::new(&mut body);
+    for path in [PathId(0), PathId(7)] {
+        assert!(writer.push(&Frame::Missing { path, ranges }));
+    }
+    let len = writer.len();
+    for _ in 0..10_000 {
+        hostile.give(Kind::Control, None, &body[..len]);
+    }
+    assert_eq!(hostile.status().refused, 0, "no step was made");
+}
+
+#[test]
+fn a_peer_that_skips_numbers_with_every_packet_costs_no_more_than_its_budget() {
+    let mut hostile = Hostile::new();
+    for number in 1..5_000_u32 {
+        hostile.give_packet(number * 65_000, 1, &packet(40));
+        hostile.delivered();
+    }
+    let refused = hostile.dropped(DropReason::OverBudget);
+    assert_eq!(hostile.status().refused, refused);
+    // A jump takes more than 65 000 steps, of five million that are free.
+    assert!((4_900..5_000).contains(&refused), "{refused}");
+    // It has its share again later.
+    hostile.pair.now += Duration::from_secs(1);
+    for more in 0..100 {
+        hostile.give_packet(5_000 * 65_000 + more, 1, &packet(40));
+    }
+    assert_eq!(hostile.dropped(DropReason::OverBudget), refused);
+}
+
+#[test]
+fn links_described_over_and_over_do_not_bind_the_policy_anew_each_time() {
+    let mut hostile = Hostile::new();
+    let mut version = 100;
+    for _ in 0..100 {
+        hostile.give_frames(|| {
+            version += 1;
+            Frame::Link {
+                path: PathId(0),
+                version,
+                info: LinkInfo {
+                    name: "x",
+                    cost: 0,
+                    role: LinkRole::Active,
+                    weight: 1,
+                    download: None,
+                    mtu: 1400,
+                },
+            }
+        });
+    }
+    // Of some 4000 descriptions 26 are free.
+    assert!(hostile.status().refused > u64::from(version - 100) - 140);
+    hostile.pair.now += Duration::from_secs(1);
+    let before = hostile.status().refused;
+    hostile.give_packet(1, 0, &packet(40));
+    assert_eq!(hostile.status().refused, before);
+}
+
+#[test]
+fn a_packet_above_the_length_of_the_tunnel_is_not_delivered() {
+    let mut hostile = Hostile::new();
+    for (number, len) in [1400, 1500, 1501, 9_000, 60_000].into_iter().enumerate() {
+        hostile.give_packet(u32::try_from(number).expect("small"), 0, &packet(len));
+    }
+    assert_eq!(hostile.delivered(), 2);
+    assert_eq!(hostile.dropped(DropReason::TooLong), 3);
+}
+
+#[test]
+fn a_peer_that_reports_nothing_does_not_make_the_gateway_keep_more_than_its_bound() {
+    let mut hostile = Hostile::new();
+    for _ in 1..PathId::MAX {
+        bring_up_link(&mut hostile.pair.client);
+    }
+    hostile.pair.run(Duration::from_secs(2));
+    assert_eq!(hostile.status().paths.len(), PathId::MAX);
+    let now = hostile.pair.now;
+    let mut to_client = packet(1000);
+    to_client[12..16].copy_from_slice(&[192, 0, 2, 9]);
+    to_client[16..20].copy_from_slice(&[10, 0, 0, 1]);
+    let mut most = 0;
+    for _ in 0..1_000 {
+        let gateway = &mut hostile.pair.gateway;
+        for _ in 0..64 {
+            let buffer = gateway.pool().copy_of(&to_client);
+            gateway.handle_packet(now, buffer);
+        }
+        transmit(gateway, now);
+        most = most.max(gateway.kept().bytes());
+        assert_eq!(gateway.kept().bytes(), hostile.status().kept_bytes);
+    }
+    assert!(most > kept::PEER_BYTES * 9 / 10, "{most}");
+    assert!(most <= kept::PEER_BYTES, "{most}");
+    // What is removed is not counted any more.
+    assert!(hostile.pair.gateway.remove_peer(now, "1"));
+    assert_eq!(hostile.pair.gateway.kept().bytes(), 0);
+}
