@@ -11,6 +11,8 @@ use std::{
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, error::ErrorKind};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 use zeroize::Zeroizing;
 
 #[cfg(feature = "reproduce")]
@@ -381,13 +383,16 @@ fn parse_weight(text: &str) -> Result<(String, u32), String> {
 
 fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
+        .with_default_directive(LevelFilter::INFO.into())
         .from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
-        .init();
+        .with_filter(filter);
+    let subscriber = tracing_subscriber::registry().with(lines);
+    #[cfg(feature = "dashboard")]
+    let subscriber = subscriber.with(crate::events::Keep.with_filter(LevelFilter::INFO));
+    subscriber.init();
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -17,6 +17,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+mod view;
 
 use std::{
     net::SocketAddr,
@@ -33,6 +34,11 @@ pub(crate) use proxy::{LoadedProxy, ProxyConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
 pub(crate) use tunnel::RUN_DIRECTORY;
+#[cfg(feature = "dashboard")]
+pub(crate) use view::Listen;
+#[cfg(all(test, feature = "dashboard"))]
+pub(crate) use view::Token;
+pub(crate) use view::ViewConfig;
 
 use crate::keys::{KEY_LEN, SecretKey};
 use source::Source;
@@ -62,6 +68,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) scheduler: SchedulerConfig,
     /// Traffic that is served in its own way.
     pub(crate) classes: Vec<Class>,
+    /// Where this end shows itself.
+    pub(crate) view: ViewConfig,
     /// Which end.
     pub(crate) role: Role,
 }

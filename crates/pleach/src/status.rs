@@ -315,20 +315,8 @@ mod tests {
 
     fn link(name: &str, state: LinkState) -> LinkStatus {
         LinkStatus {
-            name: name.to_owned(),
-            device: "eth1".to_owned(),
             state,
-            endpoint: None,
-            rtt_ms: None,
-            queue_delay_ms: None,
-            capacity_mbps: None,
-            loss: 0.0,
-            tx_bytes: 0,
-            rx_bytes: 0,
-            weight: 1,
-            mtu: None,
-            idle_reason: None,
-            why: None,
+            ..LinkStatus::bare(name, "eth1")
         }
     }
 

@@ -10,9 +10,12 @@ use pleach_core::{
     wire::control::LinkRole,
 };
 
-use crate::control::{
-    ClassStatus, ClientStatus, LinkState, LinkStatus, ParityReport, ResequencerStatus,
-    SchedulerStatus, StatusReport,
+use crate::{
+    control::{
+        ClassStatus, ClientStatus, LinkState, LinkStatus, ParityReport, RepairStatus,
+        ResequencerStatus, SchedulerStatus, StatusReport,
+    },
+    reasons,
 };
 
 /// What the engine does not know of its daemon.
@@ -89,6 +92,7 @@ pub(crate) fn status(
         },
         classes: classes(peers.iter().map(|(_, status)| status)),
         parity: parity(peers.iter().map(|(_, status)| status)),
+        repair: Some(repair(peers.iter().map(|(_, status)| status))),
         drops,
         ..StatusReport::default()
     }
@@ -123,6 +127,17 @@ fn parity<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> Option<ParityRep
         })
 }
 
+/// Over all peers.
+fn repair<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> RepairStatus {
+    peers.fold(RepairStatus::default(), |sum, status| RepairStatus {
+        queued: sum.queued + status.queued as u64,
+        reinjected: sum.reinjected + status.reinjected,
+        symbols_sent: sum.symbols_sent + status.symbols[0],
+        symbols_received: sum.symbols_received + status.symbols[1],
+        recovered: sum.recovered + status.recovered,
+    })
+}
+
 fn link_status(path: &PathStatus, device: String) -> LinkStatus {
     LinkStatus {
         name: path.name.clone(),
@@ -148,6 +163,10 @@ fn link_status(path: &PathStatus, device: String) -> LinkStatus {
             Some(reason) => format!("{} {reason}", path.name),
             None => format!("{} carries packets", path.name),
         }),
+        advice: path
+            .idle
+            .and_then(|reason| reasons::advice(reason.word()))
+            .map(str::to_owned),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The real daemons against the real kernel: `pleach up` in network namespaces. Needs root; says so and passes without.
 
+#[cfg(feature = "dashboard")]
+mod dashboard;
 mod onboard;
 mod peers;
 mod process;

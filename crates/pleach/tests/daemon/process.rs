@@ -74,6 +74,8 @@ pub(crate) struct Client<'a> {
     pub(crate) parity: Option<&'a str>,
     /// Names, which are also devices.
     pub(crate) links: &'a [&'a str],
+    /// Tables beside.
+    pub(crate) more: &'a str,
 }
 
 impl Default for Client<'_> {
@@ -90,6 +92,7 @@ impl Default for Client<'_> {
             policy: "earliest-arrival",
             parity: None,
             links: &["l0", "l1"],
+            more: "",
         }
     }
 }
@@ -109,6 +112,7 @@ impl Client<'_> {
             text = text.replace("[scheduler]", &key);
         }
         text.push_str(&preshared(self.preshared_key));
+        text.push_str(self.more);
         for link in self.links {
             text.push_str(&format!(
                 "[[link]]\nname = \"{link}\"\ndevice = \"{link}\"\n"
