@@ -167,7 +167,7 @@ function draw() {
   const parts = [];
   for (const share of [0, 0.5, 1]) {
     parts.push(line(left, y(high * share), right, y(high * share), "grid"));
-    parts.push(label(left - 8, y(high * share) + 4, view.unit(high * share), "end"));
+    parts.push(label(left - 8, y(high * share) + 4, share === 0 ? "0" : view.unit(high * share), "end"));
   }
   for (let back = 0; back <= span; back += span > 150_000 ? 60_000 : 20_000) {
     const place = right - (back / span) * (right - left);
@@ -225,7 +225,7 @@ function card(name) {
   if (cards.has(name)) return cards.get(name);
   const parts = {
     title: make("span"), device: make("small"), pill: make("span", { class: "pill" }), why: make("p", { class: "why" }),
-    advice: make("p", { class: "advice" }), fill: make("div"), numbers: {},
+    advice: make("p", { class: "advice" }), fill: make("div"), load: make("small"), numbers: {},
   };
   const list = make("dl", { class: "numbers" });
   for (const [key, text] of [["rx", "Download"], ["tx", "Upload"], ["capacity", "Capacity up"], ["rtt", "Delay"], ["queue", "Queue"], ["loss", "Loss"]]) {
@@ -242,7 +242,7 @@ function card(name) {
   });
   parts.root = make("article", { class: "link", role: "listitem", "data-link": name },
     make("div", { class: "row" }, make("h3", {}, parts.title, parts.device), parts.pill),
-    parts.why, parts.advice, make("div", { class: "meter", "aria-hidden": "true" }, parts.fill), list, parts.weight);
+    parts.why, parts.advice, make("div", { class: "meter", "aria-hidden": "true" }, parts.fill), parts.load, list, parts.weight);
   cards.set(name, parts);
   return parts;
 }
@@ -258,7 +258,7 @@ function showLinks(live) {
     say(parts.pill, word);
     parts.pill.className = `pill ${kind}`;
     const why = link.why ?? "";
-    say(parts.why, why === "" ? "" : `${why[0].toUpperCase()}${why.slice(1)}.`);
+    say(parts.why, why === "" ? "" : `${why}.`);
     say(parts.advice, link.advice ?? "");
     parts.advice.hidden = !link.advice;
     const numbers = {
@@ -270,6 +270,7 @@ function showLinks(live) {
     parts.fill.style.background = colour(link.name);
     const share = link.capacity_mbps ? Math.min(1, (link.tx_mbps ?? 0) / link.capacity_mbps) : 0;
     parts.fill.style.width = `${(share * 100).toFixed(1)}%`;
+    say(parts.load, link.capacity_mbps ? `${(share * 100).toFixed(0)} % of its capacity upwards` : "");
     const weighs = state.mayChange && ["weighted", "fixed", "auto", "live"].includes(live.policy);
     parts.weight.hidden = !weighs;
     parts.weight.style.display = weighs ? "" : "none";
@@ -362,6 +363,8 @@ function showNow(live) {
     const [number, unit] = rate(live[`${side}_mbps`]);
     say($(`now-${side}`), number);
     say($(`now-${side}-unit`), unit);
+    const most = Math.max(0, ...state.points.map((point) => point[`${side}_mbps`] ?? 0));
+    say($(`most-${side}`), `at most ${rateText(most)} in the picture`);
   }
   const links = live.mode === "gateway" ? live.clients.flatMap((client) => client.links) : live.links;
   const delays = links.filter((link) => link.state === "up" && link.rtt_ms !== null).map((link) => link.rtt_ms);

@@ -24,7 +24,7 @@ use crate::{
     control::{self, WEIGHTS},
     keys::{self, SecretKey},
     onboard::{self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave},
-    run_equalizer, run_proxy, run_tunnel, status,
+    run_equalizer, run_proxy, run_tunnel, status, watch,
 };
 
 /// Weaves every Internet access a host has into one connection.
@@ -76,6 +76,16 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Show it anew each second, with what the links move
+        #[arg(long, conflicts_with = "json")]
+        watch: bool,
+        /// Control socket of the daemon [default: the only one in /run/pleach]
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+    },
+    /// Watch the links of a running daemon on a screen
+    #[cfg(feature = "dashboard")]
+    Top {
         /// Control socket of the daemon [default: the only one in /run/pleach]
         #[arg(long, value_name = "SOCKET")]
         control: Option<PathBuf>,
@@ -230,7 +240,13 @@ fn run(command: Command) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::Status { json, control } => show_status(json, control),
+        Command::Status {
+            json,
+            watch,
+            control,
+        } => show_status(json, watch, control),
+        #[cfg(feature = "dashboard")]
+        Command::Top { control } => Ok(crate::top::run(&socket(control)?)?),
         Command::Weights { control, weights } => set_weights(control, weights),
         #[cfg(feature = "lab")]
         Command::Lab(LabCommand::Run {
@@ -341,8 +357,12 @@ fn tell(notes: &[Note], absent_devices: &[ConfigError]) {
     }
 }
 
-fn show_status(json: bool, control: Option<PathBuf>) -> Result<(), Failure> {
-    let report = control::status(&socket(control)?)?;
+fn show_status(json: bool, watch: bool, control: Option<PathBuf>) -> Result<(), Failure> {
+    let socket = socket(control)?;
+    if watch {
+        return Ok(watch::run(&socket)?);
+    }
+    let report = control::status(&socket)?;
     if json {
         let text = serde_json::to_string_pretty(&report).context("status")?;
         print(&format!("{text}\n"))

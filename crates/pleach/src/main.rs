@@ -10,9 +10,11 @@
 //! | [`control`] | the control socket: protocol, server, client |
 //! | `events` | the latest lines of the log, for who looks |
 //! | [`onboard`] | gateways and clients in one command a side |
+//! | [`rates`] | what links move between two statuses |
 //! | [`reasons`] | why a link is used or not, and what to do, in sentences |
 //! | [`status`] | the `status` command |
 //! | `top` | the `top` command |
+//! | [`watch`] | `status --watch` |
 //! | [`run_equalizer`] | the equalizer daemon |
 //! | [`run_proxy`] | the proxy daemon |
 //! | [`run_tunnel`] | the tunnel daemon |
@@ -31,6 +33,7 @@ mod keys;
 #[cfg(feature = "lab")]
 mod lab;
 mod onboard;
+mod rates;
 mod reasons;
 #[cfg(feature = "reproduce")]
 mod reproduce;
@@ -45,6 +48,7 @@ mod status;
 #[cfg(feature = "dashboard")]
 mod top;
 mod trace;
+mod watch;
 
 use std::process::ExitCode;
 

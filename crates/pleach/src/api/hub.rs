@@ -20,6 +20,7 @@ use super::{
 use crate::{
     control::{ControlRequest, LinkStatus, StatusReport, server::Asker},
     events::EVENTS,
+    rates::{Key, Rates, rates},
 };
 
 /// What the parts of the API share.
@@ -49,12 +50,6 @@ struct State {
     past: VecDeque<Point>,
     meter: UplinkMeter,
 }
-
-/// Megabits per second out and in.
-pub(super) type Rates = (f64, f64);
-
-/// A link: of which client (empty: this end's own), and its name.
-type Key = (String, String);
 
 impl Hub {
     pub(super) fn new(asker: Arc<Asker>) -> Self {
@@ -147,35 +142,6 @@ impl State {
         self.last = Some(Arc::clone(&sample));
         sample
     }
-}
-
-/// All links of `status` with their keys.
-pub(super) fn links_of(status: &StatusReport) -> impl Iterator<Item = (&str, &LinkStatus)> {
-    let own = status.links.iter().map(|link| ("", link));
-    let clients = status.clients.iter();
-    own.chain(clients.flat_map(|client| {
-        let links = client.links.iter();
-        links.map(|link| (client.name.as_str(), link))
-    }))
-}
-
-/// What each link moved from `before` to `after`. A link whose counters began anew has none.
-fn rates(before: &StatusReport, after: &StatusReport, gap: Duration) -> BTreeMap<Key, Rates> {
-    let key = |client: &str, link: &LinkStatus| (client.to_owned(), link.name.clone());
-    let known: BTreeMap<Key, (u64, u64)> = links_of(before)
-        .map(|(client, link)| (key(client, link), (link.tx_bytes, link.rx_bytes)))
-        .collect();
-    #[expect(clippy::cast_precision_loss, reason = "bytes of a second")]
-    let rate = |bytes: u64| bytes as f64 * 8e-6 / gap.as_secs_f64();
-    links_of(after)
-        .filter_map(|(client, link)| {
-            let key = key(client, link);
-            let (tx, rx) = known.get(&key)?;
-            let sent = link.tx_bytes.checked_sub(*tx)?;
-            let received = link.rx_bytes.checked_sub(*rx)?;
-            Some((key, (rate(sent), rate(received))))
-        })
-        .collect()
 }
 
 /// Makes events of links that are used for another reason than before; of those alone that tell of trouble or its end.

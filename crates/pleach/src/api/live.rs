@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{hub::Rates, uplink::Uplink};
+use super::uplink::Uplink;
 use crate::{
     control::{
         BudgetStatus, ClassStatus, ConnectionStatus, LinkStatus, RepairStatus, ResequencerStatus,
         SplitterStatus, StatusReport,
     },
+    rates::{Key, Rates},
     reasons,
 };
 
@@ -118,7 +119,7 @@ impl Live {
     pub(super) fn new(
         at_ms: u64,
         status: &StatusReport,
-        rates: &BTreeMap<(String, String), Rates>,
+        rates: &BTreeMap<Key, Rates>,
         uplink: Option<Uplink>,
     ) -> Self {
         let live = |client: &str, link: &LinkStatus| {

@@ -13,8 +13,10 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::hub::links_of;
-use crate::control::{ClientStatus, LinkState, LinkStatus, StatusReport};
+use crate::{
+    control::{ClientStatus, LinkState, LinkStatus, StatusReport},
+    rates::links_of,
+};
 
 /// Names and values.
 type Labels = Vec<(&'static str, String)>;

@@ -5,7 +5,6 @@ mod browser;
 use std::{path::PathBuf, thread, time::Duration};
 
 use pleach_linux::clock;
-use serde_json::Value;
 
 use crate::{
     process::{Client, Daemon, Gateway},
@@ -50,12 +49,15 @@ fn the_page_tells_what_the_daemon_does() {
     gateway.until_up();
     let client = Client {
         policy: "weighted",
-        more: "[dashboard]\nlisten = \"127.0.0.1:7780\"\n",
+        tunnel: "pleach0",
+        links: &[],
+        more: "[dashboard]\nlisten = \"127.0.0.1:7780\"\n\
+               [[link]]\nname = \"dsl\"\ndevice = \"l0\"\n[[link]]\nname = \"lte\"\ndevice = \"l1\"\n",
         ..Client::default()
     }
     .start(&world, &world.client);
-    client.until_links_up(&["l0", "l1"]);
-    let weights = client.command("weights", &["l0=5", "l1=2"]);
+    client.until_links_up(&["dsl", "lte"]);
+    let weights = client.command("weights", &["dsl=5", "lte=2"]);
     assert!(weights.status.success(), "{weights:?}");
 
     browser.open(PAGE, 1280, 900, "light");
@@ -80,7 +82,7 @@ fn the_page_tells_what_the_daemon_does() {
         (shown / told - 1.0).abs() < 0.05
     });
     assert!(is_near, "the page's rate is never that of status");
-    for (name, weight) in [("l0", 5), ("l1", 2)] {
+    for (name, weight) in [("dsl", 5), ("lte", 2)] {
         let link = browser.evaluate(&format!(
             "state.live.links.find((link) => link.name === '{name}')"
         ));
@@ -95,25 +97,19 @@ fn the_page_tells_what_the_daemon_does() {
     run(&world.client, "ip", &["link", "set", "l1", "down"]);
     browser.until(
         "the sentence of the dead link",
-        "document.querySelector('[data-link=l1] .why').textContent.includes('is down')",
+        "document.querySelector('[data-link=lte] .why').textContent.includes('is down')",
     );
     eprintln!(
         "the sentence came after {} ms",
         clock::now().since(at).as_millis()
     );
     let told = client.until_up();
-    let why = crate::process::link(&told, "l1").expect("the link")["why"].clone();
-    let shown = browser.evaluate("document.querySelector('[data-link=l1] .why').textContent");
-    let plain = |text: &Value| {
-        text.as_str()
-            .unwrap_or_default()
-            .trim_end_matches('.')
-            .to_lowercase()
-    };
-    assert_eq!(plain(&shown), plain(&why));
+    let why = crate::process::link(&told, "lte").expect("the link")["why"].clone();
+    let shown = browser.evaluate("document.querySelector('[data-link=lte] .why').textContent");
+    assert_eq!(shown, format!("{}.", why.as_str().expect("a sentence")));
     browser.until(
         "the advice",
-        "document.querySelector('[data-link=l1] .advice').checkVisibility()",
+        "document.querySelector('[data-link=lte] .advice').checkVisibility()",
     );
     browser.until(
         "the headline",
@@ -121,14 +117,14 @@ fn the_page_tells_what_the_daemon_does() {
     );
     browser.until(
         "an event",
-        "document.querySelector('#events').textContent.includes('l1')",
+        "document.querySelector('#events').textContent.includes('lte')",
     );
     keep(&mut browser, "dashboard-link-down", 1280, 900);
 
     // Nobody without a token may change anything over TCP.
     let refused = browser.evaluate(
         "fetch('/v1/weights', { method: 'PUT', headers: { 'Content-Type': 'application/json' }, \
-         body: '{\"weights\":{\"l0\":9}}' }).then((answer) => answer.status)",
+         body: '{\"weights\":{\"dsl\":9}}' }).then((answer) => answer.status)",
     );
     assert_eq!(refused, 403);
     let quiet = |error: &&String| !error.contains("403");
