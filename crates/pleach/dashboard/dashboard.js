@@ -261,16 +261,19 @@ function showLinks(live) {
     say(parts.why, why === "" ? "" : `${why}.`);
     say(parts.advice, link.advice ?? "");
     parts.advice.hidden = !link.advice;
+    // What was measured while it worked says nothing of now.
+    const works = link.state !== "down";
     const numbers = {
-      rx: rateText(link.rx_mbps), tx: rateText(link.tx_mbps), capacity: rateText(link.capacity_mbps),
-      rtt: millis(link.rtt_ms), queue: millis(link.queue_delay_ms), loss: percent(link.loss),
+      rx: rateText(link.rx_mbps), tx: rateText(link.tx_mbps), capacity: works ? rateText(link.capacity_mbps) : "–",
+      rtt: millis(works ? link.rtt_ms : null), queue: millis(works ? link.queue_delay_ms : null),
+      loss: works ? percent(link.loss) : "–",
     };
     for (const [key, text] of Object.entries(numbers)) say(parts.numbers[key], text);
     parts.root.style.borderLeftColor = colour(link.name);
     parts.fill.style.background = colour(link.name);
     const share = link.capacity_mbps ? Math.min(1, (link.tx_mbps ?? 0) / link.capacity_mbps) : 0;
     parts.fill.style.width = `${(share * 100).toFixed(1)}%`;
-    say(parts.load, link.capacity_mbps ? `${(share * 100).toFixed(0)} % of its capacity upwards` : "");
+    say(parts.load, works && link.capacity_mbps ? `${(share * 100).toFixed(0)} % of its capacity upwards` : "");
     const weighs = state.mayChange && ["weighted", "fixed", "auto", "live"].includes(live.policy);
     parts.weight.hidden = !weighs;
     parts.weight.style.display = weighs ? "" : "none";
@@ -364,7 +367,7 @@ function showNow(live) {
     say($(`now-${side}`), number);
     say($(`now-${side}-unit`), unit);
     const most = Math.max(0, ...state.points.map((point) => point[`${side}_mbps`] ?? 0));
-    say($(`most-${side}`), `at most ${rateText(most)} in the picture`);
+    say($(`most-${side}`), `peak ${rateText(most)}`);
   }
   const links = live.mode === "gateway" ? live.clients.flatMap((client) => client.links) : live.links;
   const delays = links.filter((link) => link.state === "up" && link.rtt_ms !== null).map((link) => link.rtt_ms);

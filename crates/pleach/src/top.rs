@@ -156,6 +156,10 @@ impl Top {
         found.unwrap_or(0)
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "all other keys, of which there may be more, do nothing"
+    )]
     fn press(&mut self, key: KeyEvent) -> Wish {
         if key.kind == KeyEventKind::Release {
             return Wish::Nothing;

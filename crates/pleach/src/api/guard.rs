@@ -44,7 +44,12 @@ impl Access {
     }
 
     /// What a request may do, or the answer that it may do nothing.
-    fn right(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Right, Response> {
+    fn right(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Right, Box<Response>> {
         let Some(listen) = &self.0 else {
             return Ok(Right::Change);
         };
@@ -53,7 +58,7 @@ impl Access {
             .and_then(|host| host.to_str().ok());
         let host = host.unwrap_or_default();
         if !is_known_host(host, &listen.hosts) {
-            return Err(problem(
+            return Err(refusal(
                 StatusCode::MISDIRECTED_REQUEST,
                 "this name is not served; use the address, or add the name to `hosts` in [dashboard]",
             ));
@@ -62,7 +67,7 @@ impl Access {
             let origin = origin.to_str().unwrap_or_default();
             let own = origin.strip_prefix("http://");
             if own.or(origin.strip_prefix("https://")) != Some(host) {
-                return Err(problem(
+                return Err(refusal(
                     StatusCode::FORBIDDEN,
                     "a page of another site may not ask",
                 ));
@@ -85,18 +90,22 @@ impl Access {
                     answer
                         .headers_mut()
                         .insert(header::WWW_AUTHENTICATE, scheme);
-                    return Err(answer);
+                    return Err(Box::new(answer));
                 }
             }
         };
         if right == Right::Read && !method.is_safe() {
-            return Err(problem(
+            return Err(refusal(
                 StatusCode::FORBIDDEN,
                 "only a token that is not read-only may change anything",
             ));
         }
         Ok(right)
     }
+}
+
+fn refusal(status: StatusCode, text: &str) -> Box<Response> {
+    Box::new(problem(status, text))
 }
 
 /// Whether `host`, with or without port, is an address, `localhost` or one of `names`.
@@ -121,7 +130,7 @@ pub(super) async fn check(
 ) -> Response {
     let right = access.right(request.method(), request.uri().path(), request.headers());
     let mut answer = match right {
-        Err(refusal) => refusal,
+        Err(refusal) => *refusal,
         Ok(right) => {
             request.extensions_mut().insert(right);
             let answer = tokio::time::timeout(PATIENCE, next.run(request)).await;

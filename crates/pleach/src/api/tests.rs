@@ -1,5 +1,7 @@
 //! The interface over real sockets, with a data path that answers with a sample.
 
+mod metrics;
+
 use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Read, Write},

@@ -135,7 +135,7 @@ fn draw_past(frame: &mut Frame<'_>, top: &Top, area: Rect, key: &Key) {
     let halves = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(1);
     let areas: [Rect; 2] = halves.areas(area);
     let past = top.past.get(key);
-    let sides: [(&str, fn(&Rates) -> f64, Color); 2] = [
+    let sides: [Side; 2] = [
         ("down", |rates| rates.1, Color::Cyan),
         ("up", |rates| rates.0, Color::Magenta),
     ];
@@ -159,6 +159,9 @@ fn draw_past(frame: &mut Frame<'_>, top: &Top, area: Rect, key: &Key) {
         frame.render_widget(picture, area);
     }
 }
+
+/// Name, value and colour of a direction.
+type Side = (&'static str, fn(&Rates) -> f64, Color);
 
 fn word(link: &LinkStatus) -> (&'static str, Color) {
     match link.state {

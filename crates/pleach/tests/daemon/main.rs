@@ -2,6 +2,8 @@
 
 #[cfg(feature = "dashboard")]
 mod dashboard;
+#[cfg(feature = "dashboard")]
+mod metrics;
 mod onboard;
 mod peers;
 mod process;

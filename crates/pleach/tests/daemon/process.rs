@@ -131,6 +131,8 @@ pub(crate) struct Gateway<'a> {
     pub(crate) policy: &'a str,
     /// Of each client: end of its inner addresses, keys, preshared key.
     pub(crate) clients: Vec<(u8, &'a Keys, Option<&'a str>)>,
+    /// Tables beside.
+    pub(crate) more: &'a str,
 }
 
 impl Default for Gateway<'_> {
@@ -142,6 +144,7 @@ impl Default for Gateway<'_> {
             nat: "true",
             policy: "earliest-arrival",
             clients: vec![(2, Keys::client(2), None)],
+            more: "",
         }
     }
 }
@@ -168,6 +171,7 @@ impl Gateway<'_> {
                 n = self.network,
             ));
         }
+        text.push_str(self.more);
         Daemon::start(world, &world.gateway, &text)
     }
 }
