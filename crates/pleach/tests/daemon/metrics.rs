@@ -17,6 +17,9 @@ use crate::{
     world::{PATIENCE, World, within},
 };
 
+/// Whether series are those that are waited for.
+type Fits<'a> = dyn Fn(&[(Value, f64)]) -> bool + 'a;
+
 /// Ends with its value.
 struct Prometheus(Child);
 
@@ -98,7 +101,7 @@ fn prometheus_reads_the_metrics_of_both_ends() {
             .spawn();
         Prometheus(child.expect("starts"))
     };
-    let ask = |host: &Netns, what: &str, fits: &dyn Fn(&[(Value, f64)]) -> bool| {
+    let ask = |host: &Netns, what: &str, fits: &Fits<'_>| {
         let mut last = None;
         let found = within(PATIENCE, || {
             last = query(host, what);

@@ -35,7 +35,6 @@ pub(crate) struct Browser {
 
 impl Browser {
     /// Starts one on `host` that keeps its things in `dir`; `None`, said aloud, if there is no browser.
-    #[expect(clippy::unwrap_in_result, reason = "a test ends where it cannot go on")]
     pub(crate) fn start(host: &Netns, dir: &Path) -> Option<Self> {
         if Command::new(PROGRAM).arg("--version").output().is_err() {
             requirement::skip(format_args!(
