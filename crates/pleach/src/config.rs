@@ -17,6 +17,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+#[cfg_attr(not(feature = "dashboard"), path = "config/no_view.rs")]
 mod view;
 
 use std::{

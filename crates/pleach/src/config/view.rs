@@ -25,10 +25,6 @@ pub(crate) struct ViewConfig {
 
 /// A TCP listener and who may use it.
 #[derive(Clone, Debug)]
-#[cfg_attr(
-    not(feature = "dashboard"),
-    expect(dead_code, reason = "without the feature nothing listens")
-)]
 pub(crate) struct Listen {
     /// Where it listens.
     pub(crate) address: SocketAddr,
@@ -47,7 +43,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    #[cfg(all(test, feature = "dashboard"))]
+    #[cfg(test)]
     pub(crate) fn new(secret: &str, may_change: bool) -> Self {
         Self {
             secret: Zeroizing::new(secret.to_owned()),
@@ -56,10 +52,6 @@ impl Token {
     }
 
     /// Whether `text` is this token. Takes the same time for every text of its length.
-    #[cfg_attr(
-        not(feature = "dashboard"),
-        expect(dead_code, reason = "without the feature nobody shows one")
-    )]
     pub(crate) fn is(&self, text: &str) -> bool {
         let (own, other) = (self.secret.as_bytes(), text.as_bytes());
         let pairs = own.iter().zip(other);
@@ -90,12 +82,6 @@ fn listen(root: &Table<'_>, key: &str, known: &[&str]) -> Result<Option<Listen>,
     let Some(value) = root.optional(key) else {
         return Ok(None);
     };
-    if cfg!(not(feature = "dashboard")) {
-        return Err(value.wrong(
-            "this pleach was built without dashboard and metrics",
-            "remove the table, or use a pleach with the feature `dashboard`",
-        ));
-    }
     let table = value.table(format!("[{key}]"), known)?;
     let example = format!("listen = \"127.0.0.1:{}\"", port(key));
     let place = table.required("listen", &example)?;
@@ -182,13 +168,17 @@ const MIN_TOKEN_LEN: usize = 16;
 /// Names of a host, and tokens of a file.
 const MAX_ENTRIES: usize = 16;
 
-#[cfg(all(test, feature = "dashboard"))]
+#[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
     use super::*;
     use crate::config::{parse, source::Source};
 
+    #[expect(
+        clippy::unwrap_in_result,
+        reason = "the error is that of the reader under test"
+    )]
     fn try_read(dir: &Path, text: &str) -> Result<ViewConfig, String> {
         let source = Source::new(&dir.join("t.toml"), text.to_owned());
         let document = parse(&source).expect("TOML");
