@@ -14,6 +14,9 @@ const state = {
   view: "rx",
   live: null,
   lastRepair: null,
+  range: 0, // seconds of the picture; 0: the points
+  past: [], // points of the history, if a range is chosen
+  step: 1, // seconds between two of them
 };
 
 // ---- small tools
@@ -132,8 +135,23 @@ function shape(points, fill, stroke) {
 /** Names of all links that the points have, in the order in which they came. */
 function names() {
   const found = new Set();
-  for (const point of state.points) for (const link of point.links) found.add(link.name);
+  for (const point of shown()) for (const link of point.links) found.add(link.name);
   return [...found];
+}
+
+/** What the picture is made of. */
+const shown = () => (state.range === 0 ? state.points : state.past);
+
+/** Places of the marks below a picture of so many seconds: how far apart, and how they are called. */
+function marks(span) {
+  const units = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const steps = [20, 60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400];
+  const step = steps.find((step) => span / step <= 7) ?? span;
+  const name = (back) => {
+    const [size, unit] = units.find(([size]) => back % size === 0);
+    return back === 0 ? "now" : `−${back / size} ${unit}`;
+  };
+  return [step, name];
 }
 
 function draw() {
@@ -153,8 +171,9 @@ function draw() {
     return found ? (view.value(found) ?? null) : null;
   };
   const now = state.points.at(-1)?.at_ms ?? 0;
-  const span = Math.max(60_000, Math.min(KEPT * 1000, now - (state.points[0]?.at_ms ?? now)));
-  const points = state.points.filter((point) => point.at_ms >= now - span);
+  const lived = Math.max(60_000, Math.min(KEPT * 1000, now - (state.points[0]?.at_ms ?? now)));
+  const span = state.range === 0 ? lived : state.range * 1000;
+  const points = shown().filter((point) => point.at_ms >= now - span && point.at_ms <= now);
   const x = (point) => right - ((now - point.at_ms) / span) * (right - left);
   let most = 0;
   for (const point of points) {
@@ -169,16 +188,17 @@ function draw() {
     parts.push(line(left, y(high * share), right, y(high * share), "grid"));
     parts.push(label(left - 8, y(high * share) + 4, share === 0 ? "0" : view.unit(high * share), "end"));
   }
-  for (let back = 0; back <= span; back += span > 150_000 ? 60_000 : 20_000) {
-    const place = right - (back / span) * (right - left);
-    const text = back === 0 ? "now" : back % 60_000 === 0 ? `−${back / 60_000} min` : `−${back / 1000} s`;
-    parts.push(label(place, height - 5, text, back === 0 ? "end" : place < left + 20 ? "start" : "middle"));
+  const [step, name] = marks(span / 1000);
+  for (let back = 0; back * 1000 <= span; back += step) {
+    const place = right - ((back * 1000) / span) * (right - left);
+    parts.push(label(place, height - 5, name(back), back === 0 ? "end" : place < left + 20 ? "start" : "middle"));
   }
-  // A gap longer than a few seconds is one in which nobody looked: no line across it.
+  // A gap longer than a few steps is one in which nobody looked: no line across it.
+  const gap = state.range === 0 ? 4000 : state.step * 3500;
   const runs = [];
   for (const point of points) {
     const last = runs.at(-1)?.at(-1);
-    if (last && point.at_ms - last.at_ms < 4000) runs.at(-1).push(point);
+    if (last && point.at_ms - last.at_ms < gap) runs.at(-1).push(point);
     else runs.push([point]);
   }
   for (const run of runs) {
@@ -207,6 +227,34 @@ function draw() {
     return make("li", {}, key, `${link} ${last ? view.unit(at(last, link)) : ""}`);
   });
   $("legend").replaceChildren(...legend);
+}
+
+/** Gets the history of the range that is chosen. */
+async function fetchPast() {
+  if (state.range === 0) return;
+  const now = Math.floor(Date.now() / 1000);
+  const answer = await ask(`/v1/history?from=${now - state.range}&to=${now}`);
+  if (!answer.ok) {
+    say($("chart-note"), `No history: ${(await answer.json()).error}.`);
+    state.past = [];
+    draw();
+    return;
+  }
+  say($("chart-note"), "");
+  const { step, links } = await answer.json();
+  const points = new Map();
+  for (const [name, moments] of Object.entries(links)) {
+    for (const { at, ...values } of moments) {
+      if (!points.has(at)) points.set(at, { at_ms: at * 1000, tx_mbps: 0, rx_mbps: 0, links: [] });
+      const point = points.get(at);
+      point.tx_mbps += values.tx_mbps;
+      point.rx_mbps += values.rx_mbps;
+      point.links.push({ name, ...values });
+    }
+  }
+  state.step = step;
+  state.past = [...points.values()].sort((a, b) => a.at_ms - b.at_ms);
+  draw();
 }
 
 // ---- links
@@ -474,6 +522,13 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 async function run() {
   makeTabs();
   addEventListener("resize", draw);
+  $("range").addEventListener("change", () => {
+    state.range = Number($("range").value);
+    say($("chart-note"), "");
+    fetchPast();
+    draw();
+  });
+  setInterval(fetchPast, 60_000);
   for (const id of ["clients-filter", "connections-filter"]) {
     $(id).addEventListener("input", () => state.live && (showClients(state.live), showConnections(state.live)));
   }

@@ -12,6 +12,8 @@
 //!                                             data path
 //! ```
 //!
+//! With `history` in `[dashboard]`, [`history`] looks all the time and keeps what it sees.
+//!
 //! One thread of its own, which starts with the first HTTP request on the control socket, or with the daemon if it listens on
 //! TCP. Packets are never its matter: it asks the data path for a status as `pleach status` does, and shares each answer
 //! among all who look. Bounds: [`serve::MAX_CONNECTIONS`] over TCP, [`routes::MAX_STREAMS`] event streams, a head of
@@ -20,6 +22,7 @@
 
 mod files;
 mod guard;
+mod history;
 mod hub;
 mod live;
 mod metrics;
@@ -33,6 +36,7 @@ use std::{
     io,
     net::TcpListener,
     os::unix::net::UnixStream,
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     thread,
 };
@@ -93,7 +97,7 @@ impl Api {
         };
         if let Some(first) = doors.first() {
             let address = first.listen.address;
-            let started = this.start_thread(doors);
+            let started = this.start_thread(doors, view.history.clone());
             let sender = started.map_err(|error| StartError::Listen(address, "HTTP", error))?;
             *this.lock() = Some(sender);
         }
@@ -109,7 +113,7 @@ impl Api {
         let mut thread = self.lock();
         let sender = match &mut *thread {
             Some(sender) => sender,
-            none => none.insert(self.start_thread(Vec::new())?),
+            none => none.insert(self.start_thread(Vec::new(), None)?),
         };
         let handed = Handed { stream, slot };
         sender
@@ -117,7 +121,11 @@ impl Api {
             .map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    fn start_thread(&self, doors: Vec<Door>) -> io::Result<UnboundedSender<Handed>> {
+    fn start_thread(
+        &self,
+        doors: Vec<Door>,
+        history: Option<PathBuf>,
+    ) -> io::Result<UnboundedSender<Handed>> {
         let (sender, handed): (_, UnboundedReceiver<Handed>) = unbounded_channel();
         let asker = Arc::clone(&self.asker);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -127,7 +135,7 @@ impl Api {
         thread::Builder::new()
             .name("api".to_owned())
             .spawn(move || {
-                runtime.block_on(serve::run(asker, doors, handed));
+                runtime.block_on(serve::run(asker, doors, handed, history));
                 runtime.shutdown_background();
             })?;
         Ok(sender)

@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, PoisonError},
 };
 
 use pleach_core::time::Instant;
@@ -14,6 +14,7 @@ use pleach_linux::clock;
 use tokio::sync::{Mutex, Semaphore};
 
 use super::{
+    history::{Excerpt, History},
     live::{Live, LiveLink, Point},
     uplink::UplinkMeter,
 };
@@ -29,6 +30,8 @@ pub(super) struct Hub {
     state: Mutex<State>,
     /// Event streams that may be.
     pub(super) streams: Arc<Semaphore>,
+    /// What is kept over restarts, if anything; used by threads that may wait.
+    pub(super) history: Option<Arc<std::sync::Mutex<History>>>,
 }
 
 /// A status and what is known only from the one before.
@@ -52,12 +55,46 @@ struct State {
 }
 
 impl Hub {
-    pub(super) fn new(asker: Arc<Asker>) -> Self {
+    pub(super) fn new(asker: Arc<Asker>, history: Option<History>) -> Self {
         Self {
             asker,
             state: Mutex::default(),
             streams: Arc::new(Semaphore::new(super::routes::MAX_STREAMS)),
+            history: history.map(|history| Arc::new(std::sync::Mutex::new(history))),
         }
+    }
+
+    /// Takes `sample` into the history.
+    ///
+    /// # Errors
+    /// Why it cannot be written.
+    pub(super) async fn remember(&self, sample: &Arc<Sample>) -> Result<(), String> {
+        let sample = Arc::clone(sample);
+        self.with_history(move |history| history.take(&sample.live))
+            .await
+            .unwrap_or(Ok(()))
+    }
+
+    /// The history from `from` to `to`; `None` if none is kept.
+    pub(super) async fn history(&self, from: i64, to: i64) -> Option<Result<Excerpt, String>> {
+        let now = i64::try_from(clock::unix_seconds()).unwrap_or(i64::MAX);
+        self.with_history(move |history| history.read(now, from, to))
+            .await
+    }
+
+    async fn with_history<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut History) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Option<Result<T, String>> {
+        let history = Arc::clone(self.history.as_ref()?);
+        let done = tokio::task::spawn_blocking(move || {
+            let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut history).map_err(|error| error.to_string())
+        });
+        Some(
+            done.await
+                .unwrap_or_else(|_| Err("the daemon is stopping".to_owned())),
+        )
     }
 
     /// The newest sample, [`PERIOD`] old at most.

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
-    extract::{DefaultBodyLimit, Path, State, rejection::JsonRejection},
+    extract::{
+        DefaultBodyLimit, Path, Query, State,
+        rejection::{JsonRejection, QueryRejection},
+    },
     http::{StatusCode, header},
     middleware,
     response::{
@@ -15,6 +18,7 @@ use axum::{
     routing::{delete, get},
 };
 use futures_util::{Stream, stream};
+use pleach_linux::clock;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{OpenApi, ToSchema};
@@ -22,6 +26,7 @@ use utoipa::{OpenApi, ToSchema};
 use super::{
     files,
     guard::{self, Access, Right},
+    history::Excerpt,
     hub::{Hub, Sample},
     live::{Live, Point},
     metrics,
@@ -41,6 +46,8 @@ pub(super) fn all(hub: &Arc<Hub>, access: Access) -> Router {
         .route("/v1/live/stream", get(live_stream))
         .route("/v1/past", get(past))
         .route("/v1/events", get(events))
+        .route("/v1/history", get(history))
+        .route("/v1/history.csv", get(history_csv))
         .route("/v1/uplink", get(uplink))
         .route("/v1/weights", axum::routing::put(set_weights))
         .route("/v1/clients/{name}", delete(remove_client))
@@ -153,6 +160,79 @@ async fn past(State(hub): State<Arc<Hub>>) -> Json<Vec<Point>> {
 ))]
 async fn events() -> Json<Vec<Event>> {
     Json(EVENTS.after(0))
+}
+
+/// Which part of the history.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Span {
+    /// Begin, in seconds since 1970-01-01 UTC; an hour before `to` if it is missing.
+    from: Option<i64>,
+    /// End; now if it is missing.
+    to: Option<i64>,
+}
+
+/// What `span` asks for, or the answer that it cannot be had.
+async fn excerpt(
+    hub: &Hub,
+    span: Result<Query<Span>, QueryRejection>,
+) -> Result<Excerpt, Box<Response>> {
+    let refuse = |status, text: String| Box::new(problem(status, text));
+    let Query(Span { from, to }) =
+        span.map_err(|rejection| refuse(StatusCode::BAD_REQUEST, rejection.body_text()))?;
+    let now = i64::try_from(clock::unix_seconds()).unwrap_or(i64::MAX);
+    let to = to.unwrap_or(now).clamp(0, now.saturating_add(86_400));
+    let from = from.unwrap_or(to - 3600).clamp(0, to);
+    match hub.history(from, to).await {
+        Some(Ok(excerpt)) => Ok(excerpt),
+        Some(Err(error)) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, error)),
+        None => {
+            let text = "no history is kept; `history` in [dashboard] names a file for one";
+            Err(refuse(StatusCode::NOT_FOUND, text.to_owned()))
+        }
+    }
+}
+
+#[utoipa::path(get, path = "/v1/history", tag = "daemon", params(
+    ("from" = Option<i64>, Query, description = "Begin, in seconds since 1970-01-01 UTC; an hour before `to` if it is missing"),
+    ("to" = Option<i64>, Query, description = "End; now if it is missing"),
+), responses(
+    (status = 200, description = "What links did, in steps of a second, a minute or an hour", body = Excerpt),
+    (status = 400, description = "Not a time", body = Problem),
+    (status = 404, description = "No history is kept", body = Problem),
+    (status = 503, description = "The file cannot be read", body = Problem),
+))]
+async fn history(
+    State(hub): State<Arc<Hub>>,
+    span: Result<Query<Span>, QueryRejection>,
+) -> Response {
+    match excerpt(&hub, span).await {
+        Ok(excerpt) => Json(excerpt).into_response(),
+        Err(answer) => *answer,
+    }
+}
+
+#[utoipa::path(get, path = "/v1/history.csv", tag = "daemon", params(
+    ("from" = Option<i64>, Query, description = "Begin, in seconds since 1970-01-01 UTC; an hour before `to` if it is missing"),
+    ("to" = Option<i64>, Query, description = "End; now if it is missing"),
+), responses(
+    (status = 200, description = "The same as CSV", body = String, content_type = "text/csv"),
+    (status = 400, description = "Not a time", body = Problem),
+    (status = 404, description = "No history is kept", body = Problem),
+    (status = 503, description = "The file cannot be read", body = Problem),
+))]
+async fn history_csv(
+    State(hub): State<Arc<Hub>>,
+    span: Result<Query<Span>, QueryRejection>,
+) -> Response {
+    match excerpt(&hub, span).await {
+        Ok(excerpt) => (
+            [(header::CONTENT_TYPE, "text/csv; charset=utf-8")],
+            excerpt.csv(),
+        )
+            .into_response(),
+        Err(answer) => *answer,
+    }
 }
 
 #[utoipa::path(get, path = "/v1/uplink", tag = "daemon", responses(
@@ -305,6 +385,8 @@ async fn description() -> Json<utoipa::openapi::OpenApi> {
         live_stream,
         past,
         events,
+        history,
+        history_csv,
         uplink,
         set_weights,
         remove_client,

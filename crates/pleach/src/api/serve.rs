@@ -5,7 +5,12 @@ use core::{
     task::{Context, Poll},
     time::Duration,
 };
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use axum::Router;
 use hyper_util::{
@@ -19,16 +24,20 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::{Door, Handed, guard::Access, hub::Hub, routes};
+use super::{Door, Handed, guard::Access, history::History, hub::Hub, routes};
 use crate::control::server::Asker;
 
-/// Serves `doors`, and what is `handed` over, until nobody can hand over more.
+/// Serves `doors`, and what is `handed` over, until nobody can hand over more. `history`: where one is kept.
 pub(super) async fn run(
     asker: Arc<Asker>,
     doors: Vec<Door>,
     mut handed: UnboundedReceiver<Handed>,
+    history: Option<PathBuf>,
 ) {
-    let hub = Arc::new(Hub::new(asker));
+    let hub = Arc::new(Hub::new(asker, history.as_deref().and_then(open)));
+    if hub.history.is_some() {
+        tokio::spawn(keep(Arc::clone(&hub)));
+    }
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     for door in doors {
         let access = Access::tcp(door.listen);
@@ -53,6 +62,46 @@ pub(super) async fn run(
                 drop(slot);
             });
         }
+    }
+}
+
+/// The history at `path`; none if there can be none, which is told.
+fn open(path: &Path) -> Option<History> {
+    match History::open(path) {
+        Ok((history, None)) => Some(history),
+        Ok((history, Some(aside))) => {
+            tracing::warn!(
+                "the history was damaged, is now {}, and begins anew",
+                aside.display()
+            );
+            Some(history)
+        }
+        Err(error) => {
+            tracing::warn!(path = %path.display(), "no history is kept: {error:#}");
+            None
+        }
+    }
+}
+
+/// Takes a sample a second into the history.
+async fn keep(hub: Arc<Hub>) {
+    let mut is_well = true;
+    loop {
+        let wait = match hub.sample().await {
+            Ok(sample) => {
+                match hub.remember(&sample).await {
+                    Ok(()) => is_well = true,
+                    Err(error) if is_well => {
+                        tracing::warn!("the history misses a minute: {error}");
+                        is_well = false;
+                    }
+                    Err(_) => {}
+                }
+                Hub::wait(&sample)
+            }
+            Err(_) => BREATHER,
+        };
+        sleep(wait + BREATHER / 20).await;
     }
 }
 

@@ -182,6 +182,7 @@ fn dashboard(tokens: Vec<Token>) -> (SocketAddr, ViewConfig) {
     let view = ViewConfig {
         dashboard: Some(listen),
         metrics: None,
+        history: None,
     };
     (address, view)
 }
@@ -280,7 +281,7 @@ fn every_answer_is_as_described() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 10);
+    assert_eq!(checked, 12);
     assert_eq!(daemon.ask("PUT /v1/weights", Some("{")).0, 400);
     assert_eq!(daemon.ask("PUT /v1/weights", Some("{}")).0, 422);
     let long = format!(r#"{{"weights":{{"{}":1}}}}"#, "x".repeat(70_000));
@@ -381,6 +382,53 @@ fn misfit(description: &Value, schema: &Value, value: &Value, at: &str) -> Resul
         )?;
     }
     Ok(())
+}
+
+#[test]
+fn a_history_is_kept_if_it_is_wanted() {
+    let directory = TempDir::new().expect("directory");
+    let file = directory.path().join("new/history.db");
+    let (_, mut view) = dashboard(Vec::new());
+    view.history = Some(file.clone());
+    let daemon = Daemon::start(&view);
+    let description = json_of(daemon.ask("GET /v1/openapi.json", None));
+    let schema = json!({ "$ref": "#/components/schemas/Excerpt" });
+    // The first sample has no rates.
+    let has_begun = (0..100).any(|_| {
+        thread::park_timeout(Duration::from_millis(100));
+        let excerpt = json_of(daemon.ask("GET /v1/history", None));
+        fits(&description, &schema, &excerpt, "history");
+        excerpt["step"] == 1
+            && excerpt["links"]["dsl"]
+                .as_array()
+                .is_some_and(|moments| moments.len() > 1)
+    });
+    assert!(has_begun && file.exists());
+    let (status, csv) = daemon.ask("GET /v1/history.csv?from=0", None);
+    assert!(
+        status == 200 && csv.starts_with("at,link,tx_mbps,"),
+        "{csv}"
+    );
+    for query in ["from=x", "from=1&until=2", "from=99999999999999999999"] {
+        assert_eq!(
+            daemon.ask(&format!("GET /v1/history?{query}"), None).0,
+            400,
+            "{query}"
+        );
+    }
+    for query in [
+        "from=-5&to=-9",
+        "from=9223372036854775807",
+        "to=9223372036854775807&from=-9223372036854775808",
+    ] {
+        assert_eq!(
+            daemon.ask(&format!("GET /v1/history?{query}"), None).0,
+            200,
+            "{query}"
+        );
+    }
+    let without = Daemon::start(&ViewConfig::default());
+    assert_eq!(without.ask("GET /v1/history", None).0, 404);
 }
 
 #[test]

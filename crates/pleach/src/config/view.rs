@@ -4,7 +4,7 @@
 //! changing anything.
 
 use core::fmt;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use zeroize::Zeroizing;
 
@@ -21,6 +21,8 @@ pub(crate) struct ViewConfig {
     pub(crate) dashboard: Option<Listen>,
     /// `/metrics` alone.
     pub(crate) metrics: Option<Listen>,
+    /// The file of the history, if one is kept.
+    pub(crate) history: Option<PathBuf>,
 }
 
 /// A TCP listener and who may use it.
@@ -72,9 +74,14 @@ impl fmt::Debug for Token {
 /// # Errors
 /// The first mistake in them, or either is there and this program was built without.
 pub(super) fn read(root: &Table<'_>) -> Result<ViewConfig, ConfigError> {
+    let known = ["listen", "token_file", "hosts", "history"];
     Ok(ViewConfig {
-        dashboard: listen(root, "dashboard", &["listen", "token_file", "hosts"])?,
+        dashboard: listen(root, "dashboard", &known)?,
         metrics: listen(root, "metrics", &["listen", "token_file"])?,
+        history: match root.optional("dashboard") {
+            Some(value) => history(&value.table("[dashboard]".to_owned(), &known)?)?,
+            None => None,
+        },
     })
 }
 
@@ -105,6 +112,19 @@ fn listen(root: &Table<'_>, key: &str, known: &[&str]) -> Result<Option<Listen>,
         tokens: tokens.unwrap_or_default(),
         hosts: hosts.map_or_else(|| Ok(Vec::new()), |value| hosts_of(&value))?,
     }))
+}
+
+fn history(table: &Table<'_>) -> Result<Option<PathBuf>, ConfigError> {
+    let Some(value) = table.optional("history") else {
+        return Ok(None);
+    };
+    let what = "the absolute path of a file";
+    let remedy = "write for example \"/var/lib/pleach/history.db\"";
+    let text = value.text(what, remedy)?;
+    if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {
+        return Err(value.expected(what, remedy));
+    }
+    Ok(Some(PathBuf::from(text)))
 }
 
 fn hosts_of(value: &Value<'_>) -> Result<Vec<String>, ConfigError> {

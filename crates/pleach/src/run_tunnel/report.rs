@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use pleach_core::{
     endpoint::Endpoint,
     path::health::State,
+    trace::IdleReason,
     tunnel::{PathStatus, TunnelStatus},
     units::Bitrate,
     wire::control::LinkRole,
@@ -139,6 +140,12 @@ fn repair<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> RepairStatus {
 }
 
 fn link_status(path: &PathStatus, device: String) -> LinkStatus {
+    // It may have carried packets a moment ago.
+    let idle = path.idle.or(match path.state {
+        State::Down | State::Probing => Some(IdleReason::Down),
+        State::Suspect => Some(IdleReason::Suspect),
+        State::Up => None,
+    });
     LinkStatus {
         name: path.name.clone(),
         device,
@@ -158,13 +165,12 @@ fn link_status(path: &PathStatus, device: String) -> LinkStatus {
         rx_bytes: path.rx_bytes,
         weight: path.weight,
         mtu: Some(path.mtu),
-        idle_reason: path.idle.map(|reason| reason.word().to_owned()),
-        why: Some(match path.idle {
+        idle_reason: idle.map(|reason| reason.word().to_owned()),
+        why: Some(match idle {
             Some(reason) => format!("{} {reason}", path.name),
             None => format!("{} carries packets", path.name),
         }),
-        advice: path
-            .idle
+        advice: idle
             .and_then(|reason| reasons::advice(reason.word()))
             .map(str::to_owned),
     }

@@ -51,8 +51,11 @@ fn the_page_tells_what_the_daemon_does() {
         policy: "weighted",
         tunnel: "pleach0",
         links: &[],
-        more: "[dashboard]\nlisten = \"127.0.0.1:7780\"\n\
+        more: &format!(
+            "[dashboard]\nlisten = \"127.0.0.1:7780\"\nhistory = \"{}\"\n\
                [[link]]\nname = \"dsl\"\ndevice = \"l0\"\n[[link]]\nname = \"lte\"\ndevice = \"l1\"\n",
+            world.dir.path().join("history.db").display()
+        ),
         ..Client::default()
     }
     .start(&world, &world.client);
@@ -120,6 +123,18 @@ fn the_page_tells_what_the_daemon_does() {
         "document.querySelector('#events').textContent.includes('lte')",
     );
     keep(&mut browser, "dashboard-link-down", 1280, 900);
+
+    // The history has what the picture has.
+    browser.evaluate(
+        "(() => { const e = document.querySelector('#range'); e.value = '3600'; e.dispatchEvent(new Event('change')); })()",
+    );
+    browser.until(
+        "the hour",
+        "state.past.length > 10 && state.past.some((point) => point.tx_mbps > 5) && document.querySelectorAll('#chart path').length > 0",
+    );
+    browser.evaluate(
+        "(() => { const e = document.querySelector('#range'); e.value = '0'; e.dispatchEvent(new Event('change')); })()",
+    );
 
     // Nobody without a token may change anything over TCP.
     let refused = browser.evaluate(

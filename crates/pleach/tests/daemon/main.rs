@@ -9,6 +9,8 @@ mod peers;
 mod process;
 mod recovery;
 mod status;
+#[cfg(feature = "dashboard")]
+mod top;
 mod traces;
 mod traffic;
 mod uplinks;
