@@ -288,7 +288,7 @@ function card(name) {
     event.preventDefault();
     setWeight(name, Number(parts.input.value), parts.weight.lastChild);
   });
-  parts.root = make("article", { class: "link", role: "listitem", "data-link": name },
+  parts.root = make("div", { class: "link", role: "listitem", "data-link": name },
     make("div", { class: "row" }, make("h3", {}, parts.title, parts.device), parts.pill),
     parts.why, parts.advice, make("div", { class: "meter", "aria-hidden": "true" }, parts.fill), parts.load, list, parts.weight);
   cards.set(name, parts);

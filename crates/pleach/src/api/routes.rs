@@ -252,8 +252,10 @@ async fn uplink(State(hub): State<Arc<Hub>>) -> Response {
     (status = 200, description = "All links named have their new weights", body = Done),
     (status = 400, description = "The body is not JSON", body = Problem),
     (status = 403, description = "The bearer may only read", body = Problem),
+    (status = 409, description = "The daemon refuses: a weight below 1 or above 1000, no link of that name, a mode without weights; no link has another weight", body = Problem),
+    (status = 413, description = "The body is longer than 64 KiB", body = Problem),
     (status = 415, description = "The body is not declared as JSON", body = Problem),
-    (status = 422, description = "Not weights, or the daemon refuses them; no link has another weight", body = Problem),
+    (status = 422, description = "The JSON holds no weights", body = Problem),
 ))]
 async fn set_weights(
     State(hub): State<Arc<Hub>>,
@@ -269,7 +271,7 @@ async fn set_weights(
     params(("name" = String, Path, description = "Name of a gateway's client")), responses(
     (status = 200, description = "No client has this name, and no session of it is left", body = Done),
     (status = 403, description = "The bearer may only read", body = Problem),
-    (status = 422, description = "This is no gateway", body = Problem),
+    (status = 409, description = "This is no gateway", body = Problem),
 ))]
 async fn remove_client(State(hub): State<Arc<Hub>>, Path(name): Path<String>) -> Response {
     let remove = |asker: &crate::control::server::Asker| {
@@ -281,7 +283,7 @@ async fn remove_client(State(hub): State<Arc<Hub>>, Path(name): Path<String>) ->
 fn done(result: Result<(), String>) -> Response {
     match result {
         Ok(()) => Json(Done { ok: true }).into_response(),
-        Err(error) => problem(StatusCode::UNPROCESSABLE_ENTITY, error),
+        Err(error) => problem(StatusCode::CONFLICT, error),
     }
 }
 

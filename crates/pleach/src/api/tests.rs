@@ -236,8 +236,8 @@ fn one_socket_speaks_lines_and_http() {
         200
     );
     let (status, body) = daemon.ask("PUT /v1/weights", Some(r#"{"weights":{"x":3}}"#));
-    assert!(status == 422 && body.contains("no link"), "{body}");
-    assert_eq!(daemon.ask("DELETE /v1/clients/home", None).0, 422);
+    assert!(status == 409 && body.contains("no link"), "{body}");
+    assert_eq!(daemon.ask("DELETE /v1/clients/home", None).0, 409);
     assert_eq!(daemon.ask("GET /nothing", None).0, 404);
     assert_eq!(daemon.ask("POST /v1/status", None).0, 405);
     let (status, page) = daemon.ask("GET /", None);
