@@ -95,7 +95,8 @@ function makeTabs() {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
       if (!step) return;
       event.preventDefault();
-      choose(names[(names.indexOf(state.view) + step + names.length) % names.length], true);
+      const there = names.filter((view) => !$("tabs").querySelector(`[data-view=${view}]`).hidden);
+      choose(there[(there.indexOf(state.view) + step + there.length) % there.length], true);
     });
     $("tabs").append(tab);
   }
@@ -319,7 +320,7 @@ function showLinks(live) {
     for (const [key, text] of Object.entries(numbers)) say(parts.numbers[key], text);
     parts.root.style.borderLeftColor = colour(link.name);
     parts.fill.style.background = colour(link.name);
-    const share = link.capacity_mbps ? Math.min(1, (link.tx_mbps ?? 0) / link.capacity_mbps) : 0;
+    const share = works && link.capacity_mbps ? Math.min(1, (link.tx_mbps ?? 0) / link.capacity_mbps) : 0;
     parts.fill.style.width = `${(share * 100).toFixed(1)}%`;
     say(parts.load, works && link.capacity_mbps ? `${(share * 100).toFixed(0)} % of its capacity upwards` : "");
     const weighs = state.mayChange && ["weighted", "fixed", "auto", "live"].includes(live.policy);
@@ -409,7 +410,22 @@ function showDetails(live) {
   $("details").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
 }
 
+/** A gateway's page tells of directions as seen from it, and has no picture of links. */
+function nameDirections(live) {
+  if (live.mode !== "gateway" || VIEWS.rx.name === "From clients") return;
+  Object.assign(VIEWS.rx, { name: "From clients", title: "Received from all clients" });
+  Object.assign(VIEWS.tx, { name: "To clients", title: "Sent to all clients" });
+  for (const side of ["rx", "tx"]) say($(`name-${side}`), VIEWS[side].name);
+  for (const tab of $("tabs").children) {
+    say(tab, VIEWS[tab.dataset.view].name);
+    tab.hidden = !["rx", "tx"].includes(tab.dataset.view);
+  }
+  $("range").parentElement.querySelector("label").hidden = true;
+  $("range").hidden = true;
+}
+
 function showNow(live) {
+  nameDirections(live);
   for (const side of ["rx", "tx"]) {
     const [number, unit] = rate(live[`${side}_mbps`]);
     say($(`now-${side}`), number);

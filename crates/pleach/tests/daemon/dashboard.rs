@@ -2,7 +2,7 @@
 
 mod browser;
 
-use std::{path::PathBuf, thread, time::Duration};
+use std::{os::unix::fs::PermissionsExt as _, path::PathBuf, thread, time::Duration};
 
 use pleach_linux::clock;
 
@@ -122,7 +122,6 @@ fn the_page_tells_what_the_daemon_does() {
         "an event",
         "document.querySelector('#events').textContent.includes('lte')",
     );
-    keep(&mut browser, "dashboard-link-down", 1280, 900);
 
     // The history has what the picture has.
     browser.evaluate(
@@ -135,6 +134,12 @@ fn the_page_tells_what_the_daemon_does() {
     browser.evaluate(
         "(() => { const e = document.querySelector('#range'); e.value = '0'; e.dispatchEvent(new Event('change')); })()",
     );
+
+    browser.until(
+        "seconds of one link",
+        "state.points.slice(-5).every((point) => point.links.find((link) => link.name === 'lte').tx_mbps === 0)",
+    );
+    keep(&mut browser, "dashboard-link-down", 1280, 900);
 
     // Nobody without a token may change anything over TCP.
     let refused = browser.evaluate(
@@ -162,6 +167,82 @@ fn the_page_tells_what_the_daemon_does() {
     keep(&mut browser, "dashboard-phone", 390, 1500);
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
     drop(stream);
+}
+
+#[test]
+fn a_gateways_page_asks_for_a_token_and_lists_its_clients() {
+    let Some(world) = World::new() else { return };
+    let Some(mut browser) = Browser::start(&world.client, world.dir.path()) else {
+        return;
+    };
+    slow(&world);
+    let tokens = world.dir.path().join("tokens");
+    let token = "a-token-of-the-tests";
+    std::fs::write(&tokens, format!("{token} read-only\n")).expect("file");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("mode");
+    let gateway = Gateway {
+        more: &format!(
+            "[dashboard]\nlisten = \"10.77.0.1:7780\"\ntoken_file = \"{}\"\n",
+            tokens.display()
+        ),
+        ..Gateway::default()
+    }
+    .start(&world);
+    gateway.until_up();
+    let client = Client::default().start(&world, &world.client);
+    client.until_links_up(&["l0", "l1"]);
+    let server = Target::new(&world.server, "10.99.0.2");
+    let _stream = SteadyStream::start(&world.client, &server);
+
+    // Through the tunnel.
+    browser.open("http://10.77.0.1:7780/", 1280, 900, "dark");
+    browser.until(
+        "the question for a token",
+        "document.querySelector('#login')?.open === true",
+    );
+    usable(&mut browser);
+    browser.evaluate("document.querySelector('#token').value = 'wrong-token-of-tests'");
+    browser.evaluate("document.querySelector('#login form').requestSubmit()");
+    browser.until(
+        "the refusal",
+        "document.querySelector('#login').open && document.querySelector('#login-error').textContent.includes('does not know')",
+    );
+    browser.evaluate(&format!(
+        "document.querySelector('#token').value = '{token}'"
+    ));
+    browser.evaluate("document.querySelector('#login form').requestSubmit()");
+    browser.until(
+        "the client",
+        "document.querySelector('#clients')?.textContent.includes('c2connected') && state.live.tx_mbps > 5 && state.points.length > 5",
+    );
+    browser.until(
+        "the headline",
+        "document.querySelector('#headline-text').textContent === 'plD0 is a gateway: 1 of 1 client connected.'",
+    );
+    assert_eq!(
+        browser.evaluate("document.querySelector('#links-section').checkVisibility()"),
+        false
+    );
+    assert_eq!(browser.evaluate("state.mayChange"), false);
+    let tabs = browser.evaluate(
+        "[...document.querySelectorAll('#tabs button')].filter((e) => e.checkVisibility()).map((e) => e.textContent)",
+    );
+    assert_eq!(tabs, serde_json::json!(["From clients", "To clients"]));
+    usable(&mut browser);
+    keep(&mut browser, "dashboard-gateway", 1280, 900);
+    let refused = |error: &&String| !error.contains("401");
+    let errors: Vec<_> = browser.errors.iter().filter(refused).cloned().collect();
+    assert!(errors.is_empty(), "{errors:?}");
+
+    // A name that somebody else has made to point here gets nothing.
+    run(
+        &world.client,
+        "sh",
+        &[
+            "-c",
+            "curl -s -o /dev/null -w '%{http_code}' -H 'Host: evil.example' http://10.77.0.1:7780/ | grep -qx 421",
+        ],
+    );
 }
 
 /// Asserts what people who do not see, or have no mouse, need: names of everything that can be used, a language, a heading and a
