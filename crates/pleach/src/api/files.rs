@@ -8,21 +8,27 @@ use axum::{
 };
 
 /// Path, type, content.
-const FILES: [(&str, &str, &str); 4] = [
-    (
-        "/",
-        "text/html; charset=utf-8",
-        include_str!("../../dashboard/index.html"),
-    ),
+const FILES: [(&str, &str, &str); 6] = [
+    ("/", HTML, include_str!("../../dashboard/index.html")),
     (
         "/dashboard.css",
-        "text/css; charset=utf-8",
+        CSS,
         include_str!("../../dashboard/dashboard.css"),
     ),
     (
         "/dashboard.js",
-        "text/javascript; charset=utf-8",
+        JAVASCRIPT,
         include_str!("../../dashboard/dashboard.js"),
+    ),
+    (
+        "/picture.js",
+        JAVASCRIPT,
+        include_str!("../../dashboard/picture.js"),
+    ),
+    (
+        "/tools.js",
+        JAVASCRIPT,
+        include_str!("../../dashboard/tools.js"),
     ),
     (
         "/icon.svg",
@@ -30,6 +36,10 @@ const FILES: [(&str, &str, &str); 4] = [
         include_str!("../../dashboard/icon.svg"),
     ),
 ];
+
+const CSS: &str = "text/css; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Adds them to `routes`.
 pub(super) fn add<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
