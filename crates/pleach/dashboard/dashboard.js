@@ -181,11 +181,7 @@ function showNow(live) {
   const least = delays.length > 0 ? Math.min(...delays) : null;
   say($("now-rtt"), least === null ? "–" : least >= 10 ? least.toFixed(0) : least.toFixed(1));
   if (live.repair) {
-    const total = live.repair.recovered + live.repair.reinjected;
-    const before = state.lastRepair;
-    const seconds = before ? (live.at_ms - before.at) / 1000 : 0;
-    say($("now-repair"), before && seconds > 0 ? (Math.max(0, total - before.total) / seconds).toFixed(0) : "–");
-    state.lastRepair = { at: live.at_ms, total };
+    say($("now-repair"), live.repaired_per_s === null ? "–" : live.repaired_per_s.toFixed(0));
   } else {
     say($("repair-title"), live.mode === "proxy" ? "Connections" : "Links up");
     const up = live.links.filter((link) => link.state === "up").length;
@@ -219,7 +215,8 @@ function take(live) {
   const keep = ({ name, tx_mbps, rx_mbps, rtt_ms, queue_delay_ms, capacity_mbps, loss }) =>
     ({ name, tx_mbps, rx_mbps, rtt_ms, queue_delay_ms, capacity_mbps, loss });
   if (state.points.at(-1)?.at_ms !== live.at_ms) {
-    state.points.push({ at_ms: live.at_ms, tx_mbps: live.tx_mbps, rx_mbps: live.rx_mbps, links: live.links.map(keep) });
+    const { at_ms, tx_mbps, rx_mbps, repaired_per_s } = live;
+    state.points.push({ at_ms, tx_mbps, rx_mbps, repaired_per_s, links: live.links.map(keep) });
     if (state.points.length > KEPT) state.points.shift();
   }
   say($("headline-text"), live.headline);

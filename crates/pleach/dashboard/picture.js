@@ -16,6 +16,7 @@ const VIEWS = {
   capacity: { name: "Capacity", title: "Capacity upwards by link", value: (link) => link.capacity_mbps, unit: rateText },
   rtt: { name: "Delay", title: "Round trip by link", value: (link) => link.rtt_ms, unit: millis },
   queue: { name: "Queue", title: "Queue upwards by link", value: (link) => link.queue_delay_ms, unit: millis },
+  repair: { name: "Repair", title: "Packets rebuilt or sent again elsewhere", total: (point) => point.repaired_per_s, unit: perSecond },
   loss: { name: "Loss", title: "Loss upwards by link", value: (link) => link.loss, unit: percent },
 };
 
@@ -106,11 +107,12 @@ function draw() {
   const height = chart.clientHeight || 230;
   chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const [left, right, top, bottom] = [72, width - 4, 10, height - 22];
+  // A gateway's points have totals alone, and so has repair.
   const isGateway = state.live?.mode === "gateway";
-  const links = isGateway ? ["all clients"] : names();
-  // A gateway's points have totals alone.
+  const total = view.total ?? (isGateway ? (point) => ({ rx: point.rx_mbps, tx: point.tx_mbps })[state.view] : null);
+  const links = total ? [isGateway ? "all clients" : "all links"] : names();
   const at = (point, link) => {
-    if (isGateway) return { rx: point.rx_mbps, tx: point.tx_mbps }[state.view] ?? null;
+    if (total) return total(point) ?? null;
     const found = point.links.find((known) => known.name === link);
     return found ? (view.value(found) ?? null) : null;
   };
@@ -124,7 +126,7 @@ function draw() {
     const values = links.map((link) => at(point, link) ?? 0);
     most = Math.max(most, view.stack ? values.reduce((sum, value) => sum + value, 0) : Math.max(0, ...values));
   }
-  const least = { loss: 0.01, rtt: 1, queue: 1 }[state.view] ?? 0.1;
+  const least = { loss: 0.01, rtt: 1, queue: 1, repair: 10 }[state.view] ?? 0.1;
   const high = ceiling(Math.max(most, least));
   const y = (value) => bottom - (value / high) * (bottom - top);
   const parts = [];

@@ -11,7 +11,6 @@ const state = {
   colours: new Map(), // link -> custom property
   view: "rx",
   live: null,
-  lastRepair: null,
   range: 0, // seconds of the picture; 0: the points
   past: [], // points of the history, if a range is chosen
   step: 1, // seconds between two of them
@@ -52,5 +51,6 @@ function bytes(count) {
 }
 
 const millis = (ms) => (ms === null || ms === undefined ? "–" : `${ms >= 10 ? ms.toFixed(0) : ms.toFixed(1)} ms`);
+const perSecond = (count) => (count === null || count === undefined ? "–" : `${count.toFixed(0)} /s`);
 const percent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.001 ? 2 : 1)} %`;
 const clock = (at) => new Date(at).toLocaleTimeString([], { hour12: false });

@@ -162,7 +162,12 @@ impl State {
             tell_changes(&last.status.links, &status.links);
         }
         let uplink = self.meter.take(&status);
-        let live = Live::new(at_ms, &status, &rates, uplink);
+        let mut live = Live::new(at_ms, &status, &rates, uplink);
+        live.repaired_per_s = match (&last, since) {
+            (Some(last), Some(gap)) if gap < SHORTEST => last.live.repaired_per_s,
+            (Some(last), Some(gap)) if gap < MAX_GAP => repaired(&last.status, &status, gap),
+            _ => None,
+        };
         if live.links.len() <= MAX_PAST_LINKS {
             if self.past.len() == MAX_PAST {
                 self.past.pop_front();
@@ -179,6 +184,19 @@ impl State {
         self.last = Some(Arc::clone(&sample));
         sample
     }
+}
+
+/// Packets rebuilt or sent again elsewhere in a second, between two statuses `gap` apart; `None` if counters began anew.
+fn repaired(before: &StatusReport, after: &StatusReport, gap: Duration) -> Option<f64> {
+    let total = |status: &StatusReport| {
+        status
+            .repair
+            .map(|repair| repair.recovered + repair.reinjected)
+    };
+    let packets = total(after)?.checked_sub(total(before)?)?;
+    #[expect(clippy::cast_precision_loss, reason = "packets of a second")]
+    let packets = packets as f64;
+    Some(packets / gap.as_secs_f64())
 }
 
 /// Makes events of links that are used for another reason than before; of those alone that tell of trouble or its end.
@@ -241,7 +259,7 @@ const CALM: [&str; 5] = ["no-traffic", "not-needed", "paced", "rank", "searching
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::LinkState;
+    use crate::control::{LinkState, RepairStatus};
 
     fn status(bytes: u64) -> StatusReport {
         let mut link = LinkStatus::bare("dsl", "eth1");
@@ -251,6 +269,11 @@ mod tests {
         StatusReport {
             mode: "client".to_owned(),
             links: vec![link],
+            repair: Some(RepairStatus {
+                recovered: bytes / 500_000,
+                reinjected: bytes / 1_000_000,
+                ..RepairStatus::default()
+            }),
             ..StatusReport::default()
         }
     }
@@ -269,6 +292,7 @@ mod tests {
         let received = second.live.links[0].rx_mbps;
         assert!(received.is_some_and(|mbps| (mbps - 0.4).abs() < 1e-9));
         assert_eq!(second.live.tx_mbps, Some(4.0));
+        assert_eq!(second.live.repaired_per_s, Some(1.5), "3 packets in 2 s");
         let soon = state.take(at(2100), 2100, status(2_000_000));
         assert_eq!(
             soon.live.links[0].tx_mbps,

@@ -46,6 +46,8 @@ pub(super) struct Live {
     pub(super) resequencer: ResequencerStatus,
     /// Repair of losses; `null` outside of a tunnel.
     pub(super) repair: Option<RepairStatus>,
+    /// Packets rebuilt or sent again elsewhere in a second; `null` in the first sample and outside of a tunnel.
+    pub(super) repaired_per_s: Option<f64>,
     /// Traffic by class.
     pub(super) classes: BTreeMap<String, ClassStatus>,
     /// Packets dropped by reason, without reasons that never occurred.
@@ -98,6 +100,8 @@ pub(super) struct Point {
     tx_mbps: Option<f64>,
     /// Received.
     rx_mbps: Option<f64>,
+    /// Packets rebuilt or sent again elsewhere in a second.
+    repaired_per_s: Option<f64>,
     /// This end's links.
     links: Vec<PointLink>,
 }
@@ -176,6 +180,7 @@ impl Live {
             clients,
             resequencer: status.resequencer.clone(),
             repair: status.repair,
+            repaired_per_s: None,
             classes: status.classes.clone(),
             drops: drops
                 .map(|(reason, count)| (reason.clone(), *count))
@@ -204,6 +209,7 @@ impl Point {
             at_ms: live.at_ms,
             tx_mbps: live.tx_mbps,
             rx_mbps: live.rx_mbps,
+            repaired_per_s: live.repaired_per_s,
             links: live.links.iter().map(point).collect(),
         }
     }

@@ -92,6 +92,22 @@ fn the_page_tells_what_the_daemon_does() {
         assert_eq!(link["weight"], weight);
         assert_eq!(link["why"], format!("{name} carries packets"));
     }
+    for view in ["tx", "capacity", "rtt", "queue", "repair", "loss", "rx"] {
+        browser.evaluate(&format!(
+            "document.querySelector('[data-view={view}]').click()"
+        ));
+        let drawn = browser.evaluate("document.querySelectorAll('#chart path').length");
+        assert!(
+            drawn.as_u64().is_some_and(|paths| paths > 0),
+            "{view} is not drawn"
+        );
+        let told = browser.evaluate("document.querySelector('#chart').getAttribute('aria-label')");
+        assert!(
+            told.as_str()
+                .is_some_and(|text| text.contains("now: ") && !text.contains("NaN")),
+            "{told}"
+        );
+    }
     usable(&mut browser);
     keep(&mut browser, "dashboard", 1280, 900);
 
