@@ -11,6 +11,8 @@ use std::{
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, error::ErrorKind};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 use zeroize::Zeroizing;
 
 #[cfg(feature = "reproduce")]
@@ -22,7 +24,7 @@ use crate::{
     control::{self, WEIGHTS},
     keys::{self, SecretKey},
     onboard::{self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave},
-    run_equalizer, run_proxy, run_tunnel, status,
+    run_equalizer, run_proxy, run_tunnel, status, watch,
 };
 
 /// Weaves every Internet access a host has into one connection.
@@ -74,6 +76,16 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Show it anew each second, with what the links move
+        #[arg(long, conflicts_with = "json")]
+        watch: bool,
+        /// Control socket of the daemon [default: the only one in /run/pleach]
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+    },
+    /// Watch the links of a running daemon on a screen
+    #[cfg(feature = "dashboard")]
+    Top {
         /// Control socket of the daemon [default: the only one in /run/pleach]
         #[arg(long, value_name = "SOCKET")]
         control: Option<PathBuf>,
@@ -228,7 +240,13 @@ fn run(command: Command) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::Status { json, control } => show_status(json, control),
+        Command::Status {
+            json,
+            watch,
+            control,
+        } => show_status(json, watch, control),
+        #[cfg(feature = "dashboard")]
+        Command::Top { control } => Ok(crate::top::run(&socket(control)?)?),
         Command::Weights { control, weights } => set_weights(control, weights),
         #[cfg(feature = "lab")]
         Command::Lab(LabCommand::Run {
@@ -339,8 +357,12 @@ fn tell(notes: &[Note], absent_devices: &[ConfigError]) {
     }
 }
 
-fn show_status(json: bool, control: Option<PathBuf>) -> Result<(), Failure> {
-    let report = control::status(&socket(control)?)?;
+fn show_status(json: bool, watch: bool, control: Option<PathBuf>) -> Result<(), Failure> {
+    let socket = socket(control)?;
+    if watch {
+        return Ok(watch::run(&socket)?);
+    }
+    let report = control::status(&socket)?;
     if json {
         let text = serde_json::to_string_pretty(&report).context("status")?;
         print(&format!("{text}\n"))
@@ -381,13 +403,16 @@ fn parse_weight(text: &str) -> Result<(String, u32), String> {
 
 fn start_logging() {
     let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
+        .with_default_directive(LevelFilter::INFO.into())
         .from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
-        .init();
+        .with_filter(filter);
+    let subscriber = tracing_subscriber::registry().with(lines);
+    #[cfg(feature = "dashboard")]
+    let subscriber = subscriber.with(crate::events::Keep.with_filter(LevelFilter::INFO));
+    subscriber.init();
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -17,6 +17,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+#[cfg_attr(not(feature = "dashboard"), path = "config/no_view.rs")]
+mod view;
 
 use std::{
     net::SocketAddr,
@@ -33,6 +35,11 @@ pub(crate) use proxy::{LoadedProxy, ProxyConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
 pub(crate) use tunnel::RUN_DIRECTORY;
+#[cfg(feature = "dashboard")]
+pub(crate) use view::Listen;
+#[cfg(all(test, feature = "dashboard"))]
+pub(crate) use view::Token;
+pub(crate) use view::ViewConfig;
 
 use crate::keys::{KEY_LEN, SecretKey};
 use source::Source;
@@ -62,6 +69,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) scheduler: SchedulerConfig,
     /// Traffic that is served in its own way.
     pub(crate) classes: Vec<Class>,
+    /// Where this end shows itself.
+    pub(crate) view: ViewConfig,
     /// Which end.
     pub(crate) role: Role,
 }

@@ -54,6 +54,7 @@ impl<T> Reply<T> {
 
 /// State of a daemon, as `status --json` prints it. Numbers must be finite.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct StatusReport {
     /// `client`, `gateway`, `proxy` or `equalize`.
     pub(crate) mode: String,
@@ -95,12 +96,16 @@ pub(crate) struct StatusReport {
     /// What packets under way take of this end's memory, and what peers asked of it beyond their share; none outside of a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bounds: Option<BoundsReport>,
+    /// Repair of losses by this end; none outside of a tunnel; of a gateway, of all clients together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) repair: Option<RepairStatus>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
 }
 
 /// Memory and work that peers take, with their bounds (`docs/wire.md`, section 9).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct BoundsReport {
     /// What packets of all peers take, in bytes.
     pub(crate) kept_bytes: u64,
@@ -114,6 +119,7 @@ pub(crate) struct BoundsReport {
 
 /// One peer's part of [`BoundsReport`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct PeerBounds {
     /// What its packets take, in bytes.
     pub(crate) kept_bytes: u64,
@@ -123,6 +129,7 @@ pub(crate) struct PeerBounds {
 
 /// State of a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct LinkStatus {
     /// Its name.
     pub(crate) name: String,
@@ -157,10 +164,38 @@ pub(crate) struct LinkStatus {
     /// In a sentence, why it is used or not; none outside of a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
+    /// In a sentence, what the user can do about it; none if there is nothing to be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) advice: Option<String>,
+}
+
+impl LinkStatus {
+    /// A link that is down and of which nothing is known.
+    #[cfg(test)]
+    pub(crate) fn bare(name: &str, device: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            device: device.to_owned(),
+            state: LinkState::Down,
+            endpoint: None,
+            rtt_ms: None,
+            queue_delay_ms: None,
+            capacity_mbps: None,
+            loss: 0.0,
+            tx_bytes: 0,
+            rx_bytes: 0,
+            weight: 1,
+            mtu: None,
+            idle_reason: None,
+            why: None,
+            advice: None,
+        }
+    }
 }
 
 /// What a link has carried of its budget in the present month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct BudgetStatus {
     /// What it may carry, both directions together.
     pub(crate) bytes: u64,
@@ -172,6 +207,7 @@ pub(crate) struct BudgetStatus {
 
 /// What an equalizer does with packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct SplitterStatus {
     /// `bpf`, `clsact` or `nft`.
     pub(crate) backend: String,
@@ -192,8 +228,10 @@ pub(crate) struct SplitterStatus {
 
 /// What there is to say of packets that wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct HoldStatus {
     /// Who is asked how long each link's way is; `None`: nobody is known.
+    #[cfg_attr(feature = "dashboard", schema(value_type = Option<String>))]
     pub(crate) probe: Option<IpAddr>,
     /// Whether flows keep their link, as long as it is not known how long packets have to wait.
     pub(crate) keeps_flows: bool,
@@ -205,6 +243,7 @@ pub(crate) struct HoldStatus {
 
 /// A link's part in what an equalizer sends. Shares are fractions, 0 to 1; those sent count from the last change of weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct SplitStatus {
     /// Of the weights.
     pub(crate) share_wanted: f64,
@@ -228,6 +267,7 @@ pub(crate) struct SplitStatus {
 
 /// State of a proxy's connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ConnectionStatus {
     /// Who asked, `ADDRESS:PORT`.
     pub(crate) client: String,
@@ -254,6 +294,7 @@ pub(crate) struct ConnectionStatus {
 
 /// What there is to say of a striped connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct StripedStatus {
     /// Name of the other end.
     pub(crate) peer: String,
@@ -273,6 +314,7 @@ pub(crate) struct StripedStatus {
 
 /// A link of a striped connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct LaneStatus {
     /// Its name, at the end that has it.
     pub(crate) link: String,
@@ -291,6 +333,7 @@ pub(crate) struct LaneStatus {
 /// Whether a link carries packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) enum LinkState {
     /// It does not: device gone, or nothing comes back.
     Down,
@@ -306,6 +349,7 @@ pub(crate) enum LinkState {
 
 /// State of a gateway's client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ClientStatus {
     /// Its name.
     pub(crate) name: String,
@@ -317,6 +361,7 @@ pub(crate) struct ClientStatus {
 
 /// What an end has sent of a class of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ClassStatus {
     /// Packets that came to this end.
     pub(crate) packets: u64,
@@ -332,6 +377,7 @@ pub(crate) struct ClassStatus {
 
 /// What became of datagrams that came with wrong bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ParityReport {
     /// Mended by parity, and counted under no reason of `drops`.
     pub(crate) mended: u64,
@@ -339,8 +385,25 @@ pub(crate) struct ParityReport {
     pub(crate) cut_short: u64,
 }
 
+/// What was done against losses since the association began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct RepairStatus {
+    /// Packets that wait in the tunnel's queue now.
+    pub(crate) queued: u64,
+    /// Packets sent again on another link, because theirs was silent or had become slow.
+    pub(crate) reinjected: u64,
+    /// Repair symbols of forward error correction sent.
+    pub(crate) symbols_sent: u64,
+    /// Repair symbols received.
+    pub(crate) symbols_received: u64,
+    /// Lost packets that were computed from repair symbols.
+    pub(crate) recovered: u64,
+}
+
 /// The scheduler's part of the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct SchedulerStatus {
     /// The policy's name.
     pub(crate) policy: String,
@@ -348,6 +411,7 @@ pub(crate) struct SchedulerStatus {
 
 /// The reorder buffer's part of the status.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ResequencerStatus {
     /// Packets held now.
     pub(crate) held: u64,

@@ -23,6 +23,7 @@ use crate::{
         ControlRequest, HoldStatus, LinkState, LinkStatus, SchedulerStatus, SplitStatus,
         SplitterStatus, StatusReport, server::ControlServer,
     },
+    reasons,
 };
 
 /// Runs the equalizer that `config` describes until SIGTERM or SIGINT.
@@ -34,7 +35,8 @@ pub(crate) fn run(config: &EqualizerConfig) -> anyhow::Result<()> {
     let mut signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
-    let (_server, requests) = ControlServer::start(&config.control, move || wake.wake())?;
+    let (_server, requests) =
+        ControlServer::start(&config.control, &config.view, move || wake.wake())?;
     let mut daemon = Daemon::start(settings(config), clock::now()).context("equalizer")?;
     let watch = LinkWatch::start().context("watching links")?;
     let poller = Poller::new().context("epoll")?;
@@ -155,14 +157,15 @@ fn link_status(link: &LinkReport) -> LinkStatus {
     let impairment = link.view.impairment;
     let asked = link.holding.map(|holding| holding.round_trip);
     let asked = asked.filter(|round_trip| !round_trip.is_zero());
+    let state = if link.view.is_up {
+        LinkState::Up
+    } else {
+        LinkState::Down
+    };
     LinkStatus {
         name: link.name.clone(),
         device: link.device.clone(),
-        state: if link.view.is_up {
-            LinkState::Up
-        } else {
-            LinkState::Down
-        },
+        state,
         endpoint: None,
         rtt_ms: asked
             .or(impairment.map(|impairment| impairment.delay))
@@ -175,7 +178,8 @@ fn link_status(link: &LinkReport) -> LinkStatus {
         weight: link.view.weight,
         mtu: None,
         idle_reason: None,
-        why: None,
+        why: Some(reasons::by_state(&link.name, state)),
+        advice: None,
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
         SchedulerStatus, StatusReport, StripedStatus,
         server::{ControlServer, StartError},
     },
+    reasons,
 };
 
 /// Runs the proxy that `config` describes until SIGTERM or SIGINT.
@@ -58,7 +59,7 @@ async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> 
     let daemon = Daemon::start(settings).with_context(|| format!("proxy on {}", config.listen))?;
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
-    let control = match ControlServer::start(&config.control, move || wake.wake()) {
+    let control = match ControlServer::start(&config.control, &config.view, move || wake.wake()) {
         Ok(control) => Some(control),
         Err(StartError::Io(path, error))
             if !config.control_is_given && error.kind() == io::ErrorKind::PermissionDenied =>
@@ -279,16 +280,17 @@ fn striped(report: &report::StripedReport) -> StripedStatus {
 }
 
 fn link_status(link: &report::LinkReport) -> LinkStatus {
+    let state = match link.state {
+        report::LinkState::Down => LinkState::Down,
+        report::LinkState::Never => LinkState::Never,
+        report::LinkState::Standby => LinkState::Standby,
+        report::LinkState::Suspect => LinkState::Suspect,
+        report::LinkState::Up => LinkState::Up,
+    };
     LinkStatus {
         name: link.name.clone(),
         device: link.device.clone(),
-        state: match link.state {
-            report::LinkState::Down => LinkState::Down,
-            report::LinkState::Never => LinkState::Never,
-            report::LinkState::Standby => LinkState::Standby,
-            report::LinkState::Suspect => LinkState::Suspect,
-            report::LinkState::Up => LinkState::Up,
-        },
+        state,
         endpoint: None,
         rtt_ms: link.rtt.map(|rtt| (rtt.as_secs_f64() * 1e6).round() / 1e3),
         queue_delay_ms: None,
@@ -299,7 +301,8 @@ fn link_status(link: &report::LinkReport) -> LinkStatus {
         weight: link.weight.map_or(1, u32::from),
         mtu: None,
         idle_reason: None,
-        why: None,
+        why: Some(reasons::by_state(&link.name, state)),
+        advice: None,
     }
 }
 

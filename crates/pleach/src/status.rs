@@ -1,15 +1,25 @@
-//! The status of a daemon as text: a summary, then one line a link in aligned columns.
+//! The status of a daemon as text: what it means in sentences, then one line a link in aligned columns.
 
 use core::fmt::Write;
 
-use crate::control::{ConnectionStatus, LinkState, LinkStatus, SplitterStatus, StatusReport};
+use crate::{
+    control::{ConnectionStatus, LinkState, LinkStatus, SplitterStatus, StatusReport},
+    reasons,
+};
 
 /// `report` for people. Lines end without trailing spaces; the last with a newline.
 pub(crate) fn render(report: &StatusReport) -> String {
     let is_gateway = report.mode == "gateway";
     let state = if report.up { "up" } else { "down" };
     let mut text = format!(
-        "{} {}: {state}, policy {}\n",
+        "{}\n",
+        reasons::headline(report).replace(char::is_control, "")
+    );
+    push_sentences(&mut text, report, |_| None);
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "\n{} {}: {state}, policy {}",
         report.mode, report.name, report.scheduler.policy
     );
     let mut rows = vec![
@@ -57,6 +67,34 @@ pub(crate) fn render(report: &StatusReport) -> String {
         push_connections(&mut text, report);
     }
     text
+}
+
+/// A sentence a link, with what `more` has to say of it, and what can be done about it. Of a gateway's clients: of the links
+/// with which something is wrong.
+pub(crate) fn push_sentences(
+    text: &mut String,
+    report: &StatusReport,
+    more: impl Fn(&LinkStatus) -> Option<String>,
+) {
+    let mut push = |before: &str, link: &LinkStatus| {
+        let why = link.why.clone();
+        let why = why.unwrap_or_else(|| reasons::by_state(&link.name, link.state));
+        let mut line = format!("  {before}{why}.");
+        for part in more(link).iter().chain(&link.advice) {
+            line.push(' ');
+            line.push_str(part);
+        }
+        text.push_str(&line.replace(char::is_control, ""));
+        text.push('\n');
+    };
+    report.links.iter().for_each(|link| push("", link));
+    let links = report.clients.iter().flat_map(|client| {
+        let links = client.links.iter().filter(|link| link.advice.is_some());
+        links.map(|link| (client.name.as_str(), link))
+    });
+    for (client, link) in links.take(MAX_SHOWN_CONNECTIONS) {
+        push(&format!("{client}: "), link);
+    }
 }
 
 /// Classes of traffic that have sent something.
@@ -281,7 +319,8 @@ fn printable(text: &str) -> String {
     }
 }
 
-fn rate(mbps: f64) -> String {
+/// A rate with its unit.
+pub(crate) fn rate(mbps: f64) -> String {
     if mbps >= 1000.0 {
         format!("{:.2} Gbit/s", mbps / 1000.0)
     } else if mbps >= 1.0 {
@@ -315,20 +354,8 @@ mod tests {
 
     fn link(name: &str, state: LinkState) -> LinkStatus {
         LinkStatus {
-            name: name.to_owned(),
-            device: "eth1".to_owned(),
             state,
-            endpoint: None,
-            rtt_ms: None,
-            queue_delay_ms: None,
-            capacity_mbps: None,
-            loss: 0.0,
-            tx_bytes: 0,
-            rx_bytes: 0,
-            weight: 1,
-            mtu: None,
-            idle_reason: None,
-            why: None,
+            ..LinkStatus::bare(name, "eth1")
         }
     }
 
@@ -360,7 +387,11 @@ mod tests {
         ];
         assert_eq!(
             render(&report),
-            "client pleach0: up, policy weighted\n\
+            "pleach0 is up over 1 of 2 links.\n  \
+               dsl is in use.\n  \
+               long-name is in reserve: it serves when no other link works.\n\
+             \n\
+             client pleach0: up, policy weighted\n\
              LINK       DEVICE  STATE    RTT      CAPACITY     LOSS   SENT     RECEIVED  WEIGHT\n\
              dsl        eth1    up       23.5 ms  64.0 Mbit/s  1.2 %  5.0 GiB  1.5 KiB   64\n\
              long-name  eth1    standby  -        -            0.0 %  0 B      0 B       1\n"
@@ -374,7 +405,14 @@ mod tests {
             ClientStatus {
                 name: "home".to_owned(),
                 up: true,
-                links: vec![link("dsl", LinkState::Up), link("lte", LinkState::Down)],
+                links: vec![
+                    link("dsl", LinkState::Up),
+                    LinkStatus {
+                        why: Some("lte is silent".to_owned()),
+                        advice: Some("Wait.".to_owned()),
+                        ..link("lte", LinkState::Down)
+                    },
+                ],
             },
             ClientStatus {
                 name: "office".to_owned(),
@@ -384,7 +422,10 @@ mod tests {
         ];
         assert_eq!(
             render(&report),
-            "gateway pleach0: up, policy weighted\n\
+            "pleach0 is a gateway: 1 of 2 clients connected.\n  \
+               home: lte is silent. Wait.\n\
+             \n\
+             gateway pleach0: up, policy weighted\n\
              CLIENT  LINK  DEVICE  STATE  RTT  CAPACITY  LOSS   SENT  RECEIVED  WEIGHT\n\
              home    dsl   eth1    up     -    -         0.0 %  0 B   0 B       1\n\
              home    lte   eth1    down   -    -         0.0 %  0 B   0 B       1\n\
@@ -453,7 +494,7 @@ mod tests {
             link("\n", LinkState::Up),
         ];
         let text = render(&report);
-        assert_eq!(text.lines().count(), 4);
+        assert_eq!(text.lines().count(), 8);
         assert!(!text.contains('\u{1b}'));
     }
 

@@ -18,6 +18,7 @@ use super::{
     peers::Unique,
     table::{Table, Value},
     tunnel::{self, RUN_DIRECTORY},
+    view::{self, ViewConfig},
 };
 
 /// An equalizer.
@@ -39,6 +40,8 @@ pub(crate) struct EqualizerConfig {
     pub(crate) guideline: bool,
     /// Control socket.
     pub(crate) control: PathBuf,
+    /// Where this equalizer shows itself.
+    pub(crate) view: ViewConfig,
     /// 1 to [`MAX_LINKS`] links with distinct names and devices.
     pub(crate) links: Vec<LinkConfig>,
 }
@@ -59,7 +62,7 @@ pub(crate) struct LoadedEqualizer {
 /// # Errors
 /// The first mistake in it.
 pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError> {
-    root.allow(&["mode", "equalizer", "link"])?;
+    root.allow(&["mode", "equalizer", "link", "dashboard", "metrics"])?;
     let table = root.table(
         "equalizer",
         &[
@@ -126,6 +129,7 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
     }
     Ok(LoadedEqualizer {
         config: EqualizerConfig {
+            view: view::read(root)?,
             destinations,
             backend,
             mode: Mode {

@@ -23,6 +23,7 @@ use super::{
     source::{ConfigError, Note, Place},
     table::{Table, Value},
     tunnel::{self, RUN_DIRECTORY},
+    view::{self, ViewConfig},
 };
 use crate::keys::{self, SecretKey};
 
@@ -57,6 +58,8 @@ pub(crate) struct ProxyConfig {
     pub(crate) links: Vec<LinkConfig>,
     /// Striping of connections to other pleaches; `None`: this one has no key.
     pub(crate) stripe: Option<StripeConfig>,
+    /// Where this proxy shows itself.
+    pub(crate) view: ViewConfig,
 }
 
 /// How connections to other pleaches are striped, and who may ask this one.
@@ -94,7 +97,16 @@ pub(crate) struct LoadedProxy {
 /// # Errors
 /// The first mistake in it.
 pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
-    root.allow(&["mode", "proxy", "peer", "known_peer", "link", "rule"])?;
+    root.allow(&[
+        "mode",
+        "proxy",
+        "peer",
+        "known_peer",
+        "link",
+        "rule",
+        "dashboard",
+        "metrics",
+    ])?;
     let table = root.table(
         "proxy",
         &[
@@ -219,6 +231,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             },
             links,
             stripe,
+            view: view::read(root)?,
         },
         notes,
         listen_place: listen_value.place(),

@@ -86,13 +86,37 @@ pub(super) fn public(value: &Value<'_>) -> Result<[u8; KEY_LEN], ConfigError> {
 }
 
 fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigError> {
-    let name = value.text("the path of a key file", "write the path as a string")?;
+    let remedy = "make it with `pleach genkey`, or correct the path";
+    let text = private_text(value, directory, "key", remedy)?;
+    let decoded = keys::decode(&text).map_err(|error| {
+        let name = value.as_text().unwrap_or_default();
+        let shown = shorten(&format!("{:?}", directory.join(name).as_os_str()));
+        value.wrong(format!("key file {shown}: expected {error}"), GENERATE)
+    })?;
+    Ok(SecretKey::new(decoded))
+}
+
+/// What the file that `value` names holds, up to [`MAX_SECRET_FILE_BYTES`]. `what` is a `key` or a `token`; `remedy`: how
+/// to make one.
+///
+/// # Errors
+/// It cannot be read, or somebody else may read or change it.
+pub(super) fn private_text(
+    value: &Value<'_>,
+    directory: &Path,
+    what: &str,
+    remedy: &str,
+) -> Result<Zeroizing<String>, ConfigError> {
+    let name = value.text(
+        &format!("the path of a {what} file"),
+        "write the path as a string",
+    )?;
     let path = directory.join(name);
     let shown = shorten(&format!("{:?}", path.as_os_str()));
     let cannot = |error: std::io::Error| {
         value.wrong(
-            format!("key file {shown} cannot be read: {}", plain(&error)),
-            "make it with `pleach genkey`, or correct the path",
+            format!("{what} file {shown} cannot be read: {}", plain(&error)),
+            remedy,
         )
     };
     let file = File::open(&path).map_err(cannot)?;
@@ -100,32 +124,31 @@ fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigErr
     if !metadata.is_file() {
         return Err(value.wrong(
             format!("{shown} is not a regular file"),
-            "name a file that holds one key",
+            &format!("name a file that holds one {what}"),
         ));
     }
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(value.wrong(
-            format!("key file {shown} is open to others (mode {mode:03o})"),
-            "chmod 600 the file, and make a new key if others may have read it",
+            format!("{what} file {shown} is open to others (mode {mode:03o})"),
+            &format!("chmod 600 the file, and make a new {what} if others may have read it"),
         ));
     }
     let (owner, reader) = (metadata.uid(), rustix::process::geteuid().as_raw());
     if !is_trusted_owner(owner, reader) {
         return Err(value.wrong(
-            format!("key file {shown} belongs to user {owner}, who may read and replace the key"),
-            &format!("chown the file to root or to user {reader}, and make a new key"),
+            format!(
+                "{what} file {shown} belongs to user {owner}, who may read and replace the {what}"
+            ),
+            &format!("chown the file to root or to user {reader}, and make a new {what}"),
         ));
     }
-    // Longer than any key with white space, so that a wrong file is told from a key.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_KEY_FILE_BYTES));
-    file.take(MAX_KEY_FILE_BYTES as u64)
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_SECRET_FILE_BYTES));
+    file.take(MAX_SECRET_FILE_BYTES as u64)
         .read_to_end(&mut bytes)
         .map_err(cannot)?;
     let text = core::str::from_utf8(&bytes).unwrap_or("not text");
-    let decoded = keys::decode(text)
-        .map_err(|error| value.wrong(format!("key file {shown}: expected {error}"), GENERATE))?;
-    Ok(SecretKey::new(decoded))
+    Ok(Zeroizing::new(text.to_owned()))
 }
 
 /// Whether a key file of `owner` may be used by the process of user `reader`.
@@ -139,7 +162,8 @@ fn not_a_key(value: &Value<'_>, error: KeyError) -> ConfigError {
 
 const GENERATE: &str = "paste the output of `pleach genkey`";
 
-const MAX_KEY_FILE_BYTES: usize = 4096;
+/// Longer than any key with white space, so that a wrong file is told from a key.
+const MAX_SECRET_FILE_BYTES: usize = 4096;
 
 #[cfg(test)]
 mod tests {

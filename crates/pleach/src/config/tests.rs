@@ -130,7 +130,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
         "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
-        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, class)";
+        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, class, dashboard, metrics)";
     "unknown key with odd characters": CLIENT, "weight = 64" => "\"we\\night\" = 64",
         "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
     "table of the other mode": GATEWAY, "[scheduler]" => "[gateway]\n[scheduler]",

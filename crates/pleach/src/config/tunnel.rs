@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use pleach_core::{class::Class, sec::Code};
 
 use super::{
-    ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, classes,
-    network, peers,
+    ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
+    classes, network, peers,
     scheduler::{self, sec},
     secret,
     source::{ConfigError, Note},
     table::{Table, Value},
+    view,
 };
 use crate::keys;
 
@@ -20,7 +21,16 @@ use crate::keys;
 /// The first mistake in it.
 pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     refuse_other_mode(root, "client", &["client", "invitations"])?;
-    root.allow(&["mode", "tunnel", "scheduler", "gateway", "link", "class"])?;
+    root.allow(&[
+        "mode",
+        "tunnel",
+        "scheduler",
+        "gateway",
+        "link",
+        "class",
+        "dashboard",
+        "metrics",
+    ])?;
     let tunnel = root.table(
         "tunnel",
         &[
@@ -83,6 +93,8 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "client",
         "class",
         "invitations",
+        "dashboard",
+        "metrics",
     ])?;
     let tunnel = root.table(
         "tunnel",
@@ -152,6 +164,7 @@ struct Common {
     parity: Option<Code>,
     remember: bool,
     scheduler: SchedulerConfig,
+    view: ViewConfig,
 }
 
 impl Common {
@@ -166,6 +179,7 @@ impl Common {
             parity,
             remember,
             scheduler,
+            view,
         } = self;
         TunnelConfig {
             name,
@@ -178,6 +192,7 @@ impl Common {
             remember,
             scheduler,
             classes,
+            view,
             role,
         }
     }
@@ -215,6 +230,7 @@ fn common(
             .transpose()?,
         remember: switch(tunnel, "remember", true)?,
         scheduler: scheduler::read(root)?,
+        view: view::read(root)?,
     })
 }
 

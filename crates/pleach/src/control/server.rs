@@ -1,5 +1,7 @@
 //! The daemon's side of the control socket.
 //!
+//! Who begins with an HTTP method gets the API of [`crate::api`] instead.
+//!
 //! One thread accepts, one thread serves each connection, and the data path answers through a channel, so nobody who
 //! connects can delay packets. Bounds: [`MAX_CONNECTIONS`] at a time, the next is told so and closed; a request line of
 //! [`MAX_REQUEST_BYTES`]; [`PATIENCE`] for each request to arrive, for its answer, and for each write. Only the owner
@@ -9,6 +11,7 @@
 //! run for long, since the tunnel device of the same name can exist only once.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     io::{Read, Write},
     os::{
@@ -36,6 +39,9 @@ use rustix::{
 use serde::Serialize;
 
 use super::{ControlRequest, MAX_REQUEST_BYTES, Reply, Request, WEIGHTS};
+#[cfg(feature = "dashboard")]
+use crate::api::Api;
+use crate::config::ViewConfig;
 
 /// Why a control socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +55,10 @@ pub(crate) enum StartError {
     /// The kernel refuses.
     #[error("control socket {}: {}", .0.display(), crate::config::plain(.1))]
     Io(PathBuf, io::Error),
+    /// The dashboard or the metrics cannot be served.
+    #[cfg(feature = "dashboard")]
+    #[error("cannot listen on {0} for {1}: {error}; set another `listen`", error = crate::config::plain(.2))]
+    Listen(std::net::SocketAddr, &'static str, io::Error),
 }
 
 /// A listening control socket. Dropping it stops listening and removes the socket; connections end by themselves
@@ -65,13 +75,16 @@ pub(crate) struct ControlServer {
 impl ControlServer {
     /// Opens the socket at `path`, whose directory is made if it is missing, and starts serving.
     ///
+    /// `view`: where else the API of [`crate::api`] is served, and the dashboard and the metrics with it.
+    ///
     /// A socket that a crashed daemon left is replaced. Requests arrive at the receiver; `waker` is called after each
     /// one, from other threads, and must not block. At most [`MAX_CONNECTIONS`] requests wait.
     ///
     /// # Errors
-    /// A daemon answers at `path`, it is no socket, or the kernel refuses.
+    /// A daemon answers at `path`, it is no socket, the kernel refuses, or an address of `view` is taken.
     pub(crate) fn start(
         path: &Path,
+        view: &ViewConfig,
         waker: impl Fn() + Send + Sync + 'static,
     ) -> Result<(Self, Receiver<ControlRequest>), StartError> {
         let fail = |error| StartError::Io(path.to_owned(), error);
@@ -80,9 +93,18 @@ impl ControlServer {
         let metadata = fs::symlink_metadata(path).map_err(fail)?;
         let (stop, stopped) = UnixStream::pair().map_err(fail)?;
         let (requests, receiver) = mpsc::sync_channel(MAX_CONNECTIONS);
-        let gate = Arc::new(Gate {
+        let asker = Arc::new(Asker {
             requests,
             waker: Box::new(waker),
+        });
+        #[cfg(feature = "dashboard")]
+        let api = Api::start(&asker, view)?;
+        #[cfg(not(feature = "dashboard"))]
+        let _ = view;
+        let gate = Arc::new(Gate {
+            asker,
+            #[cfg(feature = "dashboard")]
+            api,
             connections: AtomicUsize::new(0),
         });
         thread::Builder::new()
@@ -109,10 +131,55 @@ impl Drop for ControlServer {
     }
 }
 
-/// The way from the connections to the data path.
-struct Gate {
+/// The way to the data path.
+pub(crate) struct Asker {
     requests: SyncSender<ControlRequest>,
     waker: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Asker {
+    /// Puts a request to the data path and waits for the answer, at most [`PATIENCE`].
+    ///
+    /// # Errors
+    /// The data path refuses, in one line for the user; it is busy or stopping.
+    pub(crate) fn ask<T>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> ControlRequest,
+    ) -> Result<T, String> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.requests
+            .try_send(request(Reply(reply)))
+            .map_err(|_| "the daemon is stopping or busy".to_owned())?;
+        (self.waker)();
+        match answer.recv_timeout(PATIENCE) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err("the daemon did not answer in time".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => Err("the daemon is stopping".to_owned()),
+        }
+    }
+
+    /// Gives the named links these weights; see [`ControlRequest::Weights`].
+    ///
+    /// # Errors
+    /// None is given, one is out of range, or the data path refuses.
+    pub(crate) fn set_weights(&self, weights: BTreeMap<String, u32>) -> Result<(), String> {
+        if weights.is_empty() {
+            return Err("weights: none given".to_owned());
+        }
+        if let Some((name, weight)) = weights.iter().find(|(_, w)| !WEIGHTS.contains(w)) {
+            return Err(format!(
+                "weights: {name:?}: expected 1 to 1000, found {weight}"
+            ));
+        }
+        self.ask(|reply| ControlRequest::Weights(weights, reply))
+    }
+}
+
+/// What serves connections.
+struct Gate {
+    asker: Arc<Asker>,
+    #[cfg(feature = "dashboard")]
+    api: Api,
     connections: AtomicUsize,
 }
 
@@ -193,7 +260,7 @@ fn accept(listener: &UnixListener, stopped: &UnixStream, gate: &Arc<Gate>) {
             .stack_size(256 << 10)
             .spawn(move || {
                 // An error here is the client's: it left, or it was too slow.
-                let _ = serve(&stream, &slot.0);
+                let _ = serve(stream, slot);
             });
         if let Err(error) = served {
             tracing::warn!(%error, "control connection not served");
@@ -202,7 +269,7 @@ fn accept(listener: &UnixListener, stopped: &UnixStream, gate: &Arc<Gate>) {
 }
 
 /// A counted connection.
-struct Slot(Arc<Gate>);
+pub(crate) struct Slot(Arc<Gate>);
 
 impl Drop for Slot {
     fn drop(&mut self) {
@@ -210,65 +277,59 @@ impl Drop for Slot {
     }
 }
 
-/// Answers requests until the client leaves or is too slow.
-fn serve(stream: &UnixStream, gate: &Gate) -> io::Result<()> {
+/// Answers requests until the client leaves or is too slow. Who speaks HTTP is handed to the API.
+fn serve(stream: UnixStream, slot: Slot) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
+    #[cfg(feature = "dashboard")]
+    if speaks_http(&stream)? {
+        let api = Arc::clone(&slot.0);
+        return api.api.hand_over(stream, slot);
+    }
     let mut lines = Lines {
-        stream,
+        stream: &stream,
         buffer: Vec::new(),
     };
     loop {
         match lines.next()? {
             Line::End => return Ok(()),
             Line::TooLong => {
-                return write_error(stream, "the request is longer than 64 KiB");
+                return write_error(&stream, "the request is longer than 64 KiB");
             }
-            Line::Complete(line) => answer(stream, &line, gate)?,
+            Line::Complete(line) => answer(&stream, &line, &slot.0)?,
         }
     }
+}
+
+/// Whether the first byte, which stays unread, is that of an HTTP method (RFC 9110, section 9), which no line of JSON that
+/// is a request begins with.
+#[cfg(feature = "dashboard")]
+fn speaks_http(stream: &UnixStream) -> io::Result<bool> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut first = [0];
+    let (length, _) = rustix::net::recv(stream, &mut first, rustix::net::RecvFlags::PEEK)?;
+    Ok(length == 1 && first[0].is_ascii_uppercase())
 }
 
 /// Answers one request.
 fn answer(stream: &UnixStream, line: &[u8], gate: &Gate) -> io::Result<()> {
     match serde_json::from_slice(line) {
         Err(error) => write_error(stream, &format!("not a request: {error}")),
-        Ok(Request::Status {}) => match ask(gate, ControlRequest::Status) {
+        Ok(Request::Status {}) => match gate.asker.ask(ControlRequest::Status) {
             Ok(status) => write_line(stream, &status),
             Err(error) => write_error(stream, &error),
         },
         Ok(Request::RemoveClient { name }) => {
-            match ask(gate, |reply| ControlRequest::RemoveClient(name, reply)) {
-                Ok(()) => write_line(stream, &serde_json::json!({ "ok": true })),
-                Err(error) => write_error(stream, &error),
-            }
+            let remove = |reply| ControlRequest::RemoveClient(name, reply);
+            write_done(stream, gate.asker.ask(remove))
         }
-        Ok(Request::Weights { weights }) => {
-            if weights.is_empty() {
-                return write_error(stream, "weights: none given");
-            }
-            if let Some((name, weight)) = weights.iter().find(|(_, w)| !WEIGHTS.contains(w)) {
-                let text = format!("weights: {name:?}: expected 1 to 1000, found {weight}");
-                return write_error(stream, &text);
-            }
-            match ask(gate, |reply| ControlRequest::Weights(weights, reply)) {
-                Ok(()) => write_line(stream, &serde_json::json!({ "ok": true })),
-                Err(error) => write_error(stream, &error),
-            }
-        }
+        Ok(Request::Weights { weights }) => write_done(stream, gate.asker.set_weights(weights)),
     }
 }
 
-/// Puts a request to the data path and waits for the answer, at most [`PATIENCE`].
-fn ask<T>(gate: &Gate, request: impl FnOnce(Reply<T>) -> ControlRequest) -> Result<T, String> {
-    let (reply, answer) = mpsc::sync_channel(1);
-    gate.requests
-        .try_send(request(Reply(reply)))
-        .map_err(|_| "the daemon is stopping or busy".to_owned())?;
-    (gate.waker)();
-    match answer.recv_timeout(PATIENCE) {
-        Ok(answer) => answer,
-        Err(RecvTimeoutError::Timeout) => Err("the daemon did not answer in time".to_owned()),
-        Err(RecvTimeoutError::Disconnected) => Err("the daemon is stopping".to_owned()),
+fn write_done(stream: &UnixStream, done: Result<(), String>) -> io::Result<()> {
+    match done {
+        Ok(()) => write_line(stream, &serde_json::json!({ "ok": true })),
+        Err(error) => write_error(stream, &error),
     }
 }
 

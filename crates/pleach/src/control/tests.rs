@@ -23,6 +23,7 @@ use super::{
     server::{ControlServer, MAX_CONNECTIONS, StartError},
     *,
 };
+use crate::config::ViewConfig;
 
 fn sample() -> StatusReport {
     let link = LinkStatus {
@@ -40,6 +41,7 @@ fn sample() -> StatusReport {
         mtu: None,
         idle_reason: Some("no-traffic".to_owned()),
         why: Some("dsl is idle: there is nothing to send".to_owned()),
+        advice: None,
     };
     StatusReport {
         mode: "client".to_owned(),
@@ -97,7 +99,7 @@ impl Daemon {
         let path = directory.path().join("run/t.sock");
         let wakes = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&wakes);
-        let (server, requests) = ControlServer::start(&path, move || {
+        let (server, requests) = ControlServer::start(&path, &ViewConfig::default(), move || {
             counter.fetch_add(1, Ordering::SeqCst);
         })
         .expect("start");
@@ -228,14 +230,15 @@ fn a_crashed_daemons_socket_is_replaced() {
     assert!(path.exists(), "closing leaves the file");
     let error = status(&path).expect_err("nobody there").to_string();
     assert!(error.contains("left from one that crashed"), "{error}");
-    let (_server, _requests) = ControlServer::start(&path, || {}).expect("replaces it");
+    let (_server, _requests) =
+        ControlServer::start(&path, &ViewConfig::default(), || {}).expect("replaces it");
     UnixStream::connect(&path).expect("answers");
 }
 
 #[test]
 fn a_running_daemons_socket_is_refused() {
     let daemon = Daemon::start();
-    let second = ControlServer::start(&daemon.path, || {});
+    let second = ControlServer::start(&daemon.path, &ViewConfig::default(), || {});
     assert!(matches!(second, Err(StartError::Live(_))));
     assert_eq!(status(&daemon.path).expect("unharmed"), sample());
 }
@@ -245,7 +248,7 @@ fn other_files_are_refused() {
     let directory = TempDir::new().expect("temporary directory");
     let path = directory.path().join("t.sock");
     fs::write(&path, "precious").expect("write");
-    let refused = ControlServer::start(&path, || {});
+    let refused = ControlServer::start(&path, &ViewConfig::default(), || {});
     assert!(matches!(refused, Err(StartError::NotASocket(_))));
     assert_eq!(fs::read_to_string(&path).expect("still there"), "precious");
 }

@@ -108,7 +108,8 @@ impl<'a> DataPath<'a> {
             poller.add(clones, CLONE)?;
         }
         let wake = waker.clone();
-        let (server, requests) = ControlServer::start(&config.control, move || wake.wake())?;
+        let (server, requests) =
+            ControlServer::start(&config.control, &config.view, move || wake.wake())?;
         let mut this = Self {
             config,
             endpoint,

@@ -5,14 +5,18 @@ use std::{collections::BTreeMap, time::Duration};
 use pleach_core::{
     endpoint::{Endpoint, kept},
     path::health::State,
+    trace::IdleReason,
     tunnel::{PathStatus, TunnelStatus},
     units::Bitrate,
     wire::control::LinkRole,
 };
 
-use crate::control::{
-    BoundsReport, ClassStatus, ClientStatus, LinkState, LinkStatus, ParityReport, PeerBounds,
-    ResequencerStatus, SchedulerStatus, StatusReport,
+use crate::{
+    control::{
+        BoundsReport, ClassStatus, ClientStatus, LinkState, LinkStatus, ParityReport, PeerBounds,
+        RepairStatus, ResequencerStatus, SchedulerStatus, StatusReport,
+    },
+    reasons,
 };
 
 /// What the engine does not know of its daemon.
@@ -90,6 +94,7 @@ pub(crate) fn status(
         classes: classes(peers.iter().map(|(_, status)| status)),
         parity: parity(peers.iter().map(|(_, status)| status)),
         bounds: Some(bounds(endpoint)),
+        repair: Some(repair(peers.iter().map(|(_, status)| status))),
         drops,
         ..StatusReport::default()
     }
@@ -143,7 +148,24 @@ fn parity<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> Option<ParityRep
         })
 }
 
+/// Over all peers.
+fn repair<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> RepairStatus {
+    peers.fold(RepairStatus::default(), |sum, status| RepairStatus {
+        queued: sum.queued + status.queued as u64,
+        reinjected: sum.reinjected + status.reinjected,
+        symbols_sent: sum.symbols_sent + status.symbols[0],
+        symbols_received: sum.symbols_received + status.symbols[1],
+        recovered: sum.recovered + status.recovered,
+    })
+}
+
 fn link_status(path: &PathStatus, device: String) -> LinkStatus {
+    // It may have carried packets a moment ago.
+    let idle = path.idle.or(match path.state {
+        State::Down | State::Probing => Some(IdleReason::Down),
+        State::Suspect => Some(IdleReason::Suspect),
+        State::Up => None,
+    });
     LinkStatus {
         name: path.name.clone(),
         device,
@@ -163,11 +185,14 @@ fn link_status(path: &PathStatus, device: String) -> LinkStatus {
         rx_bytes: path.rx_bytes,
         weight: path.weight,
         mtu: Some(path.mtu),
-        idle_reason: path.idle.map(|reason| reason.word().to_owned()),
-        why: Some(match path.idle {
+        idle_reason: idle.map(|reason| reason.word().to_owned()),
+        why: Some(match idle {
             Some(reason) => format!("{} {reason}", path.name),
             None => format!("{} carries packets", path.name),
         }),
+        advice: idle
+            .and_then(|reason| reasons::advice(reason.word()))
+            .map(str::to_owned),
     }
 }
 

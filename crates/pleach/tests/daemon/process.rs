@@ -75,6 +75,8 @@ pub(crate) struct Client<'a> {
     pub(crate) kill_switch: bool,
     /// Names, which are also devices.
     pub(crate) links: &'a [&'a str],
+    /// Tables beside.
+    pub(crate) more: &'a str,
 }
 
 impl Default for Client<'_> {
@@ -92,6 +94,7 @@ impl Default for Client<'_> {
             parity: None,
             kill_switch: false,
             links: &["l0", "l1"],
+            more: "",
         }
     }
 }
@@ -114,6 +117,7 @@ impl Client<'_> {
             text = text.replace("[scheduler]", "kill_switch = true\n[scheduler]");
         }
         text.push_str(&preshared(self.preshared_key));
+        text.push_str(self.more);
         for link in self.links {
             text.push_str(&format!(
                 "[[link]]\nname = \"{link}\"\ndevice = \"{link}\"\n"
@@ -133,6 +137,8 @@ pub(crate) struct Gateway<'a> {
     pub(crate) policy: &'a str,
     /// Of each client: end of its inner addresses, keys, preshared key.
     pub(crate) clients: Vec<(u8, &'a Keys, Option<&'a str>)>,
+    /// Tables beside.
+    pub(crate) more: &'a str,
 }
 
 impl Default for Gateway<'_> {
@@ -145,6 +151,7 @@ impl Default for Gateway<'_> {
             isolate: true,
             policy: "earliest-arrival",
             clients: vec![(2, Keys::client(2), None)],
+            more: "",
         }
     }
 }
@@ -171,6 +178,7 @@ impl Gateway<'_> {
                 n = self.network,
             ));
         }
+        text.push_str(self.more);
         Daemon::start(world, &world.gateway, &text)
     }
 }

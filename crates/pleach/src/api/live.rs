@@ -1,0 +1,230 @@
+//! The values of a second, as the dashboard draws them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::uplink::Uplink;
+use crate::{
+    control::{
+        BudgetStatus, ClassStatus, ConnectionStatus, LinkStatus, RepairStatus, ResequencerStatus,
+        SplitterStatus, StatusReport,
+    },
+    rates::{Key, Rates},
+    reasons,
+};
+
+/// A status with rates.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Live {
+    /// When, in milliseconds since 1970-01-01 UTC.
+    pub(super) at_ms: u64,
+    /// `client`, `gateway`, `proxy` or `equalize`.
+    pub(super) mode: String,
+    /// Name of the tunnel; see `StatusReport`.
+    pub(super) name: String,
+    /// Whether packets can get through.
+    pub(super) up: bool,
+    /// One sentence on the whole.
+    pub(super) headline: String,
+    /// Name of the policy.
+    pub(super) policy: String,
+    /// Sent over all links, in 10^6 bit/s; `null` in the first sample.
+    pub(super) tx_mbps: Option<f64>,
+    /// Received likewise.
+    pub(super) rx_mbps: Option<f64>,
+    /// This end's links.
+    pub(super) links: Vec<LiveLink>,
+    /// A gateway's clients, those that move most first, at most 100.
+    pub(super) clients: Vec<LiveClient>,
+    /// How many clients there are.
+    pub(super) client_count: usize,
+    /// How many of them are connected.
+    pub(super) clients_up: usize,
+    /// The reorder buffer.
+    pub(super) resequencer: ResequencerStatus,
+    /// Repair of losses; `null` outside of a tunnel.
+    pub(super) repair: Option<RepairStatus>,
+    /// Packets rebuilt or sent again elsewhere in a second; `null` in the first sample and outside of a tunnel.
+    pub(super) repaired_per_s: Option<f64>,
+    /// Traffic by class.
+    pub(super) classes: BTreeMap<String, ClassStatus>,
+    /// Packets dropped by reason, without reasons that never occurred.
+    pub(super) drops: BTreeMap<String, u64>,
+    /// A proxy's connections, those that move most first, at most 100.
+    pub(super) connections: Vec<ConnectionStatus>,
+    /// How many connections a proxy has.
+    pub(super) connection_count: Option<u64>,
+    /// Budgets of a proxy's links.
+    pub(super) budgets: BTreeMap<String, BudgetStatus>,
+    /// An equalizer's part.
+    pub(super) splitter: Option<SplitterStatus>,
+    /// What an encoder may send; `null` but at a client.
+    pub(super) uplink: Option<Uplink>,
+}
+
+/// A link with its rates.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct LiveLink {
+    /// The rest.
+    #[serde(flatten)]
+    pub(super) status: LinkStatus,
+    /// Sent in the last second, in 10^6 bit/s; `null` in the first sample.
+    pub(super) tx_mbps: Option<f64>,
+    /// Received likewise.
+    pub(super) rx_mbps: Option<f64>,
+}
+
+/// A gateway's client with its rates.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct LiveClient {
+    /// Its name.
+    pub(super) name: String,
+    /// Whether it has a session with a live link.
+    pub(super) up: bool,
+    /// Sent to it, in 10^6 bit/s.
+    pub(super) tx_mbps: Option<f64>,
+    /// Received from it.
+    pub(super) rx_mbps: Option<f64>,
+    /// Its links.
+    pub(super) links: Vec<LiveLink>,
+}
+
+/// What is kept of a [`Live`] for the next minutes.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Point {
+    /// When, in milliseconds since 1970-01-01 UTC.
+    at_ms: u64,
+    /// Sent over all links.
+    tx_mbps: Option<f64>,
+    /// Received.
+    rx_mbps: Option<f64>,
+    /// Packets rebuilt or sent again elsewhere in a second.
+    repaired_per_s: Option<f64>,
+    /// This end's links.
+    links: Vec<PointLink>,
+}
+
+/// A link in a [`Point`]; fields as in [`LinkStatus`] and [`LiveLink`].
+#[derive(Clone, Debug, Serialize, ToSchema)]
+struct PointLink {
+    name: String,
+    tx_mbps: Option<f64>,
+    rx_mbps: Option<f64>,
+    rtt_ms: Option<f64>,
+    queue_delay_ms: Option<f64>,
+    capacity_mbps: Option<f64>,
+    loss: f64,
+}
+
+impl Live {
+    /// `status` with `rates` by client and link.
+    pub(super) fn new(
+        at_ms: u64,
+        status: &StatusReport,
+        rates: &BTreeMap<Key, Rates>,
+        uplink: Option<Uplink>,
+    ) -> Self {
+        let live = |client: &str, link: &LinkStatus| {
+            let rates = rates.get(&(client.to_owned(), link.name.clone()));
+            LiveLink {
+                status: link.clone(),
+                tx_mbps: rates.map(|rates| rates.0),
+                rx_mbps: rates.map(|rates| rates.1),
+            }
+        };
+        let links: Vec<LiveLink> = status.links.iter().map(|link| live("", link)).collect();
+        let mut clients: Vec<LiveClient> = status
+            .clients
+            .iter()
+            .map(|client| {
+                let links = client.links.iter();
+                let links: Vec<LiveLink> = links.map(|link| live(&client.name, link)).collect();
+                LiveClient {
+                    name: client.name.clone(),
+                    up: client.up,
+                    tx_mbps: sum(&links, |link| link.tx_mbps),
+                    rx_mbps: sum(&links, |link| link.rx_mbps),
+                    links,
+                }
+            })
+            .collect();
+        let all = links
+            .iter()
+            .chain(clients.iter().flat_map(|client| &client.links));
+        let (tx_mbps, rx_mbps) = (
+            sum(all.clone(), |link| link.tx_mbps),
+            sum(all, |link| link.rx_mbps),
+        );
+        let moved =
+            |client: &LiveClient| client.tx_mbps.unwrap_or(0.0) + client.rx_mbps.unwrap_or(0.0);
+        clients.sort_by(|a, b| moved(b).total_cmp(&moved(a)).then(b.up.cmp(&a.up)));
+        clients.truncate(MAX_SHOWN);
+        let mut connections = status.connections.clone();
+        connections.sort_by(|a, b| b.rate_mbps.total_cmp(&a.rate_mbps));
+        connections.truncate(MAX_SHOWN);
+        let drops = status.drops.iter().filter(|(_, count)| **count > 0);
+        Self {
+            at_ms,
+            mode: status.mode.clone(),
+            name: status.name.clone(),
+            up: status.up,
+            headline: reasons::headline(status),
+            policy: status.scheduler.policy.clone(),
+            tx_mbps,
+            rx_mbps,
+            links,
+            client_count: status.clients.len(),
+            clients_up: status.clients.iter().filter(|client| client.up).count(),
+            clients,
+            resequencer: status.resequencer.clone(),
+            repair: status.repair,
+            repaired_per_s: None,
+            classes: status.classes.clone(),
+            drops: drops
+                .map(|(reason, count)| (reason.clone(), *count))
+                .collect(),
+            connections,
+            connection_count: status.connection_count,
+            budgets: status.budgets.clone(),
+            splitter: status.splitter.clone(),
+            uplink,
+        }
+    }
+}
+
+impl Point {
+    pub(super) fn of(live: &Live) -> Self {
+        let point = |link: &LiveLink| PointLink {
+            name: link.status.name.clone(),
+            tx_mbps: link.tx_mbps,
+            rx_mbps: link.rx_mbps,
+            rtt_ms: link.status.rtt_ms,
+            queue_delay_ms: link.status.queue_delay_ms,
+            capacity_mbps: link.status.capacity_mbps,
+            loss: link.status.loss,
+        };
+        Self {
+            at_ms: live.at_ms,
+            tx_mbps: live.tx_mbps,
+            rx_mbps: live.rx_mbps,
+            repaired_per_s: live.repaired_per_s,
+            links: live.links.iter().map(point).collect(),
+        }
+    }
+}
+
+/// Of the values that are there; `None` if none is.
+fn sum<'a>(
+    links: impl IntoIterator<Item = &'a LiveLink>,
+    value: impl Fn(&LiveLink) -> Option<f64>,
+) -> Option<f64> {
+    links
+        .into_iter()
+        .filter_map(value)
+        .reduce(|sum, rate| sum + rate)
+}
+
+/// Clients and connections that a screen has room for; `/v1/status` has all.
+const MAX_SHOWN: usize = 100;

@@ -1,0 +1,251 @@
+//! Connections: accepted, bounded, and ended when their other side does nothing.
+
+use core::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, UnixStream},
+    sync::{Semaphore, mpsc::UnboundedReceiver},
+    time::{Sleep, sleep},
+};
+
+use super::{Door, Handed, guard::Access, history::History, hub::Hub, routes};
+use crate::control::server::Asker;
+
+/// Serves `doors`, and what is `handed` over, until nobody can hand over more. `history`: where one is kept.
+pub(super) async fn run(
+    asker: Arc<Asker>,
+    doors: Vec<Door>,
+    mut handed: UnboundedReceiver<Handed>,
+    history: Option<PathBuf>,
+) {
+    let hub = Arc::new(Hub::new(asker, history.as_deref().and_then(open)));
+    if hub.history.is_some() {
+        tokio::spawn(keep(Arc::clone(&hub)));
+    }
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    for door in doors {
+        let access = Access::tcp(door.listen);
+        let router = if door.is_metrics {
+            routes::metrics_only(&hub, access)
+        } else {
+            routes::all(&hub, access)
+        };
+        match TcpListener::from_std(door.listener) {
+            Ok(listener) => {
+                tokio::spawn(accept(listener, router, Arc::clone(&room)));
+            }
+            Err(error) => tracing::warn!(%error, "HTTP is not served"),
+        }
+    }
+    let router = routes::all(&hub, Access::owner());
+    while let Some(Handed { stream, slot }) = handed.recv().await {
+        let router = router.clone();
+        if let Ok(stream) = UnixStream::from_std(stream) {
+            tokio::spawn(async move {
+                connection(stream, router).await;
+                drop(slot);
+            });
+        }
+    }
+}
+
+/// The history at `path`; none if there can be none, which is told.
+fn open(path: &Path) -> Option<History> {
+    match History::open(path) {
+        Ok((history, None)) => Some(history),
+        Ok((history, Some(aside))) => {
+            tracing::warn!(
+                "the history was damaged, is now {}, and begins anew",
+                aside.display()
+            );
+            Some(history)
+        }
+        Err(error) => {
+            tracing::warn!(path = %path.display(), "no history is kept: {error:#}");
+            None
+        }
+    }
+}
+
+/// Takes a sample a second into the history.
+async fn keep(hub: Arc<Hub>) {
+    let mut is_well = true;
+    loop {
+        let wait = match hub.sample().await {
+            Ok(sample) => {
+                match hub.remember(&sample).await {
+                    Ok(()) => is_well = true,
+                    Err(error) if is_well => {
+                        tracing::warn!("the history misses a minute: {error}");
+                        is_well = false;
+                    }
+                    Err(_) => {}
+                }
+                Hub::wait(&sample)
+            }
+            Err(_) => BREATHER,
+        };
+        sleep(wait + BREATHER / 20).await;
+    }
+}
+
+async fn accept(listener: TcpListener, router: Router, room: Arc<Semaphore>) {
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let router = router.clone();
+                tokio::spawn(async move {
+                    let _ = stream.set_nodelay(true);
+                    connection(stream, router).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                // Out of descriptors or memory: give others time to return some.
+                tracing::warn!(%error, at = ?listener.local_addr().ok().map(|at: SocketAddr| at), "connection not accepted");
+                sleep(BREATHER).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
+    let service = TowerToHyperService::new(router);
+    // An error here is the client's: it left, was too slow, or speaks no HTTP.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(Patient::new(stream)), service)
+        .await;
+}
+
+/// A stream whose writer does not wait longer than [`PATIENCE`] for a reader that takes nothing.
+struct Patient<T> {
+    stream: T,
+    /// Runs while a write waits.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Patient<T> {
+    fn new(stream: T) -> Self {
+        Self {
+            stream,
+            deadline: None,
+        }
+    }
+
+    fn judge<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<R>>,
+    ) -> Poll<io::Result<R>> {
+        if polled.is_ready() {
+            self.deadline = None;
+            return polled;
+        }
+        let deadline = self
+            .deadline
+            .get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+        match deadline.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.judge(cx, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.judge(cx, polled)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.judge(cx, polled)
+    }
+}
+
+/// How long anybody waits for anybody.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connections over TCP at a time; the next waits in the kernel's queue.
+pub(super) const MAX_CONNECTIONS: usize = 64;
+
+/// Head of a request; hyper takes no less than 8 KiB.
+pub(super) const MAX_HEAD_BYTES: usize = 16 << 10;
+
+/// Pause after a failed accept.
+const BREATHER: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reader_that_takes_nothing_is_left() {
+        let (mut near, _far) = tokio::io::duplex(64);
+        near.write_all(&[0; 64]).await.expect("room");
+        let mut patient = Patient {
+            stream: near,
+            deadline: Some(Box::pin(sleep(Duration::from_millis(10)))),
+        };
+        let error = patient.write_all(b"more").await.expect_err("full");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_takes_something_is_served() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut patient = Patient::new(near);
+        patient.write_all(&[0; 64]).await.expect("room");
+        let reading = tokio::spawn(async move {
+            let mut all = Vec::new();
+            tokio::io::AsyncReadExt::read_to_end(&mut far, &mut all).await
+        });
+        patient.write_all(&[0; 64]).await.expect("read meanwhile");
+        assert!(patient.deadline.is_none());
+        drop(patient);
+        assert_eq!(reading.await.expect("task").expect("read"), 128);
+    }
+}

@@ -1,0 +1,134 @@
+//! What an encoder may send: the rate that the bond carries upwards, so that a live video does not fill its queue.
+//!
+//! Of each sample, the sum over links that are in use of capacity less loss, times [`SHARE`]; of the last [`MEMORY`]
+//! samples, the least. So the rate falls with the sample in which a link fails, and rises when things have been better for
+//! [`MEMORY`] samples: hysteresis without a threshold.
+//!
+//! Limits: the capacity of a link that has carried little is what was found while it carried more, if ever; the rate is then
+//! too low, never too high. Samples are taken while somebody looks: an encoder asks once a second.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::control::{LinkState, LinkStatus, StatusReport};
+
+/// What may be sent upwards now.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
+pub(super) struct Uplink {
+    /// What an encoder may send, all its streams and headers together, in 10^6 bit/s; 0: nothing gets through.
+    pub(super) rate_mbps: f64,
+    /// One-way delay to expect, of the slowest link in use, in milliseconds: half its round trip and its queue.
+    pub(super) delay_ms: f64,
+    /// Loss to expect without repair, a fraction, 0 to 1: of the links in use by their capacity.
+    pub(super) loss: f64,
+    /// Whether the rate is that of a full memory of 10 samples; until then, that of fewer.
+    pub(super) settled: bool,
+}
+
+/// Finds [`Uplink`] from samples a second apart.
+#[derive(Debug, Default)]
+pub(super) struct UplinkMeter(VecDeque<f64>);
+
+impl UplinkMeter {
+    /// Takes in a sample; `None` but for a client.
+    pub(super) fn take(&mut self, status: &StatusReport) -> Option<Uplink> {
+        if status.mode != "client" {
+            return None;
+        }
+        let is_used = |link: &&LinkStatus| {
+            let reason = link.idle_reason.as_deref();
+            status.up
+                && link.state == LinkState::Up
+                && !reason.is_some_and(|word| LEFT_OUT.contains(&word))
+        };
+        let used = || status.links.iter().filter(is_used);
+        let capacity = |link: &LinkStatus| link.capacity_mbps.unwrap_or(0.0);
+        let carried = |link: &LinkStatus| capacity(link) * (1.0 - link.loss.clamp(0.0, 1.0));
+        let total: f64 = used().map(capacity).sum();
+        let delivered: f64 = used().map(carried).sum();
+        if self.0.len() == MEMORY {
+            self.0.pop_front();
+        }
+        self.0.push_back(delivered * SHARE);
+        let delay = |link: &LinkStatus| {
+            link.rtt_ms.unwrap_or(0.0) / 2.0 + link.queue_delay_ms.unwrap_or(0.0)
+        };
+        Some(Uplink {
+            rate_mbps: self.0.iter().copied().fold(f64::INFINITY, f64::min),
+            delay_ms: used().map(delay).fold(0.0, f64::max),
+            loss: if total > 0.0 {
+                1.0 - delivered / total
+            } else {
+                0.0
+            },
+            settled: self.0.len() == MEMORY,
+        })
+    }
+}
+
+/// Of what links carry, for an encoder: its rate swings around its mean by some ten percent.
+const SHARE: f64 = 0.8;
+
+/// Samples whose least counts: ten seconds.
+const MEMORY: usize = 10;
+
+/// Reasons for which a link carries nothing even if there is more to send.
+const LEFT_OUT: [&str; 5] = [
+    "jammed",
+    "never",
+    "standby",
+    "too-late-for-its-flows",
+    "worth-too-little",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(capacities: &[f64]) -> StatusReport {
+        let link = |capacity: &f64| LinkStatus {
+            state: LinkState::Up,
+            capacity_mbps: Some(*capacity),
+            rtt_ms: Some(20.0),
+            ..LinkStatus::bare("l", "eth0")
+        };
+        StatusReport {
+            mode: "client".to_owned(),
+            up: true,
+            links: capacities.iter().map(link).collect(),
+            ..StatusReport::default()
+        }
+    }
+
+    #[test]
+    fn the_rate_falls_at_once_and_rises_after_ten_samples() {
+        let mut meter = UplinkMeter::default();
+        let rate = |meter: &mut UplinkMeter, capacities: &[f64]| {
+            let uplink = meter.take(&status(capacities)).expect("a client");
+            (uplink.rate_mbps, uplink.settled)
+        };
+        assert_eq!(rate(&mut meter, &[20.0, 10.0]), (24.0, false));
+        assert_eq!(rate(&mut meter, &[20.0]), (16.0, false));
+        for _ in 0..9 {
+            assert_eq!(rate(&mut meter, &[20.0, 10.0]).0, 16.0);
+        }
+        assert_eq!(rate(&mut meter, &[20.0, 10.0]), (24.0, true));
+    }
+
+    #[test]
+    fn links_that_carry_nothing_do_not_count() {
+        let mut sample = status(&[20.0, 10.0, 5.0]);
+        sample.links[0].loss = 0.1;
+        sample.links[1].idle_reason = Some("too-late-for-its-flows".to_owned());
+        sample.links[2].state = LinkState::Suspect;
+        let uplink = UplinkMeter::default().take(&sample).expect("a client");
+        assert!((uplink.rate_mbps - 14.4).abs() < 1e-9 && (uplink.loss - 0.1).abs() < 1e-9);
+        sample.up = false;
+        let uplink = UplinkMeter::default().take(&sample).expect("a client");
+        assert_eq!((uplink.rate_mbps, uplink.loss), (0.0, 0.0));
+        sample.mode = "proxy".to_owned();
+        assert_eq!(UplinkMeter::default().take(&sample), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! What the state of a daemon means, in sentences: for `pleach status`, `pleach top`, the API and the dashboard alike.
+
+use crate::control::{LinkState, LinkStatus, StatusReport};
+
+/// One sentence on the whole daemon.
+pub(crate) fn headline(report: &StatusReport) -> String {
+    let name = &report.name;
+    match report.mode.as_str() {
+        "gateway" => {
+            let up = report.clients.iter().filter(|client| client.up).count();
+            format!(
+                "{name} is a gateway: {up} of {} connected.",
+                count(report.clients.len(), "client")
+            )
+        }
+        "proxy" => format!(
+            "The proxy on {name} serves {} over {}.",
+            count(
+                usize::try_from(report.connection_count.unwrap_or(0)).unwrap_or(usize::MAX),
+                "connection"
+            ),
+            usable(report)
+        ),
+        "equalize" => format!("The equalizer spreads packets over {}.", usable(report)),
+        _ if report.up => format!("{name} is up over {}.", usable(report)),
+        _ if report.links.is_empty() => {
+            format!("{name} is down: no link has a way to the gateway.")
+        }
+        _ => format!("{name} is down: the gateway answers on no link."),
+    }
+}
+
+/// `2 of 3 links`.
+fn usable(report: &StatusReport) -> String {
+    let is_usable = |link: &&LinkStatus| link.state == LinkState::Up;
+    let up = report.links.iter().filter(is_usable).count();
+    format!("{up} of {}", count(report.links.len(), "link"))
+}
+
+fn count(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
+/// Why a link is used or not, if nobody knows better than its state tells.
+pub(crate) fn by_state(name: &str, state: LinkState) -> String {
+    let predicate = match state {
+        LinkState::Down => "is down: its device is missing, has no carrier or has no way out",
+        LinkState::Never => "is excluded by cost = \"never\"",
+        LinkState::Standby => "is in reserve: it serves when no other link works",
+        LinkState::Suspect => "is silent: packets are under way and nothing comes back",
+        LinkState::Up => "is in use",
+    };
+    format!("{name} {predicate}")
+}
+
+/// What the user can do about a link that is idle for the reason `word` of `status --json`; `None`: nothing has to be done.
+pub(crate) fn advice(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "down" => {
+            "Check cable, modem or signal of this line, and whether it lets UDP through to the gateway."
+        }
+        "jammed" => {
+            "Something fills this line's queue. If it stays so, set `upload` of the link to what the line carries."
+        }
+        "never" => "Give the link another `cost` in the configuration to use it.",
+        "standby" => "Give the link a number as `cost` in the configuration to use it always.",
+        "suspect" => "Wait a moment: within a second it is in use again or counts as down.",
+        "too-late-for-its-flows" => {
+            "It serves when the quicker links are down. It would be used if this line had less delay."
+        }
+        "worth-too-little" => {
+            "It serves when the quicker links are down. It would be used if this line had less delay or carried more."
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_headline_counts_what_is_usable() {
+        let mut report = StatusReport {
+            mode: "client".to_owned(),
+            name: "pleach0".to_owned(),
+            ..StatusReport::default()
+        };
+        assert_eq!(
+            headline(&report),
+            "pleach0 is down: no link has a way to the gateway."
+        );
+        report.links = ["dsl", "lte"]
+            .map(|name| LinkStatus::bare(name, "eth1"))
+            .to_vec();
+        report.links[0].state = LinkState::Up;
+        assert_eq!(
+            headline(&report),
+            "pleach0 is down: the gateway answers on no link."
+        );
+        report.up = true;
+        assert_eq!(headline(&report), "pleach0 is up over 1 of 2 links.");
+    }
+
+    #[test]
+    fn advice_is_for_links_that_something_is_wrong_with() {
+        assert!(advice("down").is_some_and(|text| text.contains("UDP")));
+        for word in ["no-traffic", "not-needed", "paced", "rank", "searching"] {
+            assert_eq!(advice(word), None);
+        }
+    }
+}
