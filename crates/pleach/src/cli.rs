@@ -20,6 +20,7 @@ use crate::{
     check,
     config::{self, ConfigError, Note, RUN_DIRECTORY},
     control::{self, WEIGHTS},
+    doctor::{self, Doctor},
     keys::{self, SecretKey},
     onboard::{self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave},
     run_equalizer, run_proxy, run_tunnel, status,
@@ -64,6 +65,8 @@ enum Command {
     Join(Join),
     /// Undo `join`
     Leave(Leave),
+    /// Find what keeps a tunnel from working, and what to do; exit code 1 if there is anything
+    Doctor(Doctor),
     /// Check the configuration FILE and what it asks of this host
     Check {
         /// Configuration file
@@ -217,6 +220,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Gateway(command) => print(&onboard::gateway::run(command)?),
         Command::Join(options) => print(&onboard::join::run(&options)?),
         Command::Leave(options) => print(&onboard::leave::run(&options)?),
+        Command::Doctor(options) => diagnose(&options),
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
         Command::Up { file, trace } => up(&file, trace.as_deref()),
@@ -336,6 +340,16 @@ fn tell(notes: &[Note], absent_devices: &[ConfigError]) {
     }
     for absent in absent_devices {
         tracing::warn!("{absent}");
+    }
+}
+
+fn diagnose(options: &Doctor) -> Result<(), Failure> {
+    let (text, report) = doctor::run(options)?;
+    print(&text)?;
+    match report.count() {
+        0 => Ok(()),
+        1 => Err(anyhow::anyhow!("1 problem found").into()),
+        count => Err(anyhow::anyhow!("{count} problems found").into()),
     }
 }
 

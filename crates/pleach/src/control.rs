@@ -92,6 +92,9 @@ pub(crate) struct StatusReport {
     /// Datagrams that came with wrong bits, if parity is in use; of a gateway, from all clients together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parity: Option<ParityReport>,
+    /// Clients that speak another version of the protocol than this gateway, with that version; they are not served.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) incompatible: BTreeMap<String, u16>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
 }

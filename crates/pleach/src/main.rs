@@ -7,6 +7,7 @@
 //! | [`check`] | what a configuration asks of this host: devices, ports |
 //! | [`keys`] | X25519 keys and preshared keys as text |
 //! | [`control`] | the control socket: protocol, server, client |
+//! | [`doctor`] | finds what keeps a tunnel from working |
 //! | [`onboard`] | gateways and clients in one command a side |
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_equalizer`] | the equalizer daemon |
@@ -19,6 +20,7 @@ mod check;
 mod cli;
 mod config;
 mod control;
+mod doctor;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;

@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     config::{Role, TunnelConfig},
-    control::{ControlRequest, Reply, server::ControlServer},
+    control::{ControlRequest, Reply, StatusReport, server::ControlServer},
     keys,
 };
 
@@ -72,6 +72,8 @@ pub(super) struct DataPath<'a> {
     /// Packets the TUN did not take.
     undelivered: u64,
     memory: Option<Memory>,
+    /// Peers that speak another version of the protocol, until they connect.
+    incompatible: BTreeMap<String, u16>,
 }
 
 struct Control {
@@ -134,6 +136,7 @@ impl<'a> DataPath<'a> {
             refused: 0,
             undelivered: 0,
             memory: None,
+            incompatible: BTreeMap::new(),
         };
         if config.remember {
             let dir = StateDir::open(super::state_directory()).context("state directory")?;
@@ -371,7 +374,7 @@ impl<'a> DataPath<'a> {
                         let link = self.links.iter().find(|link| link.id == path.id);
                         link.map_or(String::new(), |link| link.device.clone())
                     };
-                    reply.send(Ok(report::status(
+                    let status = report::status(
                         &identity,
                         &self.endpoint,
                         device_of,
@@ -380,7 +383,11 @@ impl<'a> DataPath<'a> {
                             ("tun_refused", self.undelivered),
                             ("tun_malformed", self.tun.malformed_reads()),
                         ],
-                    )));
+                    );
+                    reply.send(Ok(StatusReport {
+                        incompatible: self.incompatible.clone(),
+                        ..status
+                    }));
                 }
                 ControlRequest::RemoveClient(name, reply) => self.remove_client(now, &name, reply),
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
@@ -478,7 +485,10 @@ impl<'a> DataPath<'a> {
     fn tell_events(&mut self, now: Instant) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
-                Event::Peer { name, is_up: true } => tracing::info!(peer = name, "connected"),
+                Event::Peer { name, is_up: true } => {
+                    self.incompatible.remove(&name);
+                    tracing::info!(peer = name, "connected");
+                }
                 Event::Peer { name, is_up: false } => tracing::info!(peer = name, "disconnected"),
                 Event::Incompatible { name, version } => {
                     tracing::warn!(
@@ -486,6 +496,7 @@ impl<'a> DataPath<'a> {
                         version,
                         "the peer speaks another version of the protocol: update the older end"
                     );
+                    self.incompatible.insert(name, version);
                 }
                 Event::Found {
                     peer,
