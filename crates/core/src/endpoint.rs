@@ -58,6 +58,7 @@ mod expecting;
 mod handshakes;
 mod index;
 mod initiating;
+mod reconfiguring;
 pub mod work;
 
 use allowed_ips::AllowedIps;

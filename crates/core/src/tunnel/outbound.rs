@@ -72,6 +72,11 @@ impl Outbound {
         !(self.lanes.is_empty() && repair.is_empty() && self.staged.is_empty())
     }
 
+    /// Drops copies of the last block, which only its policy sends.
+    pub(super) fn forget_copies(&mut self) {
+        self.blocks.clear();
+    }
+
     /// Whether copies of the last block wait for a path.
     pub(super) fn has_copies(&self) -> bool {
         self.blocks.has_copies()
