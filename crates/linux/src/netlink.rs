@@ -147,6 +147,21 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
+    /// Removes the route to `destination` from `table`; no error if there is none.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn delete_route(&self, destination: IpNet, table: u32) -> io::Result<()> {
+        let destination = destination.trunc();
+        let message = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(destination.addr(), destination.prefix_len())
+            .map_err(io::Error::other)?
+            .table_id(table)
+            .build();
+        let request = self.handle.route().del(message);
+        absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
+    }
+
     /// How many routes `table` has, both families.
     ///
     /// # Errors
