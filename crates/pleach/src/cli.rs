@@ -23,7 +23,8 @@ use crate::{
     doctor::{self, Doctor},
     keys::{self, SecretKey},
     onboard::{self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave},
-    run_equalizer, run_proxy, run_tunnel, status,
+    run_equalizer, run_proxy, run_tunnel,
+    status,
 };
 
 /// Weaves every Internet access a host has into one connection.
@@ -77,6 +78,12 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Control socket of the daemon [default: the only one in /run/pleach]
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+    },
+    /// Have a running tunnel read its file again, and apply what needs no restart
+    Reload {
         /// Control socket of the daemon [default: the only one in /run/pleach]
         #[arg(long, value_name = "SOCKET")]
         control: Option<PathBuf>,
@@ -233,6 +240,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Status { json, control } => show_status(json, control),
+        Command::Reload { control } => reload(control),
         Command::Weights { control, weights } => set_weights(control, weights),
         #[cfg(feature = "lab")]
         Command::Lab(LabCommand::Run {
@@ -312,7 +320,7 @@ fn up(file: &std::path::Path, trace: Option<&std::path::Path>) -> Result<(), Fai
     let loaded = config::load(file)?;
     let absent_devices = check::before_start(&loaded)?;
     tell(&loaded.notes, &absent_devices);
-    Ok(run_tunnel::run(loaded.config, trace)?)
+    Ok(run_tunnel::run(loaded.config, file, trace)?)
 }
 
 fn proxy(file: &std::path::Path) -> Result<(), Failure> {
@@ -351,6 +359,21 @@ fn diagnose(options: &Doctor) -> Result<(), Failure> {
         1 => Err(anyhow::anyhow!("1 problem found").into()),
         count => Err(anyhow::anyhow!("{count} problems found").into()),
     }
+}
+
+fn reload(control: Option<PathBuf>) -> Result<(), Failure> {
+    let report = control::reload(&socket(control)?)?;
+    let mut text = String::new();
+    for change in &report.applied {
+        text += &format!("Applied: {change}.\n");
+    }
+    for key in &report.needs_restart {
+        text += &format!("Needs a restart: {key}.\n");
+    }
+    if text.is_empty() {
+        "Nothing has changed.\n".clone_into(&mut text);
+    }
+    print(&text)
 }
 
 fn show_status(json: bool, control: Option<PathBuf>) -> Result<(), Failure> {

@@ -99,7 +99,7 @@ pub(crate) struct GatewayPeer {
 }
 
 /// One uplink of the client.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LinkConfig {
     /// Name towards the user and the gateway.
     pub(crate) name: String,

@@ -12,8 +12,10 @@ mod enrolled;
 mod handshaker;
 mod links;
 mod memory;
+mod reload;
 pub(crate) mod report;
 mod sockets;
+mod solo;
 
 use std::{num::NonZeroUsize, path::Path};
 
@@ -38,15 +40,21 @@ use crate::{
 };
 use data_path::DataPath;
 pub(crate) use links::is_uplink;
+use reload::Source;
 
-/// Runs the tunnel that `config` describes until SIGTERM or SIGINT.
+/// Runs the tunnel that `config`, read from `file`, describes until SIGTERM or SIGINT; SIGHUP reads the file again.
 /// `trace`: a file for what the engine decides.
 ///
 /// # Errors
 /// Whatever keeps the daemon from starting or going on.
-pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn run(
+    mut config: TunnelConfig,
+    file: &Path,
+    trace: Option<&Path>,
+) -> anyhow::Result<()> {
     // Before any thread starts, so that all of them leave signals to the poller.
-    let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
+    let signals =
+        Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).context("signals")?;
     if config.mtu.is_none()
         && let Role::Client(client) = &config.role
     {
@@ -75,10 +83,13 @@ pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Res
     endpoint.set_time_of_day(clock::now(), clock::unix_nanos());
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     endpoint.set_handshake_limits(Limits::for_cores(cores));
-    let result = DataPath::start(&config, endpoint, tun, setup, signals).and_then(DataPath::run);
+    let name = config.name.clone();
+    let source = Source::new(file)?;
+    let result =
+        DataPath::start(config, source, endpoint, tun, setup, signals).and_then(DataPath::run);
     let setup = result?;
     setup.undo().context("undoing the host configuration")?;
-    tracing::info!(tunnel = config.name, "stopped");
+    tracing::info!(tunnel = name, "stopped");
     Ok(())
 }
 

@@ -35,7 +35,7 @@ use rustix::{
 };
 use serde::Serialize;
 
-use super::{ControlRequest, MAX_REQUEST_BYTES, Reply, Request, WEIGHTS};
+use super::{ControlRequest, MAX_ONLY, MAX_REQUEST_BYTES, Reply, Request, WEIGHTS};
 
 /// Why a control socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -234,6 +234,18 @@ fn answer(stream: &UnixStream, line: &[u8], gate: &Gate) -> io::Result<()> {
         Err(error) => write_error(stream, &format!("not a request: {error}")),
         Ok(Request::Status {}) => match ask(gate, ControlRequest::Status) {
             Ok(status) => write_line(stream, &status),
+            Err(error) => write_error(stream, &error),
+        },
+        Ok(Request::Only { link, millis }) => {
+            let time = Duration::from_millis(millis).min(MAX_ONLY);
+            let link = link.map(|link| (link, time));
+            match ask(gate, |reply| ControlRequest::Only(link, reply)) {
+                Ok(()) => write_line(stream, &serde_json::json!({ "ok": true })),
+                Err(error) => write_error(stream, &error),
+            }
+        }
+        Ok(Request::Reload {}) => match ask(gate, ControlRequest::Reload) {
+            Ok(report) => write_line(stream, &report),
             Err(error) => write_error(stream, &error),
         },
         Ok(Request::RemoveClient { name }) => {

@@ -20,6 +20,7 @@ use crate::config::{ClientConfig, Cost, LinkConfig};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClientLink {
     pub(super) id: PathId,
+    pub(super) name: String,
     pub(super) device: String,
     /// Index of the device its sockets are bound to; `None` without sockets.
     pub(super) ifindex: Option<u32>,

@@ -5,6 +5,7 @@ mod onboard;
 mod peers;
 mod process;
 mod recovery;
+mod reload;
 mod status;
 mod traces;
 mod traffic;

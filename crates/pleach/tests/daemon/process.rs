@@ -243,6 +243,11 @@ impl Daemon {
         &self.file
     }
 
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the daemon runs");
+    }
+
     /// Asks it to end, and asserts that it does with success.
     #[track_caller]
     pub(crate) fn stop(&mut self) {
