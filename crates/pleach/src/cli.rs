@@ -24,6 +24,7 @@ use crate::{
     keys::{self, SecretKey},
     onboard::{self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave},
     run_equalizer, run_proxy, run_tunnel,
+    speedtest::{self, Speedtest},
     status,
 };
 
@@ -82,6 +83,8 @@ enum Command {
         #[arg(long, value_name = "SOCKET")]
         control: Option<PathBuf>,
     },
+    /// Measure what each link of a running client carries alone, and all together
+    Speedtest(Speedtest),
     /// Have a running tunnel read its file again, and apply what needs no restart
     Reload {
         /// Control socket of the daemon [default: the only one in /run/pleach]
@@ -241,6 +244,10 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Status { json, control } => show_status(json, control),
         Command::Reload { control } => reload(control),
+        Command::Speedtest(options) => {
+            let control = socket(options.control.clone())?;
+            print(&speedtest::run(&options, &control)?)
+        }
         Command::Weights { control, weights } => set_weights(control, weights),
         #[cfg(feature = "lab")]
         Command::Lab(LabCommand::Run {

@@ -133,6 +133,8 @@ pub(crate) struct GatewayConfig {
     pub(crate) listen: SocketAddr,
     /// What is masqueraded.
     pub(crate) nat: Nat,
+    /// Whether clients may measure their links, through the tunnel.
+    pub(crate) speedtest: bool,
     /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
     pub(crate) clients: Vec<ClientPeer>,
     /// Whether and how other clients are enrolled.

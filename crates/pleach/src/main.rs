@@ -9,6 +9,7 @@
 //! | [`control`] | the control socket: protocol, server, client |
 //! | [`doctor`] | finds what keeps a tunnel from working |
 //! | [`onboard`] | gateways and clients in one command a side |
+//! | [`speedtest`] | what each link carries, through a running tunnel |
 //! | [`status`] | the `status` and `weights` commands |
 //! | [`run_equalizer`] | the equalizer daemon |
 //! | [`run_proxy`] | the proxy daemon |
@@ -34,6 +35,7 @@ mod run_tunnel;
 mod scenarios;
 #[cfg(feature = "sim")]
 mod sim;
+mod speedtest;
 mod status;
 mod trace;
 

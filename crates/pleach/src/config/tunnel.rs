@@ -93,6 +93,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "remember",
             "listen",
             "nat",
+            "speedtest",
         ],
     )?;
     let mut notes = Vec::new();
@@ -113,6 +114,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let role = Role::Gateway(GatewayConfig {
         listen: network::listen(&listen)?,
         nat,
+        speedtest: switch(&tunnel, "speedtest")?,
         clients,
         invitations,
     });

@@ -46,7 +46,7 @@ use super::{
 use crate::{
     config::{Role, TunnelConfig},
     control::{ControlRequest, Reply, StatusReport, server::ControlServer},
-    keys,
+    keys, speedtest,
 };
 
 /// The daemon's working parts.
@@ -167,6 +167,11 @@ impl DataPath {
                     this.poller.add(enroller.waker(), ENROLMENTS)?;
                     this.enroller = Some(enroller);
                     this.endpoint.set_enrolling(true);
+                }
+                if gateway.speedtest
+                    && let Err(error) = speedtest::responder::start(&config.name)
+                {
+                    tracing::warn!(%error, "speed tests are not served");
                 }
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }

@@ -325,6 +325,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         (Role::Gateway(old), Role::Gateway(wanted)) => keys.extend([
             ("[tunnel] listen", old.listen != wanted.listen),
             ("[tunnel] nat", old.nat != wanted.nat),
+            ("[tunnel] speedtest", old.speedtest != wanted.speedtest),
             ("[invitations]", old.invitations != wanted.invitations),
         ]),
         (Role::Client(_) | Role::Gateway(_), _) => {}

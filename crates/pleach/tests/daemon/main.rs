@@ -6,6 +6,7 @@ mod peers;
 mod process;
 mod recovery;
 mod reload;
+mod speedtest;
 mod status;
 mod traces;
 mod traffic;
