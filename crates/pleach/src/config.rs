@@ -19,7 +19,7 @@ mod tests;
 mod tunnel;
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -83,6 +83,8 @@ pub(crate) struct ClientConfig {
     /// The links to use, at most [`pleach_core::ids::PathId::MAX`], with distinct names and devices. Empty: every
     /// interface with a route to the gateway, hot-plugged ones too.
     pub(crate) links: Vec<LinkConfig>,
+    /// Resolvers of the host while the tunnel runs, at most three; none: those it has.
+    pub(crate) dns: Vec<IpAddr>,
 }
 
 /// The gateway as its client knows it.

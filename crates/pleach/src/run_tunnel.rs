@@ -8,6 +8,7 @@
 //! ([`pleach_linux::routes`]).
 
 mod data_path;
+pub(crate) mod dns;
 mod enrolled;
 mod handshaker;
 mod links;
@@ -39,6 +40,7 @@ use crate::{
     trace::TraceFile,
 };
 use data_path::DataPath;
+use dns::Resolvers;
 pub(crate) use links::is_uplink;
 use reload::Source;
 
@@ -71,6 +73,12 @@ pub(crate) fn run(
     setup
         .apply(&plan)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
+    dns::recover(&config.name).context("undoing the resolvers of an earlier run")?;
+    let resolvers = match &config.role {
+        Role::Client(client) => Resolvers::set(&config.name, &client.dns)
+            .with_context(|| format!("tunnel {}: [tunnel] dns", config.name))?,
+        Role::Gateway(_) => None,
+    };
     let _ = poll::set_precise_timers();
     let mut endpoint = Endpoint::new(
         endpoint_config(&config, plan.mtu),
@@ -87,6 +95,7 @@ pub(crate) fn run(
     let source = Source::new(file)?;
     let result =
         DataPath::start(config, source, endpoint, tun, setup, signals).and_then(DataPath::run);
+    drop(resolvers);
     let setup = result?;
     setup.undo().context("undoing the host configuration")?;
     tracing::info!(tunnel = name, "stopped");

@@ -1,6 +1,9 @@
 //! The whole of a client's and of a gateway's file, and the `[tunnel]` table both have.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 use pleach_core::{class::Class, sec::Code};
 
@@ -33,6 +36,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "compression",
             "parity",
             "remember",
+            "dns",
         ],
     )?;
     let mut notes = Vec::new();
@@ -56,7 +60,12 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
     let classes = classes::read(root, (!names.is_empty()).then_some(&names))?;
     let (links, device_places) = links.into_iter().unzip();
-    let role = Role::Client(ClientConfig { gateway, links });
+    let dns = dns(&tunnel, &gateway.allowed_ips, &mut notes)?;
+    let role = Role::Client(ClientConfig {
+        gateway,
+        links,
+        dns,
+    });
     Ok(Loaded {
         config: common.with_role(role, classes),
         notes,
@@ -223,6 +232,34 @@ fn switch(table: &Table<'_>, key: &str) -> Result<bool, ConfigError> {
     Ok(switch.transpose()?.unwrap_or(true))
 }
 
+/// The tunnel's resolvers.
+fn dns(
+    tunnel: &Table<'_>,
+    allowed_ips: &[ipnet::IpNet],
+    notes: &mut Vec<Note>,
+) -> Result<Vec<IpAddr>, ConfigError> {
+    let Some(list) = tunnel.optional("dns") else {
+        return Ok(Vec::new());
+    };
+    let remedy = "write addresses of resolvers, for example [\"10.77.0.1\"]";
+    let mut servers = Vec::new();
+    for item in list.list(MAX_RESOLVERS, remedy)? {
+        let server: IpAddr = item.parse("the address of a resolver", remedy)?;
+        if server.is_unspecified() || server.is_multicast() {
+            return Err(item.expected("the address of a resolver", remedy));
+        }
+        if !allowed_ips.iter().any(|net| net.contains(&server)) {
+            notes.push(Note {
+                place: item.place(),
+                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
+                warning: true,
+            });
+        }
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
 /// Tells tables of the other mode from typing mistakes.
 fn refuse_other_mode(root: &Table<'_>, mode: &str, foreign: &[&str]) -> Result<(), ConfigError> {
     match root.present().into_iter().find(|key| foreign.contains(key)) {
@@ -278,5 +315,7 @@ fn nat(value: &Value<'_>) -> Result<Nat, ConfigError> {
     }
 }
 
+/// `MAXNS` of resolv.conf(5).
+const MAX_RESOLVERS: usize = 3;
 /// Where control sockets lie unless the configuration says otherwise.
 pub(crate) const RUN_DIRECTORY: &str = "/run/pleach";

@@ -310,6 +310,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
     let psk = |key: &Option<SecretKey>| key.as_ref().map(|key| *key.expose());
     match (&old.role, &wanted.role) {
         (Role::Client(old), Role::Client(wanted)) => {
+            keys.push(("[tunnel] dns", old.dns != wanted.dns));
             let (old, wanted) = (&old.gateway, &wanted.gateway);
             let has_other_psk = psk(&old.preshared_key) != psk(&wanted.preshared_key);
             keys.extend([
