@@ -1,10 +1,12 @@
-//! Changes of the configuration that need no new handshake: policies, classes, clients.
+//! Changes of the configuration that need no new handshake: policies, classes, clients, where the gateway is.
 //!
 //! Links change by [`Endpoint::add_link`], [`Endpoint::remove_link`] and [`Endpoint::update_links`], clients go by
 //! [`Endpoint::remove_peer`].
 
+use core::net::SocketAddr;
+
 use super::{Endpoint, PeerConfig};
-use crate::{class::Class, sched::SchedulerSettings, time::Instant};
+use crate::{class::Class, ids::PathId, sched::SchedulerSettings, time::Instant};
 
 impl Endpoint {
     /// Gives every peer the classes `classes` and the policy that `scheduler` names for it.
@@ -22,6 +24,21 @@ impl Endpoint {
             peer.tunnel.reconfigure(now, settings, classes.to_vec());
             self.activate(index);
         }
+    }
+
+    /// Tells a client where its gateway is now, as when a name stands for other addresses. Paths to an address that is still among
+    /// them are not disturbed.
+    pub fn set_endpoints(&mut self, now: Instant, endpoints: Vec<SocketAddr>) {
+        let Some(connector) = &mut self.connector else {
+            return;
+        };
+        connector.set_endpoints(now, endpoints);
+        for id in (0..PathId::MAX).filter_map(|id| u8::try_from(id).ok().map(PathId)) {
+            if let Some(route) = connector.route_of(id) {
+                self.peers[0].tunnel.set_route(now, id, Some(route));
+            }
+        }
+        self.activate(0);
     }
 
     /// Makes `client` a peer of this gateway unless its key is one's already; whether it is new. Its name is no other peer's, and
