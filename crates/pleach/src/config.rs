@@ -87,6 +87,15 @@ pub(crate) struct ClientConfig {
     pub(crate) dns: Vec<IpAddr>,
 }
 
+/// A name that stands for addresses of the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostName {
+    /// As a resolver is asked for it.
+    pub(crate) name: String,
+    /// Where the gateway listens there.
+    pub(crate) port: u16,
+}
+
 /// The gateway as its client knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct GatewayPeer {
@@ -94,8 +103,10 @@ pub(crate) struct GatewayPeer {
     pub(crate) public_key: [u8; KEY_LEN],
     /// Mixed into the handshake if both ends have it.
     pub(crate) preshared_key: Option<SecretKey>,
-    /// Outer addresses, at least one, distinct.
+    /// Outer addresses, distinct.
     pub(crate) endpoints: Vec<SocketAddr>,
+    /// Names of outer addresses, with ports; at least one if there is no address.
+    pub(crate) names: Vec<HostName>,
     /// Destinations routed into the tunnel; at least one.
     pub(crate) allowed_ips: Vec<IpNet>,
 }

@@ -40,7 +40,7 @@ use crate::{
         probe::{self, Finding, Parties},
         uplinks::Uplink,
     },
-    run_tunnel,
+    run_tunnel::{self, names},
 };
 use checks::silence::Handshake;
 use problem::Problem;
@@ -290,7 +290,12 @@ fn look_at_client(
     status: Option<&StatusReport>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let endpoints = &client.gateway.endpoints;
+    let mut endpoints = client.gateway.endpoints.clone();
+    endpoints.extend(names::look_up(&client.gateway.names, None, &config.name));
+    let endpoints = &endpoints;
+    report
+        .problems
+        .extend(checks::names::verdict(&client.gateway.names, endpoints));
     let addresses: Vec<IpAddr> = endpoints.iter().map(SocketAddr::ip).collect();
     let targets = Targets {
         addresses: addresses.clone(),
@@ -327,7 +332,7 @@ fn look_at_client(
             }
         })
         .collect();
-    let handshakes = handshakes(config, client, &uplinks, status)?;
+    let handshakes = handshakes(config, client, (&uplinks, endpoints), status)?;
     let found: Vec<reach::Found> = thread::scope(|scope| {
         let asked: Vec<_> = uplinks
             .iter()
@@ -393,7 +398,7 @@ fn look_at_client(
 fn handshakes(
     config: &TunnelConfig,
     client: &ClientConfig,
-    uplinks: &[Uplink],
+    (uplinks, endpoints): (&[Uplink], &[SocketAddr]),
     status: Option<&StatusReport>,
 ) -> anyhow::Result<Vec<Handshake>> {
     if let Some(status) = status.filter(|status| status.up) {
@@ -418,7 +423,7 @@ fn handshakes(
         fwmark: 0,
         patience: PROBED,
     };
-    let findings = probe::run(uplinks, &client.gateway.endpoints, &parties)?;
+    let findings = probe::run(uplinks, endpoints, &parties)?;
     let is_known = findings.is_enrolled;
     let handshakes = findings.links.into_iter().map(|finding| match finding {
         Finding::Live(_) if is_known => Handshake::Live,

@@ -13,6 +13,7 @@ mod enrolled;
 mod handshaker;
 mod links;
 mod memory;
+pub(crate) mod names;
 mod reload;
 pub(crate) mod report;
 mod sockets;

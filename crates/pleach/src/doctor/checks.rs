@@ -8,6 +8,7 @@
 //! | [`forwarding`] | a gateway's host does not forward |
 //! | [`load`] | the processor is too slow for the rate |
 //! | [`mtu`] | long packets vanish on a link |
+//! | [`names`] | a name of the gateway stands for no address |
 //! | [`peers`] | a gateway's clients have another key or version |
 //! | [`port`] | a gateway's port is taken |
 //! | [`reverse_path`] | answers are taken for forged |
@@ -23,6 +24,7 @@ pub(super) mod files;
 pub(super) mod forwarding;
 pub(super) mod load;
 pub(super) mod mtu;
+pub(super) mod names;
 pub(super) mod peers;
 pub(super) mod port;
 pub(super) mod reverse_path;

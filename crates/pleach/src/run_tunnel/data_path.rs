@@ -38,6 +38,7 @@ use super::{
     handshaker::Handshaker,
     links::{self, ClientLink},
     memory::{self, Memory},
+    names::Names,
     reload::Source,
     report,
     sockets::{LinkSocket, Sent, Traits},
@@ -83,6 +84,10 @@ pub(super) struct DataPath {
     incompatible: BTreeMap<String, u16>,
     /// While one link is used alone.
     solo: Option<Solo>,
+    /// Of a gateway that is named.
+    names: Option<Names>,
+    /// What the names stand for.
+    named: Vec<SocketAddr>,
 }
 
 struct Control {
@@ -152,6 +157,8 @@ impl DataPath {
             memory: None,
             incompatible: BTreeMap::new(),
             solo: None,
+            names: None,
+            named: Vec::new(),
         };
         if config.remember {
             let dir = StateDir::open(super::state_directory()).context("state directory")?;
@@ -179,19 +186,57 @@ impl DataPath {
                 for link in &client.links {
                     this.add_link(&link.device, links::settings(link, this.inner_mtu()));
                 }
-                let endpoints = client.gateway.endpoints.iter();
-                let targets = Targets {
-                    addresses: endpoints.map(SocketAddr::ip).collect(),
-                    fwmark: Some(this.setup.fwmark()),
-                };
-                let watch = LinkWatch::start_towards(targets).context("watching links")?;
-                this.poller.add(watch.as_fd(), WATCH)?;
-                this.watch = Some(watch);
+                this.watch_links(&client.gateway.endpoints)?;
+                let names = client.gateway.names.clone();
+                if !names.is_empty() {
+                    let fwmark = this.setup.fwmark();
+                    let mut names = Names::new(names, fwmark, &config.name).context("names")?;
+                    this.poller.add(names.waker(), NAMES)?;
+                    names.ask(clock::now());
+                    this.names = Some(names);
+                }
                 tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
             }
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         Ok(this)
+    }
+
+    /// Watches the links and their ways to `endpoints`.
+    fn watch_links(&mut self, endpoints: &[SocketAddr]) -> anyhow::Result<()> {
+        let targets = Targets {
+            addresses: endpoints.iter().map(SocketAddr::ip).collect(),
+            fwmark: Some(self.setup.fwmark()),
+        };
+        let watch = LinkWatch::start_towards(targets).context("watching links")?;
+        self.poller.add(watch.as_fd(), WATCH)?;
+        self.watch = Some(watch);
+        Ok(())
+    }
+
+    /// Takes the addresses that names stand for now.
+    fn settle_names(&mut self, now: Instant) -> anyhow::Result<()> {
+        let Role::Client(client) = &self.config.role else {
+            return Ok(());
+        };
+        let Some(mut found) = self.names.as_mut().and_then(Names::collect) else {
+            return Ok(());
+        };
+        found.retain(|address| !client.gateway.endpoints.contains(address));
+        if found == self.named {
+            return Ok(());
+        }
+        tracing::info!(addresses = ?found, "the gateway's name stands for");
+        let endpoints = [client.gateway.endpoints.as_slice(), &found].concat();
+        self.named = found;
+        self.endpoint.set_endpoints(now, endpoints.clone());
+        self.watch_links(&endpoints)
+    }
+
+    /// When names are to be looked up again: only while there is no session.
+    fn names_due(&self) -> Option<Instant> {
+        let names = self.names.as_ref().filter(|_| !self.endpoint.is_up());
+        names.map(Names::next_at)
     }
 
     /// Moves packets until a signal comes; then says good-bye and returns what is to be undone.
@@ -203,11 +248,18 @@ impl DataPath {
         let mut busy = BusyPoll::default();
         loop {
             let solo = self.solo.as_ref().map(Solo::until);
-            let deadline = self.endpoint.poll_timeout().into_iter().chain(solo).min();
+            let names = self.names_due();
+            let deadlines = [self.endpoint.poll_timeout(), solo, names];
+            let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
             if solo.is_some_and(|until| until <= now) {
                 self.end_solo(now);
+            }
+            if names.is_some_and(|due| due <= now)
+                && let Some(names) = &mut self.names
+            {
+                names.ask(now);
             }
             for event in &ready {
                 match event.token {
@@ -229,6 +281,7 @@ impl DataPath {
                         // Others may have set it meanwhile.
                         self.endpoint.set_time_of_day(now, clock::unix_nanos());
                     }
+                    NAMES => self.settle_names(now)?,
                     RELOAD => self.settle_reload(now),
                     CLONE => self.look_at_clones(now),
                     Token(token) => {
@@ -747,6 +800,7 @@ const CLONE: Token = Token(5);
 const HANDSHAKES: Token = Token(6);
 const ENROLMENTS: Token = Token(7);
 const RELOAD: Token = Token(8);
+const NAMES: Token = Token(9);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.

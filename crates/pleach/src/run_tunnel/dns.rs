@@ -186,6 +186,15 @@ fn give_back_file(file: &Path, tunnel: &str) -> io::Result<()> {
     fs::write(file, before)
 }
 
+/// What a file with the content `text` had before a tunnel took it.
+pub(super) fn former(text: &str) -> String {
+    if !text.starts_with(HEAD) {
+        return text.to_owned();
+    }
+    let before = text.lines().filter_map(|line| line.strip_prefix(MARK));
+    before.map(|line| format!("{line}\n")).collect()
+}
+
 fn head(tunnel: &str, had_content: bool) -> String {
     let what = if had_content {
         "the former content follows"

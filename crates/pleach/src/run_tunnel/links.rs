@@ -103,7 +103,7 @@ pub(super) fn default_mtu(client: &ClientConfig) -> anyhow::Result<u16> {
     let mut endpoints = client.gateway.endpoints.iter();
     Ok(fitting_mtu(
         mtus.into_iter().min(),
-        endpoints.any(std::net::SocketAddr::is_ipv6),
+        !client.gateway.names.is_empty() || endpoints.any(std::net::SocketAddr::is_ipv6),
     ))
 }
 

@@ -316,7 +316,10 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
             keys.extend([
                 ("[gateway] public_key", old.public_key != wanted.public_key),
                 ("[gateway] preshared_key", has_other_psk),
-                ("[gateway] endpoints", old.endpoints != wanted.endpoints),
+                (
+                    "[gateway] endpoints",
+                    old.endpoints != wanted.endpoints || old.names != wanted.names,
+                ),
                 (
                     "[gateway] allowed_ips",
                     old.allowed_ips != wanted.allowed_ips,

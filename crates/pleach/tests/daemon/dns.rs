@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// `pleach up` on the client where `/etc/resolv.conf` is `resolv`, in a mount namespace of its own.
-fn up(world: &World, file: &Path, resolv: &Path, path: &str) -> Child {
+pub(crate) fn up(world: &World, file: &Path, resolv: &Path, path: &str) -> Child {
     let mut command: Command = world.client.command("unshare");
     command.args([
         "-m",

@@ -2,6 +2,7 @@
 
 mod dns;
 mod doctor;
+mod names;
 mod onboard;
 mod peers;
 mod process;
