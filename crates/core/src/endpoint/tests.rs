@@ -5,6 +5,7 @@ use super::*;
 use crate::session::entropy::Seeded;
 
 mod enrolment;
+mod reconfiguring;
 mod under_load;
 
 pub(super) const GATEWAY: &str = "192.0.2.1:7700";
