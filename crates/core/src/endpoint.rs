@@ -59,6 +59,7 @@ mod handshakes;
 mod index;
 mod initiating;
 pub mod kept;
+mod reconfiguring;
 pub mod work;
 
 use allowed_ips::AllowedIps;

@@ -171,6 +171,21 @@ impl Tunnel {
         self.outbound.lanes.services = Services::new(classes, self.placement.profile());
     }
 
+    /// Another policy with its profile, from the next packet on, and other classes, whose counts begin anew. Estimates of paths,
+    /// and what is under way, stay.
+    pub fn reconfigure(
+        &mut self,
+        now: Instant,
+        settings: SchedulerSettings<String>,
+        classes: Vec<Class>,
+    ) {
+        self.placement.set_settings(settings);
+        self.resolve_policy();
+        self.set_classes(classes);
+        self.outbound.forget_copies();
+        self.adapt_queue(now);
+    }
+
     /// By which code parity is made of what is sent; `None`: not at all.
     pub fn set_parity(&mut self, code: Option<Code>) {
         self.sec.set_code(code);

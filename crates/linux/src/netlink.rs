@@ -151,6 +151,21 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
+    /// Removes the route to `destination` from `table`; no error if there is none.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn delete_route(&self, destination: IpNet, table: u32) -> io::Result<()> {
+        let destination = destination.trunc();
+        let message = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(destination.addr(), destination.prefix_len())
+            .map_err(io::Error::other)?
+            .table_id(table)
+            .build();
+        let request = self.handle.route().del(message);
+        absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
+    }
+
     /// Makes `destination` unreachable by `table` where no other route of it leads there; replaces an equal route. It outlives every
     /// device.
     ///

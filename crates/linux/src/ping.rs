@@ -68,6 +68,23 @@ impl Pinger {
         mark: u32,
         number: u16,
     ) -> io::Result<()> {
+        self.ask_with_padding(host, source, device, mark, number, 0)
+    }
+
+    /// The same with zeros behind, so that the IP packet has `len` bytes if it has room for them. It leaves unfragmented
+    /// unless the kernel has been told that the way is narrower.
+    ///
+    /// # Errors
+    /// The kernel's; one is that the device does not take packets so long.
+    pub fn ask_with_padding(
+        &mut self,
+        host: IpAddr,
+        source: IpAddr,
+        device: &str,
+        mark: u32,
+        number: u16,
+        len: usize,
+    ) -> io::Result<()> {
         let key = (device.to_owned(), source);
         if !self.senders.contains_key(&key) {
             if self.senders.len() >= MAX_SENDERS {
@@ -81,7 +98,8 @@ impl Pinger {
             socket.set_mark(mark)?;
             self.senders.insert(key.clone(), socket);
         }
-        let message = self.message(host.is_ipv6(), number);
+        let ip_header = if host.is_ipv6() { 40 } else { 20 };
+        let message = self.message(host.is_ipv6(), number, len.saturating_sub(ip_header));
         let sent = self.senders[&key].send_to(&message, &SocketAddr::new(host, 0).into());
         if sent.is_err() {
             // The device may be another by now.
@@ -105,11 +123,13 @@ impl Pinger {
         None
     }
 
-    fn message(&self, is_v6: bool, number: u16) -> Vec<u8> {
+    /// At least `len` bytes.
+    fn message(&self, is_v6: bool, number: u16, len: usize) -> Vec<u8> {
         let mut message = vec![if is_v6 { REQUEST_V6 } else { REQUEST_V4 }, 0, 0, 0];
         message.extend_from_slice(&self.identifier);
         message.extend_from_slice(&number.to_be_bytes());
         message.extend_from_slice(&self.secret);
+        message.resize(len.max(message.len()), 0);
         if !is_v6 {
             // That of ICMPv6 is the kernel's work.
             let checksum = Sum::default().add(&message).checksum();
@@ -200,7 +220,7 @@ mod tests {
             });
             assert_eq!(answer, Some((host, number)));
         }
-        let mut forged = pinger.message(true, 3);
+        let mut forged = pinger.message(true, 3, 0);
         forged[0] = ANSWER_V6;
         assert_eq!(pinger.read(true, &forged), Some(3));
         forged[HEADER_LEN] ^= 1;

@@ -238,6 +238,45 @@ impl Setup {
         Ok(())
     }
 
+    /// Changes routes and masquerading from those of `before`, which were [applied](Self::apply), to those of `after`.
+    ///
+    /// Rules are the same as long as the prefixes have the same lengths; else packets find none of them for a moment.
+    ///
+    /// # Errors
+    /// With the step that failed in the text.
+    pub fn change_routes(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
+        let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
+        let usable = |plan: &Plan| -> Vec<IpNet> {
+            let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
+            plan.routes.iter().filter(is_usable).copied().collect()
+        };
+        let (old, new) = (usable(before), usable(after));
+        let table = self.table();
+        let link = self.netlink.link_index(&self.name)?;
+        let link = link.ok_or(io::ErrorKind::NotFound)?;
+        for &route in new.iter().filter(|route| !old.contains(route)) {
+            let added = self.netlink.add_route(route, link, table);
+            added.map_err(|error| context(&error, &format!("route {route}")))?;
+        }
+        let wanted = rules(self.state.slot, &new)?;
+        if wanted != rules(self.state.slot, &old)? {
+            self.netlink
+                .delete_rules(priorities(self.state.slot), table)?;
+            for rule in &wanted {
+                let added = self.netlink.add_rule(rule);
+                added.map_err(|error| context(&error, &format!("rule {}", rule.priority)))?;
+            }
+        }
+        for &route in old.iter().filter(|route| !new.contains(route)) {
+            let deleted = self.netlink.delete_route(route, table);
+            deleted.map_err(|error| context(&error, &format!("route {route}")))?;
+        }
+        if before.masquerade != after.masquerade {
+            self.apply_nft(after)?;
+        }
+        Ok(())
+    }
+
     /// Makes or replaces the nftables table for `plan`, for example after its MTU changed.
     ///
     /// # Errors

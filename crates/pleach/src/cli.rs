@@ -22,9 +22,12 @@ use crate::{
     check,
     config::{self, ConfigError, Note, RUN_DIRECTORY},
     control::{self, WEIGHTS},
+    doctor::{self, Doctor},
     keys::{self, SecretKey},
     onboard::{self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave},
-    run_equalizer, run_proxy, run_tunnel, status, watch,
+    run_equalizer, run_proxy, run_tunnel,
+    speedtest::{self, Speedtest},
+    status, watch,
 };
 
 /// Weaves every Internet access a host has into one connection.
@@ -66,6 +69,8 @@ enum Command {
     Join(Join),
     /// Undo `join`
     Leave(Leave),
+    /// Find what keeps a tunnel from working, and what to do; exit code 1 if there is anything
+    Doctor(Doctor),
     /// Check the configuration FILE and what it asks of this host
     Check {
         /// Configuration file
@@ -86,6 +91,14 @@ enum Command {
     /// Watch the links of a running daemon on a screen
     #[cfg(feature = "dashboard")]
     Top {
+        /// Control socket of the daemon [default: the only one in /run/pleach]
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+    },
+    /// Measure what each link of a running client carries alone, and all together
+    Speedtest(Speedtest),
+    /// Have a running tunnel read its file again, and apply what needs no restart
+    Reload {
         /// Control socket of the daemon [default: the only one in /run/pleach]
         #[arg(long, value_name = "SOCKET")]
         control: Option<PathBuf>,
@@ -229,6 +242,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Gateway(command) => print(&onboard::gateway::run(command)?),
         Command::Join(options) => print(&onboard::join::run(&options)?),
         Command::Leave(options) => print(&onboard::leave::run(&options)?),
+        Command::Doctor(options) => diagnose(&options),
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
         Command::Up { file, trace } => up(&file, trace.as_deref()),
@@ -247,6 +261,11 @@ fn run(command: Command) -> Result<(), Failure> {
         } => show_status(json, watch, control),
         #[cfg(feature = "dashboard")]
         Command::Top { control } => Ok(crate::top::run(&socket(control)?)?),
+        Command::Reload { control } => reload(control),
+        Command::Speedtest(options) => {
+            let control = socket(options.control.clone())?;
+            print(&speedtest::run(&options, &control)?)
+        }
         Command::Weights { control, weights } => set_weights(control, weights),
         #[cfg(feature = "lab")]
         Command::Lab(LabCommand::Run {
@@ -326,7 +345,7 @@ fn up(file: &std::path::Path, trace: Option<&std::path::Path>) -> Result<(), Fai
     let loaded = config::load(file)?;
     let absent_devices = check::before_start(&loaded)?;
     tell(&loaded.notes, &absent_devices);
-    Ok(run_tunnel::run(loaded.config, trace)?)
+    Ok(run_tunnel::run(loaded.config, file, trace)?)
 }
 
 fn proxy(file: &std::path::Path) -> Result<(), Failure> {
@@ -355,6 +374,31 @@ fn tell(notes: &[Note], absent_devices: &[ConfigError]) {
     for absent in absent_devices {
         tracing::warn!("{absent}");
     }
+}
+
+fn diagnose(options: &Doctor) -> Result<(), Failure> {
+    let (text, report) = doctor::run(options)?;
+    print(&text)?;
+    match report.count() {
+        0 => Ok(()),
+        1 => Err(anyhow::anyhow!("1 problem found").into()),
+        count => Err(anyhow::anyhow!("{count} problems found").into()),
+    }
+}
+
+fn reload(control: Option<PathBuf>) -> Result<(), Failure> {
+    let report = control::reload(&socket(control)?)?;
+    let mut text = String::new();
+    for change in &report.applied {
+        text += &format!("Applied: {change}.\n");
+    }
+    for key in &report.needs_restart {
+        text += &format!("Needs a restart: {key}.\n");
+    }
+    if text.is_empty() {
+        "Nothing has changed.\n".clone_into(&mut text);
+    }
+    print(&text)
 }
 
 fn show_status(json: bool, watch: bool, control: Option<PathBuf>) -> Result<(), Failure> {

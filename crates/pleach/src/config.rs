@@ -21,7 +21,7 @@ mod tunnel;
 mod view;
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -94,6 +94,17 @@ pub(crate) struct ClientConfig {
     pub(crate) links: Vec<LinkConfig>,
     /// What is routed into the tunnel goes no other way while the daemon is dead.
     pub(crate) kill_switch: bool,
+    /// Resolvers of the host while the tunnel runs, at most three; none: those it has.
+    pub(crate) dns: Vec<IpAddr>,
+}
+
+/// A name that stands for addresses of the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostName {
+    /// As a resolver is asked for it.
+    pub(crate) name: String,
+    /// Where the gateway listens there.
+    pub(crate) port: u16,
 }
 
 /// The gateway as its client knows it.
@@ -103,14 +114,16 @@ pub(crate) struct GatewayPeer {
     pub(crate) public_key: [u8; KEY_LEN],
     /// Mixed into the handshake if both ends have it.
     pub(crate) preshared_key: Option<SecretKey>,
-    /// Outer addresses, at least one, distinct.
+    /// Outer addresses, distinct.
     pub(crate) endpoints: Vec<SocketAddr>,
+    /// Names of outer addresses, with ports; at least one if there is no address.
+    pub(crate) names: Vec<HostName>,
     /// Destinations routed into the tunnel; at least one.
     pub(crate) allowed_ips: Vec<IpNet>,
 }
 
 /// One uplink of the client.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LinkConfig {
     /// Name towards the user and the gateway.
     pub(crate) name: String,
@@ -146,6 +159,8 @@ pub(crate) struct GatewayConfig {
     pub(crate) nat: Nat,
     /// Clients do not reach each other.
     pub(crate) isolate: bool,
+    /// Whether clients may measure their links, through the tunnel.
+    pub(crate) speedtest: bool,
     /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
     pub(crate) clients: Vec<ClientPeer>,
     /// Whether and how other clients are enrolled.

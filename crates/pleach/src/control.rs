@@ -6,6 +6,8 @@
 //! | --- | --- |
 //! | `{"command":"status"}` | a [`StatusReport`] |
 //! | `{"command":"weights","weights":{"dsl":64}}` | `{"ok":true}` |
+//! | `{"command":"only","link":"dsl","millis":5000}` | `{"ok":true}`: the client's other links are in reserve for so long, or until `"link":null` |
+//! | `{"command":"reload"}` | a [`ReloadReport`]: the file of the tunnel was read again |
 //! | `{"command":"remove-client","name":"home"}` | `{"ok":true}`, also if no client has the name; gateways only |
 //! | anything else, or what fails | `{"error":"…"}` |
 //!
@@ -14,19 +16,29 @@
 mod client;
 pub(crate) mod server;
 
-use std::{collections::BTreeMap, net::IpAddr, sync::mpsc::SyncSender};
+use std::{collections::BTreeMap, net::IpAddr, sync::mpsc::SyncSender, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use client::{find_socket, remove_client, set_weights, status};
+pub(crate) use client::{find_socket, only, reload, remove_client, set_weights, status};
 
 /// A request as it travels.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 enum Request {
+    Only {
+        link: Option<String>,
+        #[serde(default)]
+        millis: u64,
+    },
+    Reload {},
     Status {},
-    Weights { weights: BTreeMap<String, u32> },
-    RemoveClient { name: String },
+    Weights {
+        weights: BTreeMap<String, u32>,
+    },
+    RemoveClient {
+        name: String,
+    },
 }
 
 /// A request for the data path. Dropping it unanswered tells the client so.
@@ -34,6 +46,10 @@ enum Request {
 pub(crate) enum ControlRequest {
     /// How are things?
     Status(Reply<StatusReport>),
+    /// Use this link of the client only, for so long; `None`: all again.
+    Only(Option<(String, Duration)>, Reply<()>),
+    /// Read the configuration again, and apply what can be.
+    Reload(Reply<ReloadReport>),
     /// Drop the client of this name, and its keys.
     RemoveClient(String, Reply<()>),
     /// Give the named links these weights, 1..=1000 each, at least one; all of them or none.
@@ -50,6 +66,15 @@ impl<T> Reply<T> {
         // The client may have given up: nobody is left to tell.
         let _ = self.0.try_send(answer);
     }
+}
+
+/// What became of the changes in a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ReloadReport {
+    /// Changes that are in force, one a line.
+    pub(crate) applied: Vec<String>,
+    /// Keys that have changed and need a restart.
+    pub(crate) needs_restart: Vec<String>,
 }
 
 /// State of a daemon, as `status --json` prints it. Numbers must be finite.
@@ -99,6 +124,9 @@ pub(crate) struct StatusReport {
     /// Repair of losses by this end; none outside of a tunnel; of a gateway, of all clients together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repair: Option<RepairStatus>,
+    /// Clients that speak another version of the protocol than this gateway, with that version; they are not served.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) incompatible: BTreeMap<String, u16>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
 }
@@ -423,6 +451,9 @@ pub(crate) struct ResequencerStatus {
 
 /// Longest request line in bytes, newline included.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
+
+/// Longest time that links may be held back for.
+const MAX_ONLY: Duration = Duration::from_secs(60);
 
 /// Range of a weight.
 pub(crate) const WEIGHTS: core::ops::RangeInclusive<u32> = 1..=1000;

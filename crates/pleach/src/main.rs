@@ -15,6 +15,10 @@
 //! | [`status`] | the `status` command |
 //! | `top` | the `top` command |
 //! | [`watch`] | `status --watch` |
+//! | [`doctor`] | finds what keeps a tunnel from working |
+//! | [`onboard`] | gateways and clients in one command a side |
+//! | [`speedtest`] | what each link carries, through a running tunnel |
+//! | [`status`] | the `status` and `weights` commands |
 //! | [`run_equalizer`] | the equalizer daemon |
 //! | [`run_proxy`] | the proxy daemon |
 //! | [`run_tunnel`] | the tunnel daemon |
@@ -27,6 +31,7 @@ mod check;
 mod cli;
 mod config;
 mod control;
+mod doctor;
 #[cfg(feature = "dashboard")]
 mod events;
 mod keys;
@@ -44,6 +49,7 @@ mod run_tunnel;
 mod scenarios;
 #[cfg(feature = "sim")]
 mod sim;
+mod speedtest;
 mod status;
 #[cfg(feature = "dashboard")]
 mod top;

@@ -24,13 +24,13 @@ mod host;
 pub(crate) mod join;
 pub(crate) mod leave;
 mod networks;
-mod outer;
+pub(crate) mod outer;
 mod place;
-mod probe;
+pub(crate) mod probe;
 mod service;
 pub(crate) mod store;
 mod token;
-mod uplinks;
+pub(crate) mod uplinks;
 
 pub(crate) use bad_input::BadInput;
 

@@ -93,6 +93,14 @@ fn settings(config: &EqualizerConfig) -> Settings {
 
 fn answer(daemon: &mut Daemon, now: Instant, request: ControlRequest) {
     match request {
+        ControlRequest::Only(_, reply) => {
+            reply.send(Err("this is an equalizer, no tunnel".to_owned()))
+        }
+        ControlRequest::Reload(reply) => {
+            reply.send(Err(
+                "an equalizer reads its file at the start only: restart it".to_owned(),
+            ));
+        }
         ControlRequest::RemoveClient(_, reply) => {
             reply.send(Err("this is an equalizer, no gateway".to_owned()));
         }

@@ -188,6 +188,12 @@ fn raise_descriptor_limit() -> u64 {
 
 fn answer(daemon: &Daemon, name: &str, request: ControlRequest) {
     match request {
+        ControlRequest::Only(_, reply) => reply.send(Err("this is a proxy, no tunnel".to_owned())),
+        ControlRequest::Reload(reply) => {
+            reply.send(Err(
+                "a proxy reads its file at the start only: restart it".to_owned()
+            ));
+        }
         ControlRequest::RemoveClient(_, reply) => {
             reply.send(Err("this is a proxy, no gateway".to_owned()));
         }

@@ -8,12 +8,16 @@
 //! ([`pleach_linux::routes`]).
 
 mod data_path;
+pub(crate) mod dns;
 mod enrolled;
 mod handshaker;
 mod links;
 mod memory;
+pub(crate) mod names;
+mod reload;
 pub(crate) mod report;
 mod sockets;
+mod solo;
 
 use std::{num::NonZeroUsize, path::Path};
 
@@ -37,16 +41,23 @@ use crate::{
     trace::TraceFile,
 };
 use data_path::DataPath;
+use dns::Resolvers;
 pub(crate) use links::is_uplink;
+use reload::Source;
 
-/// Runs the tunnel that `config` describes until SIGTERM or SIGINT.
+/// Runs the tunnel that `config`, read from `file`, describes until SIGTERM or SIGINT; SIGHUP reads the file again.
 /// `trace`: a file for what the engine decides.
 ///
 /// # Errors
 /// Whatever keeps the daemon from starting or going on.
-pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn run(
+    mut config: TunnelConfig,
+    file: &Path,
+    trace: Option<&Path>,
+) -> anyhow::Result<()> {
     // Before any thread starts, so that all of them leave signals to the poller.
-    let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
+    let signals =
+        Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).context("signals")?;
     if config.mtu.is_none()
         && let Role::Client(client) = &config.role
     {
@@ -63,6 +74,12 @@ pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Res
     setup
         .apply(&plan)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
+    dns::recover(&config.name).context("undoing the resolvers of an earlier run")?;
+    let resolvers = match &config.role {
+        Role::Client(client) => Resolvers::set(&config.name, &client.dns)
+            .with_context(|| format!("tunnel {}: [tunnel] dns", config.name))?,
+        Role::Gateway(_) => None,
+    };
     let _ = poll::set_precise_timers();
     let mut endpoint = Endpoint::new(
         endpoint_config(&config, plan.mtu),
@@ -75,10 +92,14 @@ pub(crate) fn run(mut config: TunnelConfig, trace: Option<&Path>) -> anyhow::Res
     endpoint.set_time_of_day(clock::now(), clock::unix_nanos());
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     endpoint.set_handshake_limits(Limits::for_cores(cores));
-    let result = DataPath::start(&config, endpoint, tun, setup, signals).and_then(DataPath::run);
+    let name = config.name.clone();
+    let source = Source::new(file)?;
+    let result =
+        DataPath::start(config, source, endpoint, tun, setup, signals).and_then(DataPath::run);
+    drop(resolvers);
     let setup = result?;
     setup.undo().context("undoing the host configuration")?;
-    tracing::info!(tunnel = config.name, "stopped");
+    tracing::info!(tunnel = name, "stopped");
     Ok(())
 }
 

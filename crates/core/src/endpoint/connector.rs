@@ -86,6 +86,18 @@ impl Connector {
         }
     }
 
+    /// Other addresses of the gateway, which are tried at once. A link keeps the one it uses if it is among them.
+    pub(super) fn set_endpoints(&mut self, now: Instant, endpoints: Vec<SocketAddr>) {
+        for link in self.links.iter_mut().flatten() {
+            let used = self.endpoints.get(link.endpoint);
+            let kept = endpoints.iter().position(|endpoint| Some(endpoint) == used);
+            link.endpoint = kept.unwrap_or(0);
+        }
+        self.endpoints = endpoints;
+        (self.attempts, self.turn) = (0, 0);
+        self.next_attempt_at = self.next_attempt_at.min(now);
+    }
+
     pub(super) fn add_link(&mut self) -> Option<PathId> {
         let index = self.links.iter().position(Option::is_none)?;
         self.links[index] = Some(ClientLink {
@@ -134,7 +146,7 @@ impl Connector {
     /// The present endpoint of a link does not answer: the route over the next one.
     pub(super) fn next_route(&mut self, id: PathId) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
-        link.endpoint = (link.endpoint + 1) % self.endpoints.len();
+        link.endpoint = (link.endpoint + 1).checked_rem(self.endpoints.len())?;
         self.route_of(id)
     }
 

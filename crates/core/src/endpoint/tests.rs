@@ -6,6 +6,7 @@ use crate::session::entropy::Seeded;
 
 mod enrolment;
 mod hostile;
+mod reconfiguring;
 mod under_load;
 
 pub(super) const GATEWAY: &str = "192.0.2.1:7700";

@@ -77,6 +77,11 @@ impl Outbound {
         self.lanes.len() + self.staged.len()
     }
 
+    /// Drops copies of the last block, which only its policy sends.
+    pub(super) fn forget_copies(&mut self) {
+        self.blocks.clear();
+    }
+
     /// Whether copies of the last block wait for a path.
     pub(super) fn has_copies(&self) -> bool {
         self.blocks.has_copies()

@@ -59,6 +59,11 @@ impl Placement {
         }
     }
 
+    /// Another policy and profile, once [resolved](Self::resolve).
+    pub(super) fn set_settings(&mut self, settings: SchedulerSettings<String>) {
+        self.settings = settings;
+    }
+
     pub(super) const fn profile(&self) -> &Profile {
         &self.profile
     }

@@ -24,8 +24,8 @@ use crate::{
     config::{Listen, Token, ViewConfig},
     control::{
         BudgetStatus, ClassStatus, ClientStatus, ConnectionStatus, ControlRequest, LinkState,
-        LinkStatus, ParityReport, RepairStatus, SplitStatus, SplitterStatus, StatusReport,
-        server::ControlServer,
+        LinkStatus, ParityReport, ReloadReport, RepairStatus, SplitStatus, SplitterStatus,
+        StatusReport, server::ControlServer,
     },
 };
 
@@ -128,6 +128,8 @@ impl Daemon {
                     ControlRequest::RemoveClient(_, reply) => {
                         reply.send(Err("this is no gateway".to_owned()));
                     }
+                    ControlRequest::Only(_, reply) => reply.send(Ok(())),
+                    ControlRequest::Reload(reply) => reply.send(Ok(ReloadReport::default())),
                     ControlRequest::Status(reply) => {
                         counter.fetch_add(1, Ordering::SeqCst);
                         reply.send(Ok(sample()));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::{source::ConfigError, table::Value};
+use super::{HostName, source::ConfigError, table::Value};
 
 /// A name for a link or client: 1 to 32 of `A-Z a-z 0-9 . _ -`.
 ///
@@ -114,14 +114,60 @@ pub(super) fn allowed_ips(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> 
 /// # Errors
 /// No `ADDRESS:PORT`, port zero, or an address that cannot be meant.
 pub(super) fn endpoint(value: &Value<'_>) -> Result<SocketAddr, ConfigError> {
+    let remedy = "write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"";
+    address(value, remedy)
+}
+
+fn address(value: &Value<'_>, remedy: &str) -> Result<SocketAddr, ConfigError> {
     let what = "ADDRESS:PORT of the gateway";
-    let remedy = "write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"; host names are not looked up";
     let addr: SocketAddr = value.parse(what, remedy)?;
     let ip = addr.ip();
     if addr.port() == 0 || ip.is_unspecified() || ip.is_multicast() || is_broadcast(ip) {
         return Err(value.expected(what, remedy));
     }
     Ok(addr)
+}
+
+/// Where a gateway is.
+pub(super) enum Place {
+    Address(SocketAddr),
+    Name(HostName),
+}
+
+/// An outer address of the gateway, or a name of such.
+///
+/// # Errors
+/// Neither; port zero; an address that cannot be meant.
+pub(super) fn place(value: &Value<'_>) -> Result<Place, ConfigError> {
+    let split = value.as_text().and_then(|text| text.rsplit_once(':'));
+    let name = split.filter(|(name, _)| is_host_name(name));
+    let Some((name, port)) = name else {
+        let remedy = "write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\", or a name such as \"gw.example.net:7700\"";
+        return address(value, remedy).map(Place::Address);
+    };
+    let port = port.parse().ok().filter(|port| *port > 0);
+    let port = port.ok_or_else(|| {
+        let what = "a name with a port from 1 to 65535";
+        value.expected(what, "write for example \"gw.example.net:7700\"")
+    })?;
+    Ok(Place::Name(HostName {
+        name: name.to_owned(),
+        port,
+    }))
+}
+
+/// Whether `text` is a name of a host (RFC 1123 section 2.1) that no address looks like.
+fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    };
+    let last = text.rsplit('.').next().unwrap_or_default();
+    (1..=253).contains(&text.len())
+        && text.split('.').all(is_label)
+        && last.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
 /// The outer address a gateway listens on.

@@ -6,7 +6,9 @@ use ipnet::IpNet;
 use pleach_core::{ids::PathId, units::Bitrate};
 
 use super::{
-    ClientPeer, Cost, GatewayPeer, InvitationsConfig, LinkConfig, network, scheduler, secret,
+    ClientPeer, Cost, GatewayPeer, HostName, InvitationsConfig, LinkConfig,
+    network::{self, Place as Where},
+    scheduler, secret,
     source::{ConfigError, Note, Place},
     table::{Table, Value},
     tunnel,
@@ -44,10 +46,12 @@ pub(super) fn gateway(root: &Table<'_>, notes: &mut Vec<Note>) -> Result<Gateway
     let public_key = table.required("public_key", PUBLIC_KEY_EXAMPLE)?;
     let endpoints = table.required("endpoints", "endpoints = [\"203.0.113.5:7700\"]")?;
     let allowed_ips = table.required("allowed_ips", "allowed_ips = [\"0.0.0.0/0\", \"::/0\"]")?;
+    let (endpoints, names) = places(&endpoints)?;
     Ok(GatewayPeer {
         public_key: secret::public(&public_key)?,
         preshared_key: secret::optional(&table, "preshared_key", "preshared_key_file", notes)?,
-        endpoints: outer_addresses(&endpoints)?,
+        endpoints,
+        names,
         allowed_ips: network::allowed_ips(&allowed_ips)?,
     })
 }
@@ -74,6 +78,28 @@ pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>,
         store: root.source().directory().join(path),
         endpoints: outer_addresses(&endpoints)?,
     }))
+}
+
+/// Outer addresses of a gateway and names of such, at least one, distinct.
+fn places(list: &Value<'_>) -> Result<(Vec<SocketAddr>, Vec<HostName>), ConfigError> {
+    let (mut addresses, mut names) = (Vec::new(), Vec::new());
+    for item in list.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
+        let is_again = match network::place(&item)? {
+            Where::Address(address) => {
+                addresses.push(address);
+                addresses.iter().filter(|known| **known == address).count() > 1
+            }
+            Where::Name(name) => {
+                names.push(name.clone());
+                names.iter().filter(|known| **known == name).count() > 1
+            }
+        };
+        if is_again {
+            let text = item.as_text().unwrap_or_default();
+            return Err(item.wrong(format!("{text} given twice"), "remove one of the two"));
+        }
+    }
+    Ok((addresses, names))
 }
 
 /// Outer addresses of a gateway, at least one, distinct.

@@ -196,11 +196,17 @@ const MISTAKES: &[Mistake] = mistakes! {
     "preshared key file open to others": CLIENT, "endpoints" => "preshared_key_file = \"open.key\"\nendpoints",
         "f.toml:12: [gateway] preshared_key_file: key file \"open.key\" is open to others (mode 644); remedy: chmod 600 the file, and make a new key if others may have read it";
     "endpoint without port": CLIENT, "\"203.0.113.5:7700\"" => "\"203.0.113.5\"",
-        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"203.0.113.5\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"; host names are not looked up";
-    "endpoint is a host name": CLIENT, "\"203.0.113.5:7700\"" => "\"example.org:7700\"",
-        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"example.org:7700\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"; host names are not looked up";
+        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"203.0.113.5\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\", or a name such as \"gw.example.net:7700\"";
+    "endpoint is a name with a bad port": CLIENT, "\"203.0.113.5:7700\"" => "\"example.org:77000\"",
+        "f.toml:12: [gateway] endpoints: expected a name with a port from 1 to 65535, found \"example.org:77000\"; remedy: write for example \"gw.example.net:7700\"";
+    "endpoint is no name": CLIENT, "\"203.0.113.5:7700\"" => "\"exa mple.org:7700\"",
+        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"exa mple.org:7700\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\", or a name such as \"gw.example.net:7700\"";
+    "name given twice": CLIENT, "\"203.0.113.5:7700\"" => "\"example.org:7700\", \"example.org:7700\"",
+        "f.toml:12: [gateway] endpoints: example.org:7700 given twice; remedy: remove one of the two";
+    "resolver is a name": CLIENT, "[scheduler]" => "dns = [\"dns.example\"]\n[scheduler]",
+        "f.toml:8: [tunnel] dns: expected the address of a resolver, found \"dns.example\"; remedy: write addresses of resolvers, for example [\"10.77.0.1\"]";
     "endpoint port zero": CLIENT, "\"203.0.113.5:7700\"" => "\"203.0.113.5:0\"",
-        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"203.0.113.5:0\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"; host names are not looked up";
+        "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"203.0.113.5:0\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\", or a name such as \"gw.example.net:7700\"";
     "endpoint twice": CLIENT, "\"[2001:db8::5]:7700\"" => "\"203.0.113.5:7700\"",
         "f.toml:12: [gateway] endpoints: 203.0.113.5:7700 given twice; remedy: remove one of the two";
     "listen bad": GATEWAY, "\"[::]:7700\"" => "\"*:7700\"",

@@ -1,6 +1,9 @@
 //! The whole of a client's and of a gateway's file, and the `[tunnel]` table both have.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 use pleach_core::{class::Class, sec::Code};
 
@@ -44,6 +47,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "parity",
             "remember",
             "kill_switch",
+            "dns",
         ],
     )?;
     let mut notes = Vec::new();
@@ -67,10 +71,12 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
     let classes = classes::read(root, (!names.is_empty()).then_some(&names))?;
     let (links, device_places) = links.into_iter().unzip();
+    let dns = dns(&tunnel, &gateway.allowed_ips, &mut notes)?;
     let role = Role::Client(ClientConfig {
         gateway,
         links,
         kill_switch: switch(&tunnel, "kill_switch", false)?,
+        dns,
     });
     Ok(Loaded {
         config: common.with_role(role, classes),
@@ -111,6 +117,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "listen",
             "nat",
             "isolate",
+            "speedtest",
         ],
     )?;
     let mut notes = Vec::new();
@@ -132,6 +139,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         listen: network::listen(&listen)?,
         nat,
         isolate: switch(&tunnel, "isolate", true)?,
+        speedtest: switch(&tunnel, "speedtest", true)?,
         clients,
         invitations,
     });
@@ -244,6 +252,34 @@ fn switch(table: &Table<'_>, key: &str, usual: bool) -> Result<bool, ConfigError
     Ok(switch.transpose()?.unwrap_or(usual))
 }
 
+/// The tunnel's resolvers.
+fn dns(
+    tunnel: &Table<'_>,
+    allowed_ips: &[ipnet::IpNet],
+    notes: &mut Vec<Note>,
+) -> Result<Vec<IpAddr>, ConfigError> {
+    let Some(list) = tunnel.optional("dns") else {
+        return Ok(Vec::new());
+    };
+    let remedy = "write addresses of resolvers, for example [\"10.77.0.1\"]";
+    let mut servers = Vec::new();
+    for item in list.list(MAX_RESOLVERS, remedy)? {
+        let server: IpAddr = item.parse("the address of a resolver", remedy)?;
+        if server.is_unspecified() || server.is_multicast() {
+            return Err(item.expected("the address of a resolver", remedy));
+        }
+        if !allowed_ips.iter().any(|net| net.contains(&server)) {
+            notes.push(Note {
+                place: item.place(),
+                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
+                warning: true,
+            });
+        }
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
 /// Tells tables of the other mode from typing mistakes.
 fn refuse_other_mode(root: &Table<'_>, mode: &str, foreign: &[&str]) -> Result<(), ConfigError> {
     match root.present().into_iter().find(|key| foreign.contains(key)) {
@@ -299,5 +335,7 @@ fn nat(value: &Value<'_>) -> Result<Nat, ConfigError> {
     }
 }
 
+/// `MAXNS` of resolv.conf(5).
+const MAX_RESOLVERS: usize = 3;
 /// Where control sockets lie unless the configuration says otherwise.
 pub(crate) const RUN_DIRECTORY: &str = "/run/pleach";

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 
-use super::{Request, StatusReport};
+use super::{ReloadReport, Request, StatusReport};
 use crate::config::plain;
 
 /// Asks the daemon at `socket` how things are.
@@ -38,6 +38,26 @@ pub(crate) fn set_weights(socket: &Path, weights: BTreeMap<String, u32>) -> anyh
 pub(crate) fn remove_client(socket: &Path, name: &str) -> anyhow::Result<()> {
     let name = name.to_owned();
     ask::<serde_json::Value>(socket, &Request::RemoveClient { name }).map(drop)
+}
+
+/// Has the daemon at `socket` read its configuration again.
+///
+/// # Errors
+/// No daemon answers there, or the configuration is wrong.
+pub(crate) fn reload(socket: &Path) -> anyhow::Result<ReloadReport> {
+    ask(socket, &Request::Reload {})
+}
+
+/// Has the client at `socket` use `link` only for `time`, or all again.
+///
+/// # Errors
+/// No daemon answers there, it is no client, or it has no such link.
+pub(crate) fn only(socket: &Path, link: Option<&str>, time: Duration) -> anyhow::Result<()> {
+    let request = Request::Only {
+        link: link.map(str::to_owned),
+        millis: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+    };
+    ask::<serde_json::Value>(socket, &request).map(drop)
 }
 
 /// The only socket in `directory`.

@@ -38,7 +38,7 @@ use rustix::{
 };
 use serde::Serialize;
 
-use super::{ControlRequest, MAX_REQUEST_BYTES, Reply, Request, WEIGHTS};
+use super::{ControlRequest, MAX_ONLY, MAX_REQUEST_BYTES, Reply, Request, WEIGHTS};
 #[cfg(feature = "dashboard")]
 use crate::api::Api;
 use crate::config::ViewConfig;
@@ -316,6 +316,18 @@ fn answer(stream: &UnixStream, line: &[u8], gate: &Gate) -> io::Result<()> {
         Err(error) => write_error(stream, &format!("not a request: {error}")),
         Ok(Request::Status {}) => match gate.asker.ask(ControlRequest::Status) {
             Ok(status) => write_line(stream, &status),
+            Err(error) => write_error(stream, &error),
+        },
+        Ok(Request::Only { link, millis }) => {
+            let time = Duration::from_millis(millis).min(MAX_ONLY);
+            let link = link.map(|link| (link, time));
+            write_done(
+                stream,
+                gate.asker.ask(|reply| ControlRequest::Only(link, reply)),
+            )
+        }
+        Ok(Request::Reload {}) => match gate.asker.ask(ControlRequest::Reload) {
+            Ok(report) => write_line(stream, &report),
             Err(error) => write_error(stream, &error),
         },
         Ok(Request::RemoveClient { name }) => {

@@ -20,6 +20,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
+    ReloadReport,
     server::{ControlServer, MAX_CONNECTIONS, StartError},
     *,
 };
@@ -77,6 +78,14 @@ impl Daemon {
         thread::spawn(move || {
             for request in requests {
                 match request {
+                    ControlRequest::Only(link, reply) => {
+                        let known = link.is_none_or(|(name, _)| name == "dsl");
+                        reply.send(known.then_some(()).ok_or_else(|| "no link".to_owned()));
+                    }
+                    ControlRequest::Reload(reply) => reply.send(Ok(ReloadReport {
+                        applied: vec!["policy".to_owned()],
+                        needs_restart: vec!["[tunnel] mtu".to_owned()],
+                    })),
                     ControlRequest::RemoveClient(name, reply) => {
                         reply.send((name == "home").then_some(()).ok_or_else(|| name.clone()));
                     }

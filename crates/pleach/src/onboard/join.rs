@@ -133,11 +133,12 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
         keys: &keys,
         gateway: token.gateway_key,
         psk: &token.key().psk(),
-        claim: Claim {
+        claim: Some(Claim {
             id: token.id(),
             proof: token.key().proof(keys.public(), &token.gateway_key),
-        },
+        }),
         fwmark: setup.fwmark(),
+        patience: probe::PATIENCE,
     };
     draft.spare(&waiting);
     let findings = probe::run(&found, &token.endpoints, &parties)?;
@@ -302,6 +303,7 @@ fn is_of(file: &Path, id: &str) -> bool {
 fn verdict(finding: &Finding) -> String {
     match finding {
         Finding::Live(after) => format!("live, the gateway answers in {} ms", after.as_millis()),
+        Finding::Refused(error) => format!("the gateway's answer is of no use: {error}"),
         Finding::Silent => {
             "no answer from the gateway; the network behind it may block UDP".to_owned()
         }
@@ -315,7 +317,7 @@ fn unanswered(token: &Token, uplinks: &[Uplink], findings: &Findings) -> String 
         .zip(&findings.links)
         .map(|(uplink, finding)| match finding {
             Finding::Unusable(why) => format!("{}: {why}", uplink.label),
-            Finding::Live(_) | Finding::Silent => uplink.label.clone(),
+            Finding::Live(_) | Finding::Refused(_) | Finding::Silent => uplink.label.clone(),
         })
         .collect();
     let over = over.join(", ");

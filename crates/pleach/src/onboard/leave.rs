@@ -6,7 +6,7 @@
 
 use std::{fmt::Write as _, fs};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::{
     durable, host,
@@ -14,6 +14,7 @@ use super::{
     place::Place,
     service,
 };
+use crate::{config, run_tunnel::dns};
 
 /// Options of `pleach leave`.
 #[derive(Debug, clap::Args)]
@@ -42,6 +43,11 @@ pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
     let mut said = String::new();
     if text.is_ok() {
         service::stop(place, NAME)?;
+        // What a daemon left that was killed.
+        if let Ok(loaded) = config::load(&file) {
+            let name = &loaded.config.name;
+            dns::recover(name).with_context(|| format!("resolvers of the tunnel {name}"))?;
+        }
     }
     let waiting = place.state("join");
     let kept = fs::read_dir(&waiting).into_iter().flatten().flatten();

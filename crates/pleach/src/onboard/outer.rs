@@ -53,7 +53,7 @@ pub(crate) fn find(links: &[LinkSnapshot], port: u16) -> Outer {
 }
 
 /// Whether an address is routed in the Internet; addresses of documentation count, as tests use them.
-fn is_public(address: IpAddr) -> bool {
+pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let [a, b, ..] = address.octets();

@@ -16,7 +16,7 @@ use pleach_core::{
     session::{
         aead::Suite,
         cookie::CookieCache,
-        handshake::{Initiator, StaticKeys},
+        handshake::{HandshakeError, Initiator, StaticKeys},
         invitation::Claim,
         secret::Secret,
     },
@@ -40,16 +40,18 @@ pub(crate) struct Parties<'a> {
     pub(crate) gateway: [u8; 32],
     /// Of the invitation.
     pub(crate) psk: &'a Secret,
-    /// What this client shows.
-    pub(crate) claim: Claim,
+    /// What a client shows that the gateway does not know yet.
+    pub(crate) claim: Option<Claim>,
     /// Mark of all datagrams.
     pub(crate) fwmark: u32,
+    /// After so long a gateway does not answer.
+    pub(crate) patience: Duration,
 }
 
 /// What was found.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// Whether the gateway knows this client now.
+    /// Whether the gateway knows this client now: a response came, not only cookie replies.
     pub(crate) is_enrolled: bool,
     /// Of each link, in order.
     pub(crate) links: Vec<Finding>,
@@ -60,6 +62,8 @@ pub(crate) struct Findings {
 pub(crate) enum Finding {
     /// The gateway answered, after so long.
     Live(Duration),
+    /// Only a response came that is not for these parties: a wrong pre-shared key, another version.
+    Refused(HandshakeError),
     /// It did not.
     Silent,
     /// No socket could be had, or nothing be sent; why.
@@ -93,7 +97,7 @@ pub(crate) fn run(
     }
     let mut sequence = Sequence::new()?;
     let mut is_enrolled = false;
-    let mut end = clock::now() + PATIENCE;
+    let mut end = clock::now() + parties.patience;
     let (mut events, mut buffers) = (Vec::new(), RecvBatch::default());
     loop {
         let now = clock::now();
@@ -115,15 +119,26 @@ pub(crate) fn run(
         poller.wait(Some(next.map_or(end, |next| next.min(end))), &mut events)?;
         let now = clock::now();
         for lane in &mut lanes {
-            let answer = lane.receive(now, &mut buffers);
+            let answer = lane.receive(now, parties.patience, &mut buffers);
+            let finding = &mut findings[lane.link];
             if let Some((after, is_response)) = answer {
-                if findings[lane.link] == Finding::Silent {
-                    findings[lane.link] = Finding::Live(after);
+                match finding {
+                    Finding::Silent => *finding = Finding::Live(after),
+                    Finding::Refused(_) if is_response => *finding = Finding::Live(after),
+                    Finding::Live(_) | Finding::Refused(_) | Finding::Unusable(_) => {}
                 }
                 if is_response && !is_enrolled {
                     is_enrolled = true;
                     end = end.min(now + GRACE);
                 }
+                lane.is_answered |= is_response;
+            }
+            // A cookie that came before says less.
+            if let Some(error) = lane.refused.take()
+                && !lane.is_answered
+                && !matches!(finding, Finding::Unusable(_))
+            {
+                *finding = Finding::Refused(error);
             }
         }
     }
@@ -141,6 +156,10 @@ struct Lane {
     cookies: CookieCache,
     /// Under way, oldest first, with their datagrams and when these were sent.
     attempts: Vec<(Initiator, Vec<u8>, Instant)>,
+    /// Why the last response to one of them was not taken.
+    refused: Option<HandshakeError>,
+    /// Whether a response was taken.
+    is_answered: bool,
     next_at: Instant,
 }
 
@@ -173,6 +192,8 @@ impl Lane {
             remote,
             cookies: CookieCache::new(&parties.gateway),
             attempts: Vec::new(),
+            refused: None,
+            is_answered: false,
             next_at: Instant::ZERO,
         }))
     }
@@ -184,15 +205,11 @@ impl Lane {
         sequence: &mut Sequence,
     ) -> anyhow::Result<()> {
         let (index, hello, seed) = sequence.next()?;
-        let (initiator, mut datagram) = Initiator::with_claim(
-            parties.keys,
-            &parties.gateway,
-            parties.psk.expose(),
-            index,
-            hello,
-            &parties.claim,
-            seed,
-        )?;
+        let (keys, gateway, psk) = (parties.keys, &parties.gateway, parties.psk.expose());
+        let (initiator, mut datagram) = match &parties.claim {
+            Some(claim) => Initiator::with_claim(keys, gateway, psk, index, hello, claim, seed),
+            None => Initiator::new(keys, gateway, psk, index, hello, seed),
+        }?;
         self.cookies.stamp(now, &mut datagram)?;
         self.send(&datagram)?;
         if self.attempts.len() == MAX_ATTEMPTS {
@@ -203,7 +220,12 @@ impl Lane {
     }
 
     /// How long the gateway took to answer, and whether with a response; `None` if nothing of its came.
-    fn receive(&mut self, now: Instant, buffers: &mut RecvBatch) -> Option<(Duration, bool)> {
+    fn receive(
+        &mut self,
+        now: Instant,
+        patience: Duration,
+        buffers: &mut RecvBatch,
+    ) -> Option<(Duration, bool)> {
         let mut datagrams: Vec<Vec<u8>> = Vec::new();
         let received = self.socket.recv(buffers, |message| {
             if message.source == self.remote && datagrams.len() < MAX_DATAGRAMS {
@@ -228,7 +250,7 @@ impl Lane {
                     let wait = attempts
                         .find_map(|(_, sent, _)| self.cookies.handle_busy(sent, &datagram).ok());
                     if let Some(wait) = wait {
-                        self.next_at = now + wait.min(PATIENCE);
+                        self.next_at = now + wait.min(patience);
                     }
                     None
                 }
@@ -245,9 +267,18 @@ impl Lane {
 
     fn on_response(&mut self, now: Instant, datagram: &[u8]) -> Option<Duration> {
         let mut attempts = self.attempts.iter_mut();
+        let refused = &mut self.refused;
         attempts.find_map(|(initiator, _, sent_at)| {
-            let read = initiator.read_response(datagram).ok();
-            read.map(|_| now.since(*sent_at))
+            match initiator.read_response(datagram) {
+                Ok(_) => return Some(now.since(*sent_at)),
+                Err(
+                    error @ (HandshakeError::Authentication
+                    | HandshakeError::NoCommonSuite
+                    | HandshakeError::Version(_)),
+                ) => *refused = Some(error),
+                Err(_) => {}
+            }
+            None
         })
     }
 
@@ -320,7 +351,7 @@ fn random() -> anyhow::Result<SecretKey> {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// For links that are slower than the first.
 const GRACE: Duration = Duration::from_millis(2500);
-/// After this a gateway does not answer.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// After this a gateway does not answer that is asked to enrol a client.
+pub(super) const PATIENCE: Duration = Duration::from_secs(8);
 const MAX_ATTEMPTS: usize = 8;
 const MAX_DATAGRAMS: usize = 16;

@@ -8,7 +8,8 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     os::fd::AsFd,
-    sync::mpsc::Receiver,
+    sync::{Arc, mpsc::Receiver},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -37,27 +38,34 @@ use super::{
     handshaker::Handshaker,
     links::{self, ClientLink},
     memory::{self, Memory},
+    names::Names,
+    reload::Source,
     report,
     sockets::{LinkSocket, Sent, Traits},
+    solo::Solo,
 };
 use crate::{
     config::{Role, TunnelConfig},
-    control::{ControlRequest, Reply, server::ControlServer},
-    keys,
+    control::{ControlRequest, Reply, StatusReport, server::ControlServer},
+    keys, speedtest,
 };
 
 /// The daemon's working parts.
-pub(super) struct DataPath<'a> {
-    config: &'a TunnelConfig,
-    endpoint: Endpoint,
+pub(super) struct DataPath {
+    pub(super) config: Arc<TunnelConfig>,
+    /// Where it comes from.
+    pub(super) source: Source,
+    pub(super) endpoint: Endpoint,
     tun: Tun,
-    setup: Setup,
+    pub(super) setup: Setup,
     signals: Signals,
     poller: Poller,
     /// By token; a client's link has two, for IPv4 and IPv6.
     sockets: BTreeMap<u64, LinkSocket>,
-    links: Vec<ClientLink>,
+    pub(super) links: Vec<ClientLink>,
     watch: Option<LinkWatch>,
+    /// The devices, as they were last.
+    snapshot: Vec<LinkSnapshot>,
     control: Control,
     handshaker: Handshaker,
     /// Of a gateway with invitations.
@@ -72,6 +80,14 @@ pub(super) struct DataPath<'a> {
     /// Packets the TUN did not take.
     undelivered: u64,
     memory: Option<Memory>,
+    /// Peers that speak another version of the protocol, until they connect.
+    incompatible: BTreeMap<String, u16>,
+    /// While one link is used alone.
+    solo: Option<Solo>,
+    /// Of a gateway that is named.
+    names: Option<Names>,
+    /// What the names stand for.
+    named: Vec<SocketAddr>,
 }
 
 struct Control {
@@ -80,18 +96,20 @@ struct Control {
     waker: Waker,
 }
 
-impl<'a> DataPath<'a> {
+impl DataPath {
     /// Opens sockets, control socket and link watch, and tells the service manager that the daemon is ready.
     ///
     /// # Errors
     /// What cannot be opened.
     pub(super) fn start(
-        config: &'a TunnelConfig,
+        config: TunnelConfig,
+        source: Source,
         endpoint: Endpoint,
         tun: Tun,
         setup: Setup,
         signals: Signals,
     ) -> anyhow::Result<Self> {
+        let config = Arc::new(config);
         let poller = Poller::new().context("epoll")?;
         poller.add(&tun, TUN)?;
         poller.add(&signals, SIGNALS)?;
@@ -107,11 +125,13 @@ impl<'a> DataPath<'a> {
         if let Some(clones) = &clones {
             poller.add(clones, CLONE)?;
         }
+        poller.add(source.waker(), RELOAD)?;
         let wake = waker.clone();
         let (server, requests) =
             ControlServer::start(&config.control, &config.view, move || wake.wake())?;
         let mut this = Self {
-            config,
+            config: Arc::clone(&config),
+            source,
             endpoint,
             tun,
             setup,
@@ -120,6 +140,7 @@ impl<'a> DataPath<'a> {
             sockets: BTreeMap::new(),
             links: Vec::new(),
             watch: None,
+            snapshot: Vec::new(),
             control: Control {
                 _server: server,
                 requests,
@@ -135,6 +156,10 @@ impl<'a> DataPath<'a> {
             refused: 0,
             undelivered: 0,
             memory: None,
+            incompatible: BTreeMap::new(),
+            solo: None,
+            names: None,
+            named: Vec::new(),
         };
         if config.remember {
             let dir = StateDir::open(super::state_directory()).context("state directory")?;
@@ -151,25 +176,68 @@ impl<'a> DataPath<'a> {
                     this.enroller = Some(enroller);
                     this.endpoint.set_enrolling(true);
                 }
+                if gateway.speedtest
+                    && let Err(error) = speedtest::responder::start(&config.name)
+                {
+                    tracing::warn!(%error, "speed tests are not served");
+                }
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
             Role::Client(client) => {
                 for link in &client.links {
                     this.add_link(&link.device, links::settings(link, this.inner_mtu()));
                 }
-                let endpoints = client.gateway.endpoints.iter();
-                let targets = Targets {
-                    addresses: endpoints.map(SocketAddr::ip).collect(),
-                    fwmark: Some(this.setup.fwmark()),
-                };
-                let watch = LinkWatch::start_towards(targets).context("watching links")?;
-                this.poller.add(watch.as_fd(), WATCH)?;
-                this.watch = Some(watch);
+                this.watch_links(&client.gateway.endpoints)?;
+                let names = client.gateway.names.clone();
+                if !names.is_empty() {
+                    let fwmark = this.setup.fwmark();
+                    let mut names = Names::new(names, fwmark, &config.name).context("names")?;
+                    this.poller.add(names.waker(), NAMES)?;
+                    names.ask(clock::now());
+                    this.names = Some(names);
+                }
                 tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
             }
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         Ok(this)
+    }
+
+    /// Watches the links and their ways to `endpoints`.
+    fn watch_links(&mut self, endpoints: &[SocketAddr]) -> anyhow::Result<()> {
+        let targets = Targets {
+            addresses: endpoints.iter().map(SocketAddr::ip).collect(),
+            fwmark: Some(self.setup.fwmark()),
+        };
+        let watch = LinkWatch::start_towards(targets).context("watching links")?;
+        self.poller.add(watch.as_fd(), WATCH)?;
+        self.watch = Some(watch);
+        Ok(())
+    }
+
+    /// Takes the addresses that names stand for now.
+    fn settle_names(&mut self, now: Instant) -> anyhow::Result<()> {
+        let Role::Client(client) = &self.config.role else {
+            return Ok(());
+        };
+        let Some(mut found) = self.names.as_mut().and_then(Names::collect) else {
+            return Ok(());
+        };
+        found.retain(|address| !client.gateway.endpoints.contains(address));
+        if found == self.named {
+            return Ok(());
+        }
+        tracing::info!(addresses = ?found, "the gateway's name stands for");
+        let endpoints = [client.gateway.endpoints.as_slice(), &found].concat();
+        self.named = found;
+        self.endpoint.set_endpoints(now, endpoints.clone());
+        self.watch_links(&endpoints)
+    }
+
+    /// When names are to be looked up again: only while there is no session.
+    fn names_due(&self) -> Option<Instant> {
+        let names = self.names.as_ref().filter(|_| !self.endpoint.is_up());
+        names.map(Names::next_at)
     }
 
     /// Moves packets until a signal comes; then says good-bye and returns what is to be undone.
@@ -180,14 +248,29 @@ impl<'a> DataPath<'a> {
         let mut ready: Vec<Ready> = Vec::new();
         let mut busy = BusyPoll::default();
         loop {
-            busy.wait(&self.poller, self.endpoint.poll_timeout(), &mut ready)?;
+            let solo = self.solo.as_ref().map(Solo::until);
+            let names = self.names_due();
+            let deadlines = [self.endpoint.poll_timeout(), solo, names];
+            let deadline = deadlines.into_iter().flatten().min();
+            busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
+            if solo.is_some_and(|until| until <= now) {
+                self.end_solo(now);
+            }
+            if names.is_some_and(|due| due <= now)
+                && let Some(names) = &mut self.names
+            {
+                names.ask(now);
+            }
             for event in &ready {
                 match event.token {
                     TUN => self.read_tun(now)?,
                     SIGNALS => {
-                        if self.signals.take().is_some() {
-                            return Ok(self.stop());
+                        while let Some(signal) = self.signals.take() {
+                            if signal != libc::SIGHUP {
+                                return Ok(self.stop());
+                            }
+                            self.source.read(None);
                         }
                     }
                     CONTROL => self.answer_requests(now),
@@ -199,6 +282,8 @@ impl<'a> DataPath<'a> {
                         // Others may have set it meanwhile.
                         self.endpoint.set_time_of_day(now, clock::unix_nanos());
                     }
+                    NAMES => self.settle_names(now)?,
+                    RELOAD => self.settle_reload(now),
                     CLONE => self.look_at_clones(now),
                     Token(token) => {
                         if event.writable {
@@ -372,7 +457,7 @@ impl<'a> DataPath<'a> {
                         let link = self.links.iter().find(|link| link.id == path.id);
                         link.map_or(String::new(), |link| link.device.clone())
                     };
-                    reply.send(Ok(report::status(
+                    let status = report::status(
                         &identity,
                         &self.endpoint,
                         device_of,
@@ -381,8 +466,14 @@ impl<'a> DataPath<'a> {
                             ("tun_refused", self.undelivered),
                             ("tun_malformed", self.tun.malformed_reads()),
                         ],
-                    )));
+                    );
+                    reply.send(Ok(StatusReport {
+                        incompatible: self.incompatible.clone(),
+                        ..status
+                    }));
                 }
+                ControlRequest::Only(link, reply) => self.use_only(now, link, reply),
+                ControlRequest::Reload(reply) => self.source.read(Some(reply)),
                 ControlRequest::RemoveClient(name, reply) => self.remove_client(now, &name, reply),
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
@@ -395,6 +486,34 @@ impl<'a> DataPath<'a> {
             tracing::warn!("this machine was cloned or restored: all sessions start anew");
             self.endpoint.handle_clone(now);
         }
+    }
+
+    fn use_only(&mut self, now: Instant, link: Option<(String, Duration)>, reply: Reply<()>) {
+        self.end_solo(now);
+        let Some((name, time)) = link else {
+            return reply.send(Ok(()));
+        };
+        let names = self.link_names();
+        if self.watch.is_none() || !names.contains(&name) {
+            let known = names.join(", ");
+            return reply.send(Err(format!("this end has no link {name}; it has: {known}")));
+        }
+        let until = now + time;
+        self.solo = Some(Solo::start(now, &mut self.endpoint, &names, &name, until));
+        reply.send(Ok(()));
+    }
+
+    pub(super) fn end_solo(&mut self, now: Instant) {
+        if let Some(solo) = self.solo.take() {
+            solo.end(now, &mut self.endpoint);
+        }
+    }
+
+    fn link_names(&self) -> Vec<String> {
+        let peers = self.endpoint.status();
+        peers
+            .flat_map(|(_, status)| status.paths.into_iter().map(|path| path.name))
+            .collect()
     }
 
     fn remove_client(&mut self, now: Instant, name: &str, reply: Reply<()>) {
@@ -420,11 +539,7 @@ impl<'a> DataPath<'a> {
     }
 
     fn set_weights(&mut self, now: Instant, weights: &BTreeMap<String, u32>, reply: Reply<()>) {
-        let known: Vec<String> = self
-            .endpoint
-            .status()
-            .flat_map(|(_, status)| status.paths.into_iter().map(|path| path.name))
-            .collect();
+        let known = self.link_names();
         if let Some(unknown) = weights.keys().find(|name| !known.contains(name)) {
             return reply.send(Err(format!(
                 "no link is called {unknown}; there is: {}",
@@ -479,7 +594,10 @@ impl<'a> DataPath<'a> {
     fn tell_events(&mut self, now: Instant) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
-                Event::Peer { name, is_up: true } => tracing::info!(peer = name, "connected"),
+                Event::Peer { name, is_up: true } => {
+                    self.incompatible.remove(&name);
+                    tracing::info!(peer = name, "connected");
+                }
                 Event::Peer { name, is_up: false } => tracing::info!(peer = name, "disconnected"),
                 Event::Incompatible { name, version } => {
                     tracing::warn!(
@@ -487,6 +605,7 @@ impl<'a> DataPath<'a> {
                         version,
                         "the peer speaks another version of the protocol: update the older end"
                     );
+                    self.incompatible.insert(name, version);
                 }
                 Event::Found {
                     peer,
@@ -536,34 +655,35 @@ impl<'a> DataPath<'a> {
     }
 
     fn look_at_links(&mut self, now: Instant) {
+        if let Some(snapshot) = self.watch.as_ref().and_then(LinkWatch::take) {
+            self.snapshot = snapshot;
+            self.take_up_links(now);
+        }
+    }
+
+    /// Brings the links in line with what devices there are.
+    pub(super) fn take_up_links(&mut self, now: Instant) {
         let Role::Client(client) = &self.config.role else {
             return;
         };
-        let Some(snapshot) = self.watch.as_ref().and_then(LinkWatch::take) else {
-            return;
-        };
+        let snapshot = std::mem::take(&mut self.snapshot);
         if client.links.is_empty() {
             self.find_links(&snapshot);
         }
         for index in 0..self.links.len() {
             self.look_at_link(now, index, &snapshot);
         }
+        self.snapshot = snapshot;
     }
 
     /// Takes up every device with a route to the gateway, and lets go of those whose device is gone. One that only lost its
     /// route stays, out of use, and keeps its counters.
     fn find_links(&mut self, snapshot: &[LinkSnapshot]) {
         let is_used = |link: &ClientLink| links::device(snapshot, &link.device).is_some();
-        for link in self.links.iter().filter(|link| !is_used(link)) {
-            self.endpoint.remove_link(link.id);
-            self.sockets.retain(|_, socket| socket.link != link.id.0);
-            tracing::info!(device = link.device, "link is gone");
-        }
-        self.links.retain(is_used);
-        for device in snapshot
-            .iter()
-            .filter(|device| links::is_uplink(device, &self.config.name))
-        {
+        self.keep_links(is_used);
+        let config = Arc::clone(&self.config);
+        let uplinks = snapshot.iter();
+        for device in uplinks.filter(|device| links::is_uplink(device, &config.name)) {
             if self.links.iter().all(|link| link.device != device.name) {
                 let settings = Link {
                     mtu: self.inner_mtu(),
@@ -572,6 +692,16 @@ impl<'a> DataPath<'a> {
                 self.add_link(&device.name, settings);
             }
         }
+    }
+
+    /// Lets go of the links that are not `wanted`.
+    pub(super) fn keep_links(&mut self, wanted: impl Fn(&ClientLink) -> bool) {
+        for link in self.links.iter().filter(|link| !wanted(link)) {
+            self.endpoint.remove_link(link.id);
+            self.sockets.retain(|_, socket| socket.link != link.id.0);
+            tracing::info!(device = link.device, "link is gone");
+        }
+        self.links.retain(wanted);
     }
 
     fn look_at_link(&mut self, now: Instant, index: usize, snapshot: &[LinkSnapshot]) {
@@ -630,10 +760,12 @@ impl<'a> DataPath<'a> {
         self.endpoint.handle_link(now, id, opened);
     }
 
-    fn add_link(&mut self, device: &str, settings: Link) {
+    pub(super) fn add_link(&mut self, device: &str, settings: Link) {
+        let name = settings.name.clone();
         match self.endpoint.add_link(clock::now(), settings) {
             Some(id) => self.links.push(ClientLink {
                 id,
+                name,
                 device: device.to_owned(),
                 ifindex: None,
                 reach: Reach::NONE,
@@ -650,7 +782,7 @@ impl<'a> DataPath<'a> {
         Ok(())
     }
 
-    fn inner_mtu(&self) -> u16 {
+    pub(super) fn inner_mtu(&self) -> u16 {
         self.config.mtu.unwrap_or(super::DEFAULT_MTU)
     }
 }
@@ -668,6 +800,8 @@ const RESUME: Token = Token(4);
 const CLONE: Token = Token(5);
 const HANDSHAKES: Token = Token(6);
 const ENROLMENTS: Token = Token(7);
+const RELOAD: Token = Token(8);
+const NAMES: Token = Token(9);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.

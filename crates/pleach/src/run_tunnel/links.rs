@@ -20,6 +20,7 @@ use crate::config::{ClientConfig, Cost, LinkConfig};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClientLink {
     pub(super) id: PathId,
+    pub(super) name: String,
     pub(super) device: String,
     /// Index of the device its sockets are bound to; `None` without sockets.
     pub(super) ifindex: Option<u32>,
@@ -102,7 +103,7 @@ pub(super) fn default_mtu(client: &ClientConfig) -> anyhow::Result<u16> {
     let mut endpoints = client.gateway.endpoints.iter();
     Ok(fitting_mtu(
         mtus.into_iter().min(),
-        endpoints.any(std::net::SocketAddr::is_ipv6),
+        !client.gateway.names.is_empty() || endpoints.any(std::net::SocketAddr::is_ipv6),
     ))
 }
 

@@ -3,12 +3,17 @@
 mod closed;
 #[cfg(feature = "dashboard")]
 mod dashboard;
+mod dns;
+mod doctor;
 #[cfg(feature = "dashboard")]
 mod metrics;
+mod names;
 mod onboard;
 mod peers;
 mod process;
 mod recovery;
+mod reload;
+mod speedtest;
 mod status;
 #[cfg(feature = "dashboard")]
 mod top;

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::Write as _,
     os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::OnceLock,
     thread,
@@ -102,6 +102,16 @@ impl Default for Client<'_> {
 impl Client<'_> {
     /// Writes the file and starts the daemon on `host`.
     pub(crate) fn start(&self, world: &World, host: &Netns) -> Daemon {
+        Daemon::start(world, host, &self.text())
+    }
+
+    /// Writes the file only.
+    pub(crate) fn write(&self, world: &World) -> PathBuf {
+        let (file, _) = write(world, &self.text());
+        file
+    }
+
+    fn text(&self) -> String {
         let mut text = format!(
             "mode = \"client\"\n{}[gateway]\npublic_key = \"{}\"\nendpoints = [\"{}\"]\nallowed_ips = [{}]\n",
             tunnel_table(self.tunnel, self.network, self.host, self.keys, self.policy),
@@ -123,7 +133,7 @@ impl Client<'_> {
                 "[[link]]\nname = \"{link}\"\ndevice = \"{link}\"\n"
             ));
         }
-        Daemon::start(world, host, &text)
+        text
     }
 }
 
@@ -206,19 +216,8 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     fn start(world: &World, host: &Netns, text: &str) -> Self {
-        let number = fs::read_dir(world.dir.path()).expect("directory").count();
-        let path = |extension| world.dir.path().join(format!("{number}.{extension}"));
-        let (file, log, control) = (path("toml"), path("log"), path("sock"));
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&file)
-            .and_then(|mut file| {
-                let text = text.replace("CONTROL", &control.display().to_string());
-                file.write_all(text.as_bytes())
-            })
-            .expect("configuration");
+        let (file, control) = write(world, text);
+        let log = file.with_extension("log");
         let child = launch(host, &file, &log);
         Self {
             host: host.clone(),
@@ -252,6 +251,16 @@ impl Daemon {
     pub(crate) fn start_twin(&self) -> Output {
         let mut command = self.host.command(env!("CARGO_BIN_EXE_pleach"));
         command.arg("up").arg(&self.file).output().expect("starts")
+    }
+
+    /// Its configuration.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the daemon runs");
     }
 
     /// Asks it to end, and asserts that it does with success.
@@ -362,6 +371,24 @@ pub(crate) fn state<'a>(status: &'a Value, name: &str) -> &'a str {
 /// How often something was dropped for `reason`.
 pub(crate) fn drops(status: &Value, reason: &str) -> u64 {
     status["drops"][reason].as_u64().expect("a known reason")
+}
+
+/// Writes a configuration; where it is, and where the control socket will be.
+fn write(world: &World, text: &str) -> (PathBuf, PathBuf) {
+    let number = fs::read_dir(world.dir.path()).expect("directory").count();
+    let path = |extension| world.dir.path().join(format!("{number}.{extension}"));
+    let (file, control) = (path("toml"), path("sock"));
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&file)
+        .and_then(|mut file| {
+            let text = text.replace("CONTROL", &control.display().to_string());
+            file.write_all(text.as_bytes())
+        })
+        .expect("configuration");
+    (file, control)
 }
 
 fn launch(host: &Netns, file: &PathBuf, log: &PathBuf) -> Child {

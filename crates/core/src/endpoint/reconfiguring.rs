@@ -1,0 +1,53 @@
+//! Changes of the configuration that need no new handshake: policies, classes, clients, where the gateway is.
+//!
+//! Links change by [`Endpoint::add_link`], [`Endpoint::remove_link`] and [`Endpoint::update_links`], clients go by
+//! [`Endpoint::remove_peer`].
+
+use core::net::SocketAddr;
+
+use super::{Endpoint, PeerConfig};
+use crate::{class::Class, ids::PathId, sched::SchedulerSettings, time::Instant};
+
+impl Endpoint {
+    /// Gives every peer the classes `classes` and the policy that `scheduler` names for it.
+    pub fn reconfigure(
+        &mut self,
+        now: Instant,
+        classes: &[Class],
+        scheduler: impl Fn(&PeerConfig) -> SchedulerSettings<String>,
+    ) {
+        self.tunnels.classes = classes.to_vec();
+        for index in 0..self.peers.len() {
+            let peer = &mut self.peers[index];
+            let settings = scheduler(&peer.config);
+            peer.config.scheduler = settings.clone();
+            peer.tunnel.reconfigure(now, settings, classes.to_vec());
+            self.activate(index);
+        }
+    }
+
+    /// Tells a client where its gateway is now, as when a name stands for other addresses. Paths to an address that is still among
+    /// them are not disturbed.
+    pub fn set_endpoints(&mut self, now: Instant, endpoints: Vec<SocketAddr>) {
+        let Some(connector) = &mut self.connector else {
+            return;
+        };
+        connector.set_endpoints(now, endpoints);
+        for id in (0..PathId::MAX).filter_map(|id| u8::try_from(id).ok().map(PathId)) {
+            if let Some(route) = connector.route_of(id) {
+                self.peers[0].tunnel.set_route(now, id, Some(route));
+            }
+        }
+        self.activate(0);
+    }
+
+    /// Makes `client` a peer of this gateway unless its key is one's already; whether it is new. Its name is no other peer's, and
+    /// its addresses overlap nobody's.
+    pub fn add_client(&mut self, client: PeerConfig) -> bool {
+        let is_new = self.connector.is_none() && !self.by_key.contains_key(&client.public_key);
+        if is_new {
+            self.add_peer(client);
+        }
+        is_new
+    }
+}

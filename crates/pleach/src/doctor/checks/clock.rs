@@ -1,0 +1,68 @@
+//! Whether the time of day is behind.
+//!
+//! Handshakes carry the time, and a gateway answers none that is older than the last: a client whose clock went back is not
+//! answered until the time has passed again. Files tell a time that has been; a clock before it is wrong. Limit: a clock that
+//! is ahead is not found.
+
+use std::{
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use pleach_linux::clock;
+
+use crate::doctor::problem::Problem;
+
+/// What there is to know; seconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    /// The clock.
+    now: u64,
+    /// The latest that a file was written.
+    written: u64,
+}
+
+/// Looks at the clock and at `files`.
+pub(crate) fn observe<'a>(files: impl Iterator<Item = &'a Path>) -> Facts {
+    let written = files.filter_map(|file| {
+        let modified = file.metadata().ok()?.modified().ok()?;
+        Some(modified.duration_since(UNIX_EPOCH).ok()?.as_secs())
+    });
+    Facts {
+        now: clock::unix_nanos() / 1_000_000_000,
+        written: written.max().unwrap_or(0).max(BUILT),
+    }
+}
+
+pub(crate) fn verdict(facts: &Facts) -> Option<Problem> {
+    let behind = facts.written.checked_sub(facts.now)?;
+    (behind > TOLERANCE.as_secs()).then(|| {
+        let behind = humantime::format_duration(Duration::from_secs(behind - behind % 60));
+        Problem::new(
+            "clock",
+            format!("the clock of this host is behind by {behind} at least: its configuration was written later; a gateway does not answer a client whose clock went back"),
+            "set the clock, and have NTP keep it (`timedatectl set-ntp true`)",
+        )
+    })
+}
+
+/// 2026-11-01: no copy of this program is older.
+const BUILT: u64 = 1_793_491_200;
+/// Time zones that were mistaken for another are found, file systems that round are not.
+const TOLERANCE: Duration = Duration::from_secs(30 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clock_before_the_files_is_wrong() {
+        let problem = |now, written| verdict(&Facts { now, written });
+        assert_eq!(problem(10_000, 9_000), None);
+        assert_eq!(problem(10_000, 10_100), None);
+        let found = problem(10_000, 10_000 + 7200).expect("found");
+        assert!(found.what.contains("2h"), "{}", found.what);
+        let none = observe(std::iter::empty());
+        assert_eq!(none.written, BUILT);
+    }
+}

@@ -1,0 +1,120 @@
+//! Whether the configuration can be used, and whether others may read its keys.
+//!
+//! The files with keys are looked for in the text of the configuration, so that each of them is named even if the first
+//! already stops the program.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    config::{ConfigError, Note},
+    doctor::problem::Problem,
+};
+
+/// A file with a secret in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Secret {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    mode: u32,
+}
+
+/// The key files that the configuration `file` names, as far as they are there.
+pub(crate) fn observe(file: &Path) -> Vec<Secret> {
+    let text = fs::read_to_string(file).map(zeroize::Zeroizing::new);
+    let names = text.map_or_else(|_| Vec::new(), |text| named(&text));
+    let directory = file.parent().unwrap_or(Path::new(""));
+    let secrets = names.into_iter().filter_map(|name| {
+        let path = directory.join(name);
+        let mode = path.metadata().ok()?.permissions().mode() & 0o777;
+        Some(Secret { path, mode })
+    });
+    secrets.collect()
+}
+
+/// The values of `private_key_file` and `preshared_key_file`, wherever they are.
+fn named(text: &str) -> Vec<String> {
+    fn search(value: &toml::Value, found: &mut Vec<String>) {
+        match value {
+            toml::Value::Table(table) => {
+                for (key, value) in table {
+                    let name = value.as_str().filter(|_| KEY_FILES.contains(&key.as_str()));
+                    found.extend(name.map(str::to_owned));
+                    search(value, found);
+                }
+            }
+            toml::Value::Array(items) => items.iter().for_each(|item| search(item, found)),
+            toml::Value::Boolean(_)
+            | toml::Value::Datetime(_)
+            | toml::Value::Float(_)
+            | toml::Value::Integer(_)
+            | toml::Value::String(_) => {}
+        }
+    }
+    let mut found = Vec::new();
+    if let Ok(table) = text.parse::<toml::Table>() {
+        search(&toml::Value::Table(table), &mut found);
+    }
+    found
+}
+
+/// What is wrong with the key files.
+pub(crate) fn open_to_others(secrets: &[Secret]) -> Vec<Problem> {
+    let open = secrets.iter().filter(|secret| secret.mode & 0o077 != 0);
+    let problems = open.map(|Secret { path, mode }| {
+        let path = path.display();
+        Problem::new(
+            "key-file-open",
+            format!("others than its owner may read the key in {path} (mode {mode:03o})"),
+            format!("`chmod 600 {path}`, and make a new key if others have used this host"),
+        )
+    });
+    problems.collect()
+}
+
+/// What is wrong with the configuration, from the error or the warnings of reading it.
+pub(crate) fn verdicts(loaded: Result<&[Note], &ConfigError>) -> Vec<Problem> {
+    match loaded {
+        Ok(notes) => {
+            let warnings = notes.iter().filter(|note| note.warning);
+            let problems = warnings.map(|note| {
+                let what = format!("{}: {}", note.place, note.text);
+                Problem::new("configuration", what, "change the file as it says")
+            });
+            problems.collect()
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let (what, remedy) = text
+                .split_once("; remedy: ")
+                .unwrap_or((text.as_str(), "correct the file"));
+            vec![Problem::new("configuration", what, remedy)]
+        }
+    }
+}
+
+const KEY_FILES: [&str; 2] = ["private_key_file", "preshared_key_file"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_file_is_looked_at() {
+        let text = "[tunnel]\nprivate_key_file = \"a\"\n[[client]]\npreshared_key_file = \"b\"\n[[client]]\npreshared_key_file = \"c\"";
+        let mut names = named(text);
+        names.sort();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert!(named("no TOML").is_empty());
+        let secret = |mode| Secret {
+            path: PathBuf::from("k"),
+            mode,
+        };
+        let found = open_to_others(&[secret(0o600), secret(0o640), secret(0o604)]);
+        assert_eq!(found.len(), 2);
+        assert!(found[0].remedy.contains("chmod 600 k"));
+    }
+}

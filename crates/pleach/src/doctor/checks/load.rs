@@ -1,0 +1,81 @@
+//! Whether the processor is too slow for what the links carry: the daemon's thread that moves packets has a whole core, or
+//! wants one that it does not get.
+//!
+//! Found only while traffic flows: an idle daemon says nothing of what a rate costs.
+
+use std::{fs, io, os::unix::net::UnixStream, path::Path, time::Duration};
+
+use rustix::net::sockopt::socket_peercred;
+
+use crate::doctor::problem::Problem;
+
+/// What the daemon's busiest thread has had of a core, and waited for one, in nanoseconds so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    ran: u64,
+    waited: u64,
+}
+
+/// The first thread of the daemon that answers on `control`.
+pub(crate) fn observe(control: &Path) -> io::Result<Times> {
+    let stream = UnixStream::connect(control)?;
+    let pid = socket_peercred(&stream)?.pid.as_raw_nonzero();
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat"))?;
+    let mut fields = text.split_whitespace().map(|field| field.parse().ok());
+    let (Some(Some(ran)), Some(Some(waited))) = (fields.next(), fields.next()) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    Ok(Times { ran, waited })
+}
+
+/// From what it had before and after `elapsed`.
+pub(crate) fn verdict(before: Times, after: Times, elapsed: Duration) -> Option<Problem> {
+    let elapsed = u64::try_from(elapsed.as_nanos()).ok()?.max(1);
+    let percent = |more: u64, less: u64| more.saturating_sub(less).saturating_mul(100) / elapsed;
+    let ran = percent(after.ran, before.ran);
+    let waited = percent(after.waited, before.waited);
+    if ran + waited < SATURATED_PERCENT {
+        return None;
+    }
+    Some(if waited > ran {
+        Problem::new(
+            "cpu",
+            format!(
+                "the tunnel waits for a core {waited} % of the time: other programs have the processor"
+            ),
+            "stop them, or give the service more weight (`CPUWeight=1000` in its unit)",
+        )
+    } else {
+        Problem::new(
+            "cpu",
+            format!(
+                "the tunnel's thread uses {ran} % of a core: the processor is too slow for the rate"
+            ),
+            "set upload and download of the links to less, or use a faster processor with AES instructions",
+        )
+    })
+}
+
+/// Beyond this there is no room for bursts.
+const SATURATED_PERCENT: u64 = 92;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_busy_all_the_time_is_too_slow() {
+        let second = Duration::from_secs(1);
+        let after = |ran: u64, waited: u64| {
+            let before = Times { ran: 7, waited: 7 };
+            let after = Times {
+                ran: 7 + ran * 10_000_000,
+                waited: 7 + waited * 10_000_000,
+            };
+            verdict(before, after, second)
+        };
+        assert_eq!(after(50, 10), None);
+        assert!(after(95, 3).expect("found").what.contains("95 %"));
+        assert!(after(30, 65).expect("found").what.contains("waits"));
+    }
+}

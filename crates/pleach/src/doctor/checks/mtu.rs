@@ -1,0 +1,88 @@
+//! Whether long packets vanish on a link without a word: a path MTU black hole (RFC 2923 section 2.1).
+//!
+//! Echo requests as long as the device takes are sent unfragmented. Where path MTU discovery works, the kernel is told of the
+//! narrow place and cuts the next request up, which is answered. So only a request that stays without an answer while short ones
+//! have one is swallowed. Limit: nothing is found if the gateway's host answers no echo requests.
+
+use crate::doctor::problem::Problem;
+
+/// What there is to know of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The device's MTU in bytes.
+    pub(crate) device: u32,
+    /// Whether a short request was answered.
+    pub(crate) short: bool,
+    /// Whether one of the device's MTU was.
+    pub(crate) full: bool,
+    /// The longest that was answered in bytes.
+    pub(crate) longest: Option<u32>,
+}
+
+pub(crate) fn verdict(device: &str, facts: Facts) -> Option<Problem> {
+    let longest = facts.longest.filter(|_| facts.short && !facts.full)?;
+    Some(Problem::new(
+        "mtu-black-hole",
+        format!(
+            "packets of more than {longest} bytes vanish on the way, though {device} takes {}, and nothing says so",
+            facts.device
+        ),
+        format!(
+            "`ip link set dev {device} mtu {longest}`, and write it into the device's configuration; or let ICMP \"fragmentation needed\" through where you have a firewall"
+        ),
+    ))
+}
+
+/// The longest length in bytes that `passes`, from `least`, which does, to below `most`, which does not.
+pub(crate) fn longest(least: u32, most: u32, mut passes: impl FnMut(u32) -> bool) -> u32 {
+    let (mut good, mut bad) = (least, most);
+    while bad.saturating_sub(good) > GRAIN {
+        let middle = u32::midpoint(good, bad);
+        if passes(middle) {
+            good = middle;
+        } else {
+            bad = middle;
+        }
+    }
+    good
+}
+
+/// Each question that is not answered takes its time.
+const GRAIN: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_silence_after_a_short_answer_is_a_black_hole() {
+        let found = |short, full, longest| {
+            let facts = Facts {
+                device: 1500,
+                short,
+                full,
+                longest,
+            };
+            verdict("l0", facts).is_some()
+        };
+        assert!(found(true, false, Some(1200)));
+        assert!(!found(true, true, Some(1500)));
+        assert!(!found(false, false, Some(1200)) && !found(true, false, None));
+    }
+
+    #[test]
+    fn the_search_ends_just_below_what_is_swallowed() {
+        for limit in [600, 1200, 1280, 1492] {
+            let mut asked = 0;
+            let found = longest(576, 1500, |len| {
+                asked += 1;
+                len <= limit
+            });
+            assert!(
+                found <= limit && limit - found <= GRAIN,
+                "{found} of {limit}"
+            );
+            assert!(asked <= 8);
+        }
+    }
+}

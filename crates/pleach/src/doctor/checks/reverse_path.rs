@@ -1,0 +1,67 @@
+//! Whether the kernel takes what comes by a link for forged, because another link is the way back.
+//!
+//! The daemon sets the strict filter of its links to loose. So it is a problem only if the daemon runs and the filter is strict
+//! all the same, or if the setting cannot be written.
+
+use std::fs::{self, File};
+
+use crate::doctor::problem::Problem;
+
+/// What there is to know of a link's device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    /// The larger of the device's and the host's setting, which is the one that counts.
+    level: u8,
+    is_writable: bool,
+    is_running: bool,
+}
+
+/// `is_running`: whether the daemon is.
+pub(crate) fn observe(device: &str, is_running: bool) -> Facts {
+    let path = |device: &str| format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
+    let level = |device: &str| -> u8 {
+        let text = fs::read_to_string(path(device)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    Facts {
+        level: level(device).max(level("all")),
+        is_writable: File::options().write(true).open(path(device)).is_ok(),
+        is_running,
+    }
+}
+
+pub(crate) fn verdict(device: &str, facts: Facts) -> Option<Problem> {
+    let is_left = facts.is_running || !facts.is_writable;
+    (facts.level == STRICT && is_left).then(|| {
+        Problem::new(
+            CODE,
+            format!("the kernel drops what comes by {device} if another link is the way back (rp_filter is 1, strict)"),
+            format!("`sysctl net.ipv4.conf.{device}.rp_filter=2`, and remove the 1 from /etc/sysctl.d"),
+        )
+    })
+}
+
+/// Of the problem.
+pub(crate) const CODE: &str = "reverse-path-filter";
+/// RFC 3704 section 2.2.
+const STRICT: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strict_is_a_problem_where_the_daemon_cannot_help_it() {
+        let found = |level, is_writable, is_running| {
+            let facts = Facts {
+                level,
+                is_writable,
+                is_running,
+            };
+            verdict("l0", facts).is_some()
+        };
+        assert!(found(1, true, true) && found(1, false, false));
+        assert!(!found(1, true, false), "the daemon will set it");
+        assert!(!found(2, true, true) && !found(0, false, true));
+    }
+}

@@ -1,0 +1,339 @@
+//! Changes of the configuration while the tunnel runs: SIGHUP, or `pleach reload`.
+//!
+//! The file is read by a thread, so that packets do not wait for the disk. If there is a mistake in it, everything stays as it
+//! was. Else the data path brings links, policy, classes and clients in line with it; what else has changed is named, and takes
+//! effect with the next start. No session ends but that of a client whose key has changed or that is gone.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+};
+
+use anyhow::Context as _;
+use pleach_core::{
+    endpoint::PeerConfig,
+    path::link::Link,
+    session::{handshake::NO_PSK, secret::Secret},
+    time::Instant,
+};
+use pleach_linux::poll::Waker;
+
+use super::{
+    data_path::DataPath,
+    enrolled,
+    links::{self, ClientLink},
+};
+use crate::{
+    config::{self, ClientConfig, ClientPeer, LinkConfig, Role, SchedulerConfig, TunnelConfig},
+    control::{ReloadReport, Reply},
+    keys::SecretKey,
+};
+
+/// Where the configuration comes from.
+#[derive(Debug)]
+pub(super) struct Source {
+    file: PathBuf,
+    sender: Sender<Outcome>,
+    outcomes: Receiver<Outcome>,
+    waker: Waker,
+}
+
+/// What was read, and who wants to know.
+type Outcome = (
+    Result<Box<TunnelConfig>, String>,
+    Option<Reply<ReloadReport>>,
+);
+
+impl Source {
+    /// # Errors
+    /// The kernel has no eventfd, or the working directory is gone.
+    pub(super) fn new(file: &Path) -> anyhow::Result<Self> {
+        let (sender, outcomes) = mpsc::channel();
+        Ok(Self {
+            file: std::path::absolute(file).with_context(|| file.display().to_string())?,
+            sender,
+            outcomes,
+            waker: Waker::new()?,
+        })
+    }
+
+    /// Readable when a configuration has been read.
+    pub(super) const fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Has the file read; `reply`: who is to be told what comes of it.
+    pub(super) fn read(&self, reply: Option<Reply<ReloadReport>>) {
+        let (file, sender, waker) = (self.file.clone(), self.sender.clone(), self.waker.clone());
+        let reading = move || {
+            // The daemon may be stopping.
+            let _ = sender.send((load(&file), reply));
+            waker.wake();
+        };
+        let started = thread::Builder::new()
+            .name("reload".to_owned())
+            .spawn(reading);
+        if let Err(error) = started {
+            tracing::warn!(%error, "the configuration is not read again");
+        }
+    }
+}
+
+fn load(file: &Path) -> Result<Box<TunnelConfig>, String> {
+    let loaded = config::load(file).map_err(|error| error.to_string())?;
+    let mut config = loaded.config;
+    if let Role::Gateway(gateway) = &mut config.role {
+        enrolled::add_known(gateway).map_err(|error| format!("{error:#}"))?;
+    }
+    Ok(Box::new(config))
+}
+
+impl DataPath {
+    /// Applies what has been read.
+    pub(super) fn settle_reload(&mut self, now: Instant) {
+        self.source.waker.clear();
+        while let Ok((config, reply)) = self.source.outcomes.try_recv() {
+            let result = config.and_then(|config| self.apply(now, *config));
+            match &result {
+                Ok(report) => {
+                    let changes = report.applied.join("; ");
+                    let restart = report.needs_restart.join(", ");
+                    tracing::info!(changes, restart, "configuration read again");
+                }
+                Err(error) => tracing::error!("configuration not read again: {error}"),
+            }
+            if let Some(reply) = reply {
+                reply.send(result);
+            }
+        }
+    }
+
+    fn apply(&mut self, now: Instant, wanted: TunnelConfig) -> Result<ReloadReport, String> {
+        self.end_solo(now);
+        let old = Arc::clone(&self.config);
+        let needs_restart = needs_restart(&old, &wanted);
+        let mut config = TunnelConfig::clone(&old);
+        config.scheduler = wanted.scheduler;
+        config.classes = wanted.classes;
+        let mut applied = Vec::new();
+        match (&old.role, &mut config.role, wanted.role) {
+            (Role::Client(old), Role::Client(client), Role::Client(wanted)) => {
+                client.links = wanted.links;
+                self.change_links(now, &old.links, client, &mut applied);
+            }
+            (Role::Gateway(_), Role::Gateway(gateway), Role::Gateway(wanted)) => {
+                gateway.clients = wanted.clients;
+                let (before, after) = (super::plan(&old), super::plan(&config));
+                let changed = self.setup.change_routes(&before, &after);
+                changed
+                    .map_err(|error| format!("nothing is changed but perhaps routes: {error}"))?;
+                self.change_clients(now, &config, &mut applied);
+            }
+            (Role::Client(_) | Role::Gateway(_), ..) => {
+                return Err("the mode is another: restart the daemon".to_owned());
+            }
+        }
+        let of_clients = own_schedulers(&config);
+        if config.scheduler != old.scheduler {
+            applied.push(format!("policy {}", config.scheduler.policy.name()));
+        } else if of_clients != own_schedulers(&old) {
+            applied.push("policies of clients".to_owned());
+        }
+        if config.classes != old.classes {
+            applied.push(format!("{} classes", config.classes.len()));
+        }
+        if config.scheduler != old.scheduler
+            || config.classes != old.classes
+            || of_clients != own_schedulers(&old)
+        {
+            self.endpoint.reconfigure(now, &config.classes, |peer| {
+                scheduler_of(&config, &peer.name)
+            });
+        }
+        self.config = Arc::new(config);
+        Ok(ReloadReport {
+            applied,
+            needs_restart,
+        })
+    }
+
+    /// Brings the links in line with those of `client`; those that are the same are not disturbed.
+    fn change_links(
+        &mut self,
+        now: Instant,
+        old: &[LinkConfig],
+        client: &ClientConfig,
+        applied: &mut Vec<String>,
+    ) {
+        let wanted = &client.links;
+        let is_same = |link: &ClientLink, config: &LinkConfig| {
+            link.name == config.name && link.device == config.device
+        };
+        if !wanted.is_empty() {
+            let is_gone = |link: &&ClientLink| !wanted.iter().any(|config| is_same(link, config));
+            for gone in self.links.iter().filter(is_gone) {
+                applied.push(format!("link {} removed", gone.name));
+            }
+            self.keep_links(|link| wanted.iter().any(|config| is_same(link, config)));
+        }
+        for config in wanted {
+            let settings = links::settings(config, self.inner_mtu());
+            let known = self.links.iter().any(|link| is_same(link, config));
+            if !known {
+                applied.push(format!("link {} added", config.name));
+                self.add_link(&config.device, settings);
+            } else if !old.contains(config) {
+                applied.push(format!("link {} changed", config.name));
+                self.set_link(now, &settings);
+            }
+        }
+        if wanted.is_empty() {
+            // Links that were named go on as if they had been found.
+            for config in old {
+                applied.push(format!("link {} is used like any other", config.name));
+                let settings = Link::named(&config.name);
+                self.set_link(now, &settings);
+            }
+        }
+        self.take_up_links(now);
+    }
+
+    fn set_link(&mut self, now: Instant, settings: &Link) {
+        self.endpoint.update_links(now, &settings.name, |link| {
+            *link = Link {
+                name: link.name.clone(),
+                mtu: link.mtu,
+                ..settings.clone()
+            };
+        });
+    }
+
+    /// Brings the clients in line with those of `config`; those that are the same keep their sessions.
+    fn change_clients(&mut self, now: Instant, config: &TunnelConfig, applied: &mut Vec<String>) {
+        let Role::Gateway(gateway) = &config.role else {
+            return;
+        };
+        let wanted: Vec<PeerConfig> = gateway
+            .clients
+            .iter()
+            .map(|client| peer(client, &config.scheduler))
+            .collect();
+        let is_same = |known: &PeerConfig, wanted: &PeerConfig| {
+            known.name == wanted.name
+                && known.public_key == wanted.public_key
+                && known.preshared_key.expose() == wanted.preshared_key.expose()
+                && known.allowed_ips == wanted.allowed_ips
+        };
+        let gone: Vec<String> = self
+            .endpoint
+            .status()
+            .filter(|(known, _)| !wanted.iter().any(|wanted| is_same(known, wanted)))
+            .map(|(known, _)| known.name.clone())
+            .collect();
+        for name in &gone {
+            self.endpoint.remove_peer(now, name);
+        }
+        for client in wanted {
+            let name = client.name.clone();
+            if self.endpoint.add_client(client) {
+                applied.push(if gone.contains(&name) {
+                    format!("client {name} changed, it connects anew")
+                } else {
+                    format!("client {name} added")
+                });
+            }
+        }
+        let is_wanted = |name: &&String| gateway.clients.iter().any(|client| client.name == **name);
+        let removed = gone.iter().filter(|name| !is_wanted(name));
+        applied.extend(removed.map(|name| format!("client {name} removed")));
+    }
+}
+
+fn peer(client: &ClientPeer, scheduler: &SchedulerConfig) -> PeerConfig {
+    let psk = client.preshared_key.as_ref();
+    PeerConfig {
+        name: client.name.clone(),
+        public_key: client.public_key,
+        preshared_key: psk.map_or_else(|| Secret::from(NO_PSK), |key| key.expose().into()),
+        allowed_ips: client.allowed_ips.clone(),
+        scheduler: client.scheduler.as_ref().unwrap_or(scheduler).clone(),
+    }
+}
+
+/// What rules the packets to the peer `name`.
+fn scheduler_of(config: &TunnelConfig, name: &str) -> SchedulerConfig {
+    let mut own = own_schedulers(config).into_iter();
+    let own = own.find(|(client, _)| *client == name);
+    own.map_or_else(
+        || config.scheduler.clone(),
+        |(_, scheduler)| scheduler.clone(),
+    )
+}
+
+/// Of the clients that have one, by name.
+fn own_schedulers(config: &TunnelConfig) -> Vec<(&str, &SchedulerConfig)> {
+    let clients = match &config.role {
+        Role::Client(_) => [].iter(),
+        Role::Gateway(gateway) => gateway.clients.iter(),
+    };
+    clients
+        .filter_map(|client| Some((client.name.as_str(), client.scheduler.as_ref()?)))
+        .collect()
+}
+
+/// The keys in which `wanted` differs and that are in force only after a restart.
+fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
+    let mut keys = vec![
+        ("[tunnel] name", old.name != wanted.name),
+        ("[tunnel] address", old.addresses != wanted.addresses),
+        (
+            "[tunnel] private_key",
+            old.private_key.expose() != wanted.private_key.expose(),
+        ),
+        ("[tunnel] control", old.control != wanted.control),
+        // Without one in the file it is what the links had at the start.
+        (
+            "[tunnel] mtu",
+            wanted.mtu.is_some() && old.mtu != wanted.mtu,
+        ),
+        (
+            "[tunnel] compression",
+            old.compression != wanted.compression,
+        ),
+        ("[tunnel] parity", old.parity != wanted.parity),
+        ("[tunnel] remember", old.remember != wanted.remember),
+    ];
+    let psk = |key: &Option<SecretKey>| key.as_ref().map(|key| *key.expose());
+    match (&old.role, &wanted.role) {
+        (Role::Client(old), Role::Client(wanted)) => {
+            keys.push(("[tunnel] dns", old.dns != wanted.dns));
+            let (old, wanted) = (&old.gateway, &wanted.gateway);
+            let has_other_psk = psk(&old.preshared_key) != psk(&wanted.preshared_key);
+            keys.extend([
+                ("[gateway] public_key", old.public_key != wanted.public_key),
+                ("[gateway] preshared_key", has_other_psk),
+                (
+                    "[gateway] endpoints",
+                    old.endpoints != wanted.endpoints || old.names != wanted.names,
+                ),
+                (
+                    "[gateway] allowed_ips",
+                    old.allowed_ips != wanted.allowed_ips,
+                ),
+            ]);
+        }
+        (Role::Gateway(old), Role::Gateway(wanted)) => keys.extend([
+            ("[tunnel] listen", old.listen != wanted.listen),
+            ("[tunnel] nat", old.nat != wanted.nat),
+            ("[tunnel] speedtest", old.speedtest != wanted.speedtest),
+            ("[invitations]", old.invitations != wanted.invitations),
+        ]),
+        (Role::Client(_) | Role::Gateway(_), _) => {}
+    }
+    let changed = keys.into_iter().filter(|(_, is_changed)| *is_changed);
+    changed.map(|(key, _)| key.to_owned()).collect()
+}
