@@ -3,7 +3,7 @@
 use super::{source::ConfigError, table::Table};
 
 /// Nothing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewConfig {}
 
 /// Refuses both tables.

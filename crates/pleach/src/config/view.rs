@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Where this daemon shows itself.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewConfig {
     /// The dashboard and the API.
     pub(crate) dashboard: Option<Listen>,
@@ -26,7 +26,7 @@ pub(crate) struct ViewConfig {
 }
 
 /// A TCP listener and who may use it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listen {
     /// Where it listens.
     pub(crate) address: SocketAddr,
@@ -37,7 +37,7 @@ pub(crate) struct Listen {
 }
 
 /// A token of a file.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     secret: Zeroizing<String>,
     /// Whether its bearer may change weights and the like.

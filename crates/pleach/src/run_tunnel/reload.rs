@@ -306,11 +306,15 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         ),
         ("[tunnel] parity", old.parity != wanted.parity),
         ("[tunnel] remember", old.remember != wanted.remember),
+        ("[dashboard] or [metrics]", old.view != wanted.view),
     ];
     let psk = |key: &Option<SecretKey>| key.as_ref().map(|key| *key.expose());
     match (&old.role, &wanted.role) {
         (Role::Client(old), Role::Client(wanted)) => {
-            keys.push(("[tunnel] dns", old.dns != wanted.dns));
+            keys.extend([
+                ("[tunnel] dns", old.dns != wanted.dns),
+                ("[tunnel] kill_switch", old.kill_switch != wanted.kill_switch),
+            ]);
             let (old, wanted) = (&old.gateway, &wanted.gateway);
             let has_other_psk = psk(&old.preshared_key) != psk(&wanted.preshared_key);
             keys.extend([
@@ -329,6 +333,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         (Role::Gateway(old), Role::Gateway(wanted)) => keys.extend([
             ("[tunnel] listen", old.listen != wanted.listen),
             ("[tunnel] nat", old.nat != wanted.nat),
+            ("[tunnel] isolate", old.isolate != wanted.isolate),
             ("[tunnel] speedtest", old.speedtest != wanted.speedtest),
             ("[invitations]", old.invitations != wanted.invitations),
         ]),
