@@ -313,7 +313,10 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         (Role::Client(old), Role::Client(wanted)) => {
             keys.extend([
                 ("[tunnel] dns", old.dns != wanted.dns),
-                ("[tunnel] kill_switch", old.kill_switch != wanted.kill_switch),
+                (
+                    "[tunnel] kill_switch",
+                    old.kill_switch != wanted.kill_switch,
+                ),
             ]);
             let (old, wanted) = (&old.gateway, &wanted.gateway);
             let has_other_psk = psk(&old.preshared_key) != psk(&wanted.preshared_key);
