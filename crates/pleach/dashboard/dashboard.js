@@ -6,7 +6,7 @@
 /** How the state of a link is called and coloured. */
 function pill(link) {
   if (link.state !== "up") return [link.state, link.state];
-  if (["too-late-for-its-flows", "worth-too-little", "jammed"].includes(link.idle_reason)) return ["left out", "idle"];
+  if (["too-late-for-its-flows", "worth-too-little"].includes(link.idle_reason)) return ["left out", "idle"];
   if (link.idle_reason) return ["ready", "calm"];
   return ["in use", "up"];
 }

@@ -60,9 +60,6 @@ pub(crate) fn advice(word: &str) -> Option<&'static str> {
         "down" => {
             "Check cable, modem or signal of this line, and whether it lets UDP through to the gateway."
         }
-        "jammed" => {
-            "Something fills this line's queue. If it stays so, set `upload` of the link to what the line carries."
-        }
         "never" => "Give the link another `cost` in the configuration to use it.",
         "standby" => "Give the link a number as `cost` in the configuration to use it always.",
         "suspect" => "Wait a moment: within a second it is in use again or counts as down.",
@@ -106,7 +103,7 @@ mod tests {
     #[test]
     fn advice_is_for_links_that_something_is_wrong_with() {
         assert!(advice("down").is_some_and(|text| text.contains("UDP")));
-        for word in ["no-traffic", "not-needed", "paced", "rank", "searching"] {
+        for word in ["no-traffic", "not-needed", "paced", "rank"] {
             assert_eq!(advice(word), None);
         }
     }

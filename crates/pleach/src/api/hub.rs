@@ -254,7 +254,7 @@ const MAX_PAST: usize = 300;
 const MAX_PAST_LINKS: usize = 64;
 
 /// Idle reasons that come and go with traffic.
-const CALM: [&str; 5] = ["no-traffic", "not-needed", "paced", "rank", "searching"];
+const CALM: [&str; 4] = ["no-traffic", "not-needed", "paced", "rank"];
 
 #[cfg(test)]
 mod tests {

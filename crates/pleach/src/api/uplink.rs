@@ -75,8 +75,7 @@ const SHARE: f64 = 0.8;
 const MEMORY: usize = 10;
 
 /// Reasons for which a link carries nothing even if there is more to send.
-const LEFT_OUT: [&str; 5] = [
-    "jammed",
+const LEFT_OUT: [&str; 4] = [
     "never",
     "standby",
     "too-late-for-its-flows",
