@@ -103,7 +103,7 @@ impl TxQueue {
     }
 
     /// One of `sharers` that have something to send begins its turn: it may open its share of all batches, and
-    /// [`LEAST_SHARE`] at least.
+    /// `LEAST_SHARE` at least.
     pub fn begin_turn(&mut self, sharers: usize) {
         let share = (self.limit / sharers.max(1)).max(LEAST_SHARE);
         self.turn_end = (self.used + share).min(self.limit);

@@ -9,7 +9,7 @@
 //!   once, so that half a token cannot be guessed alone.
 //! - Until then at most [`FACTOR`] times the bytes that came from the address are sent there: UDP payload counts of what
 //!   came, and IP and UDP headers too of what is sent.
-//! - The address that a path leaves stays proven for [`FORMER_FOR`], so that one datagram from elsewhere, or a NAT with two
+//! - The address that a path leaves stays proven for `FORMER_FOR`, so that one datagram from elsewhere, or a NAT with two
 //!   addresses, costs no round trip at each change.
 //!
 //! Limit: an address is proven once. A client that gives up a proven address can let the gateway send there for as long as
