@@ -218,7 +218,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "isolate no switch": GATEWAY, "nat = true" => "isolate = \"yes\"",
         "f.toml:8: [tunnel] isolate: expected true or false, found \"yes\"; remedy: write true, or remove it";
     "kill switch at a gateway": GATEWAY, "nat = true" => "kill_switch = true",
-        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `listen` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, nat, isolate)";
+        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `listen` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, nat, isolate, speedtest)";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
         "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"20\"; remedy: write for example \"20ms\"";
     "target delay too long": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"11s\"",
