@@ -350,7 +350,7 @@ impl Endpoint {
             delivered: VecDeque::new(),
             drops: Drops::default(),
             events: VecDeque::new(),
-            kept: Kept::default(),
+            kept: Kept::of(role == Role::Client),
             replies: VecDeque::new(),
             active: VecDeque::new(),
             deadlines: BTreeSet::new(),

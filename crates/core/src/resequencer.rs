@@ -653,7 +653,8 @@ impl Resequencer {
         if gap.last.distance_from(seq) > LONGEST_BURST_SPAN {
             return true;
         }
-        self.steps += u64::from(gap.last.distance_from(seq).unsigned_abs());
+        let span = u64::from(gap.last.distance_from(seq).unsigned_abs());
+        self.steps += if gap.missing.is_none() { span } else { 1 };
         let missing = *gap.missing.get_or_insert_with(|| {
             let mut missing = 0;
             let mut seq = seq;
@@ -667,6 +668,7 @@ impl Resequencer {
         if missing > others {
             return false;
         }
+        self.steps += span;
         while gap.last.is_after(seq) {
             self.lose(seq, Loss::Known);
             seq = seq.plus(1);

@@ -80,6 +80,8 @@ pub struct Setup {
     netlink: Netlink,
     /// Which families were not forwarded before tunnels were: IPv4, IPv6.
     was_closed: [bool; 2],
+    /// Whether the kill switch outlives this process: the tunnel has run, in this process or an earlier one.
+    holds: bool,
     is_undone: bool,
     _lock: Lock,
 }
@@ -126,6 +128,7 @@ impl Setup {
                 state
             }
         };
+        let state_is_closed = state.is_closed;
         Ok(Self {
             name: name.to_owned(),
             dir,
@@ -133,6 +136,7 @@ impl Setup {
             addresses: Vec::new(),
             netlink,
             was_closed: [false; 2],
+            holds: state_is_closed,
             is_undone: false,
             _lock: lock,
         })
@@ -145,6 +149,11 @@ impl Setup {
             self.dir.write(&state_file(&self.name), &self.state)?;
         }
         Ok(())
+    }
+
+    /// The tunnel runs: from now on only [`Setup::undo`] opens a kill switch. Before, a start that fails leaves the host as it was.
+    pub fn hold(&mut self) {
+        self.holds = true;
     }
 
     /// The mark that the tunnel's own sockets must carry.
@@ -221,10 +230,14 @@ impl Setup {
         )?;
         self.set_closed(plan.kill_switch)?;
         if plan.forward {
-            self.enable_forwarding(has_v6)?;
+            // The rules come first: nothing is forwarded without them.
+            self.was_closed = FORWARDING
+                .map(|key| sysctl::original(&self.dir, key).is_ok_and(|value| value == "0"));
+            self.apply_nft(plan)?;
+            return self.enable_forwarding(has_v6);
         }
         let applied = self.apply_nft(plan);
-        if plan.forward || !plan.masquerade.is_empty() {
+        if !plan.masquerade.is_empty() {
             return applied;
         }
         if let Err(error) = applied {
@@ -308,12 +321,10 @@ impl Setup {
         loosen_reverse_path(&self.dir, &self.name, device)
     }
 
-    fn enable_forwarding(&mut self, has_v6: bool) -> io::Result<()> {
-        let keys = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
-        self.was_closed =
-            keys.map(|key| sysctl::original(&self.dir, key).is_ok_and(|value| value == "0"));
+    fn enable_forwarding(&self, has_v6: bool) -> io::Result<()> {
         let set = |key: &str, value: &str| sysctl::set(&self.dir, &self.name, key, value);
-        set("net/ipv4/ip_forward", "1")?;
+        let [v4, v6] = FORWARDING;
+        set(v4, "1")?;
         if !has_v6 {
             return Ok(());
         }
@@ -325,7 +336,7 @@ impl Setup {
                 set(&key, "2")?;
             }
         }
-        set("net/ipv6/conf/all/forwarding", "1")
+        set(v6, "1")
     }
 
     /// Gives everything back. The device itself goes when it is closed, before or after.
@@ -358,7 +369,7 @@ impl Setup {
 
 impl Drop for Setup {
     fn drop(&mut self) {
-        if self.state.is_closed && !self.is_undone {
+        if self.state.is_closed && self.holds && !self.is_undone {
             tracing::warn!(
                 name = self.name,
                 "the kill switch stays: start the tunnel and stop it to undo it"
@@ -405,12 +416,13 @@ pub(crate) fn loosen_reverse_path(dir: &StateDir, owner: &str, device: &str) -> 
 fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> io::Result<()> {
     let rules = netlink.delete_rules(priorities(state.slot), table(state.slot));
     let routes = netlink.flush_table(table(state.slot));
+    // Forwarding ends before its rules do.
+    let sysctls = sysctl::release(dir, name);
     let nft = if state.has_nft {
         nft::remove(name)
     } else {
         Ok(())
     };
-    let sysctls = sysctl::release(dir, name);
     rules.and(routes).and(nft).and(sysctls)?;
     dir.remove(&state_file(name))
 }
@@ -440,13 +452,17 @@ fn clear_closed(
     }
     let others = *priorities(state.slot).start()..=guard - 1;
     let rules = netlink.delete_rules(others, table);
+    let sysctls = sysctl::release(dir, name);
     let nft = if state.has_nft {
         nft::remove(name)
     } else {
         Ok(())
     };
-    rules.and(nft).and(sysctl::release(dir, name))
+    rules.and(nft).and(sysctls)
 }
+
+/// The switches of forwarding, IPv4 and IPv6.
+const FORWARDING: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 
 /// The slot of `name`, or the next one that nobody uses.
 fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {

@@ -74,7 +74,9 @@ pub(crate) fn run(
     setup
         .apply(&plan)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
-    dns::recover(&config.name).context("undoing the resolvers of an earlier run")?;
+    if let Err(error) = dns::recover(&config.name) {
+        tracing::warn!(%error, "the resolvers of an earlier run are not undone");
+    }
     let resolvers = match &config.role {
         Role::Client(client) => Resolvers::set(&config.name, &client.dns)
             .with_context(|| format!("tunnel {}: [tunnel] dns", config.name))?,

@@ -2,7 +2,8 @@
 //!
 //! A peer may have [`PEER_BYTES`], but no more than half of what the others leave of [`TOTAL_BYTES`]: a dynamic threshold
 //! (Choudhury and Hahne, "Dynamic queue length thresholds", 1998). So *n* peers that all want more have the *n + 1*st part each,
-//! some is left for one that comes, and nothing is reserved for peers that need nothing.
+//! some is left for one that comes, and nothing is reserved for peers that need nothing. A client has one peer, its gateway, and
+//! no bound for it but that for all: 48 MiB are 66 ms of repairs at 5 Gbit/s.
 //!
 //! It is counted at each turn of a peer. Between two turns it can have more by what one read of a socket brings.
 
@@ -10,9 +11,29 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     bytes: u64,
+    /// Whether there is but one peer, which has all.
+    is_of_one: bool,
 }
 
 impl Kept {
+    /// Nothing is kept, for many peers or for the only one.
+    pub(super) const fn of(is_of_one: bool) -> Self {
+        Self {
+            bytes: 0,
+            is_of_one,
+        }
+    }
+
+    /// Most for one peer, in bytes.
+    #[must_use]
+    pub const fn peer_limit(&self) -> u64 {
+        if self.is_of_one {
+            TOTAL_BYTES
+        } else {
+            PEER_BYTES
+        }
+    }
+
     /// What is kept for all peers, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
@@ -21,6 +42,9 @@ impl Kept {
 
     /// What may be kept for a peer that has `own` bytes of it.
     pub(super) fn limit(&self, own: u64) -> u64 {
+        if self.is_of_one {
+            return TOTAL_BYTES;
+        }
         let others = self.bytes.saturating_sub(own);
         let left = TOTAL_BYTES.saturating_sub(others) / 2;
         left.min(PEER_BYTES)

@@ -5,7 +5,7 @@
 //! path carries. [`Estimators`] says how it is made; [`SchedulerSettings::estimators`](crate::sched::SchedulerSettings::estimators) takes it into
 //! an endpoint or the simulator. Without one each path has a [`WindowedRate`].
 //!
-//! Delay, queue, loss and buffer depth have no seam: controller and model read their inner state, not a few results.
+//! Delay, queue and loss have no seam: controller and model read their inner state, not a few results.
 
 use core::fmt;
 use std::sync::Arc;

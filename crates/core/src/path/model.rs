@@ -259,7 +259,7 @@ impl Model {
     }
 }
 
-/// How long capacity and buffer depth are remembered: longer than a pause between two videos.
+/// How long the capacity is remembered: longer than a pause between two videos.
 const MEMORY: Duration = Duration::from_secs(60);
 /// A lower rate is not expected of any path: reports and probes need that much.
 pub(super) const LEAST_RATE: Bitrate = Bitrate::from_bps(200_000);

@@ -71,11 +71,6 @@ impl Path {
         self.mtu.on_lost(now);
     }
 
-    /// Announces the end of a burst soon, and again: much may depend on it.
-    pub fn announce_tail(&mut self, now: Instant) {
-        self.tail.tell(now);
-    }
-
     /// Writes the frames that are due and travel on the path they concern: answers, link descriptions and their
     /// acknowledgements, train results, the end of a burst, a probe.
     pub fn write_control(&mut self, now: Instant, writer: &mut FrameWriter<'_>) {

@@ -34,10 +34,17 @@ impl Effort {
         self.paid_at = self.paid_at.max(now) + time;
     }
 
-    /// Takes note of the `steps` that a data datagram took, some of which are free.
+    /// Takes note of the `steps` that a data datagram took. Each datagram pays for [`FREE_STEPS`]: what it does not need pays
+    /// debts off, so that the budget of a peer grows with what it really sends.
     pub(super) fn spend_on_data(&mut self, now: Instant, steps: u64) {
-        if let Some(more) = steps.checked_sub(FREE_STEPS).filter(|more| *more > 0) {
-            self.spend(now, more);
+        match steps.checked_sub(FREE_STEPS) {
+            Some(more) if more > 0 => self.spend(now, more),
+            Some(_) => {}
+            None => {
+                let time =
+                    Duration::from_nanos((FREE_STEPS - steps).saturating_mul(NANOS_PER_STEP));
+                self.paid_at = self.paid_at - time;
+            }
         }
     }
 
@@ -93,5 +100,8 @@ mod tests {
         assert!(effort.allows(Instant::ZERO));
         effort.spend_on_data(Instant::ZERO, FREE_STEPS + 5_000_001);
         assert!(!effort.allows(Instant::ZERO));
+        // Datagrams that take nothing pay it off.
+        effort.spend_on_data(Instant::ZERO, 0);
+        assert!(effort.allows(Instant::ZERO));
     }
 }

@@ -245,6 +245,7 @@ impl DataPath {
     /// # Errors
     /// If the TUN or the poller fails.
     pub(super) fn run(mut self) -> anyhow::Result<Setup> {
+        self.setup.hold();
         let mut ready: Vec<Ready> = Vec::new();
         let mut busy = BusyPoll::default();
         loop {
@@ -282,7 +283,11 @@ impl DataPath {
                         // Others may have set it meanwhile.
                         self.endpoint.set_time_of_day(now, clock::unix_nanos());
                     }
-                    NAMES => self.settle_names(now)?,
+                    NAMES => {
+                        if let Err(error) = self.settle_names(now) {
+                            tracing::warn!(%error, "the gateway's new address is not used yet");
+                        }
+                    }
                     RELOAD => self.settle_reload(now),
                     CLONE => self.look_at_clones(now),
                     Token(token) => {
@@ -474,7 +479,10 @@ impl DataPath {
                 }
                 ControlRequest::Only(link, reply) => self.use_only(now, link, reply),
                 ControlRequest::Reload(reply) => self.source.read(Some(reply)),
-                ControlRequest::RemoveClient(name, reply) => self.remove_client(now, &name, reply),
+                ControlRequest::RemoveClient(name, reply) => {
+                    self.source.on_clients_changed();
+                    self.remove_client(now, &name, reply);
+                }
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
         }
@@ -535,6 +543,7 @@ impl DataPath {
         while let Some((ticket, client)) = enroller.collect() {
             let peer = client.map(|client| enrolled::peer(client, &self.config.scheduler));
             self.endpoint.settle_enrolment(now, ticket, peer);
+            self.source.on_clients_changed();
         }
     }
 

@@ -18,7 +18,11 @@ use std::{
     net::IpAddr,
     path::Path,
     process::{Command, Stdio},
+    thread,
+    time::Duration,
 };
+
+use pleach_linux::clock;
 
 /// The host's resolvers, as changed for a tunnel; given back when dropped.
 #[derive(Debug)]
@@ -137,6 +141,16 @@ fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<()> {
         // One that does not read has its own reason.
         let _ = stdin.write_all(input.as_bytes());
     }
+    let end = clock::now() + PATIENCE;
+    while child.try_wait()?.is_none() {
+        if clock::now() >= end {
+            // It may hang on a bus that nobody serves.
+            child.kill()?;
+            child.wait()?;
+            return Err(fail("it did not end".to_owned()));
+        }
+        thread::sleep(PATIENCE / 100);
+    }
     let output = child.wait_with_output()?;
     if output.status.success() {
         Ok(())
@@ -164,8 +178,36 @@ fn take_file(file: &Path, tunnel: &str, servers: &[IpAddr]) -> io::Result<()> {
     for line in before.unwrap_or_default().lines() {
         text += &format!("{MARK}{line}\n");
     }
-    // In place: it may be the one file that may be written, or a link.
-    fs::write(file, text)
+    rewrite(file, &text)
+}
+
+/// Replaces the content of `file`. A crash leaves the old content or the new one where another file can be put into its place; where
+/// it cannot (`file` is mounted, or a link, or the only file that may be written), it never leaves an empty file.
+fn rewrite(file: &Path, text: &str) -> io::Result<()> {
+    let is_link = fs::symlink_metadata(file).is_ok_and(|meta| meta.is_symlink());
+    if !is_link {
+        let other = file.with_extension("pleach");
+        let replaced = fs::write(&other, text)
+            .and_then(|()| match fs::metadata(file) {
+                Ok(meta) => fs::set_permissions(&other, meta.permissions()),
+                Err(_) => Ok(()),
+            })
+            .and_then(|()| fs::File::open(&other)?.sync_all())
+            .and_then(|()| fs::rename(&other, file));
+        if replaced.is_ok() {
+            return Ok(());
+        }
+        let _ = fs::remove_file(&other);
+    }
+    let mut options = fs::OpenOptions::new();
+    let mut written = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(file)?;
+    written.write_all(text.as_bytes())?;
+    written.set_len(text.len() as u64)?;
+    written.sync_all()
 }
 
 /// Restores what `file` had before [`take_file`], unless it is not this tunnel's.
@@ -183,7 +225,7 @@ fn give_back_file(file: &Path, tunnel: &str) -> io::Result<()> {
     }
     let before = lines.filter_map(|line| line.strip_prefix(MARK));
     let before: String = before.map(|line| format!("{line}\n")).collect();
-    fs::write(file, before)
+    rewrite(file, &before)
 }
 
 /// What a file with the content `text` had before a tunnel took it.
@@ -204,6 +246,8 @@ fn head(tunnel: &str, had_content: bool) -> String {
     format!("{HEAD}{tunnel}; {what}, and comes back when it stops")
 }
 
+/// How long a program of the host may take: a tunnel that stops has two seconds for all.
+const PATIENCE: Duration = Duration::from_secs(1);
 const FILE: &str = "/etc/resolv.conf";
 const HEAD: &str = "# Written by pleach for the tunnel ";
 const MARK: &str = "#pleach# ";

@@ -191,12 +191,16 @@ fn ask(
             let Some(question) = question(&name.name, kind, id) else {
                 continue;
             };
-            let addresses = exchange(&socket, &question, id)?;
-            found.extend(
-                addresses
-                    .into_iter()
-                    .map(|ip| SocketAddr::new(ip, name.port)),
-            );
+            // A resolver that does not answer for one family may know the other.
+            match exchange(&socket, &question, id) {
+                Ok(addresses) => {
+                    let addresses = addresses.into_iter();
+                    found.extend(addresses.map(|ip| SocketAddr::new(ip, name.port)));
+                }
+                Err(error) => {
+                    tracing::debug!(device, server = %way.target, name = name.name, %error, "no answer");
+                }
+            }
         }
         Ok(found)
     };

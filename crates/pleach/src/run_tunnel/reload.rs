@@ -40,13 +40,18 @@ pub(super) struct Source {
     sender: Sender<Outcome>,
     outcomes: Receiver<Outcome>,
     waker: Waker,
+    /// How often clients were enrolled or removed, so that a list read before is known to be stale.
+    changes: u64,
 }
 
-/// What was read, and who wants to know.
-type Outcome = (
-    Result<Box<TunnelConfig>, String>,
-    Option<Reply<ReloadReport>>,
-);
+/// A configuration that was read.
+struct Outcome {
+    config: Result<Box<TunnelConfig>, String>,
+    /// Who wants to know.
+    reply: Option<Reply<ReloadReport>>,
+    /// [`Source::changes`] when the reading began.
+    changes: u64,
+}
 
 impl Source {
     /// # Errors
@@ -58,7 +63,13 @@ impl Source {
             sender,
             outcomes,
             waker: Waker::new()?,
+            changes: 0,
         })
+    }
+
+    /// Takes note that a client was enrolled or removed: a list of clients that is being read may lack that.
+    pub(super) fn on_clients_changed(&mut self) {
+        self.changes += 1;
     }
 
     /// Readable when a configuration has been read.
@@ -69,9 +80,15 @@ impl Source {
     /// Has the file read; `reply`: who is to be told what comes of it.
     pub(super) fn read(&self, reply: Option<Reply<ReloadReport>>) {
         let (file, sender, waker) = (self.file.clone(), self.sender.clone(), self.waker.clone());
+        let changes = self.changes;
         let reading = move || {
+            let config = load(&file);
             // The daemon may be stopping.
-            let _ = sender.send((load(&file), reply));
+            let _ = sender.send(Outcome {
+                config,
+                reply,
+                changes,
+            });
             waker.wake();
         };
         let started = thread::Builder::new()
@@ -96,7 +113,16 @@ impl DataPath {
     /// Applies what has been read.
     pub(super) fn settle_reload(&mut self, now: Instant) {
         self.source.waker.clear();
-        while let Ok((config, reply)) = self.source.outcomes.try_recv() {
+        while let Ok(outcome) = self.source.outcomes.try_recv() {
+            let Outcome {
+                config,
+                reply,
+                changes,
+            } = outcome;
+            if changes != self.source.changes {
+                self.source.read(reply);
+                continue;
+            }
             let result = config.and_then(|config| self.apply(now, *config));
             match &result {
                 Ok(report) => {
@@ -123,7 +149,10 @@ impl DataPath {
         match (&old.role, &mut config.role, wanted.role) {
             (Role::Client(old), Role::Client(client), Role::Client(wanted)) => {
                 client.links = wanted.links;
-                self.change_links(now, &old.links, client, &mut applied);
+                let client = client.clone();
+                // What is taken up besides goes by it.
+                self.config = Arc::new(config.clone());
+                self.change_links(now, &old.links, &client, &mut applied);
             }
             (Role::Gateway(_), Role::Gateway(gateway), Role::Gateway(wanted)) => {
                 gateway.clients = wanted.clients;

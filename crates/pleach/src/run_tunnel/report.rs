@@ -127,7 +127,7 @@ fn bounds(endpoint: &Endpoint) -> BoundsReport {
     BoundsReport {
         kept_bytes: endpoint.kept().bytes(),
         limit_bytes: kept::TOTAL_BYTES,
-        peer_limit_bytes: kept::PEER_BYTES,
+        peer_limit_bytes: endpoint.kept().peer_limit(),
         peers: peers
             .filter(|(_, bounds)| *bounds != PeerBounds::default())
             .collect(),

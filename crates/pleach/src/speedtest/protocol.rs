@@ -47,7 +47,7 @@ pub(crate) fn read(request: &[u8; REQUEST_LEN]) -> Option<(Kind, Duration)> {
 }
 
 /// Where a gateway listens, inside the tunnel.
-pub(crate) const PORT: u16 = 7701;
+pub(crate) const PORT: u16 = 7702;
 /// The request is served.
 pub(crate) const SERVED: u8 = b'+';
 /// Too many others are.

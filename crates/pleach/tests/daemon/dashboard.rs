@@ -15,18 +15,6 @@ use browser::Browser;
 
 const PAGE: &str = "http://127.0.0.1:7780/";
 
-/// Slows the two wires to 30 and 12 Mbit/s, both ways.
-fn slow(world: &World) {
-    for (host, prefix) in [(&world.client, "l"), (&world.gateway, "g")] {
-        for (number, rate) in [("0", "30mbit"), ("1", "12mbit")] {
-            let line = format!(
-                "qdisc add dev {prefix}{number} root tbf rate {rate} burst 20000 latency 60ms"
-            );
-            run(host, "tc", &line.split(' ').collect::<Vec<_>>());
-        }
-    }
-}
-
 /// Bytes sent over both links, and when.
 fn sent(client: &Daemon) -> (f64, u64) {
     let status = client.until_up();
@@ -40,7 +28,7 @@ fn the_page_tells_what_the_daemon_does() {
     let Some(mut browser) = Browser::start(&world.client, world.dir.path()) else {
         return;
     };
-    slow(&world);
+    world.slow();
     let gateway = Gateway {
         policy: "weighted",
         ..Gateway::default()
@@ -191,7 +179,7 @@ fn a_gateways_page_asks_for_a_token_and_lists_its_clients() {
     let Some(mut browser) = Browser::start(&world.client, world.dir.path()) else {
         return;
     };
-    slow(&world);
+    world.slow();
     let tokens = world.dir.path().join("tokens");
     let token = "a-token-of-the-tests";
     std::fs::write(&tokens, format!("{token} read-only\n")).expect("file");

@@ -72,7 +72,7 @@ fn each_link_is_measured_alone_and_all_together() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("client's end"));
     let output = speedtest(&world.client, &client, &["--to", "10.77.0.99"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("10.77.0.99 port 7701"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("10.77.0.99 port 7702"));
 }
 
 #[test]

@@ -85,6 +85,18 @@ impl World {
         host
     }
 
+    /// Slows the two wires to 30 and 12 Mbit/s, both ways.
+    pub(crate) fn slow(&self) {
+        for (host, prefix) in [(&self.client, "l"), (&self.gateway, "g")] {
+            for (number, rate) in [("0", "30mbit"), ("1", "12mbit")] {
+                let line = format!(
+                    "qdisc add dev {prefix}{number} root tbf rate {rate} burst 20000 latency 60ms"
+                );
+                run(host, "tc", &line.split(' ').collect::<Vec<_>>());
+            }
+        }
+    }
+
     /// Connects device `lN` of `host` with `gN` of the gateway, both new.
     pub(crate) fn plug(&self, host: &Netns, number: u8) {
         let n = number;
