@@ -68,7 +68,9 @@ fn the_resolver_is_the_tunnels_while_it_runs_and_after_a_crash_what_it_was() {
     assert_eq!(now(), former);
 
     let mut daemon = up(&world, &file, &resolv, &path);
-    until("the resolver is set", is_ours);
+    until("the tunnel runs", || {
+        file.with_extension("sock").exists() && is_ours()
+    });
     end(&mut daemon, Signal::KILL);
     assert!(is_ours(), "nobody has undone it yet");
     fs::remove_file(file.with_extension("sock")).expect("left");

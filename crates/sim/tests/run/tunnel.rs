@@ -250,42 +250,6 @@ fn a_request_takes_about_as_long_as_over_the_near_line_alone() {
 }
 
 #[test]
-fn a_flow_that_goes_by_its_shortest_round_trip_fills_far_lines_too() {
-    // Two windows of the shortest, 40 ms, are not what these hold: 120 to 140 ms (29 Mbit/s in the mean without more). What the
-    // far line has is more than the near one's: with as much, what a flow finds at its start decides whether it stays there.
-    let goodput = |(near, delay_ms): (u32, u32)| {
-        let text = format!(
-            r#"
-name = "bbr"
-duration = "25s"
-[[link]]
-name = "near"
-rate = "{near}Mbit"
-delay = "20ms"
-queue = "200kB"
-[[link]]
-name = "far"
-rate = "30Mbit"
-delay = "{delay_ms}ms"
-queue = "600kB"
-[tunnel]
-policy = "adaptive"
-[[traffic]]
-kind = "tcp"
-name = "download"
-cc = "bbr"
-"#
-        );
-        let results = results(&scenario(&text));
-        let late = &results.series.flows[0].goodput_mbps[120..];
-        late.iter().sum::<f64>() / late.len() as f64
-    };
-    let pairs = [(18, 100), (18, 120), (23, 100), (23, 120)];
-    let mean = pairs.map(goodput).iter().sum::<f64>() / pairs.len() as f64;
-    assert!(mean > 35.0, "{mean} Mbit/s");
-}
-
-#[test]
 fn a_young_flow_s_losses_are_made_up_for() {
     // Where the first packets of a path are lost (5), or a gap is seen just before a hold ends (14): once told, one loss ends slow
     // start, and no more than 11 Mbit/s come in these six seconds.

@@ -75,19 +75,14 @@ fn needed_percent(path: &PathView, usual: Duration) -> u64 {
     LEAST_SHARE_PERCENT + later_ms / 10
 }
 
-/// Whether a path brings a large flow more than it costs.
-fn is_worth(path: &PathView, needed_percent: u64, total: u128) -> bool {
-    let rate = path.rate.map(|rate| u128::from(rate.as_bps()));
-    rate.is_some_and(|rate| rate * 100 >= total * u128::from(needed_percent))
-}
-
-/// Why a path brings a large flow less than it costs; `None` if it is worth it. `total`: bits per second of all paths.
+/// Why a path brings a large flow less than it costs; `None` if it is worth it. `total`: bits per second of all paths. A path that has
+/// delivered nothing yet is tried: nothing else would show what it carries.
 pub(super) fn worthless(path: &PathView, total: u128, usual: Duration) -> Option<IdleReason> {
+    let rate = u128::from(path.rate?.as_bps());
     let needed = needed_percent(path, usual);
-    if is_worth(path, needed, total) {
+    if rate * 100 >= total * u128::from(needed) {
         return None;
     }
-    let rate = path.rate.map_or(0, |rate| u128::from(rate.as_bps()));
     let percent = |percent: u128| u8::try_from(percent.min(100)).unwrap_or(100);
     Some(IdleReason::WorthTooLittle {
         share_percent: percent(rate * 100 / total.max(1)),
