@@ -155,7 +155,8 @@ impl Holes {
         self.holes.iter().map(at).min()
     }
 
-    /// Tells every hole that is believed: its first number and how many; `tell` says whether there was room for it.
+    /// Passes each hole that is considered lost to `tell`: its first number and its length. `tell` returns whether the NACK had
+    /// room for it.
     pub fn take(&mut self, now: Instant, mut tell: impl FnMut(Seq, u32) -> bool) {
         let mut index = 0;
         while let Some(hole) = self.holes.get(index).copied() {
