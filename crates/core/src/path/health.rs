@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | [`Probing`](State::Probing) | new or returned, not yet known to work | evidence: Up; 1 s without: Down |
 //! | [`Up`](State::Up) | works; the only state that carries traffic | silence of [`suspect_timeout`](Health::suspect_timeout): Suspect |
-//! | [`Suspect`](State::Suspect) | silent; unacknowledged packets go out elsewhere | evidence: Up; 1 s after the first unacknowledged send: Down |
+//! | [`Suspect`](State::Suspect) | silent; its packets go elsewhere | evidence: Up; 1 s after the first unacknowledged send: Down |
 //! | [`Down`](State::Down) | considered dead | evidence: Up; interface returns: Probing |
 //!
 //! Evidence is an authenticated report or answer that a packet sent on this path arrived, whichever path the report came on.

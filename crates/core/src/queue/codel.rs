@@ -89,7 +89,7 @@ impl Codel {
                 drop(queued?.packet);
                 (queued, ok_to_drop) = self.take(now, config, &mut pop, &mut drop);
                 if self.is_held(false) {
-                    // Do not drop several at once after a pause, nor sooner after a pause.
+                    // Count from now, so that neither several drops at once nor an early one follow a pause.
                     self.drop_next = self.next(now, false, config);
                 } else if ok_to_drop {
                     self.drop_next = self.next(self.drop_next, false, config);

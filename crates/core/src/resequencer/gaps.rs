@@ -50,7 +50,7 @@ pub(super) struct PathOrder {
     last_packet_at: Instant,
     /// Highest path sequence number of any datagram, with or without a packet.
     newest: Option<Seq>,
-    /// When numbers were last skipped of which nothing says yet what they carried.
+    /// When numbers were last skipped whose global sequence numbers are unknown so far.
     unnamed_at: Option<Instant>,
     gaps: VecDeque<Gap>,
     window: Duration,
@@ -117,7 +117,7 @@ impl PathOrder {
 
     /// Records that the path has passed `seq`: only retransmissions can still deliver numbers up to it.
     fn on_passed(&mut self, seq: Seq) {
-        // After a silence so long that numbers wrapped, earlier state does not count.
+        // Keep `latest` only if it is less than `MAX_SPAN` ahead: after a long silence the numbers may have wrapped.
         let is_later =
             |latest: &Seq| (0..MAX_SPAN.cast_signed()).contains(&latest.distance_from(seq));
         self.latest = self.latest.filter(is_later).or(Some(seq));
