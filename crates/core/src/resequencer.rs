@@ -525,7 +525,7 @@ impl Resequencer {
         }
     }
 
-    /// Lets `packet` leave, and then every held packet that waited for it, in order.
+    /// Releases `packet`, and then every held packet that waited for it, in order.
     fn release(
         &mut self,
         now: Instant,
@@ -567,7 +567,7 @@ impl Resequencer {
         self.entry(seq).state == State::Missing && !self.repairs.has_lost(seq)
     }
 
-    /// Moves the frontier over everything received or counted lost, releasing what waited for a lost one.
+    /// Moves the frontier past all numbers received or counted as lost, and releases packets that waited for a lost one.
     fn advance(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         while self.frontier != self.next {
             self.steps += 1;
@@ -612,7 +612,7 @@ impl Resequencer {
         Some((slot, self.held.get(slot)?.as_ref()?))
     }
 
-    /// Counts lost what the paths' own sequence numbers prove lost.
+    /// Counts numbers as lost that the path sequence numbers prove lost.
     fn settle_gaps(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         for index in 0..PathId::MAX {
             if !self.paths[index].has_gaps() {
@@ -625,7 +625,7 @@ impl Resequencer {
                 if !gap.is_due(&limits) {
                     return true;
                 }
-                // A lost copy of what has come, for one.
+                // For example, a lost copy of a packet that has arrived.
                 let is_found = gap.count == 1
                     && self.covers(gap.last)
                     && self.entry(gap.last).state != State::Missing;
@@ -645,7 +645,7 @@ impl Resequencer {
         self.repairs.forget_before(self.frontier);
     }
 
-    /// Counts the members of a burst lost once they can be told; whether there is nothing more to tell.
+    /// Counts the members of a burst as lost once they can be identified. Returns whether the burst is settled.
     fn settle_burst(&mut self, gap: &mut Gap) -> bool {
         let others = gap.count - 1;
         if others == 0 || gap.is_beginning() || !gap.last.is_after(self.frontier) {
@@ -668,7 +668,7 @@ impl Resequencer {
             }
             missing
         });
-        // Packets on other paths are still under way.
+        // Packets on other paths are still in flight.
         if missing > others {
             return false;
         }
@@ -679,7 +679,7 @@ impl Resequencer {
         true
     }
 
-    /// Counts `seq` lost if it is missing.
+    /// Counts `seq` as lost if it is missing.
     fn lose(&mut self, seq: Seq, loss: Loss) {
         if !self.covers(seq)
             || self.frontier.is_after(seq)
@@ -695,7 +695,7 @@ impl Resequencer {
         } += 1;
     }
 
-    /// Counts everything missing before the oldest held packet lost, which releases that packet.
+    /// Counts all missing numbers before the oldest held packet as lost, which releases that packet.
     fn give_up_oldest(&mut self, now: Instant, loss: Loss, out: &mut VecDeque<PacketBuf>) {
         if let Some(oldest) = self.oldest_held {
             self.give_up_before(now, oldest, loss, out);
@@ -719,7 +719,7 @@ impl Resequencer {
     }
 }
 
-/// Why a missing packet is no longer waited for.
+/// Why a missing packet counts as lost.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Expired,
@@ -727,9 +727,9 @@ enum Loss {
     Overflow,
 }
 
-/// A path that brought nothing for this long brings nothing more of what is waited for up to [`LONGEST_HOLD`].
+/// A path silent for this long is assumed to deliver no missing packet within [`LONGEST_HOLD`].
 const FLOWING: Duration = Duration::from_millis(20);
-/// How often a passed deadline is looked at again while the missing packet may still come.
+/// How often a passed deadline is checked again while the missing packet may still arrive.
 const RECHECK: Duration = Duration::from_millis(2);
 /// A burst that spans more of the association's order than this is left to the deadline: the scan is not worth it.
 const LONGEST_BURST_SPAN: i32 = 4096;

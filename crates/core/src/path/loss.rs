@@ -232,7 +232,7 @@ mod tests {
         let mut loss = Loss::new();
         let at = |ms| Instant::from_millis(ms);
         loss.on_report(at(500), 1_000, 800);
-        // The last 300 packets of the search are under way.
+        // The last 300 packets of the search are in flight.
         loss.on_searched(at(500), 300);
         assert_eq!(loss.floor_ppm(), None);
         loss.on_report(at(800), 1_300, 1_000);

@@ -181,7 +181,7 @@ impl PathMtu {
         (self.probe.is_none() && is_wanted).then_some(self.next_at)
     }
 
-    /// Whether a probe is under way.
+    /// Whether a probe is in flight.
     #[must_use]
     pub const fn is_probing(&self) -> bool {
         self.probe.is_some()
@@ -268,7 +268,7 @@ impl PathMtu {
         }
     }
 
-    /// When the probe under way has failed, or is given up.
+    /// When the probe in flight has failed, or is given up.
     #[must_use]
     pub fn deadline(&self, conditions: &Conditions) -> Option<Instant> {
         let probe = self.probe?;

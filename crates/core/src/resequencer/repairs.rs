@@ -23,9 +23,9 @@ pub(super) struct Repairs {
 
 #[derive(Debug)]
 struct Repair {
-    /// Some of the numbers after this one, up to
+    /// Some of the numbers after this one, up to and including `last`, were lost.
     after: Seq,
-    /// and including this one, were lost; this one certainly.
+    /// This number certainly was lost.
     last: Seq,
     /// Whether all of them were lost.
     is_all: bool,

@@ -33,7 +33,7 @@ use crate::{
 /// Longest link name on the wire in bytes.
 pub const MAX_NAME_LEN: usize = 32;
 
-/// What one end has received on one path: the feedback of `docs/algorithms.md` section 3.1.
+/// Report of one end about its arrivals on one path: the feedback of `docs/algorithms.md` section 3.1.
 ///
 /// All counters are cumulative, so a lost report costs nothing but time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct PathReport {
     pub settled_seq: Option<Seq>,
 }
 
-/// What one end misses on one path, by the path's sequence numbers.
+/// Report of one end about losses on one path, by the path's sequence numbers.
 ///
 /// All counters are totals since counting began on the path, so a lost report costs nothing but time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! ```text
 //! byte  0      kind: 4 data, 5 control
 //!       1      flags: bit 0 out of turn (lower numbers were still to be sent), bit 1 copy (sent on several paths at once),
-//!              bit 2 kept (will be sent again if told missing, or is a copy of what will),
+//!              bit 2 kept (retransmitted if NACKed, or a copy of a packet that is),
 //!              bit 3 repair symbol (no packet; below), with bits 4-7: how many packets it covers ([`COVERED`])
 //!       2      path id, 0 to 15
 //!       3-5    receiver index: names the receiver's session
@@ -36,7 +36,7 @@ pub const CONTROL_HEADER_LEN: usize = 14;
 pub const DATA_HEADER_LEN: usize = 22;
 /// Length of the authentication tag in bytes.
 pub const TAG_LEN: usize = 16;
-/// What a data datagram adds to the inner packet, without IP and UDP.
+/// Overhead of a data datagram over the inner packet, without IP and UDP headers.
 pub const DATA_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN;
 
 /// Highest receiver index: it travels in 24 bits.

@@ -42,7 +42,7 @@ impl System {
 
     /// Makes an equation of each symbol in `kept` that lacks at most `most` packets, until there is no more room: first symbols
     /// that lack one packet, then symbols that cover `at`, then the nearest. Makes no equations if they are too few to recover
-    /// a packet. Returns whether all symbols were used.
+    /// a packet. Returns whether all of these symbols were used.
     pub(super) fn set(
         &mut self,
         kept: &Kept,

@@ -16,7 +16,7 @@ use crate::{
     units::Bitrate,
 };
 
-/// A drain under way.
+/// The current drain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drain {
     since: Instant,
