@@ -727,7 +727,7 @@ enum Loss {
     Overflow,
 }
 
-/// A path silent for this long is assumed to deliver no missing packet within [`LONGEST_HOLD`].
+/// In holds up to [`LONGEST_HOLD`], a path that has been silent for this long is not waited for.
 const FLOWING: Duration = Duration::from_millis(20);
 /// How often a passed deadline is checked again while the missing packet may still arrive.
 const RECHECK: Duration = Duration::from_millis(2);

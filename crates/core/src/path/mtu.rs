@@ -106,7 +106,7 @@ impl PathMtu {
         }
     }
 
-    /// Whether a datagram of `len` bytes is not known to be too long.
+    /// Whether a datagram of `len` bytes is within the longest length known to arrive; always so if no limit is known.
     #[must_use]
     pub fn admits(&self, len: usize) -> bool {
         self.limit.is_none_or(|limit| len <= limit)

@@ -61,12 +61,12 @@ pub struct Sender {
     sent_bytes: u64,
     /// Number of NACKed datagrams, and when the last NACK came.
     lost_pkts: u64,
-    /// One more than the highest of them.
+    /// One more than the highest NACKed number.
     told_before: u64,
     lost_at: Option<Instant>,
     /// Datagrams taken back because the path was silent. They say nothing about its loss.
     written_off: u64,
-    /// One more than the highest of them.
+    /// One more than the highest number written off.
     written_off_before: u64,
     /// One more than the highest number taken back because the path had become slow.
     overdue_before: u64,

@@ -94,7 +94,7 @@ pub struct Guess {
 }
 
 impl TrainSender {
-    /// The path came up: starts trains, at most once in [`AGAIN`].
+    /// The path came up: starts trains, at most once in 15 minutes.
     pub fn on_up(&mut self, now: Instant) {
         if self.began_at.is_none_or(|at| now.since(at) > AGAIN) {
             self.began_at = Some(now);

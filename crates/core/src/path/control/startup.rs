@@ -1,7 +1,7 @@
 //! Startup: searches the capacity by sending at a multiple of the delivery rate, or from a remembered rate.
 //!
-//! The rate grows until twice a round sent over a quarter more than the capacity and the delivery rate grew by less than a
-//! quarter. A long queue or congestion ends startup at once.
+//! The rate grows until, twice, a round that sent over a quarter more than the capacity is followed by a round in which the
+//! delivery rate grows by less than a quarter. A long queue or congestion ends startup at once.
 
 use core::time::Duration;
 
