@@ -1,11 +1,10 @@
 //! The extension point through which another crate replaces an estimator of a path: so far the delivery rate.
 //!
 //! The rate controller derives the pacing rate from the delivery rate, and scheduling policies see it as
-//! [`PathView::rate`](crate::sched::PathView::rate).
-//! A [`RateEstimator`] gets every report about the sending direction and estimates the capacity.
-//! [`Estimators`] holds its factory; [`SchedulerSettings::estimators`](crate::sched::SchedulerSettings::estimators) passes the
-//! factory
-//! to an endpoint or the simulator. By default each path has a [`WindowedRate`].
+//! [`PathView::rate`](crate::sched::PathView::rate). A [`RateEstimator`] gets every report about the sending direction and
+//! estimates the capacity. [`Estimators`] holds its factory, which
+//! [`SchedulerSettings::estimators`](crate::sched::SchedulerSettings::estimators) passes to an endpoint or the simulator. By
+//! default each path has a [`WindowedRate`].
 //!
 //! Delay, queue and loss cannot be replaced: the controller and the model read their inner state, not a few results.
 

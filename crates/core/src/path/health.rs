@@ -16,7 +16,7 @@
 //!
 //! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th percentile of
 //! this path's silences, learned with a stochastic quantile (Ma, Muthukrishnan and Sandler, "Frugal streaming"). If twice the
-//! suspect timeout exceeds 1 s, it replaces the 1 s in the table.
+//! suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the table.
 //!
 //! Probes are sent every 20 ms in the first second of Probing and Suspect; every 250 ms afterwards and when Down; and when Up,
 //! 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle paths are measured
