@@ -9,7 +9,7 @@
 //!   come at once, so that half a token cannot be guessed alone.
 //! - Until the address is proven, at most [`FACTOR`] times the bytes received from it are sent to it. Received bytes are
 //!   counted as UDP payload, sent bytes with IP and UDP headers.
-//! - The address that a path leaves stays proven for [`FORMER_FOR`], so that one datagram from elsewhere, or a NAT with two
+//! - The address that a path leaves stays proven for `FORMER_FOR`, so that one datagram from elsewhere, or a NAT with two
 //!   addresses, does not cost an RTT at each change.
 //!
 //! Limitation: an address is proven once. A client that gives up a proven address can let the gateway send there for as long as
