@@ -1,14 +1,16 @@
-//! Classes of traffic: what a packet is, and what it needs.
+//! Traffic classes: how packets are recognised, and how they are served.
 //!
-//! For voice, video and remote control a late packet is a lost one; for a download it is not. A [`Class`] says which
-//! packets it is of ([`Match`]) and how they are served ([`Service`]): until when they are of use, whether their order
-//! matters, whether copies are worth their price. The [`Classifier`] finds the first class a packet fits, from its headers
-//! and from how much its flow has sent of late.
+//! For voice, video and remote control a late packet is a lost packet; for a download it is not. A [`Class`] defines its
+//! packets ([`Match`]) and their service ([`Service`]): their deadline, whether they are kept in order, whether copies are
+//! sent. The [`Classifier`] finds the first class that a packet matches, by the packet's headers and by the recent rate of its
+//! flow.
 //!
-//! Without any class configured, voice is recognised: by its code point (EF of RFC 3246, VOICE-ADMIT of RFC 5865), or by
-//! its shape, which is 20 to 100 short packets a second of one flow, and of UDP in both cases (`docs/algorithms.md` section 3.10).
+//! Voice is recognised without any configured class: by its code point (EF of RFC 3246, VOICE-ADMIT of RFC 5865), or by its
+//! traffic pattern of 20 to 100 short packets per second in one flow; in both cases only UDP (`docs/algorithms.md` section
+//! 3.10).
 //!
-//! What each is for: `tunnel/lanes.rs` (queue, deadline), `tunnel/services.rs` (links, copies), `sched/adaptive/urgent.rs` (which path).
+//! The services are implemented in `tunnel/lanes.rs` (queue, deadline), `tunnel/services.rs` (links, copies) and
+//! `sched/adaptive/urgent.rs` (choice of path).
 
 use core::{ops::RangeInclusive, time::Duration};
 
@@ -23,18 +25,18 @@ mod flows;
 #[cfg(test)]
 mod tests;
 
-/// A class as the user describes it.
+/// A class as configured by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Its name, in reports.
+    /// Name, used in reports.
     pub name: String,
-    /// Which packets are of it.
+    /// Conditions that a packet must meet.
     pub matches: Match,
-    /// What is done for them.
+    /// Service for these packets.
     pub service: Service,
 }
 
-/// What a packet must be to be of a class: everything that is given.
+/// Conditions of a class. A packet must meet all conditions that are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// One of these code points, 0 to 63 (RFC 2474); empty: any.
@@ -47,30 +49,30 @@ pub struct Match {
     pub from: Vec<IpNet>,
     /// To one of these; empty: any.
     pub to: Vec<IpNet>,
-    /// At most so many bytes long, IP header included.
+    /// Maximum packet length in bytes, IP header included.
     pub max_size: Option<usize>,
-    /// Of a flow that sends at most so much, over half a second.
+    /// Maximum rate of the packet's flow, over half a second.
     pub max_rate: Option<Bitrate>,
 }
 
-/// What is done for the packets of a class.
+/// Service for the packets of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// They are of use for so long after they came to this end. They go before what has no deadline, by whichever path
-    /// brings them in time, and what could not come in time any more is dropped here.
+    /// Deadline after the packet's arrival at this end. Packets with a deadline are sent before packets without one, on any
+    /// path that delivers them in time; packets that can no longer arrive in time are dropped here.
     pub deadline: Option<Duration>,
-    /// Whether the other end lets them go in the order of their flow. If not, it holds none for another.
+    /// Whether the other end releases the packets in the order of their flow. If not, it does not hold any of them.
     pub is_ordered: bool,
-    /// Which are sent twice.
+    /// Which packets are sent twice.
     pub duplicate: Duplicate,
-    /// What copies may cost at most, in percent of the bytes of the class.
+    /// Maximum bytes of copies, in percent of the bytes of the class.
     pub share_percent: u16,
-    /// The links that carry them while one of these works; empty: any.
+    /// The links that carry the class while one of them works; empty: any.
     pub links: Vec<String>,
 }
 
 impl Default for Service {
-    /// As packets of no class are served.
+    /// The service of packets without a class.
     fn default() -> Self {
         Self {
             deadline: None,
@@ -82,18 +84,19 @@ impl Default for Service {
     }
 }
 
-/// Which packets of a class are sent on a second path too. Classes with a deadline only, and policies that send copies.
+/// Which packets of a class are also sent on a second path. Only for classes with a deadline, and under scheduling policies
+/// that send copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Duplicate {
     /// None.
     #[default]
     Never,
-    /// Those of flows below 2 Mbit/s; of others, those whose path has been silent for half as long as makes it suspect,
-    /// or loses more than 0.3 % and could not repair a loss in time.
+    /// Packets of flows below 2 Mbit/s. Of faster flows, packets on a path that has been silent for half of its suspect
+    /// timeout, or that loses more than 0.3 % and could not retransmit in time.
     Auto,
     /// All.
     Always,
 }
 
-/// Most classes.
+/// Maximum number of classes.
 pub const MAX_CLASSES: usize = 32;

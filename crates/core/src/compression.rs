@@ -1,25 +1,26 @@
-//! Header compression: of the headers of inner packets, only what changes from packet to packet travels.
+//! Header compression: of the inner packets' headers, only the bytes that change from packet to packet are sent.
 //!
-//! *Problem.* Every packet carries the tunnel's own headers beside its own. Of the 40 to 72 bytes of a packet's IP and
-//! transport headers, a dozen change within a flow.
+//! *Problem.* Every packet carries the tunnel's headers in addition to its own. Of the 40 to 72 bytes of a packet's IP and
+//! transport headers, only about a dozen change within a flow.
 //!
-//! *Algorithm.* The sender learns, flow by flow, which bytes of the headers change ([`Compressor`]). Once they have been
-//! the same few for a while, it sends a *template* with a number: all header bytes of a packet, and which of them travel.
-//! When the other end has acknowledged it, packets that agree with it in all other bytes go without those. A byte that
-//! changes after all makes a new template, so after a few the set is right: for a TCP download, 12 to 14 of 52 bytes. What
-//! follows from the rest never travels: lengths, and the IPv4 header's checksum. What fits no template travels as it is.
+//! *Algorithm.* The sender learns for each flow which header bytes change ([`Compressor`]). Once the set has been small and
+//! stable for a while, it sends a numbered *template*: all header bytes of a packet, and which of them will be sent with each
+//! packet. After the other end has acknowledged it, packets that equal the template in all other bytes are sent without these
+//! bytes. If another byte changes, a new template is made, so the set converges after a few templates: for a TCP download, 12
+//! to 14 of 52 bytes. Bytes that follow from the rest are never sent: lengths, and the IPv4 header checksum. Packets that match
+//! no template are sent uncompressed.
 //!
-//! *Wire.* A template goes in a control frame, repeated until acknowledged; so one that is used is known, however packets
-//! and frames overtake each other, and an end that knows none of this is never sent any. A compressed packet is the
-//! template's number with the two highest bits set (2 bytes), the bytes that travel, and what follows the headers. An IP
-//! packet begins with 4 or 6 in its highest four bits, so either tells itself.
+//! *Wire.* A template is sent in a control frame, repeated until acknowledged. So a template in use is always known, however
+//! packets and frames are reordered, and an end without header compression never gets a compressed packet. A compressed packet
+//! is the template's number with the two highest bits set (2 bytes), the changing header bytes, and the payload. An IP packet
+//! has 4 or 6 in its four highest bits, so the two kinds can be told apart.
 //!
-//! *Bounds.* The sender knows 256 flows at a time, the receiver the newest [`TEMPLATES`] templates; one is defined
-//! at most every [`DEFINE_EVERY`], so a packet that waits to be sent again still finds its own.
+//! *Bounds.* The sender tracks 256 flows at a time, the receiver keeps the newest [`TEMPLATES`] templates. A template is
+//! defined at most every [`DEFINE_EVERY`], so a packet that waits for retransmission still finds its template.
 //!
-//! *Source.* The idea of acknowledged contexts is that of RFC 1144 and RFC 5795 (ROHC, reliable mode). Own: which bytes
-//! travel is learnt instead of given by the protocol, so there are no profiles, and no state beside the template: any
-//! packet can be lost, overtaken or repaired.
+//! *Source.* Acknowledged contexts are those of RFC 1144 and RFC 5795 (ROHC, reliable mode). New here: the bytes to send are
+//! learnt instead of defined by the protocol, so there are no profiles, and there is no state except the template: any packet
+//! may be lost, reordered or retransmitted.
 
 mod compressor;
 mod expander;
@@ -31,14 +32,14 @@ pub use compressor::{Compressor, Definition};
 pub use expander::{ExpandError, Expander};
 pub use template::{MAX_HEADERS_BYTES, Template};
 
-/// Templates the receiver keeps: the newest.
+/// Number of newest templates that the receiver keeps.
 pub const TEMPLATES: u16 = 512;
 /// Numbers of templates are below this.
 pub const NUMBERS: u16 = 1 << 14;
-/// Least time between two definitions.
+/// Minimum time between two definitions.
 pub const DEFINE_EVERY: core::time::Duration = core::time::Duration::from_millis(10);
 
-/// What marks a compressed packet in the first byte.
+/// Bits of the first byte that mark a compressed packet.
 const MARK: u8 = 0b1100_0000;
 
 /// How many numbers `earlier` was before `next`.

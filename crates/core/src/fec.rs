@@ -1,7 +1,7 @@
-//! Forward erasure correction: repair symbols from which lost packets are computed, without asking for them again.
+//! Forward erasure correction: repair symbols from which lost packets are recovered without a retransmission.
 //!
-//! *Problem.* A packet lost on a path is known lost after a round trip at best. Where that is too late, the sender adds
-//! redundancy before it knows of a loss, and a receiver computes what is missing from what came.
+//! *Problem.* The sender learns of a loss after one RTT at best. If that is too late, it sends redundancy in advance, and the
+//! receiver computes the missing packets from the packets and symbols that arrived.
 //!
 //! *Algorithm.* A random linear code over GF(2^8) with a window that slides (RLC, RFC 8681). Packets travel unchanged
 //! and are numbered. A *repair symbol* is a linear combination of the newest n packets ([`Encoder`]); any k repair
@@ -23,7 +23,7 @@
 //! fixed; what a repair packet says of itself ([`Repair`]) is the caller's to encode, and so are signalling, rates and when to
 //! repair: `tunnel/egress.rs`, `tunnel/fec.rs`.
 //!
-//! *Not detected.* Repair symbols that contradict what came are found only where an equation is left over or a recovered
+//! *Not detected.* Repair symbols that contradict received packets are detected only if an equation is redundant or a recovered
 //! packet has an impossible length or padding. Datagrams are authenticated; an honest peer's symbols do not contradict.
 
 mod coefficients;
@@ -41,21 +41,21 @@ pub use encoder::Encoder;
 pub const MAX_PACKET_BYTES: usize = 1500;
 /// Longest symbol: a packet and its length.
 pub const MAX_SYMBOL_BYTES: usize = LENGTH_BYTES + MAX_PACKET_BYTES;
-/// Most packets one repair symbol covers.
+/// Maximum number of packets that one repair symbol covers.
 pub const MAX_WINDOW_PKTS: usize = 128;
-/// How many packet numbers, the newest known included, a decoder remembers: 60 ms at 200 Mbit/s. A power of two.
+/// Number of packet numbers, up to the newest known, that a decoder keeps: 60 ms at 200 Mbit/s. A power of two.
 pub const HISTORY_PKTS: usize = 1024;
-/// Most repair symbols a decoder keeps for later.
+/// Maximum number of repair symbols that a decoder keeps for later.
 pub const MAX_PENDING: usize = 128;
-/// Most of them it takes for equations at once.
+/// Maximum number of them used as equations at once.
 pub const MAX_EQUATIONS: usize = 32;
-/// Most missing packets a decoder solves for at once: more than it has equations for would be in vain.
+/// Maximum number of missing packets that a decoder solves for at once: with more unknowns than equations it could not succeed.
 pub const MAX_UNKNOWNS: usize = MAX_EQUATIONS;
 
 /// Bytes of the length in front of a packet in its symbol.
 const LENGTH_BYTES: usize = 2;
 
-/// What a repair symbol is made of; travels with it.
+/// Description of a repair symbol; sent with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repair {
     /// The oldest packet it covers.

@@ -1,17 +1,18 @@
-//! One path: the estimates of one direction, the pace that follows from them, and the state of its link.
+//! One path: the estimates of its sending direction, the pacing rate derived from them, and the state of its link.
 //!
-//! A path is a link of the client and the route over it to the other end. [`Path`] owns its parts and the order in which they
-//! see an event. Its owner reports events, one method each, and reads the parts:
+//! A path is a link of the client and the route over it to the other end. [`Path`] owns its parts and passes each event to them
+//! in a fixed order. The owner of a path reports events, one method for each kind, and reads the parts:
 //!
 //! | event | method | file |
 //! | --- | --- | --- |
 //! | a report, an answer, a train result arrives | [`Path::on_report`], [`Path::on_pong`], [`Path::on_train_result`] | `path/pipeline.rs` |
-//! | the path is found narrow, slow, or known from before | [`Path::take_narrowed`], [`Path::collapse`], [`Path::recall`] | `path/pipeline.rs` |
+//! | the MTU fell, the path became slow, or is known | [`Path::take_narrowed`], [`Path::collapse`], [`Path::recall`] | `path/pipeline.rs` |
 //! | a datagram leaves | [`Path::on_sent`], [`Path::on_data_sent`], [`Path::write_control`] | `path/outgoing.rs` |
 //! | a datagram arrives | [`Path::on_authentic`], [`Path::on_data`], [`Path::on_control`] | `path/incoming.rs` |
 //! | the user, the peer or the host changes the link | [`Path::configure`], [`Path::describe`], [`Path::set_route`] | `path/setup.rs` |
 //!
-//! Every method that changes an estimate or a limit also sets the pace, for the role and the profile of this end.
+//! Every method that changes an estimate or a limit also recomputes the pacing rate, as the role and the profile of this end
+//! require.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -61,13 +62,13 @@ pub(crate) use setup::Former;
 #[derive(Debug)]
 pub struct Path {
     id: PathId,
-    /// Which end this is, and what it does for its packets.
+    /// The role of this end, and the services that it gives its packets.
     role: Role,
     profile: Profile,
     link: link::Link,
     announced: link::Announced,
     route: Option<Route>,
-    /// Whether datagrams may go there.
+    /// Whether the remote address is proven to be the peer's.
     address: address::Address,
     /// The local socket is full.
     is_blocked: bool,
@@ -87,23 +88,23 @@ pub struct Path {
     probes: probes::Probes,
     /// Version of the link description to acknowledge.
     link_ack: Option<u32>,
-    /// The health that the host was last told.
+    /// The health state last reported to the host.
     told: health::State,
-    /// Highest data and control counters received: the newest datagram's address wins.
+    /// Highest data and control counters received. The source address of the newest datagram becomes the remote address.
     newest: [Option<u64>; 2],
-    /// The remote address that the host was last told, and when.
+    /// The remote address last reported to the host, and when.
     found: Option<(IpAddr, Instant)>,
-    /// Loss remembered from an earlier use of the network, in parts per million.
+    /// Loss floor remembered from an earlier use of the network, in parts per million.
     remembered_loss_ppm: u32,
     mtu: mtu::PathMtu,
-    /// The longest datagram that the host was last told.
+    /// The path MTU last reported to the host.
     told_mtu: Option<usize>,
 }
 
 impl Path {
     /// A path without any sample, at the end `role`.
     ///
-    /// A client paces it from the start. A gateway paces it once it has a round-trip time or a description of the link.
+    /// A client paces the path from the start. A gateway paces it once it has an RTT sample or a description of the link.
     #[must_use]
     pub fn new(now: Instant, id: PathId, link: link::Link, role: Role, profile: Profile) -> Self {
         let mut path = Self {
@@ -167,7 +168,7 @@ impl Path {
         &self.link
     }
 
-    /// Where its datagrams go; `None` while the link has no route.
+    /// Route of the path's datagrams; `None` while the link has no route.
     #[must_use]
     pub const fn route(&self) -> Option<Route> {
         self.route
@@ -179,7 +180,7 @@ impl Path {
         &self.health
     }
 
-    /// Whether it works and has a route, which is the peer's own.
+    /// Whether the path works and has a route whose remote address is proven to be the peer's.
     #[must_use]
     pub fn is_working(&self) -> bool {
         self.health.is_usable() && self.route.is_some() && self.address.is_proven()
@@ -214,7 +215,7 @@ impl Path {
         &self.rtt
     }
 
-    /// The round-trip time under bulk load: with a short standing queue and no longer one.
+    /// The RTT under bulk load: the smoothed RTT, but at least the min RTT and at most twice the min RTT plus 20 ms.
     #[must_use]
     pub fn loaded_rtt(&self) -> Option<Duration> {
         let min = self.rtt.min()?;
@@ -240,7 +241,7 @@ impl Path {
         &self.model.loss
     }
 
-    /// The path's own loss in parts per million: the loss floor, or the remembered loss before there is one.
+    /// The path's own loss in parts per million: the loss floor, or the remembered loss before the floor has been measured.
     #[must_use]
     pub fn loss_floor_ppm(&self) -> u32 {
         self.model
@@ -255,13 +256,13 @@ impl Path {
         self.model.jitter()
     }
 
-    /// Whether the path's capacity is being searched.
+    /// Whether the controller is in startup, searching the path's capacity.
     #[must_use]
     pub fn is_searching(&self) -> bool {
         self.control.is_searching()
     }
 
-    /// The state of the rate controller, by its name, and the pace.
+    /// The name of the rate controller's state, and the pacing rate.
     #[must_use]
     pub fn control_state(&self) -> (&'static str, Option<Bitrate>) {
         (self.control.state_name(), self.pacer.rate())
@@ -279,7 +280,7 @@ impl Path {
         &self.control
     }
 
-    /// When the next datagram may go.
+    /// The pacer, which decides when the next datagram may leave.
     #[must_use]
     pub const fn pacer(&self) -> &pacer::Pacer {
         &self.pacer
@@ -307,13 +308,13 @@ impl Path {
         &mut self.receiver
     }
 
-    /// The longest datagram that the path takes.
+    /// The path MTU.
     #[must_use]
     pub const fn mtu(&self) -> &mtu::PathMtu {
         &self.mtu
     }
 
-    /// Conditions of an MTU probe: how much later than a short datagram a long one may arrive that left before it, and the
+    /// Conditions of an MTU probe: how much later than the short ping the padded ping, sent before it, may arrive, and the
     /// path's loss.
     #[must_use]
     pub fn mtu_conditions(&self) -> mtu::Conditions {
@@ -328,7 +329,8 @@ impl Path {
         }
     }
 
-    /// The estimates worth keeping of the network that the path leads over; `None` if the path was not saturated there lately.
+    /// The estimates to remember about the network of this path; `None` if the path has not been saturated on this network
+    /// recently.
     #[must_use]
     pub fn memory(&self, now: Instant) -> Option<memory::PathMemory> {
         let (_, since) = self.found?;
@@ -344,7 +346,7 @@ impl Path {
         })
     }
 
-    /// The remembered rate of a path that has delivered nothing yet, if there is one.
+    /// The remembered rate, if any, while startup has not contradicted it.
     #[must_use]
     pub fn remembered_rate(&self) -> Option<Bitrate> {
         self.control.remembered(self.rtt.smoothed()?)
@@ -357,8 +359,8 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// How much the one-way delay exceeds its minimum: by the newest report, or by a newer probe if the probe says less. An
-    /// unused path gets no reports.
+    /// How much the one-way delay exceeds its minimum. A probe newer than the last report replaces the reported excess if the
+    /// RTT's excess over the min RTT is smaller, because an unused path gets no reports.
     #[must_use]
     pub fn lateness(&self) -> Duration {
         let reported = self.model.delay.queue_delay();
@@ -371,21 +373,21 @@ impl Path {
         })
     }
 
-    /// Queueing delay of a datagram sent now: the standing queue of the last report less the time since.
+    /// Queueing delay of a datagram sent now: the standing queue of the last report less the time since that report.
     #[must_use]
     pub fn queue_delay(&self, now: Instant) -> Duration {
         self.model.queue.remaining(now)
     }
 
     /// The probable capacity: the maximum delivery rate, and a quarter more while samples are application-limited, so that a
-    /// path that is never saturated does not count as slow.
+    /// path that is never saturated is not considered slow.
     #[must_use]
     pub fn likely_rate(&self) -> Option<Bitrate> {
         Some(self.model.capacity()?.high)
     }
 
-    /// When the oldest datagram in flight is so late that the path must have become slow: its usual age at its report, and
-    /// a queue of 50 ms or ten full packets more.
+    /// When the oldest datagram in flight becomes overdue, which means that the path has become slow: its usual age when it is
+    /// reported, plus a queue of 50 ms or of ten full packets.
     #[must_use]
     pub fn overdue_at(&self) -> Option<Instant> {
         let (_, oldest_at) = self.sender.oldest_under_way()?;
@@ -400,8 +402,8 @@ impl Path {
         Some(oldest_at + usual + queue)
     }
 
-    /// When the path next has something to do: a transition of its health, a probe, a report, the end of a burst, a packet
-    /// train, a link description.
+    /// The path's next deadline: a transition of its health, a probe, a report, a tail frame, a packet train, or a link
+    /// description.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let announce = self.announced.due.filter(|_| self.role == Role::Client);
@@ -422,13 +424,14 @@ impl Path {
     }
 }
 
-/// After a change of the network, maximum delivery rates may be of the network before for so long.
+/// For this long after a change of network, the maximum delivery rate may still be the previous network's.
 const SETTLED: Duration = Duration::from_secs(3);
-/// How much later than a short datagram a long one may arrive that left before it, without jitter.
+/// How much later than the short ping the padded ping, sent before it, may arrive on a path without jitter.
 const PROBE_LATENESS: Duration = Duration::from_millis(25);
-/// A datagram that is this much later than usual has met congestion: more than the longest queues that a user may ask for.
+/// A datagram that is later than usual by this much has met congestion. Longer than the longest standing queue that a user may
+/// request.
 const OVERDUE: Duration = Duration::from_millis(50);
 /// Ten full packets.
 const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
-/// Most that the usual age of a report exceeds the min RTT and four times the jitter.
+/// Cap on the learned usual report age: this much beyond the min RTT, three feedback intervals and four times the jitter.
 const MOST_JITTER: Duration = Duration::from_millis(40);

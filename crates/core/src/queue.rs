@@ -1,29 +1,28 @@
 //! The tunnel queue: the one place where packets wait and where congestion is signalled.
 //!
-//! Where paths are paced at what they carry, which needs the user's rates today, the standing queue of a busy tunnel is
-//! here and not in a modem. Four parts:
+//! If paths are paced at their capacity, the standing queue of a busy tunnel is here and not in a modem. The queue has four
+//! parts:
 //!
-//! - Flow queueing with deficit round robin (RFC 8290), by place ([`crate::flows`]): each round a flow may send one
-//!   quantum (1514 bytes). A flow that comes with nothing queued goes to the list of new flows, which is served
-//!   first for one quantum, so sparse flows (DNS, voice, games, handshakes) pass by the bulk.
-//! - CoDel on every flow (RFC 8289, in `codel`): what has waited longer than 5 ms for 100 ms is marked (ECN,
-//!   RFC 3168) or, if its sender cannot be told that way, dropped. A flow that does not heed that loses what has waited
-//!   longer than a limit.
-//! - Where acknowledgements have to wait, of those that come one behind the other only the newest is kept (RFC 3449 section
-//!   5.2.1): a slow line the one way does not hold up what comes the other way.
-//! - A cap in bytes and packets. Above it the flow with the most bytes loses packets from its head. Finding it costs
-//!   a pass over the active flows, so one pass drops a packet per 16 active flows: 16 visits per packet dropped.
+//! - Flow queueing with deficit round robin (RFC 8290); a flow is found by its place ([`crate::flows`]). In each round a flow
+//!   may send one quantum (1514 bytes). A flow that arrives with no packet queued joins the list of new flows, which is served
+//!   first for one quantum, so sparse flows (DNS, voice, games, handshakes) overtake bulk flows.
+//! - CoDel on every flow (RFC 8289, in `codel`): if waiting times stay above 5 ms for 100 ms, packets are marked (ECN, RFC
+//!   3168) or, if the flow is not ECN-capable, dropped. A flow that does not respond loses all packets that have waited longer
+//!   than a limit.
+//! - ACK filtering (RFC 3449 section 5.2.1): if TCP ACKs have to wait, only the newest of successive ACKs is kept, so that a
+//!   slow line in one direction does not slow down the other direction.
+//! - A cap in bytes and packets. Above it the flow with the most bytes loses packets from its head. Finding it costs a pass
+//!   over the active flows, so one pass drops one packet per 16 active flows: 16 visits per packet dropped.
 //!
-//! Every packet that goes in comes out once: from [`Queue::dequeue`], [`Queue::next_turn`] or [`Queue::dequeue_of`], or
-//! through the `dropped` callback with the reason.
+//! Every packet leaves exactly once: from [`Queue::dequeue`], [`Queue::next_turn`] or [`Queue::dequeue_of`], or through the
+//! `dropped` callback with the reason.
 //!
-//! Bounds: packets and bytes by the cap; memory 96 bytes per packet slot plus a flow table of 64 KiB, both made when
-//! first needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per
-//! packet but for CoDel's drops and the cap.
+//! Bounds: packets and bytes by the cap; memory 96 bytes per packet slot plus a flow table of 64 KiB, both allocated when first
+//! needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per packet except
+//! for CoDel's drops and the cap.
 //!
-//! Source: RFC 8290 section 4; we differ in finding the flow outside (the caller brings its place), in the cap by bytes,
-//! and in how many packets an overflow drops: Linux takes half of the flow, up to 64 packets, which is harsh when the
-//! cap is small.
+//! Source: RFC 8290 section 4. Differences: the caller finds the flow; the cap is also in bytes; and an overflow drops fewer
+//! packets: Linux drops half of the flow, up to 64 packets, which is harsh if the cap is small.
 
 use core::time::Duration;
 
@@ -46,28 +45,28 @@ mod tests;
 /// Settings of a [`Queue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Waiting time that is fine to last.
+    /// Acceptable standing waiting time (CoDel's `TARGET`).
     pub target: Duration,
-    /// Bytes that are fine to stand here, all flows together, as long as no packet has waited for more than `allowed`.
+    /// Bytes of all flows together that may stand here as long as no packet has waited longer than `allowed`.
     pub allowance: Bytes,
-    /// Bytes of a flow that may wait, beyond which of its acknowledgements only the newest is kept.
+    /// Above this many waiting bytes of a flow, only the newest of its ACKs is kept.
     pub ack_room: Bytes,
     /// See [`allowance`](Self::allowance).
     pub allowed: Duration,
-    /// How long it may be exceeded before the queue marks or drops: about the longest usual round trip.
+    /// How long `target` may be exceeded before CoDel marks or drops: about the longest usual RTT.
     pub interval: Duration,
-    /// What has waited longer is dropped, if its flow's waiting time has been too long for `patience`.
+    /// Packets that have waited longer are dropped if the flow's waiting time has been above `target` for `patience`.
     pub limit: Duration,
-    /// For how long the waiting time of a flow may be above `target` before its sender counts as one that does not listen.
+    /// How long a flow's waiting time may stay above `target` before its sender is considered unresponsive.
     pub patience: Duration,
-    /// Most bytes held; at most 4 GiB.
+    /// Maximum bytes held; at most 4 GiB.
     pub max_bytes: Bytes,
-    /// Most packets held.
+    /// Maximum packets held.
     pub max_packets: usize,
 }
 
 impl Default for QueueConfig {
-    /// RFC 8290 section 5.2, with 16 MiB: a second at 128 Mbit/s; limit and patience for round trips of 100 ms.
+    /// RFC 8290 section 5.2, with a cap of 16 MiB: one second at 128 Mbit/s; limit and patience for RTTs of 100 ms.
     fn default() -> Self {
         Self {
             target: Duration::from_millis(5),
@@ -83,14 +82,14 @@ impl Default for QueueConfig {
     }
 }
 
-/// A packet as it waits.
+/// A waiting packet.
 #[derive(Debug)]
 pub struct Queued {
     /// The packet.
     pub packet: PacketBuf,
     /// Its flow.
     pub flow: FlowId,
-    /// When it came.
+    /// When it was enqueued.
     pub enqueued_at: Instant,
 }
 
@@ -101,16 +100,16 @@ pub enum QueueDrop {
     Aqm,
     /// The cap was reached, and its flow held the most bytes.
     Overflow,
-    /// An acknowledgement: a later one of its flow says all that it said, and has its place.
+    /// An ACK: a later ACK of its flow supersedes it and has taken its place.
     Superseded,
 }
 
 /// Whose turn it is.
 #[derive(Debug)]
 pub enum Turn {
-    /// The packet's.
+    /// The turn of this packet.
     Queued(Queued),
-    /// That of the flow whose packets were [taken out of turn](Queue::dequeue_of).
+    /// The turn of the flow whose packets were [taken out of turn](Queue::dequeue_of).
     Taken,
 }
 
@@ -146,29 +145,29 @@ impl Queue {
         }
     }
 
-    /// Changes the waiting time that is fine to last.
+    /// Sets [`QueueConfig::target`].
     pub fn set_target(&mut self, target: Duration) {
         self.config.target = target;
     }
 
-    /// Changes what is fine to stand here: [`QueueConfig::allowance`], [`QueueConfig::allowed`].
+    /// Sets [`QueueConfig::allowance`] and [`QueueConfig::allowed`].
     pub fn set_allowance(&mut self, allowance: Bytes, allowed: Duration) {
         self.config.allowance = allowance;
         self.config.allowed = allowed;
     }
 
-    /// Changes how much of a flow may wait with all its acknowledgements: [`QueueConfig::ack_room`].
+    /// Sets [`QueueConfig::ack_room`].
     pub fn set_ack_room(&mut self, ack_room: Bytes) {
         self.config.ack_room = ack_room;
     }
 
-    /// Changes what becomes of flows whose senders do not listen: [`QueueConfig::limit`], [`QueueConfig::patience`].
+    /// Sets the treatment of unresponsive flows: [`QueueConfig::limit`] and [`QueueConfig::patience`].
     pub fn set_limit(&mut self, limit: Duration, patience: Duration) {
         self.config.limit = limit;
         self.config.patience = patience;
     }
 
-    /// Changes the cap in bytes; takes effect with the next packet that comes.
+    /// Sets the cap in bytes; takes effect with the next packet enqueued.
     pub fn set_max_bytes(&mut self, max_bytes: Bytes) {
         self.config.max_bytes = max_bytes;
     }
@@ -179,15 +178,15 @@ impl Queue {
         Bytes::new(self.bytes)
     }
 
-    /// Bytes waiting of a flow, and of those that share its place.
+    /// Bytes waiting of a flow and of the flows that share its place.
     #[must_use]
     pub fn flow_bytes(&self, flow: FlowId) -> Bytes {
         let flow = self.flows.get(flow.index());
         flow.map_or(Bytes::ZERO, |flow| Bytes::new(flow.fifo.bytes().into()))
     }
 
-    /// Bytes that leave until the last of a flow does, or of those that share its place, of which `taken` were taken out of turn;
-    /// none if none wait.
+    /// Bytes that will leave until the last packet of a flow, or of the flows that share its place, has left. `taken`: bytes of
+    /// it taken out of turn. Zero if none of it waits.
     #[must_use]
     pub fn bytes_to_last(&self, flow: FlowId, taken: Bytes) -> Bytes {
         let own = self.flow_bytes(flow) + taken;
@@ -208,13 +207,13 @@ impl Queue {
         self.packets == 0
     }
 
-    /// How many packets CoDel has marked instead of dropping since the beginning.
+    /// Packets that CoDel has marked instead of dropped since the start.
     #[must_use]
     pub const fn ce_marked(&self) -> u64 {
         self.ce_marked
     }
 
-    /// Frees all memory if nothing waits, and with it what CoDel remembers. For tunnels that have long been idle.
+    /// Frees all memory, including CoDel's state, if nothing waits. For tunnels that have long been idle.
     pub fn release_memory(&mut self) {
         if self.is_empty() {
             let ce_marked = self.ce_marked;
@@ -223,7 +222,7 @@ impl Queue {
         }
     }
 
-    /// Takes a packet. If that exceeds the cap, `dropped` gets packets until it does not; the new one may be among
+    /// Enqueues a packet. Above the cap, `dropped` gets packets until the queue is within the cap; the new packet may be among
     /// them.
     pub fn enqueue(
         &mut self,
@@ -274,7 +273,7 @@ impl Queue {
         }
     }
 
-    /// The next packet to send; `None` if nothing waits. `dropped` gets what CoDel drops on the way.
+    /// The next packet to send; `None` if nothing waits. `dropped` gets the packets that CoDel drops.
     pub fn dequeue(
         &mut self,
         now: Instant,
@@ -286,8 +285,8 @@ impl Queue {
         }
     }
 
-    /// Whose turn it is, if of the flow `taken` packets were taken out of turn and have not left: it has its turns though
-    /// none of it may wait, and what leaves in those is to be [charged](Self::charge) to it.
+    /// The next turn, if packets of the flow `taken` were taken out of turn and have not left yet. That flow keeps its turns
+    /// even if none of its packets wait; packets that leave in these turns must be [charged](Self::charge) to it.
     pub fn next_turn(
         &mut self,
         now: Instant,
@@ -315,8 +314,8 @@ impl Queue {
             }
             self.unlist_first(from_new.is_some());
             if from_new.is_some() && self.old_flows.first().is_some() {
-                // RFC 8290 section 4.2: a new flow goes the round once more, lest it returns as new at once and
-                // starves the old.
+                // RFC 8290 section 4.2: an emptied new flow joins the old flows for one round. Otherwise it could return as new
+                // at once and starve the old flows.
                 self.old_flows.push_back(&mut self.flows, index);
             } else {
                 self.flows[usize::from(index)].is_listed = false;
@@ -325,7 +324,7 @@ impl Queue {
         }
     }
 
-    /// The next packet of a flow, or of one that shares its place, whoever's turn it is.
+    /// The next packet of a flow, or of a flow that shares its place, out of turn.
     pub fn dequeue_of(
         &mut self,
         now: Instant,
@@ -338,7 +337,7 @@ impl Queue {
         self.dequeue_from(now, flow.place(), &mut dropped)
     }
 
-    /// Takes note that a packet of `len` bytes left in the turn of its flow.
+    /// Charges the flow for a packet of `len` bytes that left in its turn.
     pub fn charge(&mut self, flow: FlowId, len: usize) {
         let len = i32::try_from(len).unwrap_or(i32::MAX);
         if let Some(flow) = self.flows.get_mut(flow.index()) {
@@ -383,8 +382,8 @@ impl Queue {
         self.packets > self.config.max_packets || self.bytes > max_bytes
     }
 
-    /// Drops one packet per 16 active flows from the head of the flow with the most bytes. There is one if the cap is
-    /// exceeded; a packet of no bytes counts as one, so that flows of such are found as well.
+    /// Drops one packet per 16 active flows from the head of the flow with the most bytes. There is such a flow whenever the
+    /// cap is exceeded; an empty packet counts as one byte, so that flows of empty packets are found as well.
     fn drop_from_fattest(&mut self, dropped: &mut impl FnMut(PacketBuf, QueueDrop)) {
         let mut fattest: Option<(u64, u16)> = None;
         for list in [&self.new_flows, &self.old_flows] {
@@ -413,14 +412,14 @@ impl Queue {
     }
 }
 
-/// One of the flows packets hash to.
+/// A flow queue.
 #[derive(Debug, Default)]
 struct Flow {
     codel: Codel,
     fifo: Fifo,
-    /// Bytes it may still send this round; negative if the last packet overdrew.
+    /// Bytes that the flow may still send in this round; negative if its last packet overdrew.
     deficit: i32,
-    /// The flow behind this one in its list.
+    /// The next flow in its list.
     next: u16,
     is_listed: bool,
 }
@@ -460,7 +459,7 @@ impl FlowList {
     }
 }
 
-/// Whether all that `earlier` says, of the same flow, `packet` says as well.
+/// Whether `packet` is an ACK that supersedes `earlier`, an ACK of the same flow.
 fn supersedes(packet: &PacketBuf, earlier: &PacketBuf) -> bool {
     let is_short = |packet: &PacketBuf| packet.len() <= MOST_OF_ACK;
     if !is_short(packet) || !is_short(earlier) {
@@ -473,11 +472,11 @@ fn supersedes(packet: &PacketBuf, earlier: &PacketBuf) -> bool {
 /// RFC 8290 section 5.2: a full Ethernet frame.
 const QUANTUM: i32 = 1514;
 
-/// Most bytes of an acknowledgement alone: an IPv6 header, and one of TCP with all options.
+/// Maximum length of a pure ACK: an IPv6 header, and a TCP header with all options.
 const MOST_OF_ACK: usize = 100;
 
-/// How many flows may be looked at per packet that an overflow drops.
+/// Flows that may be visited per packet dropped by an overflow.
 const VISITS_PER_DROP: usize = 16;
 
-// The table of a client that carries something.
+// The flow table must fit in 64 KiB.
 const _: () = assert!(PLACES * size_of::<Flow>() <= 64 << 10);

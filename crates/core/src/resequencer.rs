@@ -1,35 +1,37 @@
-//! The order packets leave in: per flow, without waiting for more than the flow's own predecessor.
+//! The resequencer: releases packets in the order of their flow. A flow waits only for its own packets, so there is no
+//! head-of-line blocking between flows.
 //!
-//! Packets of one association carry a global sequence number G and the distance to the previous packet *of the same
-//! flow*. A packet is released as soon as its predecessor has been, so a flow waits for nothing but itself, and one
-//! table entry per G is all the state there is: no table of flows.
+//! Packets of one association carry a global sequence number G and the distance to the previous packet *of the same flow* (the
+//! flow step). A packet is released as soon as its flow's predecessor has been released. One table entry per G is the only
+//! state; there is no table of flows.
 //!
-//! A packet whose predecessor is missing is held until one of these settles it:
+//! A packet whose predecessor is missing is held until one of these events:
 //!
 //! 1. The predecessor arrives and is released.
-//! 2. The predecessor is *known lost*, and the sender does not send it again, or its repair has not come in time
-//!    (`repairs`). Each packet also names the G that travelled before it on its own path; paths keep order, so a
-//!    missing one was lost on the path. Where several in a row were lost on a path, only the last is named; the
-//!    others are known once exactly as many are missing between their neighbours as the path's own sequence numbers
-//!    lack. Datagrams without packets name none, but show that something is lost, and its repair is waited for as well. A small window of packets or time is allowed for paths that do reorder; it widens when they do. A lost
-//!    packet took its own flow step with it, so its successor further waits until everything older is settled.
-//! 3. Its *deadline* passes: the moment by which everything sent before it should have arrived over the slowest path,
-//!    as far as delays are known. If packets keep coming on a path that has not passed the missing one yet, its queue
-//!    has grown, and the deadline moves on, up to [`LONGEST_HOLD`]. If the sender repairs, the flow's own predecessor is waited
-//!    for up to [`LONGEST_LATE_HOLD`] while it is not known lost, also where the path has fallen silent no longer ago than
-//!    that. Then everything older that is missing counts as lost. Only the oldest held
-//!    packet's deadline runs, so many gaps do not add up (`docs/algorithms.md` section 6, trap 2).
+//! 2. The predecessor is *known lost*, and the sender does not retransmit it or its retransmission has not arrived in time
+//!    (`repairs`). Each packet also names the G sent before it on its own path. Paths keep order, so if that G is missing, it
+//!    was lost on the path. If several in a row were lost on a path, only the last one is named; the others are known to be
+//!    lost once exactly as many numbers are missing between their neighbours as path sequence numbers were skipped. Datagrams
+//!    without packets name no G, but show that something was lost, and its retransmission is waited for as well. A small
+//!    reordering window of packets or time is allowed for paths that reorder; it widens when they do. The flow step of a lost
+//!    packet is lost with it, so its successor also waits until all older packets are settled.
+//! 3. Its *deadline* passes: the time by which all packets sent before it should have arrived over the slowest path, as far as
+//!    delays are known. If packets keep arriving on a path that has not yet passed the missing one, its queue has grown, and
+//!    the deadline is extended, up to [`LONGEST_HOLD`]. If the sender retransmits, a flow's own predecessor that is not known
+//!    lost is waited for up to [`LONGEST_LATE_HOLD`], also if its path has been silent for no longer than that. After the
+//!    deadline, all older missing packets count as lost. Only the deadline of the oldest held packet runs, so the waiting times
+//!    of many gaps do not add up (`docs/algorithms.md` section 6, trap 2).
 //!
-//! A packet that arrives after it was counted lost is released at once and counted as late: TCP and QUIC put it in
-//! order themselves, and nothing is thrown away.
+//! A packet that arrives after it was counted as lost is released at once and counted as late: TCP and QUIC reorder it
+//! themselves, and no packet is wasted.
 //!
-//! Bounds: the table covers at most [`MAX_SPAN`] numbers, and at most [`MAX_HELD`] packets are held; beyond either the
-//! oldest are released early. Cost per packet: O(1) amortised.
+//! Bounds: the table covers at most [`MAX_SPAN`] numbers, and at most [`MAX_HELD`] packets are held; beyond either bound the
+//! oldest packets are released early. Cost per packet: O(1) amortised.
 //!
-//! This is the default; a sender may ask for one order for all flows instead ([`InOrder`]), and [`AnyResequencer`] is
-//! whichever it asked for.
+//! This is the default; a sender may ask for one order over all flows instead ([`InOrder`]). [`AnyResequencer`] is either of
+//! them.
 //!
-//! Compare MP-DCCP's active reordering (draft-amend-iccrg-multipath-reordering), which waits per association.
+//! Compare MP-DCCP's active reordering (draft-amend-iccrg-multipath-reordering), which waits per association instead.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -57,56 +59,58 @@ use repairs::Repairs;
 pub const MAX_SPAN: u32 = 1 << 16;
 /// Most packets held at once: 460 Mbit/s of full ones for [`LONGEST_LATE_HOLD`].
 pub const MAX_HELD: usize = 16_384;
-/// Longest hold by a computed deadline, and of what a sender that repairs nothing may still have under way: below the least
-/// retransmission timeout of TCP (200 ms in Linux).
+/// Longest hold by a computed deadline, and longest wait for packets in flight if the sender does not retransmit: below TCP's
+/// minimum retransmission timeout (200 ms in Linux).
 pub const LONGEST_HOLD: Duration = Duration::from_millis(150);
-/// Longest hold for a predecessor that is late and not known lost, if the sender repairs: it sends again elsewhere what a path keeps that
-/// has become slow, as far as its budget goes, so that most of it comes. Passing on what follows tells QUIC of a loss, and
-/// costs 30 % of its window; a TCP whose timer fires meanwhile finds out that nothing was lost (RFC 4015, RFC 5682).
+/// Longest hold for a predecessor that is late and not known lost, if the sender retransmits. Packets stuck on a path that has
+/// become slow are retransmitted on other paths, as far as the repair budget allows, so most of them arrive. Releasing the
+/// successors early signals a loss to QUIC, which costs 30 % of its window; a TCP whose timer fires meanwhile detects that the
+/// timeout was spurious (RFC 4015, RFC 5682).
 pub const LONGEST_LATE_HOLD: Duration = Duration::from_millis(400);
 
-/// One packet as it came from a path.
+/// One packet that arrived.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Its place in the association's order.
+    /// Its global sequence number.
     pub seq: Seq,
     /// Distance to the previous packet of its flow; 0 if it has none.
     pub flow_step: u16,
-    /// How it came; `None` if it was computed from others.
+    /// How it arrived; `None` if it was recovered by FEC.
     pub way: Option<Way>,
-    /// When everything sent before it should have arrived.
+    /// Time by which all packets sent before it should have arrived.
     pub deadline: Instant,
-    /// If the sender sends lost packets again: how long after they are known lost they may take to come.
+    /// If the sender retransmits lost packets: how long a retransmission may take after the loss is known.
     pub repair: Option<Duration>,
     /// The packet.
     pub packet: PacketBuf,
 }
 
-/// How a packet came.
+/// How a packet arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// The path it came on.
+    /// The path it arrived on.
     pub path: PathId,
-    /// Its number on that path.
+    /// Its path sequence number.
     pub path_seq: Seq,
-    /// The global number that travelled before it on that path, if known.
+    /// The global sequence number sent before it on that path, if known.
     pub path_previous: Option<Seq>,
-    /// Whether packets of lower numbers were still to be sent when it was: then it says nothing of what the path still brings.
+    /// Whether packets of lower numbers were still to be sent when this one was. Then it does not show how far the path has
+    /// got.
     pub is_out_of_turn: bool,
 }
 
-/// What became of an arrival.
+/// Result of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Released in order, at once.
     Released,
-    /// Waits for its flow's predecessor.
+    /// Held until its flow's predecessor is released or given up.
     Held,
-    /// Released, after it had been counted lost: perhaps out of order.
+    /// Released although already counted as lost: perhaps out of order.
     Late,
-    /// Came before: dropped.
+    /// A duplicate: dropped.
     Duplicate,
-    /// So old that nothing is known of it: dropped.
+    /// Older than the table: dropped.
     TooOld,
 }
 
@@ -117,15 +121,15 @@ pub struct Stats {
     pub released_at_once: u64,
     /// Packets released in their flow's order after waiting.
     pub released_after_hold: u64,
-    /// Packets released after they had been counted lost.
+    /// Packets released after they had been counted as lost.
     pub released_late: u64,
-    /// Missing packets counted lost from path sequence numbers.
+    /// Missing packets counted as lost because of path sequence numbers.
     pub lost_known: u64,
-    /// Missing packets counted lost because a deadline passed.
+    /// Missing packets counted as lost because a deadline passed.
     pub lost_expired: u64,
-    /// Missing packets counted lost because a bound was reached.
+    /// Missing packets counted as lost because a bound was reached.
     pub lost_overflow: u64,
-    /// Copies dropped.
+    /// Duplicates dropped.
     pub duplicates: u64,
     /// Packets dropped as too old.
     pub too_old: u64,
@@ -134,9 +138,9 @@ pub struct Stats {
 /// The reorder buffer of one association.
 #[derive(Debug)]
 pub struct Resequencer {
-    /// Entry of G at `G & mask`; covers `highest - len + 1 ..= highest`.
+    /// The entry of G is at `G & mask`; covers `highest - len + 1 ..= highest`.
     ring: Vec<Entry>,
-    /// The oldest number neither received nor counted lost.
+    /// The oldest number that is neither received nor counted as lost.
     frontier: Seq,
     /// The number after the highest received.
     next: Seq,
@@ -144,13 +148,13 @@ pub struct Resequencer {
     held: Vec<Option<HeldPacket>>,
     free_slots: Vec<u32>,
     held_len: usize,
-    /// No held packet is older than this.
+    /// Lower bound of the held packets' numbers.
     oldest_held: Option<Seq>,
     paths: Box<[PathOrder; PathId::MAX]>,
     holds: HoldTimes,
     repairs: Repairs,
     stats: Stats,
-    /// Entries and gaps looked at since [`Self::take_steps`].
+    /// Entries and gaps visited since [`Self::take_steps`].
     steps: u64,
 }
 
@@ -174,7 +178,7 @@ enum State {
 #[derive(Debug)]
 struct HeldPacket {
     seq: Seq,
-    /// What it waits for.
+    /// The predecessor that it waits for.
     previous: Seq,
     deadline: Instant,
     since: Instant,
@@ -187,7 +191,7 @@ const EMPTY: Entry = Entry {
     successor: NO_SLOT,
     own: NO_SLOT,
 };
-/// Of what lies before the table nothing is known: a packet from there is taken for a copy.
+/// Numbers before the table count as released, so a packet from there is considered a duplicate.
 const UNKNOWN: Entry = Entry {
     state: State::Released,
     ..EMPTY
@@ -220,14 +224,14 @@ impl Resequencer {
         }
     }
 
-    /// Entries of the table and gaps looked at since the last call: what the sender has made this end do.
+    /// Table entries and gaps visited since the last call: the work that the sender has caused at this end.
     pub fn take_steps(&mut self) -> u64 {
         core::mem::take(&mut self.steps)
     }
 
-    /// Takes one packet; appends what may leave now to `out`, in order.
+    /// Processes one packet. Appends the packets that may leave now to `out`, in order.
     ///
-    /// A packet that is dropped (see the [`Verdict`]) is appended to `dropped`, so that its buffer is not lost.
+    /// A dropped packet (see [`Verdict`]) is appended to `dropped`, so that its buffer is not lost.
     pub fn on_packet(
         &mut self,
         now: Instant,
@@ -297,12 +301,12 @@ impl Resequencer {
         verdict
     }
 
-    /// Takes note that the datagram `path_seq` on `path` carried no packet.
+    /// Records that the datagram `path_seq` on `path` carried no packet.
     pub fn on_empty(&mut self, now: Instant, path: PathId, path_seq: Seq) {
         self.paths[path.index()].on_empty(now, path_seq);
     }
 
-    /// Takes note that nothing follows the datagram `path_seq` on `path`, which carried `seq`, for now.
+    /// Records that no datagram follows `path_seq` on `path` for now; that datagram carried `seq`.
     pub fn on_tail(
         &mut self,
         now: Instant,
@@ -316,7 +320,7 @@ impl Resequencer {
         }
     }
 
-    /// Releases what the passing of time allows.
+    /// Releases packets whose deadline has passed.
     pub fn on_timeout(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         self.settle_gaps(now, out);
         while let Some((slot, held)) = self.oldest() {
@@ -324,8 +328,8 @@ impl Resequencer {
                 break;
             }
             let frontier = self.frontier;
-            // Of what was skipped before datagrams without packets nobody says what it was: most likely what is missing. Each
-            // packet waits for that once, however many more are skipped.
+            // The global numbers of datagrams lost before a datagram without a packet are unknown; most likely they are the
+            // missing ones. Each held packet waits once for their retransmission, however many more are skipped.
             let unnamed = || {
                 let paths = self.paths.iter();
                 let at = paths
@@ -345,7 +349,7 @@ impl Resequencer {
                 let is_coming = limit > now && self.paths.iter().any(may_come);
                 is_coming.then_some((now + RECHECK, limit))
             };
-            // Until when to wait on, and not beyond when.
+            // The next deadline, and its upper limit.
             let wait = repair.filter(|(_, limit)| *limit > now);
             let wait = wait.or_else(|| {
                 let is_late = repairs && self.is_late(held.previous);
@@ -363,7 +367,7 @@ impl Resequencer {
         }
     }
 
-    /// When [`Self::on_timeout`] next has something to do.
+    /// When [`Self::on_timeout`] must be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadline = self.oldest()?.1.deadline;
@@ -372,7 +376,7 @@ impl Resequencer {
         Some(gap.map_or(deadline, |gap| gap.min(deadline)))
     }
 
-    /// Lets packets go, the oldest first, until no more than `most` are held.
+    /// Releases packets, the oldest first, until at most `most` are held.
     pub fn trim(&mut self, now: Instant, most: usize, out: &mut VecDeque<PacketBuf>) {
         while self.held_len > most && self.oldest_held.is_some() {
             self.give_up_oldest(now, Loss::Overflow, out);
@@ -391,13 +395,13 @@ impl Resequencer {
         &self.stats
     }
 
-    /// 95th percentile of how long recent packets were held, packets that were not held included as zero.
+    /// 95th percentile of recent hold times; packets that were not held count as zero.
     #[must_use]
     pub fn hold_p95(&self) -> Duration {
         self.holds.p95()
     }
 
-    /// Hands every held packet back, for a shutdown or a reset.
+    /// Returns every held packet, for a shutdown or a reset.
     pub fn drain(&mut self, out: &mut Vec<PacketBuf>) {
         out.extend(self.held.drain(..).flatten().map(|held| held.packet));
         *self = Self {
@@ -419,20 +423,20 @@ impl Resequencer {
         &mut self.ring[index]
     }
 
-    /// Whether the table says something about `seq`.
+    /// Whether the table covers `seq`.
     fn covers(&self, seq: Seq) -> bool {
         let back = self.next.distance_from(seq);
         back > 0 && usize::try_from(back).is_ok_and(|back| back <= self.ring.len())
     }
 
-    /// Makes the table cover `seq`; `false` if it is too old for that.
+    /// Extends the table to `seq`; `false` if `seq` is too old.
     fn make_room(&mut self, now: Instant, seq: Seq, out: &mut VecDeque<PacketBuf>) -> bool {
         let ahead = seq.distance_from(self.next);
         if ahead < 0 {
             return self.covers(seq);
         }
         if ahead.unsigned_abs() >= MAX_SPAN {
-            // The peer skipped more than can be in flight: nothing older can still be waited for.
+            // The peer skipped more numbers than can be in flight: stop waiting for older packets.
             self.give_up_before(now, self.next, Loss::Overflow, out);
             self.steps += self.ring.len() as u64;
             self.ring.fill(UNKNOWN);
@@ -469,7 +473,7 @@ impl Resequencer {
         self.ring = ring;
     }
 
-    /// Whether a packet with this flow step has nothing to wait for.
+    /// Whether a packet with this flow step need not wait.
     fn may_leave(&self, seq: Seq, flow_step: u16) -> bool {
         let previous = seq.minus(u32::from(flow_step));
         if flow_step == 0 || !self.covers(previous) {
@@ -482,7 +486,8 @@ impl Resequencer {
         }
     }
 
-    /// Whether another held packet names the same predecessor: no honest sender does that, and one entry remembers one.
+    /// Whether another held packet names the same predecessor. No honest sender does that, and an entry stores only one
+    /// successor.
     fn is_claimed(&self, seq: Seq, flow_step: u16) -> bool {
         self.entry(seq.minus(u32::from(flow_step))).successor != NO_SLOT
     }
@@ -520,7 +525,7 @@ impl Resequencer {
         }
     }
 
-    /// Lets `packet` leave, and then every held packet that waited for it, in order.
+    /// Releases `packet`, and then every held packet that waited for it, in order.
     fn release(
         &mut self,
         now: Instant,
@@ -562,7 +567,7 @@ impl Resequencer {
         self.entry(seq).state == State::Missing && !self.repairs.has_lost(seq)
     }
 
-    /// Moves the frontier over everything received or counted lost, releasing what waited for a lost one.
+    /// Moves the frontier past all numbers received or counted as lost, and releases packets that waited for a lost one.
     fn advance(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         while self.frontier != self.next {
             self.steps += 1;
@@ -607,7 +612,7 @@ impl Resequencer {
         Some((slot, self.held.get(slot)?.as_ref()?))
     }
 
-    /// Counts lost what the paths' own sequence numbers prove lost.
+    /// Counts numbers as lost that the path sequence numbers prove lost.
     fn settle_gaps(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         for index in 0..PathId::MAX {
             if !self.paths[index].has_gaps() {
@@ -620,7 +625,7 @@ impl Resequencer {
                 if !gap.is_due(&limits) {
                     return true;
                 }
-                // A lost copy of what has come, for one.
+                // For example, a lost copy of a packet that has arrived.
                 let is_found = gap.count == 1
                     && self.covers(gap.last)
                     && self.entry(gap.last).state != State::Missing;
@@ -640,7 +645,7 @@ impl Resequencer {
         self.repairs.forget_before(self.frontier);
     }
 
-    /// Counts the members of a burst lost once they can be told; whether there is nothing more to tell.
+    /// Counts the members of a burst as lost once they can be identified. Returns whether the burst is settled.
     fn settle_burst(&mut self, gap: &mut Gap) -> bool {
         let others = gap.count - 1;
         if others == 0 || gap.is_beginning() || !gap.last.is_after(self.frontier) {
@@ -664,7 +669,7 @@ impl Resequencer {
             }
             missing
         });
-        // Packets on other paths are still under way.
+        // Packets on other paths are still in flight.
         if missing > others {
             return false;
         }
@@ -676,7 +681,7 @@ impl Resequencer {
         true
     }
 
-    /// Counts `seq` lost if it is missing.
+    /// Counts `seq` as lost if it is missing.
     fn lose(&mut self, seq: Seq, loss: Loss) {
         if !self.covers(seq)
             || self.frontier.is_after(seq)
@@ -692,7 +697,7 @@ impl Resequencer {
         } += 1;
     }
 
-    /// Counts everything missing before the oldest held packet lost, which releases that packet.
+    /// Counts all missing numbers before the oldest held packet as lost, which releases that packet.
     fn give_up_oldest(&mut self, now: Instant, loss: Loss, out: &mut VecDeque<PacketBuf>) {
         if let Some(oldest) = self.oldest_held {
             self.give_up_before(now, oldest, loss, out);
@@ -716,7 +721,7 @@ impl Resequencer {
     }
 }
 
-/// Why a missing packet is no longer waited for.
+/// Why a missing packet counts as lost.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Expired,
@@ -724,9 +729,9 @@ enum Loss {
     Overflow,
 }
 
-/// A path that brought nothing for this long brings nothing more of what is waited for up to [`LONGEST_HOLD`].
+/// In holds up to [`LONGEST_HOLD`], a path that has been silent for this long is not waited for.
 const FLOWING: Duration = Duration::from_millis(20);
-/// How often a passed deadline is looked at again while the missing packet may still come.
+/// How often a passed deadline is checked again while the missing packet may still arrive.
 const RECHECK: Duration = Duration::from_millis(2);
 /// A burst that spans more of the association's order than this is left to the deadline: the scan is not worth it.
 const LONGEST_BURST_SPAN: i32 = 4096;

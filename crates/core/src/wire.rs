@@ -1,8 +1,8 @@
-//! What travels in a datagram: wire format version 1.
+//! Wire format of datagrams, version 1.
 //!
-//! The first byte tells the kind: 1 to 3 are handshake messages ([`handshake`]), 4 is [`Kind::Data`] (one inner packet,
-//! sealed), 5 is [`Kind::Control`] (a list of [`control`] frames, sealed). All integers are big-endian. The layout of the
-//! transport header is in [`header`]; `docs/wire.md` describes the whole protocol.
+//! The first byte is the kind: 1 to 3 are handshake messages ([`handshake`]), 4 is [`Kind::Data`] (one inner packet, sealed), 5
+//! is [`Kind::Control`] (a list of [`control`] frames, sealed). All integers are big-endian. The layout of the transport header
+//! is in [`header`]; `docs/wire.md` describes the whole protocol.
 
 pub mod control;
 #[cfg(feature = "session")]
@@ -18,7 +18,7 @@ pub enum Kind {
     Data,
 }
 
-/// A cursor over received bytes: every read says `None` at the end instead of panicking.
+/// A cursor over received bytes: a read beyond the end returns `None` instead of panicking.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 

@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Classifier {
     classes: Vec<Served>,
-    /// The place of the class of what is voice.
+    /// Index of the class for voice.
     voice: Option<usize>,
     flows: Flows,
 }
@@ -27,14 +27,14 @@ pub struct Classifier {
 struct Served {
     class: Class,
     counts: ClassCounts,
-    /// What copies may cost now, in hundredths of a byte.
+    /// Current credit for copies, in hundredths of a byte.
     credit: u64,
 }
 
-/// What has become of a class's packets at the sending end.
+/// Counters of a class at the sending end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounts {
-    /// Packets, copies not among them.
+    /// Packets, not counting copies.
     pub packets: u64,
     /// Their bytes.
     pub bytes: Bytes,
@@ -42,13 +42,13 @@ pub struct ClassCounts {
     pub copies: u64,
     /// Their bytes.
     pub copied_bytes: Bytes,
-    /// Packets dropped because they could not have come in time.
+    /// Packets dropped because they could no longer arrive in time.
     pub expired: u64,
 }
 
 impl Classifier {
-    /// Of these classes, in this order, at most [`MAX_CLASSES`] less one; what comes after those is left out. With
-    /// `recognises_voice`, voice that fits none of them has a class of its own.
+    /// A classifier with these classes in this order: at most [`MAX_CLASSES`] less one, further classes are ignored. With
+    /// `recognises_voice`, voice that matches none of them gets a class of its own.
     #[must_use]
     pub fn new(classes: Vec<Class>, recognises_voice: bool) -> Self {
         let mut classes = classes;
@@ -67,7 +67,7 @@ impl Classifier {
         }
     }
 
-    /// The class of a packet of a flow; `None` if it is of none. To be called once for each packet.
+    /// The class of a packet of a flow; `None` if it matches none. Must be called once for each packet.
     pub fn find(&mut self, now: Instant, packet: &PacketView<'_>, flow: FlowId) -> Option<Found> {
         if self.classes.is_empty() {
             return None;
@@ -97,7 +97,7 @@ impl Classifier {
         Some(&served.class.service)
     }
 
-    /// Whether packets of a class are to take certain links.
+    /// Whether packets of a class are restricted to certain links.
     #[must_use]
     pub fn is_pinned(&self, id: ClassId) -> bool {
         self.service(id)
@@ -120,14 +120,14 @@ impl Classifier {
         }
     }
 
-    /// A packet was dropped because it could not have come in time.
+    /// A packet was dropped because it could no longer arrive in time.
     pub fn on_expired(&mut self, id: ClassId) {
         if let Some(served) = self.classes.get_mut(usize::from(id.0)) {
             served.counts.expired += 1;
         }
     }
 
-    /// Every class by name, with what it has sent.
+    /// The name and the counters of every class.
     pub fn counts(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         let classes = self.classes.iter();
         classes.map(|served| (served.class.name.as_str(), served.counts))
@@ -153,13 +153,13 @@ impl Match {
     }
 }
 
-/// Whether a packet is voice by its code point, or its flow by its shape.
+/// Whether a packet is voice, by its code point or by the traffic pattern of its flow.
 fn is_voice(packet: &PacketView<'_>, flow: Known) -> bool {
     let is_marked = VOICE_DSCP.contains(&packet.dscp());
     packet.protocol() == Some(UDP) && (is_marked || flow.is_like_voice())
 }
 
-/// The class of voice that the user has not described.
+/// The built-in class for voice.
 fn voice_class() -> Class {
     Class {
         name: "voice".to_owned(),
@@ -176,10 +176,10 @@ fn voice_class() -> Class {
 
 /// Below this a flow is small: sending it twice costs little.
 const SMALL: Bitrate = Bitrate::from_mbps(2);
-/// What a class may save for copies: 64 KiB.
+/// Maximum credit of a class for copies: 64 KiB.
 const BURST_CENTIBYTES: u64 = 64 * 1024 * 100;
 /// EF (RFC 3246) and VOICE-ADMIT (RFC 5865).
 const VOICE_DSCP: [u8; 2] = [46, 44];
-/// What is later is of no use to a conversation (ITU-T G.114).
+/// Later packets are of no use to a conversation (ITU-T G.114).
 const VOICE_DEADLINE: Duration = Duration::from_millis(400);
 const UDP: u8 = 17;

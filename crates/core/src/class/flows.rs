@@ -1,7 +1,6 @@
-//! How much each flow sends, by the half second.
+//! Volume of each flow in half-second intervals.
 //!
-//! Two flows that share a place ([`crate::flows`]) look like one that sends more; that may cost a small flow its class, for as long
-//! as both send.
+//! Two flows that share a place ([`crate::flows`]) look like one faster flow. While both send, a slow flow may lose its class.
 
 use core::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// The flows. Takes memory with the first packet: 80 KiB.
+/// The flow table. Allocated with the first packet: 80 KiB.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     places: Vec<Flow>,
@@ -22,11 +21,11 @@ pub(super) struct Flows {
 struct Flow {
     since: Instant,
     now: Volume,
-    /// Of the half second before, if it sent in that.
+    /// Volume of the previous half second, if the flow sent in it.
     before: Option<Volume>,
 }
 
-/// What a flow sends in half a second.
+/// Volume of a flow in half a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Volume {
     pub(super) packets: u32,
@@ -34,7 +33,7 @@ pub(super) struct Volume {
     pub(super) longest: usize,
 }
 
-/// What is known of a flow.
+/// The measurements of a flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     now: Volume,
@@ -65,13 +64,13 @@ impl Flows {
 }
 
 impl Known {
-    /// Its rate: of the half second before, or of this one if it is more already.
+    /// The flow's rate: that of the previous half second, or of the current one if it is higher already.
     pub(super) fn rate(self) -> Bitrate {
         let before = self.before.map_or(Bytes::ZERO, |before| before.bytes);
         Bitrate::from_transfer(self.now.bytes.max(before), WINDOW).unwrap_or_default()
     }
 
-    /// Whether it looks like voice: 20 to 100 packets a second, all short.
+    /// Whether the traffic pattern is that of voice: 20 to 100 packets per second, all short.
     pub(super) fn is_like_voice(self) -> bool {
         let is_short = |volume: Volume| volume.longest <= VOICE_BYTES;
         let is_steady = |volume: Volume| VOICE_PACKETS.contains(&volume.packets);
@@ -84,7 +83,7 @@ impl Known {
 }
 
 const WINDOW: Duration = Duration::from_millis(500);
-/// Longest packet: 20 ms of uncompressed telephone speech (160 bytes), with room for encryption and IPv6.
+/// Maximum length of a voice packet: 20 ms of uncompressed telephone speech (160 bytes), with room for encryption and IPv6.
 const VOICE_BYTES: usize = 300;
-/// In half a second.
+/// Packets of a voice flow in half a second.
 const VOICE_PACKETS: core::ops::RangeInclusive<u32> = 9..=51;

@@ -1,4 +1,4 @@
-//! The sending side: what is known of each flow's headers, and the templates the other end has or is to have.
+//! The sending side: the headers learnt for each flow, and the templates sent to the other end.
 
 use core::time::Duration;
 
@@ -8,24 +8,24 @@ use super::{
 };
 use crate::{flows::FlowId, packet::PacketBuf, time::Instant};
 
-/// Learns headers and leaves out of packets what the other end knows. Takes memory with the first packet.
+/// Learns headers and compresses packets. Allocated with the first packet.
 #[derive(Debug, Default)]
 pub struct Compressor {
     flows: Vec<Option<Box<Flow>>>,
-    /// Told and not acknowledged, oldest first; at most [`MAX_PENDING`].
+    /// Templates sent and not acknowledged, oldest first; at most [`MAX_PENDING`].
     pending: Vec<Pending>,
     next_number: u16,
     next_definition_at: Instant,
-    /// Whether the other end has ever acknowledged one.
+    /// Whether the other end has ever acknowledged a template.
     is_understood: bool,
 }
 
-/// A template to be told.
+/// A template to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Definition<'a> {
     /// Its number, below [`NUMBERS`].
     pub number: u16,
-    /// What it is.
+    /// The template.
     pub template: &'a Template,
 }
 
@@ -35,7 +35,7 @@ struct Flow {
     last_at: Instant,
     /// The headers of the newest packet.
     seen: Headers,
-    /// Which bytes have changed, and over how many packets of the same length.
+    /// Which bytes have changed, and the number of packets of the same length observed.
     changed: u128,
     count: u32,
     known: Option<(u16, Template)>,
@@ -61,7 +61,7 @@ impl Compressor {
         }
     }
 
-    /// Leaves out of `packet`, a packet of a flow, what the other end knows.
+    /// Compresses `packet`, a packet of a flow, if the other end knows a template for it.
     pub fn compress(&mut self, now: Instant, id: FlowId, packet: &mut PacketBuf) {
         let Some(headers) = Headers::of(packet) else {
             return;
@@ -100,7 +100,7 @@ impl Compressor {
         }
     }
 
-    /// Tells the other end of a flow's headers, if that may be now.
+    /// Defines a template of a flow's headers, if one may be defined now.
     fn define(&mut self, now: Instant, id: FlowId) {
         if now < self.next_definition_at || self.pending.len() >= MAX_PENDING {
             return;
@@ -128,13 +128,13 @@ impl Compressor {
         self.next_definition_at = now + DEFINE_EVERY;
     }
 
-    /// When a definition is to be told (again).
+    /// When a definition is to be sent (again).
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.pending.iter().map(|pending| pending.due).min()
     }
 
-    /// The next definition to tell now; told again after `again` unless acknowledged.
+    /// The next definition to send now; repeated after `again` unless acknowledged.
     pub fn poll_definition(&mut self, now: Instant, again: Duration) -> Option<Definition<'_>> {
         loop {
             let index = self.pending.iter().position(|pending| pending.due <= now)?;
@@ -160,7 +160,7 @@ impl Compressor {
         }
     }
 
-    /// The other end knows the template `number`.
+    /// The other end acknowledged the template `number`.
     pub fn on_acknowledged(&mut self, number: u16) {
         let Some(index) = self
             .pending
@@ -177,14 +177,14 @@ impl Compressor {
         }
     }
 
-    /// The other end does not know the template `number` any more.
+    /// The other end no longer knows the template `number`.
     pub fn on_unknown(&mut self, number: u16) {
         for flow in self.flows.iter_mut().flatten() {
             flow.known.take_if(|(known, _)| *known == number);
         }
     }
 
-    /// Forgets all, and that the other end has acknowledged any.
+    /// Forgets all templates and acknowledgements.
     pub fn clear(&mut self) {
         *self = Self {
             next_number: self.next_number,
@@ -212,10 +212,10 @@ impl Flow {
         }
     }
 
-    /// Takes note of headers that fit no template the other end knows; whether it is time to define one.
+    /// Learns from headers that match no acknowledged template. Returns whether to define one.
     fn learn(&mut self, headers: &Headers) -> bool {
         if headers.as_slice().len() != self.seen.as_slice().len() {
-            // A few packets with an option more are no reason to begin anew.
+            // A few packets with an additional option do not restart the learning.
             if self.count > 0 {
                 self.count -= 1;
                 return false;
@@ -238,17 +238,17 @@ fn slot(id: FlowId) -> usize {
     id.index() % FLOWS
 }
 
-/// A flow keeps its slot for so long after its last packet.
+/// How long a flow keeps its slot after its last packet.
 const IN_USE: Duration = Duration::from_secs(1);
-/// Flows whose headers are learnt at a time.
+/// Number of flows tracked at a time.
 const FLOWS: usize = 256;
-/// Packets of the same shape before a template is made of them.
+/// Packets of the same layout before a template is made.
 const SETTLED: u32 = 16;
-/// A template has to spare as much of each packet.
+/// Minimum saving of a template per packet.
 const LEAST_GAIN_BYTES: usize = 6;
-/// Most definitions under way.
+/// Maximum number of unacknowledged definitions.
 const MAX_PENDING: usize = 16;
-/// How often a definition is told.
+/// How often a definition is sent.
 const TRIES: u32 = 5;
-/// An end that has never acknowledged any is told of others after so long.
+/// Interval of further definitions to an end that has never acknowledged any.
 const ASK_AGAIN: Duration = Duration::from_secs(60);

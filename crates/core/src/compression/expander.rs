@@ -3,26 +3,26 @@
 use super::{MARK, NUMBERS, TEMPLATES, Template, distance};
 use crate::packet::PacketBuf;
 
-/// The templates of one association's receiving direction. Takes memory with the first one.
+/// The templates of one association's receiving direction. Allocated with the first template.
 #[derive(Debug, Default)]
 pub struct Expander {
     templates: Vec<Option<Box<(u16, Template)>>>,
 }
 
-/// Why a compressed packet cannot be put together.
+/// Why a compressed packet cannot be expanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
-    /// Its template is not known, or no longer.
+    /// Its template is unknown, or was replaced.
     #[error("unknown template {0}")]
     UnknownTemplate(u16),
-    /// The bytes end too early, or no packet can be as long.
+    /// The bytes are too short, or the packet would be too long.
     #[error("not a packet")]
     Malformed,
 }
 
 impl Expander {
-    /// Takes note of a template; whether it is known now. One of the same number, or 512 before it, goes; one that comes
-    /// so late that another has its place does not count.
+    /// Stores a template. Returns whether it is stored. It replaces a template of the same number or 512 before it; a template
+    /// so late that a newer one has its place is ignored.
     pub fn define(&mut self, number: u16, template: Template) -> bool {
         if self.templates.is_empty() {
             self.templates.resize_with(TEMPLATES.into(), || None);
@@ -36,7 +36,7 @@ impl Expander {
         true
     }
 
-    /// Puts the compressed packet `bytes` together in `out`.
+    /// Expands the compressed packet `bytes` into `out`.
     ///
     /// # Errors
     /// [`ExpandError`]; `out` is then unspecified.

@@ -1,21 +1,21 @@
-//! The headers of a packet: which bytes they are, which of them follow from others, and a template of them.
+//! The headers of a packet: their bytes, the bytes that follow from others, and a template of them.
 
 use crate::packet::{PacketBuf, ones_complement_sum};
 
 /// Longest headers that are compressed: IPv6 and TCP with all options.
 pub const MAX_HEADERS_BYTES: usize = 100;
 
-/// Header bytes, and which of them travel.
+/// Header bytes, and which of them are sent with each packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     headers: Headers,
-    /// Bit *i*: byte *i* travels.
+    /// Bit *i*: byte *i* is sent with each packet.
     travelling: u128,
     /// All bits set in bytes that must agree.
     fixed: [u8; MAX_HEADERS_BYTES],
 }
 
-/// The IP and transport headers of a packet; bytes that follow from others are zero.
+/// The IP and transport headers of a packet; bytes that can be derived from others are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
     bytes: [u8; MAX_HEADERS_BYTES],
@@ -23,7 +23,7 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Those of `packet`, a whole IP packet; `None` if they cannot be put together again from what would travel.
+    /// The headers of `packet`, a whole IP packet; `None` if the receiver could not reconstruct them.
     pub(super) fn of(packet: &PacketBuf) -> Option<Self> {
         let view = packet.view().ok()?;
         let packet = packet.as_slice();
@@ -50,7 +50,7 @@ impl Headers {
             .get_mut(..len)?
             .copy_from_slice(&packet[..len]);
         headers.clear_derived();
-        // What is not as it would be put together again, as a checksum that is wrong, has to travel as it is.
+        // A packet that would not be reconstructed exactly, as one with a wrong checksum, must be sent uncompressed.
         let mut again = [0; MAX_HEADERS_BYTES];
         again[..len].copy_from_slice(headers.as_slice());
         headers.derive(&mut again[..len], packet.len())?;
@@ -74,7 +74,7 @@ impl Headers {
     fn udp_length_at(&self) -> Option<usize> {
         let is_v6 = self.bytes[0] >> 4 == 6;
         let (protocol, ip_len) = if is_v6 {
-            // Behind extension headers the length travels.
+            // After extension headers the length is sent.
             (self.bytes[6], 40)
         } else {
             (self.bytes[9], usize::from(self.bytes[0] & 15) * 4)
@@ -94,8 +94,8 @@ impl Headers {
         }
     }
 
-    /// Writes what follows from the rest into `headers`, which have the shape of these and are of a packet of `packet_len`
-    /// bytes; `None` if no such packet can be.
+    /// Writes the derived bytes into `headers`, which have the same layout and belong to a packet of `packet_len` bytes; `None`
+    /// if no such packet can exist.
     fn derive(&self, headers: &mut [u8], packet_len: usize) -> Option<()> {
         if let Some(at) = self.udp_length_at() {
             let udp_len = packet_len.checked_sub(at - 4)?;
@@ -113,7 +113,7 @@ impl Headers {
         Some(())
     }
 
-    /// Whether a receiver can work with them, whoever sent them.
+    /// Whether a receiver can use these headers safely, whoever sent them.
     fn is_sound(&self) -> bool {
         match self.bytes[0] >> 4 {
             4 => {
@@ -127,7 +127,7 @@ impl Headers {
 }
 
 impl Template {
-    /// One that agrees with all packets whose headers differ from these in the bytes that travel only.
+    /// A template for all packets whose headers differ from these only in the bytes of `travelling`.
     pub(super) fn new(headers: Headers, travelling: u128) -> Self {
         let mut fixed = [0; MAX_HEADERS_BYTES];
         for (i, byte) in fixed[..headers.len].iter_mut().enumerate() {
@@ -141,7 +141,7 @@ impl Template {
         }
     }
 
-    /// One that came from the other end; `None` if it is none.
+    /// A template received from the other end; `None` if it is invalid.
     #[must_use]
     pub fn from_wire(bytes: &[u8], travelling: u128) -> Option<Self> {
         let mut headers = Headers {
@@ -149,7 +149,7 @@ impl Template {
             len: bytes.len(),
         };
         headers.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        // The first byte says what the others are, so it has to be known.
+        // The first byte determines the layout, so it must be part of the template.
         (!bytes.is_empty() && headers.is_sound() && travelling & 1 == 0)
             .then(|| Self::new(headers, travelling))
     }
@@ -160,15 +160,16 @@ impl Template {
         self.headers.as_slice()
     }
 
-    /// Which of them travel: bit *i*, byte *i*.
+    /// Which of them are sent with each packet: bit *i*, byte *i*.
     #[must_use]
     pub fn travelling(&self) -> u128 {
         self.travelling
     }
 
-    /// Whether packets with these headers need nothing beside the bytes that travel.
+    /// Whether packets with these headers can be compressed with this template.
     pub(super) fn agrees_with(&self, headers: &Headers) -> bool {
-        // Behind the headers all bytes are zero. Over all of them and without a branch: this is done for every packet.
+        // All bytes after the headers are zero. The comparison covers all bytes without a branch, because it is done for every
+        // packet.
         let pairs = self.headers.bytes.iter().zip(&headers.bytes);
         let differences = pairs
             .zip(&self.fixed)
@@ -176,7 +177,7 @@ impl Template {
         self.headers.len == headers.len && differences == 0
     }
 
-    /// Writes the bytes of `headers` that travel to `out`; how many.
+    /// Writes the bytes of `headers` to send to `out`. Returns their number.
     pub(super) fn pick(&self, headers: &Headers, out: &mut [u8]) -> usize {
         let (mut left, mut len) = (self.travelling, 0);
         while left != 0 {
@@ -187,13 +188,12 @@ impl Template {
         len
     }
 
-    /// How many bytes travel.
+    /// Number of bytes sent with each packet.
     pub(super) fn travelling_len(&self) -> usize {
         self.travelling.count_ones() as usize
     }
 
-    /// The headers of a packet of which `travelled` came, and `rest_len` bytes behind the headers; `None` if there is no
-    /// such packet.
+    /// The headers of a packet from its bytes `travelled` and a payload of `rest_len` bytes; `None` if there is no such packet.
     pub(super) fn expand(&self, travelled: &[u8], rest_len: usize) -> Option<Headers> {
         let mut headers = self.headers.clone();
         let mut left = self.travelling;

@@ -1,29 +1,29 @@
-//! The receiver's side: what came of late, and repair symbols that cannot be used yet.
+//! The receiving side: recent packets, and repair symbols that cannot be used yet.
 //!
-//! *Algorithm.* Each repair symbol is one linear equation; its unknowns are the missing packets it covers. Symbols are
-//! kept as they came and nothing is computed on their bytes until an unknown is determined. When a repair symbol comes,
-//! or a packet that a kept one lacks, the matrix of coefficients alone is brought to reduced row echelon form
-//! ([`System`]), together with a record of which symbols make up which row. A row with a single unknown left is a
-//! solution: its packet is one combination of the symbols recorded and of known packets. So bytes are touched once for
-//! each recovered packet, the usual late packet costs no undoing, and the usual repair symbol, of which every packet
-//! came, costs nothing.
+//! *Algorithm.* Each repair symbol is one linear equation; its unknowns are the missing packets that it covers. Symbols are
+//! stored as received, and their bytes are not processed until an unknown is determined. When a repair symbol arrives, or a
+//! packet that a stored symbol lacks, only the matrix of coefficients is brought to reduced row echelon form ([`System`]), with
+//! a record of the symbols that make up each row. A row with a single unknown is a solution: its packet is one combination of
+//! the recorded symbols and of known packets. So bytes are processed once for each recovered packet, a late packet needs no
+//! undoing, and a repair symbol whose packets all arrived costs no computation.
 //!
-//! *What waits.* A symbol may come long before packets that it covers, which a slower path brings: until those are here it
-//! can find nothing, and only waits ([`Kept::most_missing`]). So do symbols for which there is no room: those that cover what has just
-//! come, which alone may find more than before, have the first turn, then the nearest.
+//! *What waits.* A symbol may arrive long before packets that it covers, if a slower path carries them. Until they arrive it
+//! cannot recover a packet, and waits ([`Kept::most_missing`]). Symbols for which there is no room in the system wait as well.
+//! Symbols that cover the packet or symbol that has just arrived go first, because only they may recover more than before; then
+//! the nearest.
 //!
-//! *What is dropped.* A symbol all of whose packets are known; one that follows from others; the oldest kept when a
-//! further one comes and there is no room; and one whose oldest packet is no longer remembered. Each is counted in [`Stats`],
-//! but for a kept one whose packets all came late.
+//! *What is dropped.* A symbol whose packets are all known; one that follows from others; the oldest stored symbol when another
+//! arrives and there is no room; and one whose oldest packet is no longer in the history. Each is counted in [`Stats`], except
+//! a stored symbol whose packets all arrived late.
 //!
 //! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_EQUATIONS`] of them in
 //! [`super::MAX_UNKNOWNS`] unknowns at once. Time for a call: O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`] ·
 //! [`MAX_WINDOW_PKTS`]) for the choice, O([`MAX_EQUATIONS`]³) products for the matrix, well below that while losses are few, and
 //! a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols for each packet recovered.
 //!
-//! *Contradictions.* A symbol that a known packet does not fit in, a recovered packet with an impossible length or with
-//! padding that is not zero, and an equation that follows from others but for its bytes: the symbols concerned are
-//! dropped and counted. Other contradictions go unnoticed.
+//! *Contradictions.* A symbol that does not fit a known packet, a recovered packet with an impossible length or non-zero
+//! padding, and an equation that follows from others except for its bytes: the symbols concerned are dropped and counted. Other
+//! contradictions are not detected.
 
 use super::{
     HISTORY_PKTS, LENGTH_BYTES, MAX_EQUATIONS, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES,
@@ -49,7 +49,7 @@ const MAX_AHEAD: u32 = MAX_WINDOW_PKTS as u32;
 /// Counters of a [`Decoder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Packets that came and were not known.
+    /// Packets that arrived and were not known.
     pub sources: u64,
     /// Packets that were known before, by arrival or recovery.
     pub sources_duplicate: u64,
@@ -57,13 +57,13 @@ pub struct Stats {
     pub sources_stale: u64,
     /// Packets that are too long.
     pub sources_malformed: u64,
-    /// Repair symbols that came, well-formed and in reach; some of the further ones are counted below too.
+    /// Repair symbols that arrived, well-formed and in reach; some are counted below as well.
     pub repairs: u64,
-    /// Repair symbols that brought nothing: all their packets were known, or they followed from symbols kept.
+    /// Repair symbols without use: all their packets were known, or they followed from stored symbols.
     pub repairs_useless: u64,
     /// Repair symbols that contradict packets or each other.
     pub repairs_contradictory: u64,
-    /// Repair symbols kept and dropped unused, because a bound was reached or they grew old.
+    /// Repair symbols stored and dropped unused, because a bound was reached or they became too old.
     pub repairs_given_up: u64,
     /// Repair symbols that begin before the history or end too far ahead of it.
     pub repairs_out_of_reach: u64,
@@ -80,7 +80,7 @@ pub struct Decoder {
     symbols: Symbols,
     /// Whether the packet of that row is known; for numbers of the history.
     known: [bool; HISTORY_PKTS],
-    /// The newest number heard of; none before the first.
+    /// The newest number seen; `None` before the first.
     newest: Option<Seq>,
     kept: Kept,
     system: Box<System>,
@@ -97,7 +97,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder that knows nothing.
+    /// A decoder without packets.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -118,13 +118,14 @@ impl Decoder {
         self.stats
     }
 
-    /// How many repair symbols are kept.
+    /// Number of repair symbols stored.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.kept.list().len()
     }
 
-    /// Takes the packet `id`, which came. Calls `recovered` for what can be computed now, mostly oldest first (*What waits* above).
+    /// Processes the received packet `id`. Calls `recovered` for each packet that can be recovered now, mostly oldest first
+    /// (*What waits* above).
     pub fn on_source(&mut self, id: Seq, bytes: &[u8], recovered: &mut impl FnMut(Seq, &[u8])) {
         if bytes.len() > MAX_PACKET_BYTES {
             self.stats.sources_malformed += 1;
@@ -154,8 +155,8 @@ impl Decoder {
         }
     }
 
-    /// Takes a repair symbol that came: `bytes`, described by `repair`. Calls `recovered` for what can be computed now, mostly oldest
-    /// first; each counts as known from then on.
+    /// Processes a received repair symbol `bytes`, described by `repair`. Calls `recovered` for each packet that can be
+    /// recovered now, mostly oldest first; each counts as known from then on.
     pub fn on_repair(
         &mut self,
         repair: Repair,
@@ -208,13 +209,13 @@ impl Decoder {
         }
     }
 
-    /// Whether all of the window of `repair` is in the history, perhaps once that has advanced by a window: only packets
-    /// take it further, since a symbol without any of its packets is of little use.
+    /// Whether the whole window of `repair` is in the history, or would be once the history has advanced by one window. Only
+    /// packets advance it further, because a symbol without any of its packets is of little use.
     fn reaches(&self, repair: &Repair) -> bool {
         let Some(newest) = self.newest else {
             return true;
         };
-        // Distances may be anything: neither sum may overflow.
+        // The distances come from the peer: neither sum may overflow.
         let ahead = i64::from(repair.last().distance_from(newest));
         let behind = -ahead.min(0) + i64::from(repair.count) - 1;
         ahead <= i64::from(MAX_AHEAD) && behind < i64::from(HISTORY)
@@ -235,7 +236,7 @@ impl Decoder {
         if steps == 0 {
             return;
         }
-        // Those rows get new numbers; a whole round of them is all there are.
+        // These rows get new numbers; there are at most `HISTORY` rows.
         for i in 0..steps.min(HISTORY) {
             self.known[row_of(id.minus(i))] = false;
         }
@@ -247,9 +248,10 @@ impl Decoder {
         });
     }
 
-    /// Computes all that the symbols kept determine, first what is near to `at`, and drops those that are of no further use.
+    /// Recovers all packets that the stored symbols determine, packets near `at` first, and drops symbols that are of no
+    /// further use.
     fn solve(&mut self, at: Seq, recovered: &mut impl FnMut(Seq, &[u8])) {
-        // Each further round follows the drop of a symbol or a packet recovered, so they end.
+        // The loop ends, because each further round requires that a symbol was dropped or a packet recovered.
         loop {
             self.drop_satisfied();
             let most = self.kept.most_missing();
@@ -284,8 +286,8 @@ impl Decoder {
         self.drop_satisfied();
     }
 
-    /// Of each equation that follows from the others: the newest symbol in it, if the bytes follow too, or else all its
-    /// symbols, as those that contradict. Both are sets of equations.
+    /// For each redundant equation: its newest symbol if the bytes agree, or else all its symbols, as contradictory. Both
+    /// results are sets of equations.
     fn check_redundant(&mut self) -> (u32, u32) {
         let (mut redundant, mut contradicting) = (0, 0);
         for row in self.system.rank()..self.system.symbols().len() {
@@ -301,8 +303,8 @@ impl Decoder {
         (redundant, contradicting)
     }
 
-    /// Recovers all packets that the system determines. Stops at the first that cannot be: returns the symbols it was
-    /// computed from, as a set of equations; the empty set otherwise.
+    /// Recovers all packets that the system determines. Stops at the first invalid one and returns the set of equations from
+    /// which it was computed; otherwise the empty set.
     fn recover(&mut self, recovered: &mut impl FnMut(Seq, &[u8])) -> u32 {
         for row in 0..self.system.rank() {
             let Some(id) = self.system.solution(row) else {
@@ -310,7 +312,7 @@ impl Decoder {
             };
             let combination = self.system.combination(row);
             let len = self.evaluate(&combination);
-            // It was among the packets of each symbol that covers it, so it is no longer than any of those.
+            // Each symbol that covers it is at least as long as the packet's own symbol.
             let covering = self.kept.list().iter().filter(|k| k.repair.covers(id));
             let longest = covering.map(|k| k.repair.len).min().unwrap_or(0);
             let Some(packet) = parse(&self.scratch[..len], longest) else {
@@ -325,8 +327,8 @@ impl Decoder {
         0
     }
 
-    /// Computes into `scratch` the sum of the symbols of the system times the factors of `combination`, less the known packets
-    /// in it. Returns the length of the longest symbol that is in it.
+    /// Computes into `scratch` the sum of the system's symbols times the factors of `combination`, less the known packets in
+    /// it. Returns the length of the longest symbol in the sum.
     fn evaluate(&mut self, combination: &[u8; MAX_EQUATIONS]) -> usize {
         let mut factors = [0; HISTORY_PKTS];
         let mut len = 0;
@@ -339,7 +341,7 @@ impl Decoder {
             len = len.max(kept.repair.len);
             self.terms.push(kept.row, factor);
             for (id, &coefficient) in kept.repair.ids().zip(&kept.coefficients) {
-                // The factors of unknown packets cancel, but for that of the solution.
+                // The factors of unknown packets cancel, except the solution's.
                 if self.known[row_of(id)] {
                     factors[row_of(id)] ^= mul(factor, coefficient);
                 }
@@ -365,7 +367,7 @@ fn row_of(id: Seq) -> usize {
     id.0 as usize % HISTORY_PKTS
 }
 
-/// The packet in a symbol that is at most `longest` bytes but for zeros.
+/// The packet in a symbol that has at most `longest` non-padding bytes.
 fn parse(symbol: &[u8], longest: usize) -> Option<&[u8]> {
     let (prefix, body) = symbol.split_first_chunk::<LENGTH_BYTES>()?;
     let len = usize::from(u16::from_be_bytes(*prefix));

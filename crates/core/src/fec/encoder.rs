@@ -1,4 +1,4 @@
-//! The sender's side: the last packets, and repair symbols over the newest of them.
+//! The sending side: keeps the last packets and makes repair symbols over the newest of them.
 //!
 //! Bounds: [`MAX_WINDOW_PKTS`] packets of [`MAX_PACKET_BYTES`]. Cost: a copy for each packet; for a repair symbol, see
 //! [`super::symbols`].
@@ -41,15 +41,15 @@ impl Encoder {
         }
     }
 
-    /// Takes the packet numbered `id`.
+    /// Adds the packet numbered `id`.
     ///
-    /// A number that does not follow the one before empties the window first: a repair symbol covers consecutive packets
-    /// only. A packet longer than [`MAX_PACKET_BYTES`] cannot be repaired and leaves the window empty.
+    /// A number that does not follow the previous one empties the window first, because a repair symbol covers consecutive
+    /// packets only. A packet longer than [`MAX_PACKET_BYTES`] cannot be repaired and leaves the window empty.
     pub fn push(&mut self, id: Seq, bytes: &[u8]) {
         self.push_parts(id, &[], bytes);
     }
 
-    /// Takes the packet numbered `id`, which begins with `head` and goes on with `tail`; see [`Self::push`].
+    /// Adds the packet numbered `id`, which consists of `head` and `tail`; see [`Self::push`].
     pub fn push_parts(&mut self, id: Seq, head: &[u8], tail: &[u8]) {
         if id != self.next {
             self.held = 0;

@@ -1,19 +1,19 @@
-//! Whether the remote address of a path is the peer's own.
+//! Address validation: whether the remote address of a path is the peer's own.
 //!
-//! A gateway sends to the source of the newest authentic datagram, and a source address can be forged. So an address is
-//! *proven* before it gets any data (RFC 9000, sections 8.2 and 9.3): a random 64-bit token is sent there, and comes back
-//! from there. Reports and answers to ordinary probes prove nothing, for a client can make them up.
+//! A gateway sends to the source address of the newest authentic datagram, and a source address can be forged. So an address
+//! must be *proven* before it gets any data (RFC 9000, sections 8.2 and 9.3): a random 64-bit token is sent to the address and
+//! must come back from it. Reports and answers to ordinary probes prove nothing, because a client can make them up.
 //!
-//! - A **challenge** is two pings in one datagram, whose tokens are the halves of the token. Its answer is both pongs in one
-//!   datagram from that address. Every end answers pings, so this needs no agreement with the other end; both halves at
-//!   once, so that half a token cannot be guessed alone.
-//! - Until then at most [`FACTOR`] times the bytes that came from the address are sent there: UDP payload counts of what
-//!   came, and IP and UDP headers too of what is sent.
+//! - A **challenge** is two pings in one datagram; their tokens are the halves of the 64-bit token. Its answer is both pongs in
+//!   one datagram from that address. Every end answers pings, so no agreement with the other end is needed. Both halves must
+//!   come at once, so that half a token cannot be guessed alone.
+//! - Until the address is proven, at most [`FACTOR`] times the bytes received from it are sent to it. Received bytes are
+//!   counted as UDP payload, sent bytes with IP and UDP headers.
 //! - The address that a path leaves stays proven for `FORMER_FOR`, so that one datagram from elsewhere, or a NAT with two
-//!   addresses, costs no round trip at each change.
+//!   addresses, does not cost an RTT at each change.
 //!
-//! Limit: an address is proven once. A client that gives up a proven address can let the gateway send there for as long as
-//! it goes on forging its source.
+//! Limitation: an address is proven once. A client that gives up a proven address can let the gateway send there for as long as
+//! it forges that source address.
 
 use core::time::Duration;
 
@@ -24,14 +24,14 @@ use crate::{
     wire::header::{CONTROL_HEADER_LEN, TAG_LEN},
 };
 
-/// What is known of the addresses of one path.
+/// Validation state of the addresses of one path.
 #[derive(Debug)]
 pub struct Address {
     /// Whether the path's route is proven.
     is_proven: bool,
-    /// The proven route that was left last, and when.
+    /// The last proven route that the path left, and when.
     former: Option<(Route, Instant)>,
-    /// The unproven route that was taken last.
+    /// The last unproven route that the path took.
     pending: Option<Pending>,
 }
 
@@ -39,9 +39,9 @@ pub struct Address {
 struct Pending {
     route: Route,
     token: Option<u64>,
-    /// UDP payload that came from there, in bytes.
+    /// Bytes received from the route: UDP payload.
     received: u64,
-    /// What was sent there, in bytes with IP and UDP headers.
+    /// Bytes sent to the route, with IP and UDP headers.
     sent: u64,
     since: Instant,
     /// When the challenge is due (again).
@@ -57,7 +57,7 @@ impl Pending {
 }
 
 impl Address {
-    /// Addresses that need no proof: those the user has set.
+    /// Addresses that need no proof, because the user has configured them.
     #[must_use]
     pub const fn trusted() -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Address {
         }
     }
 
-    /// An authentic datagram of `len` bytes of UDP payload came from `route`.
+    /// An authentic datagram of `len` bytes of UDP payload was received from `route`.
     pub fn on_received(&mut self, route: &Route, len: usize) {
         if let Some(pending) = &mut self.pending
             && pending.route == *route
@@ -113,7 +113,7 @@ impl Address {
         }
     }
 
-    /// Takes leave to send `len` bytes of UDP payload to the path's route.
+    /// Whether `len` bytes of UDP payload may be sent to the path's route; if so, charges them.
     #[must_use]
     pub fn try_spend(&mut self, len: usize) -> bool {
         if self.is_proven {
@@ -128,7 +128,7 @@ impl Address {
         is_paid
     }
 
-    /// Bytes of frames that a control datagram to the path's route may have.
+    /// Maximum bytes of frames in a control datagram to the path's route.
     #[must_use]
     pub fn body_room(&self) -> usize {
         if self.is_proven {
@@ -143,7 +143,7 @@ impl Address {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// When a challenge is due; `None` if none is, or there is no leave to send it.
+    /// When a challenge is due; `None` if no challenge is pending or the byte limit does not allow it.
     #[must_use]
     pub fn challenge_due(&self) -> Option<Instant> {
         let pending = self.pending.as_ref().filter(|_| !self.is_proven)?;
@@ -159,7 +159,7 @@ impl Address {
         Some(halves(*pending.token.get_or_insert_with(draw)))
     }
 
-    /// Takes the tokens of pongs that came in one datagram from `route`; whether they prove the path's route.
+    /// Processes the tokens of pongs that arrived in one datagram from `route`. Returns whether the path's route is proven.
     pub fn on_pongs(&mut self, route: &Route, tokens: impl Iterator<Item = u32>) -> bool {
         let Some(pending) = self.pending.as_ref().filter(|_| !self.is_proven) else {
             return false;
@@ -190,18 +190,18 @@ fn halves(token: u64) -> [u32; 2] {
     ]
 }
 
-/// Bytes sent to an unproven address for each that came from it (RFC 9000, section 8.1).
+/// Bytes that may be sent to an unproven address for each byte received from it (RFC 9000, section 8.1).
 pub const FACTOR: u64 = 3;
 /// Header and tag of a control datagram.
 const CONTROL_OVERHEAD: usize = CONTROL_HEADER_LEN + TAG_LEN;
 /// A datagram with two pings, over IPv6.
 const CHALLENGE_COST: u64 = CONTROL_OVERHEAD as u64 + 2 * 9 + 48;
-/// How long an address that was proven and left counts as proven.
+/// How long a proven address stays proven after the path has left it.
 const FORMER_FOR: Duration = Duration::from_secs(10);
-/// A challenge is repeated after so long in the first second: soon enough that one loss delays a path by hardly more.
+/// Repetition interval of a challenge in the first second: short, so that one loss delays a path by hardly more.
 const EAGER: Duration = Duration::from_millis(50);
 const EAGER_FOR: Duration = Duration::from_secs(1);
-/// And after that.
+/// Repetition interval afterwards.
 const PATIENT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

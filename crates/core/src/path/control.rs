@@ -1,37 +1,38 @@
-//! The rate controller: how fast a path is sent on, so that queues stand in the tunnel and not in the modem.
+//! The rate controller: it sets the pacing rate of a path so that the queue stands in the tunnel, not in the modem.
 //!
-//! It decides by the network model ([`super::model`]) and is in one of five states:
+//! It reads the network model ([`super::model`]) and is in one of five states:
 //!
 //! | state | pace | file |
 //! | --- | --- | --- |
-//! | startup | 250 % of the largest delivery rate; from 70 % of a remembered rate | `control/startup.rs` |
-//! | unpaced | none: the profile does not search, and the path was never saturated | here |
-//! | probe up | 110 % of the capacity: more capacity shows within a few reports, and a burst of some milliseconds does not overflow a short buffer | `control/cruise.rs` |
-//! | cruise | 103 % of the capacity: the queue stands between `low` and `high` | `control/cruise.rs` |
-//! | drain | 8 to 40 % below the capacity, until the queue is below `low` | `control/drain.rs` |
+//! | startup | 250 % of the maximum delivery rate; with a remembered rate it begins at 70 % of that rate | `control/startup.rs` |
+//! | unpaced | no pacing: the profile does not search, and the path has not been saturated | this file |
+//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | `control/cruise.rs` |
+//! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | `control/cruise.rs` |
+//! | drain | 8 to 40 % below the capacity, until the standing queue is below `low` | `control/drain.rs` |
 //!
-//! `low` and `high` are the levels [`LOW`] and [`HIGH`] of the standing queue: 3 and 7 ms, or what the user wants ([`aim`]).
-//! Capacity is the largest delivery rate of 2 s over one less the loss floor.
+//! `low` and `high` are the levels [`LOW`] and [`HIGH`] of the standing queue: 3 and 7 ms by default, or set by the user
+//! ([`aim`]). The capacity is the maximum delivery rate of the last 2 s divided by (1 - loss floor).
 //!
-//! Beside the state, congestion by loss limits the pace (`control/limit.rs`): an overflow of a short buffer is not seen as a queue.
+//! Independently of the state, congestion detected by loss limits the pacing rate (`control/limit.rs`), because a short buffer
+//! overflows before its queue becomes visible.
 //!
 //! # Transitions
 //!
 //! | from | to | when |
 //! | --- | --- | --- |
-//! | startup | probe up | two rounds brought no quarter more; a long queue; congestion; a packet train or a remembered rate gives the capacity |
+//! | startup | probe up | two rounds without growth by a quarter; long queue; congestion; capacity known by packet train or memory |
 //! | startup | unpaced | the profile does not search |
 //! | unpaced | startup | the profile searches |
 //! | unpaced | probe up | the path was saturated |
-//! | probe up | cruise | queue at `low` |
+//! | probe up | cruise | queue at or above `low` |
 //! | cruise | probe up | queue below `low` |
 //! | probe up, cruise | drain | queue above `high` |
-//! | drain | probe up | queue below `low`, or the drain showed that there is none |
-//! | drain | drain | the queue is still there after four round trips: again, by what was delivered |
-//! | all but startup | startup | not saturated for 60 s, or become slow |
-//! | all but unpaced | unpaced | the same without search; or no queue for 1 s |
+//! | drain | probe up | queue below `low`, or the drain showed that the delay is not a queue |
+//! | drain | drain | the queue remains after four RTTs: a new drain, paced by the rate delivered during this one |
+//! | all but startup | startup | not saturated for 60 s, path became slow, or a remembered rate is recalled |
+//! | all but unpaced | unpaced | as above but without search, or no queue for 1 s |
 //!
-//! `State::allows` holds the table, and `Controller::enter` checks it in debug builds.
+//! `State::allows` encodes this table, and `Controller::enter` checks it in debug builds.
 
 use core::time::Duration;
 
@@ -65,15 +66,15 @@ mod startup;
 pub struct Controller {
     state: State,
     limit: Limit,
-    /// When a queue of at least `low`, or congestion, was last seen.
+    /// When a standing queue of at least `low`, or congestion, was last seen.
     queued_at: Instant,
-    /// Whether the profile searches capacities.
+    /// Whether the profile searches the capacity.
     searches: bool,
     mechanisms: Mechanisms,
     aim: Aim,
 }
 
-/// What the controller does now; see the table in the module's head.
+/// State of the controller; see the table in the module's head.
 #[derive(Clone, Copy, Debug)]
 enum State {
     Startup(Startup),
@@ -122,8 +123,8 @@ impl Controller {
         self.state = next;
     }
 
-    /// Takes a report. Delay, loss and bytes of the model have seen it; queue, rounds and cross traffic are
-    /// updated here. If the path overflows even under a ceiling, what was delivered meanwhile.
+    /// Processes a report. The model's delay, loss and byte counts are already updated; its queue, rounds and cross traffic are
+    /// updated here. Returns the rate delivered during the loss window if the path overflowed although a ceiling was in force.
     pub(super) fn on_report(
         &mut self,
         now: Instant,
@@ -153,7 +154,7 @@ impl Controller {
         overflow
     }
 
-    /// Takes note of a new sample of the delivery rate, by the report of `signals`.
+    /// Processes a new delivery-rate sample from the report of `signals`.
     pub(super) fn on_sample(
         &mut self,
         now: Instant,
@@ -170,7 +171,7 @@ impl Controller {
         }
     }
 
-    /// Judges losses: congestion sets a limit.
+    /// Checks losses for congestion, and limits the pacing rate if there is congestion.
     fn on_losses(&mut self, now: Instant, signals: &Signals, model: &mut Model) -> Option<Bitrate> {
         let window = model.losses.count(signals, &model.rate)?;
         if !window.is_congested(signals.floor_ppm) || !self.mechanisms.has(Mechanism::LossCeiling) {
@@ -191,7 +192,7 @@ impl Controller {
         (was_limited && signals.is_limited).then_some(window.rate)
     }
 
-    /// Makes the transitions that the standing queue asks for.
+    /// Makes the transitions caused by the standing queue.
     fn on_queue(&mut self, now: Instant, signals: &Signals, model: &mut Model) {
         let queue = model.queue.standing();
         let (low, high) = (self.low(model), self.high(model));
@@ -216,8 +217,8 @@ impl Controller {
         self.enter(next);
     }
 
-    /// Ends startup when more was sent than arrived and no more arrived a round later, or a long queue stands; begins it when the
-    /// capacity is outdated.
+    /// Ends startup when rounds that sent more than the capacity brought no growth, or a long queue stands. In other states,
+    /// restarts the search when the capacity estimate is outdated.
     fn on_round(&mut self, now: Instant, signals: &Signals, model: &mut Model) {
         let (queue, high) = (model.queue.standing(), model.noise(HIGH));
         let max = model.max_rate();
@@ -237,8 +238,8 @@ impl Controller {
         }
     }
 
-    /// Whether an unsearched path has had no queue for long. Such a path is not saturated, and a pace a little above the little
-    /// that is sent would hold bursts back.
+    /// Whether a path without search has had no queue for [`SLACK`]. Such a path is not saturated, and pacing slightly above
+    /// its low delivery rate would delay bursts.
     fn is_slack(&self, now: Instant, signals: &Signals) -> bool {
         let is_calm = now.since(self.queued_at) > SLACK.max(signals.rtt * 4);
         !self.searches && self.is_paced() && is_calm && self.limit.ceiling().is_none()
@@ -248,7 +249,7 @@ impl Controller {
         !matches!(self.state, State::Startup(_) | State::Unpaced)
     }
 
-    /// The capacity became known otherwise than by startup.
+    /// Leaves startup or unpaced: the capacity is known from another source.
     pub(super) fn on_known(&mut self, now: Instant, model: &mut Model) {
         model.on_saturated(now);
         if !self.is_paced() {
@@ -256,7 +257,7 @@ impl Controller {
         }
     }
 
-    /// The capacity is unknown (again).
+    /// Forgets that the path was saturated and restarts the search.
     pub(super) fn search_again(&mut self, model: &mut Model) {
         model.forget_saturation();
         self.limit.open();
@@ -272,7 +273,8 @@ impl Controller {
         }
     }
 
-    /// Begins startup anew with a remembered rate; whether the profile searches at all.
+    /// Restarts startup with a remembered rate. Returns `false`, without effect, if the profile does not search or does not
+    /// recall.
     pub(super) fn recall(&mut self, memory: &PathMemory, model: &mut Model) -> bool {
         let recalls = self.searches && self.mechanisms.has(Mechanism::Recall);
         if recalls {
@@ -284,7 +286,7 @@ impl Controller {
         recalls
     }
 
-    /// Sets whether the profile searches, and its mechanisms.
+    /// Sets whether the profile searches the capacity, and its mechanisms.
     pub(super) fn set_profile(&mut self, searches: bool, mechanisms: Mechanisms) {
         self.mechanisms = mechanisms;
         if self.searches != searches {
@@ -301,12 +303,12 @@ impl Controller {
         }
     }
 
-    /// Sets what the user wants of the path's queue.
+    /// Sets the user's target for the standing queue, and how to share the path with cross traffic.
     pub(super) fn set_aim(&mut self, aim: Aim) {
         self.aim = aim;
     }
 
-    /// The remembered rate of a path with this round-trip time, while nothing contradicts it.
+    /// The remembered rate for a path with this RTT, while startup has not contradicted it.
     #[must_use]
     pub(super) fn remembered(&self, rtt: Duration) -> Option<Bitrate> {
         match &self.state {
@@ -315,13 +317,13 @@ impl Controller {
         }
     }
 
-    /// Whether the capacity is being searched.
+    /// Whether the controller is in startup.
     #[must_use]
     pub const fn is_searching(&self) -> bool {
         matches!(self.state, State::Startup(_))
     }
 
-    /// Whether congestion by loss limits the pace.
+    /// Whether a ceiling set by congestion limits the pacing rate.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.limit.ceiling().is_some()
@@ -339,7 +341,7 @@ impl Controller {
         }
     }
 
-    /// Whether the path or its pace, and not the sender, limits the delivery rate.
+    /// Whether the path or its pacing rate limits the delivery rate, so that samples are not application-limited.
     #[must_use]
     pub(super) fn is_saturated(&self, signals: &Signals, model: &Model) -> bool {
         let low = self.low(model);
@@ -353,11 +355,11 @@ impl Controller {
         let is_at_pace = paces
             .min()
             .is_some_and(|pace| model.gross(latest) > pace.scale(85, 100));
-        // Jitter looks like a queue, but under a growing queue more is sent than arrives.
+        // A queue alone may be jitter; while a real queue grows, more is sent than arrives.
         signals.is_limited && (is_at_pace || (is_filled && model.rounds.is_overrun()))
     }
 
-    /// The pace; `None`: none.
+    /// The pacing rate; `None` if the path is not paced.
     #[must_use]
     pub(super) fn pace(&self, now: Instant, rtt: Duration, model: &Model) -> Option<Bitrate> {
         let gain = |percent| {
@@ -379,7 +381,7 @@ impl Controller {
         Some(pace.max(share).max(LEAST_RATE))
     }
 
-    /// The pace that is kept beside cross traffic.
+    /// Lower bound of the pacing rate beside cross traffic.
     fn share(&self, now: Instant, model: &Model) -> Bitrate {
         match (self.aim.sharing, model.cross.shared_capacity(now)) {
             (Sharing::Hold { percent }, Some(capacity)) => capacity.scale(percent.into(), 100),
@@ -387,18 +389,18 @@ impl Controller {
         }
     }
 
-    /// A shorter queue lets the path be probed for more.
+    /// Below this standing queue the controller probes for more capacity.
     fn low(&self, model: &Model) -> Duration {
         model.level(LOW, self.aim.low(LOW.delay))
     }
 
-    /// A longer queue is drained.
+    /// Above this standing queue the controller drains.
     fn high(&self, model: &Model) -> Duration {
         model.level(HIGH, self.aim.high(HIGH.delay))
     }
 }
 
-/// After so long without a queue an unsearched path is not saturated.
+/// A path without search that has had no queue for this long is not saturated.
 const SLACK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

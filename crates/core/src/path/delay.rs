@@ -1,18 +1,17 @@
 //! One-way delay of a path, up to a constant that all paths share.
 //!
-//! Sender and receiver stamp packets with clocks that nobody synchronised: 32-bit microseconds that wrap. Arrival
-//! stamp less departure stamp is the one-way delay plus the unknown offset of the two clocks, modulo 2^32 µs. That is
-//! a [`RelativeDelay`]. The offset is the same on every path between the two hosts, so differences are exact: between
-//! two paths (which one is quicker, by how much) and between now and the quickest packet of the last 10 s (the
-//! queue). The idea is the relative delay estimator of Song et al.
+//! Sender and receiver timestamp packets with unsynchronised clocks: 32-bit microseconds that wrap. Arrival timestamp less
+//! departure timestamp is the one-way delay plus the unknown offset of the two clocks, modulo 2^32 µs: a [`RelativeDelay`]. The
+//! offset is the same on every path between the two hosts, so differences are exact: between two paths (which one is faster,
+//! and by how much), and between now and the fastest packet of the last 10 s (the queue). The idea is the relative delay
+//! estimator of Song et al.
 //!
-//! Kept: the minimum and maximum of the last 10 s, and mean and mean deviation smoothed over 200 ms (the first
-//! eight samples weigh more). [`OneWayDelay::high`] is mean + 4 deviations, but never
-//! above what was seen in the window: for the resequencer, which must wait for nearly all packets and no longer.
+//! The estimates are the minimum and maximum of the last 10 s, and the mean and mean deviation smoothed over 200 ms (the first
+//! eight samples weigh more). [`OneWayDelay::high`] is mean + 4 deviations, but at most the maximum of the window: for the
+//! resequencer, which must wait for nearly all packets and no longer.
 //!
-//! Clocks: a step of more than 10 s restarts the estimate at once; a smaller one is forgotten by the minimum and the
-//! maximum within 10 s and by the mean within a second of samples. Drift adds at most window × drift to the queue: 1
-//! ms at 100 ppm.
+//! Clock errors: a step of more than 10 s restarts the estimate at once; the minimum and maximum forget a smaller one within 10
+//! s, the mean within one second of samples. Drift adds at most window × drift to the queue: 1 ms at 100 ppm.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -24,13 +23,13 @@ use crate::time::Instant;
 pub struct RelativeDelay(pub u32);
 
 impl RelativeDelay {
-    /// From the sender's stamp and the receiver's stamp, both [`Instant::wire_micros`] of their own clock.
+    /// From the sender's and the receiver's timestamps, both [`Instant::wire_micros`] of their own clocks.
     #[must_use]
     pub const fn from_stamps(tx_us: u32, rx_us: u32) -> Self {
         Self(rx_us.wrapping_sub(tx_us))
     }
 
-    /// How much longer than `other`; zero if shorter. Meaningful below 35 minutes of difference.
+    /// How much longer than `other`; zero if shorter. Valid for differences below 35 minutes.
     #[must_use]
     pub fn beyond(self, other: Self) -> Duration {
         let micros = self.micros_from(other);
@@ -47,7 +46,7 @@ impl RelativeDelay {
 /// One-way delay estimate of one direction of one path.
 #[derive(Clone, Debug)]
 pub struct OneWayDelay {
-    /// All values below are microseconds beyond this one, the first sample.
+    /// The first sample. All values below are microseconds relative to it.
     reference: RelativeDelay,
     samples: u64,
     last_sample_at: Instant,
@@ -82,7 +81,7 @@ impl OneWayDelay {
         }
     }
 
-    /// Takes the delay of one packet, or of one report about packets.
+    /// Adds the delay of one packet, or of one report about packets.
     pub fn on_sample(&mut self, now: Instant, delay: RelativeDelay) {
         let mut micros = delay.micros_from(self.reference);
         let jump = (i64::from(micros) << 16).abs_diff(self.smoothed) >> 16;
@@ -101,13 +100,13 @@ impl OneWayDelay {
         self.last_sample_at = now;
     }
 
-    /// The newest sample; `None` before the first, here and below.
+    /// The newest sample; `None` before the first. The same holds for the methods below.
     #[must_use]
     pub fn latest(&self) -> Option<RelativeDelay> {
         self.absolute(self.latest_us)
     }
 
-    /// The smallest of the last 10 s: the path without its queue.
+    /// The minimum of the last 10 s: the delay of the path without its queue.
     #[must_use]
     pub fn min(&self) -> Option<RelativeDelay> {
         self.absolute(self.min.min()?)
@@ -125,7 +124,7 @@ impl OneWayDelay {
         Duration::from_micros(u64::try_from(self.deviation >> 16).unwrap_or(0))
     }
 
-    /// A delay that nearly all packets stay below: smoothed + 4 deviations, at most the largest of the last 10 s.
+    /// A delay that nearly all packets stay below: smoothed + 4 deviations, at most the maximum of the last 10 s.
     #[must_use]
     pub fn high(&self) -> Option<RelativeDelay> {
         let Reverse(max) = self.max.min()?;
@@ -133,13 +132,13 @@ impl OneWayDelay {
         self.absolute(i32::try_from(high).unwrap_or(max).min(max))
     }
 
-    /// When the newest sample came.
+    /// When the newest sample was taken.
     #[must_use]
     pub fn sampled_at(&self) -> Option<Instant> {
         (self.samples > 0).then_some(self.last_sample_at)
     }
 
-    /// How much longer than the minimum the newest sample took; zero before the first sample.
+    /// How much the newest sample exceeds the minimum; zero before the first sample.
     #[must_use]
     pub fn queue_delay(&self) -> Duration {
         let beyond_min = |latest: RelativeDelay| Some(latest.beyond(self.min()?));
@@ -157,8 +156,8 @@ impl OneWayDelay {
         self.last_sample_at = now;
     }
 
-    /// The weight of a sample that comes `elapsed` after the last, scaled by 2^16: its share of the time constant,
-    /// at most a half; the first ones weigh more, so that the mean is right from the start.
+    /// The weight of a sample taken `elapsed` after the last, scaled by 2^16: `elapsed` over the time constant, at most a half.
+    /// The first samples weigh more, so that the mean is right from the start.
     fn gain(&self, elapsed: Duration) -> i64 {
         let share = (elapsed.as_micros() << 16) / SMOOTHING.as_micros();
         let share = i64::try_from(share).unwrap_or(i64::MAX);
@@ -171,16 +170,16 @@ impl OneWayDelay {
     }
 }
 
-/// Time constant of mean and deviation: a few round trips, and long enough to hold the bursts of a radio link.
+/// Time constant of mean and deviation: a few RTTs, and long enough to cover the bursts of a radio link.
 const SMOOTHING: Duration = Duration::from_millis(200);
 
-/// Weight of a sample in a burst that carries one arrival time: 2^-10, scaled by 2^16.
+/// Minimum weight, for samples of a burst with one arrival time: 2^-10, scaled by 2^16.
 const MIN_GAIN: i64 = 1 << 6;
 
-/// A jump that no queue explains.
+/// A larger jump is not a queue but a clock step.
 const STEP_US: u64 = 10_000_000;
 
-/// Restart before the difference to the reference can wrap; drift of 100 ppm gets here in four months.
+/// Restart before the difference to the reference can wrap; a drift of 100 ppm gets here in four months.
 const MAX_FROM_REFERENCE_US: u32 = 1 << 30;
 
 #[cfg(test)]

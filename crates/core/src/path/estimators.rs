@@ -1,18 +1,19 @@
-//! The seam through which another crate replaces an estimator of a path: so far the delivery rate.
+//! The extension point through which another crate replaces an estimator of a path: so far the delivery rate.
 //!
-//! The delivery rate is what the rate controller paces by and what policies see as
-//! [`PathView::rate`](crate::sched::PathView::rate). A [`RateEstimator`] gets every report about the sending direction and says what the
-//! path carries. [`Estimators`] says how it is made; [`SchedulerSettings::estimators`](crate::sched::SchedulerSettings::estimators) takes it into
-//! an endpoint or the simulator. Without one each path has a [`WindowedRate`].
+//! The rate controller derives the pacing rate from the delivery rate, and scheduling policies see it as
+//! [`PathView::rate`](crate::sched::PathView::rate). A [`RateEstimator`] gets every report about the sending direction and
+//! estimates the capacity. [`Estimators`] holds its factory, which
+//! [`SchedulerSettings::estimators`](crate::sched::SchedulerSettings::estimators) passes to an endpoint or the simulator. By
+//! default each path has a [`WindowedRate`].
 //!
-//! Delay, queue and loss have no seam: controller and model read their inner state, not a few results.
+//! Delay, queue and loss cannot be replaced: the controller and the model read their inner state, not a few results.
 
 use core::fmt;
 use std::sync::Arc;
 
 use super::rate::{DeliveryRate, RateEstimator, WindowedRate};
 
-/// How the estimators of paths are made; by default those of this crate.
+/// Factory of the estimators of paths; by default those of this crate.
 #[derive(Clone, Default)]
 pub struct Estimators {
     rate: Option<Arc<MakeRate>>,
@@ -21,8 +22,8 @@ pub struct Estimators {
 type MakeRate = dyn Fn() -> Box<dyn RateEstimator> + Send + Sync;
 
 impl Estimators {
-    /// The delivery rate by estimators that `make` makes, each without samples: one a path, and another when the path leads
-    /// over another network.
+    /// Delivery-rate estimators made by `make`, each without samples: one for each path, and a new one when the path leads over
+    /// another network.
     #[must_use]
     pub fn with_rate<E: RateEstimator + 'static>(
         make: impl Fn() -> E + Send + Sync + 'static,
@@ -48,7 +49,7 @@ impl fmt::Debug for Estimators {
     }
 }
 
-/// Two are equal if one is a clone of the other: whether two functions do the same cannot be known.
+/// Two values are equal if one is a clone of the other, because functions cannot be compared.
 impl PartialEq for Estimators {
     fn eq(&self, other: &Self) -> bool {
         match (&self.rate, &other.rate) {

@@ -1,48 +1,48 @@
-//! Whether a path works.
+//! Health: whether a path works.
 //!
-//! Any uplink may be dead at the start, die, return, or go silent for a moment, as cellular ones do several times a
-//! minute. A sender finds out only from what comes back, so the judge is silence while something is outstanding:
+//! Any uplink may be dead at the start, fail, return, or fall silent for a moment, as cellular links do several times a minute.
+//! A sender notices only by missing acknowledgements, so health depends on the silence while a datagram is unacknowledged:
 //!
 //! | state | meaning | left when |
 //! | --- | --- | --- |
 //! | [`Probing`](State::Probing) | new or returned, not yet known to work | evidence: Up; 1 s without: Down |
 //! | [`Up`](State::Up) | works; the only state that carries traffic | silence of [`suspect_timeout`](Health::suspect_timeout): Suspect |
-//! | [`Suspect`](State::Suspect) | silent; the tunnel repeats elsewhere what was outstanding | evidence: Up; 1 s after the first unacknowledged send: Down |
-//! | [`Down`](State::Down) | taken for dead | evidence: Up; interface returns: Probing |
+//! | [`Suspect`](State::Suspect) | silent; its packets go elsewhere | evidence: Up; 1 s after the first unacknowledged send: Down |
+//! | [`Down`](State::Down) | considered dead | evidence: Up; interface returns: Probing |
 //!
-//! Evidence is authenticated news that a packet sent on this path arrived, over whichever path the news came. Packets
-//! received on the path show that the other direction works: they only hasten the next probe. An interface that goes
-//! down makes its path Down at once, and then no evidence counts, for it is old.
+//! Evidence is an authenticated report or answer that a packet sent on this path arrived, whichever path the report came on.
+//! Packets received on this path only show that the other direction works; they make the next probe due earlier. An interface
+//! that goes down makes its path Down at once, and evidence does not count until the interface is up, because it is old.
 //!
-//! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the silence that
-//! this path exceeds once in a hundred times. It is learned with a stochastic quantile (Ma, Muthukrishnan and
-//! Sandler, "Frugal streaming"). Where twice that timeout exceeds 1 s, it takes the place of the second.
+//! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th percentile of
+//! this path's silences, learned with a stochastic quantile (Ma, Muthukrishnan and Sandler, "Frugal streaming"). If twice the
+//! suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the table.
 //!
-//! Probes: every 20 ms in the first second of Probing and Suspect, every 250 ms afterwards and when Down, and 550 ms
-//! after the last evidence when Up (more often where a policy [samples](Health::sample) round trips), so that idle paths are measured and their failure is noticed. A path in reserve is
-//! probed once a minute while Up. Both ends probe. On a path that is Up one of them waits a fifth longer before it does, so it is
-//! asked first, and sends its own probe with the answer ([`probe_may_join`](Health::probe_may_join)); without the fifth, jitter
-//! would let the two cross.
+//! Probes are sent every 20 ms in the first second of Probing and Suspect; every 250 ms afterwards and when Down; and when Up,
+//! 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle paths are measured
+//! and their failure is noticed. A reserve path is probed once a minute while Up. Both ends probe. On a path that is Up one end
+//! waits a fifth longer before it probes. It is therefore probed first, and sends its own probe with the answer
+//! ([`probe_may_join`](Health::probe_may_join)). Without the extra fifth, jitter would let the two probes cross.
 
 use core::time::Duration;
 
 use super::rtt::INITIAL_RTT;
 use crate::time::Instant;
 
-/// What a path is good for.
+/// Health state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Taken for dead; probed slowly.
+    /// Considered dead; probed slowly.
     Down,
     /// Not yet known to work.
     Probing,
-    /// Silent for too long; perhaps dead.
+    /// Silent for longer than the suspect timeout.
     Suspect,
     /// Known to work.
     Up,
 }
 
-/// What the operating system says of the interface under a path.
+/// A change of the interface under a path, as reported by the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// The interface is gone, or has no carrier, address or route.
@@ -57,23 +57,23 @@ pub struct Health {
     state: State,
     entered_at: Instant,
     link_is_up: bool,
-    /// Since when something is unacknowledged: the later of its sending and the last evidence.
+    /// Since when a datagram is unacknowledged: the later of its sending and the last evidence.
     outstanding_since: Option<Instant>,
     last_evidence_at: Instant,
     last_probe_at: Option<Instant>,
-    /// When something was received since the last probe, in a state that wants to know.
+    /// When a datagram was first received since the last probe, in a state other than Up.
     prompted_at: Option<Instant>,
     response_time: Duration,
     usual_silence: Duration,
-    /// Whether the path is only in reserve, and whether the other end probes it first.
+    /// Whether the path is only in reserve, and whether the other end probes an idle path first.
     is_reserve: bool,
     is_second: bool,
-    /// Whoever wants to know its round trip all the time: how often, and until when.
+    /// Interval and end of the RTT sampling requested by a policy.
     sampled: Option<(Duration, Instant)>,
 }
 
 impl Health {
-    /// A path not yet known to work, whose first probe is due now.
+    /// A path in Probing, whose first probe is due now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -92,13 +92,13 @@ impl Health {
         }
     }
 
-    /// Probes a path that works every `interval` from now on until `until`, whatever else shows that it does; but not one
-    /// in reserve.
+    /// Samples the RTT: probes the path while it is Up every `interval` until `until`, regardless of other evidence. Does not
+    /// apply to a reserve path.
     pub fn sample(&mut self, interval: Duration, until: Instant) {
         self.sampled = Some((interval, until));
     }
 
-    /// What the path is good for.
+    /// The health state.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
@@ -110,22 +110,23 @@ impl Health {
         self.state == State::Up
     }
 
-    /// Sets how soon an answer can be expected: the path's smoothed round-trip time, and how often the peer reports.
+    /// Sets the expected response time: the smoothed RTT, and the feedback interval of the peer.
     pub fn on_rtt(&mut self, smoothed_rtt: Duration, feedback_interval: Duration) {
         self.response_time = smoothed_rtt.saturating_add(feedback_interval.saturating_mul(3));
     }
 
-    /// Whether the path is only in reserve: then it is hardly probed while it works, for its data may cost money.
+    /// Sets whether the path is only in reserve. A reserve path is rarely probed while it is Up, because its data may cost
+    /// money.
     pub fn set_reserve(&mut self, is_reserve: bool) {
         self.is_reserve = is_reserve;
     }
 
-    /// Whether the other end probes an idle path that works first, and this one sends its probe with the answer.
+    /// Sets whether the other end probes an idle path first, so that this end sends its probe with the answer.
     pub fn set_second(&mut self, is_second: bool) {
         self.is_second = is_second;
     }
 
-    /// How long after the last evidence a path that works is probed.
+    /// How long after the last evidence a path that is Up is probed.
     fn idle_interval(&self) -> Duration {
         let interval = if self.is_reserve {
             PROBE_RESERVE
@@ -139,7 +140,7 @@ impl Health {
         }
     }
 
-    /// Something was sent that the peer will acknowledge.
+    /// A datagram was sent that the peer will acknowledge.
     pub fn on_sent(&mut self, now: Instant) {
         self.outstanding_since.get_or_insert(now);
     }
@@ -151,8 +152,8 @@ impl Health {
         self.on_sent(now);
     }
 
-    /// Authenticated news that something sent on this path arrived, not known before. `outstanding`: whether more was
-    /// sent that is still to be acknowledged.
+    /// Records new authenticated evidence that a datagram sent on this path arrived. `outstanding`: whether more datagrams are
+    /// unacknowledged.
     pub fn on_acked(&mut self, now: Instant, outstanding: bool) {
         if !self.link_is_up {
             return;
@@ -165,15 +166,14 @@ impl Health {
         self.enter(now, State::Up);
     }
 
-    /// Something authenticated was received on this path.
+    /// An authenticated datagram was received on this path.
     pub fn on_received(&mut self, now: Instant) {
         if self.state != State::Up {
             self.prompted_at.get_or_insert(now);
         }
     }
 
-    /// The operating system reported on the interface. Repeated reports of the same change nothing, but "up" makes a
-    /// path that is Down try again quickly.
+    /// Processes an interface event. Repeated events have no effect, except that `Up` returns a path that is Down to Probing.
     pub fn on_link(&mut self, now: Instant, event: LinkEvent) {
         match event {
             LinkEvent::Down => {
@@ -192,7 +192,7 @@ impl Health {
         }
     }
 
-    /// Time has passed: makes the transitions that are due.
+    /// Makes the transitions that are due.
     pub fn on_timeout(&mut self, now: Instant) {
         while let Some((at, next)) = self.transition()
             && at <= now
@@ -207,14 +207,14 @@ impl Health {
         self.next_probe_at().is_some_and(|at| at <= now)
     }
 
-    /// Whether a probe may go along with an answer that is sent now: the path works, nothing has shown that for half of the time
-    /// after which it is probed, and three datagrams then do for both ends' probes what takes four apart.
+    /// Whether a probe may join an answer that is sent now: the path is Up and has had neither probe nor evidence for half of
+    /// the idle interval. Three datagrams then serve both ends' probes, instead of four.
     #[must_use]
     pub fn probe_may_join(&self, now: Instant) -> bool {
         self.is_usable() && now.since(self.quiet_since()) >= self.idle_interval() / 2
     }
 
-    /// Since when nothing has been asked nor shown of whether the path works.
+    /// The later of the last probe and the last evidence.
     fn quiet_since(&self) -> Instant {
         let last = self.last_probe_at.unwrap_or(Instant::ZERO);
         last.max(self.last_evidence_at)
@@ -229,21 +229,21 @@ impl Health {
         deadlines.into_iter().flatten().min()
     }
 
-    /// How long silence may last with something outstanding before the path is suspected.
+    /// Maximum silence with a datagram unacknowledged before the path becomes Suspect.
     #[must_use]
     pub fn suspect_timeout(&self) -> Duration {
         let silence = self.usual_silence.min(MAX_USUAL_SILENCE);
         self.response_time.max(silence).max(MIN_SUSPECT)
     }
 
-    /// Whether silence has lasted half as long with something outstanding.
+    /// Whether the silence has lasted more than half of the suspect timeout with a datagram unacknowledged.
     #[must_use]
     pub fn is_silent(&self, now: Instant) -> bool {
         self.outstanding_since
             .is_some_and(|since| now.since(since) * 2 > self.suspect_timeout())
     }
 
-    /// The transition that time alone will bring, and when.
+    /// The next transition caused by time alone, and when.
     fn transition(&self) -> Option<(Instant, State)> {
         let down_timeout = DOWN_AFTER.max(self.suspect_timeout().saturating_mul(2));
         match self.state {
@@ -288,8 +288,8 @@ impl Health {
         }
     }
 
-    /// Moves the 99 % quantile of silences by a step that is small against it: up by 0.99 of the step for one above
-    /// it, down by 0.01 for one below, so that it rests where one in a hundred is above.
+    /// Moves the estimate of the 99th percentile of silences by a small step: up by 0.99 of the step for a silence above it,
+    /// down by 0.01 of the step for one below, so that it settles where one silence in a hundred is longer.
     fn learn_silence(&mut self, silence: Duration) {
         let step = (self.usual_silence / 8).max(Duration::from_millis(1));
         self.usual_silence = if silence > self.usual_silence {
@@ -300,10 +300,10 @@ impl Health {
     }
 }
 
-/// No shorter silence is suspicious: one lost report and scheduling noise make as much.
+/// Minimum suspect timeout: one lost report and scheduling noise cause as much silence.
 const MIN_SUSPECT: Duration = Duration::from_millis(40);
 
-/// What is learned may lengthen the timeout up to here. Cellular traces have a gap of 80 ms 15 to 21 times a minute.
+/// Maximum of the learned silence in the suspect timeout. Cellular traces have a gap of 80 ms 15 to 21 times a minute.
 const MAX_USUAL_SILENCE: Duration = Duration::from_millis(80);
 
 const DOWN_AFTER: Duration = Duration::from_secs(1);

@@ -1,21 +1,20 @@
-//! Which datagrams of one path are missing, for a sender that sends them again.
+//! Loss detection at the receiver: which datagrams of one path are missing, for NACKs to a sender that retransmits them.
 //!
-//! A number that is skipped is a *hole*. It is believed once three later datagrams have come or `FIRST_WINDOW` has
-//! passed (the thresholds of RFC 9002 section 6.1). If the datagram comes after it was told missing, the path reorders:
-//! the time grows to half as much again as that one was late, up to `WIDEST_WINDOW`, and alone counts until the path
-//! has kept order for `CALM`.
+//! A run of skipped numbers is a *hole*. It is considered lost once three later datagrams have arrived or `FIRST_WINDOW` has
+//! passed (the thresholds of RFC 9002 section 6.1). If a datagram arrives after it was NACKed, the path reorders: the
+//! reordering window grows to 1.5 times the lateness of that datagram, up to `WIDEST_WINDOW`, and only this window counts, not
+//! the packet threshold, until the path has kept order for `CALM`.
 //!
-//! Numbers begin at 0. A path on which nothing was kept yet has no holes; what came on it before the first datagram that
-//! is kept is remembered for the first `BEGINNING` numbers, so that the beginning of a flow is as well guarded as the rest.
-//! Where the first datagram that is kept has a later number, there are no holes before it.
+//! Numbers begin at 0. Loss detection starts with the first datagram that the sender keeps for retransmission. Which of the
+//! first `BEGINNING` numbers arrived before it is remembered, so that losses at the beginning of a flow are detected as well.
+//! If the first kept datagram has a later number, there are no holes before it.
 //!
-//! A believed hole is told `TELLS` times, at most `RETELL` apart, so that it survives lost reports, and then
-//! forgotten. What is before the first hole has come or has been told: it is *settled*, and the sender need not keep it. But a report
-//! may overtake those before it, on a quicker way back, so what was told counts as settled only `TOLD_WITHIN` later.
+//! A lost hole is NACKed `TELLS` times, at most `RETELL` apart, so that the NACK survives lost reports, and is then forgotten.
+//! All numbers before the first hole have arrived or were NACKed: they are *settled*, and the sender need not keep them. But a
+//! report may overtake earlier ones on a quicker way back, so NACKed numbers count as settled only `TOLD_WITHIN` later.
 //!
-//! Bounds: `MAX_HOLES` holes, the oldest is forgotten first; of a hole the newest `LONGEST` numbers count, for a
-//! longer silence is a matter of the path's health. Of what was told, a number per
-//! `TOLD_GRAIN`. Cost: the number of holes per arrival.
+//! Bounds: `MAX_HOLES` holes, the oldest is forgotten first. Of a hole the newest `LONGEST` numbers count, because a longer
+//! silence is a matter of the path's health. Of the NACKed numbers, one per `TOLD_GRAIN` is kept. Cost: O(holes) per arrival.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -26,26 +25,26 @@ use crate::{ids::Seq, time::Instant};
 #[derive(Debug)]
 pub struct Holes {
     highest: Option<Seq>,
-    /// Which of the first [`BEGINNING`] numbers came while nothing was kept, one bit each.
+    /// Bit set of the first [`BEGINNING`] numbers that arrived before the first kept datagram.
     begun: u32,
-    /// Oldest first; neither empty nor overlapping.
+    /// Oldest first; no hole is empty, and holes do not overlap.
     holes: VecDeque<Hole>,
-    /// First numbers of holes told for the last time, and until when they are not settled; both ascend.
+    /// First numbers of holes NACKed for the last time, and until when they are not settled; both ascend.
     told: VecDeque<(Seq, Instant)>,
     window: Duration,
-    /// When a datagram told missing last came, if that was less than [`CALM`] ago: the path reorders.
+    /// When a NACKed datagram last arrived (a spurious loss), if less than [`CALM`] ago: the path reorders.
     disproved_at: Option<Instant>,
 }
 
-/// Numbers missing in a row.
+/// A run of missing numbers.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     first: Seq,
     count: u32,
-    /// The number that came behind it when it was seen.
+    /// The number that followed the hole when it was detected.
     end: Seq,
     seen_at: Instant,
-    /// How often it was told, and when it is told again.
+    /// How often it was NACKed, and when the next NACK is due.
     told: u8,
     tell_at: Instant,
 }
@@ -64,13 +63,13 @@ impl Default for Holes {
 }
 
 impl Holes {
-    /// Whether anything has come yet.
+    /// Whether a kept datagram has arrived, so that loss detection runs.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.highest.is_some()
     }
 
-    /// Notes that the datagram `seq` came; `is_kept`: its sender sends it again if it is told missing.
+    /// Records the arrival of the datagram `seq`. `is_kept`: the sender retransmits it if it is NACKed.
     pub fn on_arrival(&mut self, now: Instant, seq: Seq, is_kept: bool) {
         match self.highest {
             Some(highest) => self.on_next(now, seq, highest),
@@ -80,7 +79,7 @@ impl Holes {
         }
     }
 
-    /// Notes that `seq` came, the first that is kept.
+    /// Records the arrival of `seq`, the first kept datagram.
     fn begin(&mut self, now: Instant, seq: Seq) {
         if seq.0 >= BEGINNING {
             self.highest = Some(seq);
@@ -94,7 +93,7 @@ impl Holes {
         }
     }
 
-    /// Notes that `seq` came, where `highest` is the highest before.
+    /// Records the arrival of `seq`, where `highest` is the highest number before.
     fn on_next(&mut self, now: Instant, seq: Seq, highest: Seq) {
         let step = seq.distance_from(highest);
         if step <= 0 {
@@ -109,7 +108,7 @@ impl Holes {
         }
     }
 
-    /// Notes that nothing follows the datagram `seq` for now: what has not come up to it is missing.
+    /// Nothing follows the datagram `seq` for now: numbers up to it that have not arrived are missing.
     pub fn on_tail(&mut self, now: Instant, seq: Seq) {
         let Some(highest) = self.highest else {
             return;
@@ -121,7 +120,7 @@ impl Holes {
         }
     }
 
-    /// Notes that `count` numbers before `end` have not come.
+    /// Adds a hole of `count` numbers before `end`.
     fn dig(&mut self, now: Instant, count: u32, end: Seq) {
         let count = count.min(LONGEST);
         if count == 0 {
@@ -143,7 +142,7 @@ impl Holes {
         });
     }
 
-    /// When something is to be told.
+    /// When the next NACK is due.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let at = |hole: &Hole| {
@@ -156,7 +155,8 @@ impl Holes {
         self.holes.iter().map(at).min()
     }
 
-    /// Tells every hole that is believed: its first number and how many; `tell` says whether there was room for it.
+    /// Passes each hole that is considered lost to `tell`: its first number and its length. `tell` returns whether the NACK had
+    /// room for it.
     pub fn take(&mut self, now: Instant, mut tell: impl FnMut(Seq, u32) -> bool) {
         let mut index = 0;
         while let Some(hole) = self.holes.get(index).copied() {
@@ -180,7 +180,7 @@ impl Holes {
         }
     }
 
-    /// Notes that what follows `first` is not settled before `until`.
+    /// Marks the numbers from `first` on as not settled before `until`.
     fn keep_told(&mut self, first: Seq, until: Instant) {
         while self
             .told
@@ -192,7 +192,7 @@ impl Holes {
         }
     }
 
-    /// Everything before this number is settled; `None` if nothing has come.
+    /// All numbers before this one are settled; `None` if nothing has arrived.
     pub fn settled(&mut self, now: Instant) -> Option<Seq> {
         while self.told.front().is_some_and(|(_, until)| *until <= now) {
             self.told.pop_front();
@@ -207,7 +207,7 @@ impl Holes {
         })
     }
 
-    /// Whether enough has come behind an untold hole to believe it at once.
+    /// Whether enough datagrams have arrived after a hole that was not NACKed yet to consider it lost at once.
     fn is_passed(&self, hole: &Hole) -> bool {
         let later = self
             .highest
@@ -215,7 +215,7 @@ impl Holes {
         hole.told == 0 && self.disproved_at.is_none() && later >= PACKET_THRESHOLD - 1
     }
 
-    /// A number at or below the highest came.
+    /// Records the arrival of a number at or below the highest.
     fn fill(&mut self, now: Instant, seq: Seq) {
         let is_inside = |hole: &Hole| {
             let at = seq.distance_from(hole.first);
@@ -254,14 +254,16 @@ impl Holes {
 const PACKET_THRESHOLD: i32 = 3;
 const FIRST_WINDOW: Duration = Duration::from_millis(2);
 const WIDEST_WINDOW: Duration = Duration::from_millis(100);
-/// How long a path must keep order before its holes are believed as quickly as at the start.
+/// How long a path must keep order before the initial reordering window applies again.
 const CALM: Duration = Duration::from_secs(10);
-/// With one report in twenty lost, one hole in 8000 stays untold.
+/// NACKs per hole. If one report in twenty is lost, one hole in 8000 is never reported.
 const TELLS: u8 = 3;
 const RETELL: Duration = Duration::from_millis(25);
-/// A report comes within this time on most ways back, or most of what it asks for is no longer waited for ([`crate::resequencer`]).
+/// A report arrives within this time on most ways back; later, most of the packets it asks for are no longer waited for
+/// ([`crate::resequencer`]).
 const TOLD_WITHIN: Duration = Duration::from_millis(500);
-/// What is told is kept for up to so much longer, and then stands for what is told within that time.
+/// Granularity of the numbers that are not settled yet: an entry is kept this much longer, and covers later NACKs within that
+/// time.
 const TOLD_GRAIN: Duration = Duration::from_millis(1);
 const MAX_HOLES: usize = 256;
 const LONGEST: u32 = 1024;

@@ -1,4 +1,5 @@
-//! What arrives on a path: it moves the path's remote address, is counted for reports, and shows that the other direction works.
+//! Datagrams that arrive on a path: they move the path's remote address, are counted for reports, and show that the other
+//! direction works.
 
 use super::{
     Path, delay::RelativeDelay, health::LinkEvent, on_wire, receiver::DataArrival,
@@ -7,8 +8,8 @@ use super::{
 use crate::{ids::Seq, time::Instant, transmit::Route, units::Bytes, wire::Kind};
 
 impl Path {
-    /// Takes note of an authentic datagram of `len` bytes of UDP payload. `roams_to`: its source, at an end that follows the
-    /// peer's address; the newest datagram of either kind wins.
+    /// Processes an authentic datagram of `len` bytes of UDP payload. `roams_to`: its source address, if this end follows the
+    /// peer's address; the newest datagram of each kind wins.
     pub fn on_authentic(
         &mut self,
         now: Instant,
@@ -20,7 +21,7 @@ impl Path {
         if newest.is_none_or(|newest| counter > newest) {
             *newest = Some(counter);
             if let Some(route) = roams_to.filter(|route| self.route != Some(*route)) {
-                // Another port is the same route.
+                // A change of the port alone keeps the MTU.
                 let is_elsewhere = self
                     .route
                     .is_none_or(|known| known.remote.ip() != route.remote.ip());
@@ -38,28 +39,28 @@ impl Path {
         self.health.on_received(now);
     }
 
-    /// Takes note of a data datagram; its one-way delay.
+    /// Processes a data datagram. Returns its one-way delay.
     pub fn on_data(&mut self, now: Instant, arrival: &DataArrival) -> RelativeDelay {
         let interval = self.feedback_interval();
         self.receiver.on_data(now, arrival, interval)
     }
 
-    /// Takes note of a control datagram that left at `sent_us` of the peer's clock.
+    /// Processes a control datagram that left at `sent_us` of the peer's clock.
     pub fn on_control(&mut self, now: Instant, sent_us: u32) {
         self.receiver.on_control(now, sent_us);
     }
 
-    /// Owes the answer to a ping.
+    /// Queues the answer to a ping.
     pub fn on_ping(&mut self, token: u32, size: u16) {
         self.probes.owe(token, size);
     }
 
-    /// Takes note that no data datagram follows `path_seq` for now.
+    /// Processes a tail frame: no data datagram follows `path_seq` for now.
     pub fn on_tail(&mut self, now: Instant, path_seq: Seq) {
         self.receiver.on_tail(now, path_seq);
     }
 
-    /// Takes a datagram of a packet train, of `len` bytes of UDP payload.
+    /// Processes a datagram of a packet train, of `len` bytes of UDP payload.
     pub fn on_train_arrival(&mut self, now: Instant, packet: TrainPacket, len: Bytes) {
         let len = len + on_wire::headers(self.route.as_ref());
         let len = u32::try_from(len.get()).unwrap_or(u32::MAX);

@@ -1,8 +1,9 @@
-//! A line for tests: a path that sends over a bottleneck, and the receiver at its other end, which reports as in a tunnel.
+//! A line for tests: a path that sends over a bottleneck, and the receiver at its other end, which sends reports as in a
+//! tunnel.
 //!
-//! Packets of 1000 bytes (with headers) pass a tail-drop queue, which cross traffic may share, and then half of the round-trip
-//! time. The receiver's reports and NACKs and the answers to probes take the other half. Only the public methods of
-//! [`Path`] and [`Receiver`] are used, in the order in which a tunnel uses them.
+//! Packets of 1000 bytes (with headers) pass a tail-drop queue, which cross traffic may share, and then take half of the RTT.
+//! The receiver's reports and NACKs and the answers to probes take the other half. Only the public methods of [`Path`] and
+//! [`Receiver`] are used, in the order in which a tunnel uses them.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -24,21 +25,21 @@ use crate::{
     wire::control::{Frame, FrameWriter, Frames, MissingWriter, PathReport},
 };
 
-/// Time between two looks at the pacer and the deadlines.
+/// Interval of checks of the pacer and the deadlines.
 const TICK: Duration = Duration::from_micros(250);
 /// The usual round-trip time without a queue.
 pub(super) const RTT: Duration = Duration::from_millis(40);
 /// A packet on the wire, and its UDP payload, in bytes.
 const PACKET: u64 = 1_000;
 const PAYLOAD: usize = 1_000 - 28;
-/// Most that waits to be sent.
+/// Maximum backlog of the sender, in bytes.
 const BACKLOG: f64 = 64_000.0;
 /// How often jitter and load change.
 const STEP: Duration = Duration::from_millis(10);
-/// How often a tunnel with traffic samples round trips.
+/// How often a tunnel with traffic samples the RTT.
 const SAMPLED_EVERY: Duration = Duration::from_millis(50);
 
-/// What travels towards the receiver.
+/// A packet to the receiver.
 #[derive(Clone, Copy, Debug)]
 enum Item {
     Data {
@@ -55,7 +56,7 @@ enum Item {
     Cross,
 }
 
-/// What travels back.
+/// A message from the receiver.
 #[derive(Debug)]
 enum Answer {
     Report(PathReport, Vec<(Seq, u16)>),
@@ -77,7 +78,7 @@ pub(super) struct Line {
     pub(super) rtt: Duration,
     /// Extra delay, uniform up to this, that changes every [`STEP`] and keeps order.
     pub(super) jitter: Duration,
-    /// Most that the sender has to send.
+    /// Rate of the sender's traffic.
     pub(super) demand: Bitrate,
     /// Cross traffic.
     pub(super) cross: Bitrate,
@@ -85,7 +86,7 @@ pub(super) struct Line {
     cross_backlog: f64,
     queue: VecDeque<(u64, Item)>,
     queued_bytes: u64,
-    /// The bottleneck is idle, or has begun with the first packet of the queue, since then.
+    /// Since when the bottleneck is idle or transmits the first packet of the queue.
     served_until: Instant,
     /// By time of arrival.
     arriving: VecDeque<(Instant, Item)>,
@@ -104,7 +105,7 @@ impl Line {
         Self::with(mbps, limit, RTT, true)
     }
 
-    /// The same with a round-trip time, and with or without search.
+    /// The same with a given RTT, and with or without search.
     pub(super) fn with(mbps: u64, limit: u64, rtt: Duration, is_searched: bool) -> Self {
         let now = Instant::from_millis(1_000);
         let profile = Profile {
@@ -154,7 +155,7 @@ impl Line {
         self.queued_bytes as f64 * 8e3 / self.rate.as_bps() as f64
     }
 
-    /// Sets what the user wants of the path's queue.
+    /// Sets the user's target for the path's standing queue.
     pub(super) fn set_aim(&mut self, aim: Aim) {
         let profile = Profile {
             search: true,
@@ -169,7 +170,7 @@ impl Line {
         self.path.pacer().rate()
     }
 
-    /// Lets `millis` pass; megabits per second that arrived, and the share of sent packets that was lost.
+    /// Runs for `millis`. Returns the rate that arrived in Mbit/s, and the share of sent packets that was lost.
     pub(super) fn run(&mut self, millis: u64) -> (f64, f64) {
         let (sent, received, lost) = (self.sent_pkts, self.received_pkts, self.lost_pkts);
         let end = self.now + Duration::from_millis(millis);
@@ -224,7 +225,7 @@ impl Line {
         }
         let in_tick = |rate: Bitrate| rate.as_bps() as f64 / 8.0 * TICK.as_secs_f64();
         if self.cross > Bitrate::ZERO {
-            // Irregular, or all packets of a slow sender might meet a full queue.
+            // Irregular, because otherwise all packets of a slow sender might meet a full queue.
             self.cross_backlog += in_tick(self.cross) * self.rng.below(2_001) as f64 / 1e3;
         }
         while self.cross_backlog >= PACKET as f64 {
@@ -261,7 +262,7 @@ impl Line {
         self.queue.push_back((len, item));
     }
 
-    /// Lets the bottleneck work until now.
+    /// Runs the bottleneck until now.
     fn serve(&mut self) {
         while let Some((len, item)) = self.queue.front().copied() {
             let departure = self.served_until + Bytes::new(len) / self.rate;

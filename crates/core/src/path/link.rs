@@ -1,4 +1,4 @@
-//! What the user said of the link behind a path.
+//! The user's settings of the link behind a path.
 
 use crate::{
     time::Instant,
@@ -6,27 +6,27 @@ use crate::{
     wire::control::{LinkInfo, LinkRole, MAX_NAME_LEN},
 };
 
-/// The user's settings of one link. They belong to the client, who tells the gateway.
+/// The user's settings of one link. The client owns them and describes them to the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// User's name for it.
     pub name: String,
     /// Rank: lower is filled first.
     pub cost: u8,
-    /// How it may be used.
+    /// Role: how the link may be used.
     pub role: LinkRole,
     /// Share under the `weighted` policy; at least 1.
     pub weight: u32,
-    /// Never send from the client faster than this.
+    /// Rate limit of the client's sending direction.
     pub upload: Option<Bitrate>,
-    /// Never send to the client faster than this.
+    /// Rate limit of the gateway's sending direction.
     pub download: Option<Bitrate>,
-    /// Largest inner packet it carries in bytes.
+    /// Largest inner packet that the link carries, in bytes.
     pub mtu: u16,
 }
 
 impl Link {
-    /// Settings nobody has changed.
+    /// Default settings of a link called `name`.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Link {
         }
     }
 
-    /// What the gateway is told.
+    /// The description for the gateway.
     #[must_use]
     pub fn info(&self) -> LinkInfo<'_> {
         LinkInfo {
@@ -53,7 +53,7 @@ impl Link {
         }
     }
 
-    /// Takes over what the client told.
+    /// Applies the client's description.
     pub fn update(&mut self, info: &LinkInfo<'_>) {
         self.name.clear();
         self.name.push_str(info.name);
@@ -65,10 +65,10 @@ impl Link {
     }
 }
 
-/// What the other end knows of a description that is repeated until acknowledged.
+/// State of a link description that is repeated until acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct Announced {
-    /// Rises with every change.
+    /// Version; increases with every change.
     pub version: u32,
     /// When to send the description (again); `None` once it is acknowledged.
     pub due: Option<Instant>,

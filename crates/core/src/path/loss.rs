@@ -1,33 +1,33 @@
 //! Loss of a path.
 //!
 //! The receiver reports two running totals: how many packets were sent on the path up to the newest that arrived, by the path
-//! sequence number, and how many of them arrived. The difference is lost or late. Loss is measured over windows of at least
-//! 600 packets, so that the share has meaning (one standard deviation of 1 % over 600 packets is 0.4 %). A packet that counted as
-//! lost at the border of a window and arrives later is taken off the next window.
+//! sequence number, and how many of them arrived. The difference is lost or late. Loss is measured over windows of at least 600
+//! packets (one standard deviation of 1 % loss over 600 packets is 0.4 %). A packet that counted as lost at the end of a window
+//! and arrives later is subtracted from the next window.
 //!
-//! Kept: the totals, a mean (1/4) over windows, and the loss floor: the minimum over 10 s, of windows of at least a second. The
-//! floor is the path's own loss, such as noise on a radio; a mean would include lasting overload.
+//! The estimates are a mean over windows (weight 1/4) and the *loss floor*: the minimum over 10 s of windows of at least one
+//! second. The floor is the path's own loss, such as noise on a radio link; a mean would include lasting overload.
 
 use core::time::Duration;
 
 use super::window::{MIN_WINDOW, WindowedMin};
 use crate::time::Instant;
 
-/// Loss estimate of one direction of one path. Shares are in parts per million.
+/// Loss estimate of one direction of one path, in parts per million.
 #[derive(Clone, Debug)]
 pub struct Loss {
     sent: u64,
     received: u64,
     window_started_at_sent: u64,
-    /// Those up to here were sent while it was being found out what the path carries.
+    /// Packets up to this number were sent while the capacity was being searched.
     searched_until: u64,
     /// Losses accounted to windows so far.
     accounted: u64,
-    /// The same that [`Self::take_lost`] told of.
+    /// Losses that [`Self::take_lost`] has returned.
     taken: u64,
-    /// Losses before the receiver began to tell which packets are missing; `None`: it has not.
+    /// Losses before the receiver's first NACK-capable report; `None` before it.
     untold: Option<u64>,
-    /// When the present window of the floor began, and the totals then.
+    /// When the current window of the loss floor began, and the totals at that time.
     floor_from: (Instant, u64, u64),
     latest_ppm: Option<u32>,
     smoothed_ppm: Option<u32>,
@@ -59,10 +59,10 @@ impl Loss {
         }
     }
 
-    /// Takes one report of the receiver's totals since the session began: `sent` packets up to the newest that came,
+    /// Processes one report of the receiver's totals since the session began: `sent` packets up to the newest that arrived,
     /// `received` of them. Reports older than the newest one are ignored.
     ///
-    /// Returns the loss of the window that ends here, if one does.
+    /// Returns the loss of the window that ends with this report, if one does.
     pub fn on_report(&mut self, now: Instant, sent: u64, received: u64) -> Option<u32> {
         if sent < self.sent || received < self.received {
             return None;
@@ -96,8 +96,8 @@ impl Loss {
         Some(loss)
     }
 
-    /// Takes one report of a receiver that tells which packets are missing: `told` of them since it began to, and `received` as in
-    /// [`Self::on_report`]. What had been lost by then stays so.
+    /// Processes one report of a receiver that sends NACKs: `told` packets NACKed so far, and `received` as in
+    /// [`Self::on_report`]. Packets lost before the first such report stay counted as lost.
     pub fn on_told(&mut self, now: Instant, told: u64, received: u64) -> Option<u32> {
         let before = *self
             .untold
@@ -106,33 +106,33 @@ impl Loss {
         self.on_report(now, sent, received)
     }
 
-    /// Packets sent up to the newest that came.
+    /// Packets sent up to the newest that arrived.
     #[must_use]
     pub const fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Packets that came.
+    /// Packets that arrived.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
     }
 
-    /// Packets lost since the last call. Where they overtake each other some are always late: as many as were taken for lost once
-    /// are not told again.
+    /// Packets lost since the last call. On a path that reorders, some packets are always late; returned losses that arrive
+    /// later are offset against new ones.
     pub fn take_lost(&mut self) -> u64 {
         let lost = self.lost().saturating_sub(self.taken);
         self.taken += lost;
         lost
     }
 
-    /// Packets that did not come, or not yet.
+    /// Packets that have not arrived: lost or late.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.received)
     }
 
-    /// Loss of the last whole window; `None` before the first ended, here and below.
+    /// Loss of the last complete window; `None` before the first has ended. The same holds for the methods below.
     #[must_use]
     pub const fn latest_ppm(&self) -> Option<u32> {
         self.latest_ppm
@@ -144,15 +144,15 @@ impl Loss {
         self.smoothed_ppm
     }
 
-    /// What was lost so far, and what is lost of the next `unreported` packets, was lost in finding out what the path
-    /// carries.
+    /// The search for the capacity ended: losses so far, and among the next `unreported` packets, were caused by the search and
+    /// are excluded from the windows and the loss floor.
     pub fn on_searched(&mut self, now: Instant, unreported: u64) {
         self.searched_until = self.sent.saturating_add(unreported);
         self.floor = WindowedMin::new(MIN_WINDOW);
         self.begin_anew(now);
     }
 
-    /// Forgets what was lost so far, and what is lost of the next `unreported` packets: it was not the path's fault.
+    /// Forgets all losses so far, and excludes the next `unreported` packets: these losses are not the path's own.
     pub fn forget(&mut self, now: Instant, unreported: u64) {
         self.on_searched(now, unreported);
         self.taken = self.lost();
@@ -165,23 +165,23 @@ impl Loss {
         self.floor_from = (now, self.sent, self.accounted);
     }
 
-    /// The smallest loss of a window of at least a second, of the last 10 s.
+    /// The loss floor: the minimum over 10 s of windows of at least one second.
     #[must_use]
     pub fn floor_ppm(&self) -> Option<u32> {
         self.floor.min()
     }
 }
 
-/// `part / whole` in parts per million, at most all of it.
+/// `part / whole` in parts per million, at most 1 000 000.
 fn ppm(part: u64, whole: u64) -> u32 {
     let share = u128::from(part) * 1_000_000 / u128::from(whole.max(1));
     u32::try_from(share.min(1_000_000)).unwrap_or(1_000_000)
 }
 
-/// Fewest packets of a window.
+/// Minimum packets of a window.
 const WINDOW_PACKETS: u64 = 600;
 
-/// Shortest window whose loss may be the least: a minimum over many short ones would be far below the mean.
+/// Minimum duration of a window of the loss floor: a minimum over many short windows would be far below the mean.
 const FLOOR_STEP: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -232,7 +232,7 @@ mod tests {
         let mut loss = Loss::new();
         let at = |ms| Instant::from_millis(ms);
         loss.on_report(at(500), 1_000, 800);
-        // The last 300 packets of the search are under way.
+        // The last 300 packets of the search are in flight.
         loss.on_searched(at(500), 300);
         assert_eq!(loss.floor_ppm(), None);
         loss.on_report(at(800), 1_300, 1_000);

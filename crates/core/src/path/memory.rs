@@ -1,28 +1,29 @@
-//! Estimates of a path that are kept while this end does not run or the link is away.
+//! Estimates of a path that are kept while this end is not running or the link is away.
 //!
-//! A rate of the past is a guess: the network may be another one, slower, or shared. So it never enters the model. Startup begins
-//! with it (`control/recalled.rs`), and policies see it of a path that has delivered nothing yet.
+//! A remembered rate is a guess: the network may be another one, slower, or shared. So it never enters the model. Startup
+//! begins with it (`control/recalled.rs`), and scheduling policies see it while the path has delivered nothing yet.
 //!
-//! The keeper decides which network a path leads over. Beside that, a path whose round-trip time is far from the remembered one
-//! counts as another ([`PathMemory::fits`]).
+//! The owner of these memories decides which network a path leads over. In addition, a path whose RTT is far from the
+//! remembered one counts as another path ([`PathMemory::fits`]).
 
 use core::time::Duration;
 
 use crate::units::Bitrate;
 
-/// What one end remembers of the direction it sends in on one path.
+/// Remembered estimates of one end's sending direction on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMemory {
-    /// What the path delivered when it was full.
+    /// Delivery rate when the path was saturated.
     pub rate: Bitrate,
-    /// The least round-trip time of late.
+    /// The min RTT.
     pub min_rtt: Duration,
-    /// The path's own share of losses, in parts per million.
+    /// The loss floor, in parts per million.
     pub loss_ppm: u32,
 }
 
 impl PathMemory {
-    /// Whether a path with this least round-trip time may be the one remembered: half to twice as long, or 20 ms off.
+    /// Whether a path with this min RTT may be the remembered one: the longer of the two min RTTs is at most twice the shorter
+    /// plus 20 ms.
     #[must_use]
     pub fn fits(&self, min_rtt: Duration) -> bool {
         let (less, more) = (self.min_rtt.min(min_rtt), self.min_rtt.max(min_rtt));
@@ -30,7 +31,7 @@ impl PathMemory {
     }
 }
 
-/// What is older is not to be recalled.
+/// Maximum age of a memory to recall.
 pub const MOST_AGE: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]

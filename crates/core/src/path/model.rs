@@ -1,4 +1,4 @@
-//! The network model of one path: everything that is estimated of its sending direction.
+//! The network model of one path: all estimates of its sending direction.
 //!
 //! | estimate | from | file |
 //! | --- | --- | --- |
@@ -6,13 +6,13 @@
 //! | base delay, standing queue, jitter | reports | `model/queue.rs` |
 //! | delivery rate: maximum, latest, smoothed | reports; packet trains before the first sample | `rate.rs`, `train.rs` |
 //! | loss: floor, mean, and windows that show congestion | reports and NACKs | `loss.rs`, `model/loss_window.rs` |
-//! | cross traffic | queues and losses that outlast a drain | `model/cross.rs` |
-//! | what a round trip sent and delivered | bytes on the wire | `model/round.rs` |
+//! | cross traffic | queues and losses that persist during a drain | `model/cross.rs` |
+//! | bytes sent and delivered in each round | bytes on the wire | `model/round.rs` |
 //!
-//! The controller ([`super::control`]) decides by the model; the model knows nothing of the controller's state.
+//! The controller ([`super::control`]) reads the model; the model does not know the controller's state.
 //!
-//! **Noise.** Jitter looks like a queue, and so does a packet on a slow path. A queue counts as one from a [`Level`] on, which is
-//! the largest of a delay, a number of bytes at the path's capacity, and a multiple of the jitter.
+//! **Noise.** Jitter looks like a queue, and so does a single packet on a slow path. A queue is significant from a [`Level`]
+//! on: the largest of a delay, a number of bytes at the path's capacity, and a multiple of the jitter.
 
 use core::time::Duration;
 
@@ -52,34 +52,34 @@ pub struct Model {
     pub(super) losses: LossWindow,
     pub(super) cross: CrossTraffic,
     pub(super) rounds: Rounds,
-    /// When the path, and not the sender, last limited the rate.
+    /// When the path, not the application, last limited the rate.
     saturated_at: Option<Instant>,
 }
 
-/// What a report says of the path.
+/// The measurements of one report.
 #[derive(Clone, Copy, Debug)]
 pub struct Signals {
     /// Minimum one-way delay of the packets that the report covers.
     pub delay: RelativeDelay,
-    /// Round-trip time under load.
+    /// RTT under load.
     pub rtt: Duration,
-    /// Datagrams that arrived, and that were lost, since the report before.
+    /// Datagrams received, and lost, since the previous report.
     pub received: u64,
     /// See [`received`](Self::received).
     pub lost: u64,
     /// The loss floor in parts per million, if known.
     pub floor_ppm: Option<u32>,
-    /// Packets waited for the pacer.
+    /// Packets waited for the pacer recently.
     pub is_limited: bool,
     /// All bytes sent, and all bytes that arrived by the report, with IP and UDP headers.
     pub sent_bytes: u64,
     /// See [`sent_bytes`](Self::sent_bytes).
     pub received_bytes: u64,
-    /// The pace so far.
+    /// The pacing rate before this report.
     pub pace: Option<Bitrate>,
 }
 
-/// The length from which on a queue counts.
+/// The length from which a queue is significant.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
     /// As a delay.
@@ -90,15 +90,16 @@ pub struct Level {
     pub jitters: u32,
 }
 
-/// A shorter queue is noise, and a path without a queue may carry more. 3 ms: two full packets at 8 Mbit/s. One and a half
-/// full packets: the mean of a queue that one packet at a time enters.
+/// Below this level a queue is noise, and the path may carry more. 3 ms: two full packets at 8 Mbit/s. 2250 bytes, one and a
+/// half full packets: the mean of a queue that one packet at a time enters.
 pub const LOW: Level = Level {
     delay: Duration::from_millis(3),
     bytes: Bytes::new(2_250),
     jitters: 3,
 };
 
-/// A longer queue is drained. 7 ms and four full packets: what a round of growth by a tenth adds to [`LOW`] at 40 ms.
+/// Above this level a queue is drained. 7 ms and four full packets: the queue that one round at 110 % of the capacity adds to
+/// [`LOW`] at an RTT of 40 ms.
 pub const HIGH: Level = Level {
     delay: Duration::from_millis(7),
     bytes: Bytes::new(6_000),
@@ -129,7 +130,7 @@ impl Model {
         self.mechanisms = mechanisms;
     }
 
-    /// Forgets capacity and queue, for the path leads over another network. Loss totals and bytes go on.
+    /// Forgets capacity and queue, because the path leads over another network. Loss totals and byte totals go on.
     pub(super) fn forget_network(&mut self) {
         self.forget_rate();
         self.queue = Queue::default();
@@ -144,7 +145,7 @@ impl Model {
         self.rate = self.estimators.rate();
     }
 
-    /// Makes estimators by `estimators` from now on. If they were made otherwise before, what they know is forgotten.
+    /// Sets the factory of estimators. If it differs from the present one, the delivery rate is forgotten.
     pub(super) fn set_estimators(&mut self, estimators: &Estimators) {
         if self.estimators != *estimators {
             self.estimators = estimators.clone();
@@ -157,19 +158,19 @@ impl Model {
         self.queue.on_report(now, signals);
     }
 
-    /// The largest delivery rate of 2 s; zero if there is none.
+    /// The maximum delivery rate of the last 2 s; zero if there is none.
     pub(super) fn max_rate(&self) -> Bitrate {
         self.rate.max().unwrap_or(Bitrate::ZERO)
     }
 
-    /// The latest delivery rate; the largest before the first sample.
+    /// The latest delivery rate; the maximum before the first sample.
     pub(super) fn latest_rate(&self) -> Bitrate {
         let latest = self.rate.latest().map(|sample| sample.rate);
         latest.unwrap_or_else(|| self.max_rate())
     }
 
-    /// The capacity, whether or not the path was saturated: the largest delivery rate is likely, the latest a lower bound. While
-    /// samples are application-limited it may be a quarter more.
+    /// The capacity estimate, whether or not the path was saturated: likely the maximum delivery rate, at least the latest
+    /// sample. While samples are application-limited the upper bound is a quarter more.
     #[must_use]
     pub fn capacity(&self) -> Option<Estimate<Bitrate>> {
         let likely = self.rate.max()?;
@@ -186,7 +187,8 @@ impl Model {
         })
     }
 
-    /// The standing queue: up to a noise level less, and as the latest delay has it at most.
+    /// The standing queue: its lower bound is less by the noise level [`LOW`], its upper bound is the excess of the latest
+    /// delay.
     #[must_use]
     pub fn standing_queue(&self) -> Estimate<Duration> {
         let likely = self.queue.standing();
@@ -203,7 +205,7 @@ impl Model {
         self.queue.jitter()
     }
 
-    /// The jitter that thresholds allow for.
+    /// The jitter by which thresholds are raised.
     fn allowed_jitter(&self) -> Duration {
         if self.mechanisms.has(Mechanism::JitterThresholds) {
             self.queue.jitter()
@@ -212,31 +214,31 @@ impl Model {
         }
     }
 
-    /// The length from which on a queue is no noise.
+    /// The length from which a queue is not noise.
     pub(super) fn noise(&self, level: Level) -> Duration {
         self.level(level, level.delay)
     }
 
-    /// The level of a queue that is wanted to be `wanted` long, as noise allows.
+    /// The threshold for a standing queue of `wanted`, raised to the noise level.
     pub(super) fn level(&self, level: Level, wanted: Duration) -> Duration {
         let packets = level.bytes / self.max_rate().max(LEAST_RATE);
         let noise = packets.max(self.allowed_jitter() * level.jitters);
         noise.max(wanted)
     }
 
-    /// The sending rate at which `rate` arrives, by the loss floor.
+    /// The sending rate at which `rate` arrives, given the loss floor.
     pub(super) fn gross(&self, rate: Bitrate) -> Bitrate {
         let floor_ppm = self.loss.floor_ppm().unwrap_or(0);
         let kept = 1_000_000 - u64::from(floor_ppm.min(MOST_FLOOR_PPM));
         rate.scale(1_000_000, kept)
     }
 
-    /// The path was saturated.
+    /// Notes that the path is saturated now.
     pub(super) fn on_saturated(&mut self, now: Instant) {
         self.saturated_at = Some(now);
     }
 
-    /// The capacity is unknown (again).
+    /// Marks the capacity as unknown.
     pub(super) fn forget_saturation(&mut self) {
         self.saturated_at = None;
     }
@@ -253,15 +255,15 @@ impl Model {
         self.saturated_at(now).is_some()
     }
 
-    /// Whether the path was saturated once, and too long ago.
+    /// Whether the path was saturated once, but more than 60 s ago.
     pub(super) fn is_outdated(&self, now: Instant) -> bool {
         self.saturated_at.is_some() && !self.is_capacity_known(now)
     }
 }
 
-/// How long the capacity is remembered: longer than a pause between two videos.
+/// How long a saturation counts: longer than a pause between two videos.
 const MEMORY: Duration = Duration::from_secs(60);
-/// A lower rate is not expected of any path: reports and probes need that much.
+/// Lowest capacity assumed of any path: reports and probes need that much.
 pub(super) const LEAST_RATE: Bitrate = Bitrate::from_bps(200_000);
-/// More loss is not the path's own.
+/// Upper bound of the loss floor that the sending rate compensates; more loss is not the path's own.
 const MOST_FLOOR_PPM: u32 = 200_000;

@@ -1,43 +1,43 @@
-//! The longest datagram that a path takes, found with probes (RFC 8899, DPLPMTUD).
+//! Path MTU discovery: the longest datagram that a path carries, found with probes (RFC 8899, DPLPMTUD).
 //!
-//! Lines take less than 1500 bytes where they are tunnels themselves (PPPoE, DS-Lite, mobile networks), and say so by a message
-//! that firewalls like to drop. What is too long vanishes: pings work, downloads hang.
+//! Links that are tunnels themselves (PPPoE, DS-Lite, mobile networks) carry less than 1500 bytes, and say so by ICMP messages
+//! that firewalls often drop. Longer datagrams vanish: pings work, downloads hang.
 //!
-//! *Algorithm.* A path is taken to be wide enough until probes show that it is not. A probe is a ping, padded to the length in
-//! question, and followed by a short one. It has failed if the short one is answered and the long one is not: so neither a path
-//! that is silent nor one that has become slow looks narrow. As many have to fail as make it unlikely (`BY_CHANCE_PPM`) that they were
-//! lost as other datagrams are. Then the length is searched by halves, down to `GRAIN`.
+//! *Algorithm.* A path is assumed to carry full datagrams until probes show otherwise. A probe is a ping padded to the length
+//! in question, followed by a short ping. The probe has failed if the short ping is answered and the padded one is not; so
+//! neither a silent path nor one that has become slow looks narrow. Several probes must fail, so many that ordinary loss is an
+//! unlikely cause (`BY_CHANCE_PPM`). Then a binary search finds the MTU to within `GRAIN`.
 //!
-//! The longest length is tried when the path begins to work, and again every `CHECKED_AGAIN` while long datagrams are sent,
-//! for routes change, and soon after many were lost (`SUSPICIOUS`); what has become too long is searched again. A path that is
-//! known to be narrow is asked for more after `RAISED_FIRST` of such use, then ever less often, up to `RAISED_AGAIN`. An idle
-//! path costs nothing.
+//! The longest length is probed when the path comes up, again every `CHECKED_AGAIN` while long datagrams are sent, because
+//! routes change, and soon after many losses (`SUSPICIOUS`). If it has become too long, the search starts again. A narrow path
+//! is probed for the longest length after `RAISED_FIRST` of such use, then at growing intervals up to `RAISED_AGAIN`. An idle
+//! path is not probed.
 //!
-//! **We differ** from RFC 8899: it begins with a length that is sure to pass, we with the one that is wanted, because most paths
-//! take it; meanwhile other paths carry what this one loses. Lengths are of the UDP payload, in bytes.
+//! **Difference** from RFC 8899: the RFC begins with a length that is sure to pass, pleach with the longest one, because most
+//! paths carry it; meanwhile other paths carry the packets that this one loses. Lengths are of the UDP payload, in bytes.
 
 use core::time::Duration;
 
 use crate::{time::Instant, units::Bytes};
 
-/// What is known of the longest datagram of one path, in the sending direction.
+/// The path MTU of one path, in the sending direction.
 #[derive(Clone, Debug)]
 pub struct PathMtu {
-    /// The longest that is known to arrive, if not all do.
+    /// The longest length known to arrive; `None` if all lengths do.
     limit: Option<usize>,
-    /// The same as of the last search that ended.
+    /// The result of the last finished search.
     found: Option<usize>,
     phase: Phase,
     probe: Option<Probe>,
     failures: u32,
-    /// Nothing is probed before.
+    /// No probe is sent before.
     next_at: Instant,
     raise_at: Instant,
     raise_after: Duration,
-    /// Datagrams lost since the last answer, and when they were last a reason to look.
+    /// Datagrams lost since the last answer, and when losses last caused a probe.
     lost: u32,
     suspected_at: Instant,
-    /// Whether anything long was sent since the last verdict.
+    /// Whether a long datagram was sent since the last result.
     is_used: bool,
     /// See [`Self::take_news`].
     is_news: bool,
@@ -45,11 +45,11 @@ pub struct PathMtu {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// What is sent is seen to arrive, now and then.
+    /// The present MTU is verified from time to time.
     Settled,
-    /// More may arrive by now.
+    /// A larger MTU is probed for.
     Raising,
-    /// The limit lies between what arrives and this.
+    /// The MTU is between `limit` and this.
     Searching { too_long: usize },
 }
 
@@ -58,25 +58,25 @@ struct Probe {
     len: usize,
     sent_at: Instant,
     tokens: Tokens,
-    /// When the short one was answered.
+    /// When the short ping was answered.
     answered_at: Option<Instant>,
 }
 
-/// What names the two pings of a probe.
+/// The tokens of the two pings of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// The padded one.
+    /// Of the padded ping.
     pub long: u32,
-    /// The one that follows it.
+    /// Of the short ping that follows it.
     pub short: u32,
 }
 
-/// What else is known of a path that is probed.
+/// Other measurements of the path that a probe depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
-    /// How much later than the answer to the short ping that to the long one may come.
+    /// How much later than the answer to the short ping the answer to the padded ping may arrive.
     pub later: Duration,
-    /// Share of datagrams that the path loses, in parts per million.
+    /// Loss of the path, in parts per million.
     pub loss_ppm: u32,
 }
 
@@ -87,7 +87,7 @@ impl Default for PathMtu {
 }
 
 impl PathMtu {
-    /// Of a path nothing is known of.
+    /// The state of a path that has not been probed.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -106,31 +106,31 @@ impl PathMtu {
         }
     }
 
-    /// Whether a datagram of `len` is known not to be too long.
+    /// Whether a datagram of `len` bytes is within the longest length known to arrive; always so if no limit is known.
     #[must_use]
     pub fn admits(&self, len: usize) -> bool {
         self.limit.is_none_or(|limit| len <= limit)
     }
 
-    /// The longest datagram it takes, if it is narrow; while that is searched, as found before.
+    /// The MTU, if the path is narrow; during a search, the result of the previous one.
     #[must_use]
     pub const fn found(&self) -> Option<usize> {
         self.found
     }
 
-    /// Whether its limit is being searched.
+    /// Whether the MTU is being searched.
     #[must_use]
     pub const fn is_searching(&self) -> bool {
         matches!(self.phase, Phase::Searching { .. })
     }
 
-    /// Whether it is known not to take all that is sent.
+    /// Whether the path is known not to carry the longest datagrams.
     #[must_use]
     pub const fn is_narrow(&self) -> bool {
         self.limit.is_some()
     }
 
-    /// Takes note of a datagram that is sent now.
+    /// Records a datagram that is sent now.
     pub fn on_sent(&mut self, now: Instant, len: Bytes) {
         if !self.is_used && len > Bytes::of_len(LEAST) {
             self.is_used = true;
@@ -138,7 +138,7 @@ impl PathMtu {
         }
     }
 
-    /// Takes note of a datagram that was lost. After many the path is looked at soon.
+    /// Records a lost datagram. After many losses a probe is due soon.
     pub fn on_lost(&mut self, now: Instant) {
         self.lost += 1;
         if self.lost >= SUSPICIOUS && self.phase == Phase::Settled {
@@ -150,7 +150,7 @@ impl PathMtu {
         }
     }
 
-    /// How long a datagram to probe with now, if any; `wanted`: the longest that this end sends. If so,
+    /// Length of the probe that is due now, if any. `wanted`: the longest datagram that this end sends. If there is one,
     /// [`on_probe`](Self::on_probe) must follow.
     pub fn due(&mut self, now: Instant, wanted: usize) -> Option<usize> {
         if self.next_due()? > now {
@@ -168,12 +168,12 @@ impl PathMtu {
         (len > LEAST).then_some(len)
     }
 
-    /// When [`due`](Self::due) next has something to say, if not only once an answer or more use has come.
+    /// When a probe is [due](Self::due) next; `None` if that depends on an answer or on further use.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let has_least = self.limit.is_some_and(|limit| limit <= LEAST);
         if has_least && self.phase == Phase::Settled && self.probe.is_none() {
-            // Less is not asked for, only more.
+            // Smaller lengths are not probed, only larger ones.
             let at = self.next_at.max(self.raise_at);
             return self.is_used.then_some(at);
         }
@@ -181,13 +181,13 @@ impl PathMtu {
         (self.probe.is_none() && is_wanted).then_some(self.next_at)
     }
 
-    /// Whether a probe is under way.
+    /// Whether a probe is in flight.
     #[must_use]
     pub const fn is_probing(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// Takes note of a probe, sent now.
+    /// Records a probe sent now.
     pub fn on_probe(&mut self, now: Instant, len: usize, tokens: Tokens) {
         self.probe = Some(Probe {
             len,
@@ -197,7 +197,7 @@ impl PathMtu {
         });
     }
 
-    /// Takes note of an answer to the ping `token`; whether it is that to the padded ping.
+    /// Processes an answer to the ping `token`. Returns whether it was the padded ping.
     pub fn on_pong(&mut self, now: Instant, token: u32) -> bool {
         let Some(probe) = &mut self.probe else {
             return false;
@@ -227,12 +227,12 @@ impl PathMtu {
         true
     }
 
-    /// Whether it was found since the last call that longer datagrams were sent than arrive, or how long those are that do.
+    /// Whether a probe at the present MTU failed, or a search ended, since the last call.
     pub fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.is_news)
     }
 
-    /// Lets time pass: a probe whose answer is overdue has failed.
+    /// Ends a probe whose answer is overdue: it has failed, or is given up.
     pub fn on_timeout(&mut self, now: Instant, conditions: &Conditions) {
         let Some(probe) = self.probe else {
             return;
@@ -242,7 +242,7 @@ impl PathMtu {
         };
         self.probe = None;
         if probe.answered_at.is_none() {
-            // Nothing is known of either.
+            // Neither ping was answered: the probe has no result.
             self.next_at = deadline;
             return;
         }
@@ -253,7 +253,7 @@ impl PathMtu {
         self.failures = 0;
         match self.phase {
             Phase::Raising => {
-                // Whether it still takes what it took is seen at once.
+                // Verify the present MTU at once.
                 self.settle_narrow(now);
                 (self.next_at, self.is_used) = (now, true);
             }
@@ -268,7 +268,7 @@ impl PathMtu {
         }
     }
 
-    /// When the probe under way has failed, or is given up.
+    /// When the probe in flight has failed, or is given up.
     #[must_use]
     pub fn deadline(&self, conditions: &Conditions) -> Option<Instant> {
         let probe = self.probe?;
@@ -277,7 +277,7 @@ impl PathMtu {
         Some(late.map_or(given_up, |late| late.min(given_up)))
     }
 
-    /// The path leads elsewhere now.
+    /// The route changed: starts from the beginning.
     pub fn restart(&mut self) {
         *self = Self::new();
     }
@@ -309,7 +309,7 @@ impl PathMtu {
     }
 }
 
-/// How many probes have to fail in a row.
+/// Number of probes that must fail in a row.
 fn tries(loss_ppm: u32) -> u32 {
     let loss = u64::from(loss_ppm.min(1_000_000));
     let mut chance = 1_000_000;
@@ -321,21 +321,22 @@ fn tries(loss_ppm: u32) -> u32 {
     tries
 }
 
-/// Less is not looked for: handshakes may be as long, and every path is to take it (RFC 8899 section 5.1.2).
+/// Lower bound of the search: handshakes may be this long, and every path must carry it (RFC 8899 section 5.1.2).
 pub const LEAST: usize = 1_200;
-/// To how many bytes the limit is found.
+/// Resolution of the search, in bytes.
 const GRAIN: usize = 4;
-/// A probe does not go with what makes it worth sending.
+/// Delay between the event that causes a probe and the probe.
 const SOON: Duration = Duration::from_millis(1);
 const CHECKED_AGAIN: Duration = Duration::from_secs(10);
-/// So many lost datagrams may all have been too long.
+/// This many lost datagrams since the last answer cause a probe.
 const SUSPICIOUS: u32 = 64;
-/// And lines that lose are not to be asked all the time.
+/// Minimum time between two probes caused by loss, for paths that lose anyway.
 const SUSPECTED_EACH: Duration = Duration::from_secs(1);
-/// What was found is doubted soon, for chance may have found it, and then less and less (RFC 8899 section 5.1.1).
+/// First and longest interval of probes for a larger MTU (RFC 8899 section 5.1.1): soon, because chance may have led to the
+/// result, then less and less often.
 const RAISED_FIRST: Duration = Duration::from_secs(10);
 const RAISED_AGAIN: Duration = Duration::from_secs(600);
-/// A probe of which neither ping is answered for so long says nothing.
+/// A probe of which neither ping is answered within this time is given up.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 const LEAST_TRIES: u32 = 5;
 const MOST_TRIES: u32 = 10;

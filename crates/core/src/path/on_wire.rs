@@ -1,8 +1,7 @@
-//! What a path was given and has delivered, in bytes as lines count them: with the IP and UDP headers of each datagram.
+//! Bytes sent and delivered on a path, including the IP and UDP headers of each datagram.
 //!
-//! A line takes as long for headers as for what follows them, and of an acknowledgement they are a quarter. Counted
-//! without them, a rate measured with full packets would be a third too high for acknowledgements, and what is sent at it
-//! would stand in the line's queue.
+//! Headers take transmission time like payload, and are a quarter of an ACK's length. Without them, a rate measured with full
+//! packets would be a third too high for ACKs, and ACKs paced at it would fill the bottleneck's queue.
 
 use crate::{transmit::Route, units::Bytes, wire::header::DATA_OVERHEAD};
 
@@ -11,18 +10,18 @@ use crate::{transmit::Route, units::Bytes, wire::header::DATA_OVERHEAD};
 pub struct OnWire {
     sent: u64,
     delivered: u64,
-    /// The newest report's totals: UDP payload, and datagrams.
+    /// Totals of the newest report: bytes of UDP payload, and datagrams.
     reported: (u64, u64),
 }
 
 impl OnWire {
-    /// Notes that a datagram left that is `len` long with its headers.
+    /// Records a datagram sent, of `len` bytes including its headers.
     pub fn on_sent(&mut self, len: Bytes) {
         self.sent = self.sent.saturating_add(len.get());
     }
 
-    /// Takes the totals of a report: `payload` bytes came in `packets` datagrams, the newest of them with `headers`. An older
-    /// report than the newest changes nothing.
+    /// Processes the totals of a report: `payload` bytes arrived in `packets` datagrams. `headers`: header length of a datagram
+    /// on the present route. Reports older than the newest one are ignored.
     pub fn on_report(&mut self, payload: u64, packets: u64, headers: Bytes) {
         let (payload_before, packets_before) = self.reported;
         if payload < payload_before || packets < packets_before {
@@ -34,33 +33,33 @@ impl OnWire {
         self.delivered = self.delivered.saturating_add(came);
     }
 
-    /// All that was sent, in bytes.
+    /// Total bytes sent.
     #[must_use]
     pub const fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// All that is reported to have come, in bytes.
+    /// Total bytes reported as received.
     #[must_use]
     pub const fn delivered(&self) -> u64 {
         self.delivered
     }
 }
 
-/// Bytes of the IP and UDP headers of a datagram that takes `route`; those of IPv4 while there is none.
+/// Length of the IP and UDP headers on `route`, in bytes; of IPv4 while there is no route.
 #[must_use]
 pub fn headers(route: Option<&Route>) -> Bytes {
     let is_v6 = route.is_some_and(|route| route.remote.ip().to_canonical().is_ipv6());
     if is_v6 { Bytes::new(48) } else { UDP_IPV4 }
 }
 
-/// Bytes of the headers over IPv4, which most routes are.
+/// Length of the IP and UDP headers over IPv4, in bytes.
 pub const UDP_IPV4: Bytes = Bytes::new(28);
 
-/// What a datagram adds to the packet in it.
+/// Overhead of a datagram over the packet in it.
 const DATAGRAM: Bytes = Bytes::new(UDP_IPV4.get() + DATA_OVERHEAD as u64);
 
-/// What `packets` packets of the host, `bytes` together, take on a line, each in a datagram of its own over IPv4.
+/// Bytes on the wire of `packets` packets of the host, `bytes` together, each in its own datagram over IPv4.
 #[must_use]
 pub fn in_datagrams(bytes: Bytes, packets: usize) -> Bytes {
     bytes + Bytes::new(DATAGRAM.get() * packets as u64)

@@ -1,4 +1,4 @@
-//! What leaves on a path: data datagrams, packet trains, and the control frames that concern the path itself.
+//! Datagrams that leave on a path: data, packet trains, and the control frames that concern the path itself.
 
 use core::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Path {
-    /// Takes note of a data datagram of `len` bytes of UDP payload that leaves now with the next number and carries a packet
-    /// of the host. `numbered`: the packet, unless it is one of several copies. [`on_sent`](Self::on_sent) has to follow.
+    /// Records a data datagram of `len` bytes of UDP payload that leaves now with the next number and carries a packet of the
+    /// host. `numbered`: the packet, or `None` if it is one of several copies. [`on_sent`](Self::on_sent) must follow.
     pub fn on_data_sent(
         &mut self,
         now: Instant,
@@ -31,7 +31,7 @@ impl Path {
         if !is_expendable {
             let lost_at = self.sender.lost_at();
             let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
-            // Nobody waits for the repair of a copy.
+            // A lost copy needs no retransmission.
             let is_known = is_lossy || !is_kept || self.model.loss.latest_ppm().is_some();
             let announces = self.profile.detects_losses() && self.profile.has(Mechanism::Tails);
             let is_lossy = if announces {
@@ -45,7 +45,7 @@ impl Path {
             .on_sent(now, len, Some(global_seq), numbered, pool);
     }
 
-    /// Takes note of any data datagram of `len` bytes of UDP payload that leaves now.
+    /// Records any data datagram of `len` bytes of UDP payload that leaves now.
     pub fn on_sent(&mut self, now: Instant, len: Bytes) {
         self.health.on_sent(now);
         self.mtu.on_sent(now, len);
@@ -61,18 +61,18 @@ impl Path {
         self.pacer.on_sent(now, len);
     }
 
-    /// Takes note that a packet waits for the path.
+    /// Records that a packet waits for the pacer of this path.
     pub fn on_limited(&mut self, now: Instant) {
         self.limited_at = Some(now);
     }
 
-    /// A datagram counts as lost that should have carried data; see [`Sender::take_lost`](super::sender::Sender::take_lost).
+    /// Records the loss of a datagram of data; see [`Sender::take_lost`](super::sender::Sender::take_lost).
     pub fn on_nacked(&mut self, now: Instant) {
         self.mtu.on_lost(now);
     }
 
-    /// Writes the frames that are due and travel on the path they concern: answers, link descriptions and their
-    /// acknowledgements, train results, the end of a burst, a probe.
+    /// Writes the due frames that travel on the path they concern: pongs, link descriptions and their acknowledgements, train
+    /// results, a tail frame, a probe.
     pub fn write_control(&mut self, now: Instant, writer: &mut FrameWriter<'_>) {
         let mut is_answer = false;
         while let Some((token, size)) = self.probes.take_owed() {
@@ -109,16 +109,16 @@ impl Path {
         }
         if self.health.probe_due(now) || is_answer && self.health.probe_may_join(now) {
             let token = self.probes.start(now);
-            // Where there is no room for it, there may be later.
+            // If there is no room now, a later datagram may have room.
             let _ = writer.push(&Frame::Ping { token, size: 0 });
             self.health.on_probe_sent(now);
         }
     }
 
-    /// Writes the next datagram of a packet train, if one is due; whether it did. A path that may not carry one now is sent
-    /// none, and begins anew later.
+    /// Writes the next datagram of a packet train, if one is due. Returns whether it did. If the path may not carry trains now,
+    /// the train is cancelled; trains start again later.
     pub fn write_train(&mut self, now: Instant, writer: &mut FrameWriter<'_>) -> bool {
-        // A gateway does not know a link before it was described.
+        // A gateway does not know a link before the client has described it.
         let is_described = self.role == Role::Client || self.announced.due.is_none();
         if !is_described || self.route.is_none() || self.link.role != LinkRole::Active {
             self.train_sender.cancel();
@@ -136,7 +136,7 @@ impl Path {
     }
 }
 
-/// When an unacknowledged announcement is sent again.
+/// Retransmission interval of an unacknowledged link description.
 pub(crate) const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
-/// A path counts as lossy for so long after the last NACK.
+/// A path counts as lossy for this long after the last NACK.
 const LOSES_FOR: Duration = Duration::from_secs(10);

@@ -1,10 +1,9 @@
-//! When a path may send its next packet.
+//! The pacer: when a path may send its next packet.
 //!
-//! A token bucket in its virtual-clock form (GCRA, ITU-T I.371): `busy_until` is when the packets sent so far will
-//! have left at the paced rate. Sending is allowed while that lies less than the bucket's depth ahead, so the last
-//! packet may overdraw by its own length. Depth is the larger of three packets and 1 ms, because timers and batches
-//! are that coarse. Times round up to the nanosecond per
-//! packet: below 0.1 % at 10 Gbit/s and 1500 bytes.
+//! A token bucket in its virtual-clock form (GCRA, ITU-T I.371): `busy_until` is the time when the packets sent so far will
+//! have left at the pacing rate. Sending is allowed while `busy_until` is less than the bucket's depth ahead, so the last
+//! packet may overdraw by its own length. The depth is the larger of three packets and 1 ms, because timers and batches are
+//! that coarse. Times are rounded up to the nanosecond per packet: an error below 0.1 % at 10 Gbit/s and 1500 bytes.
 
 use core::time::Duration;
 
@@ -32,7 +31,7 @@ impl Pacer {
         }
     }
 
-    /// Paces at `rate` from now on; `None` removes the limit. What is overdrawn is paid back at the new rate.
+    /// Sets the pacing rate; `None` removes the limit. The overdraft is paid back at the new rate.
     pub fn set_rate(&mut self, now: Instant, rate: Option<Bitrate>) {
         if let (Some(old), Some(new)) = (self.rate, rate)
             && old != new
@@ -47,7 +46,7 @@ impl Pacer {
         self.rate = rate;
     }
 
-    /// The rate it paces at.
+    /// The pacing rate; `None` without limit.
     #[must_use]
     pub const fn rate(&self) -> Option<Bitrate> {
         self.rate
@@ -63,7 +62,7 @@ impl Pacer {
         }
     }
 
-    /// How long what was sent takes at the rate.
+    /// Time until the packets sent so far have left at the pacing rate.
     #[must_use]
     pub fn debt(&self, now: Instant) -> Duration {
         self.busy_until.since(now)

@@ -1,6 +1,6 @@
-//! The order in which a path's estimators see news of its sending direction.
+//! The order in which a path's estimators process reports about its sending direction.
 //!
-//! A report passes through them in this order, because each needs the result of the one before:
+//! A report passes through the estimators in this order, because each needs the result of the previous one:
 //!
 //! 1. datagrams in flight ([`super::sender`]): an old report, or one of numbers never sent, ends here;
 //! 2. one-way delay and loss totals;
@@ -8,7 +8,7 @@
 //! 4. the delivery rate, whose samples are application-limited unless the controller finds the path saturated;
 //! 5. the pace.
 //!
-//! Every other event changes one estimator and sets the pace again.
+//! Every other event changes one estimator and recomputes the pacing rate.
 
 use core::time::Duration;
 
@@ -25,20 +25,20 @@ use crate::{
     wire::control::PathReport,
 };
 
-/// What an answer to a probe was.
+/// Kind of an answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pong {
     /// The answer to an MTU probe.
     Mtu,
-    /// A round-trip time.
+    /// An RTT sample.
     Rtt,
-    /// Of no known probe.
+    /// The answer to an unknown probe.
     Unknown,
 }
 
 impl Path {
-    /// Takes a report about the sending direction: one more than the highest reported number (datagrams below have arrived or are
-    /// lost, and a lost one will be NACKed), or `None` if it is no news.
+    /// Processes a report about the sending direction. Returns one more than the highest reported number, or `None` if the
+    /// report is old. Datagrams below it have arrived or are lost; a lost one will be NACKed.
     pub fn on_report(&mut self, now: Instant, report: &PathReport, pool: &mut Pool) -> Option<u64> {
         let oldest = self.sender.oldest_under_way();
         if !self
@@ -77,7 +77,7 @@ impl Path {
         Some(reported)
     }
 
-    /// Updates delay and loss totals; the signals for the rate controller.
+    /// Updates delay and loss totals. Returns the signals for the rate controller.
     fn measure(&mut self, now: Instant, report: &PathReport) -> Signals {
         let rtt = self.loaded_rtt().unwrap_or_default();
         let delay = RelativeDelay(report.min_owd_us);
@@ -87,7 +87,7 @@ impl Path {
             .is_some_and(|at| now.since(at) < rtt + self.feedback_interval() * 2);
         let received_before = self.model.loss.received();
         let received_pkts = report.received_pkts;
-        // A receiver that sends NACKs names the lost datagrams; of any other every gap counts.
+        // A receiver that sends NACKs names the lost datagrams; for any other receiver every gap counts as loss.
         if report.settled_seq.is_some() {
             let nacked = self.sender.lost_pkts();
             self.model.loss.on_told(now, nacked, received_pkts);
@@ -112,7 +112,7 @@ impl Path {
         }
     }
 
-    /// Takes the answer to the probe `token`. `rtt_gain_thousandths`: the weight of a sample, if the policy sets one.
+    /// Processes the answer to the probe `token`. `rtt_gain_thousandths`: the weight of an RTT sample, if the policy sets one.
     pub fn on_pong(&mut self, now: Instant, token: u32, rtt_gain_thousandths: Option<u16>) -> Pong {
         if self.mtu.on_pong(now, token) {
             return Pong::Mtu;
@@ -135,7 +135,7 @@ impl Path {
         Pong::Rtt
     }
 
-    /// Takes the measurement of a packet train that this end sent.
+    /// Processes the measurement of a packet train that this end sent.
     pub fn on_train_result(&mut self, now: Instant, result: &Dispersion) {
         if let Some(guess) = self.train_sender.on_result(now, result) {
             self.model.rate.guess(&guess);
@@ -146,14 +146,14 @@ impl Path {
         }
     }
 
-    /// Takes note that something sent on the path arrived.
+    /// Records the evidence that a datagram sent on the path arrived.
     fn on_evidence(&mut self, now: Instant) {
         self.health
             .on_acked(now, self.sender.in_flight() > Bytes::ZERO);
     }
 
-    /// Whether a smaller MTU was found since the last call. If so, loss and rate are measured anew: the path was given
-    /// datagrams longer than it takes.
+    /// Whether a smaller MTU was found since the last call. If so, loss and rate are measured anew, because datagrams longer
+    /// than the MTU had been sent.
     pub fn take_narrowed(&mut self, now: Instant) -> bool {
         let is_narrowed = self.mtu.take_news();
         if is_narrowed {
@@ -166,15 +166,15 @@ impl Path {
         is_narrowed
     }
 
-    /// Takes note that the path has become slow: its capacity is searched from the latest delivery rate.
+    /// The path has become slow: its capacity is searched again, from the latest delivery rate.
     pub fn collapse(&mut self, now: Instant) {
         self.model.rate.on_collapse();
         self.control.search_again(&mut self.model);
         self.pace(now);
     }
 
-    /// Takes the remembered estimates of the network that the path leads over, unless the present ones are within a factor
-    /// of two.
+    /// Restarts from the remembered estimates of the path's network, unless the present capacity is known and within a factor
+    /// of two of the remembered rate.
     pub fn recall(&mut self, now: Instant, memory: &PathMemory) {
         let known = self
             .model
@@ -189,7 +189,8 @@ impl Path {
         self.pace(now);
     }
 
-    /// Sets the pace: at most the user's limit, and, but for [`Pacing::Limits`], what the rate controller finds.
+    /// Sets the pacing rate: at most the user's limit and, unless the profile says [`Pacing::Limits`], at most the rate
+    /// controller's rate.
     pub(super) fn pace(&mut self, now: Instant) {
         let pacing = self.profile.path_pacing();
         self.control

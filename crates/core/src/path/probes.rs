@@ -16,7 +16,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Notes a probe sent now; returns its token.
+    /// Records a probe sent now. Returns its token.
     pub fn start(&mut self, now: Instant) -> u32 {
         let token = self.next_token;
         self.next_token = token.wrapping_add(1);
@@ -27,14 +27,14 @@ impl Probes {
         token
     }
 
-    /// The round-trip time of the probe `token`; `None` if it is unknown, or it or a later one was answered before.
+    /// The RTT of the probe `token`; `None` if the probe is unknown, or if it or a later one was already answered.
     pub fn finish(&mut self, now: Instant, token: u32) -> Option<Duration> {
         let index = self.sent.iter().position(|(sent, _)| *sent == token)?;
         let (_, sent_at) = self.sent.drain(..=index).next_back()?;
         Some(now.since(sent_at))
     }
 
-    /// Notes a ping to answer, unless `MAX_OWED` wait.
+    /// Queues a ping to answer, unless `MAX_OWED` pings are queued.
     pub fn owe(&mut self, token: u32, size: u16) {
         if self.owed.len() < MAX_OWED {
             self.owed.push((token, size));
@@ -47,7 +47,7 @@ impl Probes {
     }
 }
 
-/// At one probe every 20 ms the answer may take 2.5 s: longer than any path that is worth using.
+/// At one probe every 20 ms an answer may take 2.5 s, longer than on any path that is worth using.
 const MAX_PROBES: usize = 128;
 /// More pings than a peer sends between two polls.
 const MAX_OWED: usize = 8;

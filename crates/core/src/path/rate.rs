@@ -1,16 +1,16 @@
-//! How fast a path delivers.
+//! Delivery rate of a path.
 //!
-//! The receiver reports running totals with the stamps of its newest packet. Between two reports at least
-//! 40 ms and 16 packets apart, bytes over time is one sample of the delivery rate (draft-ietf-ccwg-bbr section 4.1).
-//! The time is the longer of the two: between the arrivals, and between the departures of the same packets. So neither
-//! a burst that the radio held back nor a burst that the sender made looks like capacity. The receiver's own clock
-//! measures the arrivals, so delayed or lost reports do no harm.
+//! The receiver reports running totals with the timestamps of its newest packet. Two reports at least 40 ms and 16 packets
+//! apart make one delivery-rate sample: bytes over time (draft-ietf-ccwg-bbr section 4.1). The time is the longer of the
+//! interval between the arrivals and the interval between the departures of the same packets. So neither a burst held back by
+//! the radio nor a burst sent by the sender looks like capacity. The receiver's own clock measures the arrivals, so delayed or
+//! lost reports do no harm.
 //!
-//! A sample from a time in which the sender had nothing to send is only a lower bound; it is marked, and enters the
-//! estimates only where it raises them. Kept: the largest of 2 s, which ages only with samples that count, and a mean
-//! (1/8), with the largest that it has been in half a minute.
+//! A sample is application-limited if the sender had nothing to send during part of it. Such a sample is only a lower bound,
+//! and enters the estimates only where it raises them. The estimates are the maximum of 2 s (only time in which samples are not
+//! application-limited counts), a mean (weight 1/8), and the maximum of this mean over the last 30 s.
 //!
-//! Bounds: ten remembered reports, at least 5 ms and two packets apart, so that one is always old enough.
+//! Bounds: ten reports are kept, at least 5 ms and two packets apart, so that one is always old enough.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -33,7 +33,7 @@ pub struct Delivered {
     pub packets: u64,
     /// The sender's stamp on the newest of them ([`Instant::wire_micros`]).
     pub tx_us: u32,
-    /// The receiver's clock when it came.
+    /// The receiver's clock when that packet arrived.
     pub rx_us: u32,
 }
 
@@ -42,31 +42,31 @@ pub struct Delivered {
 pub struct RateSample {
     /// Bytes over time.
     pub rate: Bitrate,
-    /// Whether the sender had less to send than the path would have taken: a lower bound, not a capacity.
+    /// Whether the sample is application-limited: a lower bound, not the capacity.
     pub app_limited: bool,
 }
 
-/// The estimator of this crate: see the head of the module.
+/// The default estimator; see the head of the module.
 #[derive(Clone, Debug)]
 pub struct WindowedRate {
-    /// Reports remembered as starts of samples, oldest first.
+    /// Reports kept as starts of samples, oldest first.
     starts: [Delivered; STARTS],
     len: usize,
     last_report_at: Instant,
-    /// The running total of packets when the sender last had nothing to send.
+    /// The running total of packets when the sender was last application-limited.
     app_limited_at_packets: Option<u64>,
     latest: Option<RateSample>,
     max: WindowedMin<Reverse<Bitrate>>,
-    /// A clock that runs while the path, and not the sender, limits the rate, and when it last did: what the path was once
-    /// seen to carry is not forgotten for a few samples that seem to say less.
+    /// A clock that runs only while samples are not application-limited, and when it last ran. It ages the maximum, so that the
+    /// capacity is not forgotten during application-limited periods.
     busy: Instant,
     busy_at: Instant,
     smoothed: Option<Bitrate>,
-    /// Whether a longer train may correct what was guessed.
+    /// Whether a longer packet train may correct the guess.
     is_unsure: bool,
-    /// A guess that may be far too high.
+    /// The guess, if it may be far too high.
     doubtful: Option<Bitrate>,
-    /// The largest of that of late.
+    /// Maximum of `smoothed` over [`PEAK_WINDOW`].
     peak: WindowedMin<Reverse<Bitrate>>,
 }
 
@@ -101,16 +101,16 @@ impl WindowedRate {
         }
     }
 
-    /// How long a sample takes at least.
+    /// Minimum duration of a sample.
     #[must_use]
     pub const fn least_time(&self) -> Duration {
         MIN_TIME
     }
 
-    /// Takes one report. `app_limited`: the sender could have sent more on this path since the last report, but had
-    /// nothing to send. Reports that are older than the newest one, or repeat it, are ignored.
+    /// Processes one report. `app_limited`: since the last report the path could have carried more, but the sender had nothing
+    /// to send. Reports that are older than the newest one, or repeat it, are ignored.
     ///
-    /// Returns the sample that ends here, if there is a report far enough back.
+    /// Returns the sample that ends with this report, if a kept report is old enough.
     pub fn on_report(
         &mut self,
         now: Instant,
@@ -154,14 +154,15 @@ impl WindowedRate {
         Some(sample)
     }
 
-    /// The largest [`smoothed`](Self::smoothed) of the last half minute.
+    /// The maximum of [`smoothed`](Self::smoothed) over the last 30 s.
     #[must_use]
     pub fn peak(&self) -> Option<Bitrate> {
         self.peak.min().map(|Reverse(rate)| rate)
     }
 
-    /// Begins with a guess, which the first samples that count replace when they are larger, or in time; before the first sample a
-    /// sure one replaces one that is not (later it may have shared the path), and the path overflowing replaces a doubtful one.
+    /// Takes a guess of a packet train as the maximum, if it exceeds the present one. Larger samples replace it at once, others
+    /// when it ages. Before the first sample a sure guess replaces an unsure one (later the train may have shared the path). An
+    /// overflow of the path replaces a doubtful guess.
     pub fn guess(&mut self, guess: &Guess) {
         if guess.is_sure && self.is_unsure && self.latest.is_none() {
             self.max = WindowedMin::new(MAX_WINDOW);
@@ -179,8 +180,8 @@ impl WindowedRate {
         self.doubtful.is_some() && self.max() == self.doubtful
     }
 
-    /// The path overflowed while it carried `rate`: what is guessed to be more, and doubtful, is wrong. It would last, for
-    /// below it no sample counts.
+    /// The path overflowed while it delivered `rate`, so a doubtful guess is replaced by `rate`. Otherwise the guess would
+    /// persist, because samples below it are considered application-limited.
     pub fn on_overflow(&mut self, rate: Bitrate) {
         if self.is_doubtful() && rate > Bitrate::ZERO {
             self.doubtful = None;
@@ -189,7 +190,7 @@ impl WindowedRate {
         }
     }
 
-    /// Forgets what the path carried but for the newest sample: it has become slow.
+    /// The path has become slow: forgets all samples except the newest.
     pub fn on_collapse(&mut self) {
         let latest = self.latest.map(|sample| sample.rate);
         self.max = WindowedMin::new(MAX_WINDOW);
@@ -199,19 +200,19 @@ impl WindowedRate {
         }
     }
 
-    /// The newest sample; `None` before the first, here and below.
+    /// The newest sample; `None` before the first. The same holds for the methods below.
     #[must_use]
     pub const fn latest(&self) -> Option<RateSample> {
         self.latest
     }
 
-    /// The largest of the last 2 s of samples that count, times without such not counted.
+    /// The maximum of the last 2 s, not counting time in which samples are application-limited.
     #[must_use]
     pub fn max(&self) -> Option<Bitrate> {
         self.max.min().map(|Reverse(rate)| rate)
     }
 
-    /// The mean of the samples that count, the newest weighing 1/8.
+    /// The mean of the samples, the newest weighing 1/8; application-limited samples count only if they raise it.
     #[must_use]
     pub const fn smoothed(&self) -> Option<Bitrate> {
         self.smoothed
@@ -252,7 +253,7 @@ fn is_after(next: &Delivered, last: &Delivered) -> bool {
         && next.rx_us.wrapping_sub(last.rx_us).cast_signed() >= 0
 }
 
-/// The longer of the times between the arrivals and between the departures.
+/// The longer of the intervals between the arrivals and between the departures.
 fn elapsed(start: &Delivered, end: &Delivered) -> Duration {
     let arrival = end.rx_us.wrapping_sub(start.rx_us).cast_signed();
     let departure = end.tx_us.wrapping_sub(start.tx_us).cast_signed();
@@ -260,25 +261,25 @@ fn elapsed(start: &Delivered, end: &Delivered) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// Shortest time of a sample: radio schedulers and Wi-Fi aggregates deliver in lumps of up to 10 ms.
+/// Minimum duration of a sample: radio schedulers and Wi-Fi aggregates deliver in bursts of up to 10 ms.
 const MIN_TIME: Duration = Duration::from_millis(40);
 
-/// Fewest packets of a sample: with fewer, one packet more or less is an error above 6 %.
+/// Minimum packets of a sample: with fewer, one packet more or less is an error above 6 %.
 const MIN_PACKETS: u64 = 16;
 
-/// Remembered reports are this share of a sample apart.
+/// Kept reports are at least this fraction (1/8) of a sample apart.
 const START_SPACING: u32 = 8;
 
 const STARTS: usize = START_SPACING as usize + 2;
 
-/// Longest time that counts between two samples.
+/// Maximum time between two samples that the clock of `busy` counts.
 const MOST_BUSY: Duration = Duration::from_millis(100);
 
 const MAX_WINDOW: Duration = Duration::from_secs(2);
-/// For how long it matters what a path carried before it became slow: long enough for a bridge, a curve, a cell's edge.
+/// How long the capacity before a slow-down matters: enough for a bridge, a curve, the edge of a radio cell.
 const PEAK_WINDOW: Duration = Duration::from_secs(30);
 
-/// Without reports for so long, measuring starts afresh: the stamps may have wrapped.
+/// After this long without reports, measuring starts anew: the timestamps may have wrapped.
 const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

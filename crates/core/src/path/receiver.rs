@@ -1,8 +1,8 @@
-//! What arrives on one path, and the report the other end gets of it.
+//! The receiving side of one path: arrivals, and the reports about them.
 //!
-//! A report is due one feedback interval after the first arrival it would cover, or after
-//! [`MAX_UNREPORTED_PKTS`] arrivals, so that the sender's buffers turn over quickly on fast paths, and at once if something
-//! is known to be missing ([`super::holes`]).
+//! A report is due one feedback interval after the first arrival that it would cover, or after [`MAX_UNREPORTED_PKTS`]
+//! arrivals, so that the sender's buffers turn over quickly on fast paths, or at once if a datagram is considered lost
+//! ([`super::holes`]).
 
 use core::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::{
 /// The receiving side of one path.
 #[derive(Debug, Default)]
 pub struct Receiver {
-    /// Delay of arrivals by the two ends' clocks.
+    /// One-way delay of arrivals, relative to the two ends' clocks.
     delay: OneWayDelay,
     report: PathReport,
-    /// What is missing of datagrams that are sent again.
+    /// Missing datagrams of a sender that retransmits.
     holes: Holes,
-    /// When the highest arrived.
+    /// When the highest number arrived.
     highest_at: Option<Instant>,
-    /// Least delay since the last report.
+    /// Minimum delay since the last report.
     min_delay: Option<RelativeDelay>,
     heard_at: Option<Instant>,
     unreported_pkts: u32,
@@ -34,7 +34,7 @@ pub struct Receiver {
     reported_at: Instant,
 }
 
-/// One data datagram as it arrived.
+/// One data datagram that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct DataArrival {
     /// Its number on the path.
@@ -45,12 +45,12 @@ pub struct DataArrival {
     pub len: usize,
     /// Whether it carried a congestion mark.
     pub is_congested: bool,
-    /// Whether it is to be told if it is missing ([`crate::wire::header::Header::is_kept`]).
+    /// Whether the sender keeps it for retransmission, so that a NACK is useful ([`crate::wire::header::Header::is_kept`]).
     pub is_kept: bool,
 }
 
 impl Receiver {
-    /// Counts one arrival; returns its delay.
+    /// Records one arrival. Returns its one-way delay.
     ///
     /// `interval`: the feedback interval.
     pub fn on_data(
@@ -81,8 +81,8 @@ impl Receiver {
         self.holes
             .on_arrival(now, arrival.path_seq, arrival.is_kept);
         self.unreported_pkts += 1;
-        // Of a sender that keeps what matters, the rest are acknowledgements and second copies of what has a deadline: nobody
-        // waits for a report on them.
+        // If the sender keeps packets for retransmission, packets that are not kept are acknowledgements and copies of packets
+        // with a deadline. A report on them is not urgent.
         let is_light = !arrival.is_kept && self.holes.is_active();
         let due = if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
             now
@@ -101,19 +101,19 @@ impl Receiver {
         delay
     }
 
-    /// Takes note that nothing follows the data datagram `path_seq` for now.
+    /// Processes a tail frame: no data datagram follows `path_seq` for now.
     pub fn on_tail(&mut self, now: Instant, path_seq: Seq) {
         self.holes.on_tail(now, path_seq);
     }
 
-    /// Takes note of a control datagram, which tells the delay as well as data does.
+    /// Processes a control datagram, whose delay is a sample as well.
     pub fn on_control(&mut self, now: Instant, sent_us: u32) {
         self.heard_at = Some(now);
         self.delay
             .on_sample(now, RelativeDelay::from_stamps(sent_us, now.wire_micros()));
     }
 
-    /// When anything last arrived.
+    /// When any datagram last arrived.
     #[must_use]
     pub fn heard_at(&self) -> Option<Instant> {
         self.heard_at
@@ -140,7 +140,8 @@ impl Receiver {
             .min()
     }
 
-    /// The report, and what is missing into `missing`; `None` if nothing ever arrived. Taking counts as sending.
+    /// Takes the report and writes the missing ranges to `missing`; `None` if no data has ever arrived. The caller must send
+    /// the report.
     pub fn take_report(&mut self, now: Instant, missing: &mut MissingWriter) -> Option<PathReport> {
         let highest_at = self.highest_at?;
         let mut report = self.report;
@@ -158,14 +159,15 @@ impl Receiver {
     }
 }
 
-/// Longest interval of reports on acknowledgements alone, unless those on data have a longer one.
+/// Maximum interval of reports that cover only datagrams that are not kept, unless the feedback interval is longer.
 const LIGHT_INTERVAL: Duration = Duration::from_millis(40);
-/// Time from a report to such a one on fewer arrivals: on a slow line each acknowledgement would have its own, a fifteenth of a
-/// full packet. Shorter than what makes a path suspect ([`super::health`]), unless one is lost.
+/// Minimum time between a report and such a report on fewer than [`LIGHT_PKTS`] arrivals. On a slow line each acknowledgement
+/// would otherwise cause a report, a fifteenth of a full packet. Shorter than the suspect timeout ([`super::health`]), unless a
+/// report is lost.
 const LIGHT_APART: Duration = Duration::from_millis(25);
-/// So many are not few.
+/// Number of arrivals from which on that minimum does not apply.
 const LIGHT_PKTS: u32 = 8;
-/// Arrivals after which a report does not wait for the interval.
+/// Number of arrivals after which a report is due at once.
 pub const MAX_UNREPORTED_PKTS: u32 = 256;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! How old packets usually are when their arrival is reported.
+//! Report age: the age of packets when their arrival is reported.
 //!
-//! Mean and mean deviation, as of a round trip (RFC 6298), but learned slowly, and by time: a path that becomes slow makes
-//! every report a little later than the one before, and an estimate as quick as a round trip's would run along with it and
-//! never find it late.
+//! Mean and mean deviation, as for the RTT in RFC 6298, but learned slowly, at a limited number of samples per second. A path
+//! that becomes slow makes every report a little later than the previous one; an estimate as fast as the RTT's would follow it
+//! and never find it late.
 
 use core::time::Duration;
 
 use crate::time::Instant;
 
-/// The ages of one path's packets when they are reported.
+/// Report ages of one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReportAge {
     mean: Option<Duration>,
@@ -17,7 +17,7 @@ pub struct ReportAge {
 }
 
 impl ReportAge {
-    /// Takes note of a report; `age`: since the oldest packet under way that it covers was sent.
+    /// Adds a report. `age`: time since the oldest datagram in flight that it covers was sent.
     pub fn on_report(&mut self, now: Instant, age: Duration) {
         if self.mean.is_some() && now.since(self.taken_at) < SPACING {
             return;
@@ -29,18 +29,18 @@ impl ReportAge {
         self.mean = Some((mean * (WEIGHT - 1) + age) / WEIGHT);
     }
 
-    /// The age that hardly any packet reaches: four mean deviations beyond the mean; zero before the first report.
+    /// An age that packets rarely reach: the mean plus four mean deviations; zero before the first report.
     #[must_use]
     pub fn usual(&self) -> Duration {
         self.mean.unwrap_or_default() + self.deviation * 4
     }
 }
 
-/// Shortest time between two reports that count.
+/// Minimum time between two samples.
 const SPACING: Duration = Duration::from_millis(25);
-/// What is known counts as much as this many less one.
+/// The weight of a sample is 1/64.
 const WEIGHT: u32 = 64;
-/// A packet that was under way for longer was held up by more than jitter.
+/// Cap on a sample: a packet in flight for longer was delayed by more than jitter.
 const MOST_AGE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

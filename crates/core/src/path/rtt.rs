@@ -1,10 +1,10 @@
 //! Round-trip time of a path.
 //!
-//! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the time the
-//! peer says it held the acknowledgement, but never below the smallest round trip seen. Unlike the RFC, the minimum is
-//! taken over the last 10 s instead of the life of the path, because routes and radio cells change; and a sample below half
-//! of the mean, by more than jitter makes, weighs 1/2, unless the next is not: the queue of seconds of a radio link that was silent
-//! has gone, and with few samples, as of a path that is avoided, the mean would tell of it for seconds more.
+//! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the ACK delay reported
+//! by the peer, but never below the min RTT. There are two differences. The minimum is taken over the last 10 s instead of the
+//! life of the path, because routes and radio cells change. And a sample that is less than half of the mean, and lower by more
+//! than jitter explains, weighs 1/2, unless the next sample is high again. This happens when a queue of seconds of a radio link
+//! that was silent has drained; with few samples, as on a path that is avoided, the mean would stay high for seconds more.
 
 use core::time::Duration;
 
@@ -21,9 +21,9 @@ pub struct Rtt {
     min: WindowedMin<Duration>,
     /// Weight of a sample in the mean, in thousandths.
     gain: u16,
-    /// As `rttvar`, but from nothing on instead of half of the first sample.
+    /// As `rttvar`, but starting at zero instead of half of the first sample.
     deviation: Duration,
-    /// What the mean would be had the newest sample, which was far below it, the usual weight.
+    /// The mean with the usual weight for the newest sample, if that sample was far below the mean.
     unfallen: Option<Duration>,
 }
 
@@ -49,13 +49,14 @@ impl Rtt {
         }
     }
 
-    /// Sets the weight of each sample in the mean, in thousandths up to 1000; 125 unless set, and more if it has fallen.
+    /// Sets the weight of a sample in the mean, in thousandths, at most 1000. The default is 125, and more for a sample far
+    /// below the mean.
     pub fn set_gain(&mut self, gain: u16) {
         self.gain = gain.min(1_000);
     }
 
-    /// Takes one sample: `rtt` from sending a packet to hearing of its arrival, of which the peer says it held the
-    /// answer back for `ack_delay`. Samples above [`MAX_RTT`] count as that.
+    /// Adds one sample: `rtt` is the time from sending a packet to its acknowledgement, `ack_delay` the time for which the peer
+    /// says it held the acknowledgement back. Samples above [`MAX_RTT`] count as [`MAX_RTT`].
     pub fn on_sample(&mut self, now: Instant, rtt: Duration, ack_delay: Duration) {
         let rtt = rtt.min(MAX_RTT);
         self.latest = Some(rtt);
@@ -76,7 +77,8 @@ impl Rtt {
             let mix = |mean: Duration, new: u16| {
                 (mean * u32::from(1_000 - new) + adjusted * u32::from(new)) / 1_000
             };
-            // Had the one before fallen for a moment only, as where a queue runs dry now and then, it counts as any other.
+            // If the previous sample was low only for a moment, as when a queue runs empty now and then, give it the usual
+            // weight.
             let unfallen = self.unfallen.take();
             let unfallen = unfallen.filter(|mean| !has_fallen(*mean) && adjusted > smoothed);
             let smoothed = unfallen.unwrap_or(smoothed);
@@ -93,13 +95,13 @@ impl Rtt {
         }
     }
 
-    /// The newest sample, hold time of the peer included.
+    /// The newest sample, including the peer's ACK delay.
     #[must_use]
     pub const fn latest(&self) -> Option<Duration> {
         self.latest
     }
 
-    /// When that came.
+    /// When the newest sample was taken.
     #[must_use]
     pub const fn sampled_at(&self) -> Option<Instant> {
         self.sampled_at
@@ -117,22 +119,21 @@ impl Rtt {
         self.rttvar
     }
 
-    /// The smallest sample of the last 10 s; `None` before the first sample.
+    /// The min RTT of the last 10 s; `None` before the first sample.
     #[must_use]
     pub fn min(&self) -> Option<Duration> {
         self.min.min()
     }
 
-    /// How much longer than the smallest sample round trips are, with few exceptions, as far as that has been seen: three mean
-    /// deviations beyond the mean, which is the longest where the delays either way are spread evenly.
+    /// How much the RTT exceeds the min RTT, with few exceptions: the mean plus three mean deviations, less the min RTT. This
+    /// is the longest RTT if the one-way delays are uniformly distributed.
     #[must_use]
     pub fn spread(&self) -> Duration {
         let high = self.smoothed.unwrap_or_default() + self.deviation * 3;
         high.saturating_sub(self.min().unwrap_or_default())
     }
 
-    /// How long to wait for an acknowledgement before probing (RFC 9002 section 6.2.1), when the peer holds
-    /// acknowledgements back for at most `max_ack_delay`.
+    /// The probe timeout (RFC 9002 section 6.2.1), if the peer delays acknowledgements by at most `max_ack_delay`.
     #[must_use]
     pub fn pto(&self, max_ack_delay: Duration) -> Duration {
         let smoothed = self.smoothed.unwrap_or(INITIAL_RTT);
@@ -141,15 +142,15 @@ impl Rtt {
     }
 }
 
-/// What a round trip is taken for before the first sample (RFC 9002 section 6.2.2).
+/// RTT assumed before the first sample (RFC 9002 section 6.2.2).
 pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// Longest round trip believed; a longer one is a sleeping host or a broken clock.
+/// Maximum RTT; a longer one is a sleeping host or a broken clock.
 pub const MAX_RTT: Duration = Duration::from_secs(60);
 
 /// Weight of a sample, in thousandths.
 const DEFAULT_GAIN: u16 = 125;
-/// The same of one below half of the mean, and by so much.
+/// Weight of a sample below half of the mean and lower by at least `LEAST_FALL`, in thousandths.
 const FALLEN_GAIN: u16 = 500;
 const LEAST_FALL: Duration = Duration::from_millis(100);
 

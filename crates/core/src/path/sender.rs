@@ -1,7 +1,7 @@
-//! What was sent on one path: bytes in flight, and the packets themselves. They are kept until the other end has settled
-//! them (they came, or were told missing), so that they can be sent again when one is lost or the path falls silent.
+//! The sending side of one path: bytes in flight, and the packets themselves. A packet is kept until the other end has reported
+//! it as received or missing, so that it can be retransmitted if it is lost or the path falls silent.
 //!
-//! Bounds: at most [`MAX_OUTSTANDING`] datagrams are remembered; older ones are forgotten and cannot be re-injected.
+//! Bounds: at most [`MAX_OUTSTANDING`] datagrams are kept; older ones are forgotten and cannot be retransmitted.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -14,79 +14,79 @@ use crate::{
     units::Bytes,
 };
 
-/// A packet with its place in the association's order, given once and kept over re-injections.
+/// A packet with its global sequence number, which is assigned once and kept over retransmissions.
 #[derive(Debug)]
 pub struct Numbered {
-    /// The place.
+    /// The global sequence number.
     pub global_seq: Seq,
     /// Distance to the flow's previous packet; 0 if there is none.
     pub flow_step: u16,
     /// The flow.
     pub flow: FlowId,
-    /// Whether its loss does no harm.
+    /// Whether the packet is expendable: its loss does no harm, and it is not retransmitted.
     pub is_expendable: bool,
-    /// How long the round trips of its flow are made; zero if they are not.
+    /// The RTT to which the flow's round trips are extended; zero if they are not.
     pub round_trip: Duration,
-    /// Where it was sent before, if it was taken back or lost.
+    /// The earlier transmission, if the packet was taken back or lost.
     pub origin: Option<Origin>,
     /// The packet.
     pub packet: PacketBuf,
 }
 
-/// An earlier sending of a packet.
+/// An earlier transmission of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     /// The path.
     pub path: PathId,
     /// The datagram's number on it.
     pub counter: u64,
-    /// When it was first sent on any path.
+    /// When the packet was first sent on any path.
     pub sent_at: Instant,
-    /// Whether it is known to be lost there.
+    /// Whether that transmission is known to be lost.
     pub is_lost: bool,
-    /// Whether sending it again is paid for already, out of what repairs may cost.
+    /// Whether the retransmission is already charged to the repair budget.
     pub is_paid: bool,
 }
 
 /// The sending side of one path.
 #[derive(Debug, Default)]
 pub struct Sender {
-    /// Number of the next data datagram; its low 32 bits travel.
+    /// Number of the next data datagram; the wire carries its low 32 bits.
     next_data: u64,
     next_control: u64,
-    /// Global number of the last data datagram.
+    /// Global sequence number of the last data datagram.
     last_global: Option<Seq>,
-    /// One more than the highest number reported received.
+    /// One more than the highest number reported as received.
     reported: u64,
     sent_bytes: u64,
-    /// Datagrams told missing, and when last.
+    /// Number of NACKed datagrams, and when the last NACK came.
     lost_pkts: u64,
-    /// One more than the highest of them.
+    /// One more than the highest NACKed number.
     told_before: u64,
     lost_at: Option<Instant>,
-    /// Datagrams taken back because the path was silent: no sign of how much it loses.
+    /// Datagrams taken back because the path was silent. They say nothing about its loss.
     written_off: u64,
-    /// One more than the highest of them.
+    /// One more than the highest number written off.
     written_off_before: u64,
-    /// One more than the highest of what was taken back because the path had become slow.
+    /// One more than the highest number taken back because the path had become slow.
     overdue_before: u64,
     in_flight: Bytes,
-    /// Data datagrams since the first that is not settled, oldest first; the last is `next_data - 1`.
+    /// Data datagrams from the first unsettled one on, oldest first; the last is `next_data - 1`.
     outstanding: VecDeque<Outstanding>,
 }
 
 #[derive(Debug)]
 struct Outstanding {
-    /// 0 once it does not count as in flight.
+    /// Length in bytes; 0 once the datagram is no longer in flight.
     len: u32,
     sent_at: Instant,
-    /// Whether it was told missing.
+    /// Whether it was NACKed or written off.
     is_told: bool,
-    /// `None` if it was taken, or a copy travels elsewhere anyway.
+    /// The packet; `None` if it was taken, or if a copy was sent on another path.
     numbered: Option<Numbered>,
 }
 
-/// Why a packet is to be sent elsewhere.
+/// Why a packet is retransmitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
     Lost,
@@ -95,7 +95,7 @@ enum Why {
 }
 
 impl Outstanding {
-    /// The packet, to be sent elsewhere; it travelled on `path` as `counter`.
+    /// Takes the packet for a retransmission; it was sent on `path` as `counter`.
     fn take(&mut self, path: PathId, counter: u64, why: Why) -> Option<Numbered> {
         let mut numbered = self.numbered.take()?;
         numbered.origin = Some(Origin {
@@ -112,19 +112,19 @@ impl Outstanding {
 }
 
 impl Sender {
-    /// The number the next data datagram will carry.
+    /// Number of the next data datagram.
     #[must_use]
     pub fn next_data(&self) -> u64 {
         self.next_data
     }
 
-    /// Data datagrams of which nothing is known yet.
+    /// Data datagrams above the highest reported number.
     #[must_use]
     pub fn unreported_pkts(&self) -> u64 {
         self.next_data.saturating_sub(self.reported)
     }
 
-    /// Number and place in the association's order of the last data datagram.
+    /// Number and global sequence number of the last data datagram.
     #[must_use]
     pub fn last(&self) -> Option<(u64, Seq)> {
         Some((self.next_data.checked_sub(1)?, self.last_global?))
@@ -137,15 +137,15 @@ impl Sender {
         number
     }
 
-    /// How far `global_seq` is ahead of the last data datagram's; 0 if that does not fit the wire or there is none.
+    /// Distance of `global_seq` from the last data datagram's; 0 if it does not fit the wire field, or if there is no last
+    /// datagram.
     #[must_use]
     pub fn path_step(&self, global_seq: Seq) -> i16 {
         let step = self.last_global.map(|last| global_seq.distance_from(last));
         step.and_then(|step| i16::try_from(step).ok()).unwrap_or(0)
     }
 
-    /// Notes that a data datagram of `len` bytes went out with [`Self::next_data`]'s number; without `global_seq`, if it
-    /// carried no packet.
+    /// Records a data datagram of `len` bytes sent as [`Self::next_data`]. `global_seq` is `None` if it carried no packet.
     pub fn on_sent(
         &mut self,
         now: Instant,
@@ -169,8 +169,9 @@ impl Sender {
         });
     }
 
-    /// Takes note that the other end has received `highest`, so that nothing up to it is in flight, and forgets what is
-    /// before `settled`, or all of that if nothing is said. Returns whether that was news; a number never sent is none.
+    /// Processes a report of the highest number received: datagrams up to it are no longer in flight. Forgets the datagrams
+    /// before `settled`, or all datagrams up to `highest` if `settled` is `None`. Returns whether the report was news; a number
+    /// never sent is not.
     pub fn on_reported(&mut self, highest: Seq, settled: Option<Seq>, pool: &mut Pool) -> bool {
         let Some(reported) = self.counter_of(highest).map(|counter| counter + 1) else {
             return false;
@@ -192,8 +193,8 @@ impl Sender {
         true
     }
 
-    /// Counts `seq` as lost; the packet that travelled as it, if it is still kept and worth sending again, and whether that costs
-    /// nothing: it had been taken from here when the path was silent.
+    /// Counts `seq` as lost. Returns its packet if it is still kept and not expendable, and whether its retransmission is free,
+    /// because the packet had already been taken from this transmission while the path was silent.
     pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<(Numbered, bool)> {
         let counter = self.counter_of(seq)?;
         let at = counter.checked_sub(self.first_kept())?;
@@ -217,8 +218,8 @@ impl Sender {
         Some((outstanding.take(path, counter, Why::Lost)?, is_free))
     }
 
-    /// Which of `count` numbers from `first` on are kept, counted from `first`: those before are forgotten, those behind were
-    /// never sent.
+    /// The range of kept numbers among `count` numbers from `first` on, relative to `first`. Numbers before it are forgotten,
+    /// numbers after it were never sent.
     #[must_use]
     pub fn kept_of(&self, first: Seq, count: u16) -> core::ops::Range<u32> {
         let offset = |counter| {
@@ -228,20 +229,20 @@ impl Sender {
         offset(self.first_kept())..offset(self.next_data)
     }
 
-    /// How many datagrams are remembered, with their packets or without.
+    /// Number of datagrams kept, with or without their packets.
     #[must_use]
     pub fn kept_pkts(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Forgets the oldest datagrams beyond `most`.
+    /// Forgets the oldest datagrams until at most `most` are kept.
     pub fn trim(&mut self, most: usize, pool: &mut Pool) {
         while self.outstanding.len() > most {
             self.pop_oldest(pool);
         }
     }
 
-    /// Keeps a packet again that was taken from here; hands it back if its place is gone.
+    /// Returns a taken packet to its place. Hands the packet back if its place no longer exists.
     pub fn give_back(&mut self, numbered: Numbered) -> Option<Numbered> {
         let place = numbered
             .origin
@@ -253,7 +254,7 @@ impl Sender {
         }
     }
 
-    /// The number of which `seq` is the low half; `None` if it was never sent.
+    /// The full number whose low 32 bits are `seq`; `None` if it was never sent.
     fn counter_of(&self, seq: Seq) -> Option<u64> {
         #[expect(
             clippy::cast_possible_truncation,
@@ -264,18 +265,19 @@ impl Sender {
         self.next_data.checked_sub(back)
     }
 
-    /// Number of the oldest datagram kept, or of the next.
+    /// Number of the oldest datagram kept, or of the next one if none is kept.
     fn first_kept(&self) -> u64 {
         self.next_data - self.outstanding.len() as u64
     }
 
-    /// Where the datagram `counter` is kept, or would be if it still were.
+    /// Index of the datagram `counter`, limited to the valid range.
     fn place(&self, counter: u64) -> usize {
         let at = counter.saturating_sub(self.first_kept());
         usize::try_from(at).map_or(self.outstanding.len(), |at| at.min(self.outstanding.len()))
     }
 
-    /// The packet of this number, if it is kept and nothing after it on this path was reported. O(packets in flight).
+    /// The packet with this global sequence number, if it is kept and neither it nor a later datagram of this path was
+    /// reported. O(packets in flight).
     #[must_use]
     pub fn unreported(&self, global_seq: Seq) -> Option<&Numbered> {
         let unreported = self.outstanding.range(self.place(self.reported)..);
@@ -283,21 +285,21 @@ impl Sender {
         kept.find(|numbered| numbered.global_seq == global_seq)
     }
 
-    /// How many data datagrams lie at or before the highest reported.
+    /// Number of data datagrams up to the highest reported.
     #[must_use]
     pub fn reported(&self) -> u64 {
         self.reported
     }
 
-    /// How many data datagrams lie at or before the highest that was reported or told missing.
+    /// Number of data datagrams up to the highest reported or NACKed.
     #[must_use]
     pub fn accounted(&self) -> u64 {
         self.reported.max(self.told_before)
     }
 
-    /// Hands every packet not yet reported to `taken`, oldest first, and forgets what is in flight: the path is silent.
+    /// The path is silent: moves every unreported packet to `taken`, oldest first, and resets the bytes in flight.
     ///
-    /// `path`: its id, noted in each packet's [`Origin`].
+    /// `path`: id of this path, recorded in each packet's [`Origin`].
     pub fn take_unreported(&mut self, path: PathId, taken: &mut VecDeque<Numbered>) {
         let first = self.first_kept();
         let from = self.place(self.reported);
@@ -310,8 +312,7 @@ impl Sender {
         self.written_off_before = self.next_data;
     }
 
-    /// Number of the oldest datagram that is under way, neither reported nor taken back with those before it, and when it was
-    /// sent.
+    /// Number and sending time of the oldest datagram that was neither reported nor taken back.
     #[must_use]
     pub fn oldest_under_way(&self) -> Option<(u64, Instant)> {
         let counter = self.first_under_way().max(self.first_kept());
@@ -319,8 +320,8 @@ impl Sender {
         Some((counter, oldest.sent_at))
     }
 
-    /// Hands packets under way to `taken`, oldest first, that have not been sent before and that `may_take` by their length:
-    /// the path delivers, but slowly. They count as under way, for they are.
+    /// The path has become slow: moves packets in flight to `taken`, oldest first, if they have not been retransmitted before,
+    /// are not expendable and `may_take` accepts their length. They stay in flight, because the path still delivers.
     pub fn take_overdue(
         &mut self,
         path: PathId,
@@ -347,14 +348,14 @@ impl Sender {
         self.reported.max(taken)
     }
 
-    /// Returns all buffers and forgets what is in flight, as after a change of address or a restart of the other end.
+    /// Returns all buffers and resets the bytes in flight, after a change of address or a restart of the other end.
     pub fn forget(&mut self, pool: &mut Pool) {
         while !self.outstanding.is_empty() {
             self.pop_oldest(pool);
         }
     }
 
-    /// Data datagrams sent and not reported, nor taken back or forgotten.
+    /// Data datagrams in flight: sent, and neither reported, taken back nor forgotten.
     #[must_use]
     pub fn outstanding_pkts(&self) -> usize {
         let unreported = self.outstanding.range(self.place(self.reported)..);
@@ -367,15 +368,15 @@ impl Sender {
         self.in_flight
     }
 
-    /// Bytes that may still come over the path; `None` while that is not known, for what was taken back while it was silent is no
-    /// longer counted and may come as well.
+    /// Bytes that may still arrive over the path; `None` while unknown, because datagrams taken back from the silent path are
+    /// no longer counted but may still arrive.
     #[must_use]
     pub fn under_way(&self) -> Option<Bytes> {
         (self.reported >= self.written_off_before).then_some(self.in_flight)
     }
 
-    /// How many of the datagrams up to the highest reported count as sent when `received` of them came and nothing is told
-    /// missing: what was taken back from a silent path is no sign of how much it loses.
+    /// Number of datagrams to count as sent for the loss estimate, if `received` arrived and the receiver sends no NACKs.
+    /// Excludes datagrams taken back from a silent path, which say nothing about its loss.
     pub fn sent_for_loss(&mut self, received: u64) -> u64 {
         if self.reported < self.written_off_before {
             return received;
@@ -385,13 +386,13 @@ impl Sender {
         self.reported - self.written_off
     }
 
-    /// When a datagram was last told missing.
+    /// When a datagram was last NACKed.
     #[must_use]
     pub fn lost_at(&self) -> Option<Instant> {
         self.lost_at
     }
 
-    /// Datagrams told missing, each counted once, without those taken back.
+    /// Datagrams NACKed, each counted once, without datagrams taken back.
     #[must_use]
     pub fn lost_pkts(&self) -> u64 {
         self.lost_pkts
@@ -410,7 +411,7 @@ impl Sender {
                 pool.recycle(numbered.packet);
             }
         }
-        // What a full path once needed is not kept for ever; each entry is moved once for several that were removed.
+        // Release memory that only a saturated path needed; each entry is moved once for several that were removed.
         let (len, capacity) = (self.outstanding.len(), self.outstanding.capacity());
         if capacity > SMALL && len < capacity / 8 {
             self.outstanding.shrink_to(capacity / 4);
@@ -420,7 +421,7 @@ impl Sender {
 
 /// 16 384 packets are 200 ms at 1 Gbit/s, and 24 MB of buffers.
 pub const MAX_OUTSTANDING: usize = 16_384;
-/// Room for so many is kept in any case.
+/// Capacity that is always kept.
 const SMALL: usize = 2_048;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Changes of a path from outside: by the user, the peer, the host, and its owner.
+//! Changes of a path caused by the user, the peer, the host, or the owner of the path.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     wire::control::LinkInfo,
 };
 
-/// The numbers of a removed path. They go on under the same keys, because the other end goes on counting as well.
+/// The counters of a removed path. They continue under the same keys, because the other end continues counting as well.
 #[derive(Debug)]
 pub(crate) struct Former {
     sender: Sender,
@@ -36,14 +36,14 @@ impl Path {
         }
     }
 
-    /// Continues the numbers of a removed path of the same id.
+    /// Continues the counters of a removed path of the same id.
     pub(crate) fn resume(&mut self, former: Former) {
         self.sender = former.sender;
         self.receiver = former.receiver;
         self.announced.version = former.version.wrapping_add(1);
     }
 
-    /// Begins anew with new numbers after a restart of the other end; settings and route stay.
+    /// Starts from the beginning with new counters after a restart of the other end; settings and route stay.
     pub(crate) fn restart(&mut self, now: Instant) {
         let route = self.route;
         *self = Self::new(now, self.id, self.link.clone(), self.role, self.profile);
@@ -53,7 +53,7 @@ impl Path {
         }
     }
 
-    /// The user changed the link's settings; the other end will be told.
+    /// Applies the user's change of the link's settings, and schedules a link description.
     pub fn configure(&mut self, now: Instant, change: impl FnOnce(&mut Link)) {
         change(&mut self.link);
         self.announced.version = self.announced.version.wrapping_add(1);
@@ -61,7 +61,7 @@ impl Path {
         self.pace(now);
     }
 
-    /// The client described the link; whether the description is news.
+    /// Applies the client's description of the link. Returns whether it is new.
     pub fn describe(&mut self, now: Instant, version: u32, info: &LinkInfo<'_>) -> bool {
         let is_news = self.announced.due.is_some() || self.announced.version <= version;
         if is_news {
@@ -84,12 +84,12 @@ impl Path {
         }
     }
 
-    /// Describes the link to the other end (again).
+    /// Schedules a link description.
     pub fn announce(&mut self, now: Instant) {
         self.announced.due = Some(now);
     }
 
-    /// Sets where datagrams go; whether that changed.
+    /// Sets the route of datagrams. Returns whether it changed.
     pub fn set_route(&mut self, now: Instant, route: Option<Route>) -> bool {
         if self.route == route {
             return false;
@@ -111,26 +111,26 @@ impl Path {
         self.is_blocked = is_blocked;
     }
 
-    /// What this end does for its packets, and the user's target for the path's standing queue. They hold from the next
-    /// report on.
+    /// Sets the services of this end and the user's target for the path's standing queue. They take effect with the next
+    /// report.
     pub fn set_profile(&mut self, profile: Profile, aim: Aim) {
         self.profile = profile;
         self.model.set_mechanisms(profile.mechanisms);
         self.control.set_aim(aim);
     }
 
-    /// How estimators of the path are made. If they were made otherwise before, what they know is forgotten.
+    /// Sets the factory of the path's estimators. If it differs from the present one, the delivery rate is forgotten.
     pub fn set_estimators(&mut self, estimators: &Estimators) {
         self.model.set_estimators(estimators);
     }
 
-    /// Lets round trips be sampled every `interval` until `until`.
+    /// Samples the RTT every `interval` until `until`.
     pub fn sample_rtt(&mut self, interval: Duration, until: Instant) {
         self.health.sample(interval, until);
     }
 
-    /// Makes the transitions of health that are due, and gives up an MTU probe that has failed. Returns the state before.
-    /// `is_reserve`: the path is standby and others carry the data.
+    /// Makes the health transitions that are due, and ends an overdue MTU probe. Returns the previous health state.
+    /// `is_reserve`: the path is on standby while other paths carry the data.
     pub fn on_timeout(&mut self, now: Instant, is_reserve: bool) -> State {
         self.health.set_reserve(is_reserve);
         self.health.set_second(self.role == Role::Gateway);
@@ -142,15 +142,15 @@ impl Path {
         was
     }
 
-    /// The health before and now, if it changed since the last call.
+    /// The previous and the present health state, if the state changed since the last call.
     pub fn take_health_change(&mut self) -> Option<(State, State)> {
         let state = self.health.state();
         let before = core::mem::replace(&mut self.told, state);
         (before != state).then_some((before, state))
     }
 
-    /// The remote address, if it changed since the last call. A gateway knows the link's name only once its client has
-    /// described it, and says nothing before.
+    /// The remote address, if it changed since the last call. A gateway knows the link's name only once the client has
+    /// described it, and returns `None` before.
     pub fn take_found(&mut self, now: Instant) -> Option<IpAddr> {
         let to = self.route?.remote.ip();
         let is_named = self.role == Role::Client || self.announced.due.is_none();
@@ -167,7 +167,7 @@ impl Path {
         core::mem::replace(&mut self.told_mtu, found) != found
     }
 
-    /// The MTU probe that is due, of datagrams up to `longest` bytes: its length, and the tokens of its two pings.
+    /// The MTU probe that is due, at most `longest` bytes: its length, and the tokens of its two pings.
     pub(crate) fn start_mtu_probe(
         &mut self,
         now: Instant,

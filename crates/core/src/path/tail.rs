@@ -1,30 +1,30 @@
-//! When the other end is told that nothing follows for now, so that losses at a burst's end are known as those in its
-//! middle.
+//! Tail frames: they tell the other end that no datagram follows for now, so that a loss at the end of a burst is detected like
+//! one in its middle.
 //!
-//! What follows soon tells as well, so after packets that come evenly the tail waits for twice their distance: on a line
-//! of a few Mbit/s each full packet would have one otherwise, for 5 % of what the line carries. Small packets are of flows
-//! that somebody waits for, and few: for them it is told at once.
+//! A later datagram reveals a loss as well, so after evenly spaced packets the tail frame waits for twice their spacing.
+//! Otherwise, on a line of a few Mbit/s, each full packet would be followed by a tail frame, at a cost of 5 % of the capacity.
+//! Small packets are few and latency-sensitive, so their tail frame is sent at once.
 //!
-//! Where nothing is lost nothing is told. While it is not known whether anything is, it is told of full packets: a loss in the
-//! first window of a flow, seen by its sender, would end its slow start.
+//! On a path without loss no tail frames are sent. While the loss is unknown, they are sent after full packets: a loss in the
+//! first window of a flow, seen by the flow's sender, would end its slow start.
 
 use core::time::Duration;
 
 use crate::time::Instant;
 
-/// The state of one path.
+/// Tail frames of one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tail {
     due: Option<Instant>,
     sent_at: Option<Instant>,
-    /// Mean time between two packets.
+    /// Mean interval between packets.
     gap: Duration,
-    /// How many times it is told again, lest that is lost too.
+    /// Remaining repetitions, in case the frame is lost.
     repeats: u8,
 }
 
 impl Tail {
-    /// Takes note of a datagram of `len` bytes; `is_lossy`: whether the path loses any, if that is known.
+    /// Records a datagram of `len` bytes sent now. `is_lossy`: whether the path loses packets, `None` if unknown.
     pub fn on_sent(&mut self, now: Instant, len: usize, is_lossy: Option<bool>) {
         let gap = self.sent_at.map_or(Duration::ZERO, |at| now.since(at));
         self.sent_at = Some(now);
@@ -39,19 +39,19 @@ impl Tail {
         }
     }
 
-    /// Has it told soon, whatever was sent, and more than once: much may depend on it.
+    /// Schedules a tail frame soon and repeats it, independent of the datagrams sent: much may depend on it.
     pub fn tell(&mut self, now: Instant) {
         self.due = Some(now + SHORTEST);
         self.repeats = REPEATS;
     }
 
-    /// When it is to be told.
+    /// When a tail frame is due.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether it is to be told now, once.
+    /// Whether a tail frame is due now; consumes it.
     pub fn take(&mut self, now: Instant) -> bool {
         if self.due.take_if(|at| *at <= now).is_none() {
             return false;
@@ -64,14 +64,14 @@ impl Tail {
     }
 }
 
-/// After so long, nothing follows what was sent back to back.
+/// After this time a burst sent back to back is over.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// No later than the packets of a voice follow each other.
+/// Maximum delay: the packet interval of a voice call.
 const LONGEST: Duration = Duration::from_millis(20);
-/// How often, and how far apart, what is told of itself is repeated.
+/// Number and spacing of the repetitions of a scheduled tail frame.
 const REPEATS: u8 = 2;
 const AGAIN: Duration = Duration::from_millis(100);
-/// A shorter datagram is small.
+/// A datagram shorter than this is small.
 const SMALL_BYTES: usize = 400;
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
-//! Packet trains: a first estimate of a path's capacity, before it has carried anything.
+//! Packet trains: a first estimate of a path's capacity, before the path has carried any traffic.
 //!
-//! A path that begins to work is sent a train of full datagrams back to back. The bottleneck spreads the train out, and the bytes
-//! behind the first datagram over the time that they took to arrive are the capacity (packet dispersion; Keshav 1991; Dovrolis,
-//! Ramanathan and Moore 2001). Of a longer train that arrived nearly whole, only the bytes behind the first quarter count: where
-//! jitter keeps order, the head meets any jitter and the rest the largest, which would make 20 Mbit/s look like 15; and the head
-//! spends what a token bucket has saved.
+//! When a path comes up, a train of full datagrams is sent back to back. The bottleneck spreads the train out: the capacity is
+//! the bytes after the first datagram, divided by the time in which they arrived (packet dispersion; Keshav 1991; Dovrolis,
+//! Ramanathan and Moore 2001). Of a longer train that arrived nearly whole, only the bytes after the first quarter count. If
+//! jitter keeps order, the first datagram meets any jitter and the last ones the largest, which would make 20 Mbit/s look like
+//! 15; and the first quarter uses up the tokens that a token bucket has saved.
 //!
-//! Jitter, lumps of radio schedulers and clocks falsify short times by an amount that does not grow with the train. So a train of
-//! four times the length follows (`TRAINS`) until two in a row agree, or one took so long that the errors do not count. The first,
-//! a few datagrams, has to arrive steadily to count; so has a train that overflowed a buffer that is full within a few
-//! milliseconds, for no train through it is longer. The use of the estimate: [`super::pipeline`](super).
+//! Jitter, bursts of radio schedulers and clock errors distort the time by an amount that does not grow with the train.
+//! Therefore a train of four times the length follows (`TRAINS`), until two successive trains agree or one took so long that
+//! the errors are negligible. Two kinds of train count only if they arrive steadily: the first one, of a few datagrams, and one
+//! that overflowed a buffer of a few milliseconds, because no train through such a buffer lasts longer. For the use of the
+//! estimate see [`super::pipeline`](super).
 //!
-//! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB of a path of a few Mbit/s, up
-//! to 1.2 MB of one that carries them in a tenth of a second.
+//! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB on a path of a few Mbit/s, up to
+//! 1.2 MB on a path that carries them in a tenth of a second.
 
 use core::time::Duration;
 
@@ -25,15 +26,15 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct TrainSender {
     began_at: Option<Instant>,
-    /// The train being sent, if any, and its datagrams that are sent.
+    /// When the next datagram of the current train is due, if any, and the number of its datagrams sent.
     due: Option<Instant>,
     sent: u16,
-    /// Its number, and how many came before it this time.
+    /// The train's number, and the index of its length in `TRAINS`.
     number: u8,
     stage: usize,
-    /// Whether its answer is awaited.
+    /// Whether its result is awaited.
     is_awaited: bool,
-    /// What the train before it said, if that counts.
+    /// Rate measured by the previous train, if it counts.
     before: Option<Bitrate>,
 }
 
@@ -42,9 +43,9 @@ pub struct TrainSender {
 pub struct TrainPacket {
     /// The train's number.
     pub train: u8,
-    /// Its place in the train, from 0.
+    /// Index in the train, from 0.
     pub place: u16,
-    /// How many the train has.
+    /// Number of datagrams in the train.
     pub count: u16,
 }
 
@@ -53,46 +54,47 @@ impl TrainPacket {
         self.place.saturating_add(1) >= self.count
     }
 
-    /// Whether it follows the head of a train of which that is not to count. The first, of a few datagrams, has none.
+    /// Whether the datagram is after the first quarter of a train. False for the shortest train, which counts as a whole.
     fn is_behind_head(&self) -> bool {
         self.count > TRAINS[0] && self.place >= self.count / 4
     }
 }
 
-/// What came of a train.
+/// The measurement of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dispersion {
     /// The train's number.
     pub train: u8,
-    /// Bytes behind its first datagram, UDP and IP headers included.
+    /// Bytes after its first datagram, UDP and IP headers included.
     pub bytes: u32,
-    /// How long they took to arrive, in microseconds, or would have at the rate of what followed the head.
+    /// Time in which these bytes arrived, in microseconds; extrapolated from the bytes after the first quarter if only they
+    /// count.
     pub time_us: u32,
-    /// The longest part of that between two datagrams.
+    /// The longest gap between two datagrams.
     pub longest_gap_us: u32,
 }
 
 impl Dispersion {
-    /// Whether no wait of one datagram makes much of the time: jitter in order brings a train in a few lumps.
+    /// Whether the longest gap is at most a quarter of the time. Jitter that keeps order delivers a train in a few bursts.
     fn is_steady(&self) -> bool {
         self.longest_gap_us <= self.time_us / 4
     }
 }
 
-/// What trains say.
+/// A capacity estimate from trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guess {
-    /// What the path carries.
+    /// The estimated capacity.
     pub rate: Bitrate,
-    /// Whether that was measured over long enough to be true.
+    /// Whether it was measured over a sufficiently long time to be reliable.
     pub is_sure: bool,
-    /// Whether it is not, and much of the train was lost: what a queue of a few packets lets through tells no more of a
-    /// long train than of a short one, and takes so little time that jitter may be all that was measured.
+    /// Whether it is not sure and much of the train was lost. A queue of a few packets passes no more of a long train than of a
+    /// short one, in so little time that jitter may be all that was measured.
     pub is_doubtful: bool,
 }
 
 impl TrainSender {
-    /// The path works (again).
+    /// The path came up: starts trains, at most once in 15 minutes.
     pub fn on_up(&mut self, now: Instant) {
         if self.began_at.is_none_or(|at| now.since(at) > AGAIN) {
             self.began_at = Some(now);
@@ -109,7 +111,7 @@ impl TrainSender {
         self.is_awaited = true;
     }
 
-    /// The path may carry none after all; when it may, it begins anew.
+    /// Cancels the trains because the path may not carry any now; they start from the beginning later.
     pub fn cancel(&mut self) {
         *self = Self {
             number: self.number,
@@ -117,7 +119,7 @@ impl TrainSender {
         };
     }
 
-    /// When datagrams are to be sent.
+    /// When the next datagram is due.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.due
@@ -141,7 +143,7 @@ impl TrainSender {
         Some(packet)
     }
 
-    /// Takes what the other end says of a train. What to take the path's rate for; a longer train may follow.
+    /// Processes the measurement of a train by the other end. Returns the capacity estimate; a longer train may follow.
     pub fn on_result(&mut self, now: Instant, result: &Dispersion) -> Option<Guess> {
         let Dispersion { bytes, time_us, .. } = *result;
         if !self.is_awaited || result.train != self.number || self.due.is_some() {
@@ -193,10 +195,10 @@ struct Train {
     arrived: u16,
     first_at: Instant,
     last_at: Instant,
-    /// Behind the first.
+    /// Bytes after the first datagram.
     bytes: u32,
     longest_gap: Duration,
-    /// When the first came that is behind the head, and the bytes up to it.
+    /// When the first datagram after the first quarter arrived, and the bytes up to it.
     head: Option<(Instant, u32)>,
     is_complete: bool,
 }
@@ -204,13 +206,13 @@ struct Train {
 impl Train {
     fn result(&self) -> Option<Dispersion> {
         let mut time_us = micros(self.last_at.since(self.first_at));
-        // A queue that overflows lets the head through, and little else.
+        // An overflowing queue passes the head of the train and little else.
         let is_whole = self.arrived >= self.count - self.count / 8;
         if let Some((at, head_bytes)) = self.head.filter(|_| is_whole) {
             let rest = self.last_at.since(at);
             let scaled = u64::from(micros(rest)) * u64::from(self.bytes);
             let scaled = scaled.checked_div(u64::from(self.bytes - head_bytes));
-            // What came in one lump was held up on the way.
+            // Bytes that arrived in one burst were held up on the way.
             if let Some(scaled) = scaled.filter(|_| rest > SHORT) {
                 time_us = u32::try_from(scaled).unwrap_or(u32::MAX);
             }
@@ -229,7 +231,7 @@ fn micros(time: Duration) -> u32 {
 }
 
 impl TrainReceiver {
-    /// Takes note of a datagram of a train, `len` bytes long.
+    /// Records a datagram of a train, `len` bytes long.
     pub fn on_arrival(&mut self, now: Instant, packet: TrainPacket, len: u32) {
         let known = self.train.filter(|train| train.number == packet.train);
         let mut train = known.unwrap_or(Train {
@@ -256,7 +258,7 @@ impl TrainReceiver {
         self.train = Some(train);
     }
 
-    /// When the result is to be told.
+    /// When the result is due.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let train = self.train?;
@@ -267,27 +269,27 @@ impl TrainReceiver {
         })
     }
 
-    /// The result that is due.
+    /// Takes the result if it is due.
     pub fn take_result(&mut self, now: Instant) -> Option<Dispersion> {
         self.due().filter(|due| *due <= now)?;
         self.train.take()?.result()
     }
 }
 
-/// Datagrams of the trains.
+/// Lengths of the trains in datagrams.
 const TRAINS: [u16; 4] = [12, 48, 192, 768];
-/// A train that took so long tells the rate by itself.
+/// A train that took longer than this is reliable by itself.
 const LONG: Duration = Duration::from_millis(100);
-/// A train that took no longer tells nothing.
+/// A train that took no longer than this is not reliable.
 const SHORT: Duration = Duration::from_millis(10);
-/// The same of one that overflowed a queue so short that no train takes longer, if it came in steadily.
+/// The same for a train that arrived steadily but overflowed a queue too short for longer trains.
 const SHORT_QUEUE: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_secs(900);
-/// What a train took at least: clocks and wake-ups are that coarse.
+/// Minimum time assumed for a train: clocks and wake-ups are that coarse.
 const LEAST_TIME: Duration = Duration::from_millis(1);
-/// How long the rest of a train is waited for.
+/// How long to wait for the rest of a train.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Length of the body of a train's control datagram.
+/// Length of the body of a train's control datagrams, in bytes.
 pub const TRAIN_PACKET_BYTES: usize = 1_100;
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! The smallest value of the last while, in constant memory.
+//! A windowed minimum in constant memory.
 //!
-//! Three buckets of a third of the window each keep the smallest value put into them; the oldest bucket goes as a
-//! whole. A value is therefore forgotten between two thirds of the window and the whole window after it came. Time
-//! moves only when a value comes: without new values the last known minimum stays. For a maximum use
-//! [`Reverse`](core::cmp::Reverse).
+//! Three buckets, each a third of the window long, keep their smallest value; the oldest bucket is dropped as a whole. A value
+//! is therefore forgotten between two thirds of the window and one window after it was inserted. Time advances only when a
+//! value is inserted: without new values the last minimum stays. For a maximum use [`Reverse`](core::cmp::Reverse).
 
 use core::time::Duration;
 
@@ -50,7 +49,7 @@ impl<T: Copy + Ord> WindowedMin<T> {
     }
 }
 
-/// How long a minimum of delays or losses is remembered: BBR's `MinRTTFilterLen` (draft-ietf-ccwg-bbr section 2.13.1).
+/// Window of the minima of delay and loss: BBR's `MinRTTFilterLen` (draft-ietf-ccwg-bbr section 2.13.1).
 pub(crate) const MIN_WINDOW: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

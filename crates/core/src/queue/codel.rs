@@ -1,20 +1,20 @@
 //! CoDel: controlled delay (RFC 8289).
 //!
-//! A queue that drains now and then is good; one that never does is delay without use. CoDel looks at how long
-//! packets have waited as they leave. When that has stayed above `target` for a whole `interval`, it drops one and
-//! then more, at times interval / sqrt(count) apart, until the waiting time falls below the target. Here a packet of
-//! an ECN-capable sender is marked instead of dropped and goes on, as in RFC 8290.
+//! A queue that empties now and then is useful; a standing queue only adds delay. CoDel measures how long packets have waited
+//! when they leave. If the waiting time has stayed above `target` for a whole `interval`, CoDel drops one packet and then more,
+//! at times interval / sqrt(count) apart, until the waiting time falls below the target. A packet of an ECN-capable sender is
+//! marked instead of dropped, as in RFC 8290.
 //!
 //! The code follows the pseudo-code of RFC 8289 section 5.
 //!
-//! A sender that does not slow down is not controlled that way: drops interval / sqrt(count) apart reach its excess of some
-//! hundred packets a second after minutes, and all that time its queue grows. So what has stood above the target for
-//! `patience`, some round trips in which its sender must have heard, loses every packet that has waited longer than
-//! `limit`, and of others one each `patience` and no more, should its sender listen after all: BBR keeps a round trip waiting
-//! whatever is dropped, and each drop costs those who read in order another. Its queue runs empty now and then, and has the
-//! same sender afterwards, so that is remembered for [`REMEMBERED`], and then found out anew. (Cake meets the same with a second
-//! controller, BLUE, which begins to drop when its buffer overflows.) Marks and drops have one time for the next of either, so where
-//! capable packets and others are mixed, a drop may come soon after a mark.
+//! **Unresponsive senders** are not controlled by that: drops interval / sqrt(count) apart reach an excess of some hundred
+//! packets per second only after minutes, while the queue grows. So if a queue has stood above the target for `patience`, which
+//! is some RTTs in which its sender must have seen the signals, every packet that has waited longer than `limit` is dropped. Of
+//! the other packets only one per `patience` is dropped, in case the sender responds after all: BBR keeps one RTT of queue
+//! whatever is dropped, and each drop costs in-order receivers another RTT. The queue of such a sender runs empty now and then
+//! and afterwards has the same sender, so its state is remembered for [`REMEMBERED`] and then tested anew. (Cake solves the
+//! same problem with a second controller, BLUE, which begins to drop when its buffer overflows.) Marks and drops share one
+//! schedule, so if ECN-capable and other packets are mixed, a drop may come soon after a mark.
 
 use core::time::Duration;
 
@@ -27,44 +27,44 @@ use crate::{
 /// The state of CoDel for one queue; names as in RFC 8289 section 5.2.
 #[derive(Debug, Default)]
 pub(super) struct Codel {
-    /// When the waiting time will have been too long for an interval; zero if it is not too long.
+    /// When the waiting time will have been above the target for one interval; zero if it is not above the target.
     first_above_time: Instant,
     drop_next: Instant,
     count: u16,
     lastcount: u16,
     dropping: bool,
-    /// Since when packets have left without a pause and all had waited for too long, if `is_standing`, and when the last
-    /// left: milliseconds of the clock modulo 2^32, which are compared over seconds.
+    /// Since when, if `is_standing`, packets have left without a pause and with waiting times above the target, and when the
+    /// last one left. In milliseconds modulo 2^32; only differences of seconds are compared.
     standing_since_ms: u32,
     last_ms: u32,
     is_standing: bool,
-    /// Whether its sender listens, and when it was last found that it does not.
+    /// Whether the sender responds, and when it was last found unresponsive.
     hearing: Hearing,
     deaf_since_ms: u32,
 }
 
-/// What is known of whether a sender listens.
+/// Whether a sender responds to marks and drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Hearing {
     #[default]
     Unknown,
-    /// It did not, for [`REMEMBERED`].
+    /// Unresponsive, valid for [`REMEMBERED`].
     Deaf,
-    /// It did not, and has the patience to show that it does now, or that another has its place.
+    /// It was unresponsive, and has `patience` to show that it responds now or that another sender uses this queue.
     Tested,
 }
 
-/// A packet taken from the queue, and what it leaves behind.
+/// A packet taken from the queue, and the state of the queue after it.
 pub(super) struct Head {
     pub(super) queued: Queued,
     pub(super) backlog_bytes: u32,
-    /// Whether all that waits is within [`QueueConfig::allowance`].
+    /// Whether all waiting bytes are within [`QueueConfig::allowance`].
     pub(super) is_allowed: bool,
 }
 
 impl Codel {
-    /// Takes the next packet with `pop`, dropping or marking as CoDel wants. Returns the packet to send and how many
-    /// (none or one) were marked; `None` if the queue is empty, perhaps because everything in it was dropped.
+    /// Takes the next packet with `pop`, dropping or marking as CoDel decides. Returns the packet to send and how many packets
+    /// (none or one) were marked; `None` if the queue is empty, perhaps because every packet was dropped.
     pub(super) fn dequeue(
         &mut self,
         now: Instant,
@@ -89,7 +89,7 @@ impl Codel {
                 drop(queued?.packet);
                 (queued, ok_to_drop) = self.take(now, config, &mut pop, &mut drop);
                 if self.is_held(false) {
-                    // Nor several at once after a pause, nor sooner after one.
+                    // Count from now, so that neither several drops at once nor an early one follow a pause.
                     self.drop_next = self.next(now, false, config);
                 } else if ok_to_drop {
                     self.drop_next = self.next(self.drop_next, false, config);
@@ -106,7 +106,7 @@ impl Codel {
                 (queued, _) = self.take(now, config, &mut pop, &mut drop);
             }
             self.dropping = true;
-            // If it dropped a short while ago, the rate that controlled the queue then is the better start.
+            // If CoDel dropped recently, start from the drop rate that controlled the queue then.
             let delta = self.count.saturating_sub(self.lastcount);
             let recent = now.since(self.drop_next) < config.interval * 16;
             self.count = if delta > 1 && recent { delta } else { 1 };
@@ -117,7 +117,7 @@ impl Codel {
         Some((queued?, false))
     }
 
-    /// `dodequeue` of the RFC: a packet, and whether the waiting time has been too long for an interval.
+    /// `dodequeue` of the RFC: a packet, and whether the waiting time has been above the target for one interval.
     fn take(
         &mut self,
         now: Instant,
@@ -153,8 +153,8 @@ impl Codel {
         (Some(head.queued), ok_to_drop)
     }
 
-    /// Whether the queue has stood for longer than a sender that listens would let it. After a pause in which nothing left,
-    /// the age of what waits tells nothing of its sender.
+    /// Whether the queue has stood for longer than a responsive sender would allow. After a pause in which no packet left, the
+    /// age of waiting packets says nothing about the sender.
     fn is_unheard(&mut self, now: Instant, config: &QueueConfig) -> bool {
         if span(self.last_ms, millis(now)) > config.interval {
             self.is_standing = false;
@@ -162,12 +162,12 @@ impl Codel {
         self.has_stood(millis(now), config)
     }
 
-    /// Whether it stands at `at_ms`, and did so for all patience.
+    /// Whether the queue stands at `at_ms` and has stood for `patience`.
     fn has_stood(&self, at_ms: u32, config: &QueueConfig) -> bool {
         self.is_standing && span(self.standing_since_ms, at_ms) > config.patience
     }
 
-    /// Takes note that a packet leaves, which had waited for too long if it `is_late`.
+    /// Records that a packet leaves. `is_late`: its waiting time was above the target.
     fn note(&mut self, now: Instant, is_late: bool, config: &QueueConfig) {
         self.last_ms = millis(now);
         if !self.is_standing {
@@ -192,13 +192,13 @@ impl Codel {
         }
     }
 
-    /// Whether drops are held at one each patience: they do not come ever faster on what does not heed them. Marks do, for they
-    /// cost nothing.
+    /// Whether drops are limited to one per `patience`, because dropping ever faster has no effect on an unresponsive sender.
+    /// Marks are not limited, because they cost nothing.
     fn is_held(&self, marked: bool) -> bool {
         !marked && self.hearing == Hearing::Deaf
     }
 
-    /// When the next is dropped or marked, if one was at `t`.
+    /// When the next packet is dropped or marked, if one was at `t`.
     fn next(&self, t: Instant, marked: bool, config: &QueueConfig) -> Instant {
         if self.is_held(marked) {
             return t + config.patience.max(config.interval);
@@ -220,8 +220,8 @@ fn mark(queued: Option<&mut Queued>) -> bool {
     queued.is_some_and(|queued| mark_congested(queued.packet.as_mut_slice()))
 }
 
-/// For how long a sender that did not listen is taken for one that does not. It is the queue that is remembered: another flow that has
-/// the same meanwhile waits for longer.
+/// How long a sender is considered unresponsive. The state belongs to the queue: another flow that uses the same queue
+/// meanwhile waits longer.
 const REMEMBERED: Duration = Duration::from_secs(30);
-/// `maxpacket` of the RFC: with no more than this behind it, a packet does not wait in a standing queue.
+/// `maxpacket` of the RFC: a queue of at most this many bytes is not a standing queue.
 const MAX_PACKET_BYTES: u32 = 1514;

@@ -1,7 +1,7 @@
 //! Queues of packets in shared slots.
 //!
-//! A packet lies in a slot of one growing table; slots of a queue are chained, and so are the free ones. Pushing and
-//! popping is O(1) and allocates only while the table grows to the largest number of packets ever held at once.
+//! Each packet is in a slot of one growing table; the slots of a queue are chained, and so are the free slots. Push and pop are
+//! O(1) and allocate only while the table grows to the largest number of packets held at once.
 
 use super::Queued;
 use crate::packet::PacketBuf;
@@ -91,7 +91,7 @@ impl Fifo {
         self.last = index;
     }
 
-    /// Puts a packet into the place of the last one if it `may` be; which that was, or the packet itself if it may not.
+    /// Replaces the last packet if `may` allows it. Returns the replaced packet, or the new packet if it was not allowed.
     pub(super) fn replace_last(
         &mut self,
         slab: &mut Slab,

@@ -276,14 +276,14 @@ fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
     assert!(between < 40, "{between}");
 }
 
-/// What a sender does that does not listen: 50 packets stand.
+/// An unresponsive sender: a standing queue of 50 packets.
 fn fill(queue: &mut Queue, now: Instant) {
     while queue.len() < 50 {
         queue.enqueue(now, packet(1, 1_000, false), FlowId::at(1), none_dropped);
     }
 }
 
-/// What a sender that does not listen loses in each second: 50 packets stand, but none while `is_rest` (of the millisecond).
+/// Drops of an unresponsive sender in each second: 50 packets stand, but none while `is_rest` (of the millisecond).
 fn losses_of_the_deaf(mut queue: Queue, seconds: u64, is_rest: fn(u64) -> bool) -> Vec<u32> {
     let mut drops = vec![0; usize::try_from(seconds).expect("few")];
     for tick in 0..seconds * 1_000 {
@@ -298,7 +298,7 @@ fn losses_of_the_deaf(mut queue: Queue, seconds: u64, is_rest: fn(u64) -> bool) 
     drops
 }
 
-/// A queue whose senders hear of a drop after `patience_ms`.
+/// A queue whose senders learn of a drop after `patience_ms`.
 fn patient_queue(patience_ms: u64) -> Queue {
     let mut queue = queue();
     queue.set_limit(Duration::MAX, Duration::from_millis(patience_ms));
@@ -407,7 +407,8 @@ fn codel_of_one_flow_does_not_touch_another() {
     assert!(fat > 50, "{fat}");
 }
 
-/// Three packets come and two go each millisecond for `ticks` ms; how long each that left had waited, in ms.
+/// Three packets arrive and two leave each millisecond for `ticks` ms. Returns the waiting time of each packet that left, in
+/// ms.
 fn overload(queue: &mut Queue, ticks: core::ops::Range<u64>) -> Vec<u128> {
     let mut waited = Vec::new();
     for tick in ticks {
@@ -428,7 +429,7 @@ fn a_sender_that_does_not_listen_finds_a_short_queue_all_the_same() {
     let mut queue = queue();
     let waited = overload(&mut queue, 0..10_000);
     let most = |waited: &[u128]| waited.iter().copied().max();
-    // A third too much for the second of patience, which CoDel does next to nothing about, and then the limit.
+    // An excess of a third for the second of patience, which CoDel hardly reduces, and then the limit.
     assert!(
         most(&waited).is_some_and(|most| (280..=400).contains(&most)),
         "{:?}",
@@ -586,7 +587,7 @@ fn packets_without_bytes_or_larger_than_the_cap_do_not_hang_the_queue() {
     assert_eq!((queue.bytes(), dropped), (Bytes::ZERO, 4));
 }
 
-/// A pure acknowledgement of IPv4, with so many bytes of options that do nothing.
+/// A pure ACK over IPv4, with the given number of bytes of no-op options.
 fn ack(number: u32, options: u8) -> PacketBuf {
     let mut bytes = vec![0; 40 + usize::from(options)];
     (bytes[0], bytes[3], bytes[9]) = (0x45, 40 + options, 6);
@@ -613,7 +614,7 @@ fn of_acknowledgements_that_wait_the_newest_has_the_place_of_the_first() {
     take(2, ack(300, 4), 1);
     take(3, ack(700, 0), 2);
     take(4, ack(400, 8), 1);
-    // What comes out of order, what is said again, and what is of another flow with the same place say something else.
+    // ACKs that are out of order, are duplicates, or belong to another flow with the same place supersede nothing.
     take(5, ack(350, 0), 1);
     take(6, ack(350, 0), 1);
     take(7, packet(1, 60, false), 1);

@@ -1,4 +1,4 @@
-//! Whichever reorder buffer the sender wants.
+//! The reorder buffer in the order that the sender asked for.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -14,9 +14,9 @@ use crate::{
 /// A reorder buffer, dispatched by enum. Methods are those of [`Resequencer`].
 #[derive(Debug)]
 pub enum AnyResequencer {
-    /// One order for all.
+    /// One order over all flows.
     Global(InOrder),
-    /// An order for each flow.
+    /// One order for each flow.
     PerFlow(Resequencer),
 }
 
@@ -27,9 +27,9 @@ impl Default for AnyResequencer {
 }
 
 impl AnyResequencer {
-    /// Goes on in another order. Nothing that is held or under way is lost by that, and nothing comes twice.
+    /// Switches to another order. No packet held or in flight is lost or duplicated by the switch.
     ///
-    /// `timeout`: how long a missing packet is waited for, in [`Order::Global`]. What may leave is appended to `out`.
+    /// `timeout`: how long to wait for a missing packet in [`Order::Global`]. Packets that may leave are appended to `out`.
     pub fn set_order(
         &mut self,
         now: Instant,
@@ -48,7 +48,7 @@ impl AnyResequencer {
         self.on_timeout(now, out);
     }
 
-    /// Takes one packet.
+    /// Processes one packet.
     pub fn on_packet(
         &mut self,
         now: Instant,
@@ -77,7 +77,7 @@ impl AnyResequencer {
         }
     }
 
-    /// See [`Resequencer::on_tail`]; with one order for all, time alone tells.
+    /// See [`Resequencer::on_tail`]; with one order over all flows it has no effect.
     pub fn on_tail(
         &mut self,
         now: Instant,
@@ -90,7 +90,7 @@ impl AnyResequencer {
         }
     }
 
-    /// Releases what the passing of time allows.
+    /// Releases packets whose deadline or timeout has passed.
     pub fn on_timeout(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         match self {
             Self::Global(order) => order.on_timeout(now, out),
@@ -98,7 +98,7 @@ impl AnyResequencer {
         }
     }
 
-    /// When [`Self::on_timeout`] next has something to do.
+    /// When [`Self::on_timeout`] must be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self {
@@ -116,7 +116,7 @@ impl AnyResequencer {
         }
     }
 
-    /// Lets packets go, the oldest first, until no more than `most` are held.
+    /// Releases packets, the oldest first, until at most `most` are held.
     pub fn trim(&mut self, now: Instant, most: usize, out: &mut VecDeque<PacketBuf>) {
         match self {
             Self::Global(order) => order.trim(now, most, out),
@@ -124,7 +124,7 @@ impl AnyResequencer {
         }
     }
 
-    /// Counters since the start; they go on when the order changes.
+    /// Counters since the start; they continue when the order changes.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         match self {
@@ -133,7 +133,7 @@ impl AnyResequencer {
         }
     }
 
-    /// 95th percentile of how long recent packets were held.
+    /// 95th percentile of recent hold times.
     #[must_use]
     pub fn hold_p95(&self) -> Duration {
         match self {
@@ -142,7 +142,7 @@ impl AnyResequencer {
         }
     }
 
-    /// Hands every held packet back, and starts over with an order for each flow; counters go on.
+    /// Returns every held packet and restarts with one order for each flow; counters continue.
     pub fn reset(&mut self, out: &mut Vec<PacketBuf>) {
         let stats = *self.stats();
         match self {

@@ -1,9 +1,9 @@
-//! What the sequence numbers of one path say about missing packets.
+//! Loss detection by the sequence numbers of one path.
 //!
-//! A path keeps order, so a number skipped on it is lost, unless the path reorders after all. A gap is therefore only
-//! believed after three more packets on the path or 2 ms, as RFC 9002 section 6.1 does with its thresholds. When a packet
-//! counted lost arrives after all, the time threshold widens to what was seen, the packet threshold is dropped, and both
-//! come back after [`CALM`].
+//! A path keeps order, so a skipped number is lost, unless the path reorders after all. A gap is therefore considered lost only
+//! after three more packets on the path or 2 ms, like the thresholds of RFC 9002 section 6.1. If a packet counted as lost
+//! arrives (a spurious loss), the time threshold widens to the observed lateness and the packet threshold is disabled; both
+//! return to normal after [`CALM`].
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -11,27 +11,27 @@ use std::collections::VecDeque;
 use super::{MAX_SPAN, Way};
 use crate::{ids::Seq, time::Instant};
 
-/// Datagrams missing in a row on one path.
+/// A run of missing datagrams on one path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
-    /// How many; at least 1.
+    /// Number of missing datagrams; at least 1.
     pub(super) count: u32,
-    /// Global number that arrived on the path before the gap.
+    /// Global sequence number that arrived on the path before the gap.
     pub(super) after: Seq,
-    /// Global number of the last missing one.
+    /// Global sequence number of the last missing datagram.
     pub(super) last: Seq,
-    /// Whether `last` has been dealt with.
+    /// Whether `last` is settled.
     pub(super) is_last_settled: bool,
-    /// How many numbers between `after` and `last` are missing on any path, once counted.
+    /// How many global numbers between `after` and `last` are missing on all paths, once counted.
     pub(super) missing: Option<u32>,
-    /// Number on the path of the first missing one.
+    /// Path sequence number of the first missing datagram.
     first_path_seq: Seq,
-    /// Number on the path that arrived after the gap.
+    /// Path sequence number that arrived after the gap.
     end_path_seq: Seq,
     seen_at: Instant,
 }
 
-/// When a gap is believed.
+/// Thresholds from which a gap is considered lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     now: Instant,
@@ -42,18 +42,19 @@ pub(super) struct Limits {
 /// The order of arrivals on one path.
 #[derive(Debug)]
 pub(super) struct PathOrder {
-    /// Highest number on the path and the global number it carried.
+    /// Highest path sequence number and its global sequence number.
     highest: Option<(Seq, Seq)>,
-    /// How far in the order of all the path has got of late: what is sent again comes behind later packets.
+    /// The highest global sequence number that the path has recently passed. Retransmissions follow later packets, so they do
+    /// not count.
     latest: Option<Seq>,
     last_packet_at: Instant,
-    /// Highest number on the path of any datagram, with a packet or without.
+    /// Highest path sequence number of any datagram, with or without a packet.
     newest: Option<Seq>,
-    /// When numbers were last skipped of which nothing says yet what they carried.
+    /// When numbers were last skipped whose global sequence numbers are unknown so far.
     unnamed_at: Option<Instant>,
     gaps: VecDeque<Gap>,
     window: Duration,
-    /// When a packet counted lost last arrived.
+    /// When a packet counted as lost last arrived (spurious loss).
     disproved_at: Option<Instant>,
 }
 
@@ -73,7 +74,7 @@ impl Default for PathOrder {
 }
 
 impl PathOrder {
-    /// Notes that the datagram `path_seq` arrived, which carried `seq`; `previous` travelled before it.
+    /// Records the arrival of the datagram `path_seq`, which carried `seq`; `previous` was sent before it on the path.
     pub(super) fn on_arrival(
         &mut self,
         now: Instant,
@@ -92,8 +93,8 @@ impl PathOrder {
         self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {
             self.highest = Some((path_seq, seq));
-            // Numbers begin at 0: what is missing before the first that comes is a gap as well, though only of the last is known
-            // which it was.
+            // Numbers begin at 0: datagrams missing before the first arrival are a gap as well, though only the last one's
+            // global number is known.
             if let (Some(last), 1..LONGEST_BEGINNING) = (previous, path_seq.0) {
                 let none = (Seq(0).minus(1), last.minus(LONGEST_BEFORE));
                 self.push_gap(now, none, path_seq, last);
@@ -114,15 +115,15 @@ impl PathOrder {
         }
     }
 
-    /// Notes that the path brings nothing up to `seq` any more, unless as a repair.
+    /// Records that the path has passed `seq`: only retransmissions can still deliver numbers up to it.
     fn on_passed(&mut self, seq: Seq) {
-        // Of a path that was silent for so long that numbers began anew, nothing earlier counts.
+        // Keep `latest` only if it is less than `MAX_SPAN` ahead: after a long silence the numbers may have wrapped.
         let is_later =
             |latest: &Seq| (0..MAX_SPAN.cast_signed()).contains(&latest.distance_from(seq));
         self.latest = self.latest.filter(is_later).or(Some(seq));
     }
 
-    /// Notes that all between the datagram `before` and the datagram `end` is missing; the last of it carried `last`.
+    /// Adds a gap: all datagrams between `before` and `end` are missing; the last of them carried `last`.
     fn push_gap(
         &mut self,
         now: Instant,
@@ -146,13 +147,13 @@ impl PathOrder {
         });
     }
 
-    /// Notes that the datagram `path_seq` carried no packet. Behind a gap it cannot say which was lost; what comes next
-    /// can, and then counts it among the missing, which have one place more in the order than they need.
+    /// Records that the datagram `path_seq` carried no packet. After a gap it cannot name the lost packet. The next packet can;
+    /// the gap then includes this datagram, and so has one path number more than global numbers are missing.
     pub(super) fn on_empty(&mut self, now: Instant, path_seq: Seq) {
         if self.skipped(path_seq) {
             self.unnamed_at = Some(now);
         } else if self.newest != Some(path_seq) {
-            // It was skipped before, out of order.
+            // It had been skipped: it arrived out of order.
             self.unnamed_at = None;
         }
         if let Some((highest, _)) = &mut self.highest
@@ -162,7 +163,7 @@ impl PathOrder {
         }
     }
 
-    /// Notes that nothing follows the datagram `path_seq`, which carried `seq`, for now.
+    /// Records that no datagram follows `path_seq`, which carried `seq`, for now.
     pub(super) fn on_tail(&mut self, now: Instant, seq: Seq, path_seq: Seq) {
         let Some(before) = self.highest else {
             return;
@@ -170,7 +171,7 @@ impl PathOrder {
         if path_seq.is_after(before.0) {
             self.skipped(path_seq);
             let end = path_seq.plus(1);
-            // What tells this may have come first.
+            // The tail frame may have arrived before the datagram.
             if self.newest.is_none_or(|newest| !newest.is_after(end)) {
                 self.unnamed_at = None;
             }
@@ -180,7 +181,7 @@ impl PathOrder {
         }
     }
 
-    /// Takes note that the datagram `path_seq` came; whether it is newer than all others and some between are missing.
+    /// Records the arrival of the datagram `path_seq`. Returns whether it is the newest and datagrams before it were skipped.
     fn skipped(&mut self, path_seq: Seq) -> bool {
         let newest = self.newest.unwrap_or(path_seq);
         let step = path_seq.distance_from(newest);
@@ -197,27 +198,27 @@ impl PathOrder {
             .filter(|_| !self.highest.is_some_and(is_passed))
     }
 
-    /// Takes note that what was skipped has been computed, or something else has.
+    /// Records that a packet was recovered by FEC; the skipped datagrams are assumed to be recovered.
     pub(super) fn on_computed(&mut self) {
         self.unnamed_at = None;
     }
 
-    /// Whether `seq` may still be under way on this path: none later than `seq` has come on it, and the last packet was no longer
-    /// ago than `silence`.
+    /// Whether `seq` may still be in flight on this path: no packet after `seq` has arrived on it, and its last packet arrived
+    /// no longer than `silence` ago.
     pub(super) fn may_bring(&self, now: Instant, seq: Seq, silence: Duration) -> bool {
         let is_passed = |latest: Seq| !seq.is_after(latest);
         let is_flowing = self.highest.is_some() && now.since(self.last_packet_at) < silence;
         is_flowing && !self.latest.is_some_and(is_passed)
     }
 
-    /// Whether `seq` may be in a gap that is not believed yet.
+    /// Whether `seq` may be in a gap that is not considered lost yet.
     pub(super) fn may_miss(&self, seq: Seq) -> bool {
         let may =
             |gap: &Gap| !gap.is_last_settled && seq.is_after(gap.after) && !seq.is_after(gap.last);
         self.gaps.iter().any(may)
     }
 
-    /// Notes that `seq`, missing so far, has arrived on some path.
+    /// Records that the missing `seq` has arrived on some path.
     pub(super) fn on_found(&mut self, seq: Seq) {
         for gap in &mut self.gaps {
             if seq.is_after(gap.after) && gap.last.is_after(seq) {
@@ -226,8 +227,8 @@ impl PathOrder {
         }
     }
 
-    /// Notes that a packet counted lost arrived on this path after all, as `path_seq`: the path reorders, unless the
-    /// packet was sent again.
+    /// Records that a packet counted as lost arrived on this path as `path_seq`: the path reorders, unless the packet was
+    /// retransmitted.
     pub(super) fn on_late(&mut self, now: Instant, path_seq: Seq) {
         let is_new = |(highest, _): (Seq, Seq)| path_seq.is_after(highest);
         if self.highest.is_none_or(is_new) {
@@ -252,7 +253,7 @@ impl PathOrder {
         self.gaps = gaps;
     }
 
-    /// What a gap must exceed at `now` to be believed.
+    /// The thresholds at `now`.
     pub(super) fn limits(&mut self, now: Instant) -> Limits {
         if self.disproved_at.is_some_and(|at| now.since(at) > CALM) {
             self.disproved_at = None;
@@ -265,13 +266,13 @@ impl PathOrder {
         }
     }
 
-    /// When the next gap is believed, if no packet arrives before.
+    /// When the next gap is considered lost if no packet arrives before.
     pub(super) fn next_verdict(&self) -> Option<Instant> {
         let gap = self.gaps.iter().find(|gap| !gap.is_last_settled)?;
         Some(gap.seen_at + self.window)
     }
 
-    /// A number that had been skipped arrived: its gap is one smaller.
+    /// A skipped number arrived: its gap shrinks by one.
     fn on_reordered(&mut self, path_seq: Seq) {
         let is_inside = |gap: &Gap| {
             path_seq.distance_from(gap.first_path_seq) >= 0 && gap.end_path_seq.is_after(path_seq)
@@ -288,12 +289,12 @@ impl PathOrder {
 }
 
 impl Gap {
-    /// Whether nothing had come on the path before, so that of its members only the last is known.
+    /// Whether the gap is before the path's first arrival, so that only its last global number is known.
     pub(super) fn is_beginning(&self) -> bool {
         self.first_path_seq == Seq(0)
     }
 
-    /// Whether the gap is believed.
+    /// Whether the gap is considered lost.
     pub(super) fn is_due(&self, limits: &Limits) -> bool {
         let later_pkts = limits.highest.distance_from(self.end_path_seq);
         let is_ordered_path = limits.window == FIRST_WINDOW;
@@ -307,11 +308,11 @@ impl Gap {
 const PACKET_THRESHOLD: i32 = 3;
 const FIRST_WINDOW: Duration = Duration::from_millis(2);
 const WIDEST_WINDOW: Duration = Duration::from_millis(64);
-/// How long a path must keep order before its gaps are believed as quickly as at the start.
+/// How long a path must keep order before the initial thresholds apply again.
 const CALM: Duration = Duration::from_secs(10);
-/// So many of a path's first numbers are told missing before one of them has come.
+/// How many numbers missing before a path's first arrival form a gap, at most.
 const LONGEST_BEGINNING: u32 = u32::BITS;
-/// And how far before the last of them, in the order of all, the first may be.
+/// How far before the last of them, in global sequence numbers, the first one may be.
 const LONGEST_BEFORE: u32 = 256;
-/// Gaps remembered per path; the oldest is left to the deadline.
+/// Maximum gaps per path; the oldest is dropped and left to the deadline.
 const MAX_GAPS: usize = 256;

@@ -1,4 +1,4 @@
-//! How long packets were held, as a decaying histogram.
+//! A decaying histogram of hold times.
 
 use core::time::Duration;
 

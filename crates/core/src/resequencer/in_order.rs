@@ -1,16 +1,16 @@
-//! One order for all: the egress of "Multipath bonding at Layer 3" (ANRW 2016), section 4.3.
+//! One order over all flows: the egress of "Multipath bonding at Layer 3" (ANRW 2016), section 4.3.
 //!
-//! Packets leave in the order of their global numbers, over all flows. The next number, one above the last that left,
-//! leaves at once, and with it all that is held behind it without a gap. A higher one is held, with the time it came. A
-//! lower one is dropped: it counts as lost already. When the first held packet has waited for the timeout, it leaves,
-//! whatever is missing before it, and with it what follows without a gap.
+//! Packets leave in the order of their global sequence numbers. The next number, one above the last released, is released at
+//! once, and with it all held packets that follow without a gap. A higher number is held, with its arrival time. A lower number
+//! is dropped, because it already counts as lost. When the first held packet has waited for the timeout, it is released
+//! although packets before it are missing, and with it all packets that follow without a gap.
 //!
-//! The paper says "the first one of a new flow" is accepted as it is; here an association's first number is known to be
-//! 0, so nothing is dropped when the slower path carries it. Of the numbers that lie [`WINDOW`] around the last, it is
-//! remembered which have come, only to tell copies from packets that came too late.
+//! The paper accepts "the first one of a new flow" as it is; here an association's first number is known to be 0, so no packet
+//! is dropped if the slower path carries number 0. The arrivals within [`WINDOW`] numbers of the last one are remembered only
+//! to tell duplicates from packets that arrived too late.
 //!
-//! Bounds: at most [`MAX_HELD`] packets are held; beyond that the first leaves early. Memory 16 KiB and the packets held.
-//! Cost per packet: O(1) where paths keep order; a move of held entries where a packet lands among them.
+//! Bounds: at most [`MAX_HELD`] packets are held; beyond that the first one is released early. Memory: 16 KiB and the packets
+//! held. Cost per packet: O(1) on paths that keep order; otherwise held entries are moved to insert a packet.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -18,18 +18,18 @@ use std::collections::VecDeque;
 use super::{Arrival, Entry, HoldTimes, MAX_HELD, Resequencer, State, Stats, Verdict};
 use crate::{ids::Seq, packet::PacketBuf, time::Instant};
 
-/// How far behind and ahead of the last number that left it is known which have come.
+/// How far behind and ahead of the last released number arrivals are remembered.
 const WINDOW: u32 = 1 << 16;
 
-/// The reorder buffer of one association whose sender wants one order for all.
+/// The reorder buffer of one association whose sender asks for one order over all flows.
 #[derive(Debug)]
 pub struct InOrder {
     timeout: Duration,
-    /// The last number that left, or was given up with one that left.
+    /// The last number that was released or given up.
     last: Seq,
-    /// By number, all above `last + 1`.
+    /// Sorted by number; all numbers are above `last + 1`.
     held: VecDeque<Held>,
-    /// Bit of each number in the window: whether its packet has come; held ones are not marked yet.
+    /// One bit for each number in the window: whether its packet has arrived; held packets are not marked yet.
     come: Box<[u64; WORDS]>,
     holds: HoldTimes,
     stats: Stats,
@@ -44,7 +44,7 @@ struct Held {
 }
 
 impl InOrder {
-    /// An empty buffer that expects global sequence number 0 first, and waits for `timeout` for what is missing.
+    /// An empty buffer that expects global sequence number 0 first. `timeout`: how long to wait for missing packets.
     #[must_use]
     pub fn new(timeout: Duration) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl InOrder {
         core::mem::take(&mut self.steps)
     }
 
-    /// Goes on where `from` stands, with what it holds.
+    /// Continues from the state of `from`, with its held packets.
     pub(super) fn take_over(from: &mut Resequencer, timeout: Duration) -> Self {
         let mut order = Self {
             last: from.frontier.minus(1),
@@ -90,7 +90,8 @@ impl InOrder {
         order
     }
 
-    /// Lets everything go, and hands over to a buffer that goes on from here: what is still to come leaves as it comes.
+    /// Releases all held packets and returns a per-flow buffer that continues from here; packets still missing are released
+    /// when they arrive.
     pub(super) fn hand_over(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> Resequencer {
         let first = self.last;
         while self.release_first(now, out).is_some() {}
@@ -114,14 +115,14 @@ impl InOrder {
         to
     }
 
-    /// Changes how long is waited for what is missing.
+    /// Sets how long to wait for missing packets.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Takes one packet; see [`Resequencer::on_packet`].
+    /// Processes one packet; see [`Resequencer::on_packet`].
     ///
-    /// [`Verdict::TooOld`] is the paper's "discarded"; nothing is ever late.
+    /// [`Verdict::TooOld`] is the paper's "discarded"; [`Verdict::Late`] does not occur.
     pub fn on_packet(
         &mut self,
         now: Instant,
@@ -171,14 +172,14 @@ impl InOrder {
         Verdict::Held
     }
 
-    /// Releases what the passing of time allows.
+    /// Releases packets that have waited for the timeout.
     pub fn on_timeout(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         while self.poll_timeout().is_some_and(|at| at <= now) {
             self.stats.lost_expired += self.release_first(now, out).unwrap_or(0);
         }
     }
 
-    /// When [`Self::on_timeout`] next has something to do.
+    /// When [`Self::on_timeout`] must be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.held.front().map(|first| first.since + self.timeout)
@@ -209,12 +210,13 @@ impl InOrder {
         self.holds.p95()
     }
 
-    /// Hands every held packet back.
+    /// Returns every held packet.
     pub fn drain(&mut self, out: &mut Vec<PacketBuf>) {
         out.extend(self.held.drain(..).map(|held| held.packet));
     }
 
-    /// Lets the first held packet go and what follows without a gap; how many are given up before it.
+    /// Releases the first held packet and all packets that follow without a gap. Returns how many missing numbers were given up
+    /// before it.
     fn release_first(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> Option<u64> {
         let first = self.held.pop_front()?;
         let lost = self.move_to(first.seq);
@@ -241,7 +243,8 @@ impl InOrder {
         out.push_back(held.packet);
     }
 
-    /// Makes `seq` the last that left; how many before it have not come. A jump is made in words of 64 numbers.
+    /// Makes `seq` the last released number. Returns how many numbers before it have not arrived. A jump is processed in words
+    /// of 64 numbers.
     fn move_to(&mut self, seq: Seq) -> u64 {
         let steps = seq.distance_from(self.last).unsigned_abs();
         let skipped = steps.saturating_sub(1);
@@ -250,7 +253,7 @@ impl InOrder {
             self.come.fill(0);
             self.steps += WORDS as u64;
         } else {
-            // Of numbers further ahead nothing is known.
+            // Numbers further ahead are outside the window.
             for (word, bits) in words(self.last.plus(1), skipped.min(WINDOW)) {
                 missing -= u64::from((self.come[word] & bits).count_ones());
             }
@@ -275,7 +278,8 @@ impl InOrder {
     }
 }
 
-/// The words that hold the bits of `count` numbers from `first` on, and which bits of each; `count` is at most that of all.
+/// The words that hold the bits of `count` numbers from `first` on, and a mask of these bits in each word. `count` is at most
+/// the window.
 fn words(first: Seq, count: u32) -> impl Iterator<Item = (usize, u64)> {
     let (mut next, mut left) = (first, count);
     core::iter::from_fn(move || {
@@ -288,7 +292,7 @@ fn words(first: Seq, count: u32) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Word and bit of a number.
+/// Word index and bit index of a number.
 fn place(seq: Seq) -> (usize, u64) {
     let bit = seq.0 as usize % (WORDS * 64);
     (bit / 64, 1 << (bit % 64))

@@ -1,11 +1,11 @@
-//! Packets that are known lost, as long as somebody may wait for one, and how long their repairs are worth waiting for.
+//! Packets known lost, kept while a held packet may wait for their retransmission, and how long that wait lasts.
 //!
-//! A hold for what is lost ends when the repair should be here, which is a round trip after the loss was known; if the repair is lost as
-//! well, that is seen on the path it took, and the wait begins anew, up to [`Repairs::longest_hold`]: `LONGEST_HOLD`
-//! beyond the time a repair takes. That is below the inner transport's retransmission timeout, which is at least 200 ms
-//! beyond its round-trip time (RFC 6298; `tcp_rto_min` of Linux).
+//! A hold for a lost packet ends when the retransmission should have arrived, one RTT after the loss was known. If the
+//! retransmission is lost as well, the path that carried it shows the loss, and the wait starts again, up to
+//! [`Repairs::longest_hold`]: `LONGEST_HOLD` beyond the time that a retransmission takes. That is below the inner transport's
+//! retransmission timeout, which is at least 200 ms beyond its RTT (RFC 6298; `tcp_rto_min` of Linux).
 //!
-//! Bounds: `MAX_REPAIRS` gaps; then those that nobody waits for are forgotten, or else the oldest.
+//! Bounds: `MAX_REPAIRS` gaps. Beyond that, gaps that no packet waits for are forgotten first, then the oldest.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,38 +13,38 @@ use std::collections::VecDeque;
 use super::LONGEST_HOLD;
 use crate::{ids::Seq, time::Instant};
 
-/// Repairs under way, and the last that were.
+/// Pending and recent retransmissions.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// How long one takes; `None`: nothing is sent again.
+    /// How long a retransmission takes; `None` if the sender does not retransmit.
     time: Option<Duration>,
     known: VecDeque<Repair>,
 }
 
 #[derive(Debug)]
 struct Repair {
-    /// Some of the numbers after this one and
+    /// Some of the numbers after this one, up to and including `last`, were lost.
     after: Seq,
-    /// up to this one were lost, this one certainly.
+    /// This number certainly was lost.
     last: Seq,
-    /// Whether all of them were.
+    /// Whether all of them were lost.
     is_all: bool,
     until: Instant,
 }
 
 impl Repairs {
-    /// Says whether lost packets are sent again, and how long that takes.
+    /// Sets how long a retransmission takes; `None` if the sender does not retransmit.
     pub(super) fn set_time(&mut self, time: Option<Duration>) {
         self.time = time;
     }
 
-    /// Whether lost packets are sent again.
+    /// Whether the sender retransmits.
     pub(super) fn are_made(&self) -> bool {
         self.time.is_some()
     }
 
-    /// Notes a loss of `count` numbers between `after` and `last`, `last` among them; whether it will be repaired. What is before
-    /// `frontier` nobody waits for.
+    /// Records a loss of `count` numbers between `after` and `last`, including `last`. Returns whether it will be
+    /// retransmitted. No packet waits for numbers before `frontier`.
     pub(super) fn expect(
         &mut self,
         now: Instant,
@@ -72,7 +72,7 @@ impl Repairs {
         true
     }
 
-    /// When the last repair of something from `from` on and before `end` should be here; `None` if none is under way.
+    /// When the last retransmission of a number in `from..end` should arrive; `None` if none is pending.
     pub(super) fn due(&self, now: Instant, from: Seq, end: Seq) -> Option<Instant> {
         let concerns = |repair: &&Repair| {
             repair.until > now
@@ -83,7 +83,7 @@ impl Repairs {
         until.map(|repair| repair.until).max()
     }
 
-    /// Forgets what is before `frontier`: nobody waits for it.
+    /// Forgets losses before `frontier`: no packet waits for them.
     pub(super) fn forget_before(&mut self, frontier: Seq) {
         let is_before = |repair: &Repair| frontier.is_after(repair.last);
         while self.known.front().is_some_and(is_before) {
@@ -91,7 +91,8 @@ impl Repairs {
         }
     }
 
-    /// Whether `seq` is known to have been lost. Of several in a row, between which others came elsewhere, only the last is.
+    /// Whether `seq` is known to be lost. Of several in a row between which other numbers arrived on other paths, only the last
+    /// one is known.
     pub(super) fn has_lost(&self, seq: Seq) -> bool {
         let is_in = |repair: &Repair| {
             repair.last == seq
@@ -100,13 +101,13 @@ impl Repairs {
         self.known.iter().any(is_in)
     }
 
-    /// When the repair of what was lost at `at`, whatever it was, should be here; `None` if it should by now.
+    /// When the retransmission of an unknown packet lost at `at` should arrive; `None` if that time has passed.
     pub(super) fn due_since(&self, now: Instant, at: Instant) -> Option<Instant> {
         let due = at + self.time?;
         (due > now).then_some(due)
     }
 
-    /// Longest hold for the sake of repairs.
+    /// Longest hold for retransmissions.
     pub(super) fn longest_hold(&self) -> Duration {
         LONGEST_HOLD + self.time.unwrap_or_default()
     }

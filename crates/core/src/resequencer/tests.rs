@@ -267,7 +267,7 @@ fn what_is_skipped_again_and_again_prolongs_no_hold_again() {
     h.arrive(sent[0]);
     h.wait(LONGEST_LATE_HOLD);
     h.arrive(sent[2]);
-    // For a repair, but not for another.
+    // It waits for one retransmission, but not for another.
     for step in 0..=20_u32 {
         h.resequencer.on_empty(h.now, PathId(0), Seq(2 + step * 2));
         let is_held = h.resequencer.poll_timeout() > Some(h.now);
@@ -430,7 +430,7 @@ fn a_path_that_falls_silent_is_waited_for_if_what_it_keeps_is_sent_again() {
     let after_ms = Duration::from_millis;
     for (repair, quiet_ms, held_ms) in [
         (Some(BUDGET * 2), 0, 400),
-        // What brought its last packet long ago has nothing under way.
+        // A path whose last packet arrived long ago has no packet in flight.
         (Some(BUDGET * 2), 300, 100),
         (Some(BUDGET * 2), 400, 50),
         (None, 0, 50),
@@ -472,7 +472,7 @@ fn a_path_that_brings_what_is_older_is_waited_for_but_not_for_ever() {
 
 #[test]
 fn what_is_known_lost_and_not_repaired_is_not_waited_for_as_what_is_late() {
-    // Path 0 loses 2; path 1 brought 0 and has nothing under way.
+    // Path 0 loses 2; path 1 delivered 0 and has no packet in flight.
     let sent = number(&[(0, 1), (0, 0), (0, 0), (0, 0)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
@@ -681,8 +681,8 @@ fn a_sender_that_names_one_predecessor_twice_cannot_make_us_hold_for_ever() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Paths of different speed that lose packets: nothing twice, nothing vanishes, and what overtakes its flow's
-    /// predecessor is exactly what was counted late.
+    /// Paths of different speed that lose packets: no packet is duplicated or vanishes, and the packets that overtake their
+    /// flow's predecessor are exactly the packets counted as late.
     #[test]
     fn order_within_a_flow_holds_whatever_is_lost(seed in 0_u64..u64::MAX, loss_pct in 0_u64..30, jitter in 0_u64..2000, repairs in any::<bool>()) {
         let mut rng = Rng::new(seed);

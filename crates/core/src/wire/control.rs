@@ -1,4 +1,4 @@
-//! Control frames: what the two ends tell each other beside inner packets.
+//! Control frames: the messages of the two ends in addition to inner packets.
 //!
 //! A control datagram's body is a list of frames, each `type: u8, length: u16, value`. Frames of unknown type are
 //! skipped, and bytes behind the known fields of a value are ignored, so that later versions can add both.
@@ -12,13 +12,13 @@
 //! | 6 | [`Frame::Close`] | at shutdown, on every path |
 //! | 7, 8 | [`Frame::Reception`], [`Frame::ReceptionAck`] | until acknowledged |
 //! | 9 | [`Frame::Losses`] | on the two best paths back, if asked for |
-//! | 10 | [`Frame::Missing`] | with reports, if what is missing will be sent again |
+//! | 10 | [`Frame::Missing`] | with reports, if the missing datagrams will be retransmitted (NACK) |
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
-//! | 12, 13 | [`Frame::TrainPacket`], [`Frame::Train`] | on a path that begins to work |
+//! | 12, 13 | [`Frame::TrainPacket`], [`Frame::Train`] | on a path that comes up |
 //! | 14, 15 | [`Frame::Template`], [`Frame::TemplateAck`] | until acknowledged |
-//! | 17 | [`Frame::TemplateUnknown`] | when a packet used one that is not known |
-//! | 16 | [`Frame::Recovered`] | with reports, if repair symbols brought something back |
-//! | 18 | [`Frame::Parity`] | on another path than the datagram it is of |
+//! | 17 | [`Frame::TemplateUnknown`] | when a packet used an unknown template |
+//! | 16 | [`Frame::Recovered`] | with reports, if repair symbols recovered packets |
+//! | 18 | [`Frame::Parity`] | on another path than its datagram |
 
 use core::time::Duration;
 
@@ -33,7 +33,7 @@ use crate::{
 /// Longest link name on the wire in bytes.
 pub const MAX_NAME_LEN: usize = 32;
 
-/// What one end has received on one path: the feedback of `docs/algorithms.md` section 3.1.
+/// Report of one end about its arrivals on one path: the feedback of `docs/algorithms.md` section 3.1.
 ///
 /// All counters are cumulative, so a lost report costs nothing but time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,15 +50,15 @@ pub struct PathReport {
     pub sent_us: u32,
     /// How long the reporter has waited since that arrival, in microseconds.
     pub ack_delay_us: u32,
-    /// Least one-way delay since the last report: receiver minus sender clock in microseconds, wrapping.
+    /// Minimum one-way delay since the last report: receiver minus sender clock in microseconds, wrapping.
     pub min_owd_us: u32,
     /// Datagrams received with an ECN congestion mark.
     pub congested_pkts: u32,
-    /// All data datagrams before this one have come or have been told missing; `None`: unknown.
+    /// All data datagrams before this one have arrived or have been NACKed; `None`: unknown.
     pub settled_seq: Option<Seq>,
 }
 
-/// What one end misses on one path, by the path's sequence numbers.
+/// Report of one end about losses on one path, by the path's sequence numbers.
 ///
 /// All counters are totals since counting began on the path, so a lost report costs nothing but time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,12 +77,12 @@ pub struct LossReport {
     pub highest_seq: Seq,
 }
 
-/// How the receiver must treat what the sender sends.
+/// How the receiver must treat the sender's datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reception {
     /// The order packets leave in.
     pub order: Order,
-    /// How long a missing datagram is waited for.
+    /// How long to wait for a missing datagram.
     pub loss_timeout: Duration,
     /// How often losses are reported; `None`: not at all.
     pub report_interval: Option<Duration>,
@@ -91,14 +91,14 @@ pub struct Reception {
 /// The order packets leave in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// That of the whole association, each gap waited for until the loss timeout; what comes later is dropped.
+    /// One order for the whole association; a gap is waited for until the loss timeout, and later packets are dropped.
     Global,
-    /// That of each flow, as the receiver sees fit.
+    /// One order for each flow; the receiver decides how long to wait.
     #[default]
     PerFlow,
 }
 
-/// What the client says of one of its links.
+/// The client's description of one of its links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkInfo<'a> {
     /// User's name for it, at most [`MAX_NAME_LEN`] bytes.
@@ -109,7 +109,7 @@ pub struct LinkInfo<'a> {
     pub role: LinkRole,
     /// Share under the `weighted` policy; at least 1.
     pub weight: u32,
-    /// Never send to the client faster than this; `None`: no limit.
+    /// Rate limit of the gateway's sending direction; `None`: no limit.
     pub download: Option<Bitrate>,
     /// Largest inner packet the link carries, in bytes.
     pub mtu: u16,
@@ -144,7 +144,7 @@ pub enum Frame<'a> {
         /// The ping's.
         size: u16,
     },
-    /// What arrived on `path`.
+    /// Report about the arrivals on `path`.
     Report {
         /// The path it speaks of, not the one it travels.
         path: PathId,
@@ -160,7 +160,7 @@ pub enum Frame<'a> {
         /// Description.
         info: LinkInfo<'a>,
     },
-    /// Says that `version` of the description of `path` has arrived.
+    /// Acknowledges `version` of the description of `path`.
     LinkAck {
         /// Which path.
         path: PathId,
@@ -169,38 +169,38 @@ pub enum Frame<'a> {
     },
     /// The sender ends the association.
     Close,
-    /// Says how to treat what the sender sends.
+    /// Sets how to treat the sender's datagrams.
     Reception {
         /// Rises with every change; an older one is ignored.
         version: u32,
         /// How.
         reception: Reception,
     },
-    /// Says that `version` of the reception has arrived.
+    /// Acknowledges `version` of the reception settings.
     ReceptionAck {
         /// Which version.
         version: u32,
     },
-    /// What is missing on `path`.
+    /// Losses on `path`.
     Losses {
         /// The path it speaks of, not the one it travels.
         path: PathId,
         /// Counters.
         report: LossReport,
     },
-    /// Data datagrams that have not come on `path` and are worth sending again.
+    /// NACK: data datagrams that have not arrived on `path` and are worth retransmitting.
     Missing {
         /// The path it speaks of, not the one it travels.
         path: PathId,
         /// Their numbers.
         ranges: MissingRanges<'a>,
     },
-    /// Packets that were lost on some path and computed from others: they need not be sent again.
+    /// Packets that were lost on some path and recovered from others: they need not be retransmitted.
     Recovered {
-        /// Their places in the association's order.
+        /// Their global sequence numbers.
         ranges: MissingRanges<'a>,
     },
-    /// What a data datagram can be mended by if it comes with wrong bits.
+    /// Parity to correct a data datagram that arrives with bit errors.
     Parity {
         /// How it was made.
         code: Code,
@@ -215,32 +215,32 @@ pub enum Frame<'a> {
     },
     /// A datagram of a packet train on the path it travels, padded.
     TrainPacket(TrainPacket),
-    /// What came of a train on the path this travels.
+    /// Measurement of a train that arrived on the path of this datagram.
     Train(Dispersion),
-    /// Headers that packets to come will leave out ([`crate::compression`]).
+    /// Template of headers that later packets will omit ([`crate::compression`]).
     Template {
         /// Its number, below [`crate::compression::NUMBERS`].
         number: u16,
-        /// Which bytes travel: bit *i*, byte *i*.
+        /// Which bytes are sent with each packet: bit *i*, byte *i*.
         travelling: u128,
         /// The header bytes, at most [`crate::compression::MAX_HEADERS_BYTES`].
         headers: &'a [u8],
     },
-    /// Says that a packet came whose template is not known (any more).
+    /// A packet arrived whose template is unknown.
     TemplateUnknown {
         /// Its number.
         number: u16,
     },
-    /// Says that a template has arrived.
+    /// Acknowledges a template.
     TemplateAck {
         /// Its number.
         number: u16,
     },
-    /// Nothing follows for now on the path this travels: what has not come by now is lost.
+    /// No data datagram follows for now on the path of this datagram: datagrams that have not arrived by now are lost.
     Tail {
         /// Number of the last data datagram.
         path_seq: Seq,
-        /// Its place in the association's order.
+        /// Its global sequence number.
         global_seq: Seq,
     },
 }
@@ -256,7 +256,7 @@ pub struct MissingWriter {
     len: usize,
 }
 
-/// Most ranges of a [`Frame::Missing`] or [`Frame::Recovered`].
+/// Maximum number of ranges of a [`Frame::Missing`] or [`Frame::Recovered`].
 pub const MAX_RANGES: usize = 40;
 const RANGE_LEN: usize = 6;
 
@@ -270,7 +270,7 @@ impl Default for MissingWriter {
 }
 
 impl MissingWriter {
-    /// Adds `count` numbers from `first`, at most 65535; whether there was room.
+    /// Adds `count` numbers from `first`, at most 65535. Returns whether there was room.
     pub fn push(&mut self, first: Seq, count: u32) -> bool {
         let Some(range) = self.bytes.get_mut(self.len..self.len + RANGE_LEN) else {
             return false;
@@ -281,7 +281,7 @@ impl MissingWriter {
         true
     }
 
-    /// What was added; `None` if nothing was.
+    /// The ranges added; `None` if there are none.
     #[must_use]
     pub fn ranges(&self) -> Option<MissingRanges<'_>> {
         (self.len > 0).then_some(MissingRanges(&self.bytes[..self.len]))
@@ -582,7 +582,7 @@ impl<'a> Iterator for Frames<'a> {
                         train: value.u8()?,
                         bytes: value.u32()?,
                         time_us: value.u32()?,
-                        // Older ends do not tell.
+                        // Older peers do not send this field.
                         longest_gap_us: value.u32().unwrap_or(0),
                     }));
                 }
@@ -638,8 +638,8 @@ const TYPE_TEMPLATE_UNKNOWN: u8 = 17;
 const TYPE_RECOVERED: u8 = 16;
 const TYPE_PARITY: u8 = 18;
 
-/// Timeouts and intervals of a [`Reception`] are brought into this range: a peer can neither make this end busy nor
-/// hold packets for ever.
+/// Timeouts and intervals of a [`Reception`] are clamped to this range, so that a peer can neither keep this end busy nor make
+/// it hold packets for ever.
 const RECEPTION_TIMES: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(10);
 

@@ -87,24 +87,24 @@ pub const PARITY: u32 = 4;
 /// All capabilities of this version.
 pub const CAPABILITIES: u32 = REPAIR_SYMBOLS | PARITY;
 
-/// What each end tells the other inside the encrypted handshake.
+/// The message of each end inside the encrypted handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Version of the protocol above the handshake.
     pub protocol_version: u16,
-    /// Optional features, one bit each; both ends use what both set.
+    /// Optional features, one bit each; a feature is used if both ends set its bit.
     pub capabilities: u32,
     /// Initiation: the suites offered. Response: the one chosen.
     pub suites: SuiteBits,
-    /// Random, drawn when the sender begins to keep sessions with this peer; tells a change of keys (same) from a
-    /// restart (other).
+    /// Random number, drawn when the sender begins to keep sessions with this peer. The same number means a change of keys,
+    /// another one a restart of the sender.
     pub association: u64,
-    /// Initiation: larger than in each before it, as far as the sender knows; nanoseconds since 1970 where it has the time
-    /// of day. `None` from ends that do not tell, and in responses.
+    /// Initiation: larger than in all earlier initiations, as far as the sender knows; nanoseconds since 1970 if the sender has
+    /// the time of day. `None` in responses, and from ends that do not send it.
     pub time: Option<u64>,
 }
 
-/// What a client that a gateway does not know yet shows of its invitation, see [`crate::session::invitation`].
+/// A client's claim to an invitation, for a gateway that does not know the client yet; see [`crate::session::invitation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Which invitation.
@@ -120,7 +120,7 @@ impl Claim {
         [&[CLAIM_TAG][..], &self.id, &self.proof].concat()
     }
 
-    /// Reads the claim behind a Hello, if `bytes`, which begin with the Hello, have one.
+    /// Reads the claim after a Hello; `None` if `bytes`, which begin with the Hello, have none.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let claim: &[u8; 33] = bytes.get(Hello::LEN + TIME_LEN..)?.first_chunk()?;

@@ -1,9 +1,9 @@
-//! The header of transport datagrams. It travels in the clear and is authenticated as associated data.
+//! The header of transport datagrams. It is not encrypted, and is authenticated as associated data.
 //!
 //! ```text
 //! byte  0      kind: 4 data, 5 control
 //!       1      flags: bit 0 out of turn (lower numbers were still to be sent), bit 1 copy (sent on several paths at once),
-//!              bit 2 kept (will be sent again if told missing, or is a copy of what will),
+//!              bit 2 kept (retransmitted if NACKed, or a copy of a packet that is),
 //!              bit 3 repair symbol (no packet; below), with bits 4-7: how many packets it covers ([`COVERED`])
 //!       2      path id, 0 to 15
 //!       3-5    receiver index: names the receiver's session
@@ -15,13 +15,14 @@
 //!      20-21   flow step: G minus the G of the previous packet of the same flow; 0 if none within 65535
 //! ```
 //!
-//! The body follows, then a 16-byte tag. The three sequence fields let the receiver tell, at the next arrival on the
-//! same path, *which* packet was lost (path step), and release a packet as soon as its own flow's predecessor has left
-//! (flow step), whatever other flows wait for. RFC 8157 carries one bonding-wide number only, and so must guess by timer.
+//! The body follows, then a 16-byte tag. With the path step the receiver knows at the next arrival on the same path *which*
+//! packet was lost. With the flow step it can release a packet as soon as the predecessor in its own flow has been released,
+//! whatever other flows wait for. RFC 8157 carries only one bonding-wide number, and so must rely on a timer.
 //!
-//! A *repair symbol* ([`crate::fec`]) is a data datagram that carries no packet. G is the oldest packet it covers; its
-//! first four bytes stand in place of the steps, the others in place of the packet. So it is as long as the longest
-//! datagram it covers, and fits wherever that did. What seeds its coefficients follows from path and S ([`Header::key`]).
+//! A *repair symbol* ([`crate::fec`]) is a data datagram without a packet. G is the oldest packet that it covers; its first
+//! four bytes take the place of the two steps, the other bytes the place of the packet. So it is as long as the longest
+//! datagram that it covers, and fits wherever that datagram did. The seed of its coefficients is derived from path and S
+//! ([`Header::key`]).
 
 use super::Kind;
 use crate::{
@@ -35,7 +36,7 @@ pub const CONTROL_HEADER_LEN: usize = 14;
 pub const DATA_HEADER_LEN: usize = 22;
 /// Length of the authentication tag in bytes.
 pub const TAG_LEN: usize = 16;
-/// What a data datagram adds to the inner packet, without IP and UDP.
+/// Overhead of a data datagram over the inner packet, without IP and UDP headers.
 pub const DATA_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN;
 
 /// Highest receiver index: it travels in 24 bits.
@@ -49,14 +50,14 @@ const FLAG_KEPT: u8 = 4;
 const PATH_BITS: u8 = 15;
 const _: () = assert!(PathId::MAX == 1 + PATH_BITS as usize);
 const FLAG_SYMBOL: u8 = 8;
-/// How many packets a repair symbol may cover: which of these it is stands in the flags' upper half.
+/// Possible numbers of packets that a repair symbol covers; the index is in the upper half of the flags.
 pub const COVERED: [u8; 16] = [
     4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128,
 ];
 const _: () = assert!(COVERED[15] as usize == MAX_WINDOW_PKTS);
 
-/// The least of [`COVERED`] that is at least `wanted` and at most `held`, or else the largest of at most `held`; `None` if too
-/// few are held for any.
+/// The smallest of [`COVERED`] that is at least `wanted` and at most `held`, or else the largest that is at most `held`; `None`
+/// if `held` is too small for any.
 #[must_use]
 pub fn covered(wanted: u32, held: usize) -> Option<u8> {
     let mut fitting = COVERED
@@ -71,15 +72,15 @@ pub fn covered(wanted: u32, held: usize) -> Option<u8> {
 pub struct Header {
     /// Data or control.
     pub kind: Kind,
-    /// Packets of lower numbers were still to be sent when this one was: it was sent again, or others wait for their turns.
+    /// Packets of lower numbers were still to be sent when this one was: it is a retransmission, or others wait for their turn.
     pub is_out_of_turn: bool,
     /// This packet is being sent on several paths.
     pub is_copy: bool,
-    /// It will be sent again if it is told missing; or what it covers, or is a copy of, matters.
+    /// It is retransmitted if it is NACKed; or it covers, or is a copy of, packets that are.
     pub is_kept: bool,
     /// How many packets it covers if it is a repair symbol: one of [`COVERED`]; 0 if it is none.
     pub covered: u8,
-    /// The path it travels.
+    /// The path it is sent on.
     pub path: PathId,
     /// The receiver's session.
     pub receiver_index: u32,
@@ -92,7 +93,7 @@ pub struct Header {
 /// The fields only data datagrams have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHeader {
-    /// Position in the association's order.
+    /// Global sequence number.
     pub global_seq: Seq,
     /// How far `global_seq` is ahead of the previous data datagram's on this path; 0 if unknown.
     pub path_step: i16,
@@ -172,7 +173,7 @@ impl Header {
         self.kind.header_len()
     }
 
-    /// What seeds the coefficients of a repair symbol with this header: another for each of the last 4096 of a path.
+    /// Seed of the coefficients of a repair symbol with this header; differs for each of the last 4096 of a path.
     #[must_use]
     pub fn key(&self) -> u16 {
         #[expect(clippy::cast_possible_truncation, reason = "the low 12 bits")]

@@ -1,4 +1,4 @@
-//! The repair symbols a decoder keeps, in the order they came.
+//! The repair symbols that a decoder stores, in order of arrival.
 
 use crate::ids::Seq;
 
@@ -10,7 +10,7 @@ use super::super::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeptRepair {
     pub(super) repair: Repair,
-    /// How many of the packets it covers are missing.
+    /// Number of missing packets among the packets that it covers.
     pub(super) missing: u8,
     /// The row of its bytes in the decoder's table.
     pub(super) row: usize,
@@ -57,7 +57,7 @@ impl Kept {
         Some(row)
     }
 
-    /// Takes note that packet `id`, which was missing, is known; whether one waits for it.
+    /// Records that the missing packet `id` is known now. Returns whether a symbol waits for it.
     pub(super) fn on_known(&mut self, id: Seq) -> bool {
         let mut is_awaited = false;
         for kept in self.list.iter_mut().filter(|kept| kept.repair.covers(id)) {
@@ -67,9 +67,9 @@ impl Kept {
         is_awaited
     }
 
-    /// The most packets that a symbol may lack and still help to find one. Symbols that together determine a packet lack, but for
-    /// chance, no more packets than they are: so it is the largest number, of those there is room for, such that as many symbols lack
-    /// no more than that.
+    /// Maximum number of missing packets with which a symbol may still help to recover one. Symbols that together determine a
+    /// packet lack, except by chance, no more packets than there are symbols. So this is the largest number, within the room
+    /// for equations, such that at least as many symbols lack no more packets than it.
     pub(super) fn most_missing(&self) -> u8 {
         let mut lacking = [0_usize; MAX_UNKNOWNS + 1];
         for kept in &self.list {

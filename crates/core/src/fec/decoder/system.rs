@@ -1,7 +1,7 @@
-//! The equations of a decoder without their bytes: which of the missing packets do the repair symbols kept determine?
+//! The equations of a decoder without their bytes: which missing packets do the stored repair symbols determine?
 //!
-//! Gauss-Jordan elimination of at most [`MAX_EQUATIONS`] equations in at most [`MAX_UNKNOWNS`] unknowns. Each row carries
-//! along of which symbols it is the sum and with what factors, as in inverting a matrix.
+//! Gauss-Jordan elimination of at most [`MAX_EQUATIONS`] equations in at most [`MAX_UNKNOWNS`] unknowns. Each row also records
+//! the symbols, with their factors, of which it is the sum, as in inverting a matrix.
 
 use super::{
     super::{HISTORY_PKTS, MAX_EQUATIONS, MAX_PENDING, MAX_UNKNOWNS, Repair, gf256},
@@ -18,10 +18,10 @@ const COMBINATION: usize = MAX_UNKNOWNS;
 #[derive(Debug)]
 pub(super) struct System {
     rows: [[u8; MAX_UNKNOWNS + MAX_EQUATIONS]; MAX_EQUATIONS],
-    /// The symbol of each equation, by its place among those kept.
+    /// The symbol of each equation, as an index into the stored symbols.
     symbols: [usize; MAX_EQUATIONS],
     len: usize,
-    /// The missing packets, in the order of their numbers; of columns too.
+    /// The missing packets in the order of their numbers, which is the order of the columns.
     unknowns: [Seq; MAX_UNKNOWNS],
     unknowns_len: usize,
     rank: usize,
@@ -40,8 +40,9 @@ impl System {
         }
     }
 
-    /// Makes an equation of each symbol `kept` that lacks at most `most` packets: those that lack one first, then those that cover
-    /// `at`, then the nearest, until there is room no more. Of equations that are too few to find anything, none. Whether that were all.
+    /// Makes an equation of each symbol in `kept` that lacks at most `most` packets, until there is no more room: first symbols
+    /// that lack one packet, then symbols that cover `at`, then the nearest. Makes no equations if they are too few to recover
+    /// a packet. Returns whether all of these symbols were used.
     pub(super) fn set(
         &mut self,
         kept: &Kept,
@@ -58,7 +59,7 @@ impl System {
         let mut candidates = 0;
         for (i, kept) in kept.list().iter().enumerate() {
             if kept.missing <= most {
-                // What lacks one packet finds it, wherever it is.
+                // A symbol that lacks one packet recovers it, wherever it is.
                 let is_more = kept.missing > 1;
                 order[candidates] = (is_more, gap(&kept.repair, at), kept.missing, i);
                 candidates += 1;
@@ -143,7 +144,7 @@ impl System {
         self.rank
     }
 
-    /// The factors of the [symbols](Self::symbols) of which this row is the sum.
+    /// The factors of the [symbols](Self::symbols) whose sum is this row.
     pub(super) fn combination(&self, row: usize) -> [u8; MAX_EQUATIONS] {
         let mut factors = [0; MAX_EQUATIONS];
         factors.copy_from_slice(&self.rows[row][COMBINATION..]);
@@ -160,7 +161,7 @@ impl System {
     }
 }
 
-/// How many numbers `at` is away from those that a symbol covers.
+/// Distance of `at` from the packets that a symbol covers.
 fn gap(repair: &Repair, at: Seq) -> u32 {
     if repair.covers(at) {
         return 0;

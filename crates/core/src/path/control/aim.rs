@@ -1,36 +1,37 @@
-//! What the user wants of a path's pace: the standing queue that it keeps, and how it shares the path with cross traffic.
+//! The user's target for a path: the standing queue to keep, and how to share the path with cross traffic.
 //!
-//! A queue that does not go in a drain is cross traffic, or no queue. Then:
+//! A queue that a drain does not reduce is caused by cross traffic, or the delay is not a queue. Then:
 //!
-//! - [`Sharing::Auto`]: the queue counts as the path's own delay.
-//! - [`Sharing::Yield`]: the queue counts as ours, so the drain goes on while the delay exceeds the base delay of 10 s. Cross
-//!   traffic that fills the queue gets the path but for 200 kbit/s.
-//! - [`Sharing::Hold`]: as `Auto`, but for 30 s after cross traffic was seen the pace is at least a share of the capacity without
-//!   it. If less arrives than is sent, the path itself has become slower, and the share is of the rate that arrives.
+//! - [`Sharing::Auto`]: the remaining delay counts as the path's base delay.
+//! - [`Sharing::Yield`]: the queue counts as our own, so the drain continues while the delay exceeds the base delay of the last
+//!   10 s. Cross traffic that keeps the queue filled gets the whole path except 200 kbit/s.
+//! - [`Sharing::Hold`]: as `Auto`, but for 30 s after cross traffic was last seen the pacing rate is at least the given share
+//!   of the capacity measured without cross traffic. If less arrives than is sent, the path itself has become slower, and the
+//!   share is taken of the delivered rate.
 
 use core::time::Duration;
 
-/// How a path is to be paced; by default as the rate control finds right.
+/// The user's settings for the pacing of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aim {
-    /// The standing queue to keep; `None`: between 3 and 7 ms. Slow and jittery paths keep more in any case.
+    /// Standing queue to keep; `None` for the default of 3 to 7 ms. Slow and jittery paths keep a longer one in any case.
     pub target_delay: Option<Duration>,
-    /// What to do about others on the path.
+    /// How to share the path with cross traffic.
     pub sharing: Sharing,
 }
 
-/// What to do about a queue that others make.
+/// How to react to a queue caused by cross traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Go on beside it.
+    /// Keep sending beside it.
     #[default]
     Auto,
-    /// Keep a share of what the path carries.
+    /// Keep at least a share of the capacity.
     Hold {
         /// The share in percent, 1 to 100.
         percent: u8,
     },
-    /// Give way.
+    /// Yield to it.
     Yield,
 }
 

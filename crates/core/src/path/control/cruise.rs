@@ -1,6 +1,6 @@
-//! Probe up and cruise: a little more is sent than the path carries, so that more capacity and a queue are seen.
+//! Probe up and cruise: the path is paced slightly above its capacity, so that additional capacity or a queue becomes visible.
 
-/// Pacing gain of probe up, in percent: without a queue.
+/// Pacing gain of probe up, in percent. Used while the standing queue is below `low`.
 pub(super) const PROBE_UP_PERCENT: u64 = 110;
-/// Pacing gain of cruise, in percent: with a short queue.
+/// Pacing gain of cruise, in percent. Used while the standing queue is between `low` and `high`.
 pub(super) const CRUISE_PERCENT: u64 = 103;

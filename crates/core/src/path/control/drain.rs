@@ -1,11 +1,12 @@
-//! Drain: less is sent than the path carries until its queue is gone.
+//! Drain: the path is paced below its capacity until the standing queue is gone.
 //!
-//! A saturated path delivers its capacity, so the latest delivery rate counts if it is below the largest; but at least three
-//! quarters of the largest, so that a path that only seems saturated loses little.
+//! A saturated path delivers its capacity, so the pacing rate is derived from the latest delivery rate if it is below the
+//! maximum; but from at least three quarters of the maximum, so that a path that only seems saturated loses little throughput.
 //!
-//! Each drain is a test, because a path's own delay may have grown, or grow with load as a radio link's does. If the queue is as
-//! long after four round trips although half of it would be gone, and all that was sent arrived, it is none: the base delay is
-//! measured anew. If less arrived than was sent, the path has become slower, and the drain goes on by the delivery rate.
+//! Each drain is also a test whether the delay is a queue, because the base delay may have grown, or may grow with load as on
+//! radio links. The delay is not a queue if, after four RTTs, it has not shrunk although the drain should have removed half of
+//! the queue, and everything sent arrived. Then the base delay is measured anew. If less arrived than was sent, the path has
+//! become slower, and a new drain starts from the delivered rate.
 
 use core::time::Duration;
 
@@ -15,42 +16,42 @@ use crate::{
     units::Bitrate,
 };
 
-/// A drain under way.
+/// The current drain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drain {
     since: Instant,
-    /// The queue when it began, and the longest since.
+    /// Standing queue when the drain began, and the longest since.
     from: Duration,
     peak: Duration,
-    /// The largest sending rate that arrived, since a round trip after the beginning.
+    /// Maximum delivery rate, scaled by the loss floor, since about one RTT after the drain began.
     delivered: Bitrate,
     pace: Bitrate,
-    /// By how much the pace is below the capacity.
+    /// How far the pacing rate is below the capacity.
     cut_percent: u32,
 }
 
-/// What a report says of a drain.
+/// Result of a drain after a report.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Verdict {
-    /// The queue is below the goal.
+    /// The standing queue is below the goal.
     Empty,
-    /// The delay is the path's own.
+    /// The delay belongs to the path; it is not a queue.
     NoQueue,
-    /// Not over.
+    /// The drain goes on.
     Open,
-    /// The queue is still there.
+    /// The queue remains: a new drain.
     Again(Drain),
 }
 
 impl Drain {
-    /// A drain of the standing queue to `goal`, by what the path delivers.
+    /// A drain of the standing queue to `goal`, paced by the delivery rate.
     pub(super) fn begin(now: Instant, rtt: Duration, goal: Duration, model: &Model) -> Self {
         let max = model.max_rate();
         let carried = model.latest_rate().max(max.scale(3, 4)).min(max);
         Self::of(now, model.queue.standing(), goal, rtt, model.gross(carried))
     }
 
-    /// A drain that would take about four round trips, as far as the cut is within its bounds.
+    /// A drain whose pacing rate removes the excess queue in about four RTTs, with a cut of 8 to 40 %.
     fn of(now: Instant, queue: Duration, goal: Duration, rtt: Duration, carried: Bitrate) -> Self {
         let excess = queue.saturating_sub(goal).as_micros();
         let percent = excess * 100 / (rtt * 4).as_micros().max(1);
@@ -70,7 +71,7 @@ impl Drain {
         self.pace
     }
 
-    /// Takes a report. `tests`: a queue that does not go may be the path's own delay.
+    /// Processes a report. `tests`: whether a queue that does not shrink may be taken for the path's own delay.
     pub(super) fn on_report(
         &mut self,
         now: Instant,
@@ -82,14 +83,14 @@ impl Drain {
         let queue = model.queue.standing();
         let elapsed = now.since(self.since);
         self.peak = self.peak.max(queue);
-        // As soon as no sample covers the time before the drain.
+        // From the time when delivery-rate samples no longer cover the time before the drain.
         if elapsed > rtt + model.rate.least_time() {
             self.delivered = self.delivered.max(model.gross(model.latest_rate()));
         }
         if queue < goal {
             return Verdict::Empty;
         }
-        // What is sent less than the path carries shortens a queue, as reports show from a round trip after the beginning on.
+        // Sending below the capacity shortens a queue; reports show this from one RTT after the drain began.
         let reduced = |elapsed: Duration| elapsed * self.cut_percent / 100;
         let is_testable = reduced(elapsed) > self.from / 2;
         let is_shown = reduced(elapsed.saturating_sub(rtt)) > self.from * 3 / 4;
@@ -97,7 +98,7 @@ impl Drain {
             return Verdict::Open;
         }
         let is_slower = self.delivered < self.pace.scale(90, 100);
-        // A queue that has grown is one: datagrams sent before the drain went on arriving for a round trip.
+        // A delay that grew is a queue: datagrams sent before the drain kept arriving at the bottleneck for one RTT.
         let has_grown = self.peak > (self.from * 3 / 2).max(NOT_JITTER) + model.jitter() * 2;
         let is_as_long = queue > self.from / 2 && !has_grown;
         let is_gone = queue <= self.from / 2 || !is_testable;
@@ -112,9 +113,9 @@ impl Drain {
     }
 }
 
-/// Reports and probes, which no pacer holds: on a slow path they would undo a drain.
+/// Rate of reports and probes, which are not paced. On a slow path they would otherwise undo a drain.
 const UNPACED: Bitrate = Bitrate::from_bps(80_000);
-/// Shortest drain that is a test.
+/// Minimum duration of a drain that tests whether the delay is a queue.
 const LEAST_TEST: Duration = Duration::from_millis(250);
-/// A shorter queue may be jitter that the mean does not show.
+/// A shorter queue may be jitter that the mean jitter does not show.
 const NOT_JITTER: Duration = Duration::from_millis(25);

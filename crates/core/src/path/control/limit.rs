@@ -1,11 +1,12 @@
-//! The limit after an overflow: a ceiling on the pace that rises again.
+//! The limit after a buffer overflow: a ceiling on the pacing rate that rises again over time.
 //!
-//! A queue of a few packets overflows before it is seen. So a window of packets ([`LossWindow`]) with clearly more loss than the
-//! loss floor is congestion, and sets a ceiling 3 % below what the path delivered (10 % if a quarter was lost). It holds for a
-//! second or four round trips, and then rises by 2, 4, 8 … 25 % every two round trips.
+//! A buffer of a few packets overflows before its queue becomes visible. A window of packets ([`LossWindow`]) whose loss is
+//! clearly above the loss floor is therefore taken for congestion, and sets a ceiling 3 % below the delivered rate (10 % if
+//! more than a quarter was lost). The ceiling stays for one second or four RTTs, whichever is longer, and then rises by 2, 4, 8
+//! … 25 % every two RTTs.
 //!
-//! It ends when it is 50 % above the largest delivery rate, or when the capacity is searched anew. Losses of before the ceiling set
-//! no other: they are all reported after two round trips and a round.
+//! The ceiling is removed when it is 50 % above the maximum delivery rate, or when the capacity is searched anew. Losses of
+//! packets sent before the ceiling do not set another one: they have all been reported after two RTTs and one round.
 
 use core::time::Duration;
 
@@ -16,13 +17,13 @@ use crate::{
     units::Bitrate,
 };
 
-/// What congestion by loss left.
+/// The limit set by congestion, if any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limit {
     ceiling: Option<Ceiling>,
 }
 
-/// A bound on the pace.
+/// An upper bound on the pacing rate.
 #[derive(Clone, Copy, Debug)]
 struct Ceiling {
     pace: Bitrate,
@@ -38,12 +39,13 @@ impl Limit {
         self.ceiling.map(|ceiling| ceiling.pace)
     }
 
-    /// Lifts the limit: the capacity is searched anew.
+    /// Removes the limit: the capacity is searched anew.
     pub(super) const fn open(&mut self) {
         self.ceiling = None;
     }
 
-    /// Takes congestion. Sets a ceiling, unless the losses may be of before the last; whether it did.
+    /// Sets a ceiling because of congestion, unless the losses may be of packets sent before the last ceiling. Returns whether
+    /// it did.
     pub(super) fn on_congestion(
         &mut self,
         now: Instant,
@@ -56,15 +58,15 @@ impl Limit {
         if before.is_some_and(|ceiling| !ceiling.is_settled(now, signals)) {
             return false;
         }
-        // The queue that overflowed that much has to be drained as well.
+        // After heavy loss the full queue has to be drained as well.
         let kept_percent = if window.is_heavy() { 90 } else { 97 };
         let carried = model.gross(window.rate).scale(kept_percent, 100);
-        // A ceiling of nothing would never rise.
+        // A ceiling of zero would never rise.
         if carried == Bitrate::ZERO {
             return false;
         }
-        // Senders that back off make the delivery rate fall below the capacity. So the largest delivery rate is believed at the
-        // first overflow, and further ones lower the ceiling by steps.
+        // Senders that back off make the delivery rate fall below the capacity. Therefore the first overflow starts from the
+        // maximum delivery rate, and further overflows lower the ceiling by bounded steps.
         let max = model.rate.max().map(|max| model.gross(max));
         let is_heavy = window.is_heavy() && !is_searching;
         let least = match (is_heavy, before) {
@@ -75,7 +77,7 @@ impl Limit {
             (false, Some(before)) => Some(before.pace.scale(85, 100)),
             (false, None) => max.map(|max| max.scale(kept_percent, 100)),
         };
-        // Under a ceiling less was sent than the path carried.
+        // A ceiling is below the rate that the path carried, so loss under it is evidence of cross traffic or of a slower path.
         if before.is_some() {
             let is_slower = window.lost > window.packets / 10;
             model
@@ -88,7 +90,7 @@ impl Limit {
         true
     }
 
-    /// Raises the ceiling if that is due, or lifts it.
+    /// Raises the ceiling if a step is due, or removes it.
     pub(super) fn on_report(&mut self, now: Instant, signals: &Signals, model: &Model) {
         let Some(ceiling) = &mut self.ceiling else {
             return;
@@ -115,7 +117,8 @@ impl Ceiling {
         now.since(self.since) >= signals.rtt * 2 + LEAST_ROUND
     }
 
-    /// Rises if that is due. `rtt` is the present round-trip time: the one at the overflow may have been seconds longer.
+    /// Raises the ceiling if a step is due. `rtt` is the current RTT, because the RTT at the overflow may have been seconds
+    /// longer.
     fn rise(&mut self, now: Instant, rtt: Duration) {
         if now.since(self.since) < HOLD.max(rtt * 4) {
             self.raised_at = now;
@@ -127,9 +130,9 @@ impl Ceiling {
     }
 }
 
-/// How long the ceiling does not rise: CUBIC and BBR probe for more a second or more after a loss.
+/// How long the ceiling stays before it rises: CUBIC and BBR probe for more one second or more after a loss.
 const HOLD: Duration = Duration::from_secs(1);
-/// Shortest time between two rises: two samples of the delivery rate.
+/// Minimum time between two rises: two delivery-rate samples.
 const LEAST_RISE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

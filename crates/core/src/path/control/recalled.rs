@@ -1,49 +1,50 @@
-//! A remembered rate, put to the test.
+//! The test of a remembered rate.
 //!
-//! Startup begins at [`FIRST_PERCENT`] of a remembered rate. Then:
+//! Startup begins at [`FIRST_PERCENT`] of the remembered rate. Then:
 //!
-//! - A queue or loss: the path is slower. One report whose minimum delay is long ends the test, so the excess is a round trip and a
-//!   report long; startup goes on by the delivery rate.
-//! - [`NEAR_PERCENT`] of the memory is delivered: the memory is about right. The pace goes to [`NEXT_PERCENT`]. A short queue
-//!   then shows that the path is saturated; without a queue within two round trips it carries more, and startup goes on.
+//! - A queue or loss shows that the path is slower. One report whose minimum delay is long ends the test, so the excess lasts
+//!   for one RTT and one report. Startup continues from the delivery rate.
+//! - If [`NEAR_PERCENT`] of the remembered rate is delivered, the memory is about right, and the pacing rate becomes
+//!   [`NEXT_PERCENT`] of it. A short queue then shows that the path is saturated. If no queue appears within two RTTs, the path
+//!   carries more, and startup continues.
 //!
-//! A memory that is too low costs two round trips, and one that is too high a queue of a round trip times the excess.
+//! A memory that is too low costs two RTTs. A memory that is too high causes a queue of one RTT times the excess.
 
 use core::time::Duration;
 
 use crate::{path::memory::PathMemory, time::Instant, units::Bitrate};
 
-/// A remembered rate that is not confirmed.
+/// A remembered rate that is not confirmed yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recalled {
     memory: PathMemory,
-    /// Since when about as much was delivered.
+    /// Since when the delivery rate has been near the remembered rate.
     near_since: Option<Instant>,
 }
 
-/// What a report says of it.
+/// Result of the test after a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is about right, and the path is full.
+    /// The remembered rate is about right, and the path is saturated.
     Full,
-    /// Nothing yet.
+    /// Undecided.
     Open,
-    /// It is wrong.
+    /// The remembered rate is wrong.
     Wrong,
 }
 
-/// What a report says of the path while its rate is remembered.
+/// The measurements by which a remembered rate is tested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence {
-    /// The standing queue, and how much the least delay of this report is beyond the path's own.
+    /// The standing queue, and how much the minimum delay of this report exceeds the base delay.
     pub(super) queue: Duration,
     pub(super) late: Duration,
-    /// A queue above these needs no more, or is too long.
+    /// A standing queue of `low` shows that the path is saturated; above `high` the remembered rate is too high.
     pub(super) low: Duration,
     pub(super) high: Duration,
-    /// The largest rate delivered.
+    /// Maximum delivery rate.
     pub(super) most: Option<Bitrate>,
-    /// Two round trips.
+    /// How long to wait for a queue: two RTTs.
     pub(super) patience: Duration,
 }
 
@@ -55,13 +56,13 @@ impl Recalled {
         }
     }
 
-    /// What a policy may take the path for, whose round trip is `rtt`; `None` if it seems to be another.
+    /// The rate that a scheduling policy may assume for a path with this `rtt`; `None` if the path seems to be another one.
     pub(super) fn rate(self, rtt: Duration) -> Option<Bitrate> {
         let rate = self.memory.rate.scale(FIRST_PERCENT, 100);
         self.memory.fits(rtt).then_some(rate)
     }
 
-    /// The pace of the search, which without memory would be `pace`.
+    /// The pacing rate of startup; without a remembered rate it would be `pace`.
     pub(super) fn pace(self, rtt: Duration, pace: Bitrate) -> Bitrate {
         let next = self.memory.rate.scale(NEXT_PERCENT, 100);
         match self.rate(rtt) {
@@ -99,9 +100,9 @@ impl Recalled {
     }
 }
 
-/// What of a remembered rate is sent before anything has come back.
+/// Percent of the remembered rate that is sent before anything has been reported.
 const FIRST_PERCENT: u64 = 70;
-/// What of it must be delivered for it to be about right: what is sent at first, less what measuring misses.
+/// Percent that must be delivered to consider the memory about right: the initial 70 % less measurement error.
 const NEAR_PERCENT: u64 = 60;
-/// What is sent then: a tenth more is a queue of some milliseconds within two round trips, if it is right.
+/// Percent that is sent then: if the memory is right, a tenth more builds a queue of some milliseconds within two RTTs.
 const NEXT_PERCENT: u64 = 110;

@@ -1,7 +1,7 @@
-//! Startup: the capacity is searched by sending a multiple of what arrives, or from a remembered rate.
+//! Startup: searches the capacity by sending at a multiple of the delivery rate, or from a remembered rate.
 //!
-//! The rate grows until more was sent than arrived and a round later no quarter more arrives, twice; a long queue or congestion
-//! ends it at once.
+//! The rate grows until, twice, a round that sent over a quarter more than the capacity is followed by a round in which the
+//! delivery rate grows by less than a quarter. A long queue or congestion ends startup at once.
 
 use core::time::Duration;
 
@@ -18,15 +18,16 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// A search under way.
+/// State of the search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Startup {
     basis: Basis,
-    /// Rounds in a row in which a push brought no quarter more; a longer queue counts as one more.
+    /// Consecutive rounds without growth by a quarter after a round that sent more than the capacity; a round that ends with a
+    /// long queue counts twice.
     flat_rounds: u32,
 }
 
-/// What the search begins with.
+/// Starting point of the search.
 #[derive(Clone, Copy, Debug, Default)]
 enum Basis {
     #[default]
@@ -42,7 +43,8 @@ impl Startup {
         }
     }
 
-    /// Takes a round that was pushed and brought no more (`is_flat`), under a queue that is long already or not.
+    /// Counts a finished round. `is_flat`: more than the capacity was sent before it, and it brought no growth. `has_queue`: a
+    /// long queue stands.
     pub(super) const fn on_round(&mut self, is_flat: bool, has_queue: bool) {
         self.flat_rounds = if is_flat {
             self.flat_rounds + 1 + has_queue as u32
@@ -56,7 +58,7 @@ impl Startup {
         self.flat_rounds >= FLAT_ROUNDS
     }
 
-    /// Puts a remembered rate to the test; whether it is right and the path saturated: its queue is a third above `low`.
+    /// Tests a remembered rate. Returns whether it is right and the path saturated: the standing queue is a third above `low`.
     pub(super) fn confirms(
         &mut self,
         now: Instant,
@@ -83,7 +85,7 @@ impl Startup {
         false
     }
 
-    /// The remembered rate, if the path seems to be the one remembered.
+    /// The remembered rate, if the RTT fits the remembered path.
     pub(super) fn remembered(&self, rtt: Duration) -> Option<Bitrate> {
         match self.basis {
             Basis::Nothing => None,
@@ -91,7 +93,7 @@ impl Startup {
         }
     }
 
-    /// The pace; `max`: the largest delivery rate.
+    /// The pacing rate. `max`: maximum delivery rate.
     pub(super) fn pace(&self, rtt: Duration, max: Bitrate) -> Option<Bitrate> {
         let first = Bitrate::from_transfer(FIRST_WINDOW, rtt.max(LEAST_FIRST_RTT))?;
         let shown = max.scale(SEARCH_PERCENT, 100);
@@ -103,12 +105,12 @@ impl Startup {
     }
 }
 
-/// BBR's full-pipe check takes three rounds (draft-ietf-ccwg-bbr section 4.3.1.2); a round here is of paths that are not
-/// window-limited.
+/// BBR's full-pipe check takes three rounds (draft-ietf-ccwg-bbr section 4.3.1.2); only rounds after one that sent more than
+/// the capacity count here.
 const FLAT_ROUNDS: u32 = 2;
-/// Sent in the first round trip: 16 full packets, TCP's initial window (RFC 6928) and half as much.
+/// Sent in the first RTT: 16 full packets, which is TCP's initial window (RFC 6928) and half as much again.
 const FIRST_WINDOW: Bytes = Bytes::new(24_000);
-/// A shorter round trip is not measured exactly.
+/// Shorter RTTs are not measured exactly.
 const LEAST_FIRST_RTT: Duration = Duration::from_millis(4);
 /// TCP in slow start doubles its rate within a round trip, and the latest sample is older than that.
 const SEARCH_PERCENT: u64 = 250;

@@ -1,4 +1,4 @@
-//! The controller in its place in a path, over a line ([`Line`]): every sample, loss and pace passes through
+//! Tests of the controller as part of a path, over a line ([`Line`]): every sample, loss and pacing rate passes through
 //! [`Path::on_report`](crate::path::Path::on_report).
 
 use super::*;
@@ -16,7 +16,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Whether the capacity is being searched; whether the path has been saturated lately; whether a loss ceiling holds.
+/// Whether the capacity is being searched, whether the path was saturated recently, and whether a loss ceiling is in force.
 fn state(line: &Line) -> (bool, bool, bool) {
     let control = line.path.control();
     let is_known = line.path.model().is_capacity_known(line.now);
@@ -168,7 +168,7 @@ fn jitter_is_no_queue() {
 fn a_longer_way_is_no_queue() {
     let mut line = Line::new(50, 1_500_000);
     line.run(3_000);
-    // The path's own delay grows by 30 ms: reports cannot tell it from a queue, a drain can.
+    // The base delay grows by 30 ms: reports cannot tell it from a queue, a drain can.
     line.rtt += ms(60);
     line.run(3_000);
     let (mbps, _) = line.run(5_000);
@@ -222,7 +222,7 @@ fn a_path_that_is_not_searched_is_paced_while_it_is_full_only() {
     }
 }
 
-/// How long the queue is in the mean over 4 s, in milliseconds.
+/// Mean queueing delay over 4 s, in milliseconds.
 fn mean_queue(target_ms: Option<u64>) -> f64 {
     let mut line = Line::new(50, 5_000_000);
     line.set_aim(Aim {
@@ -247,7 +247,7 @@ fn the_queue_is_as_long_as_wanted() {
     assert!((30.0..90.0).contains(&long), "{long}");
 }
 
-/// What comes over a line that others fill from 5 s on, five seconds later.
+/// Rate that arrives over a line with cross traffic from 5 s on, measured five seconds later.
 fn beside_others(sharing: Sharing) -> f64 {
     let mut line = Line::new(50, 300_000);
     line.set_aim(Aim {

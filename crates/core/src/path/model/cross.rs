@@ -1,7 +1,7 @@
-//! Cross traffic: a queue, or losses, that stay although this end sends less than the path carried.
+//! Cross traffic: a queue, or losses, that persist although this end sends less than the path's capacity.
 //!
-//! A drain ([`super::super::control`]) is the test. If its queue did not go and all that was sent arrived, others fill the path.
-//! If less arrived than was sent, the path itself has become slower.
+//! A drain ([`super::super::control`]) is the test. If the queue remains and everything sent arrived, other senders fill the
+//! path. If less arrived than was sent, the path itself has become slower.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -13,9 +13,9 @@ use crate::{time::Instant, units::Bitrate};
 pub(in crate::path) struct CrossTraffic {
     /// When cross traffic was last seen.
     seen_at: Option<Instant>,
-    /// The largest capacity while there was none.
+    /// Maximum capacity while no cross traffic was present.
     alone: WindowedMin<Reverse<Bitrate>>,
-    /// The same, reduced by tests in which less arrived.
+    /// The same, reduced by drains in which less arrived than was sent.
     capacity: Bitrate,
 }
 
@@ -30,7 +30,7 @@ impl Default for CrossTraffic {
 }
 
 impl CrossTraffic {
-    /// Takes the sending rate at which the path's capacity arrives.
+    /// Records the sending rate at which the path's capacity arrives, while no cross traffic is present.
     pub(in crate::path) fn on_capacity(&mut self, now: Instant, gross: Option<Bitrate>) {
         if let Some(gross) = gross.filter(|_| !self.is_present(now)) {
             self.alone.insert(now, Reverse(gross));
@@ -38,7 +38,8 @@ impl CrossTraffic {
         }
     }
 
-    /// Takes the result of a drain. `is_gone`: the queue went. `delivered`: the rate that arrived, if less than was sent.
+    /// Records the result of a drain. `is_gone`: the queue was drained. `delivered`: the delivery rate, if it was below the
+    /// sending rate.
     pub(in crate::path) fn on_test(
         &mut self,
         now: Instant,
@@ -53,7 +54,7 @@ impl CrossTraffic {
         }
     }
 
-    /// The path's capacity without the cross traffic; `None` while there is none.
+    /// The path's capacity without cross traffic; `None` while no cross traffic is present.
     pub(in crate::path) fn shared_capacity(&self, now: Instant) -> Option<Bitrate> {
         self.is_present(now).then_some(self.capacity)
     }

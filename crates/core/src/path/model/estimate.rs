@@ -1,12 +1,12 @@
 //! A value with its uncertainty.
 
-/// The bounds between which a value lies with few exceptions, and the most likely value.
+/// The most likely value, and bounds that the value rarely exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate<T> {
-    /// Hardly less.
+    /// The value is rarely below this.
     pub low: T,
     /// Most likely.
     pub likely: T,
-    /// Hardly more.
+    /// The value is rarely above this.
     pub high: T,
 }

@@ -1,20 +1,19 @@
-//! Windows of 300 packets whose loss may be congestion.
+//! Windows of 300 packets whose loss is checked for congestion.
 
 use super::Signals;
 use crate::{path::rate::DeliveryRate, units::Bitrate};
 
-/// Losses being counted.
+/// The window being counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::path) struct LossWindow {
     pub(in crate::path) packets: u64,
     pub(in crate::path) lost: u64,
-    /// The largest rate delivered meanwhile.
+    /// Maximum delivery rate during the window.
     pub(in crate::path) rate: Bitrate,
 }
 
 impl LossWindow {
-    /// Counts what a report says, on a path that delivers at `rate`; once the window holds enough to judge by, it is returned and
-    /// another begins.
+    /// Adds a report on a path that delivers at `rate`. Returns the window, and begins another, once it holds enough packets.
     pub(in crate::path) fn count(
         &mut self,
         signals: &Signals,
@@ -29,12 +28,12 @@ impl LossWindow {
         is_over.then(|| core::mem::take(self))
     }
 
-    /// Whether so many are lost, more than a quarter, that fewer packets are enough to judge by.
+    /// Whether more than a quarter is lost, so that fewer packets are sufficient.
     pub(in crate::path) fn is_heavy(&self) -> bool {
         self.packets >= HEAVY_WINDOW && self.lost > self.packets / 4
     }
 
-    /// Whether that is congestion on a path whose own share is `floor_ppm`, if that is known.
+    /// Whether the loss is congestion on a path whose loss floor is `floor_ppm`, if known.
     pub(in crate::path) fn is_congested(&self, floor_ppm: Option<u32>) -> bool {
         match floor_ppm {
             Some(floor) => self.exceeds(floor),
@@ -42,20 +41,20 @@ impl LossWindow {
         }
     }
 
-    /// Whether more was lost than a path that loses `floor` parts per million by itself can explain.
+    /// Whether the loss is more than a loss floor of `floor_ppm` explains: by four standard deviations, and by at least 2 %.
     fn exceeds(&self, floor_ppm: u32) -> bool {
         let packets = self.packets as f64;
         let floor = f64::from(floor_ppm) / 1e6;
-        // Of a path that has lost nothing yet it is not known that it loses nothing.
+        // A floor of zero does not prove that the path never loses a packet.
         let deviation = ((floor + 0.002) / packets).sqrt();
         let limit = floor + (4.0 * deviation).max(0.02);
         self.lost as f64 > limit * packets
     }
 }
 
-/// Packets over which a share of losses is taken: 1 % of them has a standard deviation of 0.6 %.
+/// Packets of a window: a loss of 1 % has a standard deviation of 0.6 %.
 const LOSS_WINDOW: u64 = 300;
-/// Fewest packets to judge by if a quarter of them is lost.
+/// Minimum packets of a window if more than a quarter is lost.
 const HEAVY_WINDOW: u64 = 40;
-/// Percent of losses that count as congestion while the path's own share is not known.
+/// Percent of loss that counts as congestion while the loss floor is unknown.
 const UNKNOWN_FLOOR: u64 = 15;

@@ -1,10 +1,11 @@
 //! Base delay, standing queue and jitter of a path, from the minimum one-way delays of its reports.
 //!
-//! - *Standing delay*: the minimum over 40 ms and 24 packets ([`Standing`]). Jitter is shorter.
-//! - *Base delay*: the minimum of standing delays over 10 s, begun anew when a drain has shown that a queue was none.
+//! - *Standing delay*: the minimum over 40 ms and 24 packets ([`Standing`]); jitter does not last that long.
+//! - *Base delay*: the minimum of standing delays over 10 s. Measured anew when a drain has shown that the delay is not a
+//!   queue.
 //! - *Standing queue*: standing delay less base delay.
-//! - *Jitter*: the mean difference of the delays of successive reports. A queue does not move the delay from one report to the
-//!   next.
+//! - *Jitter*: the mean absolute difference between the delays of successive reports. A queue hardly changes from one report to
+//!   the next.
 
 use core::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::{
 /// The queue of one path.
 #[derive(Clone, Debug)]
 pub(in crate::path) struct Queue {
-    /// Delays below are microseconds beyond the first.
+    /// The first delay. The delays below are microseconds relative to it.
     reference: Option<RelativeDelay>,
     delays: Standing,
     latest_us: i32,
@@ -45,7 +46,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Takes a report.
+    /// Processes a report.
     pub(in crate::path) fn on_report(&mut self, now: Instant, signals: &Signals) {
         let reference = *self.reference.get_or_insert(signals.delay);
         let delay_us = signals.delay.micros_from(reference);
@@ -60,7 +61,7 @@ impl Queue {
         self.reported_at = now;
     }
 
-    /// The present delay is the path's own: a drain did not reduce it.
+    /// Makes the present standing delay the base delay: a drain did not reduce it.
     pub(in crate::path) fn rebase(&mut self, now: Instant) {
         self.base = WindowedMin::new(MIN_WINDOW);
         self.base.insert(now, self.delays.min());
@@ -72,7 +73,7 @@ impl Queue {
         self.standing
     }
 
-    /// The standing queue, if nothing was sent since the last report.
+    /// The standing queue left now if nothing was sent since the last report.
     pub(in crate::path) fn remaining(&self, now: Instant) -> Duration {
         self.standing.saturating_sub(now.since(self.reported_at))
     }
@@ -90,5 +91,5 @@ impl Queue {
     }
 }
 
-/// A larger difference of two reports is not jitter.
+/// Cap on the difference between two reports; a larger one is not jitter.
 const MOST_STEP: Duration = Duration::from_millis(50);

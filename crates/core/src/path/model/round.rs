@@ -1,4 +1,4 @@
-//! Rounds: what was sent and delivered in the last round trip.
+//! Rounds: bytes sent and delivered in one RTT.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// The round under way.
+/// The current round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::path) struct Rounds {
     began_at: Instant,
@@ -17,15 +17,16 @@ pub(in crate::path) struct Rounds {
     sent_bytes: u64,
     received_bytes: u64,
     pace: Option<Bitrate>,
-    /// Whether a quarter more than the capacity was sent in the round before.
+    /// Whether the previous round sent over a quarter more than the capacity.
     is_pushed: bool,
     /// Whether a tenth more was sent than arrived in the round before.
     is_overrun: bool,
 }
 
 impl Rounds {
-    /// Ends the round if it has lasted a round trip, or `is_over`. `max`: the maximum delivery rate; `gross`: the sending rate
-    /// at which that arrives. Returns whether the round before pushed for more, and this one brought none.
+    /// Ends the round if it has lasted one RTT, or if `is_over`. `max`: maximum delivery rate. `gross`: the sending rate at
+    /// which `max` arrives. Returns, for a round that ended, whether it brought no growth by a quarter although the previous
+    /// round sent over a quarter more than the capacity.
     pub(in crate::path) fn on_report(
         &mut self,
         now: Instant,
@@ -57,7 +58,7 @@ impl Rounds {
         Some(is_flat)
     }
 
-    /// The pace when the round began.
+    /// The pacing rate when the round began.
     pub(in crate::path) const fn pace(&self) -> Option<Bitrate> {
         self.pace
     }
@@ -68,5 +69,5 @@ impl Rounds {
     }
 }
 
-/// Shortest round: one and a half samples of the delivery rate without jitter.
+/// Minimum duration of a round: one and a half delivery-rate samples without jitter.
 pub(in crate::path) const LEAST_ROUND: Duration = Duration::from_millis(60);

@@ -1,13 +1,13 @@
-//! Standing delay: jitter is shorter.
+//! Standing delay: the part of the delay that lasts longer than jitter.
 
 use core::time::Duration;
 
 use crate::time::Instant;
 
-/// The minimum delay over at least [`STANDING`] and [`STANDING_PKTS`] packets: a few packets may all be late.
+/// The minimum delay over at least [`STANDING`] and [`STANDING_PKTS`] packets, because a few packets may all be late.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
-    /// The half under way, and the one before it.
+    /// Minima of the current half of the window and of the previous one.
     halves: [i32; 2],
     began_at: Instant,
     packets: u64,
@@ -24,7 +24,7 @@ impl Default for Standing {
 }
 
 impl Standing {
-    /// Takes the minimum delay of `packets` packets; returns the standing delay.
+    /// Adds the minimum delay of `packets` packets. Returns the standing delay.
     pub(super) fn insert(&mut self, now: Instant, delay: i32, packets: u64) -> i32 {
         if now.since(self.began_at) >= STANDING / 2 && self.packets >= STANDING_PKTS / 2 {
             self.halves = [i32::MAX, self.halves[0]];
@@ -42,7 +42,7 @@ impl Standing {
     }
 }
 
-/// A delay that lasts so long is no jitter: radio schedulers and Wi-Fi aggregates hold packets for 10 to 30 ms.
+/// A delay that lasts this long is not jitter: radio schedulers and Wi-Fi aggregates hold packets for 10 to 30 ms.
 pub(in crate::path) const STANDING: Duration = Duration::from_millis(40);
-/// Fewer packets may all be late.
+/// Minimum number of packets: fewer may all be late.
 pub(super) const STANDING_PKTS: u64 = 24;

@@ -1,14 +1,13 @@
-//! Which estimator a path's delivery rate comes from: the one of this crate, or another crate's.
+//! The estimator of a path's delivery rate: the default one, or one of another crate.
 
 use core::{fmt, time::Duration};
 
 use super::{Delivered, MIN_TIME, RateSample, WindowedRate};
 use crate::{path::train::Guess, time::Instant, units::Bitrate};
 
-/// An estimate of what one direction of one path delivers.
+/// An estimator of the delivery rate of one direction of one path.
 ///
-/// It must not panic whatever it is told: reports come from the other end. Cost: O(1) for the getters, which run for each
-/// packet.
+/// It must not panic on any input, because reports come from the other end. The getters run for each packet and must be O(1).
 ///
 /// ```
 /// use pleach_core::{
@@ -52,10 +51,10 @@ use crate::{path::train::Guess, time::Instant, units::Bitrate};
 /// # let _ = settings;
 /// ```
 pub trait RateEstimator: fmt::Debug + Send {
-    /// Takes one report: the receiver's running totals. `app_limited`: the sender could have sent more on this path since the
-    /// last report, but had nothing to send. Reports may repeat, be lost, or come out of order.
+    /// Processes one report: the receiver's running totals. `app_limited`: since the last report the path could have carried
+    /// more, but the sender had nothing to send. Reports may repeat, be lost, or arrive out of order.
     ///
-    /// Returns the sample that ends here, if one does: the controller acts on samples.
+    /// Returns the sample that ends with this report, if any. The controller reacts to samples.
     fn on_report(
         &mut self,
         now: Instant,
@@ -63,28 +62,28 @@ pub trait RateEstimator: fmt::Debug + Send {
         app_limited: bool,
     ) -> Option<RateSample>;
 
-    /// The newest sample; `None` before the first, here and below.
+    /// The newest sample; `None` before the first. The same holds for the methods below.
     fn latest(&self) -> Option<RateSample>;
 
-    /// What the path is expected to carry: the controller paces by it.
+    /// The expected capacity, from which the controller derives the pacing rate.
     fn max(&self) -> Option<Bitrate>;
 
-    /// A slower estimate, of which a fall shows that the path has become slow.
+    /// A slower estimate; its fall shows that the path has become slow.
     fn smoothed(&self) -> Option<Bitrate> {
         self.max()
     }
 
-    /// The largest [`smoothed`](Self::smoothed) of late.
+    /// The recent maximum of [`smoothed`](Self::smoothed).
     fn peak(&self) -> Option<Bitrate> {
         self.smoothed()
     }
 
-    /// How long a sample takes at least: as long a change of the pace takes to show.
+    /// Minimum duration of a sample, which is the time until a change of the pacing rate shows.
     fn least_time(&self) -> Duration {
         MIN_TIME
     }
 
-    /// Takes what a packet train says of the capacity.
+    /// Takes a packet train's estimate of the capacity.
     fn guess(&mut self, guess: &Guess) {
         let _ = guess;
     }
@@ -94,29 +93,29 @@ pub trait RateEstimator: fmt::Debug + Send {
         false
     }
 
-    /// The path overflowed while it carried `rate`.
+    /// The path overflowed while it delivered `rate`.
     fn on_overflow(&mut self, rate: Bitrate) {
         let _ = rate;
     }
 
-    /// The path has become slow: what it carried before the newest sample says nothing any more.
+    /// The path has become slow: samples before the newest are no longer valid.
     fn on_collapse(&mut self) {}
 }
 
-/// Delivery rate estimate of one direction of one path, by whichever estimator. The one of this crate is dispatched by enum.
+/// Delivery rate of one direction of one path, by either kind of estimator. The default one is dispatched by enum.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly every path has the large one, which is read for each packet"
 )]
 #[derive(Debug)]
 pub enum DeliveryRate {
-    /// Of another crate.
+    /// An estimator of another crate.
     Own(Box<dyn RateEstimator>),
     /// See [`WindowedRate`].
     Windowed(WindowedRate),
 }
 
-/// `$call` on whichever estimator it is.
+/// `$call` on the estimator of either variant.
 macro_rules! each {
     ($any:expr, $rate:ident => $call:expr) => {
         match $any {

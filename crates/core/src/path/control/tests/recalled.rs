@@ -1,8 +1,8 @@
-//! A path whose rate is remembered, right and wrong, beside one that is not.
+//! A path with a remembered rate, right or wrong, compared with a path without one.
 
 use super::*;
 
-/// A line of 50 Mbit/s with a deep queue, of which `mbps` is remembered.
+/// A line of 50 Mbit/s with a deep queue, with a remembered rate of `mbps`.
 fn line(mbps: Option<u64>) -> Line {
     let mut line = Line::new(50, 1_500_000);
     if let Some(mbps) = mbps {
@@ -17,8 +17,7 @@ fn line(mbps: Option<u64>) -> Line {
     line
 }
 
-/// Milliseconds until a tenth of a second has brought nine tenths of what the line carries and the queue is below 20 ms,
-/// and stays so for two tenths.
+/// Milliseconds until 100 ms deliver nine tenths of the capacity with a queue below 20 ms, and do so for 200 ms.
 fn time_to_fill(mut line: Line) -> u64 {
     let mut good = 0;
     for tenth in 1..100 {
@@ -32,7 +31,7 @@ fn time_to_fill(mut line: Line) -> u64 {
     panic!("never full");
 }
 
-/// What came in the first second, in Mbit/s.
+/// Rate that arrived in the first second, in Mbit/s.
 fn first_second(mut line: Line) -> f64 {
     line.run(1_000).0
 }
