@@ -1,4 +1,4 @@
-//! The gate between a packet and the paths: those that help it are open.
+//! The gate: the set of paths that help a packet.
 
 use core::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) struct Gate {
     pub(super) quickest: Option<PathId>,
     pub(super) round_trip: Option<Duration>,
     pub(super) usual: Duration,
-    /// Bits per second of all.
+    /// The capacity of all paths, in bits per second.
     pub(super) total: u128,
     mechanisms: Mechanisms,
 }

@@ -1,4 +1,4 @@
-//! Paths that are used together by a large flow, and which of those groups it takes.
+//! The groups of paths that a large flow uses together, and the choice of the group.
 
 use core::time::Duration;
 
@@ -9,16 +9,16 @@ use super::{
 };
 use crate::{sched::PathView, units::Bytes};
 
-/// How much a flow minds being where it is.
+/// Whether a flow would gain from another group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eager {
-    /// It has left, and sends more than what is near carries.
+    /// It has left the near paths, and sends more than they carry.
     Gaining,
-    /// It has what it wants.
+    /// Its present group suffices.
     No,
-    /// What is near holds it back.
+    /// The near paths limit it.
     ToLeave,
-    /// It has left.
+    /// It has left the near paths.
     ToStay,
 }
 
@@ -28,11 +28,11 @@ pub(super) enum Eager {
 pub(super) fn group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
     let from = better_group(paths, eager, crowd);
     let is_away = matches!(eager, Eager::Gaining | Eager::ToStay);
-    // Delays near the limit do not send a flow back and forth.
+    // Hysteresis, so that delays near the limit do not move a flow back and forth.
     let latest = if is_away { LATEST * 9 / 10 } else { LATEST };
     let late = |path: &PathView| path.extra_delay > GATE && path.extra_delay <= latest;
     let late = carried_where(paths, late);
-    // Of several flows some leave and some stay.
+    // If several flows share the paths, some leave and some stay.
     if from == Duration::ZERO || late == 0 || !crowd.is_alone {
         return from;
     }
@@ -56,7 +56,7 @@ pub(super) fn group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration 
 /// The same if late paths did not help those before them. Most packets of a large flow come from there even if it does not leave.
 pub(super) fn better_group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
     let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
-    // What is near is left only when it is known to carry too little.
+    // Leave the near paths only if their capacity is known to be too low.
     let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
     let is_open = paths.iter().any(|path| is_near(path) && path.is_searching);
     if is_open || paths.iter().all(is_near) {
@@ -89,7 +89,7 @@ pub(super) fn large(paths: &[PathView], crowd: Crowd) -> Bytes {
     Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGEST)
 }
 
-/// What the only flow has to reckon with.
+/// The share of a flow that is alone.
 pub(super) fn alone(paths: &[PathView]) -> Crowd {
     Crowd::alone(carried_near(paths))
 }
@@ -107,7 +107,7 @@ fn gain(rate: u128, later: Duration) -> u128 {
 /// How much more later paths must carry, in percent and for each millisecond, to take a large flow from quicker ones; or how much
 /// more they must bring, in percent, to take one that those hold back.
 const WORTH_PERCENT: u128 = 130;
-/// How long a large flow is taken to last.
+/// The assumed duration of a large flow.
 const LASTS: Duration = Duration::from_secs(10);
 /// What may make a flow large at most: near paths bring that much in less time than others are later.
 const LARGEST: Bytes = Bytes::new(160_000);

@@ -1,4 +1,4 @@
-//! How long the round trips of a flow are to be from its beginning on ([`crate::sched::Scheduler::round_trip`]).
+//! The RTT to keep for a flow from its beginning ([`crate::sched::Scheduler::round_trip`]).
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{sched::PathView, units::Bytes};
 
-/// That of the last of the paths that matter to a flow that begins, or zero while it is not known.
+/// The RTT of the slowest path that matters to a new flow, or zero while it is unknown.
 pub(super) fn to_keep(paths: &[PathView]) -> Duration {
     let near = quickest(paths, Duration::ZERO);
     let Some((near, least)) = near.and_then(|near| Some((near, near.least_rtt?))) else {
