@@ -1,21 +1,23 @@
-//! `consn`: confluent sequence numbers. A block of packets is split over the paths so that the sequences run towards each
-//! other.
+//! `consn`: confluent sequence numbers. A block of packets is split over the paths so that their sequences run towards
+//! each other.
 //!
-//! Becke et al. 2013 (see `pdc`), section III-A. What leaves the tunnel queue in one burst is a block, up to [`BLOCK`] packets. Each
-//! path gets a run of consecutive packets of it: the quickest the first, the others the next in the order of their round
-//! trips, as long as its weight says ([`SrttWeighted`](super::SrttWeighted)). *Variant 1*: the first path sends its run
-//! ascending, the others descending, from the end of theirs. *Variant 2*: only the last path descends. What a path loses or delays is then one gap, and the packets sent
-//! last on either side of it are neighbours.
+//! Becke et al. 2013 (see `pdc`), section III-A. A block is what leaves the tunnel queue in one burst, up to [`BLOCK`]
+//! packets. Each path gets a run of consecutive packets: the quickest path the first run, the others the next runs in
+//! the order of their RTTs. The weight of a path gives the length of its run ([`SrttWeighted`](super::SrttWeighted)).
+//! *Variant 1*: the first path sends its run in ascending order, the others from the end of their run in descending
+//! order. *Variant 2*: only the last path descends. Losses or delays of a path then make one gap, and the packets sent
+//! last on either side of a boundary are neighbours.
 //!
-//! With `redundancy`, each path goes on into the runs of the others, ascending or descending as it went: copies, sent only
-//! while nothing new waits and the path has room, of packets that are not known to have come (`tunnel/blocks.rs`). That needs to
-//! know what a path carries, so paths are then paced; without it only by the user's limits, as published. What waits at this end
-//! for a paced path counts as part of its round trip, as what waits in the modem of one that is not.
+//! With `redundancy`, each path continues into the runs of the others in its own direction. It sends copies of packets
+//! that are not known to have arrived, but only while no new packet waits and the path has room (`tunnel/blocks.rs`).
+//! That requires the capacity of the paths, so paths are then paced; without redundancy only the user's limits pace
+//! them, as published. The delay of packets that wait at this end for a paced path counts as part of the path's RTT,
+//! like the queue in the modem of a path that is not paced.
 //!
-//! What a share lacks or exceeds for whole packets is carried over to the next block, so that short blocks do not starve
-//! the slower paths, up to two packets. With `pdc`, packets that may not take the path of their turn take the next before it.
+//! The rounding of runs to whole packets is carried over to the next block, up to two packets, so that short blocks do
+//! not starve the slower paths. With `pdc`, a packet that may not take the path of its turn takes the one before it.
 //!
-//! Pure acknowledgements take the path with the least round trip.
+//! Pure ACKs take the path with the lowest RTT.
 
 use core::{cmp::Reverse, time::Duration};
 

@@ -1,8 +1,8 @@
-//! The weights of the lines that are not fixed, moved by reports of losses: AWI, IWI and DWD.
+//! The weights of the lines that are not fixed, controlled by loss reports: AWI, IWI and DWD.
 //!
-//! One number, the mobile weight, is what the fixed line has no room for. The other lines take it in order, each up to
-//! its cap, so the second gets some only once the first is full. In the paper's mode every cap is `w_mobile_max`, and
-//! with two lines the number is the paper's `w_mobile`.
+//! One number, the mobile weight, is the part of the load for which the fixed line has no room. The other lines take
+//! it in order, each up to its cap, so the second gets some only when the first is full. In the paper's mode every cap
+//! is `w_mobile_max`, and with two lines the number is the paper's `w_mobile`.
 
 use super::{
     blocks::Turn,
