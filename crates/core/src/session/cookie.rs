@@ -1,5 +1,5 @@
-//! mac1, mac2 and cookies, after `WireGuard` (Donenfeld, NDSS 2017, section 5.4.7): no work for who does not know our
-//! public key, and under load none for who cannot show its source address.
+//! mac1, mac2 and cookies, after `WireGuard` (Donenfeld, NDSS 2017, section 5.4.7): no work for a sender that does not
+//! know our public key, and under load none for a sender that cannot prove its source address.
 //!
 //! - `mac1 = MAC(HASH("mac1" label, receiver's public key), everything before mac1)`, always present.
 //! - A responder under load answers an initiation that lacks a good mac2 with a cookie reply. The cookie is
@@ -8,8 +8,9 @@
 //! - `mac2 = MAC(cookie, everything before mac2)`.
 //! - A responder that is too busy for an initiation with a good mac2 says when to come back; the mac of that reply is
 //!   keyed with the cookie.
-//! - The reply is sealed under a key derived from the responder's public key and a fresh nonce, with the initiation's
-//!   mac1 as associated data: only who saw the initiation can forge one, and only its sender can use it.
+//! - The reply is encrypted with a key derived from the responder's public key and a fresh nonce, with the
+//!   initiation's mac1 as associated data: only a host that saw the initiation can forge a reply, and only the
+//!   initiation's sender can use it.
 //!
 //! MAC is keyed BLAKE2s-128, HASH keyed BLAKE2s-256. Instead of XChaCha20-Poly1305 the 24-byte nonce is hashed into a
 //! ChaCha20-Poly1305 key of its own, which the AEAD then uses once.

@@ -10,9 +10,9 @@
 //! look it up before it answers. Both mix in a pre-shared key, [`NO_PSK`] by default. Both sides carry a
 //! [`Hello`]; the responder chooses the suite. The two transport keys are Noise's split.
 //!
-//! What is seen when: a wrong static key at the initiation; a wrong psk at the response, by the initiator. The
-//! responder sees it never, since the psk enters only its own message: it must bring nothing up before the first
-//! datagram opens under the new keys, which [`super::rotation::SessionSet`] ensures.
+//! A wrong static key is detected at the initiation, a wrong psk at the response, by the initiator. The responder
+//! never detects a wrong psk, because the psk enters only its own message. It must not activate the session before the
+//! first datagram decrypts with the new keys, which [`super::rotation::SessionSet`] ensures.
 //!
 //! The initiation's clear header is the Noise prologue, so that nobody can redirect the answer of a copied initiation.
 //! Changes of the response's header are found by mac1, which only keeps out those who do not know the public key: at

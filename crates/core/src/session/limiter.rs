@@ -1,4 +1,4 @@
-//! How many handshakes a responder works on, decided before any curve arithmetic.
+//! Limits the number of handshakes that a responder processes, before any curve operation.
 //!
 //! An initiation costs two X25519 operations to read and three to answer, some 0.3 ms of a core. [`HandshakeLimiter`]
 //! decides on it by its source address and by whether a cookie proves that address:
@@ -10,11 +10,12 @@
 //! | proved | [`Limits::source`] | [`Limits::all`] | told when to come back |
 //! | proved, from where a peer has shaken hands | [`Limits::source`] | another of [`Limits::all`] | told when to come back |
 //!
-//! *On guard* the responder reads nothing that is not proved. It is on guard for [`GUARD`] after an initiation that was
-//! not proved was read for nothing, and for [`LOAD_HOLD`] after the unproved ones exceeded their rate. So strangers who do not show an address cost at most a few curve operations a minute, and who
-//! shows one has the share of its source. Peers whose last sessions began at their address, or that proved it by a
-//! cookie, are safe from both: these addresses have a bucket that nobody else can empty. After the responder has started it
-//! knows none, and all peers share a bucket with strangers who show addresses.
+//! *On guard*, the responder reads only proved initiations. It is on guard for [`GUARD`] after it read an unproved
+//! initiation in vain, and for [`LOAD_HOLD`] after unproved initiations exceeded their rate. So strangers who do not
+//! prove an address cost at most a few curve operations per minute, and a stranger who proves one gets the share of
+//! its source. Peers are not affected by either if their last sessions began at their present address, or if they have
+//! proved it by a cookie: these addresses have a bucket that nobody else can empty. After a restart the responder
+//! knows no such addresses, and all peers share a bucket with strangers who prove their addresses.
 //!
 //! The order at the responder: `CookieJar::is_valid_mac1`, [`super::seen::SeenInitiations::contains`],
 //! `CookieJar::check_mac2`, [`HandshakeLimiter::admit`], `Responder::read_initiation`, look up the client, its own
