@@ -1,4 +1,4 @@
-//! IPv4 packets taken apart on their way (RFC 791 section 3.2), where their senders allow it.
+//! Fragmentation of IPv4 packets (RFC 791 section 3.2), where their senders allow it.
 
 use super::{PacketBuf, PacketView, Pool, ones_complement_sum, u16_at};
 

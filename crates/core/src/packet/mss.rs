@@ -1,4 +1,4 @@
-//! The largest TCP segment that an end says it takes (RFC 9293 section 3.7.1), made smaller on its way.
+//! Lowers the MSS option of TCP handshakes (RFC 9293 section 3.7.1) as they pass.
 
 use super::{
     PacketBuf,

@@ -1,4 +1,4 @@
-//! TCP segments (RFC 9293 section 3.1): what they say of where their connection is.
+//! Parses TCP segments (RFC 9293 section 3.1): the state of their connection.
 
 use super::{Ecn, PacketView, u16_at};
 

@@ -1,4 +1,4 @@
-//! TCP segments changed on their way, checksum included (RFC 9293; options: RFC 7323, RFC 2018).
+//! Modifies TCP segments as they pass, including the checksum (RFC 9293; options: RFC 7323, RFC 2018).
 
 use core::ops::Range;
 

@@ -1,28 +1,32 @@
-//! Split error correction ([`crate::sec`]): parity of each data datagram goes over another path than the datagram, and one that came
-//! with wrong bits is mended by it.
+//! Split error correction ([`crate::sec`]): the parity of each data datagram is sent on another path than the
+//! datagram, and corrects bit errors in it.
 //!
-//! *Out.* If the user wants it, the other end knows it ([`PARITY`]) and two paths work, every data datagram that is sealed leaves
-//! its parity here. What one poll has gathered goes out at its end, in control datagrams ([`Frame::Parity`]) on the best path other
-//! than the datagram's own.
+//! *Out.* If the user enables it, the other end supports it ([`PARITY`]) and two paths work, the parity of every
+//! encrypted data datagram is collected here. At the end of each poll the collected parity is sent in control
+//! datagrams ([`Frame::Parity`]) on the best path other than the datagram's own.
 //!
-//! *In.* From the first parity on, a copy of each data datagram is made before it is opened, and kept if its tag does not fit:
-//! opening spoils it. Parity that comes is tried on what is kept of its length, and a datagram that comes on the parity that is
-//! kept: whichever is later. If bits of a quarter of its blocks at most are wrong, and the header that results names the datagram the parity is of, the copy is handled as if it had just
-//! come: **replay window and tag are checked as ever**, so nothing passes that was not sealed. It is not mended twice.
+//! *In.* From the first parity on, each data datagram is copied before it is decrypted in place, and the copy is kept
+//! if its tag does not match. Received parity is tried on kept datagrams of its length, and a received damaged
+//! datagram is tried with kept parity, whichever comes later. If at most a quarter of its blocks have bit errors, and
+//! the corrected header identifies the datagram of the parity, the copy is handled as if it had just arrived. **Replay
+//! window and tag are checked as always**, so only authentic datagrams pass. A datagram is not corrected twice.
 //!
-//! Without parity a damaged datagram is what it was before: forged, and dropped. One that is mended later is not counted as dropped any more.
+//! Without parity a damaged datagram is treated like a forged one and dropped. A datagram that is corrected later no
+//! longer counts as dropped.
 //!
-//! Anyone can send what does not open, so little is done for it: parity is tried on the header's blocks first, and on the others only if
-//! the header that results is the right one. Parity that belongs to the header as it came is tried at once; any other only
-//! [`MAX_TRIES`] times for each datagram or parity that comes, and [`MAX_TRIES_PER_SECOND`] in all. What was left untried is counted.
+//! Anyone can send datagrams that do not decrypt, so the work for them is limited. Parity is tried on the blocks of
+//! the header first, and on the others only if the corrected header is the right one. Parity that belongs to the
+//! received header is tried at once; any other only [`MAX_TRIES`] times for each received datagram or parity, and
+//! [`MAX_TRIES_PER_SECOND`] in all. Omitted tries are counted.
 //!
-//! Parity travels where data may ([`PathSet::carrying`]), and is charged to that path's pacer; while that has no room, datagrams go without.
+//! Parity is sent only on paths that may carry data ([`PathSet::carrying`]), and is charged to the path's pacer. While
+//! that has no room, datagrams have no parity.
 //!
-//! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] parities out, [`MAX_RECEIVED`] in. Datagrams whose parity is
-//! longer than [`MAX_PARITY_BYTES`] have none.
+//! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] outgoing parities, [`MAX_RECEIVED`] received ones.
+//! Datagrams whose parity would be longer than [`MAX_PARITY_BYTES`] have none.
 //!
-//! A datagram with wrong bits where its kind or receiver index stand names no tunnel. It is tried by the one whose path leads where it
-//! came from, if that expects parity.
+//! A datagram with bit errors in its kind or receiver index identifies no tunnel. It is tried by the tunnel that has a
+//! path to its source address, if that tunnel expects parity.
 //!
 //! [`Frame::Parity`]: crate::wire::control::Frame::Parity
 

@@ -1,13 +1,13 @@
-//! What share of the packets that are being sent now will be lost.
+//! Estimates the share of the packets being sent now that will be lost.
 //!
-//! *Problem.* Of all that was sent of late a part may have taken a path that is used no more: a flow that has tried a far path, lost
-//! some packets there and come back would pay for symbols until thousands of packets have diluted those losses.
+//! *Problem.* Some of the recent packets may have taken a path that is no longer used. A flow that has tried a far
+//! path, lost packets there and returned would pay for symbols until thousands of packets have diluted those losses.
 //!
-//! *Algorithm.* Sent and lost packets are counted by path, and each path's share of losses weighs as much as the path carries of
-//! what has been sent most lately ([`LATE`]). While shares stay as they are that is the same as all losses among all packets; after a
-//! return to paths that lose nothing symbols end about twice as soon. Own rule.
+//! *Algorithm.* Sent and lost packets are counted by path. The loss of each path is weighted with the path's share of
+//! the latest packets ([`LATE`]). While the shares are constant, the result is the overall loss; after a return to
+//! loss-free paths symbols end about twice as soon. Own rule.
 //!
-//! Only packets somebody waits for count. Of a new association it is not known whether its paths lose: [`ASSUMED`].
+//! Only packets whose loss matters are counted. A new association starts with an assumed loss: [`ASSUMED`].
 
 use core::time::Duration;
 

@@ -1,6 +1,7 @@
-//! What comes is remembered, so that repair symbols bring back what does not.
+//! Stores received packets, so that lost packets can be recovered with repair symbols.
 //!
-//! Bounds: a decoder's memory, from the first symbol on until none has come for `FORGET`; `MAX_UNTOLD` numbers to tell.
+//! Bounds: a decoder's memory, from the first symbol on until none has come for `FORGET`; `MAX_UNTOLD` numbers to
+//! report.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -1,29 +1,35 @@
-//! When a repair symbol goes out, and over what.
+//! When a repair symbol is sent, and which packets it covers.
 //!
-//! *Losses* are those the other end has told of late, computed ones included, on the paths in use ([`super::losses`]); out of those packets somebody
-//! waits for: what copies that search a path lose there harms none, nor does what was under way on a path that fell silent say how
-//! much it loses. Of a new association some are assumed: a loss in the first round trips costs a flow its quick start.
+//! *Losses.* The losses are those that the other end has recently reported on the paths in use, including recovered
+//! packets ([`super::losses`]). Only packets whose loss matters count: not the copies that search for the capacity of
+//! a path, and not packets in flight on a path that fell silent. A new association starts with an assumed loss,
+//! because a loss in the first round trips ends a flow's slow start.
 //!
-//! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
-//! four symbols for a loss while an association is new, when one loss that is not computed ends a flow's quick start, and where the next
-//! symbol would be long in coming; two or three else, fewer where much is lost. A symbol covers
-//! several intervals, so that one that is lost, or falls short, is made up for by the next, and several losses need not wait for each other. Where packets go out so slowly
-//! that the symbol would come later than the packet sent again, there is none.
+//! *Rate.* One symbol is sent after so many packets (`interval`): few packets if the loss is high; no symbols while
+//! there is hardly any loss. There are three to four symbols per loss while an association is new, when one
+//! unrecovered loss ends a flow's slow start, and where the next symbol would be long in coming; otherwise two or
+//! three, and fewer at high loss. A symbol covers several intervals, so that the next one makes up for a symbol that
+//! is lost or insufficient, and several losses need not wait for each other. Where packets are sent so slowly that the
+//! symbol would arrive later than the retransmission, no symbol is sent.
 //!
-//! Losses on paths of short round trips ([`QUICK`]) do not count unless what is lost has a deadline, or such a path loses much by itself: what is sent again is there
-//! about as soon, and where a short queue overflows symbols feed it.
+//! Losses on paths with short RTTs ([`QUICK`]) count only if the lost packets have a deadline, or if such a path has a
+//! high loss by itself: a retransmission arrives about as soon as a symbol, and symbols would load a short queue that
+//! overflows.
 //!
-//! *Stalls.* Where round trips are long, few losses stop a fast flow for much of the time, for what follows a lost packet is
-//! held until it has been sent again. So there are symbols as well while something lost was being sent again for an eighth of
-//! the time of late, however few those losses are.
+//! *Stalls.* Where RTTs are long, even few losses stop a fast flow for much of the time, because the packets behind a
+//! lost one are held until its retransmission arrives. So symbols are also sent if retransmissions have been pending
+//! for an eighth of the recent time, however few the losses are.
 //!
-//! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if there was a burst of them.
+//! *Tail.* When no packet has followed for [`TAIL_AFTER`], a symbol covers the last packets, if they were a burst.
 //!
-//! *Frames.* Video that could not be sent again in time has its symbols behind each frame instead ([`super::frames`]).
+//! *Frames.* Video that could not be retransmitted in time has its symbols behind each frame instead
+//! ([`super::frames`]).
 //!
-//! Packets whose loss does no harm, or that can be sent again in time, have a number, so they are covered, but nothing is sent for their sake.
+//! Packets whose loss does no harm, or that can be retransmitted in time, have a number and are therefore covered, but
+//! no symbol is sent for their sake.
 //!
-//! Bounds: an encoder's memory, from the first packet of an association whose paths may lose; [`REMEMBERED`] numbers.
+//! Bounds: an encoder's memory, from the first packet of an association whose paths may lose packets; [`REMEMBERED`]
+//! numbers.
 
 use core::time::Duration;
 
