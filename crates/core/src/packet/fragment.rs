@@ -4,7 +4,7 @@ use super::{PacketBuf, PacketView, Pool, ones_complement_sum, u16_at};
 
 /// The fragments of a packet, of at most `mtu` bytes each, in order.
 ///
-/// `None` if it must not be taken apart, or has options, most of which not every fragment has.
+/// `None` if it must not be fragmented, or has options, because most options are not copied into every fragment.
 #[must_use]
 pub fn fragments(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option<Vec<PacketBuf>> {
     let bytes = packet.bytes();

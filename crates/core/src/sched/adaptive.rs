@@ -124,7 +124,8 @@ impl Adaptive {
         flow.is_large
     }
 
-    /// The delay from which on the paths of the flow of a packet are chosen: one that what is near carries well does not leave for a little more.
+    /// The extra delay at which the group of a packet's flow begins. A flow that is not limited by the near paths does not
+    /// leave them for a little more capacity.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
         if !self.has(Mechanism::Groups) {
             return Duration::ZERO;
@@ -150,8 +151,8 @@ impl Adaptive {
         from
     }
 
-    /// Lets a late path take what comes behind a packet and would come over others as late as on that, at `arrival`, if all
-    /// that waits of its flow has come at `all_come`.
+    /// Lets a late path take a packet further behind in the flow: the one that would arrive over the other paths at
+    /// `arrival`, the time of its arrival on the late path. The flow's whole backlog would have arrived at `all_come`.
     fn pick_behind(
         &mut self,
         now: Instant,
@@ -171,7 +172,7 @@ impl Adaptive {
         Pick::Behind { index, ahead }
     }
 
-    /// When a packet and all that leaves until the last of its flow does would have come over `paths` together.
+    /// When a packet, and all packets that leave up to the last of its flow, would have arrived over `paths` together.
     fn all_come<'a>(
         &self,
         now: Instant,
@@ -189,7 +190,7 @@ impl Adaptive {
         last.max()
     }
 
-    /// What the flow of a packet may use now.
+    /// The paths that the flow of a packet may use now, and how long it may wait.
     fn wish(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Wish {
         let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
         let mut gate = Gate::new(paths, Duration::ZERO, is_large, self.mechanisms);
@@ -220,7 +221,7 @@ impl Adaptive {
             has_more: packet.to_last > Bytes::ZERO,
             least_rtt,
         };
-        // Late paths help others, and do not take their place.
+        // Late paths only help other paths and do not replace them.
         wish.is_any = paths
             .iter()
             .any(|path| wish.admits(path) && !is_late(path, wish.gate.from));

@@ -1,8 +1,8 @@
 //! `srtt-weighted`: packets in proportion to weights derived from the smoothed RTTs of the paths.
 //!
-//! Becke et al. 2013 (see `pdc`), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i), which sums up to n - 1, so that shares
-//! are w_P = w'_P / (n - 1). Bytes are mixed as [`Weighted`](super::Weighted) does it. With `weights = "equal"` all weights are the
-//! same: the round robin that the paper calls default.
+//! Becke et al. 2013 (see `pdc`), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i). The weights sum up
+//! to n - 1, so the shares are w_P = w'_P / (n - 1). Bytes are mixed as [`Weighted`](super::Weighted) does it. With
+//! `weights = "equal"` all weights are the same: the round robin that the paper calls default.
 //!
 //! As published, only the user's limits pace a path: a path that gets more than its capacity builds a queue, its RTT
 //! grows, and its weight drops. Therefore the RTTs of all paths are sampled all the time, also of paths not in use

@@ -320,7 +320,8 @@ impl Incoming {
     /// operations.
     ///
     /// # Errors
-    /// [`HandshakeError::Version`]; [`HandshakeError::NoCommonSuite`]; [`HandshakeError::Malformed`] if `local_index` is 0 or beyond 24 bits.
+    /// [`HandshakeError::Version`]; [`HandshakeError::NoCommonSuite`]; [`HandshakeError::Malformed`] if `local_index` is 0
+    /// or beyond 24 bits.
     pub fn respond(
         mut self,
         psk: &[u8; 32],

@@ -151,9 +151,10 @@ impl Repair {
         }
     }
 
-    /// What the other end misses on a path goes again, before anything new, if it is still kept and worth its cost; how many packets.
+    /// Schedules the packets that the other end reports missing on a path for retransmission before any new packet, if
+    /// they are still kept and worth the cost. Returns their number.
     ///
-    /// `left`: how many numbers one datagram may still name. `base`: the number of the next packet.
+    /// `left`: how many more packets one datagram may report. `base`: the number of the next packet.
     pub(super) fn on_missing(
         &mut self,
         now: Instant,

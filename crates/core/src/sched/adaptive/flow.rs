@@ -48,7 +48,8 @@ pub(super) fn flow_of<'a>(flows: &'a mut [Flow], packet: &PacketInfo) -> Option<
     (!packet.is_expendable).then_some(flow)
 }
 
-/// A flow is large if it sends more than this in a second, what waits included, where no other paths bring much more ([`super::groups::large`]).
+/// A flow is large if it sends more than this in a second, backlog included, unless other paths bring much more: then
+/// [`super::groups::large`] sets the threshold.
 pub(super) const LARGE: Bytes = Bytes::new(64_000);
 /// No less makes a flow large.
 pub(super) const SMALL: Bytes = Bytes::new(16_000);

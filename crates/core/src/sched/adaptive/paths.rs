@@ -15,8 +15,8 @@ pub(super) fn is_member(path: &PathView, from: Duration) -> bool {
     path.extra_delay >= from && path.extra_delay <= from + GATE
 }
 
-/// Whether a path is too late to be mixed with the quickest, but not to take what would come even later there; no flow that
-/// has left that takes such.
+/// Whether a path is too late to be mixed with the quickest group, but may take packets that would arrive even later
+/// there. A flow that has left the near paths uses no late paths.
 pub(super) fn is_late(path: &PathView, from: Duration) -> bool {
     from == Duration::ZERO && path.extra_delay > GATE && path.extra_delay <= LATEST
 }
@@ -112,7 +112,7 @@ pub(super) fn arrival(
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 /// The largest difference between the delays of the paths of one flow.
 pub(super) const GATE: Duration = Duration::from_millis(110);
-/// A later one takes what waits longer than that for the quickest, up to here.
+/// A later path, up to this extra delay, takes packets that would wait longer than that for the quickest path.
 pub(super) const LATEST: Duration = Duration::from_millis(330);
 /// A path counts as being as quick as the quickest if it is at most this much later.
 const NEAREST: Duration = Duration::from_millis(10);

@@ -112,7 +112,7 @@ const MEMORY: u32 = 4_096;
 const LATE: u32 = 2_048;
 /// Parts of a loss.
 const PARTS: u32 = 16;
-/// With fewer packets, losses are taken as losses of this many.
+/// If fewer packets were sent, the loss is computed as if this many had been sent.
 const LEAST_SENT: u32 = 512;
 /// The number of losses assumed of a new association. They count until so many packets were sent, or were sent for so
 /// long and so many round trips, without pauses: then slow start is over. On a slow line that many packets would take
