@@ -1,5 +1,6 @@
 //! `awi`: fills the fixed line, and moves to the other lines what the fixed line loses. The algorithm of Bednarek,
 //! Kühlewind, Barrenetxea and Trammell, "Multipath bonding at Layer 3" (ANRW 2016), section 3.
+//!
 //! Weighted round robin over a fixed line of constant weight `w_fixed` and other lines, whose weights start at 0.
 //! Every `T_report` the receiver reports how many packets are missing per line (section 3; [`crate::loss_report`]).
 //! Loss is taken as the sign that a line is saturated, so no line is paced. With `lost` and `sent` of the fixed line:
@@ -45,15 +46,16 @@ pub struct Awi {
     control: Control,
     blocks: Blocks,
     credit: Credit,
-    /// Those of the last call of `pick`, in the order they fill: usable ones first, of them the fixed one.
+    /// The lines of the last call of `pick`, in the order in which they are filled: usable ones first, the fixed one
+    /// first among them.
     lines: Vec<Line>,
-    /// Of each line.
+    /// The turn of each line.
     turns: Vec<Turn>,
     /// How many lines are usable.
     usable: usize,
 }
 
-/// A path as the last packet found it.
+/// A path as it was at the last packet.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     id: PathId,
@@ -64,7 +66,7 @@ struct Line {
 }
 
 impl Awi {
-    /// Begins with all weight on the fixed line.
+    /// Starts with all weight on the fixed line.
     #[must_use]
     pub fn new(settings: AwiSettings<PathId>) -> Self {
         Self {
@@ -78,7 +80,7 @@ impl Awi {
         }
     }
 
-    /// Takes note of the paths; in the steady state only of who is ready.
+    /// Updates the lines; in the steady state only their readiness.
     fn see(&mut self, paths: &[PathView]) {
         let is_same = self.lines.len() == paths.len()
             && self.lines.iter().all(|line| {
@@ -130,13 +132,13 @@ impl Scheduler for Awi {
                 self.credit.next(lines, cost)
             }
         };
-        // Those without weight serve when nobody else can.
+        // Lines without weight are used only if no other line is ready.
         let chosen = chosen.or_else(|| self.turns.iter().position(|turn| turn.ready));
         chosen.map_or(Pick::Wait, |at| Pick::One(self.lines[at].index))
     }
 
-    /// Nothing is paced: the policy finds by losses what a line carries. The other end reports losses and keeps the order of
-    /// section 4.3.
+    /// No line is paced: the policy finds the capacity of a line by its losses. The other end reports losses and keeps
+    /// the order of section 4.3.
     fn profile(&self) -> Profile {
         Profile {
             pacing: false,

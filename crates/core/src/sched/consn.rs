@@ -15,7 +15,8 @@
 //! like the queue in the modem of a path that is not paced.
 //!
 //! The rounding of runs to whole packets is carried over to the next block, up to two packets, so that short blocks do
-//! not starve the slower paths. With `pdc`, a packet that may not take the path of its turn takes the one before it.
+//! not starve the slower paths. With `pdc`, a packet that may not take the path of its turn takes the next path before
+//! it.
 //!
 //! Pure ACKs take the path with the lowest RTT.
 
@@ -39,7 +40,7 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Most packets of a block.
+/// The largest number of packets of a block.
 pub const BLOCK: usize = 64;
 
 /// Settings of [`Consn`], with the keys of a configuration file.
@@ -48,16 +49,16 @@ pub const BLOCK: usize = 64;
 pub struct ConsnSettings {
     /// Which paths descend.
     pub variant: Variant,
-    /// Whether paths go on into each other's runs.
+    /// Whether paths continue into the runs of other paths.
     pub redundancy: bool,
-    /// Weight of a new sample in the smoothed round trip.
+    /// The weight of a new sample in the smoothed RTT.
     pub alpha: Alpha,
-    /// Whether packets avoid paths on which they would be late.
+    /// Whether packets avoid paths on which they would arrive late.
     pub pdc: bool,
-    /// How late a packet is still of use, for `pdc` and copies.
+    /// The longest delay after which a packet is still useful, for `pdc` and copies.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
-    /// Whether the other end puts packets in order before it hands them on.
+    /// Whether the other end restores the order of packets before it delivers them.
     pub in_order: bool,
 }
 
@@ -121,13 +122,14 @@ impl<'de> Deserialize<'de> for Variant {
     }
 }
 
-/// What of a block goes where. Kept by the caller, so that nothing is allocated for each block.
+/// The assignment of a block to paths. Owned by the caller, to avoid an allocation per block.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// Each packet of the block once: index of its path among the views, index in the block. The packets of a path stand in
-    /// the order they are to leave.
+    /// Each packet of the block once: index of its path among the views, index in the block. The packets of a path are
+    /// in the order of sending.
     pub packets: Vec<(u8, u8)>,
-    /// What a path may send again once it is through, in this order: index of the path, index in the block.
+    /// The packets that a path may copy when it has sent its own, in this order: index of the path, index in the
+    /// block.
     pub copies: Vec<(u8, u8)>,
 }
 
@@ -136,13 +138,13 @@ pub struct Placement {
 pub struct Consn {
     settings: ConsnSettings,
     pdc: Pdc,
-    /// Bytes each path is owed, or has had too many.
+    /// The bytes that each path is owed, or negative if it has had too many.
     owed: [i64; PathId::MAX],
     single: Placement,
 }
 
 impl Consn {
-    /// Begins without debts.
+    /// Starts without debts.
     #[must_use]
     pub const fn new(settings: ConsnSettings) -> Self {
         Self {
@@ -156,7 +158,7 @@ impl Consn {
         }
     }
 
-    /// What was asked for.
+    /// The settings.
     #[must_use]
     pub const fn settings(&self) -> &ConsnSettings {
         &self.settings
@@ -311,7 +313,7 @@ impl Scheduler for Consn {
     }
 }
 
-/// Less than so much is kept for a path that gets more: a block.
+/// A path with this much staged gets no more: a block.
 const ROOM: Bytes = Bytes::new(1_500 * BLOCK as u64);
 /// No packet is longer.
 const MAX_LEN: u64 = 1 << 16;
