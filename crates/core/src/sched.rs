@@ -95,7 +95,7 @@ pub struct PathView {
     pub is_searching: bool,
     /// Random loss of the path, in parts per million.
     pub loss_ppm: u32,
-    /// Whether no report has come for half the time after which the path becomes suspect.
+    /// Whether nothing has come back from the other end for half the time after which the path becomes suspect.
     pub is_silent: bool,
     /// Bytes in flight: sent and not yet reported as received or lost.
     pub in_flight: Bytes,
@@ -308,8 +308,8 @@ pub trait Scheduler: fmt::Debug + Send {
         Duration::ZERO
     }
 
-    /// How long packets of a flow must wait in the queue before the flow uses the slowest path it may use; zero if it
-    /// may use no slower path.
+    /// How long packets of a flow must wait in the queue before the flow uses the slowest path it may use; zero if no
+    /// path requires a wait.
     fn longest_wait(&self, paths: &[PathView]) -> Duration {
         let _ = paths;
         Duration::ZERO

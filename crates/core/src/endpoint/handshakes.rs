@@ -204,7 +204,7 @@ impl Endpoint {
             return self.turn_away_arrival(&arrival, Admission::ComeBack(wait));
         }
         if !arrival.is_proved && peer.tunnel.sessions().has_unconfirmed() {
-            // An initiation that was caught before it came here, and is let go now, must not push out another.
+            // An initiation that was intercepted and is released now must not displace another.
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         if !self.work.has_room(true) {

@@ -323,7 +323,7 @@ impl Scheduler for Adaptive {
         Pick::One(index)
     }
 
-    /// Enables every mechanism.
+    /// Enables everything that an end can do for its traffic.
     fn profile(&self) -> Profile {
         Profile {
             repair: true,

@@ -19,7 +19,7 @@ pub enum IdleReason {
     Rank,
     /// The link is in reserve.
     Standby,
-    /// No report has come for too long, though packets are in flight.
+    /// Nothing has come back for too long, though packets are in flight.
     Suspect,
     /// Its packets would arrive too long after those of quicker paths.
     TooLate {

@@ -202,7 +202,7 @@ impl RoundTrips {
         }
     }
 
-    /// Takes note of a packet from the host.
+    /// Records a packet from the host.
     pub(super) fn on_packet_out(
         &mut self,
         now: Instant,

@@ -21,7 +21,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Takes note of the time.
+    /// Records the time.
     pub(super) fn on_time(&mut self, now: Instant) {
         self.now = now;
     }

@@ -21,8 +21,8 @@ impl Burst {
         }
     }
 
-    /// Takes note of its next packet. By when an awaited path must have sent all that waits, which may take `patience`
-    /// whenever it came.
+    /// Records the next packet of the burst. Returns the time by which an awaited path must have sent the backlog, which
+    /// is never earlier than `patience` from now.
     pub(super) fn count(
         &mut self,
         now: Instant,

@@ -152,7 +152,7 @@ impl Frames {
         if frames < LEAST_FRAMES {
             return u32::MAX;
         }
-        // From the most losses down, until the frames that have as many are too many to be let go.
+        // Count down from the most losses, until the frames with at least that many losses are too many to be ignored.
         let mut frames_beyond = 0;
         let most = by_losses.iter().rposition(|count| {
             frames_beyond += count;
