@@ -103,7 +103,7 @@ impl TxQueue {
     }
 
     /// Begins the turn of one of `sharers` that have datagrams to send. It may open its share of all batches, at least
-    /// [`LEAST_SHARE`].
+    /// `LEAST_SHARE`.
     pub fn begin_turn(&mut self, sharers: usize) {
         let share = (self.limit / sharers.max(1)).max(LEAST_SHARE);
         self.turn_end = (self.used + share).min(self.limit);
