@@ -1,9 +1,9 @@
-//! All associations of a host: whose packet, whose datagram, whose turn.
+//! All associations of a host: assigns packets and datagrams to peers, and schedules the peers.
 //!
-//! A client has one peer, the gateway; a gateway has one per client, and nothing here costs more per packet with more of
-//! them. An inner packet finds its peer by destination ([`allowed_ips`]); a datagram by the receiver index in its header
-//! (`index`); a handshake by the static key inside it. Peers with something to send wait in a queue, and their
-//! deadlines in an ordered set.
+//! A client has one peer, the gateway; a gateway has one per client, and the cost per packet does not grow with their
+//! number. The peer of an inner packet is found by destination ([`allowed_ips`]); that of a datagram by the receiver
+//! index in its header (`index`); that of a handshake by the static key inside it. Peers with datagrams to send wait
+//! in a queue, and their deadlines in an ordered set.
 //!
 //! Calls, in the order a loop makes them: [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for what has
 //! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_handshake_work`] or [`Endpoint::work_inline`],
@@ -72,22 +72,22 @@ use index::IndexTable;
 use kept::Kept;
 use work::WorkQueue;
 
-/// What an endpoint is made of.
+/// The configuration of an endpoint.
 #[derive(Debug)]
 pub struct EndpointConfig {
     /// Our X25519 private key.
     pub private_key: Secret,
-    /// Ciphers we take, preferred first.
+    /// The ciphers that we accept, preferred first.
     pub suites: Vec<Suite>,
-    /// How the tunnel queue behaves.
+    /// The configuration of the tunnel queue.
     pub queue: QueueConfig,
-    /// Whether the headers of inner packets are compressed on the way out.
+    /// Whether the headers of outgoing inner packets are compressed.
     pub compression: bool,
-    /// Classes of traffic, the same for all peers.
+    /// The traffic classes, the same for all peers.
     pub classes: Vec<Class>,
-    /// By which code parity is made of what is sent, to be carried by another path; `None`: not at all.
+    /// The code for the parity of outgoing datagrams, which is carried by another path; `None` for no parity.
     pub parity: Option<Code>,
-    /// Longest inner packet in bytes; at most [`MAX_MTU`] is heeded.
+    /// The longest inner packet in bytes; values above [`MAX_MTU`] are reduced to it.
     pub mtu: usize,
     /// Which end we are.
     pub side: Side,
@@ -104,12 +104,12 @@ pub enum Side {
     Client {
         /// The gateway.
         gateway: PeerConfig,
-        /// Where it listens; tried in order on each link, as far as the link's address family allows.
+        /// The addresses of the gateway; tried in order on each link, as far as the link's address family allows.
         endpoints: Vec<SocketAddr>,
     },
-    /// Answers.
+    /// Answers handshakes.
     Gateway {
-        /// Everyone who may connect.
+        /// The clients that may connect.
         clients: Vec<PeerConfig>,
     },
 }
@@ -121,18 +121,18 @@ pub struct PeerConfig {
     pub name: String,
     /// Its X25519 public key.
     pub public_key: [u8; 32],
-    /// Shared by both ends in addition; zeros if none.
+    /// An additional secret shared by both ends; zeros if there is none.
     pub preshared_key: Secret,
-    /// Inner addresses that are its.
+    /// The inner addresses that belong to the peer.
     pub allowed_ips: Vec<IpNet>,
-    /// How packets to it are spread, and what else is done for them.
+    /// The policy and profile for packets to the peer.
     pub scheduler: SchedulerSettings<String>,
 }
 
-/// Something the host should know.
+/// An event for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer's association came up or went down.
+    /// A peer's association became able or unable to carry data.
     Peer {
         /// Its name.
         name: String,
@@ -146,7 +146,7 @@ pub enum Event {
         /// The version it speaks.
         version: u16,
     },
-    /// A path leads somewhere, or somewhere else than before: what is remembered of that may be
+    /// The remote address of a path is new or has changed: estimates that were kept for its network may be
     /// [recalled](Endpoint::recall).
     Found {
         /// The peer's name.
@@ -155,10 +155,10 @@ pub enum Event {
         path: PathId,
         /// The link's name.
         link: String,
-        /// Where its datagrams go.
+        /// The destination of its datagrams.
         remote: IpAddr,
     },
-    /// It was found how long packets may be on a path, in the sending direction.
+    /// The MTU of a path in the sending direction has been found.
     Mtu {
         /// The peer's name.
         peer: String,
@@ -186,7 +186,8 @@ pub struct Endpoint {
     mtu: usize,
     tunnels: TunnelSettings,
     enrolment: Enrolment,
-    /// Asked for fresh bytes at each handshake, so that nothing kept here tells the keys of an earlier one.
+    /// The source of fresh bytes for each handshake, so that the keys of earlier handshakes cannot be derived from
+    /// stored state.
     entropy: Box<dyn Entropy>,
     peers: Vec<Peer>,
     by_key: BTreeMap<[u8; 32], usize>,
@@ -198,31 +199,31 @@ pub struct Endpoint {
     seen: SeenInitiations,
     work: WorkQueue,
     handshakes: HandshakeCounters,
-    /// What is to be added to an [`Instant`], in nanoseconds, to get the time of day.
+    /// The offset from an [`Instant`] to the time of day, in nanoseconds.
     clock_offset: u64,
     started_at: Instant,
-    /// The time that our last initiation carried.
+    /// The timestamp of our last initiation.
     last_time: u64,
     connector: Option<Connector>,
     pool: Pool,
     delivered: VecDeque<PacketBuf>,
     drops: Drops,
     events: VecDeque<Event>,
-    /// What packets of all peers take.
+    /// The memory used by the packets of all peers.
     kept: Kept,
     /// Handshake datagrams to send. Bounded by [`MAX_REPLIES`].
     replies: VecDeque<(Route, Vec<u8>)>,
-    /// Peers with perhaps something to send.
+    /// Peers that may have datagrams to send.
     active: VecDeque<usize>,
     /// The next deadline of each peer that has one.
     deadlines: BTreeSet<(Instant, usize)>,
 }
 
-/// What the tunnels to all peers have in common.
+/// The settings that the tunnels to all peers share.
 #[derive(Clone, Debug)]
 struct TunnelSettings {
     role: Role,
-    /// Of the hashes by which flows are known.
+    /// The key of the flow hashes.
     flow_key: FlowKey,
     queue: QueueConfig,
     compression: bool,
@@ -234,26 +235,26 @@ struct TunnelSettings {
 #[derive(Debug)]
 struct Peer {
     config: PeerConfig,
-    /// It is no peer any more: its place is kept for another.
+    /// Whether the peer was removed, so that its place is free for another.
     is_removed: bool,
     tunnel: Tunnel,
-    /// Which run of ours this is, to the peer; new after the association was closed.
+    /// Identifies our present association with the peer; new after the association was closed.
     association: u64,
-    /// The latest time that an initiation of its carried which was answered; 0: none was.
+    /// The latest timestamp of the peer's answered initiations; 0 if none was answered.
     newest: u64,
     recent: RecentInitiations,
-    /// Handshakes it may still have answered.
+    /// Limits the number of its handshakes that are answered.
     allowance: Bucket,
-    /// Addresses it proved, by a cookie or by the first datagram of a session, the newest first.
+    /// The addresses that it has proved, by a cookie or by the first datagram of a session, the newest first.
     sources: [Option<Source>; KNOWN_SOURCES],
-    /// Whether the addresses of its paths are known as such parity is expected from.
+    /// Whether the addresses of its paths are registered as addresses from which parity is expected.
     expects_parity: bool,
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
-    /// What its packets took when it last had its turn, in bytes.
+    /// The memory used by its packets when it last had its turn, in bytes.
     kept_bytes: u64,
-    /// Whether that was too much, and all that could be given up was.
+    /// Whether that exceeded the bound even after everything that may be dropped was dropped.
     is_over: bool,
 }
 
@@ -292,9 +293,9 @@ impl Peer {
 }
 
 impl Endpoint {
-    /// An endpoint that knows its peers and nothing else.
+    /// An endpoint with peers and without any sessions.
     ///
-    /// `entropy`: where everything random comes from, now and at each handshake.
+    /// `entropy`: the source of all random bytes, now and at each handshake.
     #[must_use]
     pub fn new(config: EndpointConfig, mut entropy: impl Entropy + 'static, now: Instant) -> Self {
         let keys = StaticKeys::from_private(config.private_key);
@@ -359,17 +360,17 @@ impl Endpoint {
         }
     }
 
-    /// Changes how many handshakes a gateway answers.
+    /// Sets how many handshakes a gateway answers.
     pub fn set_handshake_limits(&mut self, limits: Limits) {
         self.limiter.set_limits(limits);
     }
 
-    /// The stock of buffers, for reading packets into.
+    /// The pool of buffers into which packets are read.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.pool
     }
 
-    /// Takes an inner packet from the host.
+    /// Handles an inner packet from the host.
     pub fn handle_packet(&mut self, now: Instant, mut packet: PacketBuf) {
         let len = packet.len();
         let found = match packet.parse() {
@@ -399,7 +400,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes a datagram from the network. Its content is unspecified afterwards.
+    /// Handles a datagram from the network. Its content is unspecified afterwards.
     pub fn handle_datagram(&mut self, now: Instant, incoming: &Incoming, datagram: &mut [u8]) {
         let result = match datagram.first() {
             Some(&KIND_INITIATION) => self.handle_initiation(now, incoming, datagram),
@@ -459,7 +460,7 @@ impl Endpoint {
             self.on_address_proved(index, remote);
         }
         if result.is_ok() {
-            // What is forged says nothing of the address it claims.
+            // A forged datagram says nothing about the address from which it claims to come.
             self.note_expecting(now, index, remote);
         }
         self.free_indices(index);
@@ -483,10 +484,11 @@ impl Endpoint {
         }
     }
 
-    /// This process has become a copy, or its machine has: a clone or a restored snapshot of a virtual machine.
+    /// Handles the fact that this process, or its machine, is a copy: a clone or a restored snapshot of a virtual
+    /// machine.
     ///
-    /// The other copy holds the same keys and counters, so no session may be used any more, not even for a good-bye:
-    /// all are dropped, and a client connects anew at once.
+    /// The other copy has the same keys and counters, so no session may be used any more, not even for a close
+    /// message. All sessions are dropped, and a client reconnects at once.
     pub fn handle_clone(&mut self, now: Instant) {
         self.jar.renew(now, &mut *self.entropy);
         // What was recorded since the snapshot was made is not fresh: its times are not remembered.
@@ -501,7 +503,7 @@ impl Endpoint {
         }
     }
 
-    /// Drops the keys of a peer and all that its association has; what follows is a new association.
+    /// Drops the keys of a peer and the state of its association. The next handshake begins a new association.
     fn start_over(&mut self, now: Instant, index: usize) {
         if let Some(connector) = &mut self.connector {
             // Attempts under way carry the association id that ends here.
@@ -514,7 +516,7 @@ impl Endpoint {
         peer.association = u64::from_be_bytes(entropy::array(&mut *self.entropy));
     }
 
-    /// Adds a link of ours, the client; `None` if there are [`PathId::MAX`] already.
+    /// Adds a link of this client; `None` if there are [`PathId::MAX`] already.
     pub fn add_link(&mut self, now: Instant, link: Link) -> Option<PathId> {
         let connector = self.connector.as_mut()?;
         let id = connector.add_link()?;
@@ -523,7 +525,7 @@ impl Endpoint {
         Some(id)
     }
 
-    /// Removes a link of ours.
+    /// Removes a link of this client.
     pub fn remove_link(&mut self, id: PathId) {
         if let Some(connector) = &mut self.connector {
             connector.remove_link(id);
@@ -533,7 +535,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells what a link of ours can reach now; [`Reach::NONE`] when it is down.
+    /// Sets what a link of this client can reach now; [`Reach::NONE`] when the link is down.
     pub fn handle_link(&mut self, now: Instant, id: PathId, reach: Reach) {
         if let Some(connector) = &mut self.connector {
             let route = connector.set_reach(now, id, reach);
@@ -542,7 +544,8 @@ impl Endpoint {
         }
     }
 
-    /// Changes the settings of links by name, at once and without disturbing what is under way; how many were found.
+    /// Changes the settings of links by name, at once and without affecting packets in flight. Returns the number of
+    /// links found.
     pub fn update_links(
         &mut self,
         now: Instant,
@@ -559,7 +562,7 @@ impl Endpoint {
         found
     }
 
-    /// The socket of a link is full, or has room again.
+    /// Handles that the socket of a link is full or has room again.
     pub fn handle_blocked(&mut self, id: PathId, is_blocked: bool) {
         // A gateway's one socket serves every path.
         if self.connector.is_some() {
@@ -568,7 +571,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets time pass.
+    /// Handles expired deadlines.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(at, index)) = self.deadlines.first()
             && at <= now
@@ -584,7 +587,7 @@ impl Endpoint {
         self.connect(now);
     }
 
-    /// When [`Self::handle_timeout`] next has something to do.
+    /// The earliest time at which [`Self::handle_timeout`] has work to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let peers = self.deadlines.first().map(|(at, _)| *at);
@@ -592,7 +595,7 @@ impl Endpoint {
         [peers, connector].into_iter().flatten().min()
     }
 
-    /// Fills `out` with what may be sent now; call until it stays empty.
+    /// Fills `out` with the datagrams that may be sent now; call until it stays empty.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue) {
         while let Some((route, datagram)) = self.replies.front() {
             let Some(room) = out.reserve(route, datagram.len()) else {
@@ -631,12 +634,12 @@ impl Endpoint {
         self.delivered.pop_front()
     }
 
-    /// Something the host should know.
+    /// The next event for the host.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// What was dropped, by reason.
+    /// The number of drops, by reason.
     #[must_use]
     pub fn drops(&self) -> &Drops {
         &self.drops
@@ -648,14 +651,14 @@ impl Endpoint {
         peers.map(|peer| (&peer.config, peer.tunnel.status()))
     }
 
-    /// Lets observers see what the tunnels decide from now on; they are told the peers' names.
+    /// Creates an observer for the tunnel of each peer, by the peer's name.
     pub fn observe(&mut self, observers: &dyn Observers) {
         for peer in &mut self.peers {
             peer.tunnel.observe(observers.observer(&peer.config.name));
         }
     }
 
-    /// What is worth remembering of the paths that were full of late, with their peers' names.
+    /// The estimates of recently saturated paths that are worth keeping, with the names of their peers.
     pub fn memories(&self, now: Instant) -> impl Iterator<Item = (&str, PathId, PathMemory)> {
         self.peers.iter().flat_map(move |peer| {
             let memories = peer.tunnel.paths().memories(now);
@@ -663,7 +666,7 @@ impl Endpoint {
         })
     }
 
-    /// Takes what was remembered of the network that the path of a peer leads over, no longer ago than
+    /// Restores estimates that were kept for the network of a peer's path, if they are no older than
     /// [`MOST_AGE`](crate::path::memory::MOST_AGE).
     pub fn recall(&mut self, now: Instant, peer: &str, path: PathId, memory: &PathMemory) {
         let mut peers = self.peers.iter_mut();
@@ -678,7 +681,7 @@ impl Endpoint {
         self.peers.iter().any(|peer| peer.tunnel.is_up())
     }
 
-    /// Says good-bye to all peers at the next [`Self::poll_transmit`].
+    /// Sends a close message to all peers at the next [`Self::poll_transmit`].
     pub fn close(&mut self) {
         self.connector = None;
         for index in 0..self.peers.len() {
@@ -693,7 +696,7 @@ impl Endpoint {
         }
     }
 
-    /// Counts what a peer's packets take, and gives up what is above its bound.
+    /// Measures the memory used by a peer's packets, and drops packets above the peer's bound.
     fn bound_kept(&mut self, now: Instant, index: usize) {
         let peer = &mut self.peers[index];
         let limit = self.kept.limit(peer.kept_bytes);
@@ -708,13 +711,13 @@ impl Endpoint {
         peer.kept_bytes = bytes;
     }
 
-    /// What packets of all peers take, as counted at their last turns.
+    /// The memory used by the packets of all peers, as measured at their last turns.
     #[must_use]
     pub fn kept(&self) -> &Kept {
         &self.kept
     }
 
-    /// Notes a peer's next deadline.
+    /// Records a peer's next deadline.
     fn schedule(&mut self, index: usize) {
         let peer = &mut self.peers[index];
         let next = peer.tunnel.poll_timeout();
@@ -727,7 +730,7 @@ impl Endpoint {
         self.deadlines.extend(next.map(|at| (at, index)));
     }
 
-    /// Notes what the host should know of a peer.
+    /// Collects the events of a peer for the host.
     fn notice(&mut self, now: Instant, index: usize) {
         let peer = &mut self.peers[index];
         if self.events.len() >= MAX_EVENTS {
@@ -803,13 +806,14 @@ pub const MAX_MTU: usize = 65_507 - DATA_OVERHEAD;
 
 /// The wire format this version speaks.
 pub const PROTOCOL_VERSION: u16 = 1;
-/// Handshake datagrams waiting to be sent; more are dropped, and asked for again. At most 1200 bytes each.
+/// Handshake datagrams waiting to be sent; more are dropped, and their senders repeat their requests. At most 1200
+/// bytes each.
 const MAX_REPLIES: usize = 256;
-/// Addresses of a peer that are remembered as its own: links that it uses at a time, mostly.
+/// The number of proved addresses remembered for a peer: usually the links that it uses at a time.
 const KNOWN_SOURCES: usize = 4;
-/// Events nobody has taken; more are merged into the next.
+/// The largest number of events waiting for the host; later changes are reported together when there is room.
 const MAX_EVENTS: usize = 1024;
-/// Free buffers kept: what three fast paths have under way.
+/// Free buffers kept: as many packets as three fast paths have in flight.
 const POOL_LIMIT: usize = 49_152;
 
 #[cfg(test)]

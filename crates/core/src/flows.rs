@@ -1,26 +1,29 @@
-//! The flows that a tunnel sends: one key, one look-up for each packet, one expiry.
+//! The table of the flows that a tunnel sends: one key, one look-up per packet, one expiry.
 //!
-//! A flow is known by a keyed hash that both of its directions share ([`PacketView::flow_hash`]). The table gives it a *place*,
-//! below [`PLACES`], and each part that keeps something of a flow keeps it under that place: rate and shape
-//! ([`crate::class`]), waiting packets ([`crate::queue`]), headers ([`crate::compression`]), order, and what the policy knows.
+//! A flow is identified by a keyed hash that is the same for both of its directions ([`PacketView::flow_hash`]). The
+//! table assigns a *place*, a number below [`PLACES`], to the flow. Each part with state per flow stores it under that
+//! place: rate and shape ([`crate::class`]), waiting packets ([`crate::queue`]), headers ([`crate::compression`]),
+//! order, and the policy's state.
 //!
-//! *Algorithm.* A set-associative table: the top bits of the hash name a set of four places, and its last bits the preferred one of
-//! these. A new flow takes its preferred place, or another of its set, if that is empty or its flow has sent nothing for
-//! [`EXPIRY`]. If there is none, the flow shares its preferred place: the two look like one flow that sends more, and are kept in order
-//! with each other. It stays there until none has shared that place for as long, for a flow that moved would overtake its own
+//! *Algorithm.* A set-associative table: the top bits of the hash select a set of four places, its last bits the
+//! preferred place of the set. A new flow takes its preferred place, or else another of its set, if that place is
+//! empty or its flow has sent nothing for [`EXPIRY`]. If no place is free, the flow shares its preferred place: the
+//! two flows are treated as one that sends more, and are kept in order with each other. The new flow stays there until
+//! the place has not been shared for [`EXPIRY`], because a flow that moved to another place would overtake its own
 //! packets.
 //!
-//! *Bounds.* The table takes 32 KiB with the first packet. All parts together keep at most 900 bytes for a flow, beside the packets
-//! that wait: queues 128, class 64, `adaptive` 200, order 8, headers 430 once they are compressed.
+//! *Bounds.* The table takes 32 KiB from the first packet on. All parts together keep at most 900 bytes per flow,
+//! besides waiting packets: queues 128, class 64, `adaptive` 200, order 8, headers 430 once they are compressed.
 //!
-//! *Limits.* CoDel remembers for 30 s that the sender at a place does not listen, also if another flow has the place by then. A flow that is
-//! silent for longer than its packets wait here may get another place and overtake them.
+//! *Limits.* CoDel remembers for 30 s that the sender at a place does not respond to congestion signals, even if
+//! another flow has taken the place. A flow that is silent for longer than its packets wait here may get another place
+//! and overtake them.
 
 use core::{fmt, time::Duration};
 
 use crate::{packet::PacketView, time::Instant};
 
-/// The key of the hashes by which flows are known: it keeps strangers from choosing flows that collide.
+/// The key of the flow hashes: it prevents strangers from creating flows that collide.
 #[derive(Clone, Copy, Default)]
 pub struct FlowKey(u64);
 
@@ -31,7 +34,7 @@ impl FlowKey {
         Self(bits)
     }
 
-    /// The hash by which a packet's flow is known.
+    /// The hash that identifies a packet's flow.
     #[must_use]
     pub fn hash(self, packet: &PacketView<'_>) -> u64 {
         packet.flow_hash(self.0)
@@ -44,7 +47,7 @@ impl fmt::Debug for FlowKey {
     }
 }
 
-/// A flow, and its place in the tables of flows. Equal are those of the same hash.
+/// A flow, and its place in the tables of flows. Two are equal if their hashes are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowId {
     hash: u64,
@@ -100,7 +103,7 @@ impl FlowId {
         self.hash
     }
 
-    /// The place, below [`PLACES`]. Flows of the same place share what is known of them.
+    /// The place, below [`PLACES`]. Flows with the same place share their state.
     #[must_use]
     pub const fn place(self) -> u16 {
         self.place
@@ -112,14 +115,14 @@ impl FlowId {
         usize::from(self.place)
     }
 
-    /// Whether what is known of the two flows is shared.
+    /// Whether the two flows share their state.
     #[must_use]
     pub const fn shares_place(self, other: Self) -> bool {
         self.place == other.place
     }
 }
 
-/// The flows that have sent of late.
+/// The flows that have sent recently.
 #[derive(Debug)]
 pub struct FlowTable {
     key: FlowKey,
@@ -132,7 +135,7 @@ struct Place {
     hash: u64,
     /// When its flow last sent a packet.
     seen_at: Option<Instant>,
-    /// When a flow that shares it did.
+    /// When a flow that shares the place last sent a packet.
     shared_at: Option<Instant>,
 }
 
@@ -146,12 +149,12 @@ impl FlowTable {
         }
     }
 
-    /// The flow of a packet that is to be sent now.
+    /// The flow of a packet that is about to be sent.
     pub fn on_packet(&mut self, now: Instant, packet: &PacketView<'_>) -> FlowId {
         self.on_hash(now, self.key.hash(packet))
     }
 
-    /// The flow of this hash, of which a packet is to be sent now.
+    /// The flow with this hash; one of its packets is about to be sent.
     fn on_hash(&mut self, now: Instant, hash: u64) -> FlowId {
         if self.places.is_empty() {
             self.places.resize(PLACES, Place::default());
@@ -198,11 +201,12 @@ fn set_of(hash: u64) -> usize {
     usize::try_from(set).unwrap_or(0)
 }
 
-/// Flows told apart (RFC 8290 section 5.2 has as many).
+/// The number of places for flows, as in RFC 8290 section 5.2.
 pub const PLACES: usize = 1024;
-/// Places that a flow may take. With 500 flows at a time 7 % share a place; with one place for each hash 39 % would.
+/// The number of places that a flow may take. With 500 flows at a time 7 % share a place; with one place for each hash
+/// 39 % would.
 const WAYS: usize = 4;
-/// A flow that has sent nothing for so long is forgotten: as long as `adaptive` remembers one.
+/// A flow that has sent nothing for this time is removed: as long as `adaptive` remembers a flow.
 pub const EXPIRY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -23,24 +23,24 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`time`], [`units`], [`ids`], [`role`], [`rng`], [`counters`] | the vocabulary |
+//! | [`time`], [`units`], [`ids`], [`role`], [`rng`], [`counters`] | basic types |
 //! | [`packet`] | inner packets, their five-tuple, pooled buffers |
-//! | [`class`] | what a packet is and needs: voice, video, or as the user says |
-//! | [`compression`] | of the headers of inner packets, only what changes travels |
-//! | [`wire`] | what travels in a datagram |
+//! | [`class`] | traffic classes and their requirements: voice, video, or as the user configures |
+//! | [`compression`] | header compression for inner packets: only the fields that change are sent |
+//! | [`wire`] | the formats of datagrams |
 //! | [`session`] | handshake, keys, replay windows, cookies |
-//! | [`path`] | what is known of one path: RTT, delay, rate, loss, health; pacing |
-//! | [`profile`] | what a tunnel does beside choosing paths, and how single parts are switched off |
+//! | [`path`] | the model of one path: RTT, delay, rate, loss, health; pacing |
+//! | [`profile`] | the mechanisms a tunnel uses besides path selection, and switches for each of them |
 //! | [`queue`] | the tunnel queue: flow queueing with CoDel |
 //! | [`sched`] | which path a packet takes: one policy per file |
-//! | [`resequencer`] | the order packets leave in |
-//! | [`loss_report`] | what a path loses, for policies that steer by it |
-//! | [`fec`] | repair symbols that make up for lost packets |
-//! | [`sec`] | parity that mends datagrams with wrong bits |
-//! | [`tunnel`] | one association of two ends; joins the parts above and holds no algorithm |
-//! | [`trace`] | decisions as typed events, and why a path stands idle |
+//! | [`resequencer`] | the order in which received packets are delivered |
+//! | [`loss_report`] | loss reports per path, for policies that use them |
+//! | [`fec`] | repair symbols, from which lost packets are recovered |
+//! | [`sec`] | parity that corrects bit errors in datagrams |
+//! | [`tunnel`] | one association of two ends; connects the modules above and contains no algorithm |
+//! | [`trace`] | decisions as typed events, and the reason why a path is idle |
 //! | [`transmit`] | datagrams ready to send, in batches |
-//! | [`endpoint`] | all associations of a host: whose packet is this |
+//! | [`endpoint`] | all associations of a host: finds the association of a packet |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(feature = "session"),

@@ -1,29 +1,29 @@
-//! What is known of a packet beside its bytes: its class, and until when it is of use.
+//! What the engine knows about a packet in addition to its bytes: its class and its deadline.
 
 use crate::time::Instant;
 
-/// What the sending end knows of a packet beside its bytes.
+/// What the sending end knows about a packet in addition to its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Its class.
+    /// The packet's class.
     pub found: Found,
-    /// Until when it is of use at the other end.
+    /// The deadline for its arrival at the other end.
     pub due: Option<Instant>,
-    /// When it is given up if it has not been sent.
+    /// When it is dropped if it has not been sent.
     pub give_up_at: Option<Instant>,
-    /// Whether it says that it is the last of a frame ([`crate::packet::PacketView::ends_frame`]).
+    /// Whether it is marked as the last packet of a frame ([`crate::packet::PacketView::ends_frame`]).
     pub ends_frame: bool,
 }
 
-/// What a packet's class is, and whether its flow is small.
+/// A packet's class, and whether its flow is small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Which class.
+    /// The class.
     pub id: ClassId,
-    /// Whether its flow sends less than 2 Mbit/s.
+    /// Whether the flow sends less than 2 Mbit/s.
     pub is_small: bool,
 }
 
-/// Which class: its place among those configured, then those built in.
+/// A class: its index among the configured classes, followed by the built-in ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassId(pub u8);

@@ -20,18 +20,18 @@ pub use segment::{Segment, is_before, later};
 pub use segment_mut::SegmentMut;
 pub use too_big::too_big;
 
-/// Every link takes packets of IPv6 as long, in bytes (RFC 8200 section 5).
+/// Every link can carry IPv6 packets of this length, in bytes (RFC 8200 section 5).
 pub const LEAST_MTU_V6: usize = 1_280;
 
 /// An inner packet in a buffer of its own.
 #[derive(Debug, Default)]
 pub struct PacketBuf {
     bytes: Vec<u8>,
-    /// Where the packet begins: bytes before were cut off.
+    /// The beginning of the packet; the bytes before it were removed.
     start: usize,
     /// See [`PacketBuf::mark`].
     mark: Option<Mark>,
-    /// What [`PacketBuf::parse`] found; `None` if the bytes may have changed since.
+    /// The result of [`PacketBuf::parse`]; `None` if the bytes may have changed since.
     layout: Option<Layout>,
 }
 
@@ -49,7 +49,7 @@ impl PacketBuf {
         &mut self.bytes[self.start..]
     }
 
-    /// The IP packet in it; keeps what it found for the next time.
+    /// Parses the IP packet and stores the result for the next call.
     ///
     /// # Errors
     /// As [`PacketView::parse`].
@@ -62,7 +62,7 @@ impl PacketBuf {
         Ok(view)
     }
 
-    /// The IP packet in it.
+    /// The parsed IP packet.
     ///
     /// # Errors
     /// As [`PacketView::parse`].
@@ -85,7 +85,7 @@ impl PacketBuf {
         self.len() == 0
     }
 
-    /// Makes the length `len`: cuts, or fills with zeros (which costs, so grow rarely on the packet path).
+    /// Sets the length to `len`: truncates, or fills with zeros (which costs time, so grow rarely on the packet path).
     pub fn resize(&mut self, len: usize) {
         self.layout = None;
         self.bytes.resize(self.start + len, 0);
@@ -107,7 +107,7 @@ impl PacketBuf {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Its class, if it is of one.
+    /// The mark of its class, if it has a class.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
         self.mark
@@ -124,10 +124,11 @@ impl PacketBuf {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Puts `front` in the place of the first `len` bytes. It is no longer than they are, which are at most the packet.
+    /// Replaces the first `len` bytes by `front`, which must not be longer than `len`. The packet must have at least
+    /// `len` bytes.
     ///
     /// # Panics
-    /// If it is, or they are more.
+    /// If `front` or `len` is too long.
     pub fn replace_front(&mut self, len: usize, front: &[u8]) {
         self.layout = None;
         let end = self.start + len;
@@ -145,8 +146,8 @@ impl From<Vec<u8>> for PacketBuf {
     }
 }
 
-/// A stock of buffers. Bounded: what is returned above [`Pool::new`]'s limit is freed, and so is a buffer that has grown to more
-/// than twice the usual.
+/// A pool of buffers. Bounded: buffers returned above [`Pool::new`]'s limit are freed, and so are buffers that have
+/// grown to more than twice the usual size.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<PacketBuf>,
@@ -182,7 +183,7 @@ impl Pool {
         packet
     }
 
-    /// Takes `packet` back.
+    /// Returns `packet` to the pool.
     pub fn recycle(&mut self, mut packet: PacketBuf) {
         packet.start = 0;
         packet.mark = None;
@@ -193,20 +194,20 @@ impl Pool {
         }
     }
 
-    /// Room of a buffer, in bytes.
+    /// The size of a buffer, in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         self.capacity_bytes
     }
 
-    /// How many buffers lie ready.
+    /// The number of free buffers.
     #[must_use]
     pub fn free_len(&self) -> usize {
         self.free.len()
     }
 }
 
-/// Why bytes are no packet.
+/// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// The version nibble is neither 4 nor 6.
@@ -235,7 +236,7 @@ pub struct PacketView<'a> {
     layout: Layout,
 }
 
-/// Where things are in an IP packet whose lengths were checked.
+/// The offsets in an IP packet whose lengths were checked.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     is_v6: bool,
@@ -346,7 +347,7 @@ impl<'a> PacketView<'a> {
         self.layout.is_v6
     }
 
-    /// Where it comes from.
+    /// The source address.
     #[must_use]
     pub fn source(&self) -> IpAddr {
         if self.layout.is_v6 {
@@ -356,7 +357,7 @@ impl<'a> PacketView<'a> {
         }
     }
 
-    /// Where it goes.
+    /// The destination address.
     #[must_use]
     pub fn destination(&self) -> IpAddr {
         if self.layout.is_v6 {
@@ -434,8 +435,8 @@ impl<'a> PacketView<'a> {
         mix(hash, u64::from(ports) << 8 | u64::from(protocol))
     }
 
-    /// Whether this is UDP with what looks like RTP of a dynamic payload type and has the marker, as the last packet of each frame
-    /// of video has (RFC 3550 section 5.1; RFC 6184 section 5.1).
+    /// Whether this is UDP, appears to be RTP with a dynamic payload type, and has the marker bit, which the last
+    /// packet of a video frame has (RFC 3550 section 5.1; RFC 6184 section 5.1).
     #[must_use]
     pub fn ends_frame(&self) -> bool {
         const UDP_HEADER: usize = 8;
@@ -451,7 +452,7 @@ impl<'a> PacketView<'a> {
         header[0] >> 6 == 2 && header[1] >= MARKED_DYNAMIC
     }
 
-    /// Whether it is a part of a larger packet.
+    /// Whether it is a fragment of a larger packet.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         if self.layout.is_v6 {
@@ -461,7 +462,7 @@ impl<'a> PacketView<'a> {
         }
     }
 
-    /// Whether its sender lets it be taken apart on its way (IPv4).
+    /// Whether its sender allows fragmentation on the way (IPv4).
     #[must_use]
     pub fn may_be_fragmented(&self) -> bool {
         !self.layout.is_v6 && u16_at(self.bytes, 6) & 0x4000 == 0

@@ -1,4 +1,4 @@
-//! What a tunnel does beside choosing paths.
+//! What a tunnel does besides path selection.
 //!
 //! A scheduling policy decides which path a packet takes. Everything else that one end of a tunnel may do for its traffic
 //! (repair losses, search capacities, pace acknowledgements …) is a part of the [`Profile`]. Each policy states its default
@@ -21,12 +21,13 @@ pub use self::{
     mechanism::{Mechanism, Mechanisms},
 };
 
-/// What one end of a tunnel does for the packets it sends, beside choosing their paths.
+/// What one end of a tunnel does for the packets it sends, besides path selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Lost packets are sent again: the receiver NACKs them, packets on a silent or overdue path go over another.
+    /// Retransmission of lost packets: the receiver NACKs them; packets on a silent or overdue path are sent on
+    /// another.
     pub repair: bool,
-    /// Repair symbols are sent where paths lose (`docs/algorithms.md`, forward erasure correction).
+    /// Repair symbols are sent where paths lose packets (`docs/algorithms.md`, forward erasure correction).
     pub fec: bool,
     /// The capacity of a path is searched from the start: the path is paced at a multiple of what it has delivered. Needs
     /// [`pacing`](Self::pacing).
@@ -35,47 +36,49 @@ pub struct Profile {
     pub trains: bool,
     /// ACKs of young flows are paced, so that the round-trip time of a flow stays the same when it spreads to later paths.
     pub ack_pacing: bool,
-    /// Flows that look like voice get a class of their own with a deadline.
+    /// Flows that look like voice get a class with a deadline.
     pub voice: bool,
-    /// Paths are paced at what they carry. Without it only the user's limits hold, for a policy that finds capacities by loss.
+    /// Paths are paced at their estimated capacity. Otherwise only the user's limits hold, for a policy that finds
+    /// capacities by loss.
     pub pacing: bool,
     /// The policy places packets on paths that are not ready, so that later packets leave before them.
     pub look_ahead: bool,
-    /// Ranks of cost are filled in order: a path is usable only while no path of a lower rank is ready. Without it the policy
-    /// sees all paths and minds ranks itself.
+    /// Ranks of cost are filled in order: a path is usable only while no path of a lower rank is ready. Otherwise the
+    /// policy sees all paths and handles ranks itself.
     pub ranks: bool,
     /// The other end delivers each flow in order.
     pub in_order: bool,
     /// How the other end treats what this end sends, and which loss reports it returns.
     pub reception: Reception,
-    /// How round-trip times are sampled while there is traffic, beyond what the health of paths needs.
+    /// How RTTs are sampled while there is traffic, in addition to the probes of path health.
     pub rtt_sampling: Option<RttSampling>,
-    /// Rules of the engine that are in force.
+    /// The rules of the engine that are in force.
     pub mechanisms: Mechanisms,
 }
 
-/// How paths are paced; the user's own limits hold in any case.
+/// How paths are paced. The user's own limits hold in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// By those limits only: the policy finds a path's capacity by its losses, and must be let to overflow it.
+    /// Only the user's limits: the policy finds the capacity of a path by losses, and must be able to overflow the
+    /// path.
     Limits,
-    /// At what a path carries, once it has been full.
+    /// At the estimated capacity, once the path has been saturated.
     Full,
-    /// At what a path carries, which is searched from the start.
+    /// At the estimated capacity, which is searched from the start.
     Search,
 }
 
-/// Sampling of round-trip times on all paths while there is traffic.
+/// Sampling of the RTTs of all paths while there is traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RttSampling {
     /// Time between two samples of one path.
     pub interval: Duration,
-    /// Weight of a new sample in the smoothed round-trip time in thousandths; `None`: RFC 6298's 1/8.
+    /// The weight of a new sample in the smoothed RTT in thousandths; `None` for 1/8 (RFC 6298).
     pub gain_thousandths: Option<u16>,
 }
 
 impl Default for Profile {
-    /// What a policy without wishes gets: paths paced at what they carry, flows in order, nothing repaired.
+    /// The profile of a policy without requirements: paths paced at their capacity, flows in order, no repair.
     fn default() -> Self {
         Self {
             repair: false,
@@ -102,7 +105,7 @@ impl Profile {
         self.mechanisms.has(mechanism)
     }
 
-    /// Whether the receiver is to look for missing packets and to NACK them: repair and FEC need to know the losses.
+    /// Whether the receiver detects and NACKs missing packets: retransmission and FEC need to know the losses.
     #[must_use]
     pub const fn detects_losses(&self) -> bool {
         self.repair || self.fec

@@ -1,13 +1,13 @@
-//! Which path a packet takes.
+//! Policies that choose the path of each packet.
 //!
-//! A policy is one file under `sched/` with a type that implements [`Scheduler`], and one line of the table `policies!` below, from
-//! which everything else follows: [`AnyScheduler`], which dispatches by enum; [`Policy`], which the configuration says and which builds
-//! a scheduler; names, keys and lists; the contract suite (`sched/tests.rs`), which runs every policy against the same rules.
-//! Policies see paths only through [`PathView`] and keep no packets: the tunnel asks for one decision per packet and acts
-//! on it.
+//! A policy is one file under `sched/` with a type that implements [`Scheduler`], and one line of the table
+//! `policies!` below. The table generates everything else: [`AnyScheduler`], which dispatches by enum; [`Policy`],
+//! which is read from the configuration and builds a scheduler; the names, keys and lists; and an entry in the
+//! contract suite (`sched/tests.rs`), which checks every policy against the same rules. Policies see paths only
+//! through [`PathView`] and keep no packets: the tunnel asks for one decision per packet and carries it out.
 //!
-//! Another crate implements [`Scheduler`] and runs it in the same engine and simulator without a change here: [`OwnPolicy`],
-//! `docs/own-scheduler.md`.
+//! Another crate can implement [`Scheduler`] and use it in the same engine and simulator without a change here: see
+//! [`OwnPolicy`] and `docs/own-scheduler.md`.
 
 use core::{fmt, time::Duration};
 
@@ -61,15 +61,15 @@ policies! {
     "weighted" => weighted::Weighted {},
 }
 
-/// What a policy may know of one path, as of now.
+/// The state of one path at this moment, as a policy sees it.
 #[derive(Clone, Debug)]
 pub struct PathView {
-    /// Which path.
+    /// The path's id.
     pub id: PathId,
     /// Whether a packet may be sent on it now: healthy, allowed by the user's cost rules, pacer and socket have room.
     /// Implies [`usable`](Self::usable).
     pub ready: bool,
-    /// Whether it is healthy and allowed, though perhaps not [`ready`](Self::ready) at this moment.
+    /// Whether the path is healthy and allowed, even if it is not [`ready`](Self::ready) at this moment.
     pub usable: bool,
     /// The user's rank: lower is filled first. See [`Profile::ranks`].
     pub cost: u8,
@@ -81,31 +81,31 @@ pub struct PathView {
     pub extra_delay: Duration,
     /// Estimated capacity in this direction; `None` before the first sample.
     pub rate: Option<Bitrate>,
-    /// How long what is sent now waits in the path's own queue ([`Path::queue_delay`](crate::path::Path::queue_delay)).
+    /// How long a packet sent now waits in the path's queue ([`Path::queue_delay`](crate::path::Path::queue_delay)).
     pub queue_delay: Duration,
-    /// How much longer than the path's least of late what is sent now takes, by the newest that is known of it: a queue, or a path
-    /// that has become longer.
+    /// The latest known one-way delay minus the path's recent minimum: a queue, or a longer route.
     pub lateness: Duration,
-    /// The shortest round trip of late; `None` before the first sample.
+    /// The recent min RTT; `None` before the first sample.
     pub least_rtt: Option<Duration>,
-    /// How much longer round trips are, with few exceptions.
+    /// How much longer than the min RTT almost all RTTs are.
     pub rtt_spread: Duration,
-    /// How much the delay varies from report to report.
+    /// How much the one-way delay varies from report to report.
     pub jitter: Duration,
-    /// Whether what the path carries is still being found out; then [`rate`](Self::rate) is what it has carried so far.
+    /// Whether the capacity is still being searched; then [`rate`](Self::rate) is the highest rate reached so far.
     pub is_searching: bool,
-    /// What the path loses by itself, in parts per million.
+    /// Random loss of the path, in parts per million.
     pub loss_ppm: u32,
-    /// Whether nothing has come back for half as long as makes the path suspect.
+    /// Whether nothing has come back from the other end for half the time after which the path becomes suspect.
     pub is_silent: bool,
-    /// Bytes sent and not yet reported received or lost.
+    /// Bytes in flight: sent and not yet reported as received or lost.
     pub in_flight: Bytes,
-    /// Bytes that wait at this end for this path: see [`Pick::One`].
+    /// Bytes staged at this end for this path: see [`Pick::One`].
     pub staged: Bytes,
 }
 
 impl PathView {
-    /// A path that is neither [`ready`](Self::ready) nor [`usable`](Self::usable) and of which nothing is known, to build other views of.
+    /// A view of an unmeasured path that is neither [`ready`](Self::ready) nor [`usable`](Self::usable), as a base for
+    /// other views.
     #[must_use]
     pub const fn unmeasured(id: PathId) -> Self {
         Self {
@@ -131,33 +131,33 @@ impl PathView {
     }
 }
 
-/// What a policy may know of the packet it places.
+/// The packet to place, as a policy sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketInfo {
     /// Length on the wire in bytes.
     pub len: Bytes,
-    /// The flow, and its place in tables of flows.
+    /// The flow, and its place in the tables of flows.
     pub flow: FlowId,
-    /// Whether its loss does no harm, as of a pure acknowledgement.
+    /// Whether its loss does no harm: for example a pure ACK.
     pub is_expendable: bool,
     /// Bytes that wait in the tunnel queue behind this packet.
     pub backlog: Bytes,
-    /// The bytes of packets among them that are of its flow, or of one that shares its place in the queue; none where it
-    /// waits apart from that ([`crate::class::Class`]).
+    /// The part of [`backlog`](Self::backlog) that belongs to its flow, or to a flow with the same place in the queue;
+    /// zero if the flow's packets wait outside the tunnel queue ([`crate::class::Class`]).
     pub own_backlog: Bytes,
-    /// Bytes that leave until the last of those does; none for what is sent again, which leaves first; all that waits where it
-    /// is pinned.
+    /// Bytes that leave the queue until the last packet of its flow leaves. Zero for a retransmission, which leaves
+    /// first; everything that waits in its lane for a pinned packet.
     pub to_last: Bytes,
-    /// How long the round trips of its flow are made, if they are; else zero.
+    /// The RTT that ACK pacing keeps for its flow; zero if none is kept.
     pub round_trip: Duration,
-    /// Whether the answer may be [`Pick::Behind`].
+    /// Whether the policy may answer [`Pick::Behind`].
     pub has_behind: bool,
-    /// That it has to be in time; `None` if it has no deadline.
+    /// The packet's deadline; `None` if it has none.
     pub urgency: Option<Urgency>,
 }
 
 impl PacketInfo {
-    /// A packet of `len` on the wire without deadline, of no flow in particular, with nothing behind it, to build others of.
+    /// A packet of `len` bytes on the wire, without deadline, flow or backlog, as a base for others.
     #[must_use]
     pub fn of_len(len: Bytes) -> Self {
         Self {
@@ -174,12 +174,12 @@ impl PacketInfo {
     }
 }
 
-/// What a policy may know of the deadline of a packet.
+/// The deadline of a packet, as a policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Urgency {
-    /// In how much time it must have come, beyond what the quickest path takes.
+    /// The time left until the deadline, beyond the one-way delay of the quickest path.
     pub left: Duration,
-    /// When to send it twice, as far as that may be paid now.
+    /// When to send the packet twice, within the present budget.
     pub duplicate: Duplicate,
     /// Whether its flow sends little.
     pub is_small: bool,
@@ -190,20 +190,21 @@ pub struct Urgency {
 pub enum Pick {
     /// Send nothing now: a better path will soon have room. Ask again after the next input or pacer release.
     Wait,
-    /// Send on `paths[index]`. If that is usable and not ready, which only a policy names that [looks
-    /// ahead](Profile::look_ahead): keep for it, to be sent once it is, after what is kept for it already and before
-    /// anything new; the next packet is asked for at once.
+    /// Send on `paths[index]`. A policy that [looks ahead](Profile::look_ahead) may name a path that is usable and not
+    /// ready. The packet is then staged until the path is ready, and is sent after the packets already staged there
+    /// and before any new packet. The policy is asked for the next packet at once.
     One(usize),
     /// Send a copy on every `paths[i]` whose bit `i` is set; at least one is.
     Copies(u16),
-    /// Send on `paths[index]`, and before that a copy on every `paths[i]` whose bit `i` is set.
+    /// Send a copy on every `paths[i]` whose bit `i` is set, then the packet itself on `paths[index]`.
     Shadowed {
         /// The packet's path.
         index: usize,
-        /// The copies' paths, not the packet's.
+        /// The paths of the copies, without the packet's path.
         copies: u16,
     },
-    /// Send on `paths[index]` what comes so much later of the flow, or its last: it arrives in order. The packet itself waits.
+    /// Send on `paths[index]` the packet of the same flow that is `ahead` bytes behind this one, or the last packet of
+    /// the flow, so that it arrives in order. This packet itself waits.
     Behind {
         /// The later packet's path.
         index: usize,
@@ -212,25 +213,25 @@ pub enum Pick {
     },
 }
 
-/// What one report says of one path's losses, since the last report that was not older.
+/// The losses of one path according to one loss report, since the last report that was not older.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossCounts {
-    /// How many report intervals it covers: more than one if reports were lost; at least 1.
+    /// The number of report intervals covered: more than one if reports were lost; at least 1.
     pub intervals: u32,
-    /// Packets the receiver gave up in that time.
+    /// Packets that the receiver considered lost in that time.
     pub lost_pkts: u64,
-    /// Bytes of them, each as long as the mean of the two around its gap.
+    /// Bytes of the lost packets; each is counted with the mean length of the two packets around its gap.
     pub lost_bytes: u64,
     /// Packets this end has sent on the path between the two reports' arrivals.
     pub sent_pkts: u64,
-    /// Bytes of them.
+    /// Bytes of the sent packets.
     pub sent_bytes: u64,
 }
 
 /// A scheduling policy.
 ///
-/// Only [`pick`](Self::pick) is required. This one sends on each of two paths for 50 ms in turn, and on the other while the turn's
-/// path has no room:
+/// Only [`pick`](Self::pick) is required. The following policy alternates between two paths every 50 ms, and uses the
+/// other path while the current one has no room:
 ///
 /// ```
 /// use pleach_core::{
@@ -264,7 +265,7 @@ pub struct LossCounts {
 /// assert_eq!(pick(0, &paths), Pick::One(1));
 /// ```
 ///
-/// [`SchedulerSettings::own`] takes it into an endpoint or the simulator.
+/// [`SchedulerSettings::own`] passes it to an endpoint or the simulator.
 pub trait Scheduler: fmt::Debug + Send {
     /// Chooses for one packet, and counts it as sent unless the answer is [`Pick::Wait`].
     ///
@@ -275,21 +276,21 @@ pub trait Scheduler: fmt::Debug + Send {
     /// answers. Cost: O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
 
-    /// What this end does for the policy's packets beside choosing their paths, unless the user says otherwise.
+    /// What this end does for the policy's packets besides path selection, unless the user's settings differ.
     fn profile(&self) -> Profile {
         Profile::default()
     }
 
-    /// Says what is in force: the policy's own [`profile`](Self::profile) with the user's changes. Comes once, before anything
-    /// else.
+    /// Announces the profile in force: the policy's own [`profile`](Self::profile) with the user's changes. Called
+    /// once, before any other method.
     fn on_profile(&mut self, profile: &Profile) {
         let _ = profile;
     }
 
-    /// Asks the policy to keep the candidates of each decision from now on.
+    /// Asks the policy to record the candidates of each decision from now on.
     fn observe(&mut self) {}
 
-    /// The paths as the policy judged them for its last decision, if it keeps that ([`observe`](Self::observe)).
+    /// The candidates of the last decision, if the policy records them ([`observe`](Self::observe)).
     fn candidates(&self) -> &[Candidate] {
         &[]
     }
@@ -300,31 +301,33 @@ pub trait Scheduler: fmt::Debug + Send {
         None
     }
 
-    /// How long the round trips of a flow that begins now are to be made: as over all paths it would take once it has grown, jitter
-    /// included, or less where that would cost it much; zero: not known, or no matter.
+    /// The RTT to keep for a flow that begins now: the RTT over all paths that the flow would use once it has grown,
+    /// jitter included, or less where that RTT would cost the flow much. Zero if it is unknown or irrelevant.
     fn round_trip(&self, paths: &[PathView]) -> Duration {
         let _ = paths;
         Duration::ZERO
     }
 
-    /// How long the packets of a flow have to wait before it takes the latest of the paths it may; zero if for none.
+    /// How long packets of a flow must wait in the queue before the flow uses the slowest path it may use; zero if no
+    /// path requires a wait.
     fn longest_wait(&self, paths: &[PathView]) -> Duration {
         let _ = paths;
         Duration::ZERO
     }
 
-    /// Takes a report of the losses on `path`. Comes only if its [`Profile::reception`] asks for reports.
+    /// Handles a report of the losses on `path`. Called only if the policy's [`Profile::reception`] asks for reports.
     fn on_loss_report(&mut self, now: Instant, path: PathId, counts: &LossCounts) {
         let _ = (now, path, counts);
     }
 
-    /// Takes note of the paths, though there is no packet: now and then, so that [`weight`](Self::weight) is true while
-    /// nothing is sent. `paths` as in [`pick`](Self::pick), but perhaps none is ready.
+    /// Shows the paths to the policy without a packet, from time to time, so that [`weight`](Self::weight) stays
+    /// current while nothing is sent. `paths` is as in [`pick`](Self::pick), except that no path may be ready.
     fn on_paths(&mut self, paths: &[PathView]) {
         let _ = paths;
     }
 
-    /// The weight the policy gives a path at this moment; `None` if it has none of its own, or has not seen the path.
+    /// The weight that the policy gives a path at this moment; `None` if it has no weights of its own or has not seen
+    /// the path.
     fn weight(&self, id: PathId) -> Option<u32> {
         let _ = id;
         None
@@ -332,7 +335,7 @@ pub trait Scheduler: fmt::Debug + Send {
 }
 
 impl AnyScheduler {
-    /// The policy that wants blocks of packets instead of one after the other.
+    /// The policy, if it works in blocks of packets.
     pub fn blocks(&mut self) -> Option<&mut Consn> {
         if let Self::Consn(policy) = self {
             return Some(policy);
@@ -387,13 +390,13 @@ impl Scheduler for AnyScheduler {
     }
 }
 
-/// The place of `path` in a policy's own table. Ids are below [`PathId::MAX`] by contract; the remainder makes a
-/// broken contract a wrong choice instead of a panic.
+/// The index of `path` in a policy's own table. Ids are below [`PathId::MAX`] by contract; the remainder turns a
+/// violation of the contract into a wrong choice instead of a panic.
 fn slot(path: &PathView) -> usize {
     path.id.index() % PathId::MAX
 }
 
-/// Sends on `paths[index]` if that is ready, waits if it is not or if there is none.
+/// Sends on `paths[index]` if that path is ready; waits if it is not ready or `index` is `None`.
 fn only(paths: &[PathView], index: Option<usize>) -> Pick {
     match index {
         Some(index) if paths[index].ready => Pick::One(index),

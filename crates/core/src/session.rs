@@ -2,33 +2,34 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`entropy`], [`secret`] | where keys come from, and how they are kept |
-//! | [`handshake`] | Noise IKpsk2 in one round trip: who is there, and two fresh keys |
-//! | [`aead`] | seals and opens datagrams with those keys, in place |
-//! | [`replay`] | which counters have been seen |
+//! | [`entropy`], [`secret`] | the source of keys, and their storage |
+//! | [`handshake`] | Noise IKpsk2 in one round trip: authentication, and two fresh keys |
+//! | [`aead`] | encrypts and decrypts datagrams with those keys, in place |
+//! | [`replay`] | the replay window: which counters have been seen |
 //! | [`keys`] | one session: keys, replay window per path |
 //! | [`rotation`] | the sessions with one peer: change of keys without loss |
-//! | [`cookie`] | mac1, mac2, cookies: whoever floods must show its address |
-//! | [`limiter`] | how many handshakes are worked on |
+//! | [`cookie`] | mac1, mac2, cookies: under a flood, senders must prove their addresses |
+//! | [`limiter`] | the limit on the rate of handshakes |
 //! | [`seen`] | which initiations were read before |
 //!
-//! Nothing here draws randomness of its own: a handshake takes a seed of 32 bytes, and who needs more of them an
+//! No module here draws randomness of its own: a handshake takes a seed of 32 bytes, and parts that need more take an
 //! [`entropy::Entropy`]. **Each seed must be fresh and secret**, since the same seed gives the same keys.
 //!
 //! # Recorded initiations
 //!
-//! `WireGuard` puts a timestamp into message 1 and keeps the greatest of each peer. The routers this runs on boot without
-//! the time of day, so that a client's timestamps may go back, and a gateway forgets them when it restarts. So here:
+//! `WireGuard` puts a timestamp into message 1 and keeps the greatest of each peer. The routers on which pleach runs
+//! boot without the time of day, so a client's timestamps may go back; and a gateway forgets the timestamps when it
+//! restarts. Therefore:
 //!
-//! 1. **An initiation is fresh or proved.** Fresh: its time is later than all of its sender, and not before the gateway's
-//!    start. Proved: a cookie in it shows the source address. Neither holds for a recorded one, and a client with a wrong
-//!    clock is asked for a proof, which costs a round trip (`endpoint::handshakes`).
-//! 2. **An initiation is read once.** [`seen::SeenInitiations`] knows its mac1 for as long as its cookie is good.
+//! 1. **An initiation is fresh or proved.** Fresh: its timestamp is later than all earlier ones of its sender, and not
+//!    before the gateway's start. Proved: a cookie in it proves the source address. A recorded initiation is neither.
+//!    A client with a wrong clock is asked for a proof, which costs a round trip (`endpoint::handshakes`).
+//! 2. **An initiation is read once.** [`seen::SeenInitiations`] remembers its mac1 for as long as its cookie is valid.
 //! 3. **After an unproved initiation was read in vain, only proved ones are read** for a minute
 //!    ([`limiter::HandshakeLimiter`]).
-//! 4. **A replay brings nothing up.** The replayer cannot compute the keys of the answer. The responder keeps the new
-//!    session aside ([`rotation::SessionSet`]'s `next`) until a datagram opens under it, and until then goes on sending
-//!    and receiving with the old one.
+//! 4. **A replay activates no session.** The sender of a replay cannot compute the keys of the answer. The responder
+//!    keeps the new session inactive ([`rotation::SessionSet`]'s `next`) until it decrypts a datagram with it, and
+//!    until then continues to send and receive with the old one.
 //!
 //! # Known limits
 //!

@@ -1,10 +1,10 @@
-//! Decisions of the engine as typed events, for whoever wants to see them.
+//! Decisions of the engine as typed events, for logs and tests.
 //!
 //! An [`Observer`] gets each event as it happens: why a packet took its path, how a path's health and rate controller change,
 //! which losses count as congestion, what is repaired. Without an observer an event costs one comparison with a null pointer,
 //! and the policy keeps no candidates.
 //!
-//! Apart from events, the engine always knows why a path stands idle ([`IdleReason`]); `status` says so.
+//! The engine also knows at any time why a path is idle ([`IdleReason`]); `status` shows it.
 
 use core::fmt;
 
@@ -19,19 +19,19 @@ mod idle;
 
 pub use idle::IdleReason;
 
-/// Takes the events of one tunnel.
+/// Receives the events of one tunnel.
 pub trait Observer: fmt::Debug + Send {
-    /// Takes an event that happened at `now`; `now` never decreases. Called on the packet path: it must not block.
+    /// Handles an event that happened at `now`; `now` never decreases. Called on the packet path: it must not block.
     fn on_event(&mut self, now: Instant, event: &Event<'_>);
 }
 
-/// Makes observers for the tunnels of a program.
+/// Creates observers for the tunnels of a program.
 pub trait Observers: fmt::Debug + Send + Sync {
     /// An observer for the tunnel to the peer called `peer`.
     fn observer(&self, peer: &str) -> Box<dyn Observer>;
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
     /// The health of a path changed.
@@ -43,7 +43,7 @@ pub enum Event<'a> {
         /// Its health from now on.
         to: State,
     },
-    /// The policy chose for a packet.
+    /// The policy has decided about a packet.
     Pick(PickEvent<'a>),
     /// The rate controller of a path changed its state.
     RateControl {
@@ -53,16 +53,16 @@ pub enum Event<'a> {
         from: &'static str,
         /// The state from now on.
         to: &'static str,
-        /// The pace from now on; `None`: the path is not paced.
+        /// The pace from now on; `None` if the path is not paced.
         pace: Option<Bitrate>,
     },
-    /// Packets are sent again.
+    /// Packets are to be retransmitted.
     Repair {
-        /// The path that they were sent on before.
+        /// The path on which they were sent before.
         path: PathId,
-        /// Why they are sent again.
+        /// The reason for the retransmission.
         cause: RepairCause,
-        /// How many.
+        /// The number of packets.
         packets: usize,
     },
 }
@@ -76,13 +76,13 @@ pub struct PickEvent<'a> {
     pub len: Bytes,
     /// Bytes that wait behind the packet.
     pub backlog: Bytes,
-    /// The paths as the policy judged them; empty if the policy does not say.
+    /// The paths with the policy's verdicts; empty if the policy does not record them.
     pub candidates: &'a [Candidate],
-    /// What it decided.
+    /// The decision.
     pub choice: Choice,
 }
 
-/// A path as the policy judged it for one packet.
+/// A path with the policy's verdict on it for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The path.
@@ -90,44 +90,44 @@ pub struct Candidate {
     /// When the packet is predicted to arrive on it, beyond the delay of the quickest path; losses and jitter count as delay.
     /// `None` if the path was not considered.
     pub arrival: Option<Instant>,
-    /// What the policy thinks of it.
+    /// The policy's verdict.
     pub verdict: Verdict,
 }
 
-/// What a policy thinks of a path for one packet.
+/// A policy's verdict on a path for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has no room now, and waiting for it could pay.
+    /// The path has no room now, but waiting for it could pay.
     Awaited,
-    /// It has no room now, and takes too long to have some.
+    /// The path has no room now, and the wait for room would be too long.
     Busy,
-    /// It is not for this packet.
+    /// The path is not suitable for this packet.
     Excluded(IdleReason),
-    /// It may take the packet now.
+    /// The path may take the packet now.
     Ready,
-    /// It may take a packet from further behind in the flow now.
+    /// The path may take a packet from further behind in the flow now.
     ReadyBehind,
 }
 
-/// What a policy decided for a packet.
+/// The decision of a policy about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// A later packet of the flow goes on the path.
+    /// A later packet of the flow is sent on the path.
     Behind(PathId),
-    /// Copies go on all paths whose bit is set.
+    /// Copies are sent on all paths whose bit is set.
     Copies(u16),
-    /// The packet goes on the path.
+    /// The packet is sent on the path.
     One(PathId),
     /// The packet waits for a better path.
     Wait,
 }
 
-/// Why packets are sent again.
+/// Why packets are retransmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairCause {
     /// The receiver NACKed them.
     Nacked,
-    /// They are on their way for much longer than usual.
+    /// They have been in flight for much longer than usual.
     Overdue,
     /// Their path is silent.
     Silent,

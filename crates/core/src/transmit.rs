@@ -6,12 +6,12 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Where a datagram leaves and where it goes.
+/// Where a datagram leaves and where it goes: link, source and destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The client's link, by path number; 0 on a gateway, which has one socket for all.
     pub link: u8,
-    /// The far end.
+    /// The destination.
     pub remote: SocketAddr,
     /// The source address to send from; `None` lets the kernel choose.
     pub local: Option<IpAddr>,
@@ -35,7 +35,7 @@ impl TxBatch {
         &self.route
     }
 
-    /// All datagrams, one behind the other.
+    /// All datagrams, concatenated.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -53,7 +53,7 @@ impl TxBatch {
         self.segments
     }
 
-    /// Whether the far end may mend some of the datagrams if they come with wrong bits (`tunnel/sec.rs`).
+    /// Whether the other end may correct some of the datagrams if they arrive with bit errors (`tunnel/sec.rs`).
     #[must_use]
     pub fn has_parity(&self) -> bool {
         self.has_parity
@@ -96,20 +96,20 @@ impl TxQueue {
         &self.batches[..self.used]
     }
 
-    /// Forgets all batches; their memory is kept.
+    /// Removes all batches; their memory is kept.
     pub fn clear(&mut self) {
         self.used = 0;
         self.turn_end = self.limit;
     }
 
-    /// One of `sharers` that have something to send begins its turn: it may open its share of all batches, and
-    /// `LEAST_SHARE` at least.
+    /// Begins the turn of one of `sharers` that have datagrams to send. It may open its share of all batches, at least
+    /// `LEAST_SHARE`.
     pub fn begin_turn(&mut self, sharers: usize) {
         let share = (self.limit / sharers.max(1)).max(LEAST_SHARE);
         self.turn_end = (self.used + share).min(self.limit);
     }
 
-    /// The turn is over: whether there is room for another.
+    /// Ends the turn. Returns whether there is room for another.
     pub fn end_turn(&mut self) -> bool {
         self.turn_end = self.limit;
         !self.is_full()
@@ -121,7 +121,7 @@ impl TxQueue {
         self.used == 0
     }
 
-    /// Whether some route might find no room for another datagram, in this turn: send what is here first.
+    /// Whether another datagram might find no room in this turn on some route. If so, send the batches first.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.used >= self.turn_end
@@ -148,7 +148,7 @@ impl TxQueue {
         Some(&mut batch.bytes[start..])
     }
 
-    /// Notes that the newest datagram for `route` [can be mended](TxBatch::has_parity).
+    /// Records that the newest datagram for `route` [can be corrected](TxBatch::has_parity).
     pub fn note_parity(&mut self, route: &Route) {
         let mut batches = self.batches[..self.used].iter_mut();
         if let Some(batch) = batches.rfind(|batch| batch.route == *route) {
@@ -185,7 +185,7 @@ impl TxQueue {
 
 /// `UDP_MAX_SEGMENTS` of Linux before 6.9; later kernels take 128.
 const MAX_SEGMENTS: usize = 64;
-/// Batches that a turn has in any case: a peer's control datagrams leave room for data.
+/// Batches that every turn may open, so that a peer's control datagrams leave room for data.
 const LEAST_SHARE: usize = 4;
 /// 65535 less the IPv4 and UDP headers.
 const MAX_BATCH_BYTES: usize = 65_507;

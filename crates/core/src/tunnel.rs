@@ -1,13 +1,13 @@
-//! One association of two ends over several paths. It joins the parts and holds no algorithm of its own.
+//! One association of two ends over several paths. It connects the parts and contains no algorithm of its own.
 //!
 //! | part | owns |
 //! | --- | --- |
 //! | `path_set` | the paths, and which of them may carry data |
-//! | `outbound` | the queues, numbers, and what is placed: the life of a packet out |
-//! | `placement` | the policy, its profile, and what it is shown |
-//! | `repair` | what is sent again, repair symbols, and what both may cost |
-//! | `inbound` | the resequencer and the decoder: the life of a packet in |
-//! | `round_trips` | acknowledgements that wait |
+//! | `outbound` | the queues, the sequence numbers and the packets placed on paths: the life of an outgoing packet |
+//! | `placement` | the scheduling policy, its profile, and the path views it decides by |
+//! | `repair` | retransmissions, repair symbols, and the budget of both |
+//! | `inbound` | the resequencer and the FEC decoder: the life of an incoming packet |
+//! | `round_trips` | ACKs that are delayed to keep the RTT of young flows constant |
 //! | `control` | probes, reports, descriptions of links |
 //! | `templates`, `sec`, `lengths` | header compression, parity, path MTU |
 //!
@@ -120,13 +120,13 @@ pub struct Tunnel {
     effort: Effort,
     sec: Sec,
     tracer: Tracer,
-    /// The state of each path's rate controller that the observer knows; empty without one.
+    /// The state of each path's rate controller that the observer was told last; empty without an observer.
     told_control: Vec<Option<&'static str>>,
 }
 
 impl Tunnel {
-    /// An association without sessions or paths. `flow_key`: of the hashes by which flows are known, a secret. `secret`: of
-    /// what the other end must not guess.
+    /// An association without sessions or paths. `flow_key`: the secret key of the flow hashes. `secret`: the source
+    /// of tokens that the other end must not be able to guess.
     #[must_use]
     pub fn new(
         role: Role,
@@ -161,18 +161,18 @@ impl Tunnel {
         tunnel
     }
 
-    /// Whether headers of inner packets are compressed on the way out.
+    /// Switches the compression of inner packet headers on or off, for outgoing packets.
     pub fn set_compression(&mut self, is_wanted: bool) {
         self.templates.set_compressing(is_wanted);
     }
 
-    /// The user's classes of traffic. What they have counted begins anew.
+    /// Sets the user's traffic classes and resets their counters.
     pub fn set_classes(&mut self, classes: Vec<Class>) {
         self.outbound.lanes.services = Services::new(classes, self.placement.profile());
     }
 
-    /// Another policy with its profile, from the next packet on, and other classes, whose counts begin anew. Estimates of paths,
-    /// and what is under way, stay.
+    /// Applies another policy with its profile, from the next packet on, and other classes. Resets the counters of
+    /// classes; keeps the estimates of the paths and the packets in flight.
     pub fn reconfigure(
         &mut self,
         now: Instant,
@@ -186,7 +186,7 @@ impl Tunnel {
         self.adapt_queue(now);
     }
 
-    /// By which code parity is made of what is sent; `None`: not at all.
+    /// Sets the code for the parity of outgoing datagrams; `None` switches parity off.
     pub fn set_parity(&mut self, code: Option<Code>) {
         self.sec.set_code(code);
     }
@@ -196,7 +196,7 @@ impl Tunnel {
         self.lengths = Lengths::of(mtu);
     }
 
-    /// Lets `observer` see what is decided from now on.
+    /// Passes all decisions to `observer` from now on.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
         self.tracer.set(observer);
         self.placement.scheduler.observe();
@@ -207,7 +207,7 @@ impl Tunnel {
         &mut self.sessions
     }
 
-    /// When anything authentic last arrived.
+    /// When an authenticated datagram was last received.
     #[must_use]
     pub fn last_received_at(&self) -> Option<Instant> {
         self.last_received_at
@@ -220,7 +220,7 @@ impl Tunnel {
         self.sessions.current().is_some() && paths.any(|path| path.health().state() == State::Up)
     }
 
-    /// Adds the client's link `id`, whose number is free.
+    /// Adds the client's link `id`, which must not be in use.
     pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
         let profile = *self.placement.profile();
         if self.paths.add(now, (id, link), self.role, profile) {
@@ -230,7 +230,7 @@ impl Tunnel {
         }
     }
 
-    /// Removes a link; what was under way on it is sent again elsewhere.
+    /// Removes a link. Packets in flight on it are sent again on other paths.
     pub fn remove_path(&mut self, id: PathId, shared: &mut Shared<'_>) {
         self.take_back(id);
         self.paths.remove(id, shared.pool);
@@ -247,7 +247,7 @@ impl Tunnel {
         &mut self.paths
     }
 
-    /// Where the datagrams of a path go; `None` while its link has no way out.
+    /// Sets the destination of a path's datagrams; `None` while its link has no route.
     pub fn set_route(&mut self, now: Instant, id: PathId, route: Option<Route>) {
         let Some(path) = self.paths.get_mut(id) else {
             return;
@@ -258,7 +258,8 @@ impl Tunnel {
         }
     }
 
-    /// A handshake of ours succeeded: the other end learns of the new keys by what we send now.
+    /// The handshake that this end initiated has completed. Announces all paths at once, because the other end learns
+    /// of the new keys from the next datagram.
     pub fn on_connected(&mut self, now: Instant) {
         self.last_received_at = Some(now);
         self.sessions_deadline = Some(now);
@@ -266,17 +267,17 @@ impl Tunnel {
         self.control.receptions.repeat(now);
     }
 
-    /// We answered a handshake: its session waits, but not for ever.
+    /// This end has answered a handshake. The new session expires unless the other end uses it.
     pub fn on_answered(&mut self, now: Instant) {
         self.sessions_deadline = Some(now);
     }
 
-    /// Whether the other end said good-bye since the last call.
+    /// Whether the other end has closed the association since the last call.
     pub fn take_closed_by_peer(&mut self) -> bool {
         self.control.take_closed_by_peer()
     }
 
-    /// A path whose health changed since the last call: its link's name, and its health.
+    /// A path whose health has changed since the last call: the name of its link and the new health.
     pub fn poll_path_change(&mut self) -> Option<(String, State)> {
         let now = self.paths.usage.now();
         self.paths.iter_mut().find_map(|path| {
@@ -291,8 +292,7 @@ impl Tunnel {
         })
     }
 
-    /// A path that was found to take other packets than when this was last called: the name of its link, and how long they
-    /// may be, in bytes.
+    /// A path whose MTU has changed since the last call: the name of its link, and its longest packet in bytes.
     pub fn poll_mtu_change(&mut self) -> Option<(String, usize)> {
         self.paths.iter_mut().find_map(|path| {
             let has_changed = path.take_mtu_change();
@@ -300,7 +300,8 @@ impl Tunnel {
         })
     }
 
-    /// The user changes the settings of the links of this name, of which the other end will be told; how many there are.
+    /// Applies settings that the user has changed to all links of this name, and announces them to the other end.
+    /// Returns the number of links.
     pub fn update_links(
         &mut self,
         now: Instant,
@@ -335,7 +336,8 @@ impl Tunnel {
         }
     }
 
-    /// Puts everything that may go now into `out`; call again after sending if `out` [is full](TxQueue::is_full).
+    /// Writes all datagrams that may be sent now to `out`. Call again after sending if `out` [is
+    /// full](TxQueue::is_full).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
         if self.sessions.sending(now).is_none() {
             return;
@@ -368,7 +370,7 @@ impl Tunnel {
         self.outbound.after_send(now, &mut self.paths, &self.repair);
     }
 
-    /// The parts that a packet passes on its way out: its queues, and what is behind them.
+    /// The parts that an outgoing packet passes: the queues and the egress behind them.
     fn egress<'a, 's>(
         &'a mut self,
         now: Instant,
@@ -432,7 +434,7 @@ impl Tunnel {
         let (counter, end) = match self.open(now, &header, datagram, shared) {
             Ok(opened) => opened,
             Err(reason) => {
-                // Wrong bits may stand in the number or path as well.
+                // The bit errors may also be in the number or the path.
                 let may_be_damaged = matches!(
                     reason,
                     DropReason::Forged | DropReason::Replayed | DropReason::Malformed
@@ -501,7 +503,7 @@ impl Tunnel {
         result
     }
 
-    /// Opens a datagram in place: its number on its path, and where its body ends.
+    /// Decrypts a datagram in place. Returns its number on its path and the end of its body.
     fn open(
         &mut self,
         now: Instant,
@@ -533,16 +535,16 @@ impl Tunnel {
         Ok((opened.counter, header_len + opened.len))
     }
 
-    /// Whether parity is expected of what comes from `remote`.
+    /// Whether this end expects parity for datagrams from `remote`.
     pub(crate) fn expects_parity(&self, now: Instant, remote: SocketAddr) -> bool {
         self.sec.expects(now, remote, &self.paths)
     }
 
-    /// Takes a datagram that names no session, and for `reason` would be dropped, from where [parity is
-    /// expected](Self::expects_parity).
+    /// Takes a datagram that matches no session and would be dropped for `reason`, from an address from which [parity
+    /// is expected](Self::expects_parity).
     ///
     /// # Errors
-    /// `reason`, if it was not mended at once.
+    /// `reason`, unless the datagram was corrected at once.
     pub(crate) fn handle_unaddressed(
         &mut self,
         now: Instant,
@@ -558,7 +560,8 @@ impl Tunnel {
         if is_mended { Ok(()) } else { Err(reason) }
     }
 
-    /// Handles what was mended as if it had just come; whether any was. `were_counted`: when they were dropped.
+    /// Handles corrected datagrams as if they had just arrived. Returns whether there were any. `were_counted`:
+    /// whether they were counted when they were dropped.
     fn handle_mended(
         &mut self,
         now: Instant,
@@ -584,7 +587,7 @@ impl Tunnel {
         is_any
     }
 
-    /// Acts on the frames of an authenticated control datagram that came on `id`.
+    /// Handles the frames of an authenticated control datagram that arrived on `id`.
     fn handle_frames(&mut self, now: Instant, id: PathId, body: &[u8], shared: &mut Shared<'_>) {
         let mut missing_left = MAX_OUTSTANDING;
         for frame in Frames::new(body) {
@@ -601,7 +604,7 @@ impl Tunnel {
                     version,
                     info,
                 } => {
-                    // Links belong to the client: nobody else describes them.
+                    // Links belong to the client, so only the client may describe them.
                     if self.role == Role::Gateway
                         && self.effort.allows(now)
                         && let Some(path) = self.paths.get_mut(path)
@@ -720,13 +723,14 @@ impl Tunnel {
         let Some(reported) = outcome else {
             return;
         };
-        // Datagrams taken back as silent were not: a lost one will be NACKed.
+        // Datagrams that were taken back because the path was silent may have arrived. If one is lost, a NACK will say
+        // so.
         self.repair
             .give_back(path, |counter| counter < reported, shared.pool);
         self.adapt_queue(now);
     }
 
-    /// Nothing follows for now on a path after the datagram `last`: its number there, and in the association.
+    /// The datagram `last` ends a burst on a path. `last`: its number on the path, and its number in the association.
     fn on_tail(&mut self, now: Instant, id: PathId, last: (Seq, Seq), shared: &mut Shared<'_>) {
         if !self.effort.allows(now) {
             return;
@@ -761,7 +765,7 @@ impl Tunnel {
         }
     }
 
-    /// Lets time pass: deadlines of held packets, health of paths, ages of keys.
+    /// Handles expired deadlines: of held packets, of path health and of keys.
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
         let before = shared.delivered.len();
         self.inbound.resequencer.on_timeout(now, shared.delivered);
@@ -803,7 +807,7 @@ impl Tunnel {
         }
     }
 
-    /// When [`Self::handle_timeout`] or a poll next has something to do.
+    /// The earliest time at which [`Self::handle_timeout`] or a poll has work to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let always = [
@@ -811,13 +815,13 @@ impl Tunnel {
             self.round_trips.poll_timeout(),
             self.sessions_deadline,
         ];
-        // Nothing can be sent without a session, so nothing of a path can be due.
+        // Nothing can be sent without a session, so the paths have no deadlines.
         let sending = self.sessions.current().map(|_| self.poll_send_timeout());
         let deadlines = always.into_iter().chain(sending);
         deadlines.flatten().min()
     }
 
-    /// When there is something to send next, or a path has a deadline.
+    /// The earliest time at which there is something to send, or a path has a deadline.
     fn poll_send_timeout(&self) -> Option<Instant> {
         let profile = self.placement.profile();
         let routed = self.paths.iter().filter(|path| path.route().is_some());
@@ -839,7 +843,7 @@ impl Tunnel {
         paths.chain(others).flatten().min()
     }
 
-    /// Starts over, as after a restart of the other end: new numbers, new keys, nothing held.
+    /// Starts over, as after a restart of the other end: with new numbers and new keys, and without any held packets.
     ///
     /// Packets in the tunnel queue stay; numbered and held ones are counted as [`DropReason::Reset`].
     pub fn reset(&mut self, now: Instant, shared: &mut Shared<'_>) {
@@ -859,12 +863,12 @@ impl Tunnel {
         self.placement.aim(&mut self.paths);
     }
 
-    /// Says good-bye on every path at the next poll.
+    /// Sends a close message on every path at the next poll.
     pub fn close(&mut self) {
         self.control.close();
     }
 
-    /// A snapshot.
+    /// A snapshot of the state.
     #[must_use]
     pub fn status(&self) -> TunnelStatus {
         let (paths, placement) = (&self.paths, &self.placement);
@@ -894,7 +898,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes what a path has not reported back, to be sent elsewhere.
+    /// Takes back the packets that a path has not reported as received, to be sent on other paths.
     fn take_back(&mut self, id: PathId) {
         let Some(path) = self.paths.get_mut(id) else {
             return;
@@ -906,7 +910,7 @@ impl Tunnel {
         self.tell_repair(now, id, RepairCause::Silent, packets);
     }
 
-    /// Shows the observer which rate controllers have changed their state, whatever made them.
+    /// Tells the observer which rate controllers have changed their state.
     fn tell_rate_control(&mut self, now: Instant) {
         if !self.tracer.is_on() {
             return;
@@ -938,7 +942,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes note of whether some path takes only short packets.
+    /// Checks whether some path takes only packets that are shorter than the tunnel's MTU.
     fn look_for_narrow(&mut self, now: Instant) {
         let mut narrowed = [false; PathId::MAX];
         self.lengths
@@ -949,7 +953,7 @@ impl Tunnel {
         }
     }
 
-    /// Binds the policy to the links whose names are known.
+    /// Resolves the names of links in the policy's settings, as far as they are known.
     fn resolve_policy(&mut self) {
         let is_observed = self.tracer.is_on();
         self.placement.resolve(&mut self.paths, is_observed);
@@ -961,7 +965,7 @@ impl Tunnel {
         self.outbound.adapt(now, &self.paths, &self.placement, kept);
     }
 
-    /// Keeps back acknowledgements that are too early of what is delivered beyond the first `before` packets.
+    /// Delays ACKs that arrive too early, among the delivered packets after the first `before`.
     fn on_delivered(&mut self, now: Instant, before: usize, shared: &mut Shared<'_>) {
         let (round_trips, mut look) = self.look();
         round_trips.on_delivered(now, before, &mut look, shared);

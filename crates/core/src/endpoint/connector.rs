@@ -1,8 +1,8 @@
-//! The client's side of connecting: over which link, to which address, when.
+//! The client's connection attempts: over which link, to which address, and when.
 //!
-//! Attempts take turns over every pair of link and gateway address, 100 ms apart while nothing is known, so that the
-//! first listed link may be dead and the tunnel still comes up at once on another; several attempts may be under way, and
-//! the first answer wins. After each pair had two turns the pace drops to [`SLOW`].
+//! Attempts rotate over every pair of link and gateway address, 100 ms apart while nothing is known, so that the
+//! tunnel comes up at once on another link if the first one is dead. Several attempts may be pending, and the first
+//! answer wins. After two attempts for each pair the interval grows to [`SLOW`].
 
 use core::{net::SocketAddr, time::Duration};
 
@@ -13,17 +13,17 @@ use crate::{
     transmit::Route,
 };
 
-/// What a link can reach.
+/// The address families that a link can reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// It has an IPv4 address and a way out.
+    /// The link has an IPv4 address and a route.
     pub v4: bool,
-    /// It has an IPv6 address and a way out.
+    /// The link has an IPv6 address and a route.
     pub v6: bool,
 }
 
 impl Reach {
-    /// Nothing: the link is down.
+    /// Neither: the link is down.
     pub const NONE: Self = Self {
         v4: false,
         v6: false,
@@ -34,16 +34,16 @@ impl Reach {
     }
 }
 
-/// State of connecting.
+/// The state of connecting.
 #[derive(Debug)]
 pub(super) struct Connector {
     endpoints: Vec<SocketAddr>,
     remote_public: [u8; 32],
     links: [Option<ClientLink>; PathId::MAX],
-    /// Attempts under way, oldest first.
+    /// Pending attempts, oldest first.
     pub(super) pending: Vec<Attempt>,
     next_attempt_at: Instant,
-    /// Session indices of attempts that came to nothing, for the owner to free.
+    /// Session indices of failed attempts, which the owner frees.
     given_up: Vec<u32>,
     /// Attempts since the last success.
     attempts: usize,
@@ -54,14 +54,14 @@ pub(super) struct Connector {
 #[derive(Debug)]
 struct ClientLink {
     reach: Reach,
-    /// Index into the endpoints of the one in use.
+    /// The index of the gateway address in use.
     endpoint: usize,
     cookies: CookieCache,
-    /// The gateway asked us not to come before, when we came from here.
+    /// The gateway has asked us not to come back over this link before this time.
     busy_until: Instant,
 }
 
-/// A handshake under way.
+/// A pending handshake.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) initiator: Initiator,
@@ -86,7 +86,7 @@ impl Connector {
         }
     }
 
-    /// Other addresses of the gateway, which are tried at once. A link keeps the one it uses if it is among them.
+    /// Sets other addresses of the gateway, which are tried at once. A link keeps its address if that is among them.
     pub(super) fn set_endpoints(&mut self, now: Instant, endpoints: Vec<SocketAddr>) {
         for link in self.links.iter_mut().flatten() {
             let used = self.endpoints.get(link.endpoint);
@@ -115,7 +115,7 @@ impl Connector {
         }
     }
 
-    /// Takes what a link reaches now; the route its path should use.
+    /// Sets what a link can reach now. Returns the route that its path should use.
     pub(super) fn set_reach(&mut self, now: Instant, id: PathId, reach: Reach) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         if link.reach == Reach::NONE && reach != Reach::NONE {
@@ -128,7 +128,8 @@ impl Connector {
         self.route_of(id)
     }
 
-    /// The route a link's path should use: its present endpoint, or the next one its addresses allow.
+    /// The route that a link's path should use: its present gateway address, or the next one that its address families
+    /// allow.
     pub(super) fn route_of(&mut self, id: PathId) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         let count = self.endpoints.len();
@@ -143,14 +144,14 @@ impl Connector {
         })
     }
 
-    /// The present endpoint of a link does not answer: the route over the next one.
+    /// The present gateway address of a link does not answer. Returns the route to the next one.
     pub(super) fn next_route(&mut self, id: PathId) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         link.endpoint = (link.endpoint + 1).checked_rem(self.endpoints.len())?;
         self.route_of(id)
     }
 
-    /// An answer came over `route`: its address works on its link.
+    /// An answer came over `route`, so its address works on its link.
     pub(super) fn on_answer(&mut self, route: &Route) {
         let endpoint = self
             .endpoints
@@ -163,7 +164,7 @@ impl Connector {
         }
     }
 
-    /// Whether an attempt is due, and over which route; `None` also while no link can reach any endpoint.
+    /// The route of the attempt that is due; `None` also while no link can reach any gateway address.
     pub(super) fn poll_attempt(&mut self, now: Instant) -> Option<Route> {
         let is_late = |attempt: &mut Attempt| now.since(attempt.sent_at) >= PATIENCE;
         for attempt in self.pending.extract_if(.., is_late) {
@@ -200,8 +201,8 @@ impl Connector {
         })
     }
 
-    /// Remembers a handshake sent now, until it is answered or late. Of more than [`MAX_PENDING`] the oldest gives way;
-    /// its index then comes out of [`Self::poll_given_up`].
+    /// Stores a handshake that is sent now, until it is answered or too late. At [`MAX_PENDING`] the oldest is
+    /// removed, and [`Self::poll_given_up`] returns its index.
     pub(super) fn push(
         &mut self,
         now: Instant,
@@ -221,7 +222,7 @@ impl Connector {
         });
     }
 
-    /// The attempt under way over `link` whose session is `index` here, and the cookies of the link.
+    /// The pending attempt over `link` with our session index `index`, and the cookies of the link.
     pub(super) fn attempt(
         &mut self,
         link: u8,
@@ -264,17 +265,17 @@ impl Connector {
         }
     }
 
-    /// The session index of an attempt that came to nothing: nobody will use it any more.
+    /// The session index of a failed attempt, which is no longer used.
     pub(super) fn poll_given_up(&mut self) -> Option<u32> {
         self.given_up.pop()
     }
 
-    /// When to ask again whether to attempt.
+    /// When to call [`Self::poll_attempt`] again.
     pub(super) fn next_deadline(&self) -> Instant {
         self.next_attempt_at
     }
 
-    /// Nothing to do now: ask again at `at`.
+    /// No attempt is due before `at`.
     pub(super) fn sleep_until(&mut self, at: Instant) {
         self.next_attempt_at = at;
     }
@@ -286,9 +287,9 @@ impl Connector {
 }
 
 const FAST: Duration = Duration::from_millis(100);
-/// The pace when nothing answers.
+/// The interval between attempts when no address answers.
 pub(super) const SLOW: Duration = Duration::from_millis(500);
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_PENDING: usize = 16;
 

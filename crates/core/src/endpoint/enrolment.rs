@@ -1,9 +1,9 @@
-//! Peers that come and go while an endpoint lives, and the enrolment of those that were invited.
+//! Peers that are added and removed while an endpoint runs, and the enrolment of invited clients.
 //!
-//! A gateway knows its clients by their static keys. The key of an invited client is unknown until its first initiation,
-//! which [claims an invitation](crate::session::invitation). The endpoint keeps no invitations, because to use one up
-//! means to write a file, and that must be on disk before the client is answered. So the initiation is kept, and the
-//! owner asked:
+//! A gateway knows its clients by their static keys. The key of an invited client is unknown until its first
+//! initiation, which [claims an invitation](crate::session::invitation). The endpoint stores no invitations: to use
+//! one up means to write a file, which must be on disk before the client is answered. So the endpoint keeps the
+//! initiation and asks its owner:
 //!
 //! ```text
 //! initiation of an unknown key, with a claim -> kept -> Endpoint::poll_enrolment
@@ -11,13 +11,13 @@
 //! Endpoint::settle_enrolment -> the client is a peer, and the initiation goes on as any peer's
 //! ```
 //!
-//! A client whose answer was lost sends another initiation: its key is known then, the claim is not looked at. Nobody is
-//! told that a claim was refused; [`DropReason::EnrolmentRefused`] counts it.
+//! A client whose answer was lost sends another initiation. Its key is then known, and the claim is ignored. The
+//! sender of a refused claim is not told; [`DropReason::EnrolmentRefused`] counts the refusal.
 //!
-//! Bounds: a claim has passed all that an initiation has to pass to be read (see `handshakes`), and its sender has
-//! proved its address by a cookie, so strangers make the owner look at no file faster than their source's bucket fills. At
-//! most [`MAX_KEPT`] wait for the owner; the next ones are told to come back. Places of removed peers are used again, so
-//! memory follows the largest number of peers at a time.
+//! Bounds: a claim has passed all checks before an initiation is read (see `handshakes`), and its sender has proved
+//! its address by a cookie, so strangers cause file accesses no faster than the bucket of their source fills. At most
+//! [`MAX_KEPT`] claims wait for the owner; further senders are told to come back. The places of removed peers are
+//! reused, so memory follows the largest number of peers at a time.
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
@@ -29,47 +29,47 @@ use crate::{
     time::Instant,
 };
 
-/// Claims that wait for the owner: each is a look into a file.
+/// The largest number of claims that wait for the owner: each costs a file access.
 pub const MAX_KEPT: usize = 16;
 
 /// A claim for the owner to decide on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrolmentRequest {
-    /// Names it in [`Endpoint::settle_enrolment`].
+    /// Identifies the request in [`Endpoint::settle_enrolment`].
     pub ticket: u64,
     /// Static key of the client, which owns its private half.
     pub public_key: [u8; 32],
     /// What it claims.
     pub claim: Claim,
-    /// Where it came from, proved.
+    /// The proved address of the sender.
     pub source: SocketAddr,
 }
 
-/// Enrolments under way.
+/// Enrolments in progress.
 #[derive(Debug, Default)]
 pub(super) struct Enrolment {
     is_open: bool,
     next_ticket: u64,
-    /// Not asked for yet, oldest first.
+    /// Requests that the owner has not taken, oldest first.
     requests: VecDeque<EnrolmentRequest>,
     /// By ticket, oldest first.
     kept: VecDeque<(u64, Arrival, Box<Initiation>)>,
 }
 
 impl Endpoint {
-    /// Whether claims are taken; off at the start. An owner that turns them on settles each.
+    /// Sets whether claims are accepted; off at the start. An owner that accepts claims must settle each.
     pub fn set_enrolling(&mut self, is_open: bool) {
         self.enrolment.is_open = is_open;
     }
 
-    /// A claim to decide on; each has to be [settled](Self::settle_enrolment).
+    /// A claim to decide on; each must be [settled](Self::settle_enrolment).
     pub fn poll_enrolment(&mut self) -> Option<EnrolmentRequest> {
         self.enrolment.requests.pop_front()
     }
 
-    /// Ends an enrolment: `client`, whose key must be that of the request, is a peer from now on; `None` refuses.
+    /// Ends an enrolment. `client`, whose key must be that of the request, becomes a peer; `None` refuses.
     ///
-    /// A client that is a peer already, by another initiation of its, stays as it is.
+    /// A client that has become a peer by another of its initiations stays unchanged.
     pub fn settle_enrolment(&mut self, now: Instant, ticket: u64, client: Option<PeerConfig>) {
         let mut kept = self.enrolment.kept.iter();
         let Some(at) = kept.position(|(kept, ..)| *kept == ticket) else {
@@ -92,7 +92,7 @@ impl Endpoint {
         }
     }
 
-    /// Drops the client `name` and its keys, and answers it no more; whether there was one.
+    /// Removes the client `name` and its keys, and stops answering it. Returns whether there was one.
     ///
     /// A client's one peer, the gateway, cannot be removed.
     pub fn remove_peer(&mut self, now: Instant, name: &str) -> bool {
@@ -118,7 +118,7 @@ impl Endpoint {
         true
     }
 
-    /// Makes `config` a peer unless its key is one's already; its index.
+    /// Makes `config` a peer unless a peer has its key already. Returns its index.
     pub(super) fn add_peer(&mut self, config: PeerConfig) -> usize {
         if let Some(&known) = self.by_key.get(&config.public_key) {
             return known;
@@ -135,7 +135,7 @@ impl Endpoint {
         index
     }
 
-    /// Puts `peer` at a place of the table, or behind its last.
+    /// Puts `peer` at a place of the table, or appends it.
     fn put(&mut self, index: usize, mut peer: Peer) {
         let Some(place) = self.peers.get_mut(index) else {
             self.peers.push(peer);
@@ -150,7 +150,7 @@ impl Endpoint {
         *place = peer;
     }
 
-    /// An initiation of an unknown key has been read.
+    /// Handles an initiation with an unknown key.
     pub(super) fn on_stranger(
         &mut self,
         now: Instant,
@@ -165,7 +165,7 @@ impl Endpoint {
             return Err(DropReason::HandshakeInvalid);
         };
         if !arrival.is_proved {
-            // Neither memory nor the disk is for who hides its address.
+            // A sender that hides its address gets neither memory nor disk access.
             self.limiter.on_wasted(now);
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }

@@ -1,16 +1,16 @@
-//! Which peer a damaged datagram may belong to.
+//! Finds the peer to which a damaged datagram may belong.
 //!
-//! A datagram whose header names no session may be one of a peer whose bits went wrong on the way, if parity is expected
-//! from where it came. A stranger can send such datagrams at any rate, so the peers are found by address, not by asking
-//! each: O(log n), and at most [`MAX_AT_ONE_ADDRESS`] of them are asked.
+//! A datagram that matches no session may be a peer's datagram with bit errors, if parity is expected from its source
+//! address. Strangers can send such datagrams at any rate, so the peers are found by address instead of asking each
+//! peer: O(log n), and at most [`MAX_AT_ONE_ADDRESS`] peers are asked.
 //!
-//! Bound: [`MAX_ADDRESSES`]; an address that nobody expects anything from any more is forgotten when it is next looked
-//! up, or when the table is full.
+//! Bound: [`MAX_ADDRESSES`]. An address from which no peer expects parity any more is removed at its next look-up, or
+//! when the table is full.
 
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
 
-/// Addresses of paths of the peers that expect parity.
+/// The addresses of the paths of peers that expect parity.
 #[derive(Debug, Default)]
 pub(super) struct Expecting {
     known: BTreeSet<(SocketAddr, usize)>,
@@ -20,7 +20,7 @@ pub(super) struct Expecting {
 }
 
 impl Expecting {
-    /// Notes that `peer` expects parity of what comes from `remote`.
+    /// Records that `peer` expects parity for datagrams from `remote`.
     pub(super) fn insert(&mut self, remote: SocketAddr, peer: usize) {
         if self.known.contains(&(remote, peer)) {
             return;
@@ -35,7 +35,7 @@ impl Expecting {
         self.known.insert((remote, peer));
     }
 
-    /// A peer that `expects` parity of what comes from `remote`.
+    /// A peer that `expects` parity for datagrams from `remote`.
     pub(super) fn peer_of(
         &mut self,
         remote: SocketAddr,
@@ -57,9 +57,9 @@ impl Expecting {
     }
 }
 
-/// Addresses known: four paths of a thousand peers that use parity.
+/// The largest number of addresses: four paths of a thousand peers that use parity.
 const MAX_ADDRESSES: usize = 4096;
-/// Peers behind one address and port that are asked.
+/// The largest number of peers behind one address and port that are asked.
 const MAX_AT_ONE_ADDRESS: usize = 4;
 
 #[cfg(test)]

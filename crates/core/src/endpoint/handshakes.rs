@@ -1,7 +1,7 @@
 //! Handshakes that a gateway answers.
 //!
-//! A gateway spends the least on whoever has shown the least. In this order, and each step only if the one before it
-//! lets the initiation pass:
+//! A gateway spends least on senders that have proved least. The checks run in this order, each only if the initiation
+//! has passed the one before:
 //!
 //! 1. mac1, one hash: keeps out who does not know our public key;
 //! 2. whether this very initiation was read before ([`SeenInitiations`]): a look into a table;
@@ -37,7 +37,7 @@ use crate::{
     wire::handshake::InitiationView,
 };
 
-/// What handshakes have cost and brought a gateway. Totals since the start.
+/// Counters of the handshakes at a gateway, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeCounters {
     /// Initiations with a good mac1.
@@ -109,14 +109,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Handshake arithmetic for the owner to do, on any thread, and to give back with [`Self::handle_handshake_result`].
+    /// Handshake work for the owner, to be run on any thread and returned with [`Self::handle_handshake_result`].
     ///
-    /// At most [`MAX_WORK`](super::work::MAX_WORK) pieces wait or are under way at a time.
+    /// At most [`MAX_WORK`](super::work::MAX_WORK) pieces are waiting or in progress at a time.
     pub fn poll_handshake_work(&mut self) -> Option<HandshakeWork> {
         self.work.poll()
     }
 
-    /// Takes what a piece of work came to.
+    /// Handles the result of a piece of work.
     pub fn handle_handshake_result(&mut self, now: Instant, result: HandshakeResult) {
         self.work.on_done(&result);
         let outcome = match result.0 {
@@ -134,14 +134,14 @@ impl Endpoint {
         }
     }
 
-    /// Does all handshake arithmetic here and now, for owners without a thread for it.
+    /// Does all handshake work at once, for owners without a thread for it.
     pub fn work_inline(&mut self, now: Instant) {
         while let Some(work) = self.poll_handshake_work() {
             self.handle_handshake_result(now, work.run());
         }
     }
 
-    /// What handshakes have cost and brought so far.
+    /// The counters of handshakes.
     #[must_use]
     pub const fn handshakes(&self) -> &HandshakeCounters {
         &self.handshakes
@@ -165,7 +165,7 @@ impl Endpoint {
         }
     }
 
-    /// An initiation of a peer has been read.
+    /// Handles an initiation of a known peer that has been read.
     pub(super) fn on_identified(
         &mut self,
         now: Instant,
@@ -204,7 +204,7 @@ impl Endpoint {
             return self.turn_away_arrival(&arrival, Admission::ComeBack(wait));
         }
         if !arrival.is_proved && peer.tunnel.sessions().has_unconfirmed() {
-            // An initiation that was caught before it came here, and is let go now, must not push out another.
+            // An initiation that was intercepted and is released now must not displace another.
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         if !self.work.has_room(true) {
@@ -272,8 +272,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A peer is where it says: its cookie came from `address`, or the first datagram of a session that was answered, which
-    /// only who got the response can make.
+    /// Records that a peer has proved `address`: by a cookie that came from it, or by the first datagram of an
+    /// answered session, which only the receiver of the response can send.
     pub(super) fn on_address_proved(&mut self, index: usize, address: SocketAddr) {
         let source = Source::from(address);
         let peer = &mut self.peers[index];
@@ -284,7 +284,7 @@ impl Endpoint {
         }
     }
 
-    /// Why the handshake of a known peer counts as dropped; tells the host what it can mend.
+    /// The drop reason for a failed handshake of a known peer. Reports errors to the host that it can fix.
     pub(super) fn refuse(&mut self, index: usize, error: HandshakeError) -> DropReason {
         if let HandshakeError::Version(version) = error {
             self.events.push_back(Event::Incompatible {
@@ -295,7 +295,7 @@ impl Endpoint {
         DropReason::HandshakeInvalid
     }
 
-    /// Answers an initiation that is not worked on, as far as it is to be answered.
+    /// Answers an initiation that is not processed, if it is to be answered.
     pub(super) fn turn_away_arrival(
         &mut self,
         arrival: &Arrival,
@@ -335,5 +335,5 @@ impl Endpoint {
     }
 }
 
-/// The shortest wait that is worth telling.
+/// The shortest wait that is sent to a client.
 const LEAST_WAIT: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Handshakes that a client starts: when, and what it makes of the answers.
+//! Handshakes that a client starts: when, and how it handles the answers.
 
 use core::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::{
 };
 
 impl Endpoint {
-    /// Tells the time of day: `unix_nanos` since 1970. A client's initiations carry it, and a gateway takes those that are
-    /// later than its own start, and than the ones before, without asking for a proof of the address. So a wrong time
-    /// costs a round trip at each handshake, and no time at all as much.
+    /// Sets the time of day: `unix_nanos` since 1970. A client puts it into its initiations. A gateway accepts
+    /// initiations without a proof of the address if their timestamps are later than its own start and than all
+    /// earlier ones of the client. So a wrong time, or none, costs a round trip at each handshake.
     ///
-    /// What initiations carry never goes back while the endpoint lives.
+    /// The timestamps of initiations never go back while the endpoint lives.
     pub fn set_time_of_day(&mut self, now: Instant, unix_nanos: u64) {
         let since_zero = saturating_nanos(now.since(Instant::ZERO));
         self.clock_offset = unix_nanos.saturating_sub(since_zero);
@@ -29,7 +29,7 @@ impl Endpoint {
         self.clock_offset.saturating_add(since_zero)
     }
 
-    /// The time that the next initiation carries: later than all before.
+    /// The timestamp of the next initiation: later than all before.
     fn initiation_time(&mut self, now: Instant) -> u64 {
         self.last_time = self.time_at(now).max(self.last_time.saturating_add(1));
         self.last_time
@@ -95,7 +95,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts a handshake if we are a client that needs one, and looks for ways around addresses that do not answer.
+    /// Starts a handshake if this end is a client that needs one, and switches links to other gateway addresses if
+    /// theirs do not answer.
     pub(super) fn connect(&mut self, now: Instant) {
         let Some(connector) = &mut self.connector else {
             return;
@@ -152,7 +153,7 @@ impl Endpoint {
         self.reply(route, datagram);
     }
 
-    /// The gateway has read nothing of ours yet, and tells when it will.
+    /// Handles a busy reply: the gateway has not read our initiation, and says when it will.
     pub(super) fn handle_busy(
         &mut self,
         now: Instant,
@@ -168,7 +169,7 @@ impl Endpoint {
         let wait = cookies
             .handle_busy(&attempt.datagram, datagram)
             .map_err(|_| DropReason::HandshakeInvalid)?;
-        // Up to a quarter more, so that those who were told the same do not come at the same time.
+        // Add up to a quarter at random, so that clients that were told the same wait do not come back together.
         let [jitter] = entropy::array(&mut *self.entropy);
         let wait = wait.min(MOST_PATIENCE);
         connector.on_busy(link, now + wait + wait * u32::from(jitter) / 1024);
@@ -176,7 +177,8 @@ impl Endpoint {
     }
 }
 
-/// A client that hears nothing for this long tries to connect anew.
+/// A client that receives nothing for this time tries to connect again.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The longest a client heeds a busy reply: the gateway never asks for more, and who forges one gains no more.
+/// The longest wait that a client accepts from a busy reply. The gateway never asks for more, so a forged reply gains
+/// no more.
 const MOST_PATIENCE: Duration = Duration::from_secs(10);

@@ -1,13 +1,13 @@
-//! The bounds of the memory that packets on their way take: one for each peer, one for all.
+//! The bounds of the memory for packets: one bound per peer, and one for all peers.
 //!
-//! A peer may have [`PEER_BYTES`], but no more than half of what the others leave of [`TOTAL_BYTES`]: a dynamic threshold
-//! (Choudhury and Hahne, "Dynamic queue length thresholds", 1998). So *n* peers that all want more have the *n + 1*st part each,
-//! some is left for one that comes, and nothing is reserved for peers that need nothing. A client has one peer, its gateway, and
-//! no bound for it but that for all: 48 MiB are 66 ms of repairs at 5 Gbit/s.
+//! A peer may use [`PEER_BYTES`], but no more than half of what the others leave free of [`TOTAL_BYTES`]: a dynamic
+//! threshold (Choudhury and Hahne, "Dynamic queue length thresholds", 1998). If *n* peers all want more, each gets the
+//! *n + 1*st part, some memory is left for a new peer, and none is reserved for peers that need none.
 //!
-//! It is counted at each turn of a peer. Between two turns it can have more by what one read of a socket brings.
+//! Usage is measured at each turn of a peer. Between two turns it can exceed the bound by the packets of one socket
+//! read.
 
-/// What is kept for all peers.
+/// The memory used by the packets of all peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     bytes: u64,
@@ -16,7 +16,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Nothing is kept, for many peers or for the only one.
+    /// No memory is used yet. `is_of_one`: there is one peer only, which may use all.
     pub(super) const fn of(is_of_one: bool) -> Self {
         Self {
             bytes: 0,
@@ -34,13 +34,13 @@ impl Kept {
         }
     }
 
-    /// What is kept for all peers, in bytes.
+    /// The memory used by the packets of all peers, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What may be kept for a peer that has `own` bytes of it.
+    /// The bound for a peer that uses `own` bytes now.
     pub(super) fn limit(&self, own: u64) -> u64 {
         if self.is_of_one {
             return TOTAL_BYTES;
@@ -50,15 +50,15 @@ impl Kept {
         left.min(PEER_BYTES)
     }
 
-    /// A peer has `now` bytes instead of `before`.
+    /// Records that a peer uses `now` bytes instead of `before`.
     pub(super) fn change(&mut self, before: u64, now: u64) {
         self.bytes = self.bytes.saturating_sub(before) + now;
     }
 }
 
-/// Most bytes of packets that are kept for one peer. With tables of fixed size that is at most 64 MiB in all.
+/// The bound for the packets of one peer, in bytes. With tables of fixed size a peer takes at most 64 MiB in all.
 pub const PEER_BYTES: u64 = 48 << 20;
-/// Most bytes of packets that are kept for all peers.
+/// The bound for the packets of all peers, in bytes.
 pub const TOTAL_BYTES: u64 = 256 << 20;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Changes of the configuration that need no new handshake: policies, classes, clients, where the gateway is.
+//! Changes of the configuration that need no new handshake: policies, classes, clients, addresses of the gateway.
 //!
-//! Links change by [`Endpoint::add_link`], [`Endpoint::remove_link`] and [`Endpoint::update_links`], clients go by
-//! [`Endpoint::remove_peer`].
+//! Links are changed by [`Endpoint::add_link`], [`Endpoint::remove_link`] and [`Endpoint::update_links`], clients are
+//! removed by [`Endpoint::remove_peer`].
 
 use core::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use super::{Endpoint, PeerConfig};
 use crate::{class::Class, ids::PathId, sched::SchedulerSettings, time::Instant};
 
 impl Endpoint {
-    /// Gives every peer the classes `classes` and the policy that `scheduler` names for it.
+    /// Sets the classes `classes` for all peers, and the policy that `scheduler` returns for each.
     pub fn reconfigure(
         &mut self,
         now: Instant,
@@ -26,8 +26,8 @@ impl Endpoint {
         }
     }
 
-    /// Tells a client where its gateway is now, as when a name stands for other addresses. Paths to an address that is still among
-    /// them are not disturbed.
+    /// Sets new addresses of a client's gateway, for example after a DNS change. Paths to an address that is still
+    /// among them are not affected.
     pub fn set_endpoints(&mut self, now: Instant, endpoints: Vec<SocketAddr>) {
         let Some(connector) = &mut self.connector else {
             return;
@@ -41,8 +41,8 @@ impl Endpoint {
         self.activate(0);
     }
 
-    /// Makes `client` a peer of this gateway unless its key is one's already; whether it is new. Its name is no other peer's, and
-    /// its addresses overlap nobody's.
+    /// Makes `client` a peer of this gateway unless a peer has its key already. Returns whether it is new. Its name
+    /// must be unique, and its addresses must not overlap those of another peer.
     pub fn add_client(&mut self, client: PeerConfig) -> bool {
         let is_new = self.connector.is_none() && !self.by_key.contains_key(&client.public_key);
         if is_new {

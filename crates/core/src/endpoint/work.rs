@@ -1,12 +1,12 @@
-//! Handshake arithmetic, handed out to be done elsewhere.
+//! Handshake arithmetic that the owner of an endpoint runs elsewhere.
 //!
-//! Answering a handshake takes five X25519 operations, some 0.3 ms, in which a data thread moves hundreds of packets. So
-//! an endpoint does none of it: it hands out [`HandshakeWork`], which its owner runs on a thread of its own, and takes the
-//! [`HandshakeResult`] back. Everything that decides stays in the endpoint. An owner without threads calls
+//! Answering a handshake takes five X25519 operations, some 0.3 ms, in which a data thread moves hundreds of packets.
+//! So an endpoint does none of them itself: it hands out [`HandshakeWork`], which its owner runs on another thread,
+//! and takes the [`HandshakeResult`] back. All decisions stay in the endpoint. An owner without threads calls
 //! [`Endpoint::work_inline`](super::Endpoint::work_inline).
 //!
-//! Bounds: [`MAX_WORK`] pieces of work that wait or are under way, and of these [`MAX_UNPROVED`] whose senders have not
-//! proved their address.
+//! Bounds: [`MAX_WORK`] pieces of work waiting or in progress, of which at most [`MAX_UNPROVED`] are for senders that
+//! have not proved their address.
 
 use core::fmt;
 use std::{collections::VecDeque, sync::Arc};
@@ -22,10 +22,10 @@ use crate::{
     wire::handshake::Hello,
 };
 
-/// Pieces of work that wait or are under way: 20 ms of one thread.
+/// Pieces of work waiting or in progress: 20 ms of one thread.
 pub const MAX_WORK: usize = 64;
-/// Initiations under way whose address is not proved. After one that was read for nothing no more are read for a while, so
-/// this is what a burst of them can cost.
+/// Initiations in progress without a proved address. After one of them was read in vain no more are read for a while,
+/// so this is the most that a burst of them can cost.
 pub const MAX_UNPROVED: usize = 4;
 
 /// A piece of arithmetic to be done.
@@ -47,7 +47,7 @@ enum Task {
     },
 }
 
-/// What a piece of work came to.
+/// The result of a piece of work.
 pub struct HandshakeResult(pub(super) Outcome);
 
 pub(super) enum Outcome {
@@ -64,12 +64,12 @@ pub(super) enum Outcome {
     },
 }
 
-/// An initiation that has come.
+/// A received initiation.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) route: Route,
     pub(super) is_proved: bool,
-    /// Which initiation it is, once it has authenticated.
+    /// Identifies the initiation, once it has authenticated.
     pub(super) id: EphemeralId,
     pub(super) datagram: Vec<u8>,
 }
@@ -99,7 +99,7 @@ impl HandshakeWork {
         })
     }
 
-    /// Does it: two or three X25519 operations.
+    /// Runs the work: two or three X25519 operations.
     #[must_use]
     pub fn run(self) -> HandshakeResult {
         HandshakeResult(match self.0 {
@@ -145,7 +145,7 @@ impl fmt::Debug for HandshakeResult {
     }
 }
 
-/// Work that waits, and how much is under way.
+/// The waiting work, and the amount of work in progress.
 #[derive(Debug, Default)]
 pub(super) struct WorkQueue {
     waiting: VecDeque<HandshakeWork>,

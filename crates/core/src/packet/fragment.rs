@@ -1,10 +1,10 @@
-//! IPv4 packets taken apart on their way (RFC 791 section 3.2), where their senders allow it.
+//! Fragmentation of IPv4 packets (RFC 791 section 3.2), where their senders allow it.
 
 use super::{PacketBuf, PacketView, Pool, ones_complement_sum, u16_at};
 
 /// The fragments of a packet, of at most `mtu` bytes each, in order.
 ///
-/// `None` if it must not be taken apart, or has options, most of which not every fragment has.
+/// `None` if it must not be fragmented, or has options, because most options are not copied into every fragment.
 #[must_use]
 pub fn fragments(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option<Vec<PacketBuf>> {
     let bytes = packet.bytes();

@@ -1,4 +1,4 @@
-//! The largest TCP segment that an end says it takes (RFC 9293 section 3.7.1), made smaller on its way.
+//! Lowers the MSS option of TCP handshakes (RFC 9293 section 3.7.1) as they pass.
 
 use super::{
     PacketBuf,
@@ -7,8 +7,8 @@ use super::{
 };
 
 impl PacketBuf {
-    /// If this opens a TCP connection, makes what it says its end takes fit into packets of `mtu` bytes, checksum included.
-    /// Whether that was less than it said.
+    /// If this opens a TCP connection, lowers its MSS option so that segments fit into packets of `mtu` bytes, and
+    /// updates the checksum. Returns whether the option was higher.
     pub fn clamp_mss(&mut self, mtu: usize) -> bool {
         let Ok(view) = self.parse() else {
             return false;
@@ -21,7 +21,7 @@ impl PacketBuf {
             return false;
         }
         let most = u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
-        // The lengths stay, so what parsing found holds.
+        // The lengths stay the same, so the stored layout remains valid.
         let start = self.start;
         clamp(&mut self.bytes[start + at..start + end], most)
     }

@@ -1,23 +1,23 @@
-//! TCP segments (RFC 9293 section 3.1): what they say of where their connection is.
+//! Parses TCP segments (RFC 9293 section 3.1): the state of their connection.
 
 use super::{Ecn, PacketView, u16_at};
 
-/// What a segment says of where its connection is.
+/// The position of a segment in its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Whether it opens the connection, or answers one that does.
+    /// Whether it has SYN set.
     pub is_opening: bool,
-    /// Whether it is the last one way, or of all.
+    /// Whether it closes one direction of the connection, or resets it.
     pub is_closing: bool,
-    /// Whether it has sequence numbers: of data, or for opening or closing.
+    /// Whether it uses sequence numbers: for data, SYN or FIN.
     pub has_numbers: bool,
-    /// The sequence number that it begins with.
+    /// The first sequence number.
     pub seq: u32,
-    /// The sequence number behind those.
+    /// The sequence number after its last one.
     pub end: u32,
-    /// The sequence number that is wanted next the other way, if it says so.
+    /// The acknowledgement number, if it has one.
     pub ack: Option<u32>,
-    /// What its sender says of its room, in units of its own.
+    /// The window field, without scaling.
     pub window: u16,
 }
 
@@ -25,8 +25,8 @@ impl<'a> PacketView<'a> {
     /// Whether this is a TCP segment that carries an acknowledgement and nothing else: no data, and no flag that opens,
     /// closes or resets (RFC 9293 section 3.1).
     ///
-    /// The next one mostly says all that this one says, so it is neither worth waiting for nor worth repeating; where there
-    /// is none, its sender's other end asks again.
+    /// The next ACK usually contains all the information of this one, so it is not worth waiting for or
+    /// retransmitting; if there is none, the peer of its sender retransmits.
     #[must_use]
     pub fn is_pure_ack(&self) -> bool {
         let Some(header) = self.tcp_header() else {
@@ -35,9 +35,9 @@ impl<'a> PacketView<'a> {
         header[FLAGS] & !(ECE | CWR) == ACK && header_len(header) == self.transport().len()
     }
 
-    /// Whether all that `earlier` says, an older packet of the same flow, this one says as well: both are pure acknowledgements,
-    /// this one of more, and the other has no option that counts (RFC 3449 section 5.2.1). What came out of order (RFC 2018) counts
-    /// if this one does not say it; what came twice (RFC 2883) always does.
+    /// Whether this segment contains all the information of `earlier`, an older packet of the same flow: both are pure
+    /// ACKs, this one acknowledges more, and the other has no option that matters (RFC 3449 section 5.2.1). SACK
+    /// blocks (RFC 2018) matter if this segment does not contain them; reports of duplicates (RFC 2883) always do.
     #[must_use]
     pub fn supersedes(&self, earlier: &PacketView<'_>) -> bool {
         let (Some((seq, new)), Some((old_seq, old))) = (self.plain_ack(), earlier.plain_ack())
@@ -76,8 +76,8 @@ impl<'a> PacketView<'a> {
         tells_of_more && is_told_again && !came_twice
     }
 
-    /// Where a pure acknowledgement is that tells of no congestion, and does not count marks either (RFC 9768), and what it
-    /// acknowledges.
+    /// The sequence and acknowledgement numbers of a pure ACK without congestion signals or accurate ECN counters (RFC
+    /// 9768).
     fn plain_ack(&self) -> Option<(u32, u32)> {
         let header = self.tcp_header().filter(|_| self.is_pure_ack())?;
         let is_plain = header[FLAGS] == ACK && header[FLAGS - 1] & ACCURATE_ECN == 0;
@@ -92,13 +92,13 @@ impl<'a> PacketView<'a> {
         options.unwrap_or_default()
     }
 
-    /// The fixed part of a TCP header; `None` of anything else, and of fragments.
+    /// The fixed part of a TCP header; `None` for other packets and for fragments.
     fn tcp_header(&self) -> Option<&'a [u8; HEADER_LEN]> {
         let is_tcp = self.layout.protocol == Some(6) && !self.is_fragment();
         self.transport().first_chunk().filter(|_| is_tcp)
     }
 
-    /// Where a TCP segment's connection is; `None` of anything else, and of fragments.
+    /// The position of a TCP segment in its connection; `None` for other packets and for fragments.
     #[must_use]
     pub fn segment(&self) -> Option<Segment> {
         let header = self.tcp_header()?;
@@ -118,15 +118,15 @@ impl<'a> PacketView<'a> {
         })
     }
 
-    /// Whether a TCP segment tells of a congestion mark (RFC 3168 section 6.1), or that its sender has heard of one.
+    /// Whether a TCP segment reports a congestion mark (RFC 3168 section 6.1), or that its sender has received such a
+    /// report.
     #[must_use]
     pub fn tells_of_congestion(&self) -> bool {
         let flags = self.tcp_header().map_or(0, |header| header[FLAGS]);
         flags & (ECE | CWR) != 0
     }
 
-    /// The sequence number behind the last that a TCP segment says has come, where those before `ack` have come in order:
-    /// what came out of order counts as well (RFC 2018).
+    /// The end of the data that a TCP segment acknowledges, up to `ack` in order or out of order by SACK (RFC 2018).
     #[must_use]
     pub fn acked_to(&self, ack: u32) -> u32 {
         let blocks = selectively_acked(self.options());
@@ -150,7 +150,7 @@ pub const fn later(number: u32, other: u32) -> u32 {
     }
 }
 
-/// Sequence numbers in a row: the first, and the one behind the last.
+/// A range of sequence numbers: the first, and the one after the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Block {
     begin: u32,
@@ -163,7 +163,7 @@ impl Block {
     }
 }
 
-/// The blocks that the selective acknowledgement among the options of a header tells of.
+/// The SACK blocks in the options of a header.
 fn selectively_acked(header: &[u8]) -> impl Iterator<Item = Block> {
     // Whole ones: receivers ignore others.
     let blocks = options(header).filter(|(kind, said)| *kind == SACK && said.len() % 8 == 0);
@@ -175,7 +175,7 @@ fn selectively_acked(header: &[u8]) -> impl Iterator<Item = Block> {
     })
 }
 
-/// The options of a header, by kind, with what each says (RFC 9293 section 3.1); those behind a damaged one are left out.
+/// The options of a header, with kind and content (RFC 9293 section 3.1); options after a damaged one are omitted.
 fn options(header: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut rest = header;
     core::iter::from_fn(move || {
@@ -184,7 +184,7 @@ fn options(header: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
             rest = after;
             return Some((kind, &[][..]));
         }
-        // An option is as long as its kind and length, or the header is damaged.
+        // A valid option is at least as long as its kind and length fields.
         let len = after.first().map_or(0, |len| usize::from(*len));
         let Some(said) = rest.get(2..len) else {
             rest = &[];

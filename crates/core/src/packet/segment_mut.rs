@@ -1,4 +1,4 @@
-//! TCP segments changed on their way, checksum included (RFC 9293; options: RFC 7323, RFC 2018).
+//! Modifies TCP segments as they pass, including the checksum (RFC 9293; options: RFC 7323, RFC 2018).
 
 use core::ops::Range;
 
@@ -11,23 +11,23 @@ use super::{
     u16_at, updated_checksum,
 };
 
-/// A TCP segment to change.
+/// A TCP segment that can be modified.
 #[derive(Debug)]
 pub struct SegmentMut<'a> {
-    /// From its header on.
+    /// The bytes from its header on.
     bytes: &'a mut [u8],
-    /// Where its time lies.
+    /// The offset of its timestamp.
     time_at: Option<usize>,
-    /// Where the option lies that tells what came out of order; empty if there is none.
+    /// The range of the SACK option; empty if there is none.
     sack: Range<usize>,
 }
 
 impl PacketBuf {
-    /// The TCP segment in it.
+    /// The TCP segment in the packet.
     ///
-    /// `None` of anything else, and of what had better stay as it is: behind IP options or extension headers, urgent, with
-    /// counters of ECN (RFC 9768), or with options other than time stamps and selective acknowledgements, for those may sign or
-    /// count what would change (RFC 5925, RFC 8684).
+    /// `None` for other packets, and for segments that should not be modified: behind IP options or extension headers,
+    /// urgent, with accurate ECN counters (RFC 9768), or with options other than timestamps and SACK, because other
+    /// options may sign or count the modified fields (RFC 5925, RFC 8684).
     #[must_use]
     pub fn segment_mut(&mut self) -> Option<SegmentMut<'_>> {
         let (at, end) = {
@@ -37,14 +37,14 @@ impl PacketBuf {
             let is_plain = at == if view.is_v6() { 40 } else { 20 };
             (at, is_plain.then_some(view.bytes.len())?)
         };
-        // The lengths stay, so what parsing found holds.
+        // The lengths stay the same, so the stored layout remains valid.
         let start = self.start;
         SegmentMut::of(&mut self.bytes[start + at..start + end])
     }
 
-    /// A packet of its own that says what the TCP segment in this one says to the other end, without its data.
+    /// A separate packet with the acknowledgement of the TCP segment in this one, without its data.
     ///
-    /// `None` where [`Self::segment_mut`] is.
+    /// `None` where [`Self::segment_mut`] returns `None`.
     #[must_use]
     pub fn lone_ack(&mut self, pool: &mut Pool) -> Option<Self> {
         self.segment_mut()?;
@@ -57,7 +57,7 @@ impl PacketBuf {
         let mut lone = pool.copy_of(&view.bytes[..len]);
         let bytes = lone.as_mut_slice();
         let transport_len = u16::try_from(len - at).ok()?;
-        // Without data it is not capable of ECN (RFC 3168 section 6.1.4).
+        // A segment without data must not be ECN-capable (RFC 3168 section 6.1.4).
         if bytes[0] >> 4 == 6 {
             bytes[1] &= !0x30;
             bytes[4..6].copy_from_slice(&transport_len.to_be_bytes());
@@ -68,7 +68,7 @@ impl PacketBuf {
             let sum = !ones_complement_sum(&[&bytes[..at]]);
             bytes[10..12].copy_from_slice(&sum.to_be_bytes());
         }
-        // What was damaged must not become a good one: the checksum is changed, not made anew.
+        // A damaged segment must stay invalid, so the checksum is updated, not computed anew.
         let segment = &mut bytes[at..];
         let sum = updated_checksum(u16_at(segment, CHECKSUM), data_sum, 0);
         let sum = updated_checksum(sum, was_len, transport_len);
@@ -112,7 +112,7 @@ impl<'a> SegmentMut<'a> {
         })
     }
 
-    /// Makes it acknowledge no more than what is before `ack`, with room for `window` at least, and nothing out of order.
+    /// Lowers the acknowledgement to `ack` at most, with a window of at least `window`, and removes the SACK blocks.
     pub fn lower_ack(&mut self, ack: u32, window: u16) {
         for at in self.sack.clone() {
             self.replace(at, &[NO_OPERATION]);
@@ -120,7 +120,7 @@ impl<'a> SegmentMut<'a> {
         self.sack = 0..0;
         if is_before(ack, self.u32_at(ACK_NUMBER)) {
             self.replace(ACK_NUMBER, &ack.to_be_bytes());
-            // Where there was room there is: less would take it back (RFC 9293 section 3.8.6).
+            // The right edge of the window must not move back (RFC 9293 section 3.8.6).
             let window = window.max(u16_at(self.bytes, WINDOW));
             self.replace(WINDOW, &window.to_be_bytes());
         }
@@ -138,13 +138,13 @@ impl<'a> SegmentMut<'a> {
         }
     }
 
-    /// Its time, on its sender's clock (`TSval`).
+    /// Its timestamp, by its sender's clock (`TSval`).
     #[must_use]
     pub fn time(&self) -> Option<u32> {
         self.time_at.map(|at| self.u32_at(at))
     }
 
-    /// Whether it tells of what came out of order, or twice.
+    /// Whether it reports data received out of order, or twice.
     #[must_use]
     pub fn has_sack(&self) -> bool {
         !self.sack.is_empty()

@@ -1,4 +1,4 @@
-//! What a router says of a packet that is too long for what lies ahead: fragmentation needed (RFC 792, RFC 1191 section 4), or
+//! ICMP errors for packets that are too long for the next hop: fragmentation needed (RFC 792, RFC 1191 section 4), or
 //! packet too big (RFC 4443 section 3.2).
 
 use super::{LEAST_MTU_V6, PacketBuf, PacketView, Pool, ones_complement_sum};

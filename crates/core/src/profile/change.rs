@@ -1,4 +1,4 @@
-//! Parts of a profile that a user overrides.
+//! The parts of a profile that a user can override.
 
 use super::{Mechanism, Mechanisms, Profile};
 
@@ -48,7 +48,7 @@ impl Part {
         "voice",
     ];
 
-    /// The part of this key.
+    /// The part with this key.
     #[must_use]
     pub fn from_key(key: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|part| part.key() == key)
@@ -74,7 +74,7 @@ impl Part {
     }
 }
 
-/// What a user changes of a policy's default profile.
+/// The user's changes to a policy's default profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProfileChange {
     parts: [Option<bool>; Part::ALL.len()],

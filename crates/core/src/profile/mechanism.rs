@@ -22,13 +22,13 @@ impl Mechanisms {
         self.0 & 1 << mechanism as u32 != 0
     }
 
-    /// The set and `mechanism`.
+    /// The set with `mechanism` added.
     #[must_use]
     pub const fn with(self, mechanism: Mechanism) -> Self {
         Self(self.0 | 1 << mechanism as u32)
     }
 
-    /// The set without those in `others`.
+    /// The set without the mechanisms in `others`.
     #[must_use]
     pub const fn minus(self, others: Self) -> Self {
         Self(self.0 & !others.0)
@@ -38,7 +38,7 @@ impl Mechanisms {
 /// Writes the enum, the list of all and the names from one table.
 macro_rules! mechanisms {
     ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
-        /// A rule inside the engine. Its doc says what it does; switched off, the engine does without.
+        /// A rule inside the engine, which can be switched off. Its documentation says what it does.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Mechanism {
             $($(#[$doc])+ $variant,)+
@@ -56,7 +56,7 @@ macro_rules! mechanisms {
                 }
             }
 
-            /// The mechanism of this name.
+            /// The mechanism with this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|mechanism| mechanism.name() == name)
@@ -68,15 +68,16 @@ macro_rules! mechanisms {
 mechanisms! {
     /// Of a flow's ACKs that wait in the tunnel queue beyond a small number, only the newest is kept (`queue.rs`).
     AckThinning = "ack-thinning",
-    /// The tunnel queue may hold what fills a path that was faster within the last half minute (`tunnel/targets.rs`).
+    /// The tunnel queue may hold enough packets to fill a path that was faster within the last half minute
+    /// (`tunnel/targets.rs`).
     Allowance = "allowance",
     /// A large flow may wait for the quickest of its paths while a burst lasts (`sched/adaptive.rs`).
     BurstPatience = "burst-patience",
-    /// Flows of a crowd divide near and far paths among them (`sched/adaptive/crowd.rs`).
+    /// Several flows divide the near and far paths among themselves (`sched/adaptive/crowd.rs`).
     Crowds = "crowds",
-    /// Packets with a deadline are placed by it (`sched/adaptive/urgent.rs`).
+    /// Packets with a deadline are placed by their deadline (`sched/adaptive/urgent.rs`).
     Deadlines = "deadlines",
-    /// A queue that a drain does not shorten counts as the path's own delay (`path/control/drain.rs`).
+    /// A queue that does not shrink when it is drained counts as the path's own delay (`path/control/drain.rs`).
     DrainTest = "drain-test",
     /// Repair symbols follow the end of each video frame (`tunnel/fec/frames.rs`).
     FecFrames = "fec-frames",
@@ -88,11 +89,11 @@ mechanisms! {
     LatePaths = "late-paths",
     /// Congestion by loss limits the pace (`path/control/limit.rs`).
     LossCeiling = "loss-ceiling",
-    /// What is under way on a path that has become slow is also sent on another (`tunnel.rs`).
+    /// Packets in flight on a path that has become slow are also sent on another path (`tunnel.rs`).
     Overdue = "overdue",
     /// Startup begins with the remembered rate of a network (`path/control/recalled.rs`).
     Recall = "recall",
-    /// The usual age of reports decides when a path is overdue, beside its round-trip time (`path/report_age.rs`).
+    /// The usual age of reports, together with the RTT, decides when a path is overdue (`path/report_age.rs`).
     ReportAge = "report-age",
     /// A packet train whose measurement is certain ends startup (`path/pipeline.rs`).
     SureTrains = "sure-trains",

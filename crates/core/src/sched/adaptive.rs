@@ -1,22 +1,24 @@
-//! `adaptive`: every path that helps, and none that hurts.
+//! `adaptive`: uses every path that helps a flow, and no path that harms it.
 //!
-//! A packet takes the path on which it is predicted to arrive first, as under `earliest-arrival` (EDPF; Chebrolu and Rao
-//! 2006). Paths are paced at what they carry, so while more waits than the quickest path carries, the next best has its
-//! turn, and so on: the sum of all, in the order of arrival. What is different:
+//! A packet takes the path on which it is predicted to arrive first, as under `earliest-arrival` (EDPF; Chebrolu and
+//! Rao 2006). Paths are paced at their capacity. When more packets wait than the quickest path carries, the next best
+//! path takes packets too, and so on, so a large flow gets the sum of the rates. The differences from EDPF:
 //!
-//! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: waiting for the slower at the
-//!   other end would cost more than it brings. A flow keeps to the paths near the quickest one. Only if it is large, and
-//!   slower paths together carry much more (`WORTH_PERCENT`), or near ones hold it back and slower ones bring more even after it
-//!   has filled them (`LASTS`), it takes those instead.
-//! - **Crowds.** Several flows share what paths carry, so some leave and some stay (`crowd`).
-//! - **Late paths.** A path later than that by up to `LATEST` does not leave the quickest one idle, for it only takes of a
-//!   large flow what would come later still with all that waits for the quickest. The round trip is as long by then. It takes
-//!   what will arrive in its turn ([`Pick::Behind`]), not the first. Where round trips are kept as long, the path is like any
-//!   other (`is_kept`).
-//! - **Bursts.** What comes in one burst waits for the quickest path where that has sent it all before the first of it
-//!   would come on another (`BURST`); where round trips are long, anything does for a part of one (`PATIENCE`).
-//! - **Deadlines.** What has to be in time is placed by that (`urgent`).
-//! - **Repair.** Lost packets are sent again ([`Profile::repair`]).
+//! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: the wait for the slower path
+//!   at the receiver would cost more than the path brings. A flow uses the paths near the quickest one. It uses a
+//!   slower group instead only if it is large and either the slower paths together carry much more (`WORTH_PERCENT`),
+//!   or the near paths limit it and the slower ones bring more even after the time it takes to fill them (`LASTS`).
+//! - **Crowds.** Several flows share the capacity of the paths, so some use the slower group and some stay (`crowd`).
+//! - **Late paths.** A path that is later than `GATE` allows, by up to `LATEST`, helps the quickest group without
+//!   leaving it idle. The late path takes only packets of a large flow that would arrive even later through the
+//!   backlog of the quickest path, whose RTT is then as long. It does not take the first packet of the backlog but one
+//!   that will arrive in order ([`Pick::Behind`]). Where the RTT of the flow is kept as long as the late path's, the
+//!   path is used like any other (`is_kept`).
+//! - **Bursts.** The packets of one burst wait for the quickest path if that can send all of them before the first
+//!   would arrive on another path (`BURST`). Where the RTT is long, any packet of a large flow may wait for a fraction
+//!   of the RTT (`PATIENCE`).
+//! - **Deadlines.** Packets with a deadline are placed by their deadline (`urgent`).
+//! - **Repair.** Lost packets are retransmitted ([`Profile::repair`]).
 
 use core::time::Duration;
 
@@ -53,16 +55,16 @@ mod wish;
 
 pub use settings::AdaptiveSettings;
 
-/// The default policy. Waits if only paths that would hurt are ready, or a better one will be soon.
+/// The default policy. Waits if the only ready paths would harm the flow, or if a better path will be ready soon.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     lines: [Line; PathId::MAX],
-    /// How much each flow has sent of late, by place ([`crate::flows`]).
+    /// How much each flow has sent recently, by place ([`crate::flows`]).
     flows: Vec<Flow>,
     count: Count,
     burst: Burst,
     mechanisms: Mechanisms,
-    /// Whether somebody wants to see the candidates of each decision, and those of the last.
+    /// Whether an observer wants the candidates of each decision, and the candidates of the last decision.
     is_observed: bool,
     candidates: Vec<Candidate>,
 }
@@ -74,7 +76,7 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
-    /// Begins with all paths empty.
+    /// Starts with all paths empty.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -92,7 +94,7 @@ impl Adaptive {
         self.mechanisms.has(mechanism)
     }
 
-    /// Whether the flow of a packet is large, with it and what waits behind it.
+    /// Whether the flow of a packet is large, counting the packet and the flow's backlog.
     fn is_large(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> bool {
         if self.flows.is_empty() {
             self.flows.resize(PLACES, Flow::default());
@@ -107,7 +109,7 @@ impl Adaptive {
         flow.seen_at = now;
         let age = now.since(flow.second);
         if age > Duration::from_secs(1) {
-            // One that has become large does not go back and forth for sending steadily.
+            // A flow that sends steadily and has become large must not alternate between large and small.
             let goes_on = age < Duration::from_secs(2) && flow.bytes > large(flow);
             flow.is_large &= goes_on;
             flow.rate_before = u128::from(flow.bytes.get()) * 8_000 / age.as_millis();
@@ -122,7 +124,8 @@ impl Adaptive {
         flow.is_large
     }
 
-    /// The delay from which on the paths of the flow of a packet are chosen: one that what is near carries well does not leave for a little more.
+    /// The extra delay at which the group of a packet's flow begins. A flow that is not limited by the near paths does not
+    /// leave them for a little more capacity.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
         if !self.has(Mechanism::Groups) {
             return Duration::ZERO;
@@ -148,8 +151,8 @@ impl Adaptive {
         from
     }
 
-    /// Lets a late path take what comes behind a packet and would come over others as late as on that, at `arrival`, if all
-    /// that waits of its flow has come at `all_come`.
+    /// Lets a late path take a packet further behind in the flow: the one that would arrive over the other paths at
+    /// `arrival`, the time of its arrival on the late path. The flow's whole backlog would have arrived at `all_come`.
     fn pick_behind(
         &mut self,
         now: Instant,
@@ -169,7 +172,7 @@ impl Adaptive {
         Pick::Behind { index, ahead }
     }
 
-    /// When a packet and all that leaves until the last of its flow does would have come over `paths` together.
+    /// When a packet, and all packets that leave up to the last of its flow, would have arrived over `paths` together.
     fn all_come<'a>(
         &self,
         now: Instant,
@@ -187,7 +190,7 @@ impl Adaptive {
         last.max()
     }
 
-    /// What the flow of a packet may use now.
+    /// The paths that the flow of a packet may use now, and how long it may wait.
     fn wish(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Wish {
         let is_large = !packet.is_expendable && self.is_large(now, paths, packet);
         let mut gate = Gate::new(paths, Duration::ZERO, is_large, self.mechanisms);
@@ -206,7 +209,7 @@ impl Adaptive {
             };
             (limit, packet.backlog)
         } else {
-            // It is there as soon as its last packet, whatever others have behind that.
+            // The burst is complete when its last packet has arrived, whatever other flows have queued behind it.
             (now + BURST, packet.to_last)
         };
         let mut wish = Wish {
@@ -218,14 +221,14 @@ impl Adaptive {
             has_more: packet.to_last > Bytes::ZERO,
             least_rtt,
         };
-        // Late paths help others, and do not take their place.
+        // Late paths only help other paths and do not replace them.
         wish.is_any = paths
             .iter()
             .any(|path| wish.admits(path) && !is_late(path, wish.gate.from));
         wish
     }
 
-    /// When the packet would arrive on each path that it may take.
+    /// The predicted arrival of the packet on each path that it may take.
     fn rank(
         &mut self,
         now: Instant,
@@ -255,7 +258,7 @@ impl Adaptive {
             } else {
                 let drained = line.drained_at(now, packet.len + wish.waits);
                 let arrival = drained + path.extra_delay;
-                // While it is not known what the quickest carries, more is waited for it.
+                // While the capacity of the quickest path is unknown, wait longer for it.
                 let is_searched = path.is_searching && wish.gate.quickest == Some(path.id);
                 let is_near = is_searched || drained <= wish.patience;
                 if is_near && !wish.only_behind(path) {
@@ -272,7 +275,7 @@ impl Adaptive {
         ranking
     }
 
-    /// Keeps what is thought of a path, for an observer.
+    /// Records the verdict on a path, for an observer.
     fn note(&mut self, path: &PathView, arrival: Option<Instant>, verdict: Verdict) {
         self.candidates.push(Candidate {
             path: path.id,
@@ -320,7 +323,7 @@ impl Scheduler for Adaptive {
         Pick::One(index)
     }
 
-    /// Everything an end can do for its traffic.
+    /// Enables everything that an end can do for its traffic.
     fn profile(&self) -> Profile {
         Profile {
             repair: true,
@@ -386,7 +389,8 @@ fn crowd(mechanisms: Mechanisms, count: &Count, flow: &Flow, near: u128) -> Crow
     }
 }
 
-/// Time between two samples of a busy path's round trip: a path that was too late is seen to be quick again within one.
+/// The interval between two RTT samples of a busy path: a path that was too late is found to be quick again within one
+/// interval.
 const SAMPLED_EVERY: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests;

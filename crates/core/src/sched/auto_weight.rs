@@ -1,13 +1,14 @@
-//! `auto-weight`: bytes in proportion to what paths carry, looked at now and then (NATALIE's weights, in the tunnel).
+//! `auto-weight`: bytes in proportion to the rates of the paths, updated at intervals (NATALIE's weights, in the
+//! tunnel).
 //!
-//! Every `interval` each path's weight moves by `GAIN` of the way to its estimated rate, and is at least `FLOOR` of the
-//! largest; a change beyond `JUMP` that shows twice in a row is taken over at once. Between, packets are mixed by these
-//! weights as under `weighted`; its rule for small packets holds here too. A path of unknown rate counts as
-//! the mean of those known. Nothing else of a path is looked at: neither delay, nor queue, nor loss.
+//! Every `interval` each path's weight moves by `GAIN` of the difference towards its estimated rate, and is at least
+//! `FLOOR` of the largest weight; a change beyond `JUMP` that appears twice in a row is adopted at once. Between
+//! updates packets are distributed by these weights as under `weighted`, including its rule for small packets. A path
+//! of unknown rate counts as the mean of the known rates. Delay, queue and loss of a path have no influence.
 //!
-//! Source: He and Brassil, "NATALIE: An Adaptive, Network-Aware Traffic Equalizer", 2007, section V. The paper measures
-//! what others send on a link it knows the rate of, and subtracts; a tunnel hears from its other end what a path delivers,
-//! which is the difference already. Interval, gain, floor and jump are those of `pleach equalize`.
+//! Source: He and Brassil, "NATALIE: An Adaptive, Network-Aware Traffic Equalizer", 2007, section V. The paper
+//! measures the other traffic on a link of known rate and subtracts it; a tunnel learns the delivery rate of a path,
+//! which is that difference, from its other end. Interval, gain, floor and jump are those of `pleach equalize`.
 
 use core::time::Duration;
 
@@ -23,7 +24,7 @@ use crate::{ids::PathId, time::Instant, units::Bitrate};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AutoWeightSettings {
-    /// Between two looks at the rates.
+    /// The interval between two updates of the weights.
     #[serde(with = "humantime_serde")]
     pub interval: Duration,
 }
@@ -58,11 +59,11 @@ pub struct AutoWeight {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
-    /// Smoothed, in kbit/s; `None` before the first rate.
+    /// The smoothed rate in kbit/s; `None` before the first rate.
     kbps: Option<u64>,
-    /// Whether the last rate was far above or below.
+    /// Whether the last rate was far above or below the weight.
     far: Option<bool>,
-    /// In force; zero before the first look at the path.
+    /// The weight in force; zero before the first update.
     weight: u32,
 }
 
@@ -144,11 +145,11 @@ impl Line {
     }
 }
 
-/// Weight of a new rate in the filter.
+/// The weight of a new rate in the filter.
 const GAIN: (u64, u64) = (3, 10);
-/// A path has at least one part in so many of the largest weight, so that it is never forgotten.
+/// The smallest weight as a fraction of the largest, so that a path is never excluded.
 const FLOOR: u64 = 100;
-/// What differs by more than one part in so many is far.
+/// A difference of more than this fraction is far.
 const JUMP: u64 = 10;
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
-//! `awi`: fill the fixed line, and let the others carry what it loses. The algorithm of Bednarek, Kühlewind, Barrenetxea
-//! and Trammell, "Multipath bonding at Layer 3" (ANRW 2016), section 3.
+//! `awi`: fills the fixed line, and moves to the other lines what the fixed line loses. The algorithm of Bednarek,
+//! Kühlewind, Barrenetxea and Trammell, "Multipath bonding at Layer 3" (ANRW 2016), section 3.
 //!
-//! Weighted round robin over a fixed line of constant weight `w_fixed` and others whose weight starts at 0. The receiver
-//! reports every `T_report` how many packets it misses per line (section 3; [`crate::loss_report`]); loss is taken for a
-//! line at its capacity, so nothing is paced. With `lost` and `sent` of the fixed line:
+//! Weighted round robin over a fixed line of constant weight `w_fixed` and other lines, whose weights start at 0.
+//! Every `T_report` the receiver reports how many packets are missing per line (section 3; [`crate::loss_report`]).
+//! Loss is taken as the sign that a line is saturated, so no line is paced. With `lost` and `sent` of the fixed line:
 //!
 //! - IWI (3.2): on loss, if the mobile weight is 0: `w_mobile += lost`.
 //! - AWI (3.1, equation 1): on loss, else: `w_mobile += k · lost / sent · w_fixed`, rounded half up to a whole number.
 //! - DWD (3.3): after each `T_dwd` without loss: `w_mobile -= 1`.
 //! - Always: `0 <= w_mobile <= w_mobile_max`.
 //!
-//! So AWI stands still once `k · p · w_fixed < 1/2`: a loss of p = 1 / (2 k `w_fixed`) lasts (2 % for the defaults).
+//! So AWI stops once `k · p · w_fixed < 1/2`: a loss of p = 1 / (2 k `w_fixed`) remains (2 % for the defaults).
 //!
-//! Where the paper leaves a choice, `docs/algorithms.md` section 2.8 says which we made. Beyond it: any number of lines,
-//! which fill in the order of cost and then id; a line that does not work is left out, and the next in order takes the
-//! fixed line's part; counting in bytes; smooth round robin; losses of all lines.
+//! `docs/algorithms.md` section 2.8 lists our choices where the paper leaves one. Beyond the paper: any number of
+//! lines, which are filled in the order of cost and then id; a line that does not work is skipped, and the next in
+//! order takes the fixed line's role; weights count bytes; smooth round robin; losses of all lines.
 //!
-//! Never waits: when the line whose turn it is has no room at this moment (socket full, the user's own limit), the next
-//! one takes the packet. Ranks are no bar to that: every path is seen.
+//! Never waits: if the line whose turn it is has no room at this moment (socket full, the user's own limit), the next
+//! one takes the packet. Ranks do not restrict the choice: every path is visible.
 
 use self::{
     blocks::{Blocks, Turn},
@@ -46,15 +46,16 @@ pub struct Awi {
     control: Control,
     blocks: Blocks,
     credit: Credit,
-    /// Those of the last call of `pick`, in the order they fill: usable ones first, of them the fixed one.
+    /// The lines of the last call of `pick`, in the order in which they are filled: usable ones first, the fixed one
+    /// first among them.
     lines: Vec<Line>,
-    /// Of each line.
+    /// The turn of each line.
     turns: Vec<Turn>,
     /// How many lines are usable.
     usable: usize,
 }
 
-/// A path as the last packet found it.
+/// A path as it was at the last packet.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     id: PathId,
@@ -65,7 +66,7 @@ struct Line {
 }
 
 impl Awi {
-    /// Begins with all weight on the fixed line.
+    /// Starts with all weight on the fixed line.
     #[must_use]
     pub fn new(settings: AwiSettings<PathId>) -> Self {
         Self {
@@ -79,7 +80,7 @@ impl Awi {
         }
     }
 
-    /// Takes note of the paths; in the steady state only of who is ready.
+    /// Updates the lines; in the steady state only their readiness.
     fn see(&mut self, paths: &[PathView]) {
         let is_same = self.lines.len() == paths.len()
             && self.lines.iter().all(|line| {
@@ -131,13 +132,13 @@ impl Scheduler for Awi {
                 self.credit.next(lines, cost)
             }
         };
-        // Those without weight serve when nobody else can.
+        // Lines without weight are used only if no other line is ready.
         let chosen = chosen.or_else(|| self.turns.iter().position(|turn| turn.ready));
         chosen.map_or(Pick::Wait, |at| Pick::One(self.lines[at].index))
     }
 
-    /// Nothing is paced: the policy finds by losses what a line carries. The other end reports losses and keeps the order of
-    /// section 4.3.
+    /// No line is paced: the policy finds the capacity of a line by its losses. The other end reports losses and keeps
+    /// the order of section 4.3.
     fn profile(&self) -> Profile {
         Profile {
             pacing: false,

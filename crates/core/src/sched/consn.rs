@@ -1,21 +1,24 @@
-//! `consn`: confluent sequence numbers. A block of packets is split over the paths so that the sequences run towards each
-//! other.
+//! `consn`: confluent sequence numbers. A block of packets is split over the paths so that their sequences run towards
+//! each other.
 //!
-//! Becke et al. 2013 (see `pdc`), section III-A. What leaves the tunnel queue in one burst is a block, up to [`BLOCK`] packets. Each
-//! path gets a run of consecutive packets of it: the quickest the first, the others the next in the order of their round
-//! trips, as long as its weight says ([`SrttWeighted`](super::SrttWeighted)). *Variant 1*: the first path sends its run
-//! ascending, the others descending, from the end of theirs. *Variant 2*: only the last path descends. What a path loses or delays is then one gap, and the packets sent
-//! last on either side of it are neighbours.
+//! Becke et al. 2013 (see `pdc`), section III-A. A block is what leaves the tunnel queue in one burst, up to [`BLOCK`]
+//! packets. Each path gets a run of consecutive packets: the quickest path the first run, the others the next runs in
+//! the order of their RTTs. The weight of a path gives the length of its run ([`SrttWeighted`](super::SrttWeighted)).
+//! *Variant 1*: the first path sends its run in ascending order, the others from the end of their run in descending
+//! order. *Variant 2*: only the last path descends. Losses or delays of a path then make one gap, and the packets sent
+//! last on either side of a boundary are neighbours.
 //!
-//! With `redundancy`, each path goes on into the runs of the others, ascending or descending as it went: copies, sent only
-//! while nothing new waits and the path has room, of packets that are not known to have come (`tunnel/blocks.rs`). That needs to
-//! know what a path carries, so paths are then paced; without it only by the user's limits, as published. What waits at this end
-//! for a paced path counts as part of its round trip, as what waits in the modem of one that is not.
+//! With `redundancy`, each path continues into the runs of the others in its own direction. It sends copies of packets
+//! that are not known to have arrived, but only while no new packet waits and the path has room (`tunnel/blocks.rs`).
+//! That requires the capacity of the paths, so paths are then paced; without redundancy only the user's limits pace
+//! them, as published. The delay of packets that wait at this end for a paced path counts as part of the path's RTT,
+//! like the queue in the modem of a path that is not paced.
 //!
-//! What a share lacks or exceeds for whole packets is carried over to the next block, so that short blocks do not starve
-//! the slower paths, up to two packets. With `pdc`, packets that may not take the path of their turn take the next before it.
+//! The rounding of runs to whole packets is carried over to the next block, up to two packets, so that short blocks do
+//! not starve the slower paths. With `pdc`, a packet that may not take the path of its turn takes the next path before
+//! it.
 //!
-//! Pure acknowledgements take the path with the least round trip.
+//! Pure ACKs take the path with the lowest RTT.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -37,7 +40,7 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Most packets of a block.
+/// The largest number of packets of a block.
 pub const BLOCK: usize = 64;
 
 /// Settings of [`Consn`], with the keys of a configuration file.
@@ -46,16 +49,16 @@ pub const BLOCK: usize = 64;
 pub struct ConsnSettings {
     /// Which paths descend.
     pub variant: Variant,
-    /// Whether paths go on into each other's runs.
+    /// Whether paths continue into the runs of other paths.
     pub redundancy: bool,
-    /// Weight of a new sample in the smoothed round trip.
+    /// The weight of a new sample in the smoothed RTT.
     pub alpha: Alpha,
-    /// Whether packets avoid paths on which they would be late.
+    /// Whether packets avoid paths on which they would arrive late.
     pub pdc: bool,
-    /// How late a packet is still of use, for `pdc` and copies.
+    /// The longest delay after which a packet is still useful, for `pdc` and copies.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
-    /// Whether the other end puts packets in order before it hands them on.
+    /// Whether the other end restores the order of packets before it delivers them.
     pub in_order: bool,
 }
 
@@ -119,13 +122,14 @@ impl<'de> Deserialize<'de> for Variant {
     }
 }
 
-/// What of a block goes where. Kept by the caller, so that nothing is allocated for each block.
+/// The assignment of a block to paths. Owned by the caller, to avoid an allocation per block.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// Each packet of the block once: index of its path among the views, index in the block. The packets of a path stand in
-    /// the order they are to leave.
+    /// Each packet of the block once: index of its path among the views, index in the block. The packets of a path are
+    /// in the order of sending.
     pub packets: Vec<(u8, u8)>,
-    /// What a path may send again once it is through, in this order: index of the path, index in the block.
+    /// The packets that a path may copy when it has sent its own, in this order: index of the path, index in the
+    /// block.
     pub copies: Vec<(u8, u8)>,
 }
 
@@ -134,13 +138,13 @@ pub struct Placement {
 pub struct Consn {
     settings: ConsnSettings,
     pdc: Pdc,
-    /// Bytes each path is owed, or has had too many.
+    /// The bytes that each path is owed, or negative if it has had too many.
     owed: [i64; PathId::MAX],
     single: Placement,
 }
 
 impl Consn {
-    /// Begins without debts.
+    /// Starts without debts.
     #[must_use]
     pub const fn new(settings: ConsnSettings) -> Self {
         Self {
@@ -154,7 +158,7 @@ impl Consn {
         }
     }
 
-    /// What was asked for.
+    /// The settings.
     #[must_use]
     pub const fn settings(&self) -> &ConsnSettings {
         &self.settings
@@ -309,7 +313,7 @@ impl Scheduler for Consn {
     }
 }
 
-/// Less than so much is kept for a path that gets more: a block.
+/// A path with this much staged gets no more: a block.
 const ROOM: Bytes = Bytes::new(1_500 * BLOCK as u64);
 /// No packet is longer.
 const MAX_LEN: u64 = 1 << 16;

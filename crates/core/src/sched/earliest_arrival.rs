@@ -5,13 +5,14 @@
 //! sent now arrives at max(now, A) + L/b + d; the path with the least arrival takes it, and its A becomes max(now, A)
 //! + L/b. Where b and d are right and constant, arrivals are in the order of sending, without any buffer to reorder.
 //!
-//! Where we differ: A is kept as work, so that a change of the estimated rate takes effect on what is already
-//! under way. A path of unknown rate counts as 10 Mbit/s. Delay is taken relative to the quickest path, because
-//! only differences matter.
+//! Differences from EDPF: A is stored as work, so that a change of the estimated rate also applies to packets in
+//! flight. A path of unknown rate counts as 10 Mbit/s. Delays are taken relative to the quickest path, because only
+//! differences matter.
 //!
-//! A path may be quickest and yet not ready. Then the policy waits for it only if the whole backlog is predicted to
-//! get through it before one packet gets through the best ready path, and within 5 ms: a longer wait would build a
-//! standing queue that the tunnel's queue management takes for congestion, and the other paths would idle. How long a
+//! The best path may not be ready. The policy waits for it only if the whole backlog is predicted to pass it before
+//! one packet would pass the best ready path, and within 5 ms: a longer wait would build a standing queue, which the
+//! tunnel's queue management takes for congestion, and the other paths would idle. The time until a path is ready is
+//! unknown; it is assumed to be as long as the path has already been unready.
 //! path will stay unready is unknown; it is taken for as long as it has been already.
 
 use core::time::Duration;
@@ -75,7 +76,7 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// What a path carries before that is known.
+/// The assumed capacity of an unmeasured path.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);
 
 /// Longest predicted time to get the backlog through the awaited path: the target of the tunnel queue's CoDel.

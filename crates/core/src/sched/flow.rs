@@ -5,8 +5,8 @@
 //! Each path gets flows in proportion to its weight; when a path is lost only its flows move, and when it returns
 //! they return. There is no table, so no state per flow and nothing to bound.
 //!
-//! What every router with several uplinks does. It never reorders, and one flow never gets more than one path carries.
-//! While a flow waits for its path, so does all that the tunnel queue holds behind it.
+//! This is the usual behaviour of a router with several uplinks. It never reorders, and a flow never gets more than
+//! the capacity of one path. While a flow waits for its path, all packets behind it in the tunnel queue wait too.
 
 use super::{PacketInfo, PathView, Pick, Scheduler, only};
 use crate::{ids::PathId, profile::Profile, time::Instant};
@@ -48,7 +48,7 @@ fn hash(flow_hash: u64, id: PathId) -> u64 {
     z ^ (z >> 31)
 }
 
-/// −ln(u) for the u in (0, 1] that `hash` stands for.
+/// −ln(u) for the u in (0, 1] that `hash` represents.
 ///
 /// Built from additions, multiplications and divisions only, because those give the same bits on every platform and
 /// library logarithms do not. With m in [1, 2) and s = (m − 1) / (m + 1), ln m = 2 (s + s³/3 + s⁵/5 + …); the

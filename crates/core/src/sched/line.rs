@@ -1,6 +1,6 @@
-//! What is predicted of one path by policies that send for the earliest arrival: until when its bottleneck is busy.
+//! The prediction that earliest-arrival policies make for one path: until when its bottleneck is busy.
 //!
-//! What it is busy with is kept as work, so that a change of the estimated rate takes effect on what is already under way.
+//! The backlog is stored as bytes of work, so that a change of the estimated rate also applies to packets in flight.
 
 use core::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::{
 /// A path's bottleneck.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    /// When all that was sent will have passed it at `rate`.
+    /// When the bottleneck will have sent all packets, at `rate`.
     busy_until: Instant,
     rate: Bitrate,
-    /// Since when the path has been usable but not ready, as far as seen.
+    /// Since when the path has been seen usable but not ready.
     blocked_since: Option<Instant>,
 }
 
 impl Line {
-    /// One on which nothing was sent.
+    /// A bottleneck without backlog.
     pub(super) const fn empty() -> Self {
         Self {
             busy_until: Instant::ZERO,
@@ -30,7 +30,7 @@ impl Line {
         }
     }
 
-    /// Takes note of the path as it is now, and of what it is taken to carry.
+    /// Updates the line with the present state of the path and its assumed capacity.
     pub(super) fn update(&mut self, now: Instant, path: &PathView, rate: Bitrate) {
         let rate = rate.max(MIN_RATE);
         if !path.usable {
@@ -48,22 +48,22 @@ impl Line {
         };
     }
 
-    /// When `len` bytes handed over now will have passed.
+    /// When the bottleneck will have sent `len` bytes that are passed to it now.
     pub(super) fn sent_until(&self, now: Instant, len: Bytes) -> Instant {
         self.busy_until.max(now) + len / self.rate
     }
 
-    /// The same of a path that is not ready. How long it will stay so is unknown; it is taken for as long as it has been
-    /// already.
+    /// The same for a path that is not ready. The time until it is ready is unknown; it is assumed to be as long as
+    /// the path has already been unready.
     pub(super) fn drained_at(&self, now: Instant, len: Bytes) -> Instant {
         self.sent_until(now + now.since(self.blocked_since.unwrap_or(now)), len)
     }
 
-    /// Notes that `len` bytes were handed over.
+    /// Records that `len` bytes were passed to the path.
     pub(super) fn on_sent(&mut self, now: Instant, len: Bytes) {
         self.busy_until = self.sent_until(now, len);
     }
 }
 
-/// Below this a rate counts as this, so that a prediction stays a number.
+/// Lower rates count as this rate, so that a prediction stays finite.
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);

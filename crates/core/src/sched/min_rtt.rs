@@ -1,7 +1,7 @@
-//! `min-rtt`: the path that answers soonest, among those with room.
+//! `min-rtt`: the ready path with the lowest RTT.
 //!
-//! The default of MPTCP in Linux: it fills the quickest path until that has no room, then the next. The
-//! round-trip time contains the return path and the queue this policy itself builds, which is its known weakness.
+//! The default of MPTCP in Linux: it fills the quickest path until that has no room, then the next. Its known weakness
+//! is that the RTT includes the return path and the queue that this policy builds.
 
 use core::time::Duration;
 

@@ -1,17 +1,18 @@
-//! `osia`: data leave out of order so that they arrive in order.
+//! `osia`: sends data out of order so that they arrive in order.
 //!
-//! Wang, Liao, Li, "OSIA: Out-of-order Scheduling for In-order Arriving in concurrent multi-path transfer" (2012). What goes over
-//! which line follows from *progressive water-filling* ([`plan`]), is carried out by *cascaded leaky buckets with
-//! faucets* (`buckets`), and planned anew when a period is over or something changes ([`Planner`]). Three users: this
-//! policy, for packets; striping of a connection, for its chunks; the simulator's sender, for the paper's evaluation.
+//! Wang, Liao, Li, "OSIA: Out-of-order Scheduling for In-order Arriving in concurrent multi-path transfer" (2012).
+//! *Progressive water-filling* ([`plan`]) decides which data go over which line. *Cascaded leaky buckets with faucets*
+//! (`buckets`) carry the plan out. A new plan is made when a period is over or the lines change ([`Planner`]). There
+//! are three users: this policy, for packets; the striping of a connection, for its chunks; and the simulator's
+//! sender, for the paper's evaluation.
 //!
-//! In the tunnel a packet gets its path in the order of the data, as under every policy. What is different: its path may
-//! not be ready. Then it stays with the tunnel *for that path* ([`Pick::One`]), and the next packet is asked for, until
-//! there is one for a path that is ready. So a slow path is ahead of a quick one by the difference of their delays.
-//! That needs a queue of `sum(rate_i * (d_max - d_i))`; as long as it is shorter, lines are filled from the quickest on, and
-//! a slow line gets nothing before the quick ones are filled up to its delay.
+//! In the tunnel packets are assigned to paths in the order of the data, as under every policy, but the path may not
+//! be ready. Then the packet is staged for that path ([`Pick::One`]), and the policy is asked for the next packets
+//! until one goes to a ready path. So a slow path carries data that are ahead of a quick path's by the difference of
+//! the delays. That needs a queue of `sum(rate_i * (d_max - d_i))`. While the queue is shorter, the lines are filled
+//! from the quickest on, and a slow line gets no data before the quick ones are filled up to its delay.
 //!
-//! Pure acknowledgements may come in any order: they take the quickest ready path at once.
+//! Pure ACKs may arrive in any order: they take the quickest ready path at once.
 
 use super::{PacketInfo, PathView, Pick, Scheduler};
 use crate::{profile::Profile, time::Instant, units::Bitrate};

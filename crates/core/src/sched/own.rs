@@ -1,15 +1,16 @@
-//! A scheduler of another crate, beside the policies of this one.
+//! Schedulers from another crate, beside the policies of this one.
 //!
-//! An [`OwnPolicy`] is a name and a way to make the scheduler. It stands where the configuration would have put a policy
-//! of this crate ([`SchedulerSettings::own`](super::SchedulerSettings::own)), so that endpoint, tunnel, simulator and reports need to know
-//! nothing of it. Each tunnel makes a scheduler of its own, and makes it again when the names of its links change.
+//! An [`OwnPolicy`] is a name and a function that creates the scheduler. It takes the place of a policy from the
+//! configuration ([`SchedulerSettings::own`](super::SchedulerSettings::own)), so endpoint, tunnel, simulator and
+//! reports need no change. Each tunnel creates its own scheduler, and creates it again when the names of its links
+//! change.
 
 use core::fmt;
 use std::sync::Arc;
 
 use super::{PacketInfo, PathView, Pick, Scheduler};
 
-/// How schedulers of one policy of another crate are made.
+/// A policy from another crate: creates its schedulers.
 #[derive(Clone)]
 pub struct OwnPolicy {
     name: &'static str,
@@ -19,7 +20,7 @@ pub struct OwnPolicy {
 type Make = dyn Fn() -> Box<dyn Scheduler> + Send + Sync;
 
 impl OwnPolicy {
-    /// A policy called `name` in reports, whose schedulers `make` makes: each has placed no packet yet.
+    /// A policy that reports call `name`. `make` creates schedulers that have not placed any packet yet.
     pub fn new<S: Scheduler + 'static>(
         name: &'static str,
         make: impl Fn() -> S + Send + Sync + 'static,
@@ -30,21 +31,21 @@ impl OwnPolicy {
         }
     }
 
-    /// What it is called.
+    /// The name of the policy.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// A scheduler that has placed no packet yet.
+    /// Creates a scheduler that has not placed any packet yet.
     #[must_use]
     pub fn build(&self) -> Box<dyn Scheduler> {
         (self.make)()
     }
 }
 
-/// `pick` if it keeps the contract of [`Scheduler::pick`], else [`Pick::Wait`]: a mistake in another crate stops the tunnel's
-/// packets, not the process. In a debug build it is a panic that says what is wrong.
+/// `pick` if it obeys the contract of [`Scheduler::pick`], else [`Pick::Wait`]: a mistake in another crate stops the
+/// tunnel's packets, not the process. In a debug build a violation panics with an explanation.
 pub(super) fn checked(pick: Pick, paths: &[PathView], packet: &PacketInfo) -> Pick {
     let is_ready = |index: usize| paths.get(index).is_some_and(|path| path.ready);
     let are_ready = |copies: u16| {
@@ -71,7 +72,7 @@ impl fmt::Debug for OwnPolicy {
     }
 }
 
-/// Two are equal if one is a clone of the other: whether two functions do the same cannot be known.
+/// Two policies are equal if one is a clone of the other: whether two functions are equivalent cannot be determined.
 impl PartialEq for OwnPolicy {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.make, &other.make)

@@ -1,15 +1,17 @@
-//! Path delay compensation: which packets of a block may take a path of higher delay and still come in time.
+//! Path delay compensation: which packets of a block may take a path with a higher delay and still arrive in time.
 //!
 //! Becke, Dreibholz, Bayer, Packeiser, Rathgeb, "Alternative Transmission Strategies for Multipath Transport of Multimedia
 //! Streams over Wireless Networks" (2013), section III-B, has the idea and no equation. Ours: the packet with *j* bytes of
 //! its block before it may take path P if both
 //!
-//! - j / R >= (sRTT_P - sRTT_min) / 2 - H: on the quickest path it would leave so much later that, over P, it comes no
-//!   later than the other end holds the packets behind it. R is what all paths carry, H is [`LONGEST_HOLD`];
-//! - sRTT_P / 2 + B_P / b_P <= deadline: it comes in time. B_P is what already waits for P, b_P what P carries.
+//! - j / R >= (sRTT_P - sRTT_min) / 2 - H: on the quickest path the packet would wait so long that it arrives over P
+//!   before the other end stops waiting for it. R is the capacity of all paths, H is [`LONGEST_HOLD`];
+//! - sRTT_P / 2 + B_P / b_P <= deadline: it arrives in time. B_P is the number of bytes already waiting for P, b_P the
+//!   capacity of P.
 //!
-//! A path nothing is known of may be taken. The quickest path always may: nothing would be gained by dropping. Half of the
-//! round trip stands for the delay, so a path that is slow in the other direction only is shunned without need.
+//! A path without estimates may be taken, and so may the quickest path at any time, because dropping the packet would
+//! gain nothing. Half the RTT stands for the one-way delay, so a path that is slow only in the other direction is
+//! avoided unnecessarily.
 
 use core::time::Duration;
 
@@ -27,13 +29,13 @@ pub(super) struct Pdc {
 }
 
 impl Pdc {
-    /// Packets are of use until `deadline` after they were sent; unless `is_on`, every path may be taken.
+    /// Packets are useful until `deadline` after they were sent. Unless `is_on`, every path may be taken.
     pub(super) const fn new(is_on: bool, deadline: Duration) -> Self {
         Self { deadline, is_on }
     }
 
-    /// Whether the packet with `before` bytes of its block before it may take `path`, one of `paths`, where `placed` bytes
-    /// were placed already.
+    /// Whether a packet with `before` bytes of its block before it may take `path`, one of `paths`, which already has
+    /// `placed` bytes.
     pub(super) fn allows(
         &self,
         paths: &[PathView],
@@ -67,8 +69,8 @@ impl Pdc {
     }
 }
 
-/// Where a packet stands in its block, for policies that see one packet at a time: what leaves the tunnel queue in one
-/// burst is a block, up to [`BLOCK`](super::consn::BLOCK) packets.
+/// The position of a packet in its block, for policies that see one packet at a time. A block is what leaves the
+/// tunnel queue in one burst, up to [`BLOCK`](super::consn::BLOCK) packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     before: Bytes,
@@ -86,7 +88,7 @@ impl Window {
         }
     }
 
-    /// The bytes of its block before `packet`, which is the next.
+    /// The number of bytes of its block before `packet`, which is the next.
     pub(super) fn next(&mut self, packet: &PacketInfo) -> Bytes {
         if self.is_last || self.packets >= super::consn::BLOCK {
             *self = Self::new();
@@ -103,9 +105,9 @@ fn rate(path: &PathView) -> Bitrate {
     path.rate.unwrap_or(UNKNOWN_RATE).max(LEAST_RATE)
 }
 
-/// What a path carries before that is known.
+/// The assumed capacity of an unmeasured path.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);
-/// No path carries less.
+/// The lowest capacity assumed for any path.
 const LEAST_RATE: Bitrate = Bitrate::from_bps(1_000);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The table of policies becomes types: [`policies!`] writes from it what would otherwise be a list each.
+//! The macro [`policies!`], which generates types and lists from the table of policies.
 //!
 //! One line of the table in `sched.rs` is
 //!
@@ -30,7 +30,7 @@ macro_rules! policies {
                 #[doc = concat!("See [`", stringify!($Type), "`].")]
                 $Type(Box<$Type>),
             )+
-            /// A scheduler of another crate: one virtual call a packet.
+            /// A scheduler from another crate: one virtual call per packet.
             Own(Box<dyn Scheduler>),
         }
 
@@ -69,7 +69,7 @@ macro_rules! policies {
                 #[serde(rename = $name)]
                 $Type $keys,
             )+
-            /// A scheduler of another crate; no configuration file names it.
+            /// A scheduler from another crate; it has no name in a configuration file.
             #[serde(skip)]
             Own(OwnPolicy),
         }
@@ -114,7 +114,7 @@ macro_rules! policies {
                 }
             }
 
-            /// The same policy with every link replaced by what `map` makes of it; one it knows nothing of is left to the
+            /// The same policy with every link replaced by the result of `map`; links without a result get the
             /// policy's default.
             pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> Policy<M> {
                 match self {
@@ -125,7 +125,7 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// A scheduler for this policy that has placed no packet yet.
+            /// A scheduler for this policy that has not placed any packet yet.
             #[must_use]
             pub fn build(&self) -> AnyScheduler {
                 match self {

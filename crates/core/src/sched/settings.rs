@@ -1,4 +1,4 @@
-//! The section `[scheduler]`: a policy, and what differs from its profile.
+//! The section `[scheduler]`: a policy, and the user's changes to its profile.
 
 use super::{AdaptiveSettings, AnyScheduler, OwnPolicy, Policy, Scheduler};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl<L> Policy<L> {
-    /// The keys that any policy has beside `policy`, each once.
+    /// The keys of all policies except `policy` itself, without duplicates.
     #[must_use]
     pub fn all_keys() -> Vec<&'static str> {
         let mut keys = Vec::new();
@@ -22,7 +22,7 @@ impl<L> Policy<L> {
 }
 
 impl Policy {
-    /// How the policy wants a path's queue kept.
+    /// How the policy wants a path's queue to be controlled.
     #[must_use]
     pub fn aim(&self, path: PathId) -> Aim {
         if let Self::Adaptive(settings) = self {
@@ -32,14 +32,14 @@ impl Policy {
     }
 }
 
-/// A policy, and what the user changes of its profile: a section `[scheduler]`; and the estimators of the paths.
+/// A section `[scheduler]`, which is a policy and the user's changes to its profile; and the estimators of the paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerSettings<L = PathId> {
-    /// Which path a packet takes.
+    /// The policy that chooses the path of each packet.
     pub policy: Policy<L>,
-    /// What else is done for packets, as far as it differs from the policy's default.
+    /// The user's changes to the policy's default profile.
     pub change: ProfileChange,
-    /// How estimators of paths are made; no configuration file says it.
+    /// The estimators of the paths; they have no key in the configuration file.
     pub estimators: Estimators,
 }
 
@@ -55,14 +55,14 @@ impl<L> From<Policy<L>> for SchedulerSettings<L> {
 }
 
 impl<L> Default for SchedulerSettings<L> {
-    /// `adaptive`, nothing changed.
+    /// `adaptive` without changes.
     fn default() -> Self {
         Policy::Adaptive(AdaptiveSettings::default()).into()
     }
 }
 
 impl SchedulerSettings {
-    /// A scheduler that has placed no packet yet, and the profile in force.
+    /// A scheduler that has not placed any packet yet, and the profile in force.
     #[must_use]
     pub fn build(&self) -> (AnyScheduler, Profile) {
         let mut scheduler = self.policy.build();
@@ -73,8 +73,8 @@ impl SchedulerSettings {
 }
 
 impl<L> SchedulerSettings<L> {
-    /// A scheduler of another crate, called `name` in reports, with its own default profile: `make` makes one that has placed
-    /// no packet yet.
+    /// A scheduler from another crate, called `name` in reports, with its own default profile. `make` creates
+    /// schedulers that have not placed any packet yet.
     #[must_use]
     pub fn own<S: Scheduler + 'static>(
         name: &'static str,
@@ -83,7 +83,7 @@ impl<L> SchedulerSettings<L> {
         Policy::Own(OwnPolicy::new(name, make)).into()
     }
 
-    /// The same with links named otherwise ([`Policy::map_links`]).
+    /// The same settings with the names of links mapped ([`Policy::map_links`]).
     pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> SchedulerSettings<M> {
         SchedulerSettings {
             policy: self.policy.map_links(map),

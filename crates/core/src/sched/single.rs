@@ -1,7 +1,7 @@
-//! `single`: one path carries everything, and another only while that one does not work.
+//! `single`: one path carries everything, and another path is used only while that one does not work.
 //!
-//! The chosen path, while it is usable; otherwise the usable path of the lowest rank, then the lowest id. No bonding: the baseline that
-//! every other policy must beat, and plain failover.
+//! The path is the chosen one while it is usable; otherwise the usable path with the lowest rank, then the lowest id.
+//! No bonding: plain failover, and the baseline that every other policy must beat.
 
 use serde::Deserialize;
 
@@ -16,7 +16,7 @@ use crate::{ids::PathId, profile::Profile, time::Instant};
     bound(deserialize = "L: Deserialize<'de>")
 )]
 pub struct SingleSettings<L> {
-    /// The link to use; the first if not given.
+    /// The link to use; the first one if absent.
     pub link: Option<L>,
 }
 
@@ -30,12 +30,12 @@ impl<L> SingleSettings<L> {
     /// The keys.
     pub const KEYS: &[&str] = &["link"];
 
-    /// The links that are named, each with its key.
+    /// The links that the settings name, each with its key.
     pub fn links(&self) -> Vec<(&'static str, &L)> {
         self.link.iter().map(|link| ("link", link)).collect()
     }
 
-    /// The same settings with the link replaced by what `map` makes of it.
+    /// The same settings with the link replaced by the result of `map`.
     pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> SingleSettings<M> {
         SingleSettings {
             link: self.link.and_then(map),

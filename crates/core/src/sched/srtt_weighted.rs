@@ -1,14 +1,14 @@
-//! `srtt-weighted`: packets in proportion to weights that follow from the paths' smoothed round trips.
+//! `srtt-weighted`: packets in proportion to weights derived from the smoothed RTTs of the paths.
 //!
-//! Becke et al. 2013 (see `pdc`), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i), which sums up to n - 1, so that shares
-//! are w_P = w'_P / (n - 1). Bytes are mixed as [`Weighted`](super::Weighted) does it. With `weights = "equal"` all weights are the
-//! same: the round robin that the paper calls default.
+//! Becke et al. 2013 (see `pdc`), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i). The weights sum up
+//! to n - 1, so the shares are w_P = w'_P / (n - 1). Bytes are mixed as [`Weighted`](super::Weighted) does it. With
+//! `weights = "equal"` all weights are the same: the round robin that the paper calls default.
 //!
-//! As published, nothing is paced but by the user's limits: a path that is given more than it carries builds a queue, its
-//! round trip grows, and it is given less. So round trips are sampled all the time on all paths, also those not in use
-//! ([`PROBE_EVERY`]). With `pdc = true`, packets that would come late over a path take another (`pdc`).
+//! As published, only the user's limits pace a path: a path that gets more than its capacity builds a queue, its RTT
+//! grows, and its weight drops. Therefore the RTTs of all paths are sampled all the time, also of paths not in use
+//! ([`PROBE_EVERY`]). With `pdc = true`, a packet that would be late on a path takes another (`pdc`).
 //!
-//! Pure acknowledgements take the ready path with the least round trip.
+//! Pure ACKs take the ready path with the lowest RTT.
 
 use core::time::Duration;
 
@@ -32,16 +32,16 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SrttWeightedSettings {
-    /// Weight of a new sample in the smoothed round trip.
+    /// The weight of a new sample in the smoothed RTT.
     pub alpha: Alpha,
-    /// Where weights come from.
+    /// The source of the weights.
     pub weights: Weights,
-    /// Whether packets avoid paths on which they would be late.
+    /// Whether packets avoid paths on which they would arrive late.
     pub pdc: bool,
-    /// How late a packet is still of use, for `pdc`.
+    /// The longest delay after which a packet is still useful, for `pdc`.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
-    /// Whether the other end puts packets in order before it hands them on.
+    /// Whether the other end restores the order of packets before it delivers them.
     pub in_order: bool,
 }
 
@@ -69,7 +69,7 @@ impl SrttWeightedSettings {
     }
 }
 
-/// Weight of a new sample in the smoothed round trip, in thousandths.
+/// The weight of a new sample in the smoothed RTT, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alpha(u16);
 
@@ -91,7 +91,7 @@ impl Alpha {
             .then_some(Self(thousandths as u16))
     }
 
-    /// Its thousandths.
+    /// The weight in thousandths.
     #[must_use]
     pub const fn thousandths(self) -> u16 {
         self.0
@@ -105,13 +105,13 @@ impl<'de> Deserialize<'de> for Alpha {
     }
 }
 
-/// Where weights come from.
+/// The source of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weights {
-    /// All are the same.
+    /// All weights are equal.
     Equal,
-    /// The round trips.
+    /// The smoothed RTTs.
     Srtt,
 }
 
@@ -122,12 +122,12 @@ pub struct SrttWeighted {
     credit: Credit,
     pdc: Pdc,
     window: Window,
-    /// What the block has placed on each path.
+    /// The bytes of the block that were placed on each path.
     placed: [Bytes; PathId::MAX],
 }
 
 impl SrttWeighted {
-    /// Begins without credit.
+    /// Starts without credit.
     #[must_use]
     pub const fn new(settings: SrttWeightedSettings) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl Scheduler for SrttWeighted {
         Pick::One(chosen)
     }
 
-    /// As published, nothing is paced.
+    /// As published, no path is paced.
     fn profile(&self) -> Profile {
         Profile {
             pacing: false,
@@ -183,7 +183,7 @@ impl Scheduler for SrttWeighted {
     }
 }
 
-/// The smoothed round trip of a path, with what waits for it at this end.
+/// The smoothed RTT of a path plus the delay of the packets that wait for it at this end.
 pub(super) fn round_trip(path: &PathView) -> Duration {
     let srtt = path.smoothed_rtt.unwrap_or(INITIAL_RTT);
     let waiting = match path.rate {
@@ -227,9 +227,9 @@ fn micros(time: Duration) -> u64 {
 /// A minute, as of all round trips: so that sixteen of them fit a weight.
 const MAX_MICROS: u64 = 60_000_000;
 
-/// How often the round trip of each path is sampled while there is traffic: the weights follow within some 0.4 s.
+/// The interval at which the RTT of each path is sampled while there is traffic: the weights follow within some 0.4 s.
 pub const PROBE_EVERY: Duration = Duration::from_millis(50);
-/// Section V-A: what comes later is of no use.
+/// Section V-A: packets that arrive later are useless.
 pub(super) const DEADLINE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

@@ -5,14 +5,14 @@
 //! of the weights, divided by their common factor) the shares of packets of one size are exact, and the packets of one
 //! path are spread over it. Block round robin, which sends 64 and then 60 in a row, needs modem buffers of that depth.
 //!
-//! Unlike nginx, credit is counted in bytes (a fixed-point fraction of 2^-32), not in units of weight. So packets of any
-//! size share justly, weights may change between any two packets, and paths may come and go, and what is carried over is
-//! a packet or two instead of a burst as long as the old weights were large. Paths that are not ready keep their credit
-//! and gain none.
+//! Unlike in nginx, credit is counted in bytes (in fixed point with 32 fractional bits) instead of units of weight. So
+//! packets of any size share fairly, weights may change between any two packets, and paths may come and go: the
+//! carry-over is a packet or two instead of a burst in proportion to the old weights. Paths that are not ready keep
+//! their credit and gain none.
 //!
-//! Packets of at most `SMALL` bytes, such as a TCP receiver's acknowledgements, take the quickest ready path and are not
-//! counted: they weigh next to nothing, and a download whose acknowledgements come by turns on a slow path and a
-//! quick one has the round trip of the slow one and starts that much slower.
+//! Packets of at most `SMALL` bytes, such as a TCP receiver's ACKs, take the quickest ready path and are not counted:
+//! their load is negligible, and a download whose ACKs alternate between a slow path and a quick one has the RTT of
+//! the slow one and starts correspondingly slowly.
 //!
 //! The rounding of fractions shifts a share by less than one byte in 10^8.
 
@@ -41,8 +41,8 @@ impl Scheduler for Weighted {
     }
 }
 
-/// Chooses by credit among the ready paths, each of the weight that `weight` says, or at least 1; a small packet takes the
-/// quickest and is not counted.
+/// Chooses by credit among the ready paths, with the weight that `weight` returns, or at least 1. A small packet takes
+/// the quickest path and is not counted.
 pub(super) fn pick_by(
     credit: &mut Credit,
     paths: &[PathView],
@@ -64,10 +64,10 @@ pub(super) fn pick_by(
     chosen.map_or(Pick::Wait, Pick::One)
 }
 
-/// What each path is owed: the state of smooth weighted round robin.
+/// The credit of each path: the state of smooth weighted round robin.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credit {
-    /// Bytes, or whatever the costs count, scaled by 2^32.
+    /// Bytes, or the unit of the costs, scaled by 2^32.
     owed: [i64; PathId::MAX],
 }
 
@@ -78,9 +78,9 @@ impl Credit {
         }
     }
 
-    /// The place in `lines` of the one that is owed most, charged with `cost`; the first of equals.
+    /// The index in `lines` of the line with the most credit, the first of equals. The line is charged `cost`.
     ///
-    /// `lines`: slot and weight of each; without weight it is passed over. `None` if no line has weight.
+    /// `lines`: slot and weight of each line; lines without weight are skipped. `None` if no line has weight.
     pub(super) fn next(
         &mut self,
         lines: impl Iterator<Item = (usize, u32)> + Clone,
@@ -105,7 +105,7 @@ impl Credit {
     }
 }
 
-/// Longest packet on the wire that takes the quickest path: what carries no payload to speak of.
+/// The longest packet on the wire that takes the quickest path: it carries hardly any payload.
 const SMALL: Bytes = Bytes::new(200);
 /// No packet is longer.
 const MAX_COST: u32 = 1 << 16;

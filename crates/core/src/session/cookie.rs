@@ -1,5 +1,5 @@
-//! mac1, mac2 and cookies, after `WireGuard` (Donenfeld, NDSS 2017, section 5.4.7): no work for who does not know our
-//! public key, and under load none for who cannot show its source address.
+//! mac1, mac2 and cookies, after `WireGuard` (Donenfeld, NDSS 2017, section 5.4.7): no work for a sender that does not
+//! know our public key, and under load none for a sender that cannot prove its source address.
 //!
 //! - `mac1 = MAC(HASH("mac1" label, receiver's public key), everything before mac1)`, always present.
 //! - A responder under load answers an initiation that lacks a good mac2 with a cookie reply. The cookie is
@@ -8,8 +8,9 @@
 //! - `mac2 = MAC(cookie, everything before mac2)`.
 //! - A responder that is too busy for an initiation with a good mac2 says when to come back; the mac of that reply is
 //!   keyed with the cookie.
-//! - The reply is sealed under a key derived from the responder's public key and a fresh nonce, with the initiation's
-//!   mac1 as associated data: only who saw the initiation can forge one, and only its sender can use it.
+//! - The reply is encrypted with a key derived from the responder's public key and a fresh nonce, with the
+//!   initiation's mac1 as associated data: only a host that saw the initiation can forge a reply, and only the
+//!   initiation's sender can use it.
 //!
 //! MAC is keyed BLAKE2s-128, HASH keyed BLAKE2s-256. Instead of XChaCha20-Poly1305 the 24-byte nonce is hashed into a
 //! ChaCha20-Poly1305 key of its own, which the AEAD then uses once.
@@ -53,7 +54,7 @@ const MAC1_LABEL: [u8; 8] = *b"mac1----";
 const COOKIE_LABEL: [u8; 8] = *b"cookie--";
 const BUSY_LABEL: [u8; 8] = *b"busy----";
 
-/// Whether the sender of a datagram knew `receiver_public`.
+/// Whether the sender of a datagram knows `receiver_public`.
 pub(super) fn mac1_fits(receiver_public: &[u8; 32], macs: &Macs<'_>) -> bool {
     equal(&mac1(receiver_public, macs.before_mac1()), &macs.mac1())
 }
@@ -67,7 +68,7 @@ pub(super) fn set_mac1(receiver_public: &[u8; 32], datagram: &mut [u8]) {
     datagram[at..at + MAC_LEN].copy_from_slice(&mac);
 }
 
-/// By what those who know `public` recognise its owner, and nobody else does: the owner sends it with a fresh `nonce`.
+/// A value by which hosts that know `public`, and no others, recognise its owner, which sends it with a fresh `nonce`.
 /// It proves nothing; a handshake does.
 #[must_use]
 pub fn recognition(public: &[u8; 32], nonce: &[u8; 16]) -> [u8; 16] {
@@ -115,7 +116,7 @@ impl CookieJar {
         }
     }
 
-    /// Whether `datagram` is an initiation made for our public key. The first thing to ask; costs one hash.
+    /// Whether `datagram` is an initiation made for our public key. Check this first; it costs one hash.
     #[must_use]
     pub fn is_valid_mac1(&self, datagram: &[u8]) -> bool {
         InitiationView::new(datagram).is_ok_and(|view| {
@@ -124,7 +125,7 @@ impl CookieJar {
         })
     }
 
-    /// Whether the initiation `datagram` carries a cookie that we made for `source` and that is still good, as of the
+    /// Whether the initiation `datagram` carries a cookie that we made for `source` and that is still valid, as of the
     /// last [`Self::refresh`].
     #[must_use]
     pub fn check_mac2(&self, source: SocketAddr, datagram: &[u8]) -> bool {
@@ -133,7 +134,7 @@ impl CookieJar {
         };
         let macs = view.macs();
         if macs.mac2() == [0; MAC_LEN] {
-            // Its sender has no cookie: two or four hashes saved.
+            // Its sender has no cookie: this saves two or four hashes.
             return false;
         }
         [Some(&self.current), self.previous.as_ref()]
@@ -165,15 +166,15 @@ impl CookieJar {
         Ok(cookie_reply(view.sender_index(), &nonce, &sealed).to_vec())
     }
 
-    /// Takes a new secret, and forgets the others.
+    /// Replaces the secret and removes the previous ones.
     pub fn renew(&mut self, now: Instant, entropy: &mut dyn Entropy) {
         self.current = JarSecret::new(entropy);
         self.previous = None;
         self.changed_at = now;
     }
 
-    /// Tells the owner of a cookie, who sent the initiation `datagram` with it from `source`, to come back after `wait`;
-    /// `None` if the initiation carries no good cookie.
+    /// Creates the reply that asks the owner of a cookie, who sent the initiation `datagram` with it from `source`, to
+    /// come back after `wait`; `None` if the initiation carries no valid cookie.
     #[must_use]
     pub fn busy(&self, source: SocketAddr, datagram: &[u8], wait: Duration) -> Option<Vec<u8>> {
         let view = InitiationView::new(datagram).ok()?;
@@ -194,7 +195,7 @@ impl CookieJar {
         Some(reply.to_vec())
     }
 
-    /// Changes the secret before its time: the initiations that it proves can no longer be remembered.
+    /// Changes the secret early, because the initiations that it proves can no longer be remembered.
     pub fn hasten(&mut self, now: Instant, entropy: &mut dyn Entropy) {
         self.previous = Some(core::mem::replace(
             &mut self.current,
@@ -203,7 +204,7 @@ impl CookieJar {
         self.changed_at = now;
     }
 
-    /// Changes the secret if its time has come; whether it did. Call it before the other methods.
+    /// Changes the secret if it is due. Returns whether it did. Call this before the other methods.
     pub fn refresh(&mut self, now: Instant, entropy: &mut dyn Entropy) -> bool {
         let age = now.since(self.changed_at);
         if age < COOKIE_LIFETIME {
@@ -231,16 +232,17 @@ impl fmt::Debug for CookieJar {
     }
 }
 
-/// Why a cookie reply is not taken.
+/// Why a cookie reply is rejected.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum CookieError {
-    /// Not made by the responder for this initiation.
+    /// The responder did not make it for this initiation.
     #[error("cookie reply does not authenticate")]
     Authentication,
-    /// The cookie is the one at hand: a copy of an earlier reply. Sending the initiation again would help nobody.
+    /// It contains the cookie that we already have: a copy of an earlier reply. Repeating the initiation would not
+    /// help.
     #[error("cookie known already")]
     Known,
-    /// No cookie reply.
+    /// It is not a cookie reply.
     #[error("malformed cookie reply: {0}")]
     Malformed(#[from] WireError),
     /// The index in it is not that of the initiation.

@@ -1,8 +1,9 @@
-//! Where secret random bytes come from.
+//! The source of secret random bytes.
 //!
-//! An endpoint asks its [`Entropy`] for fresh bytes at each handshake, and keeps nothing of which the bytes of an earlier
-//! one follow. So who reads the memory of a running end learns the keys it holds, and none it held before. In the daemon
-//! the source is the kernel; in the simulator it is [`Seeded`], because the same seed must give the same bytes.
+//! An endpoint asks its [`Entropy`] for fresh bytes at each handshake, and keeps nothing from which the bytes of an
+//! earlier handshake could be derived. An attacker who reads the memory of a running end therefore learns its present
+//! keys, but no earlier ones. In the daemon the source is the kernel; in the simulator it is [`Seeded`], because the
+//! same seed must give the same bytes.
 
 use core::fmt;
 

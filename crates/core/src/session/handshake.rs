@@ -10,9 +10,9 @@
 //! look it up before it answers. Both mix in a pre-shared key, [`NO_PSK`] by default. Both sides carry a
 //! [`Hello`]; the responder chooses the suite. The two transport keys are Noise's split.
 //!
-//! What is seen when: a wrong static key at the initiation; a wrong psk at the response, by the initiator. The
-//! responder sees it never, since the psk enters only its own message: it must bring nothing up before the first
-//! datagram opens under the new keys, which [`super::rotation::SessionSet`] ensures.
+//! A wrong static key is detected at the initiation, a wrong psk at the response, by the initiator. The responder
+//! never detects a wrong psk, because the psk enters only its own message. It must not activate the session before the
+//! first datagram decrypts with the new keys, which [`super::rotation::SessionSet`] ensures.
 //!
 //! The initiation's clear header is the Noise prologue, so that nobody can redirect the answer of a copied initiation.
 //! Changes of the response's header are found by mac1, which only keeps out those who do not know the public key: at
@@ -44,7 +44,7 @@ const PSK_POSITION: u8 = 2;
 /// Why a handshake fails. Input of any kind ends in one of these.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// Not sealed by whom we expect: wrong static key, wrong psk, tampered, or answered before.
+    /// Not encrypted by the expected end: wrong static key, wrong psk, modified, or answered before.
     #[error("handshake does not authenticate")]
     Authentication,
     /// mac1 is wrong: the sender does not know our public key, or the datagram was damaged.
@@ -59,7 +59,7 @@ pub enum HandshakeError {
     /// The remote static key is of small order, so no secret can be agreed on with it.
     #[error("remote public key is invalid")]
     RemoteKey,
-    /// The other end speaks this version of the protocol, which is not ours.
+    /// The other end speaks a different version of the protocol, given here.
     #[error("protocol version {0} is not ours")]
     Version(u16),
     /// The response answers another initiation.
@@ -139,8 +139,8 @@ impl Initiator {
         Self::start(local, remote_public, psk, local_index, hello, &[], seed)
     }
 
-    /// The same for a client that the gateway does not know yet and that was invited: it shows its `claim`. `psk`: that of
-    /// the invitation. `hello` must have a time.
+    /// The same for an invited client that the gateway does not know yet and that presents its `claim`. `psk`: the
+    /// pre-shared key of the invitation. `hello` must have a time.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -190,7 +190,7 @@ impl Initiator {
         Ok((initiator, datagram))
     }
 
-    /// The index this end asked to be addressed by.
+    /// The index by which the other end addresses this session.
     #[must_use]
     pub const fn local_index(&self) -> u32 {
         self.local_index
@@ -306,7 +306,7 @@ pub struct Incoming {
     pub remote_index: u32,
     /// What the initiator said of itself.
     pub hello: Hello,
-    /// What it shows of an invitation.
+    /// The claim of an invitation, if it presents one.
     pub claim: Option<Claim>,
     state: HandshakeState,
     seed: SeedSlot,
@@ -320,7 +320,8 @@ impl Incoming {
     /// operations.
     ///
     /// # Errors
-    /// [`HandshakeError::Version`]; [`HandshakeError::NoCommonSuite`]; [`HandshakeError::Malformed`] if `local_index` is 0 or beyond 24 bits.
+    /// [`HandshakeError::Version`]; [`HandshakeError::NoCommonSuite`]; [`HandshakeError::Malformed`] if `local_index` is 0
+    /// or beyond 24 bits.
     pub fn respond(
         mut self,
         psk: &[u8; 32],

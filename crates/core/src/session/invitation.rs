@@ -1,7 +1,7 @@
-//! Invitations: how a gateway comes to know the static key of a new client.
+//! Invitations, by which a gateway learns the static key of a new client.
 //!
-//! An invitation is a secret of 32 random bytes that a client is given once, on a way that only it can read. All else
-//! follows from it by keyed BLAKE2s (RFC 7693 section 2.9) over fixed labels:
+//! An invitation is a secret of 32 random bytes that a client receives once, over a channel that only it can read. All
+//! other values are derived from it by keyed BLAKE2s (RFC 7693 section 2.9) over fixed labels:
 //!
 //! ```text
 //! id    = BLAKE2s-128(secret, "pleach invitation id")        which invitation it is
@@ -15,10 +15,11 @@
 //! source 1, destination 2), and the proof names that key, so a claim is of no use for another key: a replay enrols the
 //! same client once more, which changes nothing. The handshake then goes on with the psk at both ends.
 //!
-//! A gateway keeps id and key, not the secret: who reads its file can answer for the gateway, whose static key lies beside
-//! it anyway, and claim open invitations, but cannot write a token. Guessing means to guess 128 bits of id and proof.
+//! A gateway stores id and key, not the secret. An attacker who reads its file can impersonate the gateway, whose
+//! static key lies beside the file anyway, and can claim open invitations, but cannot write a token. To guess a claim
+//! means to guess 128 bits of id and proof.
 //!
-//! That an invitation is used once and ends in time is the owner's matter, see [`crate::endpoint::enrolment`].
+//! The owner ensures that an invitation is used once and expires in time, see [`crate::endpoint::enrolment`].
 
 use core::fmt;
 

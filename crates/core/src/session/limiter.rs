@@ -1,4 +1,4 @@
-//! How many handshakes a responder works on, decided before any curve arithmetic.
+//! Limits the number of handshakes that a responder processes, before any curve operation.
 //!
 //! An initiation costs two X25519 operations to read and three to answer, some 0.3 ms of a core. [`HandshakeLimiter`]
 //! decides on it by its source address and by whether a cookie proves that address:
@@ -10,11 +10,12 @@
 //! | proved | [`Limits::source`] | [`Limits::all`] | told when to come back |
 //! | proved, from where a peer has shaken hands | [`Limits::source`] | another of [`Limits::all`] | told when to come back |
 //!
-//! *On guard* the responder reads nothing that is not proved. It is on guard for [`GUARD`] after an initiation that was
-//! not proved was read for nothing, and for [`LOAD_HOLD`] after the unproved ones exceeded their rate. So strangers who do not show an address cost at most a few curve operations a minute, and who
-//! shows one has the share of its source. Peers whose last sessions began at their address, or that proved it by a
-//! cookie, are safe from both: these addresses have a bucket that nobody else can empty. After the responder has started it
-//! knows none, and all peers share a bucket with strangers who show addresses.
+//! *On guard*, the responder reads only proved initiations. It is on guard for [`GUARD`] after it read an unproved
+//! initiation in vain, and for [`LOAD_HOLD`] after unproved initiations exceeded their rate. So strangers who do not
+//! prove an address cost at most a few curve operations per minute, and a stranger who proves one gets the share of
+//! its source. Peers are not affected by either if their last sessions began at their present address, or if they have
+//! proved it by a cookie: these addresses have a bucket that nobody else can empty. After a restart the responder
+//! knows no such addresses, and all peers share a bucket with strangers who prove their addresses.
 //!
 //! The order at the responder: `CookieJar::is_valid_mac1`, [`super::seen::SeenInitiations::contains`],
 //! `CookieJar::check_mac2`, [`HandshakeLimiter::admit`], `Responder::read_initiation`, look up the client, its own
@@ -39,8 +40,8 @@ use sources::{ClaimedSources, ProvedSources};
 /// How long the responder stays on guard after the last excess of initiations that are not proved. `WireGuard`'s value.
 pub const LOAD_HOLD: Duration = Duration::from_secs(1);
 
-/// How long the responder stays on guard after it has read an initiation for nothing: a stranger, or one that was
-/// recorded. Costs a client that comes meanwhile one round trip.
+/// How long the responder stays on guard after it has read an initiation in vain: from a stranger, or a recorded one.
+/// During this time a new client pays one more round trip.
 pub const GUARD: Duration = Duration::from_secs(60);
 
 /// Rates of a [`HandshakeLimiter`], in initiations.
@@ -98,12 +99,12 @@ pub struct HandshakeLimiter {
     guard_until: Instant,
     claimed: ClaimedSources,
     proved: ProvedSources,
-    /// Proved sources that have had an answer from us, with how many peers have it among their last.
+    /// Proved sources to which we have replied, with the number of peers that have each among their last sources.
     known: BTreeMap<Source, u32>,
     unproved_reads: Bucket,
     proved_reads: Bucket,
     known_reads: Bucket,
-    /// When the last of those who were told to come back is to come.
+    /// When the last of the clients that were told to come back will come.
     appointments_until: Instant,
 }
 
@@ -135,7 +136,7 @@ impl HandshakeLimiter {
         &self.limits
     }
 
-    /// Whether nothing is read that is not proved.
+    /// Whether only proved initiations are read.
     #[must_use]
     pub fn is_on_guard(&self, now: Instant) -> bool {
         now < self.guard_until
@@ -149,7 +150,7 @@ impl HandshakeLimiter {
             return self.admit_unproved(now, source);
         }
         if let Err(wait) = self.proved.take(now, source, self.limits.source) {
-            // Who is told so has used up its share: it keeps no place in the line of the others.
+            // This sender has used up its share, so it gets no place in the queue of the others.
             return Admission::ComeBack(wait.max(SOONEST));
         }
         let bucket = if self.known.contains_key(&source) {
@@ -182,7 +183,7 @@ impl HandshakeLimiter {
         }
     }
 
-    /// All arithmetic that may wait is waiting: what becomes of one more initiation.
+    /// The work queue is full: decides on one more initiation.
     pub fn on_full(&mut self, now: Instant, source: SocketAddr, is_proved: bool) -> Admission {
         if is_proved {
             Admission::ComeBack(self.appointment(now))
@@ -191,12 +192,12 @@ impl HandshakeLimiter {
         }
     }
 
-    /// An initiation that was not proved was read for nothing.
+    /// Records that an unproved initiation was read in vain.
     pub fn on_wasted(&mut self, now: Instant) {
         self.stay_on_guard(now, GUARD);
     }
 
-    /// A peer has proved `source`, and no longer `former`, if any.
+    /// Records that a peer has proved `source`, and no longer uses `former`, if any.
     pub fn on_known(&mut self, source: Source, former: Option<Source>) {
         *self.known.entry(source).or_default() += 1;
         if let Some(former) = former
@@ -213,8 +214,8 @@ impl HandshakeLimiter {
         self.guard_until = self.guard_until.max(now + time);
     }
 
-    /// When a proved client that finds the gateway busy should come back: those who wait come one after the other, at the
-    /// gateway's rate.
+    /// When a proved client that finds the gateway busy should come back: waiting clients come one after the other, at
+    /// the gateway's rate.
     fn appointment(&mut self, now: Instant) -> Duration {
         let next = self.appointments_until.max(now + SOONEST) + self.limits.all.interval();
         self.appointments_until = next.min(now + LATEST);

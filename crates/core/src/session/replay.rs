@@ -1,4 +1,4 @@
-//! Which counters of a path have been seen: the sliding window of RFC 6479, and the counter behind a 32-bit number.
+//! The replay window of a path: the sliding window of RFC 6479, and the recovery of a counter from its low 32 bits.
 //!
 //! A ring of 64 words of 64 bits remembers the counters behind the highest accepted one. A step forward clears whole
 //! words instead of shifting, so at least 4096 - 64 = 4032 counters back are known. A window is asked twice: `check`

@@ -65,7 +65,7 @@ pub enum Change {
 pub struct SessionSet {
     current: Option<Slot>,
     previous: Option<Slot>,
-    /// Answered and not confirmed, oldest first.
+    /// Answered sessions that are not confirmed, oldest first.
     next: Vec<Slot>,
     known: Option<Known>,
     given_up: Vec<u32>,
@@ -78,7 +78,7 @@ struct Slot {
     reject_at: Instant,
 }
 
-/// What outlives the sessions: how far the peer's counters are.
+/// The state that outlives the sessions: the peer's counters.
 #[derive(Debug)]
 struct Known {
     association: u64,
@@ -92,7 +92,7 @@ impl SessionSet {
         Self::default()
     }
 
-    /// Takes the session of a handshake this end started: it is current at once. Send on it now.
+    /// Adds the session of a handshake that this end started. It becomes current at once, so send on it now.
     pub fn install_initiated(
         &mut self,
         now: Instant,
@@ -109,8 +109,8 @@ impl SessionSet {
         self.make_current(now, slot)
     }
 
-    /// Takes the session of a handshake this end answered: it waits for its first datagram. The oldest of more than
-    /// [`MAX_NEXT`] that wait is given up, so see [`Self::has_unconfirmed`] first.
+    /// Adds the session of a handshake that this end answered; it waits for its first datagram. Of more than
+    /// [`MAX_NEXT`] waiting sessions the oldest is dropped, so check [`Self::has_unconfirmed`] first.
     pub fn install_answered(&mut self, now: Instant, established: Established, local_index: u32) {
         let slot = self.slot(now, established, local_index, Role::Responder);
         let oldest = (self.next.len() == MAX_NEXT).then(|| self.next.remove(0));
@@ -119,7 +119,7 @@ impl SessionSet {
     }
 
     /// Whether an answered handshake waits for its first datagram. If so, answer another initiation only with a good
-    /// mac2: else a replayed initiation could push out a true handshake.
+    /// mac2: otherwise a replayed initiation could displace a genuine handshake.
     #[must_use]
     pub const fn has_unconfirmed(&self) -> bool {
         !self.next.is_empty()
@@ -211,7 +211,7 @@ impl SessionSet {
             .min()
     }
 
-    /// Drops all sessions, and what is known of the peer's counters. Handshakes after this need a new association id.
+    /// Drops all sessions and the peer's counters. Later handshakes need a new association id.
     pub fn clear(&mut self) {
         for slot in [self.current.take(), self.previous.take()] {
             self.give_up(slot);
@@ -220,8 +220,8 @@ impl SessionSet {
         self.known = None;
     }
 
-    /// The next local index that names no session any more; the owner frees it. Each installed session comes out here
-    /// exactly once; drain it after every call that installs, opens, expires or clears.
+    /// The next local index that no session uses any more; the owner frees it. Each installed session is returned here
+    /// exactly once. Drain it after every call that installs, opens, expires or clears.
     pub fn poll_given_up(&mut self) -> Option<u32> {
         self.given_up.pop()
     }
@@ -289,7 +289,7 @@ impl SessionSet {
         }
     }
 
-    /// Takes over the counters of the sessions at hand.
+    /// Copies the counters of the present sessions.
     fn learn(&mut self) {
         if let Some(known) = &mut self.known {
             for slot in [&self.current, &self.previous].into_iter().flatten() {

@@ -1,16 +1,17 @@
-//! Which initiations a responder has spent arithmetic on, so that it spends it once on each.
+//! Remembers which initiations a responder has processed, so that it spends curve operations only once on each.
 //!
-//! An initiation is known by its mac1, which covers all bytes before it. A copy is found by one look, before any curve
-//! operation, and nothing else takes the place of a genuine one: who sees it on its way and sends other bytes with the
-//! same ephemeral key, before it arrives, makes another mac1. One that was read without a proof of its address may come once more with a proof, because that is how the
-//! sender answers a cookie reply.
+//! An initiation is identified by its mac1, which covers all bytes before it. A copy is detected by one look-up,
+//! before any curve operation. Nobody can make the responder reject a genuine initiation in advance: an attacker who
+//! sees it and sends other bytes with the same ephemeral key first produces another mac1. An initiation that was read
+//! without a proof of its address may come once more with a proof, because that is how the sender answers a cookie
+//! reply.
 //!
-//! Two generations, changed together with the cookie secret. An initiation that carries a proof is remembered at
-//! least as long as its cookie is good, so that a recorded one is either known here or no longer proved. What is
-//! recorded without a proof is found stale by its time, or asked for a proof.
+//! There are two generations, which change together with the cookie secret. An initiation with a proof is remembered
+//! at least as long as its cookie is valid, so that a recorded one is either known here or no longer proved. A
+//! recorded initiation without a proof has an old timestamp, or its sender is asked for a proof.
 //!
-//! The last initiations of each peer that were answered are remembered longer ([`RecentInitiations`]), so that a copy of
-//! one of these gets no answer of any kind. These are known by their ephemeral key, because they have authenticated.
+//! The last answered initiations of each peer are remembered longer ([`RecentInitiations`]), so that a copy of one of
+//! them gets no answer at all. They are identified by their ephemeral key, because they have authenticated.
 //!
 //! Bound: 16 384 ids of 8 bytes in each of two generations, about 0.5 MiB. The owner changes the secret, and so
 //! the generation, early when one [is full](SeenInitiations::is_full).

@@ -1,11 +1,11 @@
-//! Why a path carries nothing.
+//! Why a path is idle.
 
 use core::{fmt, time::Duration};
 
-/// Why a path has carried no packet of its own within the last second.
+/// Why no packet of the last second was carried by this path alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdleReason {
-    /// It does not work, or its link has no way out.
+    /// The path does not work, or its link has no route.
     Down,
     /// The user has excluded the link.
     Never,
@@ -19,7 +19,7 @@ pub enum IdleReason {
     Rank,
     /// The link is in reserve.
     Standby,
-    /// Nothing has come back for too long, though packets are under way.
+    /// Nothing has come back for too long, though packets are in flight.
     Suspect,
     /// Its packets would arrive too long after those of quicker paths.
     TooLate {
@@ -28,15 +28,15 @@ pub enum IdleReason {
     },
     /// It would add less than the delay it costs.
     WorthTooLittle {
-        /// Its share of what all paths carry, in percent.
+        /// Its share of the capacity of all paths, in percent.
         share_percent: u8,
-        /// The share that a path of its delay needs.
+        /// The share that a path with its delay needs, in percent.
         needed_percent: u8,
     },
 }
 
 impl IdleReason {
-    /// A fixed word for machines, as `status --json` has it.
+    /// The word for this reason in `status --json`.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl IdleReason {
     }
 }
 
-/// A sentence without its subject, the link.
+/// A predicate whose subject is the link.
 impl fmt::Display for IdleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,14 +1,15 @@
-//! Packets of one flow that have their numbers and wait for quick paths while later ones of it are under way already on a
-//! late path ([`Pick::Behind`](crate::sched::Pick::Behind)): sent out of order so that they arrive in order, as OSIA has it
-//! (2012).
+//! Packets of one flow that have their numbers and wait for quick paths, while later packets of the flow are already
+//! in flight on a late path ([`Pick::Behind`](crate::sched::Pick::Behind)). They are sent out of order so that they
+//! arrive in order, as in OSIA (2012).
 //!
-//! What a late path takes is the packet that would come no sooner with all that goes before it. That needs its place in
-//! the order by then, and so do those before it. They wait here for their turns, which are those of the flow in the tunnel queue
-//! ([`Turn::Taken`](crate::queue::Turn::Taken)). So flow queueing is as without, what goes late beside it. CoDel has seen them by then.
+//! A late path takes the first packet that would arrive no earlier on the quick paths, after all the packets before
+//! it. That packet needs its sequence number when it is sent, so the packets before it get theirs too. They wait here
+//! for the turns of their flow in the tunnel queue ([`Turn::Taken`](crate::queue::Turn::Taken)), so flow queueing is
+//! the same as without the late path. They have already passed CoDel.
 //!
-//! Others, of other flows too, get higher numbers and go before: they are marked as out of turn.
+//! Packets of other flows get higher numbers meanwhile and are sent first; they are marked as out of turn.
 //!
-//! Bounds: one flow, and [`MOST`] packets. Nothing is dropped here.
+//! Bounds: one flow, and [`MOST`] packets. No packet is dropped here.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -21,13 +22,13 @@ use crate::{
     units::Bytes,
 };
 
-/// See the head of this file.
+/// The waiting packets: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    /// And when they came here.
+    /// Each packet with the time when it came here.
     packets: VecDeque<(Instant, Numbered)>,
     bytes: Bytes,
-    /// How long the last one that went has waited here.
+    /// How long the packet that left last had waited here.
     waited: Duration,
 }
 
@@ -40,12 +41,12 @@ impl Ahead {
         self.packets.len()
     }
 
-    /// Bytes of packets.
+    /// Bytes of waiting packets.
     pub(super) const fn bytes(&self) -> Bytes {
         self.bytes
     }
 
-    /// The same as lines count them.
+    /// Bytes of waiting packets, including overhead on the wire.
     pub(super) fn on_wire(&self) -> Bytes {
         in_datagrams(self.bytes, self.len())
     }
@@ -55,7 +56,7 @@ impl Ahead {
         self.waited
     }
 
-    /// Whether it is this flow, or one of the same place, whose packets wait.
+    /// Whether the packets of this flow, or of a flow with the same place in the table, wait here.
     pub(super) fn is_of(&self, flow: FlowId) -> bool {
         self.flow().is_some_and(|own| own.shares_place(flow))
     }
@@ -66,7 +67,7 @@ impl Ahead {
         first.map(|(_, first)| first.flow)
     }
 
-    /// Whether one that waits has a lower number than `seq`.
+    /// Whether a packet with a lower number than `seq` waits here.
     pub(super) fn is_older(&self, seq: Seq) -> bool {
         let first = self.packets.front();
         first.is_some_and(|(_, first)| seq.is_after(first.global_seq))
@@ -86,7 +87,7 @@ impl Ahead {
         self.packets.push_back((now, numbered));
     }
 
-    /// The next that goes.
+    /// The next packet to send.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Numbered> {
         let (since, numbered) = self.packets.pop_front()?;
         self.bytes = self.bytes - Bytes::of_len(numbered.packet.len());

@@ -1,17 +1,18 @@
-//! Packets that leave in blocks: [`Consn`](crate::sched::Consn).
+//! Packets that leave in blocks, for the policy [`Consn`](crate::sched::Consn).
 //!
-//! What waits, up to a block, leaves the tunnel queue at once, so that it can be split over the paths as a whole. Numbers
-//! are given in the order of the data. Each path's part is kept for it ([`staged`](super::staged)) in the order in which it is to
-//! leave, which may be backwards, and goes as soon as the path is ready. The next block is taken once something waits and some
-//! path is ready with nothing kept for it.
+//! Waiting packets, up to a block, leave the tunnel queue together, so that the policy can split the whole block over
+//! the paths. Sequence numbers follow the order of the data. The part of each path is staged
+//! ([`staged`](super::staged)) in the order of sending, which may be backwards, and is sent as soon as the path is
+//! ready. The next block is taken when packets wait and a ready path has no staged packets.
 //!
-//! Copies of what other paths have go last: while nothing waits, on paths that are ready. A packet that still waits for its
-//! path is copied from there, one that is under way from what its path keeps; one that neither has is known to have come, or is
-//! lost and past help, and is passed over. Where a block comes before the last has left, copies rest for [`REST`]: they must not
-//! take from what is new. Copies of a block are forgotten with the next block, or once its deadline is over.
+//! Copies of packets of other paths are sent last: on ready paths, while no packet waits. A staged packet is copied
+//! from the staging queue, a packet in flight from the buffers its path keeps. A packet found in neither place has
+//! arrived, or is lost beyond repair, and is skipped. If a block comes before the last one has left, no copies are
+//! sent for [`REST`], so that they do not delay new packets. Copies of a block are dropped when the next block is
+//! placed or their deadline has passed.
 //!
-//! A host hands a burst over in pieces, and the first is placed before the last has come. What comes within [`BURST`] of the first, up to a
-//! block of packets, is of the same block as far as copies are concerned.
+//! A host delivers a burst in pieces, and the first piece is placed before the last has arrived. As far as copies are
+//! concerned, packets that arrive within [`BURST`] of the first, up to a block of packets, belong to the same block.
 //!
 //! Bounds: one block of packets to place, and as many copies for each path.
 
@@ -31,24 +32,24 @@ use crate::{
     units::Bytes,
 };
 
-/// The block that is being placed, and copies of the last.
+/// The block that is being placed, and the copies of the last block.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    /// Scratch: the packets, and whether they were sent before.
+    /// Scratch: the packets, and whether each is a retransmission.
     packets: Vec<Option<(Numbered, bool)>>,
     /// Scratch.
     infos: Vec<PacketInfo>,
     split: Split,
-    /// The next last.
+    /// The copies to send; the next one is at the end.
     copies: Vec<Copy>,
     copies_until: Option<Instant>,
-    /// No copies before: there was more to send than paths carried.
+    /// No copies are sent before this time, because the paths could not carry all new packets.
     rests_until: Option<Instant>,
-    /// When the first piece of the block was placed, and how many packets have been since.
+    /// When the first piece of the block was placed, and how many packets have been placed since.
     begun: Option<(Instant, usize)>,
 }
 
-/// A packet that a path may send though it is another's.
+/// A packet of another path that a path may send as a copy.
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     on: PathId,
@@ -66,17 +67,17 @@ impl Blocks {
         self.copies.clear();
     }
 
-    /// Whether another packet is of the block that is being placed.
+    /// Whether the block that is being placed has room for another packet.
     pub(super) fn has_room(&self) -> bool {
         self.packets.len() < BLOCK
     }
 
-    /// Whether no packet was taken for the next block.
+    /// Whether the next block has no packets yet.
     pub(super) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Adds a packet to the block; what waits behind it is in `lanes`.
+    /// Adds a packet to the block. `lanes` contains the packets that wait behind it.
     pub(super) fn push(&mut self, numbered: Numbered, is_reinjected: bool, lanes: &Lanes) {
         self.infos.push(PacketInfo {
             flow: numbered.flow,
@@ -88,7 +89,7 @@ impl Blocks {
         self.packets.push(Some((numbered, is_reinjected)));
     }
 
-    /// Keeps each packet of the block for its path; those left over come out.
+    /// Stages each packet of the block for its path. Returns the packets that were not placed.
     pub(super) fn place(
         &mut self,
         now: Instant,
@@ -126,7 +127,7 @@ impl Blocks {
                 global_seq: numbered.global_seq,
             })
         });
-        // After those of the block's pieces before.
+        // Copies of earlier pieces of the block are sent first.
         self.copies.splice(0..0, new);
         for (path, index) in &split.packets {
             let packet = packets.get_mut(usize::from(*index)).and_then(Option::take);
@@ -135,7 +136,7 @@ impl Blocks {
             }
         }
         self.infos.clear();
-        // A path that became busy since is asked again with what is left; the placement leaves nothing otherwise.
+        // Packets are left over only if a path has become busy since; they are placed again later.
         self.packets
             .drain(..)
             .flatten()
@@ -185,7 +186,7 @@ fn send_copy(index: usize, copy: Copy, staged: &Staged, egress: &mut Egress<'_, 
     egress.shared.pool.recycle(numbered.packet);
 }
 
-/// A sender writes what belongs together within less.
+/// A sender writes the pieces of one burst within less time.
 const BURST: Duration = Duration::from_millis(5);
-/// How long no copies are sent after a block came before the last had left.
+/// For how long no copies are sent when a block came before the last one had left.
 const REST: Duration = Duration::from_millis(500);

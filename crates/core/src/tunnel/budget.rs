@@ -1,14 +1,15 @@
-//! What sending lost packets again, and repair symbols, may cost.
+//! The budget of retransmissions and repair symbols.
 //!
-//! Repairs pay off where losses are random. Where they come from a full queue, repairs would feed it, so they get a share
-//! of what is sent and no more; the rest is left to the inner transports. What was not spent is saved, for a path that collapses
-//! takes with it all that is under way on it: that share of the last seconds, which is forgotten bit by bit. Own rule.
+//! Repairs pay off where losses are random. Where a full queue causes the losses, repairs would load the queue
+//! further, so their share of the traffic is limited; the inner transport protocols repair the rest. Unspent budget is
+//! saved, because a path that fails loses everything in flight at once. The savings cover the share of the last
+//! seconds and decay gradually. Own rule.
 
 use core::time::Duration;
 
 use crate::{path::sender::Numbered, time::Instant};
 
-/// What may be spent on repairs: an eighth of what was sent of late, and [`LEAST`] at first.
+/// The budget of repairs: an eighth of the recent traffic, and [`LEAST`] at first.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes: u64,
@@ -25,7 +26,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes note of `len` bytes sent.
+    /// Records `len` bytes sent.
     pub(super) fn on_sent(&mut self, now: Instant, len: usize) {
         self.bytes += len as u64 / SHARE;
         let past = now.since(self.forgot_at);
@@ -44,19 +45,19 @@ impl Budget {
         }
     }
 
-    /// Whether a repair of `len` bytes can be paid.
+    /// Whether the budget covers a repair of `len` bytes.
     pub(super) fn has(&self, len: usize) -> bool {
         self.bytes >= len as u64
     }
 
-    /// Gives back what was paid for a packet that is not sent again after all.
+    /// Refunds the cost of a packet that is not retransmitted after all.
     pub(super) fn refund(&mut self, numbered: &Numbered) {
         if numbered.origin.is_some_and(|origin| origin.is_paid) {
             self.bytes += numbered.packet.len() as u64;
         }
     }
 
-    /// Pays for a repair of `len` bytes; whether there was enough.
+    /// Pays for a repair of `len` bytes. Returns whether the budget covered it.
     pub(super) fn try_spend(&mut self, len: usize) -> bool {
         let rest = self.bytes.checked_sub(len as u64);
         self.bytes = rest.unwrap_or(self.bytes);
@@ -64,11 +65,11 @@ impl Budget {
     }
 }
 
-/// One part in so many of what is sent: losses of up to 12 % are repaired.
+/// The reciprocal of the share of traffic that may be spent: losses of up to 12 % are repaired.
 const SHARE: u64 = 8;
-/// In bytes, never forgotten: what a queue of 256 packets loses at once.
+/// In bytes; does not decay: the loss when a queue of 256 packets is dropped at once.
 const LEAST: u64 = 384 << 10;
-/// An eighth of that is 300 ms of what the paths carry: more than is under way on most.
+/// The span of the savings. An eighth of it is 300 ms at the rate of the paths: more than is in flight on most.
 const SAVED_FOR: Duration = Duration::from_millis(2_400);
 const FORGET_EVERY: Duration = Duration::from_millis(50);
 

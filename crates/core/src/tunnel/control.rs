@@ -1,7 +1,8 @@
-//! What this end tells the other: probes, descriptions of links, packet trains, reports of what came, and that it closes.
+//! Control datagrams to the other end: probes, descriptions of links, packet trains, reports of received packets, and
+//! the close message.
 //!
-//! Reports travel on the best path back, and every [`SECOND_REPORT`] on the second best too, so that a path that is dead
-//! in one direction does not silence what is said of the others.
+//! Reports are sent on the best path, and every [`SECOND_REPORT`] on the second best too, so that a path that fails in
+//! one direction does not suppress the reports of the others.
 
 use core::time::Duration;
 
@@ -21,21 +22,21 @@ use crate::{
     wire::control::{Frame, FrameWriter, MAX_RANGES, MissingWriter},
 };
 
-/// What is due to be told.
+/// The control messages that are due.
 #[derive(Debug)]
 pub(super) struct Control {
-    /// Unpredictable tokens of challenges.
+    /// Unpredictable tokens for path challenges.
     tokens: SecretStream,
     pub(super) receptions: Receptions,
-    /// When reports travel on the second best path as well.
+    /// When reports are next sent on the second best path too.
     second_report_at: Option<Instant>,
     is_closing: bool,
-    /// The other end has said good-bye.
+    /// The other end has sent a close message.
     is_closed_by_peer: bool,
 }
 
 impl Control {
-    /// `secret`: what nobody else knows, nor what follows from it.
+    /// `secret`: a secret that nobody else knows and that nobody can derive.
     pub(super) fn new(receptions: Receptions, secret: &Secret) -> Self {
         Self {
             tokens: SecretStream::new(secret.expose(), b"challenges"),
@@ -46,22 +47,22 @@ impl Control {
         }
     }
 
-    /// Whether this end says good-bye.
+    /// Whether this end is closing the association.
     pub(super) const fn is_closing(&self) -> bool {
         self.is_closing
     }
 
-    /// Says good-bye on every path at the next [`send`](Self::send).
+    /// Sends a close message on every path at the next [`send`](Self::send).
     pub(super) fn close(&mut self) {
         self.is_closing = true;
     }
 
-    /// The other end says good-bye.
+    /// Records the close message of the other end.
     pub(super) fn on_close(&mut self) {
         self.is_closed_by_peer = true;
     }
 
-    /// Whether the other end said good-bye since the last call.
+    /// Whether the other end has sent a close message since the last call.
     pub(super) fn take_closed_by_peer(&mut self) -> bool {
         core::mem::take(&mut self.is_closed_by_peer)
     }
@@ -92,8 +93,8 @@ impl Control {
         templates.send(sealer);
     }
 
-    /// Sends answers, probes and descriptions, which travel on the path they concern, and asks whether its remote address is
-    /// the peer's own ([`crate::path::address`]).
+    /// Sends the answers, probes and descriptions that belong to one path on that path, and the challenge of its
+    /// remote address ([`crate::path::address`]).
     fn send_path_control(&mut self, sealer: &mut Sealer<'_>, id: PathId) {
         let now = sealer.now;
         let path = sealer.paths.get_mut(id);
@@ -116,7 +117,7 @@ impl Control {
         }
     }
 
-    /// Sends the reports that are due, in more datagrams than one if more is missing than fits.
+    /// Sends the reports that are due, in several datagrams if the missing ranges do not fit into one.
     fn send_reports(&mut self, sealer: &mut Sealer<'_>, fec: &mut Receiving) {
         let mut recovered = MissingWriter::default();
         let now = sealer.now;
@@ -155,7 +156,7 @@ impl Control {
     }
 }
 
-/// Adds the report of a path, if there is one and room for it.
+/// Writes the report of a path, if there is one and it fits.
 fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
     if path.receiver().report_due().is_none() || writer.room() < MAX_REPORT {
         return;
@@ -163,7 +164,7 @@ fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
     let mut missing = MissingWriter::default();
     if let Some(report) = path.receiver_mut().take_report(now, &mut missing) {
         let path = path.id();
-        // First what is missing: the report says it has been told.
+        // Missing ranges come first: the report says that they have been sent.
         if let Some(ranges) = missing.ranges() {
             let _ = writer.push(&Frame::Missing { path, ranges });
         }
@@ -171,7 +172,7 @@ fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
     }
 }
 
-/// Sends what is due of a packet train, back to back.
+/// Sends the due packets of a packet train, back to back.
 fn send_train(sealer: &mut Sealer<'_>, id: PathId) {
     let now = sealer.now;
     while !sealer.out.is_full()
@@ -187,7 +188,7 @@ fn send_train(sealer: &mut Sealer<'_>, id: PathId) {
     }
 }
 
-/// Says good-bye on every path, and drops the keys.
+/// Sends a close message on every path, and drops the keys.
 fn send_close(sealer: &mut Sealer<'_>) {
     let mut body = [0; 8];
     let mut writer = FrameWriter::new(&mut body);
@@ -199,9 +200,9 @@ fn send_close(sealer: &mut Sealer<'_>) {
     sealer.sessions.clear();
 }
 
-/// Room a report and what is missing may take, in bytes.
+/// The largest size of a report with its missing ranges, in bytes.
 const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
 /// How often reports also travel on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
-/// The same if that path is dearer: as often as it is probed anyway.
+/// The same interval if that path costs more: the interval at which it is probed anyway.
 const DEAR_REPORT: Duration = Duration::from_millis(500);

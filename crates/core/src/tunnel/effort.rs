@@ -1,11 +1,13 @@
-//! How much work one peer may cause beside what each of its datagrams costs anyway.
+//! Limits the work that one peer can cause beyond the constant cost of each datagram.
 //!
-//! Most of what a datagram asks for is done in a few steps. Some of it takes more the more a peer has made of it: numbers
-//! that it skips, or tells missing one by one, descriptions that bind the policy anew. An honest peer needs little of that.
-//! The effort is counted in *steps*, of a few nanoseconds each, after it was made: a debt that is paid off at
-//! one step every `NANOS_PER_STEP` and may stand at `BURST`. While it is above, the peer's data is dropped and frames of that kind are
-//! ignored, which their sender repeats. One datagram can run into debt by about ten times the table of the resequencer, 650 000
-//! steps.
+//! Most requests of a datagram take few steps. The cost of some grows with what the peer has sent: skipped sequence
+//! numbers, packets reported missing one by one, link descriptions that make this end resolve the policy again. An
+//! honest peer causes little of that work.
+//!
+//! Work is counted after it is done, in *steps* of a few nanoseconds each: a debt that is paid off at one step every
+//! `NANOS_PER_STEP`. While the debt exceeds `BURST`, the peer's data is dropped, and its frames that cause such work
+//! are ignored; their sender repeats them. One datagram can add about ten times the table size of the resequencer, 650
+//! 000 steps, to the debt.
 
 use core::time::Duration;
 
@@ -14,28 +16,28 @@ use crate::time::Instant;
 /// The debt of one peer.
 #[derive(Debug, Default)]
 pub(super) struct Effort {
-    /// When all that was done will be paid off.
+    /// When the debt will be paid off.
     paid_at: Instant,
-    /// Datagrams and frames that were refused.
+    /// The number of datagrams and frames refused.
     refused: u64,
 }
 
 impl Effort {
-    /// Whether more may be done for the peer now; counts if not.
+    /// Whether the peer may cause more work now. Counts a refusal if not.
     pub(super) fn allows(&mut self, now: Instant) -> bool {
         let is_allowed = self.paid_at.since(now) <= BURST;
         self.refused += u64::from(!is_allowed);
         is_allowed
     }
 
-    /// Takes note of `steps` that were made.
+    /// Records `steps` of work.
     pub(super) fn spend(&mut self, now: Instant, steps: u64) {
         let time = Duration::from_nanos(steps.saturating_mul(NANOS_PER_STEP));
         self.paid_at = self.paid_at.max(now) + time;
     }
 
-    /// Takes note of the `steps` that a data datagram took. Each datagram pays for [`FREE_STEPS`]: what it does not need pays
-    /// debts off, so that the budget of a peer grows with what it really sends.
+    /// Charges the `steps` of a data datagram. Each datagram pays for [`FREE_STEPS`] of them; steps that it does not need pay off debt,
+    /// so the budget of a peer grows with the data it sends.
     pub(super) fn spend_on_data(&mut self, now: Instant, steps: u64) {
         match steps.checked_sub(FREE_STEPS) {
             Some(more) if more > 0 => self.spend(now, more),
@@ -54,22 +56,22 @@ impl Effort {
     }
 }
 
-/// Debts are paid off at twenty million steps per second: some hundredths of a processor core. An
-/// estimate for an honest peer at 1 Gbit/s with 1 % of loss: eight million, to find the next held packet behind each of 900 repairs.
+/// The debt is paid off at twenty million steps per second: a few hundredths of a processor core. An honest peer at 1
+/// Gbit/s with 1 % loss needs an estimated eight million, to find the next held packet after each of 900 repairs.
 const NANOS_PER_STEP: u64 = 50;
-/// What is spent at once without harm: five million steps.
+/// The largest debt without refusals: five million steps.
 const BURST: Duration = Duration::from_millis(250);
-/// Steps that each data datagram may take: some paths reorder.
+/// Free steps for each data datagram, because some paths reorder.
 const FREE_STEPS: u64 = 256;
-/// Steps for a number that is told missing: its packet is looked up.
+/// Steps to look up a packet that is reported missing.
 pub(super) const PER_MISSING: u64 = 40;
-/// Steps for a range of numbers told recovered.
+/// Steps for a range of sequence numbers reported as recovered.
 pub(super) const PER_RECOVERED_RANGE: u64 = 128;
 /// Steps for the end of a burst.
 pub(super) const PER_TAIL: u64 = 80;
-/// Steps for a link's description: the policy is bound to the links anew.
+/// Steps for a link description: the links in the policy are resolved again.
 pub(super) const PER_LINK: u64 = 200_000;
-/// Steps for another order: what is held changes its place.
+/// Steps for a change of the order: held packets are sorted again.
 pub(super) const PER_ORDER: u64 = 1_000_000;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! One packet's way from its number to a sealed datagram: on one path, as copies on several, or covered by a repair symbol.
+//! From a numbered packet to a sealed datagram: on one path, as copies on several paths, or protected by a repair
+//! symbol.
 //!
-//! The buffer of a packet is kept by its path until the other end reports it or tells it missing
-//! ([`crate::path::sender`]). Copies are kept by nobody: another that may arrive is under way.
+//! A path keeps the buffer of a packet until the other end reports the packet as received or missing
+//! ([`crate::path::sender`]). Copies are not kept, because another copy may arrive.
 
 use core::time::Duration;
 
@@ -31,7 +32,7 @@ use crate::{
     },
 };
 
-/// What a packet passes on its way out, behind the queues.
+/// The parts that an outgoing packet passes after the queues.
 #[derive(Debug)]
 pub(super) struct Egress<'a, 's> {
     pub(super) sealer: Sealer<'a>,
@@ -54,13 +55,13 @@ impl Egress<'_, '_> {
         self.placement.profile()
     }
 
-    /// Whether nothing more can be written now.
+    /// Whether the batch is full.
     pub(super) fn is_full(&self) -> bool {
         self.sealer.out.is_full()
     }
 
-    /// Sends a packet on the path of view `index`, and keeps the buffer until the path reports. `is_out_of_turn`: packets of higher
-    /// numbers went before it.
+    /// Sends a packet on the path of view `index`, which keeps the buffer until the other end reports it.
+    /// `is_out_of_turn`: whether packets with higher numbers were sent before it.
     pub(super) fn send_once(&mut self, index: usize, numbered: Numbered, is_out_of_turn: bool) {
         let flags = Flags {
             is_out_of_turn,
@@ -74,7 +75,7 @@ impl Egress<'_, '_> {
         self.on_sent(index, len, global_seq, Some(numbered));
     }
 
-    /// Sends a packet on all paths of views whose bit is set.
+    /// Sends a copy of a packet on every path whose bit is set in `set`, a set of views.
     pub(super) fn send_copies(&mut self, set: u16, numbered: Numbered, is_out_of_turn: bool) {
         let flags = Flags {
             is_out_of_turn,
@@ -95,7 +96,7 @@ impl Egress<'_, '_> {
         }
     }
 
-    /// Sends a copy beside what other paths carry of a packet, and may have to repeat.
+    /// Sends a copy of a packet that another path carries and may have to retransmit.
     pub(super) fn send_one_copy(&mut self, index: usize, numbered: &Numbered) {
         let flags = Flags {
             is_out_of_turn: false,
@@ -107,7 +108,7 @@ impl Egress<'_, '_> {
         }
     }
 
-    /// Sends copies nobody waits for on the paths of a set of views; how many.
+    /// Sends additional copies, which are never retransmitted, on a set of views. Returns the number of copies sent.
     pub(super) fn send_shadows(
         &mut self,
         set: u16,
@@ -117,7 +118,7 @@ impl Egress<'_, '_> {
         let flags = Flags {
             is_out_of_turn,
             is_copy: true,
-            // It is not, but so the other end tells what is lost from what is late.
+            // The buffer is not kept. The flag lets the other end distinguish lost copies from late ones.
             is_kept: true,
         };
         let mut sent = 0;
@@ -131,7 +132,7 @@ impl Egress<'_, '_> {
         sent
     }
 
-    /// The indices of views in a set.
+    /// The indices of the views in a set.
     fn indices(&self, set: u16) -> impl Iterator<Item = usize> + use<> {
         (0..self.placement.views.len()).filter(move |index| set & (1 << index) != 0)
     }
@@ -144,7 +145,7 @@ impl Egress<'_, '_> {
         })
     }
 
-    /// Takes note of a data datagram of `len` bytes; `numbered`: the packet in it, if the path is to keep it.
+    /// Records a data datagram of `len` bytes. `numbered`: the packet in it, if the path is to keep it.
     fn on_sent(&mut self, index: usize, len: usize, global_seq: Seq, numbered: Option<Numbered>) {
         let now = self.now();
         self.repair.budget.on_sent(now, len);
@@ -165,7 +166,7 @@ impl Egress<'_, '_> {
         self.charge(index, len);
     }
 
-    /// Takes note of `len` bytes on the path of view `index`.
+    /// Charges `len` bytes to the path of view `index`.
     fn charge(&mut self, index: usize, len: usize) {
         let (now, views) = (self.now(), &mut self.placement.views);
         if let Some(path) = self.sealer.paths.get_mut(views[index].id) {
@@ -174,9 +175,9 @@ impl Egress<'_, '_> {
         }
     }
 
-    /// Puts a packet that will be sent next, or soon, under the protection of repair symbols, where paths lose. A packet with a
-    /// deadline has none if there is time to send it again, or if packets are given up for want of room (`is_short_of_room`): a symbol
-    /// would take from what is sent for the first time.
+    /// Adds a packet that is about to be sent to the FEC encoder, which protects packets on lossy paths. A packet with
+    /// a deadline is not protected if there is time to retransmit it, or if packets are being dropped for lack of
+    /// capacity (`is_short_of_room`): a symbol would then take the place of new packets.
     pub(super) fn protect(&mut self, numbered: &Numbered, is_short_of_room: bool) {
         if !(self.sealer.knows(REPAIR_SYMBOLS) && self.profile().fec) {
             return;
@@ -192,7 +193,7 @@ impl Egress<'_, '_> {
         fec.push(now, numbered, !has_time && !is_short, repaired_after);
     }
 
-    /// Sends the repair symbol that is due, if a path is ready; whether it did. `is_idle`: no packet waits.
+    /// Sends a repair symbol if one is due and a path is ready. Returns whether it did. `is_idle`: no packet waits.
     pub(super) fn send_symbol(&mut self, is_idle: bool) -> bool {
         let is_due = !self.is_full() && self.repair.fec.is_due(self.now(), is_idle);
         is_due && self.try_send_symbol().is_some()
@@ -203,7 +204,7 @@ impl Egress<'_, '_> {
         let index = self.path_of_symbol()?;
         let id = self.placement.views[index].id;
         let mut header = self.sealer.next_header(id)?;
-        // It is not, but what it covers is.
+        // The symbol itself is not kept, but the packets that it protects are.
         header.is_kept = true;
         let Repair { budget, fec, .. } = &mut *self.repair;
         if !budget.has(DATA_HEADER_LEN - IN_HEADER + MAX_SYMBOL_BYTES + TAG_LEN) {
@@ -229,7 +230,7 @@ impl Egress<'_, '_> {
         Some(())
     }
 
-    /// The path that would bring a repair symbol first, of those that carry what it covers and are ready.
+    /// The path on which a repair symbol would arrive first, among the ready paths that carry the protected packets.
     fn path_of_symbol(&self) -> Option<usize> {
         let usage = &self.sealer.paths.usage;
         let views = self.placement.views.iter().enumerate();

@@ -1,13 +1,15 @@
-//! Forward erasure correction: what random losses take is computed from what came, a few packets later instead of a round
-//! trip.
+//! Forward erasure correction: recovers randomly lost packets from other packets, a few packets later instead of a
+//! round trip later.
 //!
-//! *Out.* Where paths lose, packets are put into an encoder ([`crate::fec`]) by their global number, and after every so
-//! many, or behind each frame of video, a repair symbol over the newest of them goes out ([`sending`]). It is a data datagram without a packet: numbered,
-//! paced and reported on its path as any, and never sent again. Only to an end that knows it ([`REPAIR_SYMBOLS`]).
+//! *Out.* Where paths lose packets, packets are added to an encoder ([`crate::fec`]) by their global number. At
+//! intervals, or behind each frame of video, a repair symbol over the newest packets is sent ([`sending`]). It is a
+//! data datagram without a packet: numbered, paced and reported on its path like any other, but never retransmitted.
+//! Symbols are sent only to an end that supports them ([`REPAIR_SYMBOLS`]).
 //!
-//! *In.* From the first repair symbol on, every packet that comes is given to a decoder ([`receiving`]). What it computes
-//! goes to the resequencer as if it had come. The sender is told which those were ([`Frame::Recovered`]) besides what its
-//! paths lost ([`Frame::Missing`]): so all losses count, and what was computed by then is not sent again.
+//! *In.* From the first repair symbol on, every received packet is passed to a decoder ([`receiving`]). Recovered
+//! packets go to the resequencer as if they had been received. The sender is told which packets were recovered
+//! ([`Frame::Recovered`]) and which its paths lost ([`Frame::Missing`]): so all losses count, and recovered packets
+//! are not retransmitted.
 //!
 //! [`REPAIR_SYMBOLS`]: crate::wire::handshake::REPAIR_SYMBOLS
 //! [`Frame::Recovered`]: crate::wire::control::Frame::Recovered

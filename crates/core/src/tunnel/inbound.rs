@@ -1,10 +1,11 @@
-//! The life of a packet in, once its datagram is opened and its path has taken note.
+//! The life of an incoming packet, after its datagram has been decrypted and its path has recorded it.
 //!
-//! 1. The decoder of repair symbols remembers it as it came ([`super::fec`]).
-//! 2. The packet's headers are made whole ([`super::templates`]), and its source must belong to the peer.
-//! 3. The resequencer holds it or lets it go, with all that waited for it ([`crate::resequencer`]).
+//! 1. The FEC decoder stores it as it was received ([`super::fec`]).
+//! 2. The packet's headers are decompressed ([`super::templates`]), and its source address is checked to belong to the
+//!    peer.
+//! 3. The resequencer holds it, or delivers it with all packets that waited for it ([`crate::resequencer`]).
 //!
-//! What repair symbols bring back goes the same way from the second step on.
+//! Packets recovered from repair symbols start at the second step.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -29,22 +30,22 @@ use crate::{
     },
 };
 
-/// What waits for its predecessors, and what is remembered for repair symbols.
+/// The packets that wait for their predecessors, and the packets stored for FEC decoding.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     pub(super) resequencer: AnyResequencer,
     pub(super) fec: Receiving,
-    /// The other end sends lost packets again.
+    /// The other end retransmits lost packets.
     has_repairs: bool,
     /// Scratch: copies the resequencer dropped.
     dropped: Vec<PacketBuf>,
     /// Repair symbols received.
     symbols_in: u64,
-    /// Lost packets that were computed from repair symbols.
+    /// Lost packets recovered from repair symbols.
     recovered: u64,
 }
 
-/// What a packet passes on its way in, beside the parts of [`Inbound`].
+/// The parts that an incoming packet passes, besides the parts of [`Inbound`].
 pub(super) struct Ingress<'a, 's> {
     pub(super) now: Instant,
     pub(super) paths: &'a PathSet,
@@ -55,14 +56,14 @@ pub(super) struct Ingress<'a, 's> {
     pub(super) is_source_allowed: &'a dyn Fn(IpAddr) -> bool,
 }
 
-/// A data datagram that was opened, without its tag.
+/// A decrypted data datagram, without its tag.
 pub(super) struct Opened<'a> {
     pub(super) header: &'a Header,
     pub(super) data: &'a DataHeader,
     pub(super) datagram: &'a [u8],
-    /// How long it took, beyond an unknown constant.
+    /// Its one-way delay, up to an unknown constant.
     pub(super) delay: RelativeDelay,
-    /// Whether the network marked it: congestion experienced.
+    /// Whether it has the ECN mark CE (congestion experienced).
     pub(super) is_congested: bool,
 }
 
@@ -72,10 +73,10 @@ impl Inbound {
         (self.symbols_in, self.recovered)
     }
 
-    /// Takes the packet or the repair symbol of a data datagram, and whatever that brings back.
+    /// Handles the packet or the repair symbol of a data datagram, and any packets recovered with it.
     ///
     /// # Errors
-    /// Why the packet, or the symbol, is dropped.
+    /// Why the packet or the symbol is dropped.
     pub(super) fn on_data(
         &mut self,
         opened: &Opened<'_>,
@@ -106,7 +107,7 @@ impl Inbound {
         result
     }
 
-    /// Takes the packet in the body of a data datagram.
+    /// Handles the packet in the body of a data datagram.
     fn accept(
         &mut self,
         opened: &Opened<'_>,
@@ -126,8 +127,7 @@ impl Inbound {
         self.resequence(place, Some(way), opened.delay, packet, ingress)
     }
 
-    /// Hands a packet to the resequencer: its number and flow step, the way it came, and the delay of the datagram that
-    /// brought it.
+    /// Passes a packet to the resequencer, with its number, its flow step, its path, and the delay of its datagram.
     fn resequence(
         &mut self,
         (seq, flow_step): (Seq, u16),
@@ -160,7 +160,7 @@ impl Inbound {
         }
     }
 
-    /// Hands what was recovered to the resequencer. `delay`: of the datagram that made it possible.
+    /// Passes recovered packets to the resequencer. `delay`: the delay of the datagram that allowed the recovery.
     fn deliver_recovered(&mut self, delay: RelativeDelay, ingress: &mut Ingress<'_, '_>) {
         while let Some((seq, flow_step, recovered)) = self.fec.pop() {
             self.recovered += 1;
@@ -174,7 +174,7 @@ impl Inbound {
         }
     }
 
-    /// The other end will send nothing behind the datagram `last` on a path for a while: its number there and in the association.
+    /// The datagram `last` ends a burst on a path. `last`: its number on the path, and its number in the association.
     pub(super) fn on_tail(
         &mut self,
         now: Instant,
@@ -185,7 +185,7 @@ impl Inbound {
         self.resequencer.on_tail(now, id, last, shared.delivered);
     }
 
-    /// Changes the order in which packets are let go, and how long a lost one is waited for.
+    /// Changes the order of delivery, and how long the resequencer waits for a lost packet.
     pub(super) fn set_order(
         &mut self,
         now: Instant,
@@ -196,7 +196,7 @@ impl Inbound {
             .set_order(now, order, timeout, shared.delivered);
     }
 
-    /// Starts over; the packets that were held come out.
+    /// Starts over. Returns the held packets.
     pub(super) fn reset(&mut self) -> Vec<PacketBuf> {
         let mut held = Vec::new();
         self.resequencer.reset(&mut held);
@@ -206,7 +206,8 @@ impl Inbound {
     }
 }
 
-/// The packet in `body`, whole and nothing but it, if it is the peer's; marked if it met congestion.
+/// The packet in `body`, without any bytes after its end, if its source address belongs to the peer. The packet is marked
+/// as congested if its datagram met congestion.
 fn peers_packet(
     body: &[u8],
     is_congested: bool,
@@ -243,5 +244,5 @@ fn previous_on_path(data: &DataHeader) -> Option<Seq> {
     (step != 0).then(|| Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
 }
 
-/// Bytes of the flow step, which ends the header: a symbol covers it with the packet.
+/// The length of the flow step, the last field of the header, in bytes: a symbol protects it with the packet.
 const FLOW_STEP_LEN: usize = 2;

@@ -1,12 +1,12 @@
-//! How a datagram came.
+//! How a datagram was received.
 
 use crate::transmit::Route;
 
-/// How a datagram came.
+/// How a datagram was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
-    /// By which socket and from whom.
+    /// The receiving socket and the sender's address.
     pub route: Route,
-    /// Whether the network marked it: congestion experienced.
+    /// Whether the datagram has the ECN mark CE (congestion experienced).
     pub is_congested: bool,
 }

@@ -1,10 +1,10 @@
-//! The memory that packets of one peer take, and what is given up when that is too much.
+//! The memory used by the packets of one peer, and which packets are dropped when it exceeds the bound.
 //!
-//! A peer decides when it reports what came, what it lets this end wait for, and how fast it takes what is queued for it. So
-//! packets that are kept to be sent again, wait to be sent, or are held for their order are counted together, each as a full
-//! buffer and [`OVERHEAD`]. Beyond the bound go, in this order: the oldest datagrams that are kept (then they cannot be
-//! repaired), packets that wait to be sent again, and packets held for their order (which leave early). What waits in the
-//! tunnel queue stays; the owner takes no more into it.
+//! The peer decides when it reports received packets, which gaps this end waits for, and how fast it takes queued
+//! packets. Therefore packets kept for retransmission, packets waiting to be sent, and packets held for their order
+//! are counted together, each as a full buffer plus [`OVERHEAD`]. Beyond the bound this end drops, in this order: the
+//! oldest datagrams kept for retransmission (they cannot be repaired then), and packets waiting for retransmission;
+//! then it delivers held packets early. Packets in the tunnel queue stay, but its owner adds no more.
 
 use super::{
     Tunnel,
@@ -13,7 +13,7 @@ use super::{
 use crate::{ids::PathId, path::Path, time::Instant, tunnel::Shared};
 
 impl Tunnel {
-    /// What packets on their way take, in bytes. O(paths).
+    /// The memory used by packets, in bytes. O(paths).
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         self.kept_pkts() as u64 * packet_bytes(&self.lengths)
@@ -27,7 +27,7 @@ impl Tunnel {
             + self.inbound.resequencer.held_len()
     }
 
-    /// Gives up packets until no more than `limit` bytes are taken; whether that was enough.
+    /// Drops packets until at most `limit` bytes are used. Returns whether that was possible.
     pub fn trim(&mut self, now: Instant, limit: u64, shared: &mut Shared<'_>) -> bool {
         let most = usize::try_from(limit / packet_bytes(&self.lengths)).unwrap_or(usize::MAX);
         let mut excess = self.kept_pkts().saturating_sub(most);
@@ -36,7 +36,7 @@ impl Tunnel {
             && let Some(path) = self.paths.get_mut(id)
         {
             let kept = path.sender().kept_pkts();
-            // The fullest first, but not all of it while others have nearly as much.
+            // Drop from the path that keeps most, but not everything while others keep nearly as much.
             let given_up = excess.min(kept.div_ceil(2));
             path.sender_mut().trim(kept - given_up, shared.pool);
             excess -= given_up;
@@ -57,7 +57,7 @@ impl Tunnel {
         excess == 0
     }
 
-    /// The path of which most is kept, if anything is.
+    /// The path that keeps the most packets, if any path keeps packets.
     fn fullest(&self) -> Option<PathId> {
         let kept = |path: &&Path| path.sender().kept_pkts();
         let fullest = self.paths.iter().max_by_key(kept);
@@ -65,18 +65,18 @@ impl Tunnel {
     }
 }
 
-/// What a packet takes at most.
+/// The largest amount of memory for one packet.
 const fn packet_bytes(lengths: &Lengths) -> u64 {
     (lengths.longest_in() + BUFFER_SLACK + OVERHEAD) as u64
 }
 
-/// Room of a buffer for packets of up to `mtu` bytes of the host, in bytes.
+/// The size of a buffer for packets of up to `mtu` bytes from the host, in bytes.
 pub(crate) const fn buffer_bytes(mtu: usize) -> usize {
     let longest = if mtu > USUAL_MTU { mtu } else { USUAL_MTU };
     longest + BUFFER_SLACK
 }
 
-/// Room of a buffer beyond the longest packet.
+/// The size of a buffer beyond the longest packet, in bytes.
 const BUFFER_SLACK: usize = 64;
-/// What is noted with a packet wherever it waits, in bytes.
+/// The size of the records about a packet, wherever it waits, in bytes.
 pub(super) const OVERHEAD: usize = 256;

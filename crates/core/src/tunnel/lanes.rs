@@ -1,16 +1,16 @@
-//! Where packets wait before a path is chosen for them, and in which order.
+//! The queues in which packets wait for a path, and the order in which they leave.
 //!
-//! | lane | what is in it | comes out |
+//! | lane | contains | leaves |
 //! | --- | --- | --- |
-//! | urgent | what has a deadline ([`crate::class`]) | first, small flows before the others; dropped once it could not come in time |
-//! | pinned | what is to take certain links and has no deadline | in turn with the next |
-//! | bulk | the tunnel queue | then |
+//! | urgent | packets with a deadline ([`crate::class`]) | first, small flows before others; dropped once it would miss its deadline |
+//! | pinned | packets that must use certain links and have no deadline | alternating with bulk packets |
+//! | bulk | the tunnel queue | after urgent packets |
 //!
-//! While the first urgent packet waits for a quick path, the last, which has more time, may take a slow one if no order is
-//! needed ([`Lanes::take_newest`]): the media paper's two ends of a block (ConSN, PDC, 2013).
+//! While the first urgent packet waits for a quick path, the newest one, which has more time left, may use a slow path
+//! if it needs no order ([`Lanes::take_newest`]): the two ends of a block in the media paper (ConSN, PDC, 2013).
 //!
-//! A packet that the policy lets wait for a path holds up its own lane only: a download that waits for its line must not
-//! hold up a voice.
+//! A packet that the policy lets wait for a path blocks its own lane only, so a download that waits for its path does
+//! not delay a call.
 
 use core::time::Duration;
 
@@ -42,17 +42,17 @@ pub(super) struct Lanes {
     pinned: Queue,
     /// The tunnel queue.
     pub(super) bulk: Queue,
-    /// Packets of a flow that wait while later ones are under way.
+    /// Packets of one flow that wait while later packets of the flow are in flight.
     pub(super) ahead: Ahead,
-    /// Whose turn it is: the pinned packets', not the bulk's.
+    /// Whether the next turn is the pinned lane's rather than the bulk lane's.
     is_pinned_next: bool,
-    /// Packets that have their numbers and wait, by lane.
+    /// Packets that have their numbers and wait for a path, by lane.
     waiting: [Option<Numbered>; Lane::ALL.len()],
-    /// When a packet last waited for too long.
+    /// When a packet was last dropped because it had waited for too long.
     expired_at: Option<Instant>,
 }
 
-/// See the head of this file.
+/// A lane: see the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Urgent,
@@ -79,7 +79,7 @@ impl Blocked {
 }
 
 impl Lanes {
-    /// Nothing waits; bulk and pinned packets wait as `config` says.
+    /// Empty lanes. `config` is the configuration of the bulk and pinned queues.
     pub(super) fn new(services: Services, config: QueueConfig) -> Self {
         Self {
             services,
@@ -99,34 +99,36 @@ impl Lanes {
         self.pinned.set_target(pinned);
     }
 
-    /// Changes what becomes of bulk and pinned flows whose senders do not listen ([`Queue::set_limit`]).
+    /// Changes the limits for bulk and pinned flows whose senders do not respond to congestion signals
+    /// ([`Queue::set_limit`]).
     pub(super) fn set_limits(&mut self, bulk: Duration, pinned: Duration, patience: Duration) {
         self.bulk.set_limit(bulk, patience);
         self.pinned.set_limit(pinned, patience);
     }
 
-    /// Whether of late more had to be in time than the paths could bring: all that is sent then takes another's place.
+    /// Whether the paths could recently not carry all packets with deadlines. Everything sent then takes the place of
+    /// another packet.
     fn is_short_of_room(&self, now: Instant) -> bool {
         self.expired_at.is_some_and(|at| now.since(at) < SHORT_FOR)
     }
 
-    /// Whether nothing waits.
+    /// Whether no packet waits.
     pub(super) fn is_empty(&self) -> bool {
         self.bulk.is_empty() && self.ahead.is_empty() && !self.has_others()
     }
 
-    /// Whether packets wait beside the tunnel queue.
+    /// Whether packets wait outside the tunnel queue.
     pub(super) fn has_others(&self) -> bool {
         let mut waiting = self.waiting.iter();
         !self.urgent.is_empty() || !self.pinned.is_empty() || waiting.any(Option::is_some)
     }
 
-    /// Packets that wait, those that are next in their lane not among them.
+    /// The number of waiting packets, without the packets that are next in their lanes.
     pub(super) fn len(&self) -> usize {
         self.bulk.len() + self.ahead.len() + self.urgent.len() + self.pinned.len()
     }
 
-    /// Takes out what has its number.
+    /// Takes out all packets that have numbers.
     pub(super) fn drain_numbered(&mut self) -> impl Iterator<Item = Numbered> {
         let waiting = self.waiting.iter_mut().filter_map(Option::take);
         waiting.chain(self.ahead.drain())
@@ -137,7 +139,7 @@ impl Lanes {
         self.waiting[lane as usize] = Some(numbered);
     }
 
-    /// Puts a packet from the host into its lane. `least_delay`: what the quickest path takes one way.
+    /// Puts a packet from the host into its lane. `least_delay`: the one-way delay of the quickest path.
     pub(super) fn enqueue(
         &mut self,
         now: Instant,
@@ -218,7 +220,7 @@ impl Lanes {
         }
     }
 
-    /// Gives a packet that goes next its numbers, and protects it.
+    /// Gives the next packet its numbers and adds it to the FEC encoder.
     #[inline]
     fn number_next(
         &self,
@@ -273,18 +275,18 @@ impl Lanes {
         }
     }
 
-    /// Takes the newest urgent packet that needs no order, and the bytes that wait before it.
+    /// Takes the newest urgent packet that needs no order, and the number of bytes that wait before it.
     pub(super) fn take_newest(&mut self) -> Option<(Queued, Bytes)> {
         let before = self.urgent.on_wire();
         Some((self.urgent.newest()?, before))
     }
 
-    /// Puts it back.
+    /// Puts the packet back.
     pub(super) fn put_back_newest(&mut self, queued: Queued) {
         self.urgent.put_back(queued);
     }
 
-    /// Gives it its numbers: it goes next.
+    /// Gives the packet its numbers; it is sent next.
     pub(super) fn number_newest(
         &self,
         queued: Queued,
@@ -294,7 +296,7 @@ impl Lanes {
         self.number_next(queued, numbering, egress)
     }
 
-    /// Bytes that have to go as soon as a packet of a lane, or before it, as lines count them.
+    /// Bytes that must be sent before a packet of a lane or at the same time, including overhead on the wire.
     pub(super) fn backlog(&self, lane: Lane, packet: &PacketBuf) -> Bytes {
         let urgent = self.urgent.on_wire();
         match lane {
@@ -306,23 +308,23 @@ impl Lanes {
         }
     }
 
-    /// Bytes of the flow of this hash that wait in the tunnel queue.
+    /// Bytes of a flow that wait in the tunnel queue.
     pub(super) fn flow_bytes(&self, flow: FlowId) -> Bytes {
         self.bulk.flow_bytes(flow) + self.ahead.bytes_of(flow)
     }
 
-    /// Bytes that leave the tunnel queue until the last of the flow of this hash does.
+    /// Bytes that leave the tunnel queue until the last packet of a flow leaves.
     pub(super) fn bytes_to_last(&self, flow: FlowId) -> Bytes {
         self.bulk.bytes_to_last(flow, self.ahead.bytes_of(flow))
     }
 
-    /// Whether something comes behind a packet of the flow of this hash that a late path could take.
+    /// Whether a later packet of the flow waits that a path with a longer delay could take.
     pub(super) fn has_behind(&self, flow: FlowId) -> bool {
         let is_open = self.ahead.is_empty() || self.ahead.is_of(flow);
         is_open && self.bulk.flow_bytes(flow) > Bytes::ZERO
     }
 
-    /// The packet that comes `ahead` bytes behind one of the flow of this hash, or later, or the last of it.
+    /// The packet of the flow that is at least `ahead` bytes behind the first, or its last packet.
     pub(super) fn next_behind(
         &mut self,
         flow: FlowId,
@@ -334,7 +336,8 @@ impl Lanes {
             return None;
         }
         let now = egress.now();
-        // One at least: late paths carry numbers in their order. Symbols over what is sent that much later are of no use.
+        // At least one packet: late paths carry numbers in their order. Repair symbols for packets sent so much later
+        // are useless.
         let mut newest = None;
         while newest.is_none() || self.ahead.bytes() < ahead && self.ahead.len() < ahead::MOST {
             let dropped = egress.shared.on_queue_drop();
@@ -349,23 +352,24 @@ impl Lanes {
         newest
     }
 
-    /// Whether packets of lower numbers than `seq` wait for their turn.
+    /// Whether packets with lower numbers than `seq` still wait to be sent.
     pub(super) fn is_out_of_turn(&self, seq: Seq) -> bool {
         self.ahead.is_older(seq)
     }
 }
 
-/// What waits in `queue`, as lines count it.
+/// The bytes waiting in `queue`, including overhead on the wire.
 pub(super) fn waiting(queue: &Queue) -> Bytes {
     in_datagrams(queue.bytes(), queue.len())
 }
 
-/// Whether a packet that was not sent yet has waited for too long to be in time with some certainty. One that has just come
-/// never has, whatever is thought of the paths: else nothing would be sent any more that shows it wrong.
+/// Whether an unsent packet has waited so long that it would probably miss its deadline. A packet that has just
+/// arrived is never too late, whatever the estimates of the paths: otherwise no packet would be sent that could
+/// correct them.
 fn is_too_late(now: Instant, mark: Option<Mark>) -> bool {
     let give_up_at = mark.and_then(|mark| mark.give_up_at);
     give_up_at.is_some_and(|at| now > at)
 }
 
-/// What was given up shows for so long that there is too little room.
+/// For how long a dropped packet counts as a sign of too little capacity.
 const SHORT_FOR: Duration = Duration::from_secs(1);

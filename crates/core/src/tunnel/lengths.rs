@@ -1,9 +1,10 @@
-//! Packets that are too long for a path: which paths are, and what becomes of the packets.
+//! Packets that are too long for some paths.
 //!
-//! Both ends probe every path ([`crate::path::mtu`]) and see to what they send themselves. While one path that may carry data is
-//! known to be narrow, packets are made to fit all: what opens a TCP connection, either way, is made to promise no longer segments;
-//! of what comes too long all the same, the sender is told ([`too_big`]), and it goes over the paths that take it. Where none does,
-//! it is taken apart if it may be. No device and no rule of the host changes.
+//! Both ends probe every path ([`crate::path::mtu`]), and each adapts the packets that it sends. While a path that may
+//! carry data has a smaller MTU, packets are made to fit all paths. The MSS option of TCP handshakes is lowered in
+//! both directions. The sender of a packet that is still too long receives an ICMP error ([`too_big`]), and the packet
+//! is sent on the paths that can carry it. If no path can, the packet is fragmented where fragmentation is allowed. No
+//! device and no rule of the host is changed.
 
 use core::time::Duration;
 
@@ -24,14 +25,14 @@ use crate::{
     },
 };
 
-/// The longest packet of the host, and what is known of paths that take only shorter ones.
+/// The longest packet of the host, and what is known of paths with a smaller MTU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
     /// The longest datagram that carries a packet of the host.
     longest: usize,
-    /// Whether some path takes less.
+    /// Whether some path has a smaller MTU.
     has_narrow: bool,
-    /// When a sender was last told of a packet that is too long.
+    /// When a sender last received an ICMP error for a packet that is too long.
     told_at: Option<Instant>,
 }
 
@@ -42,7 +43,7 @@ impl Default for Lengths {
 }
 
 impl Lengths {
-    /// Of packets of up to `mtu` bytes.
+    /// For packets of up to `mtu` bytes.
     pub(super) const fn of(mtu: usize) -> Self {
         Self {
             longest: mtu + DATA_OVERHEAD,
@@ -51,20 +52,20 @@ impl Lengths {
         }
     }
 
-    /// The longest packet that is taken from the other end, in bytes: the host's own, and what any link may carry where the other end's
-    /// is set higher.
+    /// The longest packet accepted from the other end, in bytes: at least the longest that any link may carry, because
+    /// the other end's MTU may be higher.
     pub(super) const fn longest_in(&self) -> usize {
         let own = self.longest - DATA_OVERHEAD;
         if own > USUAL_MTU { own } else { USUAL_MTU }
     }
 
-    /// The longest packet that a path takes, in bytes.
+    /// The longest packet that a path can carry, in bytes.
     pub(super) fn mtu_of(&self, path: &Path) -> usize {
         let longest = self.longest;
         path.mtu().found().unwrap_or(longest).min(longest) - DATA_OVERHEAD
     }
 
-    /// When a path has to be probed, or its probe has failed.
+    /// When a path is to be probed, or its probe has failed.
     pub(super) fn probe_at(&self, path: &Path) -> Option<Instant> {
         let next = path.mtu().next_due().filter(|_| self.may_probe(path));
         let conditions = path.mtu().is_probing().then(|| path.mtu_conditions());
@@ -77,7 +78,7 @@ impl Lengths {
         is_wanted && path.is_working()
     }
 
-    /// Probes a path with a long ping if that is due, and a short one behind it.
+    /// Sends a long ping on a path if a probe is due, followed by a short one.
     pub(super) fn probe(&self, sealer: &mut Sealer<'_>, id: PathId) {
         if sealer.out.is_full() {
             return;
@@ -105,12 +106,12 @@ impl Lengths {
             size: 0,
         });
         let short_len = writer.len();
-        // Whether the path works is not in question.
+        // The result does not matter: this ping does not test whether the path works.
         let _ = sealer.control(id, &body);
         let _ = sealer.control(id, &short[..short_len]);
     }
 
-    /// Takes note of whether some path is narrow, and tells `on_narrowed` of each that has become so.
+    /// Checks whether some path has a smaller MTU, and calls `on_narrowed` for each path whose MTU has become smaller.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -125,8 +126,8 @@ impl Lengths {
         self.has_narrow = paths.iter().any(|path| path.mtu().is_narrow());
     }
 
-    /// The longest packet that all paths take that may carry data now, if that is less than the tunnel's own. One that takes less
-    /// than IPv6 needs does not count beside others.
+    /// The longest packet that all paths which may carry data now can carry, if it is shorter than the tunnel's MTU. A
+    /// path whose MTU is below the IPv6 minimum is ignored if there are others.
     fn shared_mtu(&self, paths: &PathSet) -> Option<usize> {
         if !self.has_narrow {
             return None;
@@ -137,8 +138,9 @@ impl Lengths {
         (mtu + DATA_OVERHEAD < self.longest).then_some(mtu)
     }
 
-    /// The packets to send for a packet from the host, whose sender is told if it is too long for some path: the packet itself, if
-    /// any path takes it; else its fragments, if it may be fragmented; else nothing.
+    /// The packets to send for a packet from the host: the packet itself if any path can carry it, else its fragments
+    /// if it may be fragmented, else nothing. Sends an ICMP error to the sender if the packet is too long for some
+    /// path.
     pub(super) fn fit(
         &mut self,
         now: Instant,
@@ -158,7 +160,7 @@ impl Lengths {
         let Ok(view) = packet.parse() else {
             return vec![packet];
         };
-        // A sender that allows fragments need not be told.
+        // A sender that allows fragmentation needs no ICMP error.
         if view.may_be_fragmented() {
             if passes {
                 return vec![packet];
@@ -181,7 +183,7 @@ impl Lengths {
         Vec::new()
     }
 
-    /// Whether every path that works is known not to take a packet.
+    /// Whether no working path can carry a packet.
     pub(super) fn fits_nowhere(&self, packet: &PacketBuf, paths: &PathSet) -> bool {
         if !self.has_narrow {
             return false;
@@ -191,20 +193,20 @@ impl Lengths {
         paths.carrying().next().is_some() && paths.carrying().all(refuses)
     }
 
-    /// Whether some path is narrow, so that packets from the host have to be looked at.
+    /// Whether some path has a smaller MTU, so that packets from the host must be checked.
     pub(super) const fn has_narrow(&self) -> bool {
         self.has_narrow
     }
 
-    /// Lowers the segment size that a packet to the host announces, if paths are narrow on the way back.
+    /// Lowers the MSS option of a packet to the host, if paths have a smaller MTU in the other direction.
     pub(super) fn fit_answers(&self, packet: &mut PacketBuf, paths: &PathSet) {
         if let Some(mtu) = self.shared_mtu(paths) {
             packet.clamp_mss(mtu);
         }
     }
 
-    /// Paths that may carry data, as sets: bit *i*, path *i*. Those that take a packet of `len` bytes, and those that do not; none of
-    /// either where that makes no difference.
+    /// The paths that may carry data, as two sets with bit *i* for path *i*: the paths that can carry a packet of
+    /// `len` bytes, and the paths that cannot. Both are empty if every path can.
     pub(super) fn wide_and_narrow(&self, len: usize, paths: &PathSet) -> (u16, u16) {
         if !self.has_narrow {
             return (0, 0);
@@ -221,9 +223,9 @@ impl Lengths {
     }
 }
 
-/// Until the owner says how long packets are: what IPv6 needs (RFC 8200 section 5).
+/// The MTU until the owner sets it: the IPv6 minimum (RFC 8200 section 5).
 const UNKNOWN_MTU: usize = LEAST_MTU_V6;
-/// Of Ethernet.
+/// The MTU of Ethernet.
 pub(crate) const USUAL_MTU: usize = 1500;
-/// Senders are told of packets that are too long at most that often.
+/// The shortest interval between two ICMP errors.
 const TOLD_EACH: Duration = Duration::from_millis(1);

@@ -1,7 +1,8 @@
-//! The place of a packet in the association's order and in the order of its flow.
+//! The sequence numbers of packets: in the association, and in their flow.
 //!
-//! Packets get their numbers as they leave the tunnel queue, not before: a packet that the queue drops must not look like a loss on
-//! a path. Flows that share a place ([`crate::flows`]) are kept in order with each other, which is harmless.
+//! A packet gets its numbers when it leaves the tunnel queue, so that a packet dropped by the queue does not look like
+//! a loss on a path. Flows that share a place in the table ([`crate::flows`]) are kept in order with each other, which
+//! is harmless.
 
 use core::time::Duration;
 
@@ -14,11 +15,12 @@ use crate::{
     time::Instant,
 };
 
-/// The numbers given so far.
+/// The numbers assigned so far.
 #[derive(Debug)]
 pub(super) struct Numbering {
     next: Seq,
-    /// By place, the number of the flow's last packet, plus one; 0 if it had none. Empty until the first packet.
+    /// For each place, the number of the flow's last packet plus one, or 0 if there was none. Empty until the first
+    /// packet.
     flows: Vec<u64>,
 }
 
@@ -37,8 +39,8 @@ impl Numbering {
         self.next
     }
 
-    /// Gives a packet its numbers, and leaves out of its headers what the other end knows. Acknowledgements have no place in their
-    /// flow, nor has what is not `is_ordered`. `round_trip`: how long the round trips of its flow are made.
+    /// Assigns numbers to a packet and compresses its headers. ACKs, and packets that are not `is_ordered`, get no
+    /// number in their flow. `round_trip`: the RTT that is kept for its flow.
     #[inline]
     pub(super) fn number(
         &mut self,
@@ -68,7 +70,7 @@ impl Numbering {
         }
     }
 
-    /// How far before `global_seq` the flow's last packet was; 0 if that is too far or there was none.
+    /// The distance from `global_seq` back to the flow's last packet; 0 if it is too large or there was no packet.
     fn flow_step(&mut self, flow: FlowId, global_seq: Seq) -> u16 {
         if self.flows.is_empty() {
             self.flows.resize(PLACES, 0);

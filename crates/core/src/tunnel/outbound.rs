@@ -1,10 +1,11 @@
 //! The life of a packet out: from the host's queue to its path.
 //!
 //! 1. A packet from the host waits in its lane ([`super::lanes`]).
-//! 2. While some path is ready, packets that are sent again go first ([`super::repair`]); then the next packet leaves its lane and
-//!    gets its numbers ([`super::numbering`]).
-//! 3. The policy names the path, or the copies' paths, or waits, or has the packet kept for a path ([`super::placement`],
-//!    [`super::staged`]). A policy that works in blocks is asked for many packets at once ([`super::blocks`]).
+//! 2. While some path is ready, retransmissions go first ([`super::repair`]). Then the next packet leaves its lane and
+//!    gets its sequence numbers ([`super::numbering`]).
+//! 3. The policy chooses a path, or several paths for copies; or it waits; or it assigns the packet to a path that is
+//!    not ready yet ([`super::placement`], [`super::staged`]). A policy that works in blocks decides for many packets
+//!    at once ([`super::blocks`]).
 //! 4. The packet is sealed into the path's batch ([`super::egress`]).
 
 use core::time::Duration;
@@ -31,20 +32,20 @@ use crate::{
     units::Bytes,
 };
 
-/// The queues of one end, and what is placed of them.
+/// The queues of one end, and the packets placed from them.
 #[derive(Debug)]
 pub(super) struct Outbound {
     pub(super) flows: FlowTable,
     pub(super) lanes: Lanes,
     pub(super) numbering: Numbering,
-    /// Placed on paths that were not ready.
+    /// Packets assigned to paths that are not ready yet.
     pub(super) staged: Staged,
-    /// Of a policy that wants them.
+    /// Blocks, if the policy works in blocks.
     blocks: Blocks,
     targets: Targets,
-    /// The policy waits until then.
+    /// The policy is not asked again before this time.
     wait_until: Option<Instant>,
-    /// When a path that has no tokens gets some, as of the last poll.
+    /// When a path without tokens gets tokens again, as of the last poll.
     release_at: Option<Instant>,
 }
 
@@ -62,7 +63,7 @@ impl Outbound {
         }
     }
 
-    /// The number of the next packet.
+    /// The sequence number of the next packet.
     pub(super) const fn next_number(&self) -> Seq {
         self.numbering.next()
     }
@@ -72,12 +73,12 @@ impl Outbound {
         !(self.lanes.is_empty() && repair.is_empty() && self.staged.is_empty())
     }
 
-    /// Packets that wait to be sent for the first time.
+    /// The number of packets that wait to be sent for the first time.
     pub(super) fn waiting_pkts(&self) -> usize {
         self.lanes.len() + self.staged.len()
     }
 
-    /// Drops copies of the last block, which only its policy sends.
+    /// Drops the copies of the last block; only a policy that works in blocks sends them.
     pub(super) fn forget_copies(&mut self) {
         self.blocks.clear();
     }
@@ -87,7 +88,7 @@ impl Outbound {
         self.blocks.has_copies()
     }
 
-    /// Looks at all paths anew; whether paths were held back for their rank.
+    /// Updates the views of all paths. Returns whether paths were held back because of their rank.
     pub(super) fn refresh(
         &self,
         now: Instant,
@@ -97,7 +98,7 @@ impl Outbound {
         placement.refresh(now, paths, &self.staged)
     }
 
-    /// Sets how long packets may wait. `kept`: how long the round trips of some flows are made.
+    /// Sets how long packets may wait. `kept`: the longest RTT that is kept for a flow.
     pub(super) fn adapt(
         &mut self,
         now: Instant,
@@ -109,7 +110,7 @@ impl Outbound {
             .adapt(now, &mut self.lanes, (paths, placement), kept);
     }
 
-    /// When a poll next has something to do: the policy waits until then, or a path has tokens again.
+    /// When a poll next has work to do: the policy is to be asked again, or a path has tokens again.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         [self.wait_until, self.release_at]
             .into_iter()
@@ -117,12 +118,12 @@ impl Outbound {
             .min()
     }
 
-    /// Nothing is waited for until the next [`send`](Self::send).
+    /// Clears the deadlines until the next [`send`](Self::send).
     pub(super) fn stop_waiting(&mut self) {
         (self.wait_until, self.release_at) = (None, None);
     }
 
-    /// Sends what the paths have room for.
+    /// Sends as many packets as the paths have room for.
     pub(super) fn send(&mut self, egress: &mut Egress<'_, '_>) {
         if egress.placement.scheduler.blocks().is_some() {
             self.send_blocks(egress);
@@ -131,7 +132,7 @@ impl Outbound {
         }
     }
 
-    /// Takes note of what could not be sent: when a path may send again, and which paths are full.
+    /// Records why packets were left unsent: when a path may send again, and which paths are full.
     pub(super) fn after_send(&mut self, now: Instant, paths: &mut PathSet, repair: &Repair) {
         let has_packets = self.has_packets(repair);
         if has_packets || self.blocks.has_copies() || repair.fec.is_owed() {
@@ -151,7 +152,7 @@ impl Outbound {
                 if !is_held_back {
                     return;
                 }
-                // This rank is full: now the next.
+                // The paths of this rank are full: use the paths of the next rank.
                 is_held_back = self.look(egress);
                 continue;
             }
@@ -199,13 +200,13 @@ impl Outbound {
         }
     }
 
-    /// Looks at the paths; whether some were held back for their rank.
+    /// Updates the views. Returns whether paths were held back because of their rank.
     fn look(&self, egress: &mut Egress<'_, '_>) -> bool {
         let now = egress.now();
         self.refresh(now, egress.sealer.paths, egress.placement)
     }
 
-    /// Asks the policy for the path of a packet, which is of `lane`, or sent again if there is none.
+    /// Asks the policy for the path of a packet. `lane` is `None` for a retransmission.
     fn pick(&self, lane: Option<Lane>, numbered: &Numbered, egress: &mut Egress<'_, '_>) -> Pick {
         let (packet, flow) = (&numbered.packet, numbered.flow);
         let backlog = self.lanes.backlog(lane.unwrap_or(Lane::Bulk), packet);
@@ -222,12 +223,12 @@ impl Outbound {
             has_behind: lane == Some(Lane::Bulk) && self.lanes.has_behind(flow),
             ..self.info_of(packet, flow, egress)
         };
-        // A path from which it was taken back, for it would be late there, is no better for it now.
+        // Avoid a path from which the packet was taken back because it would have been late there.
         let taken = numbered.origin.filter(|origin| !origin.is_lost);
         self.pick_for(&info, packet, taken.map(|origin| origin.path), egress)
     }
 
-    /// What the policy is told of any packet of a flow.
+    /// The part of the policy's input that is the same for all packets of a flow.
     fn info_of(&self, packet: &PacketBuf, flow: FlowId, egress: &Egress<'_, '_>) -> PacketInfo {
         let least_delay = egress.placement.views.least_delay();
         let services = &self.lanes.services;
@@ -260,7 +261,7 @@ impl Outbound {
             .pick(now, info, limits, paths, egress.tracer)
     }
 
-    /// Sends a packet as the policy said, which was not to wait.
+    /// Sends a packet as the policy has decided. The decision must not be to wait.
     fn act(
         &mut self,
         pick: Pick,
@@ -271,7 +272,7 @@ impl Outbound {
         let is_ahead = self.lanes.is_out_of_turn(numbered.global_seq);
         let is_out_of_turn = is_reinjected || is_ahead;
         match pick {
-            // There are other ways for those.
+            // The callers handle these decisions.
             Pick::Wait | Pick::Behind { .. } => egress.repair.put_back(numbered),
             Pick::One(index)
                 if egress.profile().look_ahead && !egress.placement.views[index].ready =>
@@ -280,7 +281,7 @@ impl Outbound {
                 self.staged.keep(views, index, numbered, is_reinjected);
             }
             Pick::One(index) => egress.send_once(index, numbered, is_out_of_turn),
-            // A lone copy is kept as any packet is: there is no other that may arrive.
+            // A single copy is kept like any packet, because no other copy may arrive.
             Pick::Copies(set) if set.count_ones() == 1 => {
                 let index = set.trailing_zeros() as usize;
                 egress.send_once(index, numbered, is_out_of_turn);
@@ -294,13 +295,13 @@ impl Outbound {
         }
     }
 
-    /// The next packet that was lost or taken back from a silent path, and is still worth sending.
+    /// The next packet to retransmit: it was lost or taken back from a silent path, and is still worth sending.
     pub(super) fn next_again(&mut self, egress: &mut Egress<'_, '_>) -> Option<Numbered> {
         let now = egress.now();
         let least_delay = egress.placement.views.least_delay();
         loop {
             let ahead = &self.lanes.ahead;
-            // What comes after packets that wait ahead goes after them.
+            // A packet that is newer than packets waiting in `ahead`, of the same flow, is sent after them.
             let numbered = egress
                 .repair
                 .take(|next| !ahead.is_of(next.flow) || !ahead.is_older(next.global_seq))?;
@@ -322,7 +323,8 @@ impl Outbound {
         }
     }
 
-    /// Sends the newest urgent packet that needs no order, if a path is ready on which it would be in time; whether it did.
+    /// Sends the newest urgent packet that needs no order, if a ready path would deliver it in time. Returns whether
+    /// it did.
     fn send_newest(&mut self, egress: &mut Egress<'_, '_>) -> bool {
         if egress.is_full() || !egress.placement.views.any_ready() {
             return false;
@@ -393,7 +395,7 @@ impl Outbound {
         }
     }
 
-    /// Sends what waits for paths that are ready now.
+    /// Sends staged packets on the paths that are ready now.
     fn send_staged(&mut self, egress: &mut Egress<'_, '_>) {
         if self.staged.is_empty() {
             return;
@@ -418,7 +420,7 @@ impl Outbound {
         }
     }
 
-    /// Starts over; the packets that have numbers come out.
+    /// Starts over. Returns the packets that have numbers.
     pub(super) fn reset(&mut self) -> impl Iterator<Item = Numbered> {
         self.blocks.clear();
         self.targets = Targets::default();
@@ -428,7 +430,7 @@ impl Outbound {
     }
 }
 
-/// How long the policy's [`Pick::Wait`] is believed before it is asked again.
+/// The time after which the policy is asked again when it has returned [`Pick::Wait`].
 const WAIT: Duration = Duration::from_millis(1);
-/// Older packets are of no use to anybody: their senders have sent them again, or given up.
+/// Older packets are useless: their senders have retransmitted them or given up.
 const REINJECT_WITHIN: Duration = Duration::from_secs(2);

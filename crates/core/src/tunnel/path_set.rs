@@ -1,7 +1,7 @@
 //! The paths of an association, and which of them may carry data.
 //!
-//! A path may carry data ([`PathSet::may_carry`]) while it is up or suspect, leads somewhere, and the user's rules allow it: an
-//! active link always, a standby link while no active one is up, any other never.
+//! A path may carry data ([`PathSet::may_carry`]) if it is up or suspect, has a route, and the user's rules allow it.
+//! An active link is always allowed, a standby link while no active link is up, any other link never.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -20,9 +20,9 @@ use crate::{
 #[derive(Debug)]
 pub struct PathSet {
     slots: [Option<Box<Path>>; PathId::MAX],
-    /// What a removed path leaves to the next path of the same id.
+    /// The state that a removed path leaves to the next path with the same id.
     former: [Option<Box<Former>>; PathId::MAX],
-    /// Which paths carry something.
+    /// Which paths have carried packets recently.
     pub(super) usage: Usage,
 }
 
@@ -37,7 +37,7 @@ impl Default for PathSet {
 }
 
 impl PathSet {
-    /// A path, if known.
+    /// The path with this id, if there is one.
     #[must_use]
     pub fn get(&self, id: PathId) -> Option<&Path> {
         self.slots.get(id.index())?.as_deref()
@@ -63,8 +63,8 @@ impl PathSet {
         known.into_iter().flatten()
     }
 
-    /// A path that has a way to somewhere, or to somewhere else, since the last call: its id, its link's name, and the
-    /// address it leads to. A link's name is known to a gateway only once its client has told it.
+    /// A path whose remote address is new or has changed since the last call: its id, the name of its link, and the
+    /// address. A gateway does not know the name before the client has sent it.
     pub fn poll_found(&mut self, now: Instant) -> Option<(PathId, String, IpAddr)> {
         self.iter_mut().find_map(|path| {
             let to = path.take_found(now)?;
@@ -72,20 +72,20 @@ impl PathSet {
         })
     }
 
-    /// What is worth remembering of each path.
+    /// The estimates of each path that are worth keeping.
     pub fn memories(&self, now: Instant) -> impl Iterator<Item = (PathId, PathMemory)> {
         self.iter()
             .filter_map(move |path| Some((path.id(), path.memory(now)?)))
     }
 
-    /// Takes what was remembered of the network that a path leads over.
+    /// Restores estimates that were kept for the network of a path.
     pub fn recall(&mut self, now: Instant, id: PathId, memory: &PathMemory) {
         if let Some(path) = self.get_mut(id) {
             path.recall(now, memory);
         }
     }
 
-    /// Paths that have a route and do not work, though nothing says why: another address may.
+    /// Paths that have a route and do not work for no known reason: another remote address may work.
     #[must_use]
     pub fn stuck(&self) -> Vec<PathId> {
         let is_stuck =
@@ -93,14 +93,14 @@ impl PathSet {
         self.iter().filter(is_stuck).map(Path::id).collect()
     }
 
-    /// The socket of a path's link is full (`true`) or has room again.
+    /// Tells a path whether its link's socket is full (`true`) or has room again.
     pub fn set_blocked(&mut self, id: PathId, is_blocked: bool) {
         if let Some(path) = self.get_mut(id) {
             path.set_blocked(is_blocked);
         }
     }
 
-    /// Adds a path; `false` if there can be none of this id.
+    /// Adds a path. `false` if no path can have this id.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -120,8 +120,8 @@ impl PathSet {
         true
     }
 
-    /// The path `id`, made if there is none: a gateway learns of a path by its first datagram. `None` if there can be none of this
-    /// id.
+    /// The path `id`, which is created if it does not exist: a gateway learns of a path from its first datagram.
+    /// `None` if no path can have this id.
     pub(super) fn get_or_add(
         &mut self,
         now: Instant,
@@ -143,7 +143,7 @@ impl PathSet {
         }
     }
 
-    /// Starts over, as after a restart of the other end: a gateway forgets its paths, a client their state.
+    /// Starts over, as after a restart of the other end: a gateway removes its paths, a client resets their state.
     pub(super) fn restart(&mut self, now: Instant, role: Role, pool: &mut Pool) {
         self.former.fill_with(|| None);
         self.usage.forget_datagrams();
@@ -165,7 +165,7 @@ impl PathSet {
             .any(|path| path.link().role == LinkRole::Active && path.health().state() == State::Up)
     }
 
-    /// Whether a path may carry data by the user's rules, given the health of the others.
+    /// Whether the user's rules allow a path to carry data, given the health of the other paths.
     pub(super) fn is_allowed(&self, path: &Path) -> bool {
         match path.link().role {
             LinkRole::Active => true,
@@ -174,7 +174,7 @@ impl PathSet {
         }
     }
 
-    /// Whether a path works, leads somewhere, and may carry data.
+    /// Whether a path works, has a route, and is allowed to carry data.
     pub(super) fn may_carry(&self, path: &Path) -> bool {
         path.is_working() && self.is_allowed(path)
     }
@@ -184,13 +184,14 @@ impl PathSet {
         self.iter().filter(|path| self.may_carry(path))
     }
 
-    /// Whether there is a way to the other end.
+    /// Whether some path leads to the other end.
     pub(super) fn has_route(&self) -> bool {
         self.iter().any(|path| path.route().is_some())
     }
 
-    /// The path with the lowest round-trip time among the working ones. A path that is not for data, in reserve, is taken only if
-    /// there is no other: its bytes may cost money. While no path is known to work, the path heard from last.
+    /// The working path with the lowest RTT. A path that may not carry data, or is held in reserve, is used only if
+    /// there is no other, because its bytes may cost money. While no path is known to work: the path on which a
+    /// datagram was received last.
     pub(super) fn best(&self) -> Option<PathId> {
         self.working()
             .min_by_key(|path| (!self.is_allowed(path), distance(path)))
@@ -198,7 +199,7 @@ impl PathSet {
             .or_else(|| self.newest())
     }
 
-    /// The next best for what must not be lost with `best`; none in reserve.
+    /// The second best path, for messages that must not be lost together with `best`; never a path held in reserve.
     pub(super) fn second(&self, best: PathId) -> Option<PathId> {
         self.working()
             .filter(|path| path.id() != best && self.is_allowed(path))
@@ -206,7 +207,7 @@ impl PathSet {
             .map(Path::id)
     }
 
-    /// The path heard from last.
+    /// The path on which a datagram was received last.
     fn newest(&self) -> Option<PathId> {
         let routed = self.iter().filter(|path| path.route().is_some());
         routed
@@ -218,15 +219,16 @@ impl PathSet {
         self.iter().filter(|path| path.is_working())
     }
 
-    /// Lets the round trips of all paths be sampled every `interval` for the next [`SAMPLED_FOR`]: a path that carries data needs no
-    /// other probes. A path that was too late is seen to be quick again, and one measured in a jam is not taken for far away.
+    /// Samples the RTT of all paths every `interval` for the next [`SAMPLED_FOR`]; a path that carries data needs no
+    /// other probes. The samples show that a path with a long queue is quick again, and that a path measured under
+    /// congestion has a short min RTT.
     pub(super) fn sample_rtt(&mut self, now: Instant, interval: Duration) {
         for path in self.iter_mut() {
             path.sample_rtt(interval, now + SAMPLED_FOR);
         }
     }
 
-    /// Takes note of the paths that some packet waits for and that are full.
+    /// Records which paths are full while packets wait.
     pub(super) fn note_limited(&mut self, now: Instant) {
         for path in self.iter_mut() {
             if !path.pacer().can_send(now) {
@@ -235,7 +237,7 @@ impl PathSet {
         }
     }
 
-    /// When a path that cannot send at `now` for its pacer may.
+    /// When a path that its pacer blocks at `now` may send again.
     pub(super) fn next_release(&self, now: Instant) -> Option<Instant> {
         self.carrying()
             .filter(|path| !path.is_blocked())
@@ -245,7 +247,7 @@ impl PathSet {
     }
 }
 
-/// A path in a set; ids are below [`PathId::MAX`].
+/// The bit of a path in a set; ids are below [`PathId::MAX`].
 pub(super) fn bit(id: PathId) -> u16 {
     1_u16.checked_shl(id.0.into()).unwrap_or(0)
 }
@@ -254,5 +256,5 @@ fn distance(path: &Path) -> (Duration, PathId) {
     (path.rtt().smoothed().unwrap_or(Duration::MAX), path.id())
 }
 
-/// How long after the last packet round trips are still sampled.
+/// For how long after the last packet RTTs are still sampled.
 const SAMPLED_FOR: Duration = Duration::from_secs(1);

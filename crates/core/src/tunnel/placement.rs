@@ -1,7 +1,7 @@
-//! The choice of a path: the policy with its profile, and what it is shown.
+//! Path selection: the policy with its profile, and the path views it decides by.
 //!
-//! A packet's class, its length, and the path it was taken back from narrow the choice ([`Limits`]); the policy decides among what
-//! is left.
+//! The choice for a packet is narrowed by its class, its length and the path from which it was taken back
+//! ([`Limits`]). The policy chooses among the remaining paths.
 
 use core::time::Duration;
 
@@ -24,24 +24,24 @@ use crate::{
 /// The policy of one end.
 #[derive(Debug)]
 pub(super) struct Placement {
-    /// Names links by the user's names, which may become known later.
+    /// The settings with the user's names of links, some of which may become known later.
     settings: SchedulerSettings<String>,
-    /// The settings by path ids, as far as they are known.
+    /// The settings by path id, as far as the links are known.
     resolved: SchedulerSettings,
     pub(super) scheduler: AnyScheduler,
-    /// What is done for packets beside choosing their paths.
+    /// What this end does for packets besides path selection.
     profile: Profile,
     pub(super) views: Views,
 }
 
-/// What narrows the choice for one packet. Sets have bit *i* for path *i*.
+/// Restrictions on the paths of one packet. Sets have bit *i* for path *i*.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
-    /// The working paths that the packet's class wants, whatever their rank; `None` if any will do.
+    /// The working paths that the packet's class asks for, whatever their rank; `None` if any path will do.
     pub(super) wanted: Option<u16>,
-    /// A path taken only if no other works.
+    /// A path that is used only if no other works.
     pub(super) avoided: Option<PathId>,
-    /// The paths that take a packet of this length, and those that do not; both empty where that makes no difference.
+    /// The paths that can carry a packet of this length, and the paths that cannot; both empty if every path can.
     pub(super) wide: u16,
     pub(super) narrow: u16,
 }
@@ -59,7 +59,7 @@ impl Placement {
         }
     }
 
-    /// Another policy and profile, once [resolved](Self::resolve).
+    /// Sets another policy and profile, which take effect when [resolved](Self::resolve).
     pub(super) fn set_settings(&mut self, settings: SchedulerSettings<String>) {
         self.settings = settings;
     }
@@ -68,14 +68,14 @@ impl Placement {
         &self.profile
     }
 
-    /// Binds the policy to the links whose names are known. `is_observed`: somebody sees its decisions.
+    /// Resolves the names of links, as far as they are known. `is_observed`: whether an observer sees the decisions.
     pub(super) fn resolve(&mut self, paths: &mut PathSet, is_observed: bool) {
         let id_of = |name: String| {
             let mut known = paths.iter();
             known.find(|path| path.link().name == name).map(Path::id)
         };
         let resolved = self.settings.clone().map_links(id_of);
-        // What a policy has learned is kept while its links stay the same.
+        // Keep the state of the policy as long as its links stay the same.
         if resolved != self.resolved {
             (self.scheduler, self.profile) = resolved.build();
             if is_observed {
@@ -86,7 +86,7 @@ impl Placement {
         self.aim(paths);
     }
 
-    /// Tells every path what the policy wants of its queue.
+    /// Tells every path which queue the policy wants on it.
     pub(super) fn aim(&self, paths: &mut PathSet) {
         for path in paths.iter_mut() {
             path.set_profile(self.profile, self.resolved.policy.aim(path.id()));
@@ -94,7 +94,7 @@ impl Placement {
         }
     }
 
-    /// Looks at all paths anew; whether paths were held back for their rank.
+    /// Updates the views of all paths. Returns whether paths were held back because of their rank.
     pub(super) fn refresh(&mut self, now: Instant, paths: &mut PathSet, staged: &Staged) -> bool {
         let staged = |path: &Path| staged.bytes(path.id());
         self.views.refresh(now, paths, &self.profile, staged)
@@ -122,7 +122,7 @@ impl Placement {
         pick
     }
 
-    /// Shows the policy only the paths within `limits`.
+    /// Lets the policy choose among the paths within `limits`.
     fn pick_within(
         &mut self,
         now: Instant,
@@ -149,7 +149,7 @@ impl Placement {
             }
         }
         if limits.narrow != 0 && !views.iter().any(|view| view.usable) {
-            // Better on a link of another rank or class than never.
+            // A link of another rank or class is better than none.
             for view in views
                 .iter_mut()
                 .filter(|view| limits.wide & bit(view.id) != 0)
@@ -170,7 +170,7 @@ impl Placement {
         pick
     }
 
-    /// Shows a decision to the observer.
+    /// Reports a decision to the observer.
     fn tell(&self, now: Instant, info: &PacketInfo, pick: Pick, tracer: &mut Tracer) {
         tracer.tell(now, || {
             let id = |index: usize| self.views[index].id;
@@ -193,17 +193,17 @@ impl Placement {
         });
     }
 
-    /// What the round trips of a new flow are to be ([`crate::sched::Scheduler::round_trip`]), by the paths as last looked at.
+    /// The RTT to keep for a new flow ([`crate::sched::Scheduler::round_trip`]), by the views of the last refresh.
     pub(super) fn round_trip(&self) -> Duration {
         self.scheduler.round_trip(self.views.as_slice())
     }
 
-    /// How long packets may wait for late paths, by the paths as last looked at.
+    /// How long packets may wait before late paths take them, by the views of the last refresh.
     pub(super) fn longest_wait(&self) -> Duration {
         self.scheduler.longest_wait(self.views.as_slice())
     }
 
-    /// What all paths that may be used carry, if that is known, by the paths as last looked at.
+    /// The total rate of the usable paths by the views of the last refresh, if it is known.
     pub(super) fn known_rate(&self) -> Option<Bitrate> {
         let usable = self.views.iter().filter(|view| view.usable);
         let rates = usable.map(|view| view.rate.filter(|_| !view.is_searching));
@@ -212,7 +212,7 @@ impl Placement {
             .filter(|all| *all > Bitrate::ZERO)
     }
 
-    /// The weight the policy gives a path, else the user's.
+    /// The weight that the policy gives a path, or else the user's weight.
     pub(super) fn weight(&self, path: &Path) -> u32 {
         let own = self.scheduler.weight(path.id());
         own.unwrap_or(path.link().weight)
@@ -236,7 +236,7 @@ impl Placement {
         })
     }
 
-    /// Why a path that works and may be used is not.
+    /// Why a working path that may be used is not used.
     fn exclusion(&self, path: &Path) -> IdleReason {
         let views = self.views.as_slice();
         let Some(view) = views.iter().find(|view| view.id == path.id()) else {
@@ -253,11 +253,10 @@ impl Placement {
     }
 }
 
-/// Whether a short packet may go on a path before its turn: its pace is hardly an obstacle, for what goes this way is
-/// little.
+/// Whether a short packet may exceed the pace of a path. Such packets are few, so they hardly load the path.
 fn may_overdraw(now: Instant, path: &Path) -> bool {
     !path.is_blocked() && path.pacer().debt(now) < MOST_DEBT
 }
 
-/// How far beyond its pace a path may be used.
+/// The largest debt of a path's pacer.
 const MOST_DEBT: Duration = Duration::from_millis(5);

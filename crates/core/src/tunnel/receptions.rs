@@ -1,8 +1,8 @@
-//! How the other end is to treat what this one sends, and the reports of losses some policies steer by.
+//! How each end wants its packets handled by the receiver, and the loss reports that some policies need.
 //!
-//! `[scheduler]` of each end rules what that end sends. What it needs of the receiver (the order, reports of losses) it
-//! says in a [`Reception`], repeated until acknowledged. An end that never asks gets the default: an order for each flow
-//! and no reports.
+//! The section `[scheduler]` of each end controls what that end sends. The end announces what it needs of the receiver
+//! (the order of delivery, loss reports) in a [`Reception`], which it repeats until it is acknowledged. The default is
+//! an order for each flow and no loss reports.
 
 use core::time::Duration;
 
@@ -16,25 +16,25 @@ use crate::{
     wire::control::{Frame, FrameWriter, LossReport, Order, Reception},
 };
 
-/// What the ends have agreed on for either direction.
+/// The agreement of the two ends, for both directions.
 #[derive(Debug)]
 pub(super) struct Receptions {
-    /// What our policy needs of the other end.
+    /// What this end's policy needs of the other end.
     needed: Reception,
-    /// What the other end was told, if our policy needs anything.
+    /// The announcement to the other end, if the policy needs anything.
     announced: Option<Announced>,
-    /// Version of what the other end wants.
+    /// The version of the other end's announcement.
     wanted_version: Option<u32>,
-    /// Version to acknowledge.
+    /// The version to acknowledge.
     ack: Option<u32>,
-    /// What the other end wants counted.
+    /// Counts losses for the other end, if it wants loss reports.
     watch: Option<Box<LossWatch>>,
-    /// What it has reported.
+    /// The loss reports of the other end.
     ledger: LossLedger,
 }
 
 impl Receptions {
-    /// What is due for a sender that needs `needed`.
+    /// The state for a sender that needs `needed`.
     pub(super) fn new(now: Instant, needed: Reception) -> Self {
         let announced = Announced::new(now);
         let interval = needed.report_interval.unwrap_or_default();
@@ -48,7 +48,7 @@ impl Receptions {
         }
     }
 
-    /// Says it again: the other end may have forgotten.
+    /// Repeats the announcement, because the other end may have lost it.
     pub(super) fn repeat(&mut self, now: Instant) {
         if let Some(announced) = &mut self.announced {
             announced.due = Some(now);
@@ -63,7 +63,7 @@ impl Receptions {
         self.watch.as_ref().and_then(|watch| watch.due())
     }
 
-    /// When [`Self::send`] next has something to say.
+    /// When [`Self::send`] next has something to send.
     pub(super) fn due(&self) -> Option<Instant> {
         [self.announcement_due(), self.report_due()]
             .into_iter()
@@ -71,7 +71,7 @@ impl Receptions {
             .min()
     }
 
-    /// Sends what is due of receptions and reports of losses.
+    /// Sends the announcements, acknowledgements and loss reports that are due.
     pub(super) fn send(&mut self, sealer: &mut Sealer<'_>) {
         let now = sealer.now;
         let mut body = [0; MAX_BODY];
@@ -111,7 +111,8 @@ impl Receptions {
         }
     }
 
-    /// The other end said how to treat what it sends; the order, and the time after which a packet is lost, if this is news.
+    /// Handles an announcement of the other end. Returns the order, and the time after which a packet is considered
+    /// lost, if they are new.
     pub(super) fn on_reception(
         &mut self,
         now: Instant,
@@ -136,7 +137,7 @@ impl Receptions {
         Some((reception.order, timeout))
     }
 
-    /// The other end knows what our policy needs.
+    /// The other end has acknowledged the announcement.
     pub(super) fn on_reception_ack(&mut self, version: u32) {
         if let Some(announced) = &mut self.announced
             && announced.version == version
@@ -145,14 +146,14 @@ impl Receptions {
         }
     }
 
-    /// A data datagram of `len` bytes came.
+    /// Records a received data datagram of `len` bytes.
     pub(super) fn on_arrival(&mut self, now: Instant, id: PathId, path_seq: Seq, len: usize) {
         if let Some(watch) = &mut self.watch {
             watch.on_arrival(now, id, path_seq, len);
         }
     }
 
-    /// What was under way on a path is written off: it is no sign of losses.
+    /// The packets in flight on a path are written off. They do not count as losses.
     pub(super) fn on_outage(&mut self, path: &Path) {
         let sender = path.sender();
         let next = Seq::of_counter(sender.next_data());
@@ -160,7 +161,7 @@ impl Receptions {
         self.ledger.on_outage(path.id(), outstanding, next);
     }
 
-    /// The other end told what it misses on a path; what that says of the time since its last report.
+    /// Handles a loss report for a path. Returns the losses since the last report.
     pub(super) fn on_losses(&mut self, path: &Path, report: &LossReport) -> Option<LossCounts> {
         let (sent_pkts, sent_bytes) = (path.sender().next_data(), path.sender().sent_bytes());
         self.ledger

@@ -1,8 +1,9 @@
-//! What is sent again: packets that are lost, or under way on a path that is silent or has become slow; and repair symbols, so that
-//! less has to be.
+//! Retransmissions, and the repair symbols that make some of them unnecessary. Packets are retransmitted if they are
+//! lost, or if they are in flight on a path that is silent or has become slow.
 //!
-//! Losses and overdue packets are paid out of one [`Budget`]; what a silent path gives back is not. Packets that wait here, also those that
-//! found no room on their path, go before anything new, the oldest first. [`super::egress`] makes and sends the symbols.
+//! Retransmissions of lost and overdue packets are paid from one [`Budget`]; packets taken back from a silent path are
+//! not. The packets that wait here include packets that found no room on their path. They are sent before new packets,
+//! oldest first. [`super::egress`] creates and sends the repair symbols.
 
 use core::{mem, time::Duration};
 use std::collections::VecDeque;
@@ -21,20 +22,20 @@ use crate::{
     wire::control::MissingRanges,
 };
 
-/// What waits to be sent again, and what that may cost.
+/// The packets to retransmit, and the budget for them.
 #[derive(Debug)]
 pub(super) struct Repair {
     packets: VecDeque<Numbered>,
     pub(super) budget: Budget,
     pub(super) fec: Sending,
-    /// Packets taken back from paths that were silent or had become slow.
+    /// The number of packets taken back from paths that were silent or had become slow.
     reinjected: u64,
     /// Repair symbols sent.
     pub(super) symbols_out: u64,
 }
 
 impl Repair {
-    /// Nothing was sent yet.
+    /// Without any packets.
     pub(super) fn new(profile: &Profile) -> Self {
         Self {
             packets: VecDeque::new(),
@@ -45,7 +46,7 @@ impl Repair {
         }
     }
 
-    /// Packets that wait to be sent again.
+    /// The number of packets that wait to be retransmitted.
     pub(super) fn len(&self) -> usize {
         self.packets.len()
     }
@@ -59,28 +60,28 @@ impl Repair {
         }
     }
 
-    /// Whether no packet waits to be sent again.
+    /// Whether no packet waits to be retransmitted.
     pub(super) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Packets taken back from paths that were silent or had become slow, so far.
+    /// The number of packets taken back from paths that were silent or had become slow.
     pub(super) const fn reinjected(&self) -> u64 {
         self.reinjected
     }
 
-    /// The oldest packet that `is_next`.
+    /// Takes the oldest packet for which `is_next` is true.
     pub(super) fn take(&mut self, is_next: impl FnMut(&Numbered) -> bool) -> Option<Numbered> {
         let next = self.packets.iter().position(is_next)?;
         self.packets.remove(next)
     }
 
-    /// A packet that could not be sent goes first.
+    /// Puts back a packet that could not be sent; it is sent first.
     pub(super) fn put_back(&mut self, numbered: Numbered) {
         self.packets.push_front(numbered);
     }
 
-    /// Takes packets that have numbers and no path any more. `base`: the number of the next packet.
+    /// Adds packets that have numbers but no path any more. `base`: the number of the next packet.
     pub(super) fn extend(&mut self, packets: impl IntoIterator<Item = Numbered>, base: Seq) {
         let before = self.packets.len();
         self.packets.extend(packets);
@@ -89,14 +90,15 @@ impl Repair {
         }
     }
 
-    /// Several paths may lose or fall silent at once: what is oldest goes first.
+    /// Sorts by age, because several paths may lose packets or become silent at once.
     fn sort(&mut self, base: Seq) {
         self.packets
             .make_contiguous()
             .sort_by_key(|numbered| numbered.global_seq.distance_from(base));
     }
 
-    /// Takes what a silent path has not reported back, to be sent elsewhere; how many packets.
+    /// Takes back the packets that a silent path has not reported as received, to send them elsewhere. Returns their
+    /// number.
     pub(super) fn take_back(&mut self, path: &mut Path, base: Seq) -> usize {
         let before = self.packets.len();
         let id = path.id();
@@ -104,8 +106,9 @@ impl Repair {
         self.on_taken(before, base)
     }
 
-    /// Takes what is under way on a path that has become slow, to be sent on others as well, as far as repairs may cost; how many
-    /// packets. The path's rate is searched anew: else it would be given what it carried before, for seconds, and hold up its flows.
+    /// Takes the packets in flight on a path that has become slow, to send them on other paths as well, within the
+    /// budget. Returns their number. Restarts the search for the path's rate: otherwise its old estimate would stay
+    /// for seconds and delay its flows.
     pub(super) fn take_overdue(&mut self, now: Instant, path: &mut Path, base: Seq) -> usize {
         let before = self.packets.len();
         let id = path.id();
@@ -122,8 +125,8 @@ impl Repair {
         taken
     }
 
-    /// Packets that were taken back from a path, still wait, are not known to be lost, and by their number on it `may_have_come`,
-    /// wait for its reports again.
+    /// Returns packets that were taken back from a path to that path, to wait for its reports again. The packets must
+    /// still wait here, not be known as lost, and have numbers on the path for which `may_have_come` is true.
     pub(super) fn give_back(
         &mut self,
         path: &mut Path,
@@ -148,9 +151,10 @@ impl Repair {
         }
     }
 
-    /// What the other end misses on a path goes again, before anything new, if it is still kept and worth its cost; how many packets.
+    /// Schedules the packets that the other end reports missing on a path for retransmission before any new packet, if
+    /// they are still kept and worth the cost. Returns their number.
     ///
-    /// `left`: how many numbers one datagram may still name. `base`: the number of the next packet.
+    /// `left`: how many more packets one datagram may report. `base`: the number of the next packet.
     pub(super) fn on_missing(
         &mut self,
         now: Instant,

@@ -1,21 +1,23 @@
-//! Round trips of young flows, kept alike.
+//! Keeps the RTT of young TCP flows constant by delaying ACKs.
 //!
-//! *Problem.* A flow begins on the quickest path. When it grows it spreads to later ones, or moves there,
-//! and its round trip grows at once; where delays jitter it grows by chance. Senders that look out for that (HyStart,
-//! RFC 9406; CUBIC in Linux) take it for a full queue and end their slow start, far below what the paths carry. So they do if
-//! acknowledgements, none more than 2 ms behind the one before, go on for half of a round trip.
+//! *Problem.* A flow begins on the quickest path. When it grows, it spreads or moves to paths with a longer delay, and
+//! its RTT rises at once. Where delays jitter, the RTT rises by chance. Senders that watch the RTT during slow start
+//! (HyStart, RFC 9406; CUBIC in Linux) take the rise for a full queue and leave slow start far below the capacity of
+//! the paths. They also leave slow start if an ACK train, with gaps of at most 2 ms, lasts for half an RTT.
 //!
-//! *Algorithm.* While a TCP flow is young, an acknowledgement is handed to its sender not before what it acknowledges
-//! has been under way for as long as on the latest path that the flow would take if it grew, jitter included
-//! ([`crate::sched::Scheduler::round_trip`]), decided when the first of its data are acknowledged: the round trip is the same
-//! from then on. What came out of order is acknowledged as well (RFC 2018). They are handed on in
-//! groups ([`APART`]), so their train has gaps, and not faster than twice what the paths carry, so what they release
-//! comes in no larger bursts than from a link of its own. No data are delayed, either way: what the receiver says goes ahead
-//! of what it acknowledges ([`KeptFlow::let_ahead`]), changed so that its sender learns nothing from it that would end its slow
-//! start; where that cannot be, all that is held goes on, and nothing is held any more. At the end of its youth a flow's
-//! round trip shrinks little by little ([`FADING`]). Own rule.
+//! *Algorithm.* While a TCP flow is young, each ACK is delayed until the acknowledged data have been under way for the
+//! RTT of the slowest path that the flow would use if it grew, jitter included
+//! ([`crate::sched::Scheduler::round_trip`]). That RTT is chosen when the first data of the flow are acknowledged and
+//! stays the same from then on. It also applies to data that arrived out of order and are acknowledged by SACK (RFC
+//! 2018). ACKs are delivered in groups ([`APART`]), so that the ACK train has gaps, and at no more than twice the rate
+//! of the paths, so that they release no larger bursts than a single link would. Data are not delayed in either
+//! direction. Data from the receiver go ahead of the ACK that they carry ([`KeptFlow::let_ahead`]): they are changed
+//! so that they tell the sender nothing that would end its slow start. Where that is impossible, all delayed ACKs are
+//! delivered and no ACK of the flow is delayed any more. At the end of its youth the RTT of a flow shrinks gradually
+//! ([`FADING`]). Own rule.
 //!
-//! Bounded: the flow that is kept for the shortest time gives way, and its acknowledgements go on at once.
+//! Bounds: [`MOST`] flows and [`MOST_HELD`] delayed ACKs. When the table of flows is full, the flow whose youth ends
+//! first is removed and its ACKs are delivered at once.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -35,7 +37,7 @@ use kept_flow::{KeptFlow, Said};
 /// The young flows whose data this end sends.
 #[derive(Debug)]
 pub(super) struct RoundTrips {
-    /// Of the hashes by which flows are known ([`crate::flows`]).
+    /// The key of the flow hashes ([`crate::flows`]).
     key: FlowKey,
     flows: Vec<KeptFlow>,
 }
@@ -43,9 +45,9 @@ pub(super) struct RoundTrips {
 /// What is known of the paths.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// What all of them carry.
+    /// The rate of all paths together.
     rate: Option<Bitrate>,
-    /// How long the round trips of a flow are to be whose first data are acknowledged.
+    /// The RTT to keep for a flow whose first data are acknowledged now.
     least: Option<Duration>,
 }
 
@@ -58,7 +60,7 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// How long the round trips of a flow that opens now are to be.
+    /// The RTT to keep for a flow that opens now.
     fn round_trip(&mut self, now: Instant) -> Duration {
         self.placement.refresh(now, self.paths, self.staged);
         self.placement.round_trip()
@@ -74,7 +76,7 @@ impl RoundTrips {
         }
     }
 
-    /// Watches a flow that opens by a segment that ends at `end`, and whose round trips are to be `least`.
+    /// Starts to watch a flow. Its first segment ends at `end`, and its RTT is to be `least`.
     fn watch(
         &mut self,
         now: Instant,
@@ -98,19 +100,19 @@ impl RoundTrips {
             .push(KeptFlow::new(now, conversation, end, least, until));
     }
 
-    /// How long those of a flow are made; zero if they are not.
+    /// The RTT that is kept for a flow; zero if none is.
     pub(super) fn of(&self, flow: FlowId) -> Duration {
         let index = self.position(flow.hash());
         index.map_or(Duration::ZERO, |index| self.flows[index].kept())
     }
 
-    /// The longest that is made.
+    /// The longest RTT that is kept for any flow.
     pub(super) fn longest(&self) -> Duration {
         let kept = self.flows.iter().map(KeptFlow::kept);
         kept.max().unwrap_or_default()
     }
 
-    /// The paths are others: what was to be the round trip fades.
+    /// The paths have changed: the kept RTTs shrink gradually from now on.
     pub(super) fn fade(&mut self, now: Instant) {
         for flow in &mut self.flows {
             flow.until = flow.until.min(now + FADING);
@@ -135,7 +137,7 @@ impl RoundTrips {
         })
     }
 
-    /// Hands a packet on to the host, at once or in time.
+    /// Delivers a packet to the host, at once or after a delay.
     fn deliver(
         &mut self,
         now: Instant,
@@ -171,7 +173,7 @@ impl RoundTrips {
         let known = said.and_then(due);
         let is_pure = said.is_some() && !segment.has_numbers && !segment.is_closing;
         let Some((said, due)) = known else {
-            // What acknowledges what was never sent is not of this flow, but what closes it may be.
+            // An ACK of data that were never sent is not of this flow, but a segment that closes the flow may be.
             if !is_pure {
                 flow.release(now, delivered);
             }
@@ -200,7 +202,7 @@ impl RoundTrips {
         }
     }
 
-    /// Takes note of a packet from the host.
+    /// Records a packet from the host.
     pub(super) fn on_packet_out(
         &mut self,
         now: Instant,
@@ -227,7 +229,7 @@ impl RoundTrips {
         }
     }
 
-    /// Keeps back what is too early of what is delivered beyond the first `before` packets.
+    /// Delays ACKs that arrive too early, among the delivered packets after the first `before`.
     pub(super) fn on_delivered(
         &mut self,
         now: Instant,
@@ -246,7 +248,7 @@ impl RoundTrips {
             rate: look.placement.known_rate(),
             least,
         };
-        // What is looked at goes behind the rest, so in the end all are in order again.
+        // Packets that have been examined go to the back of the queue, so the order is the old one at the end.
         shared.delivered.rotate_left(before);
         for _ in 0..count {
             if let Some(packet) = shared.delivered.pop_front() {
@@ -255,12 +257,12 @@ impl RoundTrips {
         }
     }
 
-    /// How many acknowledgements are held.
+    /// The number of delayed ACKs.
     fn held(&self) -> usize {
         self.flows.iter().map(KeptFlow::held).sum()
     }
 
-    /// Forgets flows.
+    /// Removes flows.
     fn end(
         &mut self,
         now: Instant,
@@ -272,12 +274,12 @@ impl RoundTrips {
         }
     }
 
-    /// Forgets all flows.
+    /// Removes all flows.
     pub(super) fn clear(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
         self.end(now, |_| true, delivered);
     }
 
-    /// When an acknowledgement is due, or a flow no longer young.
+    /// The earliest time at which a delayed ACK is due or a flow is no longer young.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.flows.iter().map(KeptFlow::poll_timeout).min()
     }
@@ -290,43 +292,43 @@ impl RoundTrips {
     }
 }
 
-/// When the group that goes on at `due` or next does.
+/// When the group is delivered that contains an ACK due at `due`.
 fn next_group(due: Instant) -> Instant {
     let apart = u64::try_from(APART.as_nanos()).unwrap_or(u64::MAX);
     Instant::from_nanos(due.as_nanos().next_multiple_of(apart))
 }
 
-/// For so long, and so many round trips, a flow is young.
+/// A flow is young for this time and for this number of round trips.
 const YOUNG: Duration = Duration::from_secs(3);
 const YOUNG_ROUNDS: u32 = 12;
-/// In so long it becomes old.
+/// The time over which the kept RTT of a flow shrinks at the end of its youth.
 const FADING: Duration = Duration::from_secs(1);
-/// Shorter round trips are left alone: no sender looks at less than 4 ms.
+/// Shorter RTTs are not kept: no sender reacts to a rise of less than 4 ms.
 const LEAST: Duration = Duration::from_millis(10);
-/// The longest that are made: what is longer looks lost.
+/// The longest RTT that is kept: a sender would take longer delays for losses.
 const LONGEST: Duration = Duration::from_millis(700);
-/// Time between groups of acknowledgements: more than 2 ms (`hystart_ack_delta_us` in Linux).
+/// The interval between groups of ACKs: more than 2 ms (`hystart_ack_delta_us` in Linux).
 const APART: Duration = Duration::from_millis(3);
-/// How many times what the paths carry acknowledgements may cover: slow start fills queues with less.
+/// The highest rate of acknowledged data, as a multiple of the rate of the paths: slow start fills queues with less.
 const FASTER: u64 = 2;
-/// Time between two notes of what was sent.
+/// The interval between two records of sent data.
 const NOTED_EACH: Duration = Duration::from_micros(500);
 const MOST_NOTED: usize = 2048;
-/// How much longer than the first round trip of a sender its next may be made: RFC 6298 (with 200 ms, as in Linux) waits no
-/// shorter.
+/// How much longer than its first RTT a sender's next RTT may be made: the timeout of RFC 6298 (with a minimum of 200
+/// ms, as in Linux) is no shorter.
 const LATER: Duration = Duration::from_millis(150);
-/// How many times the first round trip of a sender the next may be: BBR sends up to 2.9 windows of its shortest.
+/// How many times its first RTT a sender's next RTT may be: BBR sends up to 2.9 windows of its min RTT.
 const TIMES: u32 = 2;
-/// How far from each other data of a receiver that go ahead may be, and their times in ticks, of a microsecond at least
-/// (RFC 7323 section 5.4 has a millisecond).
+/// The largest distance between data of a receiver that go ahead, and between their timestamps in ticks of at least a
+/// microsecond (RFC 7323 section 5.4 says a millisecond).
 const MOST_AHEAD: u32 = 1 << 20;
 const MOST_TICKS: u32 = 1 << 24;
-/// How many segments may go ahead: a handshake and a request. A conversation goes on to and fro, and its sender may wait for
-/// what it said to be acknowledged before it says more (Nagle, RFC 9293 section 3.7.4).
+/// How many segments may go ahead: a handshake and a request. A dialogue continues in both directions, and its sender
+/// may wait for an ACK before it sends more (Nagle, RFC 9293 section 3.7.4).
 const MOST_TALK: u32 = 6;
-/// Most acknowledgements held of all flows.
+/// The largest number of delayed ACKs of all flows.
 const MOST_HELD: usize = 8192;
-/// Most flows.
+/// The largest number of flows.
 const MOST: usize = 64;
 
 #[cfg(test)]

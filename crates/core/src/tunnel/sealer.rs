@@ -1,7 +1,7 @@
-//! Datagrams written into a path's batch and sealed there.
+//! Writes datagrams into a path's batch and encrypts them there.
 //!
-//! A data datagram has the number that its path counts next; who sends it tells the path afterwards
-//! ([`Path::on_data_sent`](crate::path::Path::on_data_sent)), and only then is the number taken.
+//! A data datagram has the next number of its path. The caller must tell the path afterwards that it was sent
+//! ([`Path::on_data_sent`](crate::path::Path::on_data_sent)); only then is the number used up.
 
 use super::path_set::PathSet;
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What a datagram needs on its way out: keys, paths, and a batch to be written to.
+/// The keys, the paths, and the batch that a datagram is written to.
 #[derive(Debug)]
 pub(super) struct Sealer<'a> {
     pub(super) now: Instant,
@@ -25,14 +25,14 @@ pub(super) struct Sealer<'a> {
     pub(super) out: &'a mut TxQueue,
 }
 
-/// What the header of a data datagram says of the packet in it.
+/// The flags in the header of a data datagram, which describe its packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flags {
-    /// Packets of a higher number went before it.
+    /// Packets with higher numbers were sent before it.
     pub(super) is_out_of_turn: bool,
-    /// Another datagram carries it too.
+    /// Another datagram carries the same packet.
     pub(super) is_copy: bool,
-    /// It is kept, and sent again if it is lost.
+    /// It is kept, and retransmitted if it is lost.
     pub(super) is_kept: bool,
 }
 
@@ -42,8 +42,8 @@ impl Sealer<'_> {
         knows(self.sessions, capability)
     }
 
-    /// Writes, seals and queues one control datagram on a path; whether there was a path, a key, a route, leave to
-    /// send there ([`crate::path::address`]) and room.
+    /// Writes, encrypts and queues one control datagram on a path. Returns whether there was a path, a key, a route,
+    /// permission to send there ([`crate::path::address`]) and room.
     pub(super) fn control(&mut self, id: PathId, body: &[u8]) -> bool {
         self.try_control(id, body).is_some()
     }
@@ -71,8 +71,8 @@ impl Sealer<'_> {
         Some(())
     }
 
-    /// Writes and seals one data datagram; its length, or `None` if there is no path, proven route, key or room. `has_parity` gets its number
-    /// and what is sent, and tells whether parity follows.
+    /// Writes and encrypts one data datagram. Returns its length, or `None` if there is no path, validated route, key
+    /// or room. `has_parity` receives its number and its bytes, and returns whether parity follows.
     pub(super) fn data(
         &mut self,
         id: PathId,
@@ -110,7 +110,8 @@ impl Sealer<'_> {
         Some(len)
     }
 
-    /// The header of the next data datagram on a path, as of a packet that is alone and not kept; `None` without path, route or key.
+    /// The header of the next data datagram on a path, for a packet that is not copied and not kept; `None` without
+    /// path, route or key.
     pub(super) fn next_header(&mut self, id: PathId) -> Option<Header> {
         let path = self.paths.get(id)?;
         path.route()?;
@@ -119,7 +120,8 @@ impl Sealer<'_> {
         Some(data_header(self.now, id, session.remote_index(), counter))
     }
 
-    /// Writes and seals a repair symbol, the first bytes of which stand in `data`; its length, or `None` if there is no room.
+    /// Writes and encrypts a repair symbol, whose first bytes are in `data`. Returns its length, or `None` if there is
+    /// no room.
     pub(super) fn symbol(
         &mut self,
         header: &Header,
@@ -142,7 +144,7 @@ impl Sealer<'_> {
     }
 }
 
-/// The header of a data datagram whose packet is alone and not kept.
+/// The header of a data datagram whose packet is not copied and not kept.
 fn data_header(now: Instant, id: PathId, receiver_index: u32, counter: u64) -> Header {
     Header {
         kind: Kind::Data,
@@ -163,5 +165,5 @@ pub(super) fn knows(sessions: &SessionSet, capability: u32) -> bool {
     session.is_some_and(|session| session.remote_hello().capabilities & capability != 0)
 }
 
-/// Longest body of a control datagram in bytes: fits every path.
+/// The longest body of a control datagram in bytes: it fits every path.
 pub(super) const MAX_BODY: usize = 1100;

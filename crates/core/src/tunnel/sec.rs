@@ -1,28 +1,32 @@
-//! Split error correction ([`crate::sec`]): parity of each data datagram goes over another path than the datagram, and one that came
-//! with wrong bits is mended by it.
+//! Split error correction ([`crate::sec`]): the parity of each data datagram is sent on another path than the
+//! datagram, and corrects bit errors in it.
 //!
-//! *Out.* If the user wants it, the other end knows it ([`PARITY`]) and two paths work, every data datagram that is sealed leaves
-//! its parity here. What one poll has gathered goes out at its end, in control datagrams ([`Frame::Parity`]) on the best path other
-//! than the datagram's own.
+//! *Out.* If the user enables it, the other end supports it ([`PARITY`]) and two paths work, the parity of every
+//! encrypted data datagram is collected here. At the end of each poll the collected parity is sent in control
+//! datagrams ([`Frame::Parity`]) on the best path other than the datagram's own.
 //!
-//! *In.* From the first parity on, a copy of each data datagram is made before it is opened, and kept if its tag does not fit:
-//! opening spoils it. Parity that comes is tried on what is kept of its length, and a datagram that comes on the parity that is
-//! kept: whichever is later. If bits of a quarter of its blocks at most are wrong, and the header that results names the datagram the parity is of, the copy is handled as if it had just
-//! come: **replay window and tag are checked as ever**, so nothing passes that was not sealed. It is not mended twice.
+//! *In.* From the first parity on, each data datagram is copied before it is decrypted in place, and the copy is kept
+//! if its tag does not match. Received parity is tried on kept datagrams of its length, and a received damaged
+//! datagram is tried with kept parity, whichever comes later. If at most a quarter of its blocks have bit errors, and
+//! the corrected header identifies the datagram of the parity, the copy is handled as if it had just arrived. **Replay
+//! window and tag are checked as always**, so only authentic datagrams pass. A datagram is not corrected twice.
 //!
-//! Without parity a damaged datagram is what it was before: forged, and dropped. One that is mended later is not counted as dropped any more.
+//! Without parity a damaged datagram is treated like a forged one and dropped. A datagram that is corrected later no
+//! longer counts as dropped.
 //!
-//! Anyone can send what does not open, so little is done for it: parity is tried on the header's blocks first, and on the others only if
-//! the header that results is the right one. Parity that belongs to the header as it came is tried at once; any other only
-//! [`MAX_TRIES`] times for each datagram or parity that comes, and [`MAX_TRIES_PER_SECOND`] in all. What was left untried is counted.
+//! Anyone can send datagrams that do not decrypt, so the work for them is limited. Parity is tried on the blocks of
+//! the header first, and on the others only if the corrected header is the right one. Parity that belongs to the
+//! received header is tried at once; any other only [`MAX_TRIES`] times for each received datagram or parity, and
+//! [`MAX_TRIES_PER_SECOND`] in all. Omitted tries are counted.
 //!
-//! Parity travels where data may ([`PathSet::carrying`]), and is charged to that path's pacer; while that has no room, datagrams go without.
+//! Parity is sent only on paths that may carry data ([`PathSet::carrying`]), and is charged to the path's pacer. While
+//! that has no room, datagrams have no parity.
 //!
-//! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] parities out, [`MAX_RECEIVED`] in. Datagrams whose parity is
-//! longer than [`MAX_PARITY_BYTES`] have none.
+//! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] outgoing parities, [`MAX_RECEIVED`] received ones.
+//! Datagrams whose parity would be longer than [`MAX_PARITY_BYTES`] have none.
 //!
-//! A datagram with wrong bits where its kind or receiver index stand names no tunnel. It is tried by the one whose path leads where it
-//! came from, if that expects parity.
+//! A datagram with bit errors in its kind or receiver index identifies no tunnel. It is tried by the tunnel that has a
+//! path to its source address, if that tunnel expects parity.
 //!
 //! [`Frame::Parity`]: crate::wire::control::Frame::Parity
 
@@ -54,33 +58,33 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// What became of datagrams that came with wrong bits.
+/// What became of datagrams with bit errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParityStatus {
-    /// Mended, opened, and not counted as dropped.
+    /// Datagrams that were corrected and decrypted, and are not counted as dropped.
     pub mended: u64,
-    /// Arrivals of parity, or of what does not open, that were not tried with all there was: it would have cost too much.
+    /// Received parities or damaged datagrams that were not tried in all combinations, to limit the cost.
     pub cut_short: u64,
 }
 
-/// Parity out and in, and what waits to be mended.
+/// Outgoing and received parity, and the damaged datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Sec {
-    /// What the user wants.
+    /// The user's choice.
     code: Option<Code>,
-    /// Whether it can be had now.
+    /// Whether parity can be sent now.
     is_on: bool,
     out: VecDeque<Parity>,
-    /// When parity last came.
+    /// When parity was last received.
     heard_at: Option<Instant>,
     received: VecDeque<Parity>,
     damaged: VecDeque<Damaged>,
     mended: VecDeque<Damaged>,
     is_mending: bool,
-    /// Datagrams mended and opened.
+    /// The number of datagrams corrected and decrypted.
     mended_count: u64,
     tries: Tries,
-    /// A datagram before it was opened.
+    /// A copy of a datagram before decryption.
     copy: Vec<u8>,
 }
 
@@ -90,35 +94,35 @@ struct Parity {
     code: Code,
     path: PathId,
     path_seq: Seq,
-    /// Length of the datagram.
+    /// The length of the datagram.
     len: u16,
     at: Instant,
     bytes: [u8; MAX_PARITY_BYTES],
 }
 
-/// A datagram whose tag does not fit, or one that was mended.
+/// A datagram whose tag does not match, or a corrected one.
 #[derive(Debug)]
 pub(super) struct Damaged {
     pub(super) incoming: Incoming,
     at: Instant,
-    /// As what it was counted when it was dropped.
+    /// The reason under which it was counted as dropped.
     pub(super) reason: DropReason,
-    /// Path and number in its header as it came.
+    /// Path and number in its header as received.
     names: Option<(PathId, Seq)>,
     pub(super) bytes: PacketBuf,
 }
 
-/// What may still be tried, and what was not.
+/// The budget of tries, and the count of omitted ones.
 #[derive(Debug, Default)]
 struct Tries {
     left: usize,
     since: Option<Instant>,
-    /// Datagrams and parities that came and were not tried with everything there was.
+    /// The number of received datagrams and parities that were not tried in all combinations.
     cut_short: u64,
 }
 
 impl Tries {
-    /// How many are allowed for what came now.
+    /// The number of tries for the datagram or parity received now.
     fn allowed(&mut self, now: Instant) -> usize {
         if self.since.is_none_or(|since| now.since(since) >= SECOND) {
             (self.since, self.left) = (Some(now), MAX_TRIES_PER_SECOND);
@@ -126,7 +130,7 @@ impl Tries {
         self.left.min(MAX_TRIES)
     }
 
-    /// Takes one of those, if there is one left.
+    /// Takes one of the tries. Returns whether one was left.
     fn take(&mut self, allowed: &mut usize) -> bool {
         let Some(left) = allowed.checked_sub(1) else {
             self.cut_short += 1;
@@ -144,18 +148,18 @@ impl Parity {
         self.bytes.get(..len).unwrap_or_default()
     }
 
-    /// Whether this is the parity of `damaged` by what the header of that says.
+    /// Whether this is the parity of `damaged` according to the header of `damaged`.
     fn is_named_by(&self, damaged: &Damaged) -> bool {
         damaged.names == Some((self.path, self.path_seq))
     }
 
-    /// How many bits may be wrong. Another datagram's parity finds something wrong in nearly every block, and may turn one
-    /// number into the other.
+    /// The largest number of bit errors accepted. The parity of another datagram finds an error in nearly every block,
+    /// and may change one number into the other.
     fn most_wrong(&self) -> usize {
         1 + usize::from(self.len) / BLOCK_BYTES / 4
     }
 
-    /// Whether the first blocks of `datagram`, mended, are the header of what this is the parity of. Cheap.
+    /// Whether the first blocks of `datagram`, after correction, are the header of this parity's datagram. Cheap.
     fn fits_header_of(&self, datagram: &[u8]) -> bool {
         let mut head = [0; HEAD_BYTES];
         let len = datagram.len().min(HEAD_BYTES);
@@ -172,7 +176,8 @@ impl Parity {
         is_corrected && names(head) == Some((self.path, self.path_seq))
     }
 
-    /// Mends `datagram` in place, whose header fits, and tells whether it seems so: only its tag can say.
+    /// Corrects `datagram` in place, whose header matches. Returns whether the correction seems successful; only the
+    /// tag can prove it.
     fn mends(&self, datagram: &mut [u8]) -> bool {
         let most = self.most_wrong();
         self.code
@@ -181,14 +186,14 @@ impl Parity {
     }
 }
 
-/// Path and number of a data datagram, by its header.
+/// Path and number of a data datagram, according to its header.
 fn names(datagram: &[u8]) -> Option<(PathId, Seq)> {
     let (header, _) = Header::parse(datagram)?;
     (header.kind == Kind::Data).then_some((header.path, header.path_seq))
 }
 
 impl Sec {
-    /// Leaves the parity of a data datagram that was just sealed; whether it did.
+    /// Stores the parity of a data datagram that was just encrypted. Returns whether it did.
     pub(super) fn on_sealed(
         &mut self,
         now: Instant,
@@ -218,7 +223,8 @@ impl Sec {
         true
     }
 
-    /// Keeps a copy of a datagram that is about to be opened, if it could be mended: of any kind, for that may be wrong.
+    /// Keeps a copy of a datagram before decryption, if it could be corrected. Its kind does not matter, because the
+    /// kind may be damaged.
     pub(super) fn before_opening(&mut self, now: Instant, datagram: &[u8]) {
         self.copy.clear();
         if !self.is_mending && self.is_expected(now) {
@@ -230,8 +236,8 @@ impl Sec {
         self.heard_at.is_some_and(|at| now.since(at) < HEARD_FOR)
     }
 
-    /// The datagram of which [`before_opening`](Self::before_opening) has kept a copy has no fitting tag, and will be counted
-    /// for `reason`.
+    /// The datagram that [`before_opening`](Self::before_opening) copied has no matching tag, and will be counted as
+    /// dropped for `reason`.
     pub(super) fn on_damaged(
         &mut self,
         now: Instant,
@@ -255,7 +261,7 @@ impl Sec {
         let named = self.received.iter().position(is_named);
         self.damaged.push_back(damaged);
         let newest = self.damaged.len() - 1;
-        // Most headers come as they were sent.
+        // Most headers are undamaged.
         if let Some(index) = named
             && self.try_mend(index, newest, pool)
         {
@@ -283,7 +289,7 @@ impl Sec {
         }
     }
 
-    /// Parity came: `bytes` of the datagram of `len` bytes that travels as `path_seq` on `path`.
+    /// Handles received parity: `bytes` for the datagram of `len` bytes with the number `path_seq` on `path`.
     pub(super) fn on_parity(
         &mut self,
         now: Instant,
@@ -316,7 +322,8 @@ impl Sec {
         }
     }
 
-    /// Tries the parity received as `index` on what is damaged: first on what names it, then on the newest.
+    /// Tries the received parity `index` on damaged datagrams: first on a datagram whose header matches it, then on
+    /// the newest.
     fn try_on_damaged(&mut self, now: Instant, index: usize, pool: &mut Pool) -> bool {
         let Some(parity) = self.received.get(index) else {
             return false;
@@ -344,14 +351,14 @@ impl Sec {
         false
     }
 
-    /// Whether the parity received as `index` is that of a datagram as long as a damaged one.
+    /// Whether the received parity `index` belongs to a datagram of the same length as a damaged one.
     fn is_of_length(&self, index: usize, damaged: usize) -> bool {
         let parity = self.received.get(index).map(|parity| parity.len.into());
         let kept = self.damaged.get(damaged).map(|kept| kept.bytes.len());
         parity.is_some() && parity == kept
     }
 
-    /// Tries the parity received as `index` on a damaged datagram; if it fits, that is mended.
+    /// Tries the received parity `index` on a damaged datagram, which is corrected if the parity matches.
     fn try_mend(&mut self, index: usize, damaged: usize, pool: &mut Pool) -> bool {
         if !self.is_of_length(index, damaged) {
             return false;
@@ -387,7 +394,7 @@ impl Sec {
         {}
     }
 
-    /// Forgets everything but what the user wants.
+    /// Clears everything except the user's choice.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         for damaged in self.damaged.drain(..).chain(self.mended.drain(..)) {
             pool.recycle(damaged.bytes);
@@ -397,24 +404,24 @@ impl Sec {
         self.heard_at = None;
     }
 
-    /// By which code parity is made of what is sent; `None`: not at all.
+    /// Sets the code for the parity of outgoing datagrams; `None` switches parity off.
     pub(super) fn set_code(&mut self, code: Option<Code>) {
         self.code = code;
     }
 
-    /// Whether parity is expected of what comes from `remote`.
+    /// Whether parity is expected for datagrams from `remote`.
     pub(super) fn expects(&self, now: Instant, remote: SocketAddr, paths: &PathSet) -> bool {
         let leads_there = |path: &Path| path.route().is_some_and(|route| route.remote == remote);
         self.is_expected(now) && paths.iter().any(leads_there)
     }
 
-    /// Finds out whether parity may be sent now.
+    /// Determines whether parity may be sent now.
     pub(super) fn update(&mut self, sessions: &SessionSet, paths: &PathSet) {
         let can = || paths.carrying().count() > 1 && knows(sessions, PARITY);
         self.is_on = self.code.is_some() && can();
     }
 
-    /// Sends the parity that was gathered, as far as there is room for it.
+    /// Sends the collected parity, as far as there is room.
     pub(super) fn send(&mut self, sealer: &mut Sealer<'_>) {
         let now = sealer.now;
         while let Some(first) = self.out.front() {
@@ -461,22 +468,22 @@ impl Sec {
         (is_used || status != ParityStatus::default()).then_some(status)
     }
 
-    /// The next datagram that was mended, to be handled as if it had just come. Until
-    /// [`finish_mended`](Self::finish_mended) no copies are made: nothing is mended twice.
+    /// The next corrected datagram, to be handled as if it had just arrived. No copies are made until
+    /// [`finish_mended`](Self::finish_mended), so that no datagram is corrected twice.
     pub(super) fn start_mended(&mut self) -> Option<Damaged> {
         let mended = self.mended.pop_front()?;
         self.is_mending = true;
         Some(mended)
     }
 
-    /// The datagram was handled; `is_good`: it was sealed by the other end.
+    /// The datagram was handled. `is_good`: it is authentic.
     pub(super) fn finish_mended(&mut self, is_good: bool) {
         self.is_mending = false;
         self.mended_count += u64::from(is_good);
     }
 }
 
-/// The path with the lowest round-trip time among those that may carry parity of what travels on `of`, if it has room.
+/// The path with the lowest RTT among the paths that may carry the parity of datagrams on `of`, if it has room.
 fn path_of_parity(now: Instant, paths: &PathSet, of: PathId) -> Option<PathId> {
     let path = paths
         .carrying()
@@ -487,20 +494,20 @@ fn path_of_parity(now: Instant, paths: &PathSet, of: PathId) -> Option<PathId> {
 
 /// Blocks that hold the header of a data datagram, and what [`Header::parse`] wants behind it.
 const HEAD_BYTES: usize = DATA_OVERHEAD.next_multiple_of(BLOCK_BYTES);
-/// Tries of parity for each datagram or parity that comes.
+/// Tries for each received datagram or parity.
 const MAX_TRIES: usize = 64;
-/// Tries of parity in a second, of some 0.2 µs.
+/// Tries per second, of some 0.2 µs each.
 const MAX_TRIES_PER_SECOND: usize = 32_768;
 const SECOND: Duration = Duration::from_secs(1);
-/// Most damaged datagrams kept.
+/// The largest number of damaged datagrams kept.
 const MAX_KEPT: usize = 64;
-/// How long they are: longer than any path is worth using for media.
+/// How long they are kept: longer than the delay of any path that is worth using for media.
 const KEEP_FOR: Duration = Duration::from_millis(500);
-/// Datagrams are copied before they are opened for so long after parity came.
+/// For how long after received parity datagrams are copied before decryption.
 const HEARD_FOR: Duration = Duration::from_secs(10);
 /// Parities that may wait for the end of a poll.
 const MAX_PARITY: usize = 256;
-/// Parities kept for datagrams that are still to come: half a second of 8 Mbit/s.
+/// Received parities kept for datagrams that have not arrived: half a second at 8 Mbit/s.
 const MAX_RECEIVED: usize = 512;
-/// Longest parity: BCH of 1560 bytes.
+/// The longest parity: BCH of 1560 bytes.
 pub(super) const MAX_PARITY_BYTES: usize = 208;

@@ -1,4 +1,4 @@
-//! What the class of a packet asks for: a deadline, links, an order, copies.
+//! The requirements of a packet's class: deadline, links, order, copies.
 
 use core::time::Duration;
 
@@ -18,16 +18,16 @@ use crate::{
     time::Instant,
 };
 
-/// The classes of traffic of one end.
+/// The traffic classes of one end.
 #[derive(Debug)]
 pub(super) struct Services {
     classifier: Classifier,
-    /// Whether packets of a flow are delivered in their order, if their class says nothing else.
+    /// Whether packets of a flow are delivered in order, unless their class says otherwise.
     in_order: bool,
 }
 
 impl Services {
-    /// The user's `classes`, and whatever `profile` recognises by itself.
+    /// The user's `classes`, and the classes that `profile` recognises automatically.
     pub(super) fn new(classes: Vec<Class>, profile: &Profile) -> Self {
         Self {
             classifier: Classifier::new(classes, profile.voice),
@@ -35,8 +35,8 @@ impl Services {
         }
     }
 
-    /// What the class of a packet from the host asks for; `None` if it is of none. `least_delay`: what the quickest path takes one
-    /// way.
+    /// The requirements of the class of a packet from the host; `None` if it has no class. `least_delay`: the one-way
+    /// delay of the quickest path.
     pub(super) fn mark(
         &mut self,
         now: Instant,
@@ -49,7 +49,7 @@ impl Services {
         Some(self.mark_of(now, found, view.ends_frame(), least_delay))
     }
 
-    /// Until when a packet of a class is of use. A deadline no path could meet is none.
+    /// The mark of a packet of a class, with its deadline. A deadline that no path could meet is ignored.
     fn mark_of(&self, now: Instant, found: Found, ends_frame: bool, least_delay: Duration) -> Mark {
         let service = self.classifier.service(found.id);
         let deadline = service.and_then(|service| service.deadline);
@@ -67,18 +67,18 @@ impl Services {
         self.classifier.service(packet.mark()?.found.id)
     }
 
-    /// Whether packets of a mark are to take certain links.
+    /// Whether packets with this mark must use certain links.
     pub(super) fn is_pinned(&self, mark: Mark) -> bool {
         self.classifier.is_pinned(mark.found.id)
     }
 
-    /// Whether the other end is to let a packet go in the order of its flow.
+    /// Whether the other end is to deliver a packet in the order of its flow.
     pub(super) fn is_ordered(&self, packet: &PacketBuf) -> bool {
         let service = self.service(packet);
         self.in_order && service.is_none_or(|service| service.is_ordered)
     }
 
-    /// That a packet has to be in time; `None` if it has no deadline.
+    /// The urgency of a packet; `None` if it has no deadline.
     pub(super) fn urgency(
         &self,
         now: Instant,
@@ -95,7 +95,8 @@ impl Services {
         })
     }
 
-    /// Bit *i*: path *i* is one that the packet's class wants, and works, whatever its rank; `None` if any will do.
+    /// The working links that the packet's class asks for, whatever their rank, with bit *i* for path *i*; `None` if
+    /// any will do.
     pub(super) fn wanted_links(&self, packet: &PacketBuf, paths: &PathSet) -> Option<u16> {
         let links = &self.service(packet)?.links;
         if links.is_empty() {
@@ -108,7 +109,7 @@ impl Services {
         (wanted != 0).then_some(wanted)
     }
 
-    /// Copies of a packet were sent.
+    /// Records that copies of a packet were sent.
     pub(super) fn charge_copies(&mut self, copies: u32, numbered: &Numbered) {
         let Some(mark) = numbered.packet.mark().filter(|mark| mark.due.is_some()) else {
             return;
@@ -119,7 +120,7 @@ impl Services {
         }
     }
 
-    /// Drops a packet that is too late.
+    /// Drops a packet that would miss its deadline.
     pub(super) fn give_up(&mut self, packet: PacketBuf, shared: &mut Shared<'_>) {
         if let Some(mark) = packet.mark() {
             self.classifier.on_expired(mark.found.id);
@@ -127,13 +128,13 @@ impl Services {
         shared.drop(packet, DropReason::Expired);
     }
 
-    /// Classes by name, with what was sent of each.
+    /// The classes by name, with their counters.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         self.classifier.counts()
     }
 }
 
-/// What part of the time a packet has, beyond what the quickest path takes, it may wait; the rest is for queues and jitter
-/// there. While more comes than paths carry, something has to be dropped, and what is dropped earlier makes what is sent the
-/// surer to be in time.
+/// How long a packet may wait, in percent of its time beyond the one-way delay of the quickest path. The rest is for
+/// queues and jitter on the path. Under overload some packets must be dropped, and an earlier drop makes it more
+/// likely that the other packets meet their deadlines.
 const PATIENCE_PERCENT: u32 = 75;

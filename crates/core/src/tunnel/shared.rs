@@ -1,4 +1,4 @@
-//! What a tunnel borrows from its owner.
+//! The buffers and counters that a tunnel borrows from its owner.
 
 use std::collections::VecDeque;
 
@@ -8,19 +8,19 @@ use crate::{
     queue::QueueDrop,
 };
 
-/// What a tunnel borrows from its owner for one call.
+/// The buffers and counters that a tunnel borrows from its owner for one call.
 #[derive(Debug)]
 pub struct Shared<'a> {
-    /// Where buffers come from and return to.
+    /// The source of buffers, to which they return.
     pub pool: &'a mut Pool,
     /// Inner packets for the host, in order.
     pub delivered: &'a mut VecDeque<PacketBuf>,
-    /// What was dropped, by reason.
+    /// The number of drops, by reason.
     pub drops: &'a mut Drops,
 }
 
 impl Shared<'_> {
-    /// Takes what a queue drops.
+    /// A callback that takes the packets dropped by a queue.
     pub(super) fn on_queue_drop(&mut self) -> impl FnMut(PacketBuf, QueueDrop) {
         |packet, reason| self.drop(packet, DropReason::from(reason))
     }

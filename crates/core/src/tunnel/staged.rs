@@ -1,10 +1,10 @@
-//! Packets that have their path and wait until it is ready: [`Pick::One`](crate::sched::Pick::One) under a policy that
-//! looks ahead, or what [`blocks`](super::blocks) were split into.
+//! Packets that are assigned to a path and wait until it is ready: by [`Pick::One`](crate::sched::Pick::One) under a
+//! policy that looks ahead, or as parts of [`blocks`](super::blocks).
 //!
-//! They have left the tunnel queue and have their numbers, so nothing is dropped here. If their path stops being usable,
-//! they are placed anew, in their order, before anything else.
+//! They have left the tunnel queue and have their numbers, so none is dropped here. If their path becomes unusable,
+//! they are assigned again, in order, before any other packet.
 //!
-//! Bound: [`MAX_PACKETS`] over all paths. At the bound nothing new is placed until a path has sent some.
+//! Bound: [`MAX_PACKETS`] over all paths. At the bound no new packet is placed until a path has sent some.
 
 use std::collections::VecDeque;
 
@@ -15,17 +15,17 @@ use crate::{
     units::Bytes,
 };
 
-/// What waits for each path.
+/// The packets that wait for each path.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
-    /// By path id; empty until something waits.
+    /// By path id; empty until a packet waits.
     lanes: Vec<Lane>,
     packets: usize,
 }
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// And whether it is sent again.
+    /// Each packet, and whether it is a retransmission.
     packets: VecDeque<(Numbered, bool)>,
     bytes: Bytes,
 }
@@ -72,14 +72,14 @@ impl Staged {
         self.packets += 1;
     }
 
-    /// The packet of this number that waits for a path. O(what waits for it).
+    /// The packet with this number that waits for a path. O(packets waiting for it).
     pub(super) fn find(&self, id: PathId, global_seq: Seq) -> Option<&Numbered> {
         let packets = &self.lanes.get(id.index())?.packets;
         let mut packets = packets.iter().map(|(numbered, _)| numbered);
         packets.find(|numbered| numbered.global_seq == global_seq)
     }
 
-    /// The next packet for a path, and whether it is sent again.
+    /// The next packet for a path, and whether it is a retransmission.
     pub(super) fn pop(&mut self, id: PathId) -> Option<(Numbered, bool)> {
         let lane = self.lanes.get_mut(id.index())?;
         let next = lane.packets.pop_front()?;
@@ -88,7 +88,7 @@ impl Staged {
         Some(next)
     }
 
-    /// Takes out what waits for paths that are not usable any more.
+    /// Takes out the packets that wait for paths which are no longer usable.
     pub(super) fn recall(&mut self, is_usable: impl Fn(PathId) -> bool) -> Vec<Numbered> {
         let mut recalled = Vec::new();
         for id in (0..PathId::MAX).filter_map(|id| u8::try_from(id).ok().map(PathId)) {

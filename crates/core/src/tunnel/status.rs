@@ -1,4 +1,4 @@
-//! What a tunnel tells of itself.
+//! The status of a tunnel.
 
 use core::{net::SocketAddr, time::Duration};
 
@@ -13,24 +13,24 @@ use crate::{
     wire::control::LinkRole,
 };
 
-/// State of one path.
+/// The status of one path.
 #[derive(Clone, Debug)]
 pub struct PathStatus {
-    /// Which.
+    /// The path's id.
     pub id: PathId,
     /// The user's name of the link.
     pub name: String,
     /// Health of the sending direction.
     pub state: State,
-    /// How it may be used.
+    /// How the link may be used.
     pub role: LinkRole,
-    /// Where its datagrams go.
+    /// The destination of its datagrams.
     pub remote: Option<SocketAddr>,
     /// Smoothed round-trip time.
     pub smoothed_rtt: Option<Duration>,
     /// Queue delay in the sending direction.
     pub queue_delay: Duration,
-    /// Largest delivery rate of late, in the sending direction.
+    /// The largest recent delivery rate in the sending direction.
     pub rate: Option<Bitrate>,
     /// Smoothed loss in the sending direction, in millionths.
     pub loss_ppm: Option<u32>,
@@ -38,19 +38,19 @@ pub struct PathStatus {
     pub tx_bytes: u64,
     /// Bytes of data datagrams received.
     pub rx_bytes: u64,
-    /// Bytes sent and not yet reported.
+    /// Bytes in flight: sent and not yet reported as received or lost.
     pub in_flight: Bytes,
-    /// The weight the policy gives it now, if it has weights of its own (`awi`), else the user's.
+    /// The weight that the policy gives it now, if the policy has weights of its own (`awi`), else the user's.
     pub weight: u32,
     /// The user's rank.
     pub cost: u8,
-    /// Why it has carried no packet of its own for a second; `None` if it has.
+    /// Why it has not been the only carrier of any packet for a second; `None` if it has been.
     pub idle: Option<IdleReason>,
-    /// The longest inner packet that the sending direction takes, in bytes, as far as is known.
+    /// The longest inner packet that it can carry in the sending direction, in bytes, as far as is known.
     pub mtu: usize,
 }
 
-/// State of one association.
+/// The status of one association.
 #[derive(Clone, Debug)]
 pub struct TunnelStatus {
     /// Whether data can flow.
@@ -65,23 +65,23 @@ pub struct TunnelStatus {
     pub resequencer: resequencer::Stats,
     /// Packets in the tunnel queue.
     pub queued: usize,
-    /// Memory that packets on their way take at this end, as it is counted for the peer's bound, in bytes.
+    /// The memory used by packets at this end, as counted against the peer's bound, in bytes.
     pub kept_bytes: u64,
-    /// Datagrams and frames refused because the peer had made this end work too much.
+    /// The number of datagrams and frames refused because the peer had caused too much work.
     pub refused: u64,
-    /// Packets taken from the host, and sent; copies and re-injections count.
+    /// Packets received from the host, and packets sent; copies and retransmissions count.
     pub packets_in: u64,
     /// See `packets_in`.
     pub packets_out: u64,
-    /// Packets taken back from paths that were silent or had become slow.
+    /// The number of packets taken back from paths that were silent or had become slow.
     pub reinjected: u64,
-    /// Repair symbols sent, and received.
+    /// Repair symbols sent and received.
     pub symbols: [u64; 2],
-    /// Lost packets that were computed from repair symbols.
+    /// Lost packets recovered from repair symbols.
     pub recovered: u64,
-    /// What became of damaged datagrams, if parity is in use.
+    /// The number of damaged datagrams and what became of them, if parity is in use.
     pub parity: Option<ParityStatus>,
-    /// Classes of traffic by name, with what was sent of each.
+    /// The traffic classes by name, with their counters.
     pub classes: Vec<(String, ClassCounts)>,
 }
 

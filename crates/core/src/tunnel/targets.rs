@@ -1,15 +1,17 @@
-//! How long packets may wait in the tunnel queue before it signals congestion, and how much of a flow may.
+//! How long packets may wait in the tunnel queue before it signals congestion, and how many bytes of a flow may wait.
 //!
-//! *Target.* A flow that backs off by 30 %, as CUBIC does (RFC 9438 section 4.6), keeps the paths full only if 3/7 of a round trip
-//! waits here; flow queueing keeps that from delaying others. Late paths take what waits for longer, so the target is at least that
-//! long ([`Scheduler::longest_wait`](crate::sched::Scheduler::longest_wait)). Where nothing is paced, nothing stands here for the
-//! paths' sake, and congestion is signalled by their losses.
+//! *Target.* A flow that backs off by 30 %, as CUBIC does (RFC 9438 section 4.6), keeps the paths full only if packets
+//! for 3/7 of an RTT wait here. Flow queueing keeps the waiting packets from delaying other flows. Late paths take
+//! packets that wait longer, so the target is at least that long
+//! ([`Scheduler::longest_wait`](crate::sched::Scheduler::longest_wait)). If no path is paced, no standing queue is
+//! needed here, and losses on the paths signal congestion.
 //!
-//! *Limit.* BBR keeps up to a round trip waiting, whatever is dropped, and what it overrates the rate by: a flow beyond that is one
-//! whose sender does not listen.
+//! *Limit.* BBR keeps up to one RTT of packets waiting even when packets are dropped, plus the excess of its rate
+//! estimate. A flow beyond this limit has a sender that does not respond to congestion signals.
 //!
-//! *Allowance.* What a flow has under way is what fills a path once it is fast again, and is regained in seconds only. So a flow that
-//! backs off by 30 % is to keep what fills the paths at the best of the last half minute.
+//! *Allowance.* A flow needs its window again when a path becomes fast again, and needs seconds to regrow it. A flow
+//! that backs off by 30 % is therefore allowed to keep enough to fill the paths at their highest rate of the last half
+//! minute.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -21,10 +23,11 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// See the head of this file.
+/// The targets and limits of the tunnel queue: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Targets {
-    /// What packets may wait before late paths take them, at most of late: which of them may serve changes from look to look.
+    /// The longest recent wait before late paths take packets. The maximum is kept, because the set of usable late
+    /// paths changes often.
     late: WindowedMin<Reverse<Duration>>,
 }
 
@@ -37,7 +40,7 @@ impl Default for Targets {
 }
 
 impl Targets {
-    /// Sets the targets of `lanes` by what is known of the paths. `kept`: how long the round trips of some flows are made.
+    /// Sets the targets of `lanes` from the estimates of the paths. `kept`: the longest RTT that is kept for a flow.
     pub(super) fn adapt(
         &mut self,
         now: Instant,
@@ -59,7 +62,7 @@ impl Targets {
         let usable = || paths.iter().filter(|path| path.health().is_usable());
         let is_used = |path: &&Path| paths.usage.is_carrying(path.id());
         let longest = usable().filter(is_used).filter_map(Path::loaded_rtt).max();
-        // Senders whose round trips are kept long see those.
+        // Senders whose RTT is kept long measure that RTT.
         let longest = longest.unwrap_or_default().max(kept);
         // Of packets that are few, one that leaves is much.
         let rate = sum(usable().filter_map(|path| path.rate().max()));
@@ -81,14 +84,14 @@ impl Targets {
         };
         lanes.bulk.set_allowance(allowance, LONGEST_ALLOWED);
         let beyond = (longest * 3 / 2).max(LEAST_LIMIT);
-        // A sender that listens has drained the queue after four of them and a little.
+        // A sender that responds has drained the queue after four RTTs and a little more.
         let patience = longest * 4 + PATIENCE;
         lanes.set_limits(bulk_target + beyond, target + beyond, patience);
     }
 }
 
-/// How much of a flow may wait with all its acknowledgements: what the quickest path sends in [`ACK_TIME`]; anything, while that
-/// is not known.
+/// How many bytes of a flow may wait if all are ACKs: as much as the quickest path sends in [`ACK_TIME`], or any
+/// amount while its rate is not known.
 fn ack_room(paths: &PathSet) -> Bytes {
     let carrying = paths.carrying();
     let known = carrying.filter_map(|path| Some((path.rtt().min()?, path.rate().max())));
@@ -97,7 +100,7 @@ fn ack_room(paths: &PathSet) -> Bytes {
     rate.map_or(Bytes::new(u64::MAX), |rate| rate.bytes_in(ACK_TIME))
 }
 
-/// What paths that vary may have waiting while they are slow, for flows whose round trip is `span`.
+/// How many bytes of a flow with an RTT of `span` may wait while paths with a varying rate are slow.
 fn allowance(paths: &PathSet, span: Duration) -> Bytes {
     let rates = |rate: fn(&DeliveryRate) -> Option<Bitrate>| {
         let usable = paths.iter().filter(|path| path.health().is_usable());
@@ -112,18 +115,18 @@ fn sum(rates: impl Iterator<Item = Bitrate>) -> Bitrate {
     Bitrate::from_bps(rates.fold(0_u64, |sum, rate| sum.saturating_add(rate.as_bps())))
 }
 
-/// CoDel's own (RFC 8289 section 4.4).
+/// The target of CoDel (RFC 8289 section 4.4).
 const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(150);
 /// However fast a path was, its slower days end sometime.
 const LONGEST_ALLOWED: Duration = Duration::from_millis(600);
 /// Two full packets.
 const TARGET_BYTES: Bytes = Bytes::new(3_000);
-/// More of a flow's acknowledgements need not wait: of so much no sender takes notice.
+/// More ACKs of a flow need not wait: no sender notices this delay.
 const ACK_TIME: Duration = Duration::from_micros(500);
-/// What a modem's queue adds when it is well set.
+/// The delay that a well-configured modem queue adds.
 const LEAST_LIMIT: Duration = Duration::from_millis(60);
-/// What a sender may take beside round trips: its own timers.
+/// The time that a sender may take in addition to the RTTs, for its own timers.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// For how long what late paths are waited for is kept.
+/// For how long the longest wait for late paths is remembered.
 const LATE_KEPT: Duration = Duration::from_secs(2);

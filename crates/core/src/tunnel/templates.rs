@@ -1,5 +1,5 @@
-//! Templates of headers told and acknowledged, and packets made shorter and whole again by them
-//! ([`crate::compression`]).
+//! Header templates: their announcement and acknowledgement, and the compression and decompression of packets with
+//! them ([`crate::compression`]).
 
 use core::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::{
     wire::control::{Frame, FrameWriter},
 };
 
-/// What both ends know of headers.
+/// The header templates of both ends.
 #[derive(Debug)]
 pub(super) struct Templates {
-    /// Whether headers are made shorter.
+    /// Whether outgoing headers are compressed.
     is_compressing: bool,
     compressor: Compressor,
     expander: Expander,
-    /// Templates to acknowledge, and those that were used and are not known.
+    /// Templates to acknowledge, and templates that were used but are unknown.
     owed: Vec<u16>,
     unknown: Vec<u16>,
 }
@@ -38,24 +38,24 @@ impl Default for Templates {
 }
 
 impl Templates {
-    /// Whether headers of inner packets are compressed on the way out.
+    /// Switches header compression of outgoing inner packets on or off.
     pub(super) fn set_compressing(&mut self, is_wanted: bool) {
         self.is_compressing = is_wanted;
     }
 
-    /// Leaves out of a packet what the other end knows of its headers.
+    /// Removes the header fields that the other end knows from a packet.
     pub(super) fn compress(&mut self, now: Instant, flow: FlowId, packet: &mut PacketBuf) {
         if self.is_compressing {
             self.compressor.compress(now, flow, packet);
         }
     }
 
-    /// When a definition is to be told again.
+    /// When a definition is to be repeated.
     pub(super) fn due(&self) -> Option<Instant> {
         self.compressor.due()
     }
 
-    /// Sends the templates that are due, and what acknowledges those of the other end.
+    /// Sends the templates that are due, and the acknowledgements of the other end's templates.
     pub(super) fn send(&mut self, sealer: &mut Sealer<'_>) {
         let now = sealer.now;
         let is_due = self.due().is_some_and(|due| due <= now);
@@ -72,7 +72,7 @@ impl Templates {
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
         for number in self.owed.drain(..) {
-            // There is room for as many as may be owed.
+            // The datagram has room for the largest number of acknowledgements.
             let _ = writer.push(&Frame::TemplateAck { number });
         }
         for number in self.unknown.drain(..) {
@@ -93,17 +93,17 @@ impl Templates {
         }
     }
 
-    /// The other end knows a template.
+    /// The other end has acknowledged a template.
     pub(super) fn on_acknowledged(&mut self, number: u16) {
         self.compressor.on_acknowledged(number);
     }
 
-    /// The other end was sent what a template leaves out, and does not know it.
+    /// The other end has received a packet with a template that it does not know.
     pub(super) fn on_unknown(&mut self, number: u16) {
         self.compressor.on_unknown(number);
     }
 
-    /// Starts over with an end that knows nothing.
+    /// Starts over: neither end knows a template.
     pub(super) fn clear(&mut self) {
         self.compressor.clear();
         self.expander.clear();
@@ -111,7 +111,7 @@ impl Templates {
         self.unknown.clear();
     }
 
-    /// The other end will leave out what `headers` say.
+    /// The other end announces a template: it will omit the fields in `headers`.
     pub(super) fn on_definition(&mut self, number: u16, travelling: u128, headers: &[u8]) {
         let Some(template) = Template::from_wire(headers, travelling) else {
             return;
@@ -122,10 +122,10 @@ impl Templates {
         }
     }
 
-    /// The packet that came as `body`, whole.
+    /// The decompressed packet of `body`.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Why it cannot be decompressed.
     pub(super) fn whole_packet(
         &mut self,
         body: &[u8],
@@ -156,7 +156,7 @@ impl Templates {
 
 #[cfg(test)]
 impl Templates {
-    /// Takes all definitions that are due as known to the other end.
+    /// Treats all definitions that are due as acknowledged.
     pub(super) fn acknowledge_all(&mut self, now: Instant, again: Duration) {
         while let Some(definition) = self.compressor.poll_definition(now, again) {
             let number = definition.number;
@@ -165,9 +165,9 @@ impl Templates {
     }
 }
 
-/// A definition is told again after this at the earliest.
+/// The shortest time after which a definition is repeated.
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
-/// Room a definition may take, in bytes.
+/// The longest encoding of a definition, in bytes.
 const LONGEST_FRAME: usize = 3 + 2 + 16 + 1 + compression::MAX_HEADERS_BYTES;
-/// Acknowledgements owed at most; definitions beyond are repeated by their sender.
+/// The largest number of acknowledgements waiting to be sent. Senders repeat definitions that are not acknowledged.
 const MAX_OWED: usize = 32;

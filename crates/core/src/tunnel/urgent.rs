@@ -1,18 +1,19 @@
-//! The packets that have a deadline, until they have a path.
+//! Packets with a deadline that have no path yet.
 //!
-//! Packets of flows that send little come out first, then the oldest. A packet with an order never overtakes an earlier one of its
-//! flow. The newest packets without an order may come out before the others: they have the most time left.
+//! Packets of flows that send little leave first, then the oldest. A packet with an order never overtakes an earlier
+//! packet of its flow. The newest packets without an order may leave before the others, because they have the most
+//! time left.
 //!
-//! Bound: [`MOST_URGENT`] packets of each of the three kinds; beyond it the oldest of that kind is dropped.
+//! Bound: [`MOST_URGENT`] packets of each of the three kinds; when a kind is full, its oldest packet is dropped.
 
 use std::collections::VecDeque;
 
 use crate::{path::on_wire::in_datagrams, queue::Queued, units::Bytes};
 
-/// What has a deadline, in the order it came; at most [`MOST_URGENT`] packets each.
+/// Packets with a deadline, in order of arrival; at most [`MOST_URGENT`] packets of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Urgent {
-    /// Of flows that send little.
+    /// Packets of flows that send little.
     small: VecDeque<Queued>,
     ordered: VecDeque<Queued>,
     unordered: VecDeque<Queued>,
@@ -32,7 +33,7 @@ impl Urgent {
         in_datagrams(self.bytes, self.len())
     }
 
-    /// Takes a packet; the oldest of its kind comes out if there are too many.
+    /// Adds a packet. Returns the oldest packet of its kind if there are too many.
     pub(super) fn push(
         &mut self,
         is_small: bool,
@@ -40,7 +41,7 @@ impl Urgent {
         queued: Queued,
     ) -> Option<Queued> {
         self.bytes += Bytes::of_len(queued.packet.len());
-        // What has an order does not overtake what came before it.
+        // A packet with an order must not overtake an earlier packet of its flow.
         let is_behind = |before: &Queued| before.flow == queued.flow;
         let is_first = is_small && !(is_ordered && self.ordered.iter().any(is_behind));
         let kind = match (is_first, is_ordered) {
@@ -73,7 +74,7 @@ impl Urgent {
         self.counted(newest)
     }
 
-    /// Puts the newest back.
+    /// Puts the newest packet back.
     pub(super) fn put_back(&mut self, queued: Queued) {
         self.bytes += Bytes::of_len(queued.packet.len());
         self.unordered.push_back(queued);
@@ -87,5 +88,5 @@ impl Urgent {
     }
 }
 
-/// A second of 30 Mbit/s.
+/// The packets of one second at 30 Mbit/s.
 const MOST_URGENT: usize = 2_560;

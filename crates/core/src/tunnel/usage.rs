@@ -1,13 +1,14 @@
-//! When paths last carried packets of their own, which of them have a part in what is sent, and when the host last had any.
+//! When each path last carried a packet that no other path carried, which paths share the current traffic, and when
+//! the host last sent packets.
 
 use core::time::Duration;
 
 use crate::{ids::PathId, time::Instant};
 
-/// Times of the newest packets, and datagrams of late.
+/// The times of the newest packets, and the numbers of recent datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    /// The newest time this tunnel has been told.
+    /// The latest time passed to this tunnel.
     now: Instant,
     offered_at: Option<Instant>,
     /// Packets from the host so far.
@@ -15,17 +16,17 @@ pub(super) struct Usage {
     carried_at: [Option<Instant>; PathId::MAX],
     /// Data datagrams with a packet so far.
     packets_out: u64,
-    /// Of late, by path.
+    /// The number of recent datagrams, by path.
     datagrams: [u32; PathId::MAX],
 }
 
 impl Usage {
-    /// Takes note of the time.
+    /// Records the time.
     pub(super) fn on_time(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// The newest time this tunnel has been told.
+    /// The latest time passed to this tunnel.
     pub(super) fn now(&self) -> Instant {
         self.now
     }
@@ -66,7 +67,7 @@ impl Usage {
         self.packets_out
     }
 
-    /// Another path has `id` from now on, or the same one another capacity.
+    /// Resets the counts of `id`, because the path or its capacity has changed.
     pub(super) fn forget(&mut self, id: PathId) {
         self.datagrams[id.index()] = 0;
     }
@@ -76,17 +77,17 @@ impl Usage {
         self.datagrams = [0; PathId::MAX];
     }
 
-    /// Whether `id` has its part in what was sent of late.
+    /// Whether `id` carries a share of the recent traffic.
     pub(super) fn is_carrying(&self, id: PathId) -> bool {
         self.datagrams[id.index()] > 0
     }
 
-    /// Whether there has been nothing to send of late.
+    /// Whether there has recently been nothing to send.
     pub(super) fn is_quiet(&self) -> bool {
         !self.is_recent(self.offered_at)
     }
 
-    /// Whether `id` has carried packets of its own of late.
+    /// Whether `id` has recently carried packets that no other path carried.
     pub(super) fn is_used(&self, id: PathId) -> bool {
         self.is_recent(self.carried_at[id.index()])
     }
@@ -96,9 +97,10 @@ impl Usage {
     }
 }
 
-/// A path that has carried nothing for so long is idle: long against round trips, short against a person's patience.
+/// A path that has carried nothing for this time is idle: long compared with an RTT, short compared with a user's
+/// patience.
 const RECENT: Duration = Duration::from_secs(1);
-/// Datagrams on a path after which the earlier ones, of all paths, weigh half.
+/// When a path has sent this many datagrams, the counts of all paths are halved.
 const DATAGRAMS: u32 = 256;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The paths as the policy sees them.
 //!
-//! While a path of a lower rank is ready, the paths of higher ranks are shown as not usable, so that they carry what the cheaper
-//! ones have no room for ([`Profile::ranks`]).
+//! While a path of a lower rank is ready, paths of higher ranks appear as not usable. They carry only the packets for
+//! which cheaper paths have no room ([`Profile::ranks`]).
 
 use core::{ops::Index, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
     units::Bytes,
 };
 
-/// One view for each known path, by id, as of the last [`refresh`](Self::refresh).
+/// One view of each known path, by id, as of the last [`refresh`](Self::refresh).
 #[derive(Debug, Default)]
 pub(super) struct Views {
     paths: Vec<PathView>,
-    /// What the quickest path takes one way, as far as known: half of its round trip.
+    /// The one-way delay of the quickest path, as far as known: half of its RTT.
     least_delay: Duration,
 }
 
@@ -52,13 +52,13 @@ impl Views {
         self.paths.iter().any(|view| view.ready)
     }
 
-    /// What the quickest path takes one way, as far as known.
+    /// The one-way delay of the quickest path, as far as known.
     pub(super) const fn least_delay(&self) -> Duration {
         self.least_delay
     }
 
-    /// Looks at all paths anew, and tells the quickest that it is; whether paths were held back for their rank. `staged`: bytes that
-    /// wait for a path at this end.
+    /// Updates the views of all paths, and tells the quickest path that it is the quickest. Returns whether paths were
+    /// held back because of their rank. `staged`: the bytes that wait for each path at this end.
     pub(super) fn refresh(
         &mut self,
         now: Instant,
@@ -99,22 +99,23 @@ impl Views {
         profile.ranks && hold_back(&mut self.paths)
     }
 
-    /// Takes note of a datagram on the path of `index`.
+    /// Records a datagram sent on the path of `index`.
     pub(super) fn on_sent(&mut self, now: Instant, index: usize, path: &Path) {
         let view = &mut self.paths[index];
         view.in_flight = path.sender().in_flight();
         view.ready = path.pacer().can_send(now);
     }
 
-    /// Sets how much waits for the path of `index` at this end.
+    /// Sets the number of bytes that wait for the path of `index` at this end.
     pub(super) fn set_staged(&mut self, index: usize, staged: Bytes) {
         self.paths[index].staged = staged;
     }
 }
 
-/// The least delays of the paths in use.
+/// The lowest delays of the paths in use.
 struct Quickest {
-    /// One-way delays are known of paths that have carried data; until all have, half of the round trip has to do.
+    /// Whether one-way delays are known. Only paths that have carried data have them; until all have, half of the RTT
+    /// is used.
     is_measured: bool,
     delay: Option<RelativeDelay>,
     rtt: Option<Duration>,
@@ -136,7 +137,7 @@ impl Quickest {
         }
     }
 
-    /// What a path takes one way beyond the quickest.
+    /// How much longer the one-way delay of a path is than that of the quickest.
     fn extra_delay(&self, path: &Path) -> Duration {
         match (path.delay().min(), self.delay) {
             (Some(delay), Some(quickest)) if self.is_measured => delay.beyond(quickest),
@@ -148,7 +149,7 @@ impl Quickest {
     }
 }
 
-/// Takes the paths above the lowest rank that has a ready one out of the choice; whether there were any.
+/// Marks the paths above the lowest rank that has a ready path as not usable. Returns whether there were any.
 fn hold_back(views: &mut [PathView]) -> bool {
     let ready = views.iter().filter(|view| view.ready);
     let Some(rank) = ready.map(|view| view.cost).min() else {

@@ -1,4 +1,4 @@
-//! How long the receiver waits: for what was sent earlier on a slower path, and for a packet sent again.
+//! How long the receiver waits for packets sent earlier on a slower path, and for retransmissions.
 
 use core::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
     time::Instant,
 };
 
-/// How long after a packet's arrival everything sent before it should be here: what the slowest path in use needs
-/// beyond what this packet needed, and a margin (`docs/algorithms.md` section 3.6).
+/// How long after a packet's arrival all packets sent before it should have arrived: the extra delay of the slowest
+/// path in use over this packet's delay, and a margin (`docs/algorithms.md` section 3.6).
 pub(super) fn longest_wait(now: Instant, paths: &PathSet, own: RelativeDelay) -> Duration {
     let beyond = in_use(now, paths)
         .filter_map(|path| path.receiver().delay().high())
@@ -19,7 +19,7 @@ pub(super) fn longest_wait(now: Instant, paths: &PathSet, own: RelativeDelay) ->
     (beyond.unwrap_or(Duration::ZERO) + MARGIN).min(LONGEST_HOLD)
 }
 
-/// How long a packet that is told missing now may take to come after all.
+/// How long the retransmission of a packet that is reported missing now may take.
 pub(super) fn repair_time(now: Instant, paths: &PathSet) -> Duration {
     let (mut time, mut least) = (Duration::ZERO, Duration::ZERO);
     for path in in_use(now, paths) {
@@ -36,7 +36,7 @@ pub(super) fn repair_time(now: Instant, paths: &PathSet) -> Duration {
     (time + REPAIR_MARGIN).min(longest)
 }
 
-/// The paths on which something has come of late.
+/// The paths on which a datagram was received recently.
 fn in_use(now: Instant, paths: &PathSet) -> impl Iterator<Item = &Path> {
     paths.iter().filter(move |path| {
         let heard_at = path.receiver().heard_at();
@@ -44,13 +44,13 @@ fn in_use(now: Instant, paths: &PathSet) -> impl Iterator<Item = &Path> {
     })
 }
 
-/// A path is waited for while anything arrived on it within this time: two probes of an idle path.
+/// A path is waited for if a datagram was received on it within this time: two probes of an idle path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);
-/// A repair that takes longer is not waited for to the end, but where the round trip is long without a queue or jitter: so much
-/// longer than that, which a sender's timeout outlasts (200 ms beyond its round trip, from its last acknowledgement).
+/// The longest wait for a retransmission, or the min RTT plus `LONGEST_DELAY` where that is longer. A sender's
+/// timeout is longer (200 ms beyond its RTT, from its last ACK).
 const LONGEST_REPAIR: Duration = Duration::from_millis(250);
 const LONGEST_DELAY: Duration = Duration::from_millis(110);
 const LONGEST_FAR_REPAIR: Duration = Duration::from_millis(700);
-/// A reporting interval, and the wait for the path's turn.
+/// The reporting interval, and the wait for the path's turn to send.
 const REPAIR_MARGIN: Duration = Duration::from_millis(20);

@@ -1,19 +1,19 @@
-//! How long packets wait for a quicker path: a burst as a whole, a standing queue little.
+//! How long packets wait for a quicker path: as a whole burst, or only briefly in a standing queue.
 
 use core::time::Duration;
 
 use crate::{sched::PacketInfo, time::Instant, units::Bytes};
 
-/// What large flows send while something waits.
+/// The current burst: what large flows send while packets wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     began_at: Instant,
-    /// Whether nothing waits behind its newest packet.
+    /// Whether no packet waits behind its newest packet.
     is_last: bool,
 }
 
 impl Burst {
-    /// None has begun.
+    /// No burst has begun.
     pub(super) const fn new() -> Self {
         Self {
             began_at: Instant::ZERO,
@@ -21,8 +21,8 @@ impl Burst {
         }
     }
 
-    /// Takes note of its next packet. By when an awaited path must have sent all that waits, which may take `patience`
-    /// whenever it came.
+    /// Records the next packet of the burst. Returns the time by which an awaited path must have sent the backlog, which
+    /// is never earlier than `patience` from now.
     pub(super) fn count(
         &mut self,
         now: Instant,
@@ -37,18 +37,20 @@ impl Burst {
     }
 }
 
-/// For how long a large flow may wait for the quickest of its paths, of `round_trip`, at any time.
+/// How long a packet of a large flow may wait at any time for the quickest of its paths, whose RTT is `round_trip`.
 pub(super) fn patience(round_trip: Option<Duration>) -> Duration {
     let part = round_trip.unwrap_or_default() / PATIENCE;
     part.clamp(MAX_WAIT, BURST)
 }
 
-/// Longest predicted time to get a large flow's backlog through the awaited path, where round trips are short and it comes in no
+/// The longest predicted time to send a large flow's backlog on the awaited path, if RTTs are short and the backlog is
+/// no burst: the target of the tunnel queue's CoDel.
 /// burst: the target of the tunnel queue's CoDel.
 pub(super) const MAX_WAIT: Duration = Duration::from_millis(5);
-/// The same of a burst, from its beginning on: half of the interval of that CoDel. It is no standing queue yet, and the head
-/// of it on a later path would hold all of it up. The same of a small flow, at any time: the whole of it is a burst.
+/// The same for a burst, from its beginning: half the interval of that CoDel. A burst is not yet a standing queue, and
+/// its first packet would delay all of it on a slower path. Also the same for a small flow at any time, which is a
+/// burst as a whole.
 pub(super) const BURST: Duration = Duration::from_millis(50);
-/// It is this part of the round trip if that is more, and at most as for a burst: what fills a path of a long one comes and
-/// goes in bursts, which are not to lend all that follows the delay of a later path.
+/// The divisor of the RTT that gives the wait, if that is longer, up to the wait of a burst. A flow that fills a path
+/// with a long RTT sends in bursts, whose tail must not add the delay of a later path to all packets behind it.
 const PATIENCE: u32 = 5;

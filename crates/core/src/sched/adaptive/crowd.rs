@@ -1,15 +1,16 @@
-//! How many flows share near paths, and later ones.
+//! How many flows share the near paths, and how many the later ones.
 //!
-//! What paths carry is each flow's only in part. Of several flows each leaves the near paths if its part of what later ones
-//! carry is worth more than its part of what near ones do, so that they spread until both are about the same. As soon as one
-//! has left the others count it there, so that they do not all go at once. Flows that send next to nothing do not count.
+//! The capacity of a path is shared by its flows. A flow moves to the later paths if its share of their capacity would
+//! be worth more than its share of the near paths, so flows spread until both are about equal. A flow that has moved
+//! is counted on the later paths at once, so that not all flows move together. Flows that send almost nothing do not
+//! count.
 
 use core::time::Duration;
 
 use super::flow::{Flow, HELD_BACK_PERCENT};
 use crate::time::Instant;
 
-/// Flows that send much, as last counted, and what those on near paths send together, in bits per second.
+/// The flows that send much, as last counted, and the total rate of the flows on near paths in bits per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Count {
     counted_at: Instant,
@@ -28,7 +29,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// It is the only one, and near paths carry `near`.
+    /// The flow is alone, and the near paths carry `near`.
     pub(super) const fn alone(near: u128) -> Self {
         Self {
             near,
@@ -48,7 +49,7 @@ impl Count {
         }
     }
 
-    /// Counts again if that was long ago.
+    /// Counts again if the last count is old.
     pub(super) fn update(&mut self, now: Instant, flows: &[Flow]) {
         if now.since(self.counted_at) < COUNTED_AGAIN {
             return;
@@ -72,7 +73,7 @@ impl Count {
         }
     }
 
-    /// What `flow` has to reckon with where near paths carry `near`.
+    /// The shares that `flow` can expect, if the near paths carry `near`.
     pub(super) fn with(&self, flow: &Flow, near: u128) -> Crowd {
         let (flows, later) = if flow.is_away {
             (self.near + 1, self.away.max(1))
@@ -80,7 +81,7 @@ impl Count {
             (self.near.max(1), self.away + 1)
         };
         let (flows, later) = (u128::from(flows), u128::from(later));
-        // Flows that send little share nothing.
+        // Flows that send little take no share from each other.
         let is_loaded = flow.is_away || self.uses(near, LOADED_PERCENT);
         if flows == 1 && later == 1 || !is_loaded {
             return Crowd::alone(near);
@@ -92,17 +93,17 @@ impl Count {
         }
     }
 
-    /// Whether flows send about all that near paths carry, `near`; one that is alone says so itself.
+    /// Whether the flows use about all of `near`, the capacity of the near paths; a single flow reports that itself.
     pub(super) fn fills(&self, near: u128, crowd: Crowd) -> bool {
         crowd.is_alone || self.uses(near, HELD_BACK_PERCENT)
     }
 
-    /// Whether flows send so much of `near`.
+    /// Whether the flows use at least this percentage of `near`.
     fn uses(&self, near: u128, percent: u128) -> bool {
         u128::from(self.near_rate) * 100 >= near * percent
     }
 
-    /// `flow` takes later paths from now on if `is_away`, else the near ones.
+    /// Places `flow` on the later paths if `is_away`, else on the near paths.
     pub(super) fn place(&mut self, flow: &mut Flow, is_away: bool) {
         if flow.is_away == is_away {
             return;
@@ -118,13 +119,13 @@ impl Count {
     }
 }
 
-/// Near paths of which flows use less than this are there for each of them.
+/// If the flows use less than this percentage of the near paths, each flow can expect all of their capacity.
 const LOADED_PERCENT: u128 = 30;
 const COUNTED_AGAIN: Duration = Duration::from_millis(100);
-/// A flow that has not sent for so long has nothing to send; on later paths it may wait for a round trip.
+/// A flow that has not sent for this long has nothing to send; on later paths it may wait for one RTT.
 const STALE: Duration = Duration::from_millis(300);
 const AWAY_STALE: Duration = Duration::from_secs(1);
-/// A flow that sends less than this part of what one does on average takes nothing from the others.
+/// A flow that sends less than this fraction of the average takes nothing from the others.
 const PART: u128 = 4;
 
 #[cfg(test)]

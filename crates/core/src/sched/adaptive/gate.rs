@@ -1,4 +1,4 @@
-//! The gate between a packet and the paths: those that help it are open.
+//! The gate: the set of paths that help a packet.
 
 use core::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::{
 /// Which paths a packet may take.
 #[derive(Debug)]
 pub(super) struct Gate {
-    /// Where the flow's paths begin, beyond the quickest's delay.
+    /// The extra delay at which the flow's group of paths begins.
     pub(super) from: Duration,
     pub(super) is_large: bool,
-    /// The quickest of the flow's, its least round trip, and its queue while it is full.
+    /// The quickest path of the group, its min RTT, and its queue delay when saturated.
     pub(super) quickest: Option<PathId>,
     pub(super) round_trip: Option<Duration>,
     pub(super) usual: Duration,
-    /// Bits per second of all.
+    /// The capacity of all paths, in bits per second.
     pub(super) total: u128,
     mechanisms: Mechanisms,
 }

@@ -1,4 +1,4 @@
-//! Paths that are used together by a large flow, and which of those groups it takes.
+//! The groups of paths that a large flow uses together, and the choice of the group.
 
 use core::time::Duration;
 
@@ -9,30 +9,30 @@ use super::{
 };
 use crate::{sched::PathView, units::Bytes};
 
-/// How much a flow minds being where it is.
+/// Whether a flow would gain from another group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eager {
-    /// It has left, and sends more than what is near carries.
+    /// It has left the near paths, and sends more than they carry.
     Gaining,
-    /// It has what it wants.
+    /// Its present group suffices.
     No,
-    /// What is near holds it back.
+    /// The near paths limit it.
     ToLeave,
-    /// It has left.
+    /// It has left the near paths.
     ToStay,
 }
 
-/// The delay from which on a large flow's paths are chosen: zero, the quickest path's, or where those begin that together
-/// bring much more. Late paths help the near ones: those are left if they add next to nothing to late ones, or if
-/// paths beyond carry more than near and late ones do.
+/// The extra delay at which the group of a large flow begins: zero for the group of the quickest path, or the beginning
+/// of a group that brings much more. Late paths help the near ones, so a flow leaves the near paths only if they add
+/// little to the late ones, or if the slower group carries much more than near and late paths together.
 pub(super) fn group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
     let from = better_group(paths, eager, crowd);
     let is_away = matches!(eager, Eager::Gaining | Eager::ToStay);
-    // Delays near the limit do not send a flow back and forth.
+    // Hysteresis, so that delays near the limit do not move a flow back and forth.
     let latest = if is_away { LATEST * 9 / 10 } else { LATEST };
     let late = |path: &PathView| path.extra_delay > GATE && path.extra_delay <= latest;
     let late = carried_where(paths, late);
-    // Of several flows some leave and some stay.
+    // If several flows share the paths, some leave and some stay.
     if from == Duration::ZERO || late == 0 || !crowd.is_alone {
         return from;
     }
@@ -53,10 +53,11 @@ pub(super) fn group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration 
     }
 }
 
-/// The same if late paths did not help those before them. Most packets of a large flow come from there even if it does not leave.
+/// The same without the help of late paths. Most packets of a large flow arrive over that group even if the flow does not
+/// leave the near paths.
 pub(super) fn better_group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
     let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
-    // What is near is left only when it is known to carry too little.
+    // Leave the near paths only if their capacity is known to be too low.
     let is_near = |path: &PathView| path.usable && is_member(path, Duration::ZERO);
     let is_open = paths.iter().any(|path| is_near(path) && path.is_searching);
     if is_open || paths.iter().all(is_near) {
@@ -79,7 +80,8 @@ pub(super) fn better_group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Du
     best.unwrap_or(Duration::ZERO)
 }
 
-/// From which volume on a flow is large: what waited of it for near paths would come later than on those that bring it much more.
+/// The volume from which a flow is large: that much backlog would arrive later on the near paths than on paths that bring
+/// the flow much more.
 pub(super) fn large(paths: &[PathView], crowd: Crowd) -> Bytes {
     let from = better_group(paths, Eager::ToLeave, crowd);
     if from == Duration::ZERO {
@@ -89,13 +91,13 @@ pub(super) fn large(paths: &[PathView], crowd: Crowd) -> Bytes {
     Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGEST)
 }
 
-/// What the only flow has to reckon with.
+/// The share of a flow that is alone.
 pub(super) fn alone(paths: &[PathView]) -> Crowd {
     Crowd::alone(carried_near(paths))
 }
 
-/// Bits that paths which together carry `rate` bring a flow that takes them now, `later` than the quickest brings its
-/// packets, before it ends: it has first to fill them, doubling its window every round trip.
+/// The number of bits that a flow gets until its end over paths with the total `rate`, whose delay is `later` than that of
+/// the quickest path, if it moves there now: it must first fill them, doubling its window every RTT.
 fn gain(rate: u128, later: Duration) -> u128 {
     let longer = 2 * later.as_millis();
     let in_flight = rate * longer / 8000;
@@ -104,13 +106,13 @@ fn gain(rate: u128, later: Duration) -> u128 {
     rate * LASTS.as_millis().saturating_sub(filling)
 }
 
-/// How much more later paths must carry, in percent and for each millisecond, to take a large flow from quicker ones; or how much
-/// more they must bring, in percent, to take one that those hold back.
+/// The capacity that later paths need relative to quicker ones, in percent and for each millisecond, to take over a large
+/// flow; or the amount of data they must bring, in percent, to take over a flow that the quicker paths limit.
 const WORTH_PERCENT: u128 = 130;
-/// How long a large flow is taken to last.
+/// The assumed duration of a large flow.
 const LASTS: Duration = Duration::from_secs(10);
-/// What may make a flow large at most: near paths bring that much in less time than others are later.
+/// The highest threshold for a large flow: near paths carry this amount in less time than the extra delay of other paths.
 const LARGEST: Bytes = Bytes::new(160_000);
-/// Flows leave near paths for late ones only if those carry no more than this of both, in percent; twice that, to stay away. What
-/// carries more is what matters to a flow that begins.
+/// Flows leave near paths for late ones only if the near paths carry at most this percentage of both; they stay away up to
+/// twice this percentage. Near paths that carry more are the ones that matter to a new flow.
 pub(super) const MOST_PERCENT: u128 = 15;

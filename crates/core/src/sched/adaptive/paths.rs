@@ -1,4 +1,4 @@
-//! Which paths are near, late, and open, what they carry, and what they cost.
+//! The classification of paths (near, late, open), their capacity, and their cost.
 
 use core::time::Duration;
 
@@ -10,53 +10,53 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// Whether a path is of the group that begins at `from` beyond the quickest path's delay.
+/// Whether a path belongs to the group that begins at `from` beyond the quickest path's delay.
 pub(super) fn is_member(path: &PathView, from: Duration) -> bool {
     path.extra_delay >= from && path.extra_delay <= from + GATE
 }
 
-/// Whether a path is too late to be mixed with the quickest, but not to take what would come even later there; no flow that
-/// has left that takes such.
+/// Whether a path is too late to be mixed with the quickest group, but may take packets that would arrive even later
+/// there. A flow that has left the near paths uses no late paths.
 pub(super) fn is_late(path: &PathView, from: Duration) -> bool {
     from == Duration::ZERO && path.extra_delay > GATE && path.extra_delay <= LATEST
 }
 
-/// The path of the least delay, of those that are usable and not before `from`.
+/// The usable path with the lowest delay of at least `from`.
 pub(super) fn quickest(paths: &[PathView], from: Duration) -> Option<&PathView> {
     let usable = paths.iter().filter(|path| path.usable);
     let usable = usable.filter(|path| path.extra_delay >= from);
     usable.min_by_key(|path| path.extra_delay)
 }
 
-/// The delay up to which paths are about as quick as the quickest.
+/// The delay up to which paths count as being as quick as the quickest.
 pub(super) fn nearest(paths: &[PathView]) -> Duration {
     quickest(paths, Duration::ZERO).map_or(NEAREST, |path| path.extra_delay + NEAREST)
 }
 
-/// What the queue of the quickest path is while that is full.
+/// The queue delay of the quickest path when it is saturated.
 pub(super) fn usual_queue(quickest: Option<&PathView>) -> Duration {
     let rate = quickest.and_then(|path| path.rate);
     rate.map_or(model::HIGH.delay, full_queue)
 }
 
-/// What the queue of a path of `rate` is while that is full: before it is drained.
+/// The queue delay of a saturated path with `rate`, before the queue is drained.
 pub(super) fn full_queue(rate: Bitrate) -> Duration {
     model::HIGH.delay.max(model::HIGH.bytes / rate)
 }
 
-/// Bits per second of the usable paths that `is_counted`, together.
+/// The total rate, in bits per second, of the usable paths for which `is_counted` is true.
 pub(super) fn carried_where(paths: &[PathView], is_counted: impl Fn(&PathView) -> bool) -> u128 {
     let counted = paths.iter().filter(|path| path.usable && is_counted(path));
     let rates = counted.filter_map(|path| path.rate);
     rates.map(|rate| u128::from(rate.as_bps())).sum()
 }
 
-/// The same of those near the quickest.
+/// The total rate of the paths near the quickest one.
 pub(super) fn carried_near(paths: &[PathView]) -> u128 {
     carried_where(paths, |path| is_member(path, Duration::ZERO))
 }
 
-/// What a path is taken to carry: twice what one that is being searched has carried.
+/// The assumed capacity of a path: twice the rate reached so far if the capacity is still being searched.
 pub(super) fn likely_rate(path: &PathView) -> Bitrate {
     match path.rate {
         Some(rate) if path.is_searching => rate.scale(2, 1),
@@ -65,9 +65,9 @@ pub(super) fn likely_rate(path: &PathView) -> Bitrate {
     }
 }
 
-/// The share of what all paths carry, in percent, that a path must have to bring a large flow more than it costs: it grows with
-/// how much later than on the quickest path packets arrive, and with how much longer the path's queue is than `usual`, the
-/// quickest's, while both are full.
+/// The share of the total capacity, in percent, that a path needs to bring a large flow more than it costs. It grows
+/// with the path's delay beyond the quickest path, and with how much longer than `usual` (the quickest path's queue)
+/// its queue is when both are saturated.
 fn needed_percent(path: &PathView, usual: Duration) -> u64 {
     let queue = path.rate.map_or(Duration::ZERO, full_queue);
     let later = path.extra_delay.saturating_add(queue.saturating_sub(usual));
@@ -75,8 +75,8 @@ fn needed_percent(path: &PathView, usual: Duration) -> u64 {
     LEAST_SHARE_PERCENT + later_ms / 10
 }
 
-/// Why a path brings a large flow less than it costs; `None` if it is worth it. `total`: bits per second of all paths. A path that has
-/// delivered nothing yet is tried: nothing else would show what it carries.
+/// Why a path costs a large flow more than it brings; `None` if it is worth using. `total`: the capacity of all paths
+/// in bits per second. A path that has delivered nothing yet is tried: nothing else would show its capacity.
 pub(super) fn worthless(path: &PathView, total: u128, usual: Duration) -> Option<IdleReason> {
     let rate = u128::from(path.rate?.as_bps());
     let needed = needed_percent(path, usual);
@@ -90,8 +90,8 @@ pub(super) fn worthless(path: &PathView, total: u128, usual: Duration) -> Option
     })
 }
 
-/// When `len` bytes would arrive that are sent now, beyond the quickest path's delay. `wait`: for what stands before them in the
-/// path itself.
+/// When `len` bytes sent now would arrive, beyond the quickest path's delay. `wait`: the time they wait in the path's
+/// queue.
 pub(super) fn arrival(
     line: &Line,
     now: Instant,
@@ -102,13 +102,14 @@ pub(super) fn arrival(
     line.sent_until(now, len).max(now + wait) + path.extra_delay
 }
 
-/// What a path carries before anything is known.
+/// The assumed capacity of an unmeasured path.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
-/// How much the delays of the paths of one flow may differ.
+/// The largest difference between the delays of the paths of one flow.
 pub(super) const GATE: Duration = Duration::from_millis(110);
-/// A later one takes what waits longer than that for the quickest, up to here.
+/// A later path, up to this extra delay, takes packets that would wait longer than that for the quickest path.
 pub(super) const LATEST: Duration = Duration::from_millis(330);
-/// A path about as quick as the quickest is at most so much later.
+/// A path counts as being as quick as the quickest if it is at most this much later.
 const NEAREST: Duration = Duration::from_millis(10);
-/// A path carries large flows only if its share of all is more than this, and than a percent for each 10 ms.
+/// A path carries large flows only if its share of the total capacity is above this, and above one percent per 10 ms
+/// of extra delay.
 const LEAST_SHARE_PERCENT: u64 = 3;

@@ -5,10 +5,10 @@ use crate::time::Instant;
 /// The earliest arrivals of a packet.
 #[derive(Debug, Default)]
 pub(super) struct Ranking {
-    /// On a path that is ready, and on one of these that is not late.
+    /// On a ready path, and on a ready path that is not late.
     pub(super) ready: Option<(Instant, usize)>,
     pub(super) ready_near: Option<(Instant, usize)>,
-    /// On a path that is worth waiting for.
+    /// On a path that is worth the wait.
     pub(super) awaited: Option<Instant>,
 }
 

@@ -10,7 +10,7 @@ use crate::{
     path::control::aim::{Aim, Sharing},
 };
 
-/// Settings of [`Adaptive`], with the keys of a configuration file; nothing needs to be said.
+/// Settings of [`Adaptive`], with the keys of a configuration file; all are optional.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(
     default,
@@ -21,13 +21,13 @@ pub struct AdaptiveSettings<L> {
     /// See [`Aim::target_delay`].
     #[serde(with = "humantime_serde")]
     pub target_delay: Option<Duration>,
-    /// Links on which others go first. The key is one link or a list, here and below.
+    /// Links on which other traffic has priority. The key takes one link or a list, here and below.
     #[serde(rename = "yield", deserialize_with = "one_or_more")]
     pub yields: Vec<L>,
-    /// Links on which a [`share`](Self::share) is kept beside others.
+    /// Links on which a [`share`](Self::share) is claimed beside other traffic.
     #[serde(rename = "hold", deserialize_with = "one_or_more")]
     pub holds: Vec<L>,
-    /// That share in percent, 1 to 100.
+    /// The claimed share in percent, 1 to 100.
     pub share: u8,
 }
 
@@ -46,7 +46,7 @@ impl<L> AdaptiveSettings<L> {
     /// The keys, in the order they are listed to users.
     pub const KEYS: &[&str] = &["target_delay", "yield", "hold", "share"];
 
-    /// The links that are named, each with its key.
+    /// The links that the settings name, each with its key.
     pub fn links(&self) -> Vec<(&'static str, &L)> {
         let named = [("yield", &self.yields), ("hold", &self.holds)].into_iter();
         named
@@ -54,7 +54,7 @@ impl<L> AdaptiveSettings<L> {
             .collect()
     }
 
-    /// The same settings with every link replaced by what `map` makes of it; one it knows nothing of is left out.
+    /// The same settings with every link replaced by the result of `map`; links without a result are omitted.
     pub fn map_links<M>(self, mut map: impl FnMut(L) -> Option<M>) -> AdaptiveSettings<M> {
         AdaptiveSettings {
             target_delay: self.target_delay,
@@ -66,7 +66,7 @@ impl<L> AdaptiveSettings<L> {
 }
 
 impl AdaptiveSettings<PathId> {
-    /// A scheduler. The settings say how paths are paced, and nothing of which path a packet takes.
+    /// A scheduler. The settings affect the pacing of paths only, not the choice of a path.
     #[must_use]
     pub const fn scheduler(&self) -> Adaptive {
         Adaptive::new()
@@ -74,7 +74,7 @@ impl AdaptiveSettings<PathId> {
 }
 
 impl<L: PartialEq> AdaptiveSettings<L> {
-    /// How `link` is to be paced. One that is to do both yields.
+    /// How `link` is paced. A link with both settings yields.
     #[must_use]
     pub fn aim(&self, link: &L) -> Aim {
         let sharing = if self.yields.contains(link) {

@@ -1,14 +1,16 @@
-//! Packets with a deadline: in time, and not as early as can be.
+//! Packets with a deadline: delivered in time, not as early as possible.
 //!
-//! *Algorithm.* Of the paths that bring a packet in time even if they are as late as they sometimes are (twice the jitter,
-//! and a repair where they lose), the earliest. If the quickest are not ready, the packet waits for them as long as what
-//! waits behind it does not use up a quarter of the time left; then it takes the later ones, which is what they are good
-//! for: a packet that is in time gains nothing by being earlier, and the one behind it needs the place. What no path brings
-//! in time for sure goes where it probably is in time, once the others have no room for it.
+//! *Algorithm.* The candidates are the paths that deliver the packet in time even in a bad case (twice the jitter,
+//! plus a retransmission if the path loses packets); the packet takes the earliest of them. If the quickest paths are
+//! not ready, the packet waits for them as long as its backlog does not use up a quarter of the time left. After that
+//! it takes a later path: a packet that is in time gains nothing by being earlier, and the next packet needs the quick
+//! path. A packet that no path delivers in time for certain takes a path that probably does, when the others have no
+//! room for it.
 //!
-//! A second path gets a copy as the packet's class asks ([`crate::class::Duplicate`]), if it would be in time there.
+//! A second path gets a copy if the packet's class asks for one ([`crate::class::Duplicate`]) and the copy would be in
+//! time.
 //!
-//! `docs/algorithms.md` section 3.10. Source of the idea that later packets go where the delay is: PDC (2013).
+//! `docs/algorithms.md` section 3.10. Source of the idea that later packets take the slower paths: PDC (2013).
 
 use core::time::Duration;
 
@@ -24,13 +26,13 @@ use crate::{
 #[derive(Clone, Copy)]
 struct Candidate {
     index: usize,
-    /// When the packet would probably be there, and when it would be for sure.
+    /// The probable arrival of the packet, and the arrival in a bad case.
     probably: Instant,
     surely: Instant,
 }
 
 impl Adaptive {
-    /// Places a packet that has to be in time. The lines know the paths as they are now.
+    /// Chooses the path of a packet with a deadline. The lines must be up to date.
     pub(super) fn pick_urgent(
         &mut self,
         now: Instant,
@@ -70,7 +72,7 @@ impl Adaptive {
             if surely > limit {
                 continue;
             }
-            // As long as the rest of what waits is through in good time as well.
+            // The wait must leave time for the rest of the backlog.
             let patience = MAX_WAIT.max(urgency.left / 4);
             if line.drained_at(now, packet.len + packet.backlog) <= now + patience {
                 awaited = Some(awaited.map_or(surely, |earliest: Instant| earliest.min(surely)));
@@ -96,7 +98,7 @@ impl Adaptive {
         }
     }
 
-    /// The path of a second copy of a packet on `paths[index]`, if there is to be one.
+    /// The path for a copy of a packet on `paths[index]`, if a copy is to be sent.
     fn copy_of(
         &mut self,
         now: Instant,
@@ -133,7 +135,7 @@ impl Adaptive {
 }
 
 impl Candidate {
-    /// Less is better: surely in time, probably in time, earlier.
+    /// Lower is better: certainly in time, probably in time, earlier.
     fn rank(&self, limit: Instant) -> (bool, bool, Instant) {
         (self.surely > limit, self.probably > limit, self.surely)
     }
@@ -147,24 +149,25 @@ fn wait(path: &PathView) -> Duration {
 
 /// Whether a path may carry packets with a deadline: what is being searched carries what it has shown, while that makes no queue.
 fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
-    // Jitter looks like a queue.
+    // Jitter can look like a queue.
     let short = SHORT_QUEUE.max(path.jitter * 3);
     let is_shown = path.rate.is_some() && path.queue_delay < short;
     !path.is_searching || is_shown || quickest == Some(path.id)
 }
 
-/// What the losses of a path cost, as delay: a loss holds its flow up for a repair, and one in thirty is as good as
-/// always.
+/// The cost of a path's losses, as delay: a loss delays its flow by a retransmission, and a loss rate of one in thirty
+/// costs as much as a loss of every packet.
 fn penalty(path: &PathView) -> Duration {
     let repair = path.smoothed_rtt.unwrap_or_default() + REPORTED_WITHIN;
     repair * path.loss_ppm.min(33_333) / 33_333
 }
 
-/// A queue that a path being searched may have and still carry packets with a deadline; three times its jitter if that is more.
+/// The longest queue with which a path that is still being searched may carry packets with a deadline; three times its
+/// jitter if that is more.
 const SHORT_QUEUE: Duration = Duration::from_millis(3);
-/// A path that loses more is worth copies.
+/// A path with more loss is worth copies.
 const LOSSY_PPM: u32 = 3_000;
-/// A loss is told after so long.
+/// The time after which a loss is reported.
 const REPORTED_WITHIN: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the flow of a packet may use: which paths it is admitted to, and how long it waits for a better one.
+//! The paths that the flow of a packet may use, and how long the packet waits for a better one.
 
 use core::time::Duration;
 
@@ -10,21 +10,21 @@ use crate::{
     units::Bytes,
 };
 
-/// What the flow of a packet may use.
+/// The paths and waiting times allowed for the flow of a packet.
 #[derive(Debug)]
 pub(super) struct Wish {
     pub(super) gate: Gate,
-    /// By when an awaited path must have sent the packet and what waits.
+    /// The time by which an awaited path must have sent the packet and its backlog.
     pub(super) patience: Instant,
-    /// Bytes that wait and matter to the flow.
+    /// The backlog that matters to the flow, in bytes.
     pub(super) waits: Bytes,
     /// Whether some path other than late ones is admitted.
     pub(super) is_any: bool,
-    /// The round trip that ACK pacing makes for the flow; zero if it makes none.
+    /// The RTT that ACK pacing keeps for the flow; zero if none is kept.
     pub(super) kept: Duration,
-    /// Whether more of the flow waits.
+    /// Whether more packets of the flow wait.
     pub(super) has_more: bool,
-    /// The quickest path's shortest round trip.
+    /// The min RTT of the quickest path.
     pub(super) least_rtt: Option<Duration>,
 }
 
@@ -40,8 +40,8 @@ impl Wish {
         Verdict::Excluded(reason.unwrap_or(IdleReason::TooLate { by }))
     }
 
-    /// Whether a late path takes only what comes further behind in the flow. Where ACK pacing makes round trips as long as
-    /// over the path, it is like any other.
+    /// Whether a late path takes only packets further behind in the flow. If ACK pacing keeps an RTT as long as the
+    /// late path's, the path is used like any other.
     pub(super) fn only_behind(&self, path: &PathView) -> bool {
         // Delays are never the same as when that was decided, and of large flows it is less.
         let is_kept = self.kept >= self.least_rtt.unwrap_or_default() + path.extra_delay / 2;

@@ -1,8 +1,8 @@
-//! The weights of the lines that are not fixed, moved by reports of losses: AWI, IWI and DWD.
+//! The weights of the lines that are not fixed, controlled by loss reports: AWI, IWI and DWD.
 //!
-//! One number, the mobile weight, is what the fixed line has no room for. The other lines take it in order, each up to
-//! its cap, so the second gets some only once the first is full. In the paper's mode every cap is `w_mobile_max`, and
-//! with two lines the number is the paper's `w_mobile`.
+//! One number, the mobile weight, is the part of the load for which the fixed line has no room. The other lines take
+//! it in order, each up to its cap, so the second gets some only when the first is full. In the paper's mode every cap
+//! is `w_mobile_max`, and with two lines the number is the paper's `w_mobile`.
 
 use super::{
     blocks::Turn,
@@ -50,7 +50,7 @@ impl Control {
         }
     }
 
-    /// Gives every one of `turns` its weight: the fixed line's first, the others' in the order they fill.
+    /// Gives each of `turns` its weight: the fixed line first, the others in the order in which they are filled.
     pub(super) fn share(&self, turns: &mut [Turn]) {
         let Some((fixed, others)) = turns.split_first_mut() else {
             return;
@@ -63,9 +63,9 @@ impl Control {
         }
     }
 
-    /// Takes a report of the fixed line's losses. `others`: the lines that may take load now.
+    /// Handles a report of the fixed line's losses. `others`: the lines that may take load now.
     ///
-    /// Without any there is nothing to decide, and the weight is kept for their return.
+    /// Without other lines there is nothing to decide, and the weight is kept for their return.
     pub(super) fn on_fixed(&mut self, counts: &LossCounts, others: &[Turn]) {
         if others.is_empty() {
             return;
@@ -86,7 +86,7 @@ impl Control {
             .min(self.room(others).max(self.total));
     }
 
-    /// Takes a report of the losses of another line, which is among `others`, the lines that may take load now.
+    /// Handles a report of the losses of another line, which is one of `others`, the lines that may take load now.
     pub(super) fn on_other(&mut self, line: Turn, counts: &LossCounts, others: &[Turn]) {
         if self.loss == LossSource::Fixed {
             return;
@@ -107,7 +107,7 @@ impl Control {
         self.caps[slot] = self.caps[slot].saturating_add(steps).min(self.w_max);
     }
 
-    /// What `others` may weigh together.
+    /// The largest total weight of `others`.
     fn room(&self, others: &[Turn]) -> u32 {
         let caps = others.iter().map(|turn| self.caps[turn.slot]);
         caps.fold(0, u32::saturating_add)
@@ -126,7 +126,7 @@ impl Control {
         u32::try_from(doubled / (2 * sent)).unwrap_or(u32::MAX)
     }
 
-    /// DWD, section 3.3: `intervals` passed without loss.
+    /// DWD, section 3.3: `intervals` report intervals have passed without loss.
     fn decrement(&mut self, intervals: u32) {
         let before = self.calm;
         self.calm = before.saturating_add(u64::from(intervals));

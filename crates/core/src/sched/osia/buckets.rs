@@ -1,7 +1,7 @@
-//! Cascaded leaky buckets with faucets (section 4.1): a bucket for each chunk, a faucet in it for each line.
+//! Cascaded leaky buckets with faucets (section 4.1): one bucket per chunk, with one faucet per line.
 //!
-//! Data fill the first bucket, what is left the second, and so on. A bucket's faucets let it out over its lines in
-//! proportion to their rates (equation 12).
+//! Data fill the first bucket; the rest fills the second, and so on. The faucets of a bucket send its data over its
+//! lines in proportion to the lines' rates (equation 12).
 
 use core::ops::Range;
 

@@ -16,23 +16,23 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// A line as it is filled.
+/// A line in the water-filling model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vessel {
-    /// Which line.
+    /// The line's id.
     pub id: PathId,
-    /// What it carries.
+    /// The line's rate.
     pub rate: Bitrate,
-    /// How long something put into it now takes to arrive: its delay, and what is in it already over its rate.
+    /// How long data put into the line now take to arrive: its delay, plus the data already in it divided by its rate.
     pub level: Duration,
 }
 
-/// What is poured into the same lines.
+/// Data that are poured into the same lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// How much; `None`: all that follows.
+    /// The volume; `None` for all following data.
     pub volume: Option<Bytes>,
-    /// Over how many of [`Plan::vessels`], from the first.
+    /// The number of [`Plan::vessels`], from the first on, over which it is poured.
     pub open: usize,
 }
 
@@ -46,7 +46,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for `vessels`, of which the first [`PathId::MAX`] count; `None` if there is none.
+    /// The plan for `vessels`, of which the first [`PathId::MAX`] count; `None` if there is no vessel.
     #[must_use]
     pub fn new(vessels: impl IntoIterator<Item = Vessel>) -> Option<Self> {
         let mut plan = Self {
@@ -95,7 +95,7 @@ impl Plan {
         &self.chunks[..self.steps]
     }
 
-    /// How much has to be at hand for the lines to be filled in order: all chunks but the last.
+    /// How much data must be available to fill the lines in order: all chunks but the last.
     #[must_use]
     pub fn look_ahead(&self) -> Bytes {
         let volumes = self.chunks().iter().filter_map(|chunk| chunk.volume);

@@ -14,39 +14,40 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// A line, as far as is known now.
+/// The present state of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Which one.
+    /// The line's id.
     pub id: PathId,
-    /// What it carries.
+    /// The line's rate.
     pub rate: Bitrate,
-    /// How long something put on it while it is empty takes to arrive. Only differences matter.
+    /// How long data put on the empty line take to arrive. Only differences matter.
     pub delay: Duration,
-    /// What was put on it and waits at this end.
+    /// The data that were put on it and wait at this end.
     pub waiting: Bytes,
-    /// Whether it could send at this moment.
+    /// Whether it can send at this moment.
     pub is_free: bool,
 }
 
-/// Says over which line the next piece of data goes, in the order of the data: OSIA without the sending.
+/// Chooses the line for each piece of data, in the order of the data: OSIA without the sending.
 ///
-/// Each line sends what it was given, in that order, whenever it can. The pieces of a slow line thereby leave long before
-/// the pieces of a quick one that come before them in the data, and all arrive in order.
+/// Each line sends its pieces in the given order, whenever it can. The pieces of a slow line therefore leave long
+/// before the earlier pieces of a quick one, and all arrive in order.
 ///
-/// For packets in a tunnel, chunks of a stream over several connections, or anything else that is cut up and has a length.
+/// It works for packets in a tunnel, chunks of a stream over several connections, or any other data that are split
+/// into pieces with a length.
 #[derive(Clone, Debug)]
 pub struct Planner {
     settings: OsiaSettings,
     buckets: Option<Buckets>,
     planned_at: Instant,
-    /// What the present period goes by, by id.
+    /// The lines in the present period, by id.
     known: [Known; PathId::MAX],
     /// For [`Faucets::Random`].
     rng: Rng,
 }
 
-/// A line as the present plan takes it.
+/// The assumptions of the present plan about a line.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     is_used: bool,
@@ -54,7 +55,7 @@ struct Known {
     /// As told, and as merged with those of about the same.
     delay: Duration,
     merged: Duration,
-    /// When all that was put on the line will have left it.
+    /// When all data put on the line will have left it.
     passed_at: Instant,
 }
 
@@ -77,10 +78,11 @@ impl Planner {
         }
     }
 
-    /// Takes note of the lines that may be used from now on; of ids of at least [`PathId::MAX`] the remainder counts.
+    /// Sets the lines that may be used from now on; of ids of at least [`PathId::MAX`] the remainder counts.
     ///
-    /// Makes a new plan if a period is over, a line came or went, a rate changed by an eighth or a delay by what is merged,
-    /// or a line holds less than the plan poured in: then the data came slower than the lines carry. O(n log n) then.
+    /// Makes a new plan if a period is over, a line came or went, a rate changed by an eighth or a delay by more than
+    /// the merge threshold, or a line holds less than the plan put into it, because the data came slower than the
+    /// lines carry. O(n log n) then.
     pub fn update(&mut self, now: Instant, lines: impl Iterator<Item = Line> + Clone) {
         let mut is_old = self.buckets.is_none() || now >= self.planned_at + self.settings.period;
         let mut used = [false; PathId::MAX];
@@ -119,7 +121,7 @@ impl Planner {
         Some(id)
     }
 
-    /// Takes note of `len` bytes that were put on a line without asking.
+    /// Records `len` bytes that were put on a line without [`Self::assign`].
     pub fn note(&mut self, now: Instant, id: PathId, len: Bytes) {
         let known = &mut self.known[index(id)];
         known.passed_at = known.passed_at.max(now) + len / known.rate;
@@ -131,7 +133,7 @@ impl Planner {
         self.buckets.as_ref().map(Buckets::plan)
     }
 
-    /// A new period: the lines are taken as they are now.
+    /// Begins a new period with the present state of the lines.
     fn learn(
         &mut self,
         now: Instant,
@@ -206,7 +208,7 @@ impl Planner {
 }
 
 impl Known {
-    /// Brings what is thought to be on the line in agreement with what is seen; whether that took more than time.
+    /// Corrects the assumed backlog of the line by the observed one. Returns whether the assumption has changed.
     fn correct(&mut self, now: Instant, line: &Line, slack: Duration) -> bool {
         let held = self.passed_at;
         let waiting = (line.waiting / self.rate).min(MAX_LEVEL);
@@ -223,14 +225,14 @@ fn index(id: PathId) -> usize {
     id.index() % PathId::MAX
 }
 
-/// Whether a rate is another one, and not the same measured again.
+/// Whether a rate has really changed, beyond the error of the measurement.
 fn differs(known: Bitrate, rate: Bitrate) -> bool {
     let (known, rate) = (known.as_bps(), rate.max(MIN_RATE).as_bps());
     known.abs_diff(rate) > known.max(rate) / 8
 }
 
-/// Below this a rate counts as this, so that a prediction stays a number.
+/// Lower rates count as this rate, so that a prediction stays finite.
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 
-/// No level counts for more.
+/// Higher levels count as this level.
 const MAX_LEVEL: Duration = Duration::from_secs(60);

@@ -1,20 +1,23 @@
-//! Frames of video: where they end, and how many repair symbols one is worth.
+//! Video frames: where they end, and how many repair symbols each gets.
 //!
-//! A frame is of use if all of it is there in time, and its packets leave at once. Symbols that come while it is still being sent
-//! protect half of it, and those of the next frame are too late if that is further away than the deadline. So where packets can
-//! not be sent again in time, symbols follow the frame's last packet.
+//! A frame is useful only if all of it arrives in time, and its packets leave at once. Symbols sent during the frame
+//! protect only half of it, and the symbols of the next frame are too late if that is further away than the deadline.
+//! So where packets cannot be retransmitted in time, symbols follow the frame's last packet.
 //!
-//! *Frames.* Packets of one class that came to this end within [`PAUSE`] of each other. The last is known by RTP's marker (RFC 3550
-//! section 5.1), or else because nothing follows. What is longer than [`MOST_PKTS`] is cut. A stream that hardly ever pauses has no frames, and
-//! is protected as any other ([`super::sending`]).
+//! *Frames.* A frame consists of packets of one class that came to this end within [`PAUSE`] of each other. Its last
+//! packet is recognised by RTP's marker (RFC 3550 section 5.1), or because no packet follows. Frames longer than
+//! [`MOST_PKTS`] are cut. A stream that hardly ever pauses has no frames, and is protected like any other
+//! ([`super::sending`]).
 //!
-//! *How many symbols.* What is told missing is counted by frame. As many as all but one frame in [`ONE_IN`] would have needed; an eighth of
-//! its packets at most, what one leaves over being the next one's.
+//! *Number of symbols.* Missing packets are counted by frame. A frame gets as many symbols as all but one frame in
+//! [`ONE_IN`] would have needed, and at most an eighth of its packets; the unused part of that budget passes to the
+//! next frame.
 //!
-//! *Over what.* All packets that are still of use. If the deadline is near, that is this frame alone, and the symbols are those of a block code
-//! over it (random ones, of which one in 250 depends on the others, where Reed and Solomon's never do); if it is not, the window slides over several
-//! frames, and so may the burst of losses. A block of its own for each frame is never better than this, and falls behind as soon as
-//! the deadline reaches the next frame: each frame has to pay for the longest burst alone.
+//! *Coverage.* A symbol covers all packets that are still useful. If the deadline is near, that is this frame alone,
+//! and the symbols are those of a block code over it (random ones, of which one in 250 depends on the others, where
+//! Reed and Solomon's never do). If it is not, the window slides over several frames, which may share a burst of
+//! losses. A block of its own for each frame is never better than this, and is worse as soon as the deadline reaches
+//! the next frame: each frame would have to pay for the longest burst alone.
 //!
 //! Source: ours, and measured (`docs/media.md`); the window as in RFC 8681. Bounds: [`REMEMBERED`] frames.
 
@@ -23,20 +26,20 @@ use std::collections::VecDeque;
 
 use crate::{ids::Seq, time::Instant};
 
-/// The frames of what is sent.
+/// The frames that are sent.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// The one under way.
+    /// The frame that is being sent.
     current: Option<Frame>,
-    /// Those before it, oldest first.
+    /// The frames before it, oldest first.
     sent: VecDeque<Frame>,
-    /// Of those before these: how many lost so many packets.
+    /// The number of older frames by their number of lost packets.
     by_losses: [u32; MOST_LOST + 1],
-    /// How sure it is that there are frames.
+    /// The confidence that the stream has frames.
     pauses: u8,
-    /// Symbols to send.
+    /// The number of symbols to send.
     owed: u32,
-    /// Packets whose part of the symbols is not sent yet.
+    /// The number of packets whose share of symbols has not been sent yet.
     saved_pkts: u32,
 }
 
@@ -45,12 +48,12 @@ struct Frame {
     first: Seq,
     pkts: u32,
     lost: usize,
-    /// When its last packet is of no use any more.
+    /// The deadline of its last packet.
     due: Instant,
 }
 
 impl Frames {
-    /// Takes the next packet: its number, until when it is of use, and whether it says that it is the last of its frame.
+    /// Adds the next packet: its number, its deadline, and whether it is marked as the last of its frame.
     pub(super) fn on_packet(&mut self, seq: Seq, due: Instant, is_last: bool) {
         let is_new = |frame: &mut Frame| due.since(frame.due) >= PAUSE;
         if let Some(frame) = self.current.take_if(is_new) {
@@ -70,7 +73,7 @@ impl Frames {
         }
     }
 
-    /// Nothing follows.
+    /// No packet follows for now.
     pub(super) fn pause(&mut self) {
         if let Some(frame) = self.current.take() {
             self.end(frame, true);
@@ -82,7 +85,7 @@ impl Frames {
         self.pauses >= SURE
     }
 
-    /// Whether they do, and packets were sent of one that has not ended.
+    /// Whether symbols follow frames and a frame has begun and not ended.
     pub(super) fn are_under_way(&self) -> bool {
         self.are_there() && self.current.is_some()
     }
@@ -92,13 +95,14 @@ impl Frames {
         self.are_there() && self.owed > 0
     }
 
-    /// A symbol is being sent at `now`, `least_delay` from the other end: how many packets before `next` it should cover.
+    /// A symbol is being sent at `now`, with a one-way delay of `least_delay`. Returns how many packets before `next`
+    /// it should cover.
     pub(super) fn cover(&mut self, now: Instant, least_delay: Duration, next: Seq) -> u32 {
         self.owed = self.owed.saturating_sub(1);
         let is_of_use = |frame: &&Frame| now + least_delay < frame.due;
         let newest_first = self.current.iter().chain(self.sent.iter().rev());
         let oldest = newest_first.take_while(is_of_use).last();
-        // Late or not, it is made for the newest.
+        // If every frame is late, the symbol covers the newest one.
         let oldest = oldest.or(self.current.as_ref()).or(self.sent.back());
         let pkts = oldest.map_or(0, |frame| next.distance_from(frame.first));
         u32::try_from(pkts).unwrap_or(0)
@@ -116,7 +120,7 @@ impl Frames {
         }
     }
 
-    /// `is_paused`: it was not cut. Single packets now and then, as of a call, are no frames.
+    /// Ends a frame. `is_paused`: the frame was not cut. Occasional single packets, as in a call, are no frames.
     fn end(&mut self, frame: Frame, is_paused: bool) {
         self.pauses = if is_paused && frame.pkts >= LEAST_PKTS {
             SURE_FOR_LONG.min(self.pauses + 1)
@@ -137,7 +141,7 @@ impl Frames {
         self.saved_pkts -= self.owed * PKTS_A_SYMBOL;
     }
 
-    /// How many symbols are enough for nearly all frames, by those of late.
+    /// The number of symbols that would have sufficed for nearly all recent frames.
     fn needed(&self) -> u32 {
         let told = self.sent.iter().rev().skip(UNTOLD);
         let mut by_losses = self.by_losses;
@@ -148,7 +152,7 @@ impl Frames {
         if frames < LEAST_FRAMES {
             return u32::MAX;
         }
-        // From the most losses down, until the frames that have as many are too many to be let go.
+        // Count down from the most losses, until the frames with at least that many losses are too many to be ignored.
         let mut frames_beyond = 0;
         let most = by_losses.iter().rposition(|count| {
             frames_beyond += count;
@@ -158,31 +162,31 @@ impl Frames {
     }
 }
 
-/// What follows after so long is of the next frame.
+/// A packet that comes after this pause belongs to the next frame.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
-/// Fewer packets are no frame.
+/// The smallest number of packets of a frame.
 const LEAST_PKTS: u32 = 3;
-/// Most packets of a frame, those of others between them counted: a symbol covers one of few numbers of packets,
-/// and should not cover many that are of no use any more.
+/// The largest length of a frame, including packets of others between its packets: a symbol has a limit on the numbers
+/// it covers, and should not cover many packets that are no longer useful.
 const MOST_PKTS: i32 = 60;
-/// More pauses than cuts of late, so many: there are frames.
+/// If recent pauses exceed cuts by this number, the stream has frames.
 const SURE: u8 = 4;
 const SURE_FOR_LONG: u8 = 16;
-/// A frame in so many may have lost more than there are symbols for.
+/// One frame in this many may lose more packets than it has symbols.
 const ONE_IN: u32 = 200;
-/// Of fewer frames nothing is known.
+/// With fewer frames no estimate is made.
 const LEAST_FRAMES: u32 = 64;
-/// One symbol for so many packets: the budget of repairs (`tunnel/budget.rs`).
+/// One symbol for this many packets: the budget of repairs (`tunnel/budget.rs`).
 const PKTS_A_SYMBOL: u32 = 8;
-/// What may be left over: eight symbols.
+/// The largest budget that passes to the next frame: eight symbols.
 const MOST_SAVED_PKTS: u32 = 64;
-/// More losses of one frame count as so many.
+/// More losses of one frame count as this many.
 const MOST_LOST: usize = 16;
-/// A second or more of frames is told by then; older ones are but counted.
+/// The losses of a second or more of frames have been reported by then; older frames are only counted.
 const REMEMBERED: usize = 96;
-/// The newest frames may not have been told of.
+/// The losses of the newest frames may not have been reported.
 const UNTOLD: usize = 16;
-/// Frames after which earlier ones weigh half.
+/// After this many frames the counts are halved.
 const FADES_AT: u32 = 1_024;
 
 #[cfg(test)]

@@ -1,33 +1,33 @@
-//! What share of the packets that are being sent now will be lost.
+//! Estimates the share of the packets being sent now that will be lost.
 //!
-//! *Problem.* Of all that was sent of late a part may have taken a path that is used no more: a flow that has tried a far path, lost
-//! some packets there and come back would pay for symbols until thousands of packets have diluted those losses.
+//! *Problem.* Some of the recent packets may have taken a path that is no longer used. A flow that has tried a far
+//! path, lost packets there and returned would pay for symbols until thousands of packets have diluted those losses.
 //!
-//! *Algorithm.* Sent and lost packets are counted by path, and each path's share of losses weighs as much as the path carries of
-//! what has been sent most lately ([`LATE`]). While shares stay as they are that is the same as all losses among all packets; after a
-//! return to paths that lose nothing symbols end about twice as soon. Own rule.
+//! *Algorithm.* Sent and lost packets are counted by path. The loss of each path is weighted with the path's share of
+//! the latest packets ([`LATE`]). While the shares are constant, the result is the overall loss; after a return to
+//! loss-free paths symbols end about twice as soon. Own rule.
 //!
-//! Only packets somebody waits for count. Of a new association it is not known whether its paths lose: [`ASSUMED`].
+//! Only packets whose loss matters are counted. A new association starts with an assumed loss: [`ASSUMED`].
 
 use core::time::Duration;
 
 use crate::{ids::PathId, time::Instant};
 
-/// Counts of one association.
+/// The counts of one association.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     paths: [OfPath; PathId::MAX],
-    /// Packets on all paths, older ones weighing less, and of those the latest.
+    /// The number of packets on all paths, where older packets weigh less; and the same for the latest packets.
     sent: u32,
     late: u32,
-    /// When the last packet worth a symbol went out, and for how long they did, one after the other.
+    /// When the last packet worth a symbol was sent, and for how long such packets have been sent continuously.
     worth_at: Option<Instant>,
     busy: Duration,
-    /// Whether so much was sent, or for so long, that nothing need be assumed.
+    /// Whether enough packets were sent, or for long enough, to replace the assumed loss.
     is_settled: bool,
 }
 
-/// Packets of one path; the lost ones in [`PARTS`], so that few of them are not rounded away.
+/// The packets of one path. Lost packets are counted in [`PARTS`], so that few losses are not rounded away.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfPath {
     sent: u32,
@@ -36,7 +36,7 @@ struct OfPath {
 }
 
 impl Losses {
-    /// A packet worth a symbol goes out; `repaired_after`: what it takes to send one again.
+    /// Records that a packet worth a symbol is sent. `repaired_after`: the time that its retransmission takes.
     pub(super) fn on_worth(&mut self, now: Instant, repaired_after: Duration) {
         if self.is_settled {
             return;
@@ -77,19 +77,19 @@ impl Losses {
         *lost = (*lost + PARTS).min(MEMORY * PARTS);
     }
 
-    /// Forgets the path that had `id`.
+    /// Resets the counts of the path `id`.
     pub(super) fn forget(&mut self, id: PathId) {
         let path = core::mem::take(&mut self.paths[id.index()]);
         self.sent -= path.sent;
         self.late -= path.late;
     }
 
-    /// Whether nothing need be assumed any more.
+    /// Whether the assumed loss is no longer used.
     pub(super) fn is_settled(&self) -> bool {
         self.is_settled
     }
 
-    /// How many of a million packets will be lost.
+    /// The expected loss of the packets being sent, in parts per million.
     pub(super) fn ppm(&self) -> u64 {
         let assumed = u64::from(!self.is_settled) * u64::from(ASSUMED);
         let assumed_ppm = assumed * MILLION / u64::from(self.sent.max(LEAST_SENT));
@@ -106,21 +106,22 @@ impl Losses {
 }
 
 const MILLION: u64 = 1_000_000;
-/// Packets after which earlier ones weigh half.
+/// After this many packets the counts are halved.
 const MEMORY: u32 = 4_096;
-/// The same of those that tell which paths carry how much.
+/// The same for the counts that determine the share of each path.
 const LATE: u32 = 2_048;
 /// Parts of a loss.
 const PARTS: u32 = 16;
-/// Of fewer, a loss counts as of so many.
+/// If fewer packets were sent, the loss is computed as if this many had been sent.
 const LEAST_SENT: u32 = 512;
-/// Losses assumed of a new association, until so many packets are sent, or they went out for so long, and so many round
-/// trips, pauses not counted: slow start is over, and on a slow line those packets would take seconds.
+/// The number of losses assumed of a new association. They count until so many packets were sent, or were sent for so
+/// long and so many round trips, without pauses: then slow start is over. On a slow line that many packets would take
+/// seconds.
 const ASSUMED: u32 = 12;
 const SETTLED: u32 = 1_024;
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 const SETTLED_ROUNDS: u32 = 8;
-/// A longer time between two packets counts as so much.
+/// A longer time between two packets counts as this time.
 pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

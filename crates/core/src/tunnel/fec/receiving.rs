@@ -1,6 +1,7 @@
-//! What comes is remembered, so that repair symbols bring back what does not.
+//! Stores received packets, so that lost packets can be recovered with repair symbols.
 //!
-//! Bounds: a decoder's memory, from the first symbol on until none has come for `FORGET`; `MAX_UNTOLD` numbers to tell.
+//! Bounds: a decoder's memory, from the first symbol on until none has come for `FORGET`; `MAX_UNTOLD` numbers to
+//! report.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -18,17 +19,17 @@ use crate::{
 #[derive(Debug, Default)]
 pub(in super::super) struct Receiving {
     decoder: Option<Box<Decoder>>,
-    /// The first packet the decoder was given; what symbols before it cover is unknown to it.
+    /// The first packet passed to the decoder; it cannot use symbols that cover earlier packets.
     from: Option<Seq>,
     last_symbol_at: Option<Instant>,
-    /// Recovered, and not delivered yet: number, flow step, packet.
+    /// Recovered packets that have not been delivered: number, flow step, packet.
     found: VecDeque<(Seq, u16, PacketBuf)>,
-    /// Recovered, and how often told.
+    /// Recovered packets, and how often each was reported.
     untold: VecDeque<(Seq, u8)>,
 }
 
 impl Receiving {
-    /// Takes the packet `seq`, which came: its flow step and itself.
+    /// Adds the received packet `seq`, with its flow step.
     pub(in super::super) fn on_source(
         &mut self,
         now: Instant,
@@ -47,7 +48,7 @@ impl Receiving {
         self.decoder = Some(decoder);
     }
 
-    /// Takes a repair symbol whose oldest packet is `first`.
+    /// Handles a repair symbol whose oldest packet is `first`.
     pub(in super::super) fn on_symbol(
         &mut self,
         now: Instant,
@@ -64,10 +65,11 @@ impl Receiving {
             key: header.key(),
             len: symbol.len(),
         };
-        // Those before are there, or lost, but not known.
+        // Earlier packets were received or lost, but the decoder does not know which.
         let ahead = self.from.map_or(-1, |from| first.distance_from(from));
         if ahead > KNOWN_BEHIND {
-            // So far back nothing is asked for; left alone, it would one day seem to lie ahead.
+            // Symbols never cover packets so far back. Without this change, the number would one day appear to lie
+            // ahead.
             self.from = Some(first.minus(KNOWN_BEHIND.unsigned_abs()));
         }
         if ahead >= 0 {
@@ -84,18 +86,18 @@ impl Receiving {
         Ok(())
     }
 
-    /// The next packet that was recovered.
+    /// The next recovered packet.
     pub(in super::super) fn pop(&mut self) -> Option<(Seq, u16, PacketBuf)> {
         self.found.pop_front()
     }
 
-    /// Whether packets are remembered.
+    /// Whether packets are stored.
     #[cfg(test)]
     pub(super) fn is_active(&self) -> bool {
         self.decoder.is_some()
     }
 
-    /// Adds what is to be told to `writer`.
+    /// Adds the numbers of recovered packets to `writer`.
     pub(in super::super) fn tell(&mut self, writer: &mut MissingWriter) {
         for (seq, told) in &mut self.untold {
             if !writer.push(*seq, 1) {
@@ -121,8 +123,8 @@ impl Receiving {
 
 /// More than a decoder remembers.
 const KNOWN_BEHIND: i32 = 1 << 16;
-/// With one report in twenty lost, one in 8000 stays untold.
+/// With one report in twenty lost, one recovered packet in 8000 is not reported.
 const TELLS: u8 = 3;
 const MAX_UNTOLD: usize = 256;
-/// Without a symbol for so long, nothing is remembered any more.
+/// Without a symbol for this time, packets are no longer stored.
 pub(super) const FORGET: Duration = Duration::from_secs(10);

@@ -1,29 +1,35 @@
-//! When a repair symbol goes out, and over what.
+//! When a repair symbol is sent, and which packets it covers.
 //!
-//! *Losses* are those the other end has told of late, computed ones included, on the paths in use ([`super::losses`]); out of those packets somebody
-//! waits for: what copies that search a path lose there harms none, nor does what was under way on a path that fell silent say how
-//! much it loses. Of a new association some are assumed: a loss in the first round trips costs a flow its quick start.
+//! *Losses.* The losses are those that the other end has recently reported on the paths in use, including recovered
+//! packets ([`super::losses`]). Only packets whose loss matters count: not the copies that search for the capacity of
+//! a path, and not packets in flight on a path that fell silent. A new association starts with an assumed loss,
+//! because a loss in the first round trips ends a flow's slow start.
 //!
-//! *Rate.* One symbol after so many packets (`interval`): few if much is lost, none while hardly anything is. Three to
-//! four symbols for a loss while an association is new, when one loss that is not computed ends a flow's quick start, and where the next
-//! symbol would be long in coming; two or three else, fewer where much is lost. A symbol covers
-//! several intervals, so that one that is lost, or falls short, is made up for by the next, and several losses need not wait for each other. Where packets go out so slowly
-//! that the symbol would come later than the packet sent again, there is none.
+//! *Rate.* One symbol is sent after so many packets (`interval`): few packets if the loss is high; no symbols while
+//! there is hardly any loss. There are three to four symbols per loss while an association is new, when one
+//! unrecovered loss ends a flow's slow start, and where the next symbol would be long in coming; otherwise two or
+//! three, and fewer at high loss. A symbol covers several intervals, so that the next one makes up for a symbol that
+//! is lost or insufficient, and several losses need not wait for each other. Where packets are sent so slowly that the
+//! symbol would arrive later than the retransmission, no symbol is sent.
 //!
-//! Losses on paths of short round trips ([`QUICK`]) do not count unless what is lost has a deadline, or such a path loses much by itself: what is sent again is there
-//! about as soon, and where a short queue overflows symbols feed it.
+//! Losses on paths with short RTTs ([`QUICK`]) count only if the lost packets have a deadline, or if such a path has a
+//! high loss by itself: a retransmission arrives about as soon as a symbol, and symbols would load a short queue that
+//! overflows.
 //!
-//! *Stalls.* Where round trips are long, few losses stop a fast flow for much of the time, for what follows a lost packet is
-//! held until it has been sent again. So there are symbols as well while something lost was being sent again for an eighth of
-//! the time of late, however few those losses are.
+//! *Stalls.* Where RTTs are long, even few losses stop a fast flow for much of the time, because the packets behind a
+//! lost one are held until its retransmission arrives. So symbols are also sent if retransmissions have been pending
+//! for an eighth of the recent time, however few the losses are.
 //!
-//! *Tail.* When nothing follows for [`TAIL_AFTER`], a symbol covers the last packets, if there was a burst of them.
+//! *Tail.* When no packet has followed for [`TAIL_AFTER`], a symbol covers the last packets, if they were a burst.
 //!
-//! *Frames.* Video that could not be sent again in time has its symbols behind each frame instead ([`super::frames`]).
+//! *Frames.* Video that could not be retransmitted in time has its symbols behind each frame instead
+//! ([`super::frames`]).
 //!
-//! Packets whose loss does no harm, or that can be sent again in time, have a number, so they are covered, but nothing is sent for their sake.
+//! Packets whose loss does no harm, or that can be retransmitted in time, have a number and are therefore covered, but
+//! no symbol is sent for their sake.
 //!
-//! Bounds: an encoder's memory, from the first packet of an association whose paths may lose; [`REMEMBERED`] numbers.
+//! Bounds: an encoder's memory, from the first packet of an association whose paths may lose packets; [`REMEMBERED`]
+//! numbers.
 
 use core::time::Duration;
 
@@ -44,29 +50,29 @@ use crate::{
 /// The sender's side.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sending {
-    /// From the first packet that needs it on.
+    /// Created at the first packet that needs it.
     encoder: Option<Box<Encoder>>,
-    /// Of packets somebody waits for.
+    /// The losses of packets whose loss matters.
     losses: Losses,
-    /// What it takes to send a lost packet again, and for how much of the time that was done.
+    /// How long a retransmission takes, and for which share of the time retransmissions were pending.
     repaired_after: Duration,
     stalls: Stalls,
-    /// When the last packet went out, and the mean time between two.
+    /// When the last packet was sent, and the mean interval between packets.
     pushed_at: Option<Instant>,
     gap: Duration,
-    /// Packets worth a repair since the last symbol.
+    /// The number of packets worth a repair since the last symbol.
     uncovered: u32,
-    /// Packets in close succession up to now, and when that ends.
+    /// The number of packets in the current burst, and when the burst ends.
     burst: u32,
     rest_at: Option<Instant>,
-    /// When nothing has followed them for long enough.
+    /// When the tail of the burst is due.
     tail_at: Option<Instant>,
-    /// What was next at the first symbol of those that followed each other, from which on the other end remembers what comes, and when
-    /// the latest was.
+    /// The number of the next packet at the first of an unbroken series of symbols, from which the other end stores
+    /// received packets; and the time of the latest symbol.
     remembered: Option<(Seq, Instant)>,
-    /// What the other end has computed, by number.
+    /// The packets recovered by the other end, by number.
     recovered: Vec<Option<Seq>>,
-    /// Of packets worth a repair that have a deadline.
+    /// The frames of packets worth a repair that have a deadline.
     frames: Frames,
     /// Whether symbols follow the ends of frames.
     has_frames: bool,
@@ -75,7 +81,7 @@ pub(in super::super) struct Sending {
 }
 
 impl Sending {
-    /// Nothing was sent yet. `has_frames`: symbols follow the ends of frames.
+    /// The state before any packet. `has_frames`: symbols follow the ends of frames.
     pub(in super::super) fn new(has_frames: bool) -> Self {
         Self {
             has_frames,
@@ -83,9 +89,9 @@ impl Sending {
         }
     }
 
-    /// Takes the packet that will be sent next, and whether it is worth a symbol.
+    /// Adds the packet that will be sent next, and whether it is worth a symbol.
     ///
-    /// `repaired_after`: what it takes to send a lost packet again.
+    /// `repaired_after`: the time that a retransmission takes.
     pub(in super::super) fn push(
         &mut self,
         now: Instant,
@@ -115,7 +121,7 @@ impl Sending {
             self.frames.on_packet(numbered.global_seq, due, ends_frame);
         }
         let is_of_frame = timed.is_some_and(|mark| mark.due.is_some()) && self.frames.are_there();
-        // On average the loss is half an interval before the symbol.
+        // On average the loss occurs half an interval before the symbol.
         let is_quick = |pkts: &u32| is_of_frame || self.gap * *pkts / 2 < repaired_after;
         if self.interval().filter(is_quick).is_none() {
             self.uncovered = 0;
@@ -129,22 +135,23 @@ impl Sending {
         self.uncovered += u32::from(is_worth && !is_of_frame);
     }
 
-    /// Notes a data datagram on `id`; `is_awaited`: somebody waits for its packet, and no other brings it.
+    /// Records a data datagram on `id`. `is_awaited`: the loss of its packet matters, and no other datagram carries
+    /// the packet.
     pub(in super::super) fn on_sent(&mut self, id: PathId, is_awaited: bool) {
         if is_awaited {
             self.losses.on_sent(id);
         }
     }
 
-    /// Notes that something lost is sent again, for which its flow waits.
+    /// Records a retransmission for which its flow waits.
     pub(in super::super) fn on_repair(&mut self, now: Instant) {
         if self.repaired_after > SHORT_STALL {
             self.stalls.on_loss(now, self.repaired_after);
         }
     }
 
-    /// Notes the loss of a packet somebody waits for on `id`, a path of least `round_trip` that loses `floor_ppm` whatever one
-    /// sends.
+    /// Records the loss of a packet whose loss matters on `id`, a path with a min RTT of `round_trip` and a loss of
+    /// `floor_ppm` at any load.
     pub(in super::super) fn on_lost(&mut self, id: PathId, round_trip: Duration, floor_ppm: u32) {
         let is_quick = |(below, ppm): &(Duration, u32)| round_trip < *below && floor_ppm < *ppm;
         if !QUICK.iter().any(is_quick) {
@@ -152,12 +159,13 @@ impl Sending {
         }
     }
 
-    /// Forgets the path that had `id`: another takes its place.
+    /// Resets the counts of `id`, because another path takes its place.
     pub(in super::super) fn forget(&mut self, id: PathId) {
         self.losses.forget(id);
     }
 
-    /// Sets when the tail is due, for a packet was sent. A trickle has no tail: it would be one symbol for three packets.
+    /// Sets when the tail is due after a packet. Packets at a low rate have no tail: it would cost one symbol for
+    /// three packets.
     pub(in super::super) fn rest(&mut self, now: Instant) {
         if self.rest_at.is_none_or(|at| at <= now) {
             self.burst = 0;
@@ -170,12 +178,12 @@ impl Sending {
             .filter(|_| is_tail || self.frames.are_under_way());
     }
 
-    /// No path was ready for the tail.
+    /// Gives up the tail, because no path was ready for it.
     pub(in super::super) fn give_up_tail(&mut self, now: Instant) {
         self.tail_at = self.tail_at.filter(|at| *at > now);
     }
 
-    /// When a symbol is due if nothing is sent before.
+    /// When a symbol is due if no packet is sent before.
     pub(in super::super) fn tail_due(&self) -> Option<Instant> {
         self.tail_at
             .filter(|_| self.uncovered >= LEAST_TAIL || self.frames.are_under_way())
@@ -192,14 +200,14 @@ impl Sending {
         self.frames.is_owed() && self.interval().is_some()
     }
 
-    /// No packet waits: a frame ends here, if nothing has followed for long enough.
+    /// No packet waits: the frame ends, if the pause has been long enough.
     pub(in super::super) fn pause(&mut self, now: Instant) {
         if self.tail_due().is_some_and(|at| at <= now) {
             self.frames.pause();
         }
     }
 
-    /// Writes the symbol that is due. `least_delay`: how long it takes at least until it is there.
+    /// Writes the symbol that is due. `least_delay`: the one-way delay of the quickest path.
     pub(in super::super) fn take(
         &mut self,
         now: Instant,
@@ -221,8 +229,8 @@ impl Sending {
         encoder.repair(pkts.into(), key, out)
     }
 
-    /// Takes note of a symbol; how many packets before it the other end remembers, if they came. None need be before the first
-    /// symbol, which covers what there is.
+    /// Records a symbol. Returns how many packets before it the other end stores, if it received them. There may be
+    /// none before the first symbol, which covers all packets available.
     fn known(&mut self, now: Instant) -> usize {
         let from = self
             .remembered
@@ -233,12 +241,12 @@ impl Sending {
         pkts.map_or(usize::MAX, |pkts| pkts.max(COVERED[0].into()))
     }
 
-    /// The packet `seq`, which was kept, is told missing.
+    /// Records that the packet `seq`, which was kept, is reported missing.
     pub(in super::super) fn on_missing(&mut self, seq: Seq) {
         self.frames.on_lost(seq);
     }
 
-    /// The other end has computed the packets of these ranges.
+    /// Records that the other end has recovered the packets of these ranges.
     pub(in super::super) fn on_recovered(&mut self, ranges: impl Iterator<Item = (Seq, u16)>) {
         if self.recovered.is_empty() {
             self.recovered.resize(REMEMBERED, None);
@@ -251,17 +259,17 @@ impl Sending {
         }
     }
 
-    /// Whether the other end has said that it has computed `seq`.
+    /// Whether the other end has reported `seq` as recovered.
     pub(in super::super) fn has_recovered(&self, seq: Seq) -> bool {
         self.recovered.get(seq.0 as usize % REMEMBERED) == Some(&Some(seq))
     }
 
-    /// Packets for one symbol; `None` while there is hardly a loss.
+    /// The number of packets per symbol; `None` while there is hardly any loss.
     fn interval(&self) -> Option<u32> {
         self.rate().map(|rate| rate.interval)
     }
 
-    /// How many symbols there are; `None` while there is hardly a loss.
+    /// The rate of symbols; `None` while there is hardly any loss.
     fn rate(&self) -> Option<Rate> {
         let ppm = self.losses.ppm();
         if ppm < LEAST_PPM && !self.stalls.are_many {
@@ -280,12 +288,12 @@ impl Sending {
     }
 }
 
-/// Of repair symbols.
+/// A rate of repair symbols.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
-    /// Packets for one.
+    /// The number of packets per symbol.
     interval: u32,
-    /// Packets it covers.
+    /// The number of packets that a symbol covers.
     covered: u32,
 }
 
@@ -295,27 +303,27 @@ impl Rate {
     }
 }
 
-/// For how much of the time something lost was being sent again.
+/// For which share of the time retransmissions were pending.
 #[derive(Debug, Default)]
 struct Stalls {
-    /// When the present [`STALLS_OVER`] began, and how much of it that was; the same of the one before.
+    /// When the present span of [`STALLS_OVER`] began, and how much of it was stalled; the same for the span before.
     since: Instant,
     present: Duration,
     before: Duration,
-    /// When the last is over.
+    /// When the last stall ends.
     until: Instant,
     are_many: bool,
 }
 
 impl Stalls {
-    /// A packet was lost, and sending it again takes `repaired_after`.
+    /// Records the loss of a packet, whose retransmission takes `repaired_after`.
     fn on_loss(&mut self, now: Instant, repaired_after: Duration) {
         let until = now + repaired_after;
         self.present += until.since(self.until.max(now));
         self.until = self.until.max(until);
     }
 
-    /// Finds out whether there are many.
+    /// Determines whether there are many stalls.
     fn look(&mut self, now: Instant) {
         let elapsed = now.since(self.since);
         if elapsed >= STALLS_OVER {
@@ -333,19 +341,21 @@ impl Stalls {
     }
 }
 
-/// Over how long stalls are counted, and which share of the time is much: a symbol costs a part in 27, or in 41.
+/// The span over which stalls are counted, and the share of the time that counts as much: a symbol costs a part in 27,
+/// or in 41.
 const STALLS_OVER: Duration = Duration::from_secs(4);
 const MANY_STALLS: u32 = 8;
-/// A shorter one is bridged by what stands in the queues; and where round trips are short, few losses are mostly of a short queue
-/// that overflows, which symbols would feed.
+/// Queues bridge shorter stalls. And where RTTs are short, few losses mostly come from a short queue that overflows,
+/// which symbols would load further.
 const SHORT_STALL: Duration = Duration::from_millis(100);
-/// What is lost on a path of a shorter round trip is left to being sent again: it is there about as soon, and most of it is of a
-/// short queue that overflows; unless the path loses that much (ppm) by itself: below both of a row.
+/// Losses on a path with a shorter RTT are left to retransmission, which arrives about as soon; most of them come from
+/// a short queue that overflows. The exception is a path with at least this loss (ppm) by itself. A row applies below
+/// both of its values.
 const QUICK: [(Duration, u32); 2] = [
     (Duration::from_millis(20), 40_000),
     (Duration::from_millis(45), 15_000),
 ];
-/// Losses below this are left to being sent again.
+/// Loss below this value is left to retransmission.
 const LEAST_PPM: u64 = 1_500;
 /// Up to so many losses of a million packets: while an association is new or the next symbol is not soon, and then. The first cover
 /// four intervals, the others about five.
@@ -360,10 +370,10 @@ const RATES: [(u64, [Rate; 2]); 5] = [
 /// [`LONGEST_SOON`].
 const SOON: u32 = 4;
 const LONGEST_SOON: Duration = Duration::from_millis(12);
-/// Fewer packets are no tail worth a symbol.
+/// A tail of fewer packets is not worth a symbol.
 const LEAST_TAIL: u32 = 3;
 pub(super) const TAIL_AFTER: Duration = PAUSE;
-/// Numbers of computed packets remembered. A power of two.
+/// The number of recovered packets remembered. A power of two.
 const REMEMBERED: usize = 1024;
-/// Most of one range.
+/// The longest range accepted.
 const MOST_RECOVERED: u16 = 64;

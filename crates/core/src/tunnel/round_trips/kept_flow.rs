@@ -1,4 +1,4 @@
-//! One flow whose round trips are kept: when its acknowledgements are due, and what goes ahead of them.
+//! One flow whose RTT is kept: when its ACKs are due, and which data go ahead of them.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -17,36 +17,36 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct KeptFlow {
     pub(super) conversation: u64,
-    /// When its youth has faded.
+    /// When the kept RTT has shrunk to zero.
     pub(super) until: Instant,
-    /// How long its round trips are at least.
+    /// The RTT to keep.
     least: Duration,
-    /// The first of its round trips that its sender measured.
+    /// The first RTT that the sender measured.
     first: Option<Duration>,
-    /// Where its first segment ended and when that was sent, until more has been acknowledged.
+    /// The end of its first segment and when that was sent, until more has been acknowledged.
     opening: Option<(u32, Instant)>,
-    /// Where what was sent ended, and when; at most one each [`NOTED_EACH`].
+    /// The ends of sent data and the times of sending; at most one entry for each [`NOTED_EACH`].
     sent: VecDeque<(u32, Instant)>,
-    /// Where all that was sent ends.
+    /// The end of all data sent.
     end: u32,
-    /// What has been acknowledged, and when more may be.
+    /// The latest acknowledgement, and when the next may be delivered.
     acked: Option<u32>,
     free_at: Instant,
-    /// Acknowledgements in order of when they are due.
+    /// Delayed ACKs in the order of their due times.
     held: VecDeque<Held>,
-    /// How many of those, from the first on, data have overtaken.
+    /// The number of delayed ACKs, from the first on, that data have overtaken.
     overtaken: usize,
-    /// What was handed on: the sender knows it.
+    /// The latest acknowledgement that was delivered to the sender.
     told: Option<Said>,
-    /// What the receiver said last.
+    /// The latest acknowledgement that the receiver has sent.
     heard: Option<Said>,
-    /// Where its data end that have gone ahead, and their time.
+    /// The end of the receiver's data that have gone ahead, and their timestamp.
     ahead: Option<(u32, Option<u32>)>,
-    /// How many segments have.
+    /// The number of segments that have gone ahead.
     talk: u32,
 }
 
-/// What an acknowledgement says.
+/// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) ack: u32,
@@ -54,7 +54,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// What a segment says; `None` if it acknowledges nothing.
+    /// The acknowledgement in a segment; `None` if it has none.
     pub(super) fn of(segment: &Segment) -> Option<Self> {
         let window = segment.window;
         segment.ack.map(|ack| Self { ack, window })
@@ -68,16 +68,16 @@ struct Held {
     packet: PacketBuf,
 }
 
-/// When an acknowledgement is to be handed on.
+/// When an ACK is to be delivered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
     at: Instant,
-    /// Whether at once would be much too early.
+    /// Whether immediate delivery would be much too early.
     pub(super) is_early: bool,
 }
 
 impl KeptFlow {
-    /// A flow whose first segment ended at `end`, and whose round trips are to be `least`.
+    /// A flow whose first segment ended at `end`, and whose RTT is to be `least`.
     pub(super) fn new(
         now: Instant,
         conversation: u64,
@@ -109,14 +109,14 @@ impl KeptFlow {
         self.opening.is_some()
     }
 
-    /// Whether `ack` is the first that acknowledges its data.
+    /// Whether `ack` is the first to acknowledge its data.
     pub(super) fn is_first(&self, ack: u32) -> bool {
         let is_beyond = |(end, _)| is_before(end, ack);
         self.opening.is_some_and(is_beyond) && !is_before(self.end, ack)
     }
 
-    /// Says how long its round trips are to be, with the first of its data acknowledged: only now its sender begins to compare.
-    /// `false` if they cannot be.
+    /// Sets the RTT to keep when the first data are acknowledged, because the sender compares RTTs only from then on.
+    /// `false` if the RTT cannot be kept.
     pub(super) fn renew(&mut self, now: Instant, least: Duration) -> bool {
         self.opening = None;
         self.least = least.min(LONGEST);
@@ -150,21 +150,21 @@ impl KeptFlow {
         }
     }
 
-    /// How long its round trips are at least, before that fades.
+    /// The RTT to keep before it begins to shrink.
     pub(super) const fn kept(&self) -> Duration {
         self.least
     }
 
-    /// How long round trips are at least by now.
+    /// The RTT to keep at `now`.
     pub(super) fn least(&self, now: Instant) -> Duration {
         let left = self.until.since(now).min(FADING).as_millis();
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         self.least * left / u32::try_from(FADING.as_millis()).unwrap_or(u32::MAX)
     }
 
-    /// When an acknowledgement of what is before `ack` is to be handed on, if all paths carry `rate`; `None` if nothing like
-    /// that was sent. `acked_to`: where what it tells of ends, that out of order included, by which a sender measures its
-    /// round trip as well.
+    /// When an ACK of the data before `ack` is to be delivered, if all paths together have `rate`; `None` if no
+    /// matching data were sent. `acked_to`: the end of the acknowledged data, those out of order included, because
+    /// senders also measure the RTT by SACK.
     pub(super) fn due(
         &mut self,
         now: Instant,
@@ -204,7 +204,7 @@ impl KeptFlow {
         })
     }
 
-    /// Keeps an acknowledgement until it is due.
+    /// Holds an ACK until it is due.
     pub(super) fn hold(&mut self, due: Due, said: Said, packet: PacketBuf) {
         latest(&mut self.heard, said);
         self.held.push_back(Held {
@@ -214,7 +214,7 @@ impl KeptFlow {
         });
     }
 
-    /// Whether the receiver has said more already: what says this was overtaken on its way.
+    /// Whether the receiver has already acknowledged more: this packet was overtaken on its way.
     pub(super) fn has_heard_more(&self, said: Said) -> bool {
         self.heard
             .is_some_and(|heard| is_before(said.ack, heard.ack))
@@ -231,8 +231,8 @@ impl KeptFlow {
         self.may_be_kept()
     }
 
-    /// Changes data of the receiver so that they may go ahead of what is held, and holds what they acknowledge; `false`, and
-    /// nothing done, if that had better not be.
+    /// Changes data of the receiver so that they may go ahead of the delayed ACKs, and holds their acknowledgement.
+    /// `false`, with no change, if the data should not go ahead.
     pub(super) fn let_ahead(
         &mut self,
         due: Due,
@@ -274,7 +274,7 @@ impl KeptFlow {
         true
     }
 
-    /// Takes note of an acknowledgement that goes on.
+    /// Records an acknowledgement that is delivered.
     pub(super) fn tell(&mut self, now: Instant, said: Said) {
         if let (None, Some((_, at))) = (self.told, self.opening) {
             self.first = Some(now.since(at));
@@ -283,12 +283,12 @@ impl KeptFlow {
         latest(&mut self.heard, said);
     }
 
-    /// Hands on what is due.
+    /// Delivers the ACKs that are due.
     pub(super) fn hand_on(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
         self.hand_on_due_by(now, now, delivered);
     }
 
-    /// Hands on all that is held.
+    /// Delivers all delayed ACKs.
     pub(super) fn release(&mut self, now: Instant, delivered: &mut VecDeque<PacketBuf>) {
         self.hand_on_due_by(Instant::from_nanos(u64::MAX), now, delivered);
         self.free_at = self.free_at.min(now);
@@ -309,19 +309,19 @@ impl KeptFlow {
         }
     }
 
-    /// How many acknowledgements are held.
+    /// The number of delayed ACKs.
     pub(super) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// When an acknowledgement is due, or the flow no longer young.
+    /// The earliest time at which an ACK is due or the flow is no longer young.
     pub(super) fn poll_timeout(&self) -> Instant {
         let first = self.held.front().map(|held| held.due);
         first.map_or(self.until, |due| due.min(self.until))
     }
 }
 
-/// Makes `known` what was said last.
+/// Replaces `known` by a later acknowledgement.
 fn latest(known: &mut Option<Said>, said: Said) {
     if known.is_none_or(|known| !is_before(said.ack, known.ack)) {
         *known = Some(said);
@@ -333,7 +333,7 @@ fn is_near(number: u32, other: u32, most: u32) -> bool {
     number.wrapping_sub(other) <= most || other.wrapping_sub(number) <= most
 }
 
-/// Whether times, if there are any, are not too far apart to be of one flow while it is young.
+/// Whether two timestamps, if present, are close enough to belong to one young flow.
 fn is_none_or_near(stamp: Option<u32>, time: Option<u32>) -> bool {
     stamp
         .zip(time)
