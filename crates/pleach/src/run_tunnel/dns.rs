@@ -128,6 +128,10 @@ fn lines(servers: &[IpAddr]) -> String {
     lines.collect()
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the standard library cannot wait for a child with a deadline"
+)]
 fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<()> {
     let fail =
         |what: String| io::Error::other(format!("{program} {}: {what}", arguments.join(" ")));

@@ -51,9 +51,7 @@ fn every_policy_delivers_every_packet_in_order_both_ways() {
             assert_eq!(total, 2000, "{policy}, to host {host}");
         }
         let duplicates = world.hosts[1].endpoint.drops().get(DropReason::Duplicate);
-        // `adaptive` searches the second path with copies.
-        let has_copies = ["adaptive", "redundant"].contains(&policy);
-        assert_eq!(duplicates > 0, has_copies, "{policy}");
+        assert_eq!(duplicates > 0, policy == "redundant", "{policy}");
     }
 }
 
