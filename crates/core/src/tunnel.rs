@@ -478,6 +478,7 @@ impl Tunnel {
             len,
             is_congested: incoming.is_congested,
             is_kept: header.is_kept,
+            grace: self.inbound.fec.grace(now),
         };
         let opened = Opened {
             header: &header,

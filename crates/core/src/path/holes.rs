@@ -32,6 +32,8 @@ pub struct Holes {
     /// First numbers of holes NACKed for the last time, and until when they are not settled; both ascend.
     told: VecDeque<(Seq, Instant)>,
     window: Duration,
+    /// How long a hole that is seen now is left to repair symbols before it is NACKed.
+    grace: Duration,
     /// When a NACKed datagram last arrived (a spurious loss), if less than [`CALM`] ago: the path reorders.
     disproved_at: Option<Instant>,
 }
@@ -47,6 +49,8 @@ struct Hole {
     /// How often it was NACKed, and when the next NACK is due.
     told: u8,
     tell_at: Instant,
+    /// Whether the hole is left to repair symbols: then only `tell_at` counts.
+    is_patient: bool,
 }
 
 impl Default for Holes {
@@ -57,6 +61,7 @@ impl Default for Holes {
             holes: VecDeque::new(),
             told: VecDeque::new(),
             window: FIRST_WINDOW,
+            grace: Duration::ZERO,
             disproved_at: None,
         }
     }
@@ -67,6 +72,11 @@ impl Holes {
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.highest.is_some()
+    }
+
+    /// Sets how long holes that are seen from now on are left to repair symbols ([`crate::fec`]).
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// Records the arrival of the datagram `seq`. `is_kept`: the sender retransmits it if it is NACKed.
@@ -138,7 +148,8 @@ impl Holes {
             end,
             seen_at: now,
             told: 0,
-            tell_at: now + self.window,
+            tell_at: now + self.window.max(self.grace),
+            is_patient: self.grace > Duration::ZERO,
         });
     }
 
@@ -212,7 +223,8 @@ impl Holes {
         let later = self
             .highest
             .map_or(0, |highest| highest.distance_from(hole.end));
-        hole.told == 0 && self.disproved_at.is_none() && later >= PACKET_THRESHOLD - 1
+        let is_quick = self.disproved_at.is_none() && !hole.is_patient;
+        hole.told == 0 && is_quick && later >= PACKET_THRESHOLD - 1
     }
 
     /// Records the arrival of a number at or below the highest.
@@ -312,6 +324,20 @@ mod tests {
             "a report may come before the last"
         );
         assert_eq!(settled(&mut holes, 531), Some(Seq(52)));
+    }
+
+    #[test]
+    fn a_hole_is_left_to_repair_symbols_for_a_while() {
+        let mut holes = Holes::default();
+        arrive(&mut holes, 0, [0]);
+        holes.set_grace(Duration::from_millis(15));
+        arrive(&mut holes, 1, [2, 3, 4, 5, 6]);
+        assert_eq!(holes.due(), Some(Instant::from_millis(16)));
+        assert_eq!(told(&mut holes, 15), []);
+        holes.set_grace(Duration::ZERO);
+        arrive(&mut holes, 15, [8, 9, 10]);
+        assert_eq!(told(&mut holes, 15), [(7, 1)], "this one is not");
+        assert_eq!(told(&mut holes, 16), [(1, 1), (7, 1)]);
     }
 
     #[test]

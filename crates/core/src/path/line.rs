@@ -303,6 +303,7 @@ impl Line {
                         len: PAYLOAD,
                         is_congested: false,
                         is_kept: true,
+                        grace: Duration::ZERO,
                     };
                     let interval = self.path.feedback_interval();
                     let _ = self.receiver.on_data(at, &arrival, interval);

@@ -47,6 +47,8 @@ pub struct DataArrival {
     pub is_congested: bool,
     /// Whether the sender keeps it for retransmission, so that a NACK is useful ([`crate::wire::header::Header::is_kept`]).
     pub is_kept: bool,
+    /// How long holes before the datagram are left to repair symbols.
+    pub grace: Duration,
 }
 
 impl Receiver {
@@ -78,6 +80,7 @@ impl Receiver {
             report.sent_us = arrival.sent_us;
             self.highest_at = Some(now);
         }
+        self.holes.set_grace(arrival.grace);
         self.holes
             .on_arrival(now, arrival.path_seq, arrival.is_kept);
         self.unreported_pkts += 1;
@@ -183,6 +186,7 @@ mod tests {
             len: 100,
             is_congested: false,
             is_kept: false,
+            grace: Duration::ZERO,
         }
     }
 

@@ -22,6 +22,8 @@ pub(in super::super) struct Receiving {
     /// The first packet passed to the decoder; it cannot use symbols that cover earlier packets.
     from: Option<Seq>,
     last_symbol_at: Option<Instant>,
+    /// Mean time between repair symbols.
+    between: Duration,
     /// Recovered packets that have not been delivered: number, flow step, packet.
     found: VecDeque<(Seq, u16, PacketBuf)>,
     /// Recovered packets, and how often each was reported.
@@ -79,11 +81,25 @@ impl Receiving {
         }
         let is_malformed = decoder.stats().repairs_malformed > before;
         self.decoder = Some(decoder);
-        self.last_symbol_at = Some(now);
+        let last = self.last_symbol_at.replace(now);
+        self.between = match last {
+            Some(last) => self.between * 7 / 8 + now.since(last).min(LONGEST_BETWEEN) / 8,
+            None => LONGEST_BETWEEN / 2,
+        };
         if is_malformed {
             return Err(DropReason::Malformed);
         }
         Ok(())
+    }
+
+    /// How long a packet that is missing now is left to repair symbols before it is NACKed: until the next symbols should have come.
+    pub(in super::super) fn grace(&self, now: Instant) -> Duration {
+        let is_active = self.last_symbol_at.is_some_and(|at| now.since(at) < ACTIVE);
+        if is_active {
+            (self.between * 3 / 2 + MARGIN).min(LONGEST_GRACE)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// The next recovered packet.
@@ -128,3 +144,9 @@ const TELLS: u8 = 3;
 const MAX_UNTOLD: usize = 256;
 /// Without a symbol for this time, packets are no longer stored.
 pub(super) const FORGET: Duration = Duration::from_secs(10);
+/// Symbols are expected for this time after one.
+const ACTIVE: Duration = Duration::from_millis(300);
+const LONGEST_BETWEEN: Duration = Duration::from_millis(50);
+const MARGIN: Duration = Duration::from_millis(3);
+/// A NACK is delayed by at most this time.
+const LONGEST_GRACE: Duration = Duration::from_millis(12);
