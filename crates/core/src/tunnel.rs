@@ -726,8 +726,7 @@ impl Tunnel {
         };
         // Datagrams that were taken back because the path was silent may have arrived. If one is lost, a NACK will say
         // so.
-        self.repair
-            .give_back(path, |counter| counter < reported, shared.pool);
+        self.repair.give_back(path, reported, shared.pool);
         self.adapt_queue(now);
     }
 

@@ -6,8 +6,8 @@
 //! | --- | --- | --- |
 //! | startup | 250 % of the maximum delivery rate; with a remembered rate it begins at 70 % of that rate | `control/startup.rs` |
 //! | unpaced | no pacing: the profile does not search, and the path has not been saturated | this file |
-//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | `control/cruise.rs` |
-//! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | `control/cruise.rs` |
+//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | here |
+//! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | here |
 //! | drain | 8 to 40 % below the capacity, until the standing queue is below `low` | `control/drain.rs` |
 //!
 //! `low` and `high` are the levels [`LOW`] and [`HIGH`] of the standing queue: 3 and 7 ms by default, or set by the user
@@ -38,7 +38,6 @@ use core::time::Duration;
 
 use self::{
     aim::{Aim, Sharing},
-    cruise::{CRUISE_PERCENT, PROBE_UP_PERCENT},
     drain::{Drain, Verdict},
     limit::Limit,
     startup::Startup,
@@ -55,7 +54,6 @@ use crate::{
 };
 
 pub mod aim;
-mod cruise;
 mod drain;
 mod limit;
 mod recalled;
@@ -402,6 +400,10 @@ impl Controller {
 
 /// A path without search that has had no queue for this long is not saturated.
 const SLACK: Duration = Duration::from_secs(1);
+/// Pacing gain of probe up, in percent: additional capacity or a queue becomes visible.
+const PROBE_UP_PERCENT: u64 = 110;
+/// Pacing gain of cruise, in percent.
+const CRUISE_PERCENT: u64 = 103;
 
 #[cfg(test)]
 mod tests;

@@ -187,18 +187,6 @@ impl Model {
         })
     }
 
-    /// The standing queue: its lower bound is less by the noise level [`LOW`], its upper bound is the excess of the latest
-    /// delay.
-    #[must_use]
-    pub fn standing_queue(&self) -> Estimate<Duration> {
-        let likely = self.queue.standing();
-        Estimate {
-            low: likely.saturating_sub(self.noise(LOW)),
-            likely,
-            high: self.queue.latest().max(likely),
-        }
-    }
-
     /// Mean difference of the minimum one-way delays of successive reports.
     #[must_use]
     pub const fn jitter(&self) -> Duration {

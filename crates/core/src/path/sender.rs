@@ -61,8 +61,6 @@ pub struct Sender {
     sent_bytes: u64,
     /// Number of NACKed datagrams, and when the last NACK came.
     lost_pkts: u64,
-    /// One more than the highest NACKed number.
-    told_before: u64,
     lost_at: Option<Instant>,
     /// Datagrams taken back because the path was silent. They say nothing about its loss.
     written_off: u64,
@@ -201,7 +199,6 @@ impl Sender {
         let outstanding = self.outstanding.get_mut(usize::try_from(at).ok()?)?;
         if !core::mem::replace(&mut outstanding.is_told, true) {
             self.lost_pkts += 1;
-            self.told_before = self.told_before.max(counter + 1);
             self.lost_at = Some(now);
         }
         let is_expendable = |numbered: &Numbered| numbered.is_expendable;
@@ -289,12 +286,6 @@ impl Sender {
     #[must_use]
     pub fn reported(&self) -> u64 {
         self.reported
-    }
-
-    /// Number of data datagrams up to the highest reported or NACKed.
-    #[must_use]
-    pub fn accounted(&self) -> u64 {
-        self.reported.max(self.told_before)
     }
 
     /// The path is silent: moves every unreported packet to `taken`, oldest first, and resets the bytes in flight.
@@ -477,20 +468,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_ahead_of_the_report_is_accounted_for() {
+    fn a_nack_ahead_of_the_report_changes_nothing_of_what_was_reported() {
         let mut pool = Pool::new(100, 1);
         let mut sender = Sender::default();
         for global in 0..10 {
             send(&mut sender, &mut pool, global);
         }
         assert!(sender.on_reported(Seq(5), Some(Seq(0)), &mut pool));
-        for (told, accounted) in [(2, 6), (8, 9), (7, 9)] {
+        for told in [2, 8, 7] {
             assert!(
                 sender
                     .take_lost(Instant::ZERO, PathId(1), Seq(told))
                     .is_some()
             );
-            assert_eq!((sender.reported(), sender.accounted()), (6, accounted));
+            assert_eq!(sender.reported(), 6);
         }
     }
 

@@ -19,8 +19,6 @@ pub struct Tail {
     sent_at: Option<Instant>,
     /// Mean interval between packets.
     gap: Duration,
-    /// Remaining repetitions, in case the frame is lost.
-    repeats: u8,
 }
 
 impl Tail {
@@ -39,12 +37,6 @@ impl Tail {
         }
     }
 
-    /// Schedules a tail frame soon and repeats it, independent of the datagrams sent: much may depend on it.
-    pub fn tell(&mut self, now: Instant) {
-        self.due = Some(now + SHORTEST);
-        self.repeats = REPEATS;
-    }
-
     /// When a tail frame is due.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
@@ -53,14 +45,7 @@ impl Tail {
 
     /// Whether a tail frame is due now; consumes it.
     pub fn take(&mut self, now: Instant) -> bool {
-        if self.due.take_if(|at| *at <= now).is_none() {
-            return false;
-        }
-        if self.repeats > 0 {
-            self.repeats -= 1;
-            self.due = Some(now + AGAIN);
-        }
-        true
+        self.due.take_if(|at| *at <= now).is_some()
     }
 }
 
@@ -68,9 +53,6 @@ impl Tail {
 const SHORTEST: Duration = Duration::from_millis(1);
 /// Maximum delay: the packet interval of a voice call.
 const LONGEST: Duration = Duration::from_millis(20);
-/// Number and spacing of the repetitions of a scheduled tail frame.
-const REPEATS: u8 = 2;
-const AGAIN: Duration = Duration::from_millis(100);
 /// A datagram shorter than this is small.
 const SMALL_BYTES: usize = 400;
 
@@ -105,16 +87,6 @@ mod tests {
     #[test]
     fn small_packets_have_each_their_own() {
         assert_eq!(tails(50, 200, 20_000), 50);
-    }
-
-    #[test]
-    fn it_is_told_for_what_was_sent_before() {
-        let mut tail = Tail::default();
-        tail.on_sent(Instant::ZERO, 1_400, Some(false));
-        tail.tell(Instant::from_millis(9));
-        assert!(!tail.take(Instant::from_millis(9)));
-        let told = (10..1_000).filter(|ms| tail.take(Instant::from_millis(*ms)));
-        assert_eq!(told.collect::<Vec<_>>(), [10, 110, 210]);
     }
 
     #[test]

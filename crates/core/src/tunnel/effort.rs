@@ -39,14 +39,11 @@ impl Effort {
     /// Charges the `steps` of a data datagram. Each datagram pays for [`FREE_STEPS`] of them; steps that it does not need pay off debt,
     /// so the budget of a peer grows with the data it sends.
     pub(super) fn spend_on_data(&mut self, now: Instant, steps: u64) {
-        match steps.checked_sub(FREE_STEPS) {
-            Some(more) if more > 0 => self.spend(now, more),
-            Some(_) => {}
-            None => {
-                let time =
-                    Duration::from_nanos((FREE_STEPS - steps).saturating_mul(NANOS_PER_STEP));
-                self.paid_at = self.paid_at - time;
-            }
+        if steps > FREE_STEPS {
+            self.spend(now, steps - FREE_STEPS);
+        } else {
+            let unused = (FREE_STEPS - steps).saturating_mul(NANOS_PER_STEP);
+            self.paid_at = self.paid_at - Duration::from_nanos(unused);
         }
     }
 

@@ -126,19 +126,14 @@ impl Repair {
     }
 
     /// Returns packets that were taken back from a path to that path, to wait for its reports again. The packets must
-    /// still wait here, not be known as lost, and have numbers on the path for which `may_have_come` is true.
-    pub(super) fn give_back(
-        &mut self,
-        path: &mut Path,
-        may_have_come: impl Fn(u64) -> bool,
-        pool: &mut Pool,
-    ) {
+    /// still wait here, not be known as lost, and have numbers on the path below `reported`: they may have arrived.
+    pub(super) fn give_back(&mut self, path: &mut Path, reported: u64, pool: &mut Pool) {
         if self.packets.is_empty() {
             return;
         }
         let id = path.id();
         let is_it =
-            |origin: Origin| origin.path == id && !origin.is_lost && may_have_come(origin.counter);
+            |origin: Origin| origin.path == id && !origin.is_lost && origin.counter < reported;
         for numbered in mem::take(&mut self.packets) {
             if !numbered.origin.is_some_and(is_it) {
                 self.packets.push_back(numbered);
