@@ -17,7 +17,7 @@
 
 mod bad_input;
 mod code;
-mod durable;
+pub(crate) mod durable;
 mod firewall;
 pub(crate) mod gateway;
 mod host;

@@ -16,6 +16,7 @@ use std::{
     fs,
     io::{self, Write as _},
     net::IpAddr,
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -23,6 +24,8 @@ use std::{
 };
 
 use pleach_linux::clock;
+
+use crate::onboard::durable::{self, Existing};
 
 /// The host's resolvers, as changed for a tunnel; given back when dropped.
 #[derive(Debug)]
@@ -188,20 +191,13 @@ fn take_file(file: &Path, tunnel: &str, servers: &[IpAddr]) -> io::Result<()> {
 /// Replaces the content of `file`. A crash leaves the old content or the new one where another file can be put into its place; where
 /// it cannot (`file` is mounted, or a link, or the only file that may be written), it never leaves an empty file.
 fn rewrite(file: &Path, text: &str) -> io::Result<()> {
-    let is_link = fs::symlink_metadata(file).is_ok_and(|meta| meta.is_symlink());
-    if !is_link {
-        let other = file.with_extension("pleach");
-        let replaced = fs::write(&other, text)
-            .and_then(|()| match fs::metadata(file) {
-                Ok(meta) => fs::set_permissions(&other, meta.permissions()),
-                Err(_) => Ok(()),
-            })
-            .and_then(|()| fs::File::open(&other)?.sync_all())
-            .and_then(|()| fs::rename(&other, file));
-        if replaced.is_ok() {
-            return Ok(());
-        }
-        let _ = fs::remove_file(&other);
+    let meta = fs::symlink_metadata(file);
+    let mode = meta
+        .as_ref()
+        .map_or(0o644, |meta| meta.permissions().mode() & 0o7777);
+    let is_link = meta.is_ok_and(|meta| meta.is_symlink());
+    if !is_link && durable::write(file, text.as_bytes(), mode, Existing::Replace).is_ok() {
+        return Ok(());
     }
     let mut options = fs::OpenOptions::new();
     let mut written = options
