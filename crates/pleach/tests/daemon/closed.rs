@@ -5,7 +5,7 @@
 use std::{thread, time::Duration};
 
 use crate::{
-    process::{Client, Gateway, Keys, TUNNEL},
+    process::{Client, Gateway, TUNNEL, TwoClients},
     world::{PATIENCE, World, assert_same, picture, ping, run, until},
 };
 
@@ -80,23 +80,7 @@ fn a_gateway_forwards_nothing_for_strangers() {
 #[test]
 fn clients_reach_neither_each_other_nor_what_is_for_the_gateways_machine() {
     let Some(world) = World::new() else { return };
-    let gateway = Gateway {
-        clients: vec![(2, Keys::client(2), None), (3, Keys::client(3), None)],
-        ..Gateway::default()
-    }
-    .start(&world);
-    gateway.until_up();
-    let a = Client::default().start(&world, &world.client);
-    let other = world.another(2);
-    let b = Client {
-        host: 3,
-        keys: Keys::client(3),
-        links: &["l2"],
-        ..Client::default()
-    }
-    .start(&world, &other);
-    a.until_links_up(&["l0", "l1"]);
-    b.until_links_up(&["l2"]);
+    let _hosts = TwoClients::start(&world, true);
     // A cloud's metadata service, as the gateway reaches it.
     let metadata = "169.254.169.254";
     let address = format!("addr add {metadata}/32 dev lo\n");

@@ -5,7 +5,7 @@ use std::{net::UdpSocket, thread};
 use pleach_core::rng::Rng;
 
 use crate::{
-    process::{Client, Gateway, Keys, TUNNEL, drops},
+    process::{Client, Gateway, Keys, TUNNEL, TwoClients, drops},
     traffic::{Target, tcp},
     world::{PATIENCE, World, ping, run, until},
 };
@@ -13,37 +13,20 @@ use crate::{
 #[test]
 fn clients_of_one_gateway_are_kept_apart() {
     let Some(world) = World::new() else { return };
-    let gateway = Gateway {
-        clients: vec![(2, Keys::client(2), None), (3, Keys::client(3), None)],
-        isolate: false,
-        ..Gateway::default()
-    }
-    .start(&world);
-    gateway.until_up();
-    let a = Client::default().start(&world, &world.client);
-    let other = world.another(2);
-    let b = Client {
-        host: 3,
-        keys: Keys::client(3),
-        links: &["l2"],
-        ..Client::default()
-    }
-    .start(&world, &other);
-    a.until_links_up(&["l0", "l1"]);
-    b.until_links_up(&["l2"]);
+    let hosts = TwoClients::start(&world, false);
 
     // The gateway reaches each at its own address, and through it they reach each other.
     for address in ["10.77.0.2", "10.77.0.3", "fd77::2", "fd77::3"] {
         assert!(ping(&world.gateway, &[address], PATIENCE), "{address}");
     }
     assert!(ping(&world.client, &["10.77.0.3"], PATIENCE));
-    assert!(ping(&other, &["fd77::2"], PATIENCE));
+    assert!(ping(&hosts.other, &["fd77::2"], PATIENCE));
 
     // A takes B's address, too.
     let add =
         format!("addr add 10.77.0.3/32 dev {TUNNEL}\naddr add fd77::3/128 dev {TUNNEL} nodad\n");
     world.client.ip(&add).expect("addresses");
-    let refused = || drops(&gateway.until_up(), "source_not_allowed");
+    let refused = || drops(&hosts.gateway.until_up(), "source_not_allowed");
     for (own, gateway_address) in [("10.77.0.3", "10.77.0.1"), ("fd77::3", "fd77::1")] {
         let before = refused();
         let options = [

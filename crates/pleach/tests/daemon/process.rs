@@ -137,6 +137,61 @@ impl Client<'_> {
     }
 }
 
+/// A gateway and its client under `weighted`, with both links up.
+pub(crate) fn weighted_pair(world: &World) -> (Daemon, Daemon) {
+    let policy = "weighted";
+    let gateway = Gateway {
+        policy,
+        ..Gateway::default()
+    }
+    .start(world);
+    gateway.until_up();
+    let client = Client {
+        policy,
+        ..Client::default()
+    }
+    .start(world, &world.client);
+    client.until_links_up(&["l0", "l1"]);
+    (gateway, client)
+}
+
+/// A gateway and two clients: the world's, with both links up, and another host with the link `l2`.
+pub(crate) struct TwoClients {
+    pub(crate) gateway: Daemon,
+    _clients: [Daemon; 2],
+    /// The host of the second client.
+    pub(crate) other: Netns,
+}
+
+impl TwoClients {
+    /// Starts them; `isolate`: of the gateway.
+    pub(crate) fn start(world: &World, isolate: bool) -> Self {
+        let gateway = Gateway {
+            clients: vec![(2, Keys::client(2), None), (3, Keys::client(3), None)],
+            isolate,
+            ..Gateway::default()
+        }
+        .start(world);
+        gateway.until_up();
+        let first = Client::default().start(world, &world.client);
+        let other = world.another(2);
+        let second = Client {
+            host: 3,
+            keys: Keys::client(3),
+            links: &["l2"],
+            ..Client::default()
+        }
+        .start(world, &other);
+        first.until_links_up(&["l0", "l1"]);
+        second.until_links_up(&["l2"]);
+        Self {
+            gateway,
+            _clients: [first, second],
+            other,
+        }
+    }
+}
+
 /// What a gateway's file says.
 pub(crate) struct Gateway<'a> {
     pub(crate) tunnel: &'a str,

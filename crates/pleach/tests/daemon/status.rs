@@ -4,7 +4,7 @@ use pleach_lab::netns::Netns;
 use serde_json::Value;
 
 use crate::{
-    process::{Client, Daemon, Gateway, TUNNEL, link},
+    process::{Daemon, TUNNEL, link, weighted_pair},
     traffic::{SteadyStream, Target, tcp_counter},
     world::{PATIENCE, World, run, within},
 };
@@ -12,18 +12,7 @@ use crate::{
 #[test]
 fn status_tells_and_weights_rule_live_traffic() {
     let Some(world) = World::new() else { return };
-    let gateway = Gateway {
-        policy: "weighted",
-        ..Gateway::default()
-    }
-    .start(&world);
-    gateway.until_up();
-    let client = Client {
-        policy: "weighted",
-        ..Client::default()
-    }
-    .start(&world, &world.client);
-    client.until_links_up(&["l0", "l1"]);
+    let (gateway, client) = weighted_pair(&world);
     let server = Target::new(&world.server, "10.99.0.2");
     let _stream = SteadyStream::start(&world.client, &server);
     clog(&world.client, &client);

@@ -6,7 +6,7 @@ use pleach_lab::netns::Netns;
 use pleach_linux::requirement;
 
 use crate::{
-    process::{Client, Gateway, link},
+    process::{link, weighted_pair},
     world::{World, run, until},
 };
 
@@ -68,18 +68,7 @@ fn a_death_and_a_change_of_weight_are_seen_on_a_terminal() {
         requirement::skip("no tmux");
         return;
     }
-    let gateway = Gateway {
-        policy: "weighted",
-        ..Gateway::default()
-    }
-    .start(&world);
-    gateway.until_up();
-    let client = Client {
-        policy: "weighted",
-        ..Client::default()
-    }
-    .start(&world, &world.client);
-    client.until_links_up(&["l0", "l1"]);
+    let (_gateway, client) = weighted_pair(&world);
 
     let command = format!(
         "{} top --control {}",
