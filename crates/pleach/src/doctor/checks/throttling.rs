@@ -43,21 +43,12 @@ mod tests {
     #[test]
     fn loss_with_a_queue_or_without_traffic_is_none_of_it() {
         let link = |loss, queue, tx_bytes| LinkStatus {
-            name: "lte".to_owned(),
-            device: "wwan0".to_owned(),
             state: LinkState::Up,
-            endpoint: None,
             rtt_ms: Some(30.0),
             queue_delay_ms: Some(queue),
-            capacity_mbps: Some(4.0),
             loss,
             tx_bytes,
-            rx_bytes: 0,
-            weight: 1,
-            mtu: None,
-            idle_reason: None,
-            why: None,
-            advice: None,
+            ..LinkStatus::bare("lte", "wwan0")
         };
         let found =
             |loss, queue, sent: u64| verdict(&link(loss, queue, 5), &link(loss, queue, 5 + sent));
