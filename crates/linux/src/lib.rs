@@ -27,6 +27,7 @@ pub mod readiness;
 pub mod redirect;
 pub mod requirement;
 pub mod routes;
+pub mod split_tcp;
 pub mod state;
 pub mod sysctl;
 pub mod tcp;

@@ -3,7 +3,8 @@
 //! One table per tunnel, `inet pleach_NAME`, replaced in one transaction by `nft -f -`, so that no packet sees half of
 //! it. Nothing is put into tables of others.
 //!
-//! - **Inner addresses of this host** are reached through the tunnel and from the host itself. What comes for them by another
+//! - **Inner addresses of this host** are reached through the tunnel and from the host itself; by `lo` also with a foreign source,
+//!   which answers of redirected connections have. What comes for them by another
 //!   device is dropped before anything answers (the rule of wg-quick): else a neighbour on a link finds out the inner address, and
 //!   whether a connection exists (CVE-2019-14899).
 //! - **A gateway forwards** what comes from the tunnel or goes into it. Where it was the tunnel that switched forwarding on, nothing
@@ -17,6 +18,7 @@
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
+    net::IpAddr,
     process::{Command, Stdio},
 };
 
@@ -102,7 +104,7 @@ table inet {table} {{
             let (family, address) = (family(address), address.addr());
             let _ = writeln!(
                 text,
-                "    iifname != {device} {family} daddr {address} fib saddr type != local drop"
+                "    iifname != {{ \"lo\", {device} }} {family} daddr {address} fib saddr type != local drop"
             );
         }
         text.push_str("  }\n");
@@ -168,6 +170,16 @@ fn family(network: &IpNet) -> &'static str {
 const DENIED_V4: &str = "169.254.0.0/16, 100.100.100.200, 168.63.129.16";
 /// Link-local addresses, and the metadata services of AWS and Google.
 const DENIED_V6: &str = "fe80::/10, fd00:ec2::254, fd20:ce::254";
+
+/// Whether clients of a gateway do not reach `ip`: it is link-local, or the address of a metadata service.
+pub(crate) fn is_denied(ip: IpAddr) -> bool {
+    let list = if ip.is_ipv4() { DENIED_V4 } else { DENIED_V6 };
+    list.split(", ").any(|denied| {
+        let net = denied.parse::<IpNet>();
+        net.or_else(|_| denied.parse::<IpAddr>().map(IpNet::from))
+            .is_ok_and(|net| net.contains(&ip))
+    })
+}
 
 /// Device names cannot hold a quote here: it would end the string.
 pub(crate) fn quoted(tun: &str) -> String {
@@ -244,7 +256,9 @@ mod tests {
             )
         };
         let all = closed(true, [true, false]);
-        assert!(all.contains("iifname != \"t0\" ip daddr 10.77.0.1 fib saddr type != local drop"));
+        assert!(all.contains(
+            "iifname != { \"lo\", \"t0\" } ip daddr 10.77.0.1 fib saddr type != local drop"
+        ));
         assert!(all.contains("iifname \"t0\" oifname \"t0\" drop"));
         assert!(all.contains("meta nfproto ipv4 drop") && !all.contains("nfproto ipv6 drop"));
         let open = closed(false, [false; 2]);

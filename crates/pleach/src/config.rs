@@ -41,7 +41,10 @@ pub(crate) use view::Listen;
 pub(crate) use view::Token;
 pub(crate) use view::ViewConfig;
 
-use crate::keys::{KEY_LEN, SecretKey};
+use crate::{
+    keys::{KEY_LEN, SecretKey},
+    split_tcp::SplitTcp,
+};
 use source::Source;
 use table::Table;
 
@@ -65,6 +68,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) parity: Option<pleach_core::sec::Code>,
     /// Whether what links carry is kept for the next start.
     pub(crate) remember: bool,
+    /// When a client ends TCP connections itself; whether a gateway serves such clients: unless `off`.
+    pub(crate) split_tcp: SplitTcp,
     /// What rules the packets this end sends.
     pub(crate) scheduler: SchedulerConfig,
     /// Traffic that is served in its own way.

@@ -121,6 +121,9 @@ pub(crate) struct StatusReport {
     /// What packets under way take of this end's memory, and what peers asked of it beyond their share; none outside of a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bounds: Option<BoundsReport>,
+    /// TCP connections that a client ends and carries to the gateway; none if `split_tcp` is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) split_tcp: Option<SplitTcpStatus>,
     /// Repair of losses by this end; none outside of a tunnel; of a gateway, of all clients together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repair: Option<RepairStatus>,
@@ -129,6 +132,25 @@ pub(crate) struct StatusReport {
     pub(crate) incompatible: BTreeMap<String, u16>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
+}
+
+/// TCP connections that a client ends and carries to the gateway (`docs/split-tcp.md`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct SplitTcpStatus {
+    /// `on`: new connections are split; `off`: it would not help; `waiting`: it would, but the gateway does not serve.
+    pub(crate) state: String,
+    /// Connections now.
+    pub(crate) connections: u64,
+    /// Connections carried since the start.
+    pub(crate) carried: u64,
+    /// Connections that were reset because the server was not reached.
+    pub(crate) failed: u64,
+    /// Bytes carried in both directions.
+    pub(crate) bytes: u64,
+    /// Why the state is `waiting`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trouble: Option<String>,
 }
 
 /// Memory and work that peers take, with their bounds (`docs/wire.md`, section 9).

@@ -18,6 +18,7 @@ mod reload;
 pub(crate) mod report;
 mod sockets;
 mod solo;
+mod splitting;
 
 use std::{num::NonZeroUsize, path::Path};
 
@@ -33,6 +34,7 @@ use pleach_linux::{
     entropy::KernelEntropy,
     poll::{self, Signals},
     routes::{Plan, Setup},
+    split_tcp,
     tun::Tun,
 };
 
@@ -74,6 +76,9 @@ pub(crate) fn run(
     setup
         .apply(&plan)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
+    if let Err(error) = split_tcp::recover(&config.name) {
+        tracing::warn!(%error, "connections are redirected by what an earlier run left");
+    }
     if let Err(error) = dns::recover(&config.name) {
         tracing::warn!(%error, "the resolvers of an earlier run are not undone");
     }

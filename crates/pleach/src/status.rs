@@ -3,7 +3,9 @@
 use core::fmt::Write;
 
 use crate::{
-    control::{ConnectionStatus, LinkState, LinkStatus, SplitterStatus, StatusReport},
+    control::{
+        ConnectionStatus, LinkState, LinkStatus, SplitTcpStatus, SplitterStatus, StatusReport,
+    },
     reasons,
 };
 
@@ -60,6 +62,9 @@ pub(crate) fn render(report: &StatusReport) -> String {
     }
     push_table(&mut text, &rows);
     push_classes(&mut text, report);
+    if let Some(split) = &report.split_tcp {
+        push_split_tcp(&mut text, split);
+    }
     if let Some(splitter) = &report.splitter {
         push_splitter(&mut text, splitter);
     }
@@ -94,6 +99,31 @@ pub(crate) fn push_sentences(
     });
     for (client, link) in links.take(MAX_SHOWN_CONNECTIONS) {
         push(&format!("{client}: "), link);
+    }
+}
+
+/// TCP connections that this end carries, if any or if something keeps it from that.
+fn push_split_tcp(text: &mut String, split: &SplitTcpStatus) {
+    let SplitTcpStatus {
+        state,
+        connections,
+        carried,
+        failed,
+        bytes: moved,
+        trouble,
+    } = split;
+    match trouble {
+        Some(trouble) => {
+            let _ = writeln!(text, "split TCP: {state}, {}", printable(trouble));
+        }
+        None if state == "on" || *carried > 0 => {
+            let _ = writeln!(
+                text,
+                "split TCP: {state}, {connections} connections now, {carried} since the start, {failed} failed, {}",
+                bytes(*moved)
+            );
+        }
+        None => {}
     }
 }
 

@@ -217,8 +217,10 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:8: [tunnel] nat: expected true, false or \"nat66\", found \"nat64\"; remedy: write true to masquerade IPv4, \"nat66\" for IPv6 too";
     "isolate no switch": GATEWAY, "nat = true" => "isolate = \"yes\"",
         "f.toml:8: [tunnel] isolate: expected true or false, found \"yes\"; remedy: write true, or remove it";
+    "split TCP sometimes": CLIENT, "[scheduler]" => "split_tcp = \"sometimes\"\n[scheduler]",
+        "f.toml:8: [tunnel] split_tcp: expected \"auto\", \"on\" or \"off\", found \"sometimes\"; remedy: write \"auto\" to split TCP connections where round trips differ much, or \"off\"";
     "kill switch at a gateway": GATEWAY, "nat = true" => "kill_switch = true",
-        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `listen` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, nat, isolate, speedtest)";
+        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `split_tcp` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, listen, nat, isolate, speedtest)";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
         "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"20\"; remedy: write for example \"20ms\"";
     "target delay too long": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"11s\"",

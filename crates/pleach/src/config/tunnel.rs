@@ -16,7 +16,7 @@ use super::{
     table::{Table, Value},
     view,
 };
-use crate::keys;
+use crate::{keys, split_tcp::SplitTcp};
 
 /// Reads a file with `mode = "client"`.
 ///
@@ -46,6 +46,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "compression",
             "parity",
             "remember",
+            "split_tcp",
             "kill_switch",
             "dns",
         ],
@@ -114,6 +115,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "compression",
             "parity",
             "remember",
+            "split_tcp",
             "listen",
             "nat",
             "isolate",
@@ -171,6 +173,7 @@ struct Common {
     compression: bool,
     parity: Option<Code>,
     remember: bool,
+    split_tcp: SplitTcp,
     scheduler: SchedulerConfig,
     view: ViewConfig,
 }
@@ -186,6 +189,7 @@ impl Common {
             compression,
             parity,
             remember,
+            split_tcp,
             scheduler,
             view,
         } = self;
@@ -198,6 +202,7 @@ impl Common {
             compression,
             parity,
             remember,
+            split_tcp,
             scheduler,
             classes,
             view,
@@ -237,6 +242,10 @@ fn common(
             .map(|value| sec::parity(&value))
             .transpose()?,
         remember: switch(tunnel, "remember", true)?,
+        split_tcp: tunnel
+            .optional("split_tcp")
+            .as_ref()
+            .map_or(Ok(SplitTcp::default()), split_tcp)?,
         scheduler: scheduler::read(root)?,
         view: view::read(root)?,
     })
@@ -250,6 +259,18 @@ fn switch(table: &Table<'_>, key: &str, usual: bool) -> Result<bool, ConfigError
             .ok_or_else(|| value.expected("true or false", "write true, or remove it"))
     });
     Ok(switch.transpose()?.unwrap_or(usual))
+}
+
+fn split_tcp(value: &Value<'_>) -> Result<SplitTcp, ConfigError> {
+    match value.as_text() {
+        Some("auto") => Ok(SplitTcp::Auto),
+        Some("on") => Ok(SplitTcp::On),
+        Some("off") => Ok(SplitTcp::Off),
+        _ => Err(value.expected(
+            "\"auto\", \"on\" or \"off\"",
+            "write \"auto\" to split TCP connections where round trips differ much, or \"off\"",
+        )),
+    }
 }
 
 /// The tunnel's resolvers.

@@ -43,11 +43,16 @@ use super::{
     report,
     sockets::{LinkSocket, Sent, Traits},
     solo::Solo,
+    splitting::Splitting,
 };
 use crate::{
     config::{Role, TunnelConfig},
     control::{ControlRequest, Reply, StatusReport, server::ControlServer},
     keys, speedtest,
+    split_tcp::{
+        SplitTcp,
+        far::{self, FarSettings, Translated},
+    },
 };
 
 /// The daemon's working parts.
@@ -88,6 +93,10 @@ pub(super) struct DataPath {
     names: Option<Names>,
     /// What the names stand for.
     named: Vec<SocketAddr>,
+    /// Of a client that may split TCP connections.
+    splitting: Option<Splitting>,
+    /// Of a gateway: whose addresses it translates, for those that split.
+    pub(super) translated: Translated,
 }
 
 struct Control {
@@ -160,6 +169,8 @@ impl DataPath {
             solo: None,
             names: None,
             named: Vec::new(),
+            splitting: None,
+            translated: Translated::default(),
         };
         if config.remember {
             let dir = StateDir::open(super::state_directory()).context("state directory")?;
@@ -181,6 +192,9 @@ impl DataPath {
                 {
                     tracing::warn!(%error, "speed tests are not served");
                 }
+                if config.split_tcp != SplitTcp::Off {
+                    this.serve_split_tcp();
+                }
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
             Role::Client(client) => {
@@ -196,11 +210,33 @@ impl DataPath {
                     names.ask(clock::now());
                     this.names = Some(names);
                 }
+                this.splitting = Splitting::start(clock::now(), &config)
+                    .inspect_err(|error| tracing::warn!(%error, "TCP connections are not split"))
+                    .unwrap_or_default();
                 tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
             }
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         Ok(this)
+    }
+
+    /// Connects to servers for clients that split TCP connections.
+    fn serve_split_tcp(&self) {
+        let settings = FarSettings {
+            tunnel: self.config.name.clone(),
+            addresses: self.config.addresses.clone(),
+        };
+        self.update_translated();
+        if let Err(error) = far::start(settings, Arc::clone(&self.translated)) {
+            tracing::warn!(%error, "split TCP connections are not served");
+        }
+    }
+
+    /// Takes the networks whose addresses are translated from the configuration.
+    pub(super) fn update_translated(&self) {
+        if let Ok(mut translated) = self.translated.lock() {
+            *translated = super::plan(&self.config).masquerade;
+        }
     }
 
     /// Watches the links and their ways to `endpoints`.
@@ -251,7 +287,8 @@ impl DataPath {
         loop {
             let solo = self.solo.as_ref().map(Solo::until);
             let names = self.names_due();
-            let deadlines = [self.endpoint.poll_timeout(), solo, names];
+            let split = self.splitting.as_ref().map(Splitting::next);
+            let deadlines = [self.endpoint.poll_timeout(), solo, names, split];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
@@ -306,6 +343,9 @@ impl DataPath {
                 enroller.hand_over(&mut self.endpoint, now);
             }
             self.endpoint.handle_timeout(now);
+            if let Some(splitting) = &mut self.splitting {
+                splitting.update(now, &self.endpoint);
+            }
             self.deliver()?;
             self.transmit(now);
             self.tell_events(now);
@@ -321,6 +361,8 @@ impl DataPath {
 
     fn stop(mut self) -> Setup {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        // Resets reach applications while the host has the tunnel's address.
+        drop(self.splitting.take());
         self.remember(clock::now());
         self.endpoint.close();
         self.transmit(clock::now());
@@ -474,6 +516,7 @@ impl DataPath {
                     );
                     reply.send(Ok(StatusReport {
                         incompatible: self.incompatible.clone(),
+                        split_tcp: self.splitting.as_ref().map(Splitting::status),
                         ..status
                     }));
                 }

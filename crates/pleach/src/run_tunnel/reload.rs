@@ -184,6 +184,7 @@ impl DataPath {
             });
         }
         self.config = Arc::new(config);
+        self.update_translated();
         Ok(ReloadReport {
             applied,
             needs_restart,
@@ -335,6 +336,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         ),
         ("[tunnel] parity", old.parity != wanted.parity),
         ("[tunnel] remember", old.remember != wanted.remember),
+        ("[tunnel] split_tcp", old.split_tcp != wanted.split_tcp),
         ("[dashboard] or [metrics]", old.view != wanted.view),
     ];
     let psk = |key: &Option<SecretKey>| key.as_ref().map(|key| *key.expose());

@@ -14,6 +14,7 @@ mod process;
 mod recovery;
 mod reload;
 mod speedtest;
+mod split_tcp;
 mod status;
 #[cfg(feature = "dashboard")]
 mod top;

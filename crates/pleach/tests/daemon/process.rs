@@ -73,6 +73,7 @@ pub(crate) struct Client<'a> {
     /// Code of its parity.
     pub(crate) parity: Option<&'a str>,
     pub(crate) kill_switch: bool,
+    pub(crate) split_tcp: Option<&'a str>,
     /// Names, which are also devices.
     pub(crate) links: &'a [&'a str],
     /// Tables beside.
@@ -93,6 +94,7 @@ impl Default for Client<'_> {
             policy: "earliest-arrival",
             parity: None,
             kill_switch: false,
+            split_tcp: None,
             links: &["l0", "l1"],
             more: "",
         }
@@ -125,6 +127,10 @@ impl Client<'_> {
         }
         if self.kill_switch {
             text = text.replace("[scheduler]", "kill_switch = true\n[scheduler]");
+        }
+        if let Some(mode) = self.split_tcp {
+            let key = format!("split_tcp = \"{mode}\"\n[scheduler]");
+            text = text.replace("[scheduler]", &key);
         }
         text.push_str(&preshared(self.preshared_key));
         text.push_str(self.more);
