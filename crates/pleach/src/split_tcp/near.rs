@@ -281,10 +281,10 @@ impl NearEnd {
         counts.open.fetch_add(1, Ordering::Relaxed);
         if let Err(answer) = self.carry(&client, target, source).await {
             counts.failed.fetch_add(1, Ordering::Relaxed);
-            let time = answer.map_or(EXCLUDED, |answer| match answer {
-                Answer::Denied | Answer::Untranslated => EXCLUDED_LONG,
+            let time = match answer {
+                Some(Answer::Denied | Answer::Untranslated) => EXCLUDED_LONG,
                 _ => EXCLUDED,
-            });
+            };
             tracing::debug!(%target, ?answer, "not carried");
             if let Err(error) = self.redirect.exclude(target, time) {
                 tracing::debug!(%target, %error, "not excluded");

@@ -116,10 +116,16 @@ impl Answer {
 
     /// The answer that an attempt to connect gives.
     pub(super) fn of(error: &io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused,
-            io::ErrorKind::TimedOut => Self::TimedOut,
-            _ => Self::Unreachable,
+        let kind = error.kind();
+        if matches!(
+            kind,
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset
+        ) {
+            Self::Refused
+        } else if kind == io::ErrorKind::TimedOut {
+            Self::TimedOut
+        } else {
+            Self::Unreachable
         }
     }
 }
