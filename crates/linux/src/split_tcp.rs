@@ -64,30 +64,27 @@ impl Interception {
         })
     }
 
-    /// Redirects new connections of `families` to `port`, except those to one of `own`, the tunnel's networks.
+    /// Redirects new connections of `families` to `port`, except those to one of `own`, the tunnel's networks, and those that
+    /// arrive by one of the devices `uplinks`: a neighbour on a link is not served.
     ///
     /// # Errors
     /// What `nft` says.
-    pub fn redirect(&self, port: u16, families: Families, own: &[IpNet]) -> io::Result<()> {
-        nft::run(&rules(&self.table, port, families, own))
+    pub fn redirect(
+        &self,
+        port: u16,
+        families: Families,
+        own: &[IpNet],
+        uplinks: &[String],
+    ) -> io::Result<()> {
+        nft::run(&rules(&self.table, port, families, own, uplinks))
     }
 
-    /// Excludes connections to `target` for `time`.
-    ///
-    /// # Errors
-    /// What `nft` says; the table is full ([`MAX_EXCLUDED`]).
-    pub fn exclude(&self, target: SocketAddr, time: Duration) -> io::Result<()> {
-        let ip = target.ip().to_canonical();
-        let set = if ip.is_ipv4() { "direct4" } else { "direct6" };
-        let (port, seconds) = (target.port(), time.as_secs().max(1));
-        let table = &self.table;
-        // An element that exists keeps its time limit unless it is deleted first; adding it makes the deletion safe.
-        nft::run(&format!(
-            "add element inet {table} {set} {{ {ip} . {port} timeout {seconds}s }}
-delete element inet {table} {set} {{ {ip} . {port} }}
-add element inet {table} {set} {{ {ip} . {port} timeout {seconds}s }}
-"
-        ))
+    /// What excludes destinations of this table, for another thread.
+    #[must_use]
+    pub fn exclusions(&self) -> Exclusions {
+        Exclusions {
+            table: self.table.clone(),
+        }
     }
 
     /// Removes the table.
@@ -114,6 +111,38 @@ impl Drop for Interception {
     }
 }
 
+/// Excludes destinations from redirection.
+#[derive(Clone, Debug)]
+pub struct Exclusions {
+    table: String,
+}
+
+impl Exclusions {
+    /// Excludes connections to each of `targets` for the time beside it, all or none.
+    ///
+    /// # Errors
+    /// What `nft` says; the table is full ([`MAX_EXCLUDED`]).
+    pub fn add(&self, targets: &[(SocketAddr, Duration)]) -> io::Result<()> {
+        let table = &self.table;
+        let mut text = String::new();
+        for (target, time) in targets {
+            let ip = target.ip().to_canonical();
+            let set = if ip.is_ipv4() { "direct4" } else { "direct6" };
+            let (port, seconds) = (target.port(), time.as_secs().max(1));
+            // An element that exists keeps its time limit unless it is deleted first; adding it makes the deletion safe.
+            // Writing to a string cannot fail.
+            let _ = write!(
+                text,
+                "add element inet {table} {set} {{ {ip} . {port} timeout {seconds}s }}
+delete element inet {table} {set} {{ {ip} . {port} }}
+add element inet {table} {set} {{ {ip} . {port} timeout {seconds}s }}
+"
+            );
+        }
+        nft::run(&text)
+    }
+}
+
 /// Removes the table that a crashed process left; no error if there is none.
 ///
 /// # Errors
@@ -125,7 +154,8 @@ pub fn recover(tun: &str) -> io::Result<()> {
 /// Whether a host may be reached on behalf of a client of a tunnel with the addresses `inner`: it is neither this host nor
 /// behind the tunnel, and no address of link-local scope or of a cloud's metadata service.
 ///
-/// The kernel's choice of a source address decides the first two: it is the destination itself, or one of `inner`.
+/// An address of this host is one that a socket can be bound to. For a destination behind the tunnel the kernel chooses one of
+/// `inner` as the source. Limit: with `net.ipv4.ip_nonlocal_bind = 1` every address counts as this host's.
 ///
 /// # Errors
 /// There is no route to `target`.
@@ -138,6 +168,9 @@ pub fn may_reach(target: IpAddr, inner: &[IpNet]) -> io::Result<bool> {
     {
         return Ok(false);
     }
+    if UdpSocket::bind((target, 0)).is_ok() {
+        return Ok(false);
+    }
     let unbound = if target.is_ipv4() {
         "0.0.0.0:0"
     } else {
@@ -146,7 +179,7 @@ pub fn may_reach(target: IpAddr, inner: &[IpNet]) -> io::Result<bool> {
     let socket = UdpSocket::bind(unbound)?;
     socket.connect((target, DISCARD))?;
     let source = socket.local_addr()?.ip().to_canonical();
-    Ok(source != target && inner.iter().all(|net| net.addr() != source))
+    Ok(inner.iter().all(|net| net.addr() != source))
 }
 
 fn frame(table: &str, tun: &str) -> String {
@@ -163,19 +196,23 @@ table inet {table} {{
   chain pick {{ }}
   chain own {{
     type nat hook output priority -100; policy accept;
-    oifname {device} meta l4proto tcp jump pick
+    oifname {device} {FIRST} jump pick
   }}
   chain forwarded {{
     type nat hook prerouting priority -100; policy accept;
-    iifname != {device} meta l4proto tcp fib daddr . mark oifname {device} jump pick
+    iifname != {device} {FIRST} fib daddr . mark oifname {device} jump pick
   }}
 }}
 "
     )
 }
 
-fn rules(table: &str, port: u16, families: Families, own: &[IpNet]) -> String {
+fn rules(table: &str, port: u16, families: Families, own: &[IpNet], uplinks: &[String]) -> String {
     let mut text = format!("flush chain inet {table} pick\n");
+    for device in uplinks {
+        let device = nft::quoted(device);
+        let _ = writeln!(text, "add rule inet {table} pick iifname {device} return");
+    }
     // Writing to a string cannot fail.
     for net in own {
         let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
@@ -216,6 +253,9 @@ fn lock_name(tun: &str) -> String {
     format!("split:{tun}")
 }
 
+/// The first packet of a connection: one in the middle of a connection that the kernel does not know is none.
+const FIRST: &str = "tcp flags & (fin | syn | rst | ack) == syn";
+
 /// Destinations that are excluded at a time, for each of IPv4 and IPv6.
 pub const MAX_EXCLUDED: usize = 4096;
 
@@ -230,11 +270,12 @@ mod tests {
     fn own_networks_and_excluded_destinations_come_before_the_redirect() {
         let own = ["10.77.0.2/24", "fd77::2/64"].map(|text| text.parse().expect("literal"));
         let both = Families { v4: true, v6: true };
-        let text = rules("t", 1234, both, &own);
+        let text = rules("t", 1234, both, &own, &["wan".to_owned()]);
         let at = |part: &str| text.find(part).expect("a rule");
         for (rule, family) in [
             ("ip daddr 10.77.0.0/24 return", "ipv4"),
             ("ip6 daddr fd77::/64 return", "ipv6"),
+            ("iifname \"wan\" return", "ipv4"),
             ("@direct4 return", "ipv4"),
             ("@direct6 return", "ipv6"),
         ] {
@@ -243,7 +284,7 @@ mod tests {
             ));
             assert!(at(rule) < redirect, "{rule}");
         }
-        assert!(!rules("t", 1234, Families::default(), &own).contains("redirect"));
+        assert!(!rules("t", 1234, Families::default(), &own, &[]).contains("redirect"));
     }
 
     #[test]

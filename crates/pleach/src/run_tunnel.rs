@@ -71,14 +71,15 @@ pub(crate) fn run(
     let plan = plan(&config);
     let mut setup = Setup::begin(state_directory(), &config.name)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
+    // Before the device exists, so that what an earlier run left redirects nothing. Without `nft` there is nothing left.
+    if let Err(error) = split_tcp::recover(&config.name) {
+        tracing::debug!(%error, "redirected connections of an earlier run");
+    }
     let tun = Tun::create(&config.name, plan.mtu)
         .with_context(|| format!("tunnel {}: device", config.name))?;
     setup
         .apply(&plan)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
-    if let Err(error) = split_tcp::recover(&config.name) {
-        tracing::warn!(%error, "connections are redirected by what an earlier run left");
-    }
     if let Err(error) = dns::recover(&config.name) {
         tracing::warn!(%error, "the resolvers of an earlier run are not undone");
     }

@@ -31,10 +31,10 @@ mod socket;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SplitTcp {
     /// While the links' round trips differ so much that a sender may not fill them.
-    #[default]
     Auto,
     /// Always.
     On,
     /// Never.
+    #[default]
     Off,
 }

@@ -344,7 +344,7 @@ impl DataPath {
             }
             self.endpoint.handle_timeout(now);
             if let Some(splitting) = &mut self.splitting {
-                splitting.update(now, &self.endpoint);
+                splitting.update(now, &self.endpoint, &self.links);
             }
             self.deliver()?;
             self.transmit(now);

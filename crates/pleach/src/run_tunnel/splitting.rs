@@ -6,6 +6,7 @@ use pleach_core::{
     endpoint::Endpoint, path::health::State, time::Instant, wire::control::LinkRole,
 };
 
+use super::links::ClientLink;
 use crate::{
     config::TunnelConfig,
     control::SplitTcpStatus,
@@ -46,12 +47,16 @@ impl Splitting {
         self.next
     }
 
-    /// Decides by what the links of `endpoint` are now.
-    pub(super) fn update(&mut self, now: Instant, endpoint: &Endpoint) {
+    /// Decides by what `links` of `endpoint` are now.
+    pub(super) fn update(&mut self, now: Instant, endpoint: &Endpoint, links: &[ClientLink]) {
         if now < self.next {
             return;
         }
         self.next = now + EVERY;
+        let uplinks = links.iter().map(|link| link.device.clone()).collect();
+        if !endpoint.is_up() {
+            return self.near.want(false, uplinks);
+        }
         let trips: Vec<LinkTrip> = endpoint
             .status()
             .flat_map(|(_, status)| status.paths)
@@ -64,8 +69,7 @@ impl Splitting {
             })
             .collect();
         let helps = self.decision.update(&trips);
-        self.near
-            .want(endpoint.is_up() && (helps || self.mode == SplitTcp::On));
+        self.near.want(helps || self.mode == SplitTcp::On, uplinks);
     }
 
     /// For `status`.

@@ -1,7 +1,7 @@
 //! The gateway's end: connects to servers for clients of the tunnel.
 //!
 //! It listens on the tunnel's device, so only clients with a session reach it, from addresses that are theirs. Bounds:
-//! [`MAX_CONNECTIONS`] in all and [`MAX_PER_CLIENT`] for each client address; a request comes within [`REQUEST_TIME`], a server
+//! [`MAX_CONNECTIONS`] in all and [`MAX_PER_CLIENT`] for each client address, above which a connection is reset; a request comes within [`REQUEST_TIME`], a server
 //! answers within [`CONNECT_TIME`]. Each connection has two sockets, whose buffers the kernel bounds (`tcp_rmem`, `tcp_wmem`),
 //! and a pipe of at most 512 KiB for each direction while its receiver does not keep up.
 //!
@@ -102,34 +102,33 @@ struct Far {
 impl Far {
     async fn serve(self: &Rc<Self>, mut lane: TcpStream, client: IpAddr) -> io::Result<()> {
         socket::through_tunnel(&lane);
-        let place = self.place(client);
+        let Some(place) = self.place(client) else {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        };
         let mut request = [0; protocol::REQUEST_LEN];
         timeout(REQUEST_TIME, lane.read_exact(&mut request)).await??;
         let Some(request) = Request::decode(&request) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let (answer, server) = match (request, place) {
-            (_, None) => (Answer::Busy, None),
-            (Request::Hello { source }, Some(_)) if self.is_translated(source) => {
-                (Answer::Connected, None)
-            }
-            (Request::Hello { .. }, Some(_)) => (Answer::Untranslated, None),
-            (Request::Connect { target, source }, Some(place)) => {
-                match self.connect(target, source.ip()).await {
-                    Ok(server) => (Answer::Connected, Some((server, place))),
-                    Err(answer) => (answer, None),
-                }
-            }
+        let (answer, server) = match request {
+            Request::Hello { source } if self.is_translated(source) => (Answer::Connected, None),
+            Request::Hello { .. } => (Answer::Untranslated, None),
+            Request::Connect { target, source } => match self.connect(target, source).await {
+                Ok(server) => (Answer::Connected, Some(server)),
+                Err(answer) => (answer, None),
+            },
         };
         lane.write_all(&[answer as u8]).await?;
-        let Some((server, _place)) = server else {
+        let Some(server) = server else {
             // The answer arrives before the end; the data behind the request are not read.
             let mut rest = [0; 512];
             let drain = async { while lane.read(&mut rest).await.is_ok_and(|len| len > 0) {} };
             let _ = timeout(LINGER, drain).await;
             return Ok(());
         };
-        socket::relay(&self.pool, &lane, &server, &self.moved).await
+        socket::relay(&self.pool, &lane, &server, &self.moved).await?;
+        drop(place);
+        Ok(())
     }
 
     async fn connect(
@@ -142,7 +141,8 @@ impl Far {
             Ok(false) => return Err(Answer::Denied),
             Err(_) => return Err(Answer::Unreachable),
         }
-        if !self.is_translated(source) {
+        // A source of the other family would get a translation that this gateway does not give.
+        if source.is_ipv4() != target.ip().to_canonical().is_ipv4() || !self.is_translated(source) {
             return Err(Answer::Untranslated);
         }
         match timeout(CONNECT_TIME, TcpStream::connect(target)).await {
@@ -196,9 +196,9 @@ impl Drop for Place {
 }
 
 /// Connections of all clients.
-const MAX_CONNECTIONS: usize = 16_384;
+const MAX_CONNECTIONS: usize = 8192;
 /// Connections of one client address.
-const MAX_PER_CLIENT: usize = 4096;
+const MAX_PER_CLIENT: usize = 2048;
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Linux gives up after 127 s; nobody waits that long.
 const CONNECT_TIME: Duration = Duration::from_secs(30);

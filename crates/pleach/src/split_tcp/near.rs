@@ -5,13 +5,14 @@
 //! through the tunnel packet by packet and meets the server's own answer.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     io,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, SyncSender},
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -20,14 +21,14 @@ use std::{
 use ipnet::IpNet;
 use pleach_linux::{
     redirect::original_destination,
-    split_tcp::{Families, Interception},
+    split_tcp::{Exclusions, Families, Interception},
     state::DEFAULT_STATE_DIR,
 };
 use pleach_proxy::relay::pipe::PipePool;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket, TcpStream},
-    sync::watch,
+    sync::{Notify, watch},
     task::LocalSet,
     time::{sleep, timeout},
 };
@@ -41,9 +42,18 @@ use crate::control::SplitTcpStatus;
 /// The thread that carries connections; it ends, and the redirect with it, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Near {
-    wanted: Option<watch::Sender<bool>>,
+    wanted: Option<watch::Sender<Wanted>>,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the data path asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// New connections are to be split.
+    splits: bool,
+    /// Devices of links: what arrives by them is not.
+    uplinks: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +65,7 @@ struct Counts {
     /// Connections reset because the far end did not connect.
     failed: AtomicU64,
     moved: Arc<AtomicU64>,
-    is_redirecting: std::sync::atomic::AtomicBool,
+    is_redirecting: AtomicBool,
     /// Why connections are not redirected although they are to be.
     trouble: Mutex<Option<String>>,
 }
@@ -75,11 +85,14 @@ impl Near {
             let _guard = runtime.enter();
             socket::listen(None, 0)?
         };
-        let (wanted, changes) = watch::channel(false);
+        let (wanted, changes) = watch::channel(Wanted::default());
         let counts = Arc::new(Counts::default());
+        let redirect = Interception::begin(DEFAULT_STATE_DIR.as_ref(), tunnel)?;
         let end = NearEnd {
-            redirect: Interception::begin(DEFAULT_STATE_DIR.as_ref(), tunnel)?,
-            redirected: Cell::default(),
+            exclusions: exclude_on_a_thread(redirect.exclusions())?,
+            redirect: Arc::new(redirect),
+            redirected: RefCell::default(),
+            again: Notify::new(),
             tunnel: tunnel.to_owned(),
             own: own.to_vec(),
             pool: PipePool::default(),
@@ -100,17 +113,25 @@ impl Near {
         })
     }
 
-    /// Whether new connections are to be split; those that exist go on.
-    pub(crate) fn want(&self, is_wanted: bool) {
-        if let Some(wanted) = &self.wanted {
-            wanted.send_if_modified(|known| std::mem::replace(known, is_wanted) != is_wanted);
+    /// Whether new connections are to be split; those that exist go on. `uplinks`: devices of the links.
+    pub(crate) fn want(&self, splits: bool, uplinks: Vec<String>) {
+        let wanted = Wanted { splits, uplinks };
+        if let Some(sender) = &self.wanted {
+            sender.send_if_modified(|known| {
+                let is_changed = *known != wanted;
+                *known = wanted;
+                is_changed
+            });
         }
     }
 
     /// For `status`.
     pub(crate) fn status(&self) -> SplitTcpStatus {
         let counts = &self.counts;
-        let is_wanted = self.wanted.as_ref().is_some_and(|wanted| *wanted.borrow());
+        let is_wanted = self
+            .wanted
+            .as_ref()
+            .is_some_and(|wanted| wanted.borrow().splits);
         let is_redirecting = counts.is_redirecting.load(Ordering::Relaxed);
         SplitTcpStatus {
             state: match (is_wanted, is_redirecting) {
@@ -138,9 +159,12 @@ impl Drop for Near {
 }
 
 struct NearEnd {
-    redirect: Interception,
-    /// What it redirects now.
-    redirected: Cell<Families>,
+    redirect: Arc<Interception>,
+    exclusions: SyncSender<(SocketAddr, Duration)>,
+    /// What it redirects now, and not from which devices.
+    redirected: RefCell<(Families, Vec<String>)>,
+    /// The far end did not answer: it is to be asked again whether it serves.
+    again: Notify,
     tunnel: String,
     own: Vec<IpNet>,
     pool: PipePool,
@@ -149,7 +173,7 @@ struct NearEnd {
 
 impl NearEnd {
     /// Until the sender of `changes` is dropped.
-    async fn run(self: Rc<Self>, listener: TcpListener, changes: watch::Receiver<bool>) {
+    async fn run(self: Rc<Self>, listener: TcpListener, changes: watch::Receiver<Wanted>) {
         let port = listener.local_addr().map_or(0, |address| address.port());
         let accepting = tokio::task::spawn_local(Rc::clone(&self).accept(listener));
         Rc::clone(&self).follow(changes, port).await;
@@ -159,8 +183,13 @@ impl NearEnd {
     async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((client, source)) => {
-                    tokio::task::spawn_local(Rc::clone(&self).serve(client, source));
+                Ok((client, _)) => {
+                    if self.counts.open.load(Ordering::Relaxed) < MAX_CONNECTIONS {
+                        tokio::task::spawn_local(Rc::clone(&self).serve(client));
+                    } else {
+                        // A reset.
+                        socket::prepare(&client);
+                    }
                 }
                 Err(error) => {
                     tracing::debug!(%error, "split TCP");
@@ -170,51 +199,76 @@ impl NearEnd {
         }
     }
 
-    /// Redirects while that is wanted and the far end serves.
-    async fn follow(self: Rc<Self>, mut changes: watch::Receiver<bool>, port: u16) {
+    /// Redirects while that is wanted and the far end serves; returns when the sender of `changes` is dropped.
+    async fn follow(self: Rc<Self>, mut changes: watch::Receiver<Wanted>, port: u16) {
         loop {
-            let is_wanted = *changes.borrow_and_update();
-            let served = if is_wanted {
-                self.greet().await
+            let wanted = changes.borrow_and_update().clone();
+            let served = if wanted.splits {
+                tokio::select! {
+                    served = self.greet() => served,
+                    changed = changes.changed() => match changed {
+                        Ok(()) => continue,
+                        Err(_) => return,
+                    },
+                }
             } else {
                 Ok(Families::default())
             };
             let families = served.as_ref().copied().unwrap_or_default();
-            self.set_redirect(port, families);
-            let trouble = served.err();
+            let redirected = self.set_redirect(port, families, &wanted.uplinks).await;
+            let trouble = served.err().or_else(|| redirected.err());
             let is_retried = trouble.is_some();
             if let Ok(mut known) = self.counts.trouble.lock() {
                 *known = trouble;
             }
-            let changed = changes.changed();
-            let outcome = if is_retried {
-                timeout(RETRY, changed).await.unwrap_or(Ok(()))
-            } else {
-                changed.await
+            let retry = async {
+                if is_retried {
+                    sleep(RETRY).await;
+                } else {
+                    self.again.notified().await;
+                    // Failures come in crowds.
+                    sleep(SETTLING).await;
+                }
             };
-            if outcome.is_err() {
-                return;
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() {
+                    return;
+                },
+                () = retry => {}
             }
         }
     }
 
-    fn set_redirect(&self, port: u16, families: Families) {
-        if self.redirected.replace(families) == families {
-            return;
+    /// # Errors
+    /// What `nft` says.
+    async fn set_redirect(
+        self: &Rc<Self>,
+        port: u16,
+        families: Families,
+        uplinks: &[String],
+    ) -> Result<(), String> {
+        let wanted = (families, uplinks.to_vec());
+        if *self.redirected.borrow() == wanted {
+            return Ok(());
         }
-        let is_any = families != Families::default();
-        match self.redirect.redirect(port, families, &self.own) {
-            Ok(()) => {
-                let redirecting = &self.counts.is_redirecting;
-                redirecting.store(is_any, Ordering::Relaxed);
-                tracing::info!(
-                    ipv4 = families.v4,
-                    ipv6 = families.v6,
-                    "TCP connections are split"
-                );
-            }
-            Err(error) => tracing::warn!(%error, "TCP connections are not redirected"),
+        let (redirect, own) = (Arc::clone(&self.redirect), self.own.clone());
+        let uplinks = wanted.1.clone();
+        let run = move || redirect.redirect(port, families, &own, &uplinks);
+        let outcome = tokio::task::spawn_blocking(run).await;
+        let outcome = outcome.map_err(|error| error.to_string())?;
+        outcome.map_err(|error| format!("connections are not redirected: {error}"))?;
+        let before = self.redirected.replace(wanted).0;
+        if before != families {
+            let is_any = families != Families::default();
+            let redirecting = &self.counts.is_redirecting;
+            redirecting.store(is_any, Ordering::Relaxed);
+            tracing::info!(
+                ipv4 = families.v4,
+                ipv6 = families.v6,
+                "new TCP connections that are split"
+            );
         }
+        Ok(())
     }
 
     /// For which families the far end serves this host's connections; if for none, why.
@@ -238,7 +292,7 @@ impl NearEnd {
                     Some(Answer::Untranslated) => {
                         "the gateway does not translate addresses: set `nat` there".to_owned()
                     }
-                    _ => "the gateway serves no more connections".to_owned(),
+                    _ => "the gateway gives an unknown answer".to_owned(),
                 },
                 Ok(Err(error)) => format!("the gateway does not serve them: {error}"),
                 Err(_) => "the gateway does not answer".to_owned(),
@@ -271,7 +325,7 @@ impl NearEnd {
         Err(last)
     }
 
-    async fn serve(self: Rc<Self>, client: TcpStream, source: SocketAddr) {
+    async fn serve(self: Rc<Self>, client: TcpStream) {
         // Whoever connects to the port itself has no destination.
         let Some(target) = original_destination(&client) else {
             return;
@@ -279,16 +333,18 @@ impl NearEnd {
         socket::prepare(&client);
         let counts = Arc::clone(&self.counts);
         counts.open.fetch_add(1, Ordering::Relaxed);
-        if let Err(answer) = self.carry(&client, target, source).await {
+        if let Err(answer) = self.carry(&client, target).await {
             counts.failed.fetch_add(1, Ordering::Relaxed);
+            if answer.is_none() {
+                self.again.notify_one();
+            }
             let time = match answer {
                 Some(Answer::Denied | Answer::Untranslated) => EXCLUDED_LONG,
                 _ => EXCLUDED,
             };
             tracing::debug!(%target, ?answer, "not carried");
-            if let Err(error) = self.redirect.exclude(target, time) {
-                tracing::debug!(%target, %error, "not excluded");
-            }
+            // Of a crowd of failures some are forgotten: their next attempt fails again.
+            let _ = self.exclusions.try_send((target, time));
         }
         counts.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -297,12 +353,10 @@ impl NearEnd {
     ///
     /// # Errors
     /// The far end did not connect: its answer, or `None` if it gave none. `client` is reset when dropped.
-    async fn carry(
-        &self,
-        client: &TcpStream,
-        target: SocketAddr,
-        source: SocketAddr,
-    ) -> Result<(), Option<Answer>> {
+    async fn carry(&self, client: &TcpStream, target: SocketAddr) -> Result<(), Option<Answer>> {
+        let is_v4 = target.ip().to_canonical().is_ipv4();
+        let mut own = self.own.iter().map(IpNet::addr);
+        let source = own.find(|own| own.is_ipv4() == is_v4).ok_or(None)?;
         let opening = async {
             let mut lane = self.open().await?;
             lane.write_all(&Request::Connect { target, source }.encode())
@@ -311,6 +365,7 @@ impl NearEnd {
         };
         let lane = timeout(OPENING, opening).await;
         let lane = lane.map_err(|_| None)?.map_err(|_| None)?;
+        // The application's first bytes follow the request at once; the answer comes before the server's.
         let carried = &self.counts.carried;
         let end = socket::relay_when(&self.pool, client, &lane, &self.counts.moved, || {
             carried.fetch_add(1, Ordering::Relaxed);
@@ -319,12 +374,36 @@ impl NearEnd {
     }
 }
 
+/// A thread that excludes destinations: `nft` runs once for all that wait.
+fn exclude_on_a_thread(exclusions: Exclusions) -> io::Result<SyncSender<(SocketAddr, Duration)>> {
+    let (sender, waiting) = mpsc::sync_channel::<(SocketAddr, Duration)>(MAX_WAITING);
+    let run = move || {
+        while let Ok(first) = waiting.recv() {
+            let mut targets = vec![first];
+            targets.extend(waiting.try_iter());
+            if let Err(error) = exclusions.add(&targets) {
+                tracing::debug!(%error, "destinations are not excluded");
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("split-tcp-nft".to_owned())
+        .spawn(run)?;
+    Ok(sender)
+}
+
 /// The gateway's address in the tunnel's network `own`: the first of it, as `pleach gateway init` chooses.
 fn gateway_of(own: &IpNet) -> Option<IpAddr> {
     let mut hosts = own.hosts();
     hosts.find(|host| *host != own.addr() && *host != own.network())
 }
 
+/// Connections at a time; above, they are reset.
+const MAX_CONNECTIONS: usize = 8192;
+/// Destinations that wait to be excluded.
+const MAX_WAITING: usize = 64;
+/// How long after a failure the far end is asked whether it serves.
+const SETTLING: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a far end that does not serve is asked again.
 const RETRY: Duration = Duration::from_secs(30);

@@ -3,11 +3,11 @@
 //! | bytes | request |
 //! | --- | --- |
 //! | 0 | version, 1 |
-//! | 1 | kind: 0 asks whether connections of the application's address are served, 1 connects |
+//! | 1 | kind: 0 asks whether connections of this family are served, 1 connects |
 //! | 2 to 3 | port of the server |
 //! | 4 to 19 | address of the server; IPv4 as `::ffff:a.b.c.d` |
-//! | 20 to 21 | port of the application |
-//! | 22 to 37 | address of the application |
+//! | 20 to 21 | 0 |
+//! | 22 to 37 | the client's address in the tunnel, of the family of the server's |
 //!
 //! Numbers are big-endian. The answer is one byte, [`Answer`]; after [`Answer::Connected`] the connection carries the bytes of
 //! both directions. The near end sends the application's bytes right behind the request.
@@ -28,13 +28,10 @@ const VERSION: u8 = 1;
 /// What the near end asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Whether connections of applications at `source` are served.
+    /// Whether connections from `source`, the client's address, are served.
     Hello { source: IpAddr },
-    /// A connection to `target` for the application at `source`.
-    Connect {
-        target: SocketAddr,
-        source: SocketAddr,
-    },
+    /// A connection to `target` from `source`, the client's address in the tunnel.
+    Connect { target: SocketAddr, source: IpAddr },
 }
 
 impl Request {
@@ -44,7 +41,7 @@ impl Request {
         let unspecified = |ip| SocketAddr::new(ip, 0);
         let (kind, target, source) = match self {
             Self::Hello { source } => (0, unspecified(source), unspecified(source)),
-            Self::Connect { target, source } => (1, target, source),
+            Self::Connect { target, source } => (1, target, unspecified(source)),
         };
         bytes[1] = kind;
         for (at, address) in [(2, target), (20, source)] {
@@ -71,7 +68,7 @@ impl Request {
                 source: address(20)?.ip(),
             }),
             (VERSION, 1) => {
-                let (target, source) = (address(2)?, address(20)?);
+                let (target, source) = (address(2)?, address(20)?.ip());
                 (target.port() != 0).then_some(Self::Connect { target, source })
             }
             _ => None,
@@ -93,10 +90,8 @@ pub(super) enum Answer {
     TimedOut = 3,
     /// Not reached on behalf of clients: the gateway itself, other clients, link-local addresses.
     Denied = 4,
-    /// As many connections as the gateway serves.
-    Busy = 5,
     /// The server would see another address than without splitting: the gateway does not translate this one.
-    Untranslated = 6,
+    Untranslated = 5,
 }
 
 impl Answer {
@@ -107,7 +102,6 @@ impl Answer {
             Self::Unreachable,
             Self::TimedOut,
             Self::Denied,
-            Self::Busy,
             Self::Untranslated,
         ]
         .into_iter()
@@ -144,8 +138,8 @@ mod tests {
             Request::Hello {
                 source: "10.77.0.2".parse().expect("literal"),
             },
-            connect("192.0.2.1:443", "10.77.0.2:50000"),
-            connect("[2001:db8::1]:80", "[fd77::2]:50001"),
+            connect("192.0.2.1:443", "10.77.0.2"),
+            connect("[2001:db8::1]:80", "fd77::2"),
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }
@@ -155,7 +149,7 @@ mod tests {
     fn other_versions_kinds_and_port_zero_are_refused() {
         let good = Request::Connect {
             target: "192.0.2.1:443".parse().expect("literal"),
-            source: "10.77.0.2:50000".parse().expect("literal"),
+            source: "10.77.0.2".parse().expect("literal"),
         };
         for (at, value) in [(0, 2), (1, 2), (1, 255)] {
             let mut bytes = good.encode();

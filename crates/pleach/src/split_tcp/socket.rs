@@ -4,6 +4,7 @@ use std::{
     cell::Cell,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,8 +17,11 @@ use rustix::{
     net::sockopt::set_tcp_congestion,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
 
 use super::protocol::Answer;
 
@@ -54,7 +58,11 @@ pub(super) fn through_tunnel(stream: &TcpStream) {
 pub(super) fn prepare(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_keepalive(true);
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_TIME)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    let _ = socket.set_tcp_keepalive(&keepalive);
     let _ = socket.set_linger(Some(Duration::ZERO));
 }
 
@@ -74,13 +82,33 @@ pub(super) async fn relay(
     moved: &Arc<AtomicU64>,
 ) -> io::Result<()> {
     let meter = Counter(Arc::clone(moved));
-    tokio::try_join!(
+    both(
         pipe::pump(pool, a, b, &meter),
-        pipe::pump(pool, b, a, &meter)
-    )?;
+        pipe::pump(pool, b, a, &meter),
+    )
+    .await?;
     finish(a);
     finish(b);
     Ok(())
+}
+
+/// Waits for both directions. When one breaks, the other has [`DRAIN`] to deliver what was received: a server that answers and
+/// resets the connection, because it does not want the rest of an upload, is heard.
+async fn both<E>(
+    one: impl Future<Output = Result<(), E>>,
+    other: impl Future<Output = Result<(), E>>,
+) -> Result<(), E> {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    let (first, is_one) = tokio::select! {
+        first = &mut one => (first, true),
+        first = &mut other => (first, false),
+    };
+    let rest = async { if is_one { other.await } else { one.await } };
+    if first.is_ok() {
+        return rest.await;
+    }
+    let _ = timeout(DRAIN, rest).await;
+    first
 }
 
 /// Moves what `client` sends to `lane` at once, and what `lane` sends to `client` behind its first byte, the far end's
@@ -113,8 +141,8 @@ pub(super) async fn relay_when(
         let moved = pipe::pump(pool, lane, client, &meter).await;
         moved.map_err(|_| None)
     };
-    match tokio::try_join!(up, down) {
-        Ok(_) => {
+    match both(up, down).await {
+        Ok(()) => {
             finish(client);
             finish(lane);
             Ok(())
@@ -158,5 +186,11 @@ impl Meter for Counter {
     fn held_up(&self, _is_held_up: bool) {}
 }
 
+/// How long a direction may take to deliver what was received when the other is broken.
+const DRAIN: Duration = Duration::from_secs(1);
+/// An idle connection whose far end is gone is found after 60 s and eight probes, so that it keeps no place.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_RETRIES: u32 = 8;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 512;

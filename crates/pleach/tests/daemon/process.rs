@@ -205,6 +205,7 @@ pub(crate) struct Gateway<'a> {
     pub(crate) port: u16,
     pub(crate) nat: &'a str,
     pub(crate) isolate: bool,
+    pub(crate) split_tcp: bool,
     pub(crate) policy: &'a str,
     /// Of each client: end of its inner addresses, keys, preshared key.
     pub(crate) clients: Vec<(u8, &'a Keys, Option<&'a str>)>,
@@ -220,6 +221,7 @@ impl Default for Gateway<'_> {
             port: 7700,
             nat: "true",
             isolate: true,
+            split_tcp: false,
             policy: "earliest-arrival",
             clients: vec![(2, Keys::client(2), None)],
             more: "",
@@ -235,8 +237,11 @@ impl Gateway<'_> {
             tunnel_table(self.tunnel, self.network, 1, Keys::gateway(), self.policy).replace(
                 "[scheduler]",
                 &format!(
-                    "listen = \"[::]:{}\"\nnat = {}\nisolate = {}\n[scheduler]",
-                    self.port, self.nat, self.isolate
+                    "listen = \"[::]:{}\"\nnat = {}\nisolate = {}\nsplit_tcp = \"{}\"\n[scheduler]",
+                    self.port,
+                    self.nat,
+                    self.isolate,
+                    if self.split_tcp { "on" } else { "off" }
                 )
             )
         );

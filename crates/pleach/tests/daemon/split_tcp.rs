@@ -24,6 +24,7 @@ impl Pair {
     fn start(world: &World) -> Self {
         let gateway = Gateway {
             nat: "\"nat66\"",
+            split_tcp: true,
             ..Gateway::default()
         }
         .start(world);
@@ -93,6 +94,23 @@ fn connections_are_carried_whole_and_come_from_the_gateways_address() {
         "{}",
         tables(&world.client)
     );
+}
+
+#[test]
+fn the_gateways_own_addresses_are_not_reached() {
+    let Some(world) = World::new() else { return };
+    let pair = Pair::start(&world);
+    // The second of a network is secondary: the kernel's answers name the first as the source.
+    let addresses = "addr add 10.98.0.1/24 dev lo\naddr add 10.98.0.7/24 dev lo\n";
+    world.gateway.ip(addresses).expect("addresses");
+    for address in ["10.98.0.1", "10.98.0.7"] {
+        let listener = listen(&Target::new(&world.gateway, address));
+        let to = listener.local_addr().expect("bound");
+        let mut stream = connect(&world.client, to, PATIENCE).expect("accepted");
+        let error = stream.read(&mut [0]).expect_err("reset");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{address}");
+    }
+    until("both are counted", || count(&pair.client, "failed") == 2);
 }
 
 #[test]
@@ -169,6 +187,7 @@ fn a_gateway_that_does_not_serve_leaves_connections_to_the_tunnel() {
     // It translates no address, so a server would see another one.
     let gateway = Gateway {
         nat: "false",
+        split_tcp: true,
         ..Gateway::default()
     }
     .start(&world);
