@@ -41,6 +41,7 @@ mod line;
 mod own;
 mod pdc;
 mod registry;
+mod runs;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -14,9 +14,7 @@
 //! them, as published. The delay of packets that wait at this end for a paced path counts as part of the path's RTT,
 //! like the queue in the modem of a path that is not paced.
 //!
-//! The rounding of runs to whole packets is carried over to the next block, up to two packets, so that short blocks do
-//! not starve the slower paths. With `pdc`, a packet that may not take the path of its turn takes the next path before
-//! it.
+//! With `pdc`, packets that would be late on the path of their run are exchanged for others, or take another path (`pdc`).
 //!
 //! Pure ACKs take the path with the lowest RTT.
 
@@ -27,7 +25,7 @@ use serde::{Deserialize, de};
 use super::{
     PacketInfo, PathView, Pick, Scheduler,
     pdc::Pdc,
-    slot,
+    runs::{MAX_LEN, Runs},
     srtt_weighted::{Alpha, DEADLINE, PROBE_EVERY, Weights, round_trip, shares, weight},
 };
 use crate::{
@@ -53,7 +51,7 @@ pub struct ConsnSettings {
     pub redundancy: bool,
     /// The weight of a new sample in the smoothed RTT.
     pub alpha: Alpha,
-    /// Whether packets avoid paths on which they would arrive late.
+    /// Whether packets that would be late on the path of their run are exchanged, or moved.
     pub pdc: bool,
     /// The longest delay after which a packet is still useful, for `pdc` and copies.
     #[serde(with = "humantime_serde")]
@@ -138,8 +136,7 @@ pub struct Placement {
 pub struct Consn {
     settings: ConsnSettings,
     pdc: Pdc,
-    /// The bytes that each path is owed, or negative if it has had too many.
-    owed: [i64; PathId::MAX],
+    runs: Runs,
     single: Placement,
 }
 
@@ -149,7 +146,7 @@ impl Consn {
     pub const fn new(settings: ConsnSettings) -> Self {
         Self {
             pdc: Pdc::new(settings.pdc, settings.deadline),
-            owed: [0; PathId::MAX],
+            runs: Runs::new(),
             single: Placement {
                 packets: Vec::new(),
                 copies: Vec::new(),
@@ -238,43 +235,24 @@ impl Consn {
         block: &[PacketInfo],
         lane_of: &mut [usize],
     ) {
-        let path = |lane: usize| &paths[usize::from(order[lane])];
+        let path = |lane: &u8| &paths[usize::from(*lane)];
         let shares = shares(Weights::Srtt, paths, has_room);
-        let weights: u64 = (0..order.len())
-            .map(|lane| u64::from(weight(shares, path(lane))))
-            .sum();
         let len = |packet: &PacketInfo| packet.len.get().min(MAX_LEN);
-        let counted = || block.iter().filter(|packet| !packet.is_expendable);
-        let total: u64 = counted().map(len).sum();
-        for lane in 0..order.len() {
-            let share = u128::from(total) * u128::from(weight(shares, path(lane)));
-            let share = share / u128::from(weights.max(1));
-            self.owed[slot(path(lane))] += i64::try_from(share).unwrap_or(0);
-        }
-        let mut placed = [Bytes::ZERO; PathId::MAX];
-        let (mut turn, mut before) = (0, Bytes::ZERO);
-        for (packet, lane_of) in block.iter().zip(lane_of) {
+        let counted = block.iter().filter(|packet| !packet.is_expendable);
+        let total = Bytes::new(counted.map(len).sum());
+        let weights = order
+            .iter()
+            .map(|lane| (path(lane), weight(shares, path(lane))));
+        self.runs.begin(total, weights);
+        let mut turn = 0;
+        for (packet, lane_of) in block.iter().zip(&mut *lane_of) {
             *lane_of = 0;
-            if packet.is_expendable {
-                continue;
+            if !packet.is_expendable {
+                turn = self.runs.next(order.iter().map(path), turn, packet.len);
+                *lane_of = turn;
             }
-            let cost = i64::try_from(len(packet)).unwrap_or(0);
-            while turn + 1 < order.len() && self.owed[slot(path(turn))] < cost - cost / 2 {
-                turn += 1;
-            }
-            let may = |lane: &usize| {
-                let path = path(*lane);
-                self.pdc.allows(paths, path, before, placed[slot(path)])
-            };
-            let lane = (0..=turn).rev().find(may).unwrap_or(0);
-            *lane_of = lane;
-            self.owed[slot(path(lane))] -= cost;
-            placed[slot(path(lane))] += packet.len;
-            before += packet.len;
         }
-        for owed in &mut self.owed {
-            *owed = (*owed).clamp(-MAX_OWED, MAX_OWED);
-        }
+        self.pdc.compensate(order.iter().map(path), block, lane_of);
     }
 
     fn descends(&self, lane: usize, lanes: usize) -> bool {
@@ -315,7 +293,3 @@ impl Scheduler for Consn {
 
 /// A path with this much staged gets no more: a block.
 const ROOM: Bytes = Bytes::new(1_500 * BLOCK as u64);
-/// No packet is longer.
-const MAX_LEN: u64 = 1 << 16;
-/// Two packets.
-const MAX_OWED: i64 = 3_000;

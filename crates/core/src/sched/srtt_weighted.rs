@@ -6,7 +6,8 @@
 //!
 //! As published, only the user's limits pace a path: a path that gets more than its capacity builds a queue, its RTT
 //! grows, and its weight drops. Therefore the RTTs of all paths are sampled all the time, also of paths not in use
-//! ([`PROBE_EVERY`]). With `pdc = true`, a packet that would be late on a path takes another (`pdc`).
+//! ([`PROBE_EVERY`]). With `pdc = true`, the later packets of a block take the
+//! slower paths, and some that would be late another (`pdc`).
 //!
 //! Pure ACKs take the ready path with the lowest RTT.
 
@@ -16,7 +17,8 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{
     PacketInfo, PathView, Pick, Scheduler,
-    pdc::{Pdc, Window},
+    pdc::{MOVED_MAX, Pdc, Window},
+    runs::Runs,
     slot,
     weighted::Credit,
 };
@@ -36,7 +38,7 @@ pub struct SrttWeightedSettings {
     pub alpha: Alpha,
     /// The source of the weights.
     pub weights: Weights,
-    /// Whether packets avoid paths on which they would arrive late.
+    /// Whether the later packets of a block take the slower paths, and packets that would be late others.
     pub pdc: bool,
     /// The longest delay after which a packet is still useful, for `pdc`.
     #[serde(with = "humantime_serde")]
@@ -121,9 +123,11 @@ pub struct SrttWeighted {
     settings: SrttWeightedSettings,
     credit: Credit,
     pdc: Pdc,
+    /// The block, with `pdc`.
     window: Window,
-    /// The bytes of the block that were placed on each path.
-    placed: [Bytes; PathId::MAX],
+    runs: Runs,
+    /// How many packets of the block each path has given to others.
+    moved: [usize; PathId::MAX],
 }
 
 impl SrttWeighted {
@@ -134,9 +138,47 @@ impl SrttWeighted {
             credit: Credit::new(),
             pdc: Pdc::new(settings.pdc, settings.deadline),
             window: Window::new(),
-            placed: [Bytes::ZERO; PathId::MAX],
+            runs: Runs::new(),
+            moved: [0; PathId::MAX],
             settings,
         }
+    }
+}
+
+impl SrttWeighted {
+    /// The path for the next packet of a block whose later packets take the slower paths. At least one path is ready.
+    fn pick_compensated(
+        &mut self,
+        paths: &[PathView],
+        packet: &PacketInfo,
+        shares: Shares,
+    ) -> usize {
+        let mut order = [0; PathId::MAX];
+        let mut lanes = 0;
+        let ready = paths.iter().enumerate().filter(|(_, path)| path.ready);
+        for ((index, _), lane) in ready.zip(&mut order) {
+            *lane = index;
+            lanes += 1;
+        }
+        let order = &mut order[..lanes];
+        order.sort_by_key(|index| (round_trip(&paths[*index]), paths[*index].id));
+        let path = |index: &usize| &paths[*index];
+        if let Some(total) = self.window.next(packet) {
+            let weights = order.iter().map(path);
+            let weights = weights.map(|path| (path, weight(shares, path)));
+            self.runs.begin(total, weights);
+            self.moved.fill(0);
+        }
+        let lane = self.runs.next(order.iter().map(path), 0, packet.len);
+        let least = round_trip(path(&order[0]));
+        let in_time = |index: &&usize| self.pdc.in_time(path(index), least, packet);
+        let moved = &mut self.moved[slot(path(&order[lane]))];
+        if *moved >= MOVED_MAX || in_time(&&order[lane]) {
+            return order[lane];
+        }
+        *moved += 1;
+        let quicker = order[..lane].iter().rev().find(in_time);
+        *quicker.unwrap_or(&order[lane])
     }
 }
 
@@ -150,22 +192,16 @@ impl Scheduler for SrttWeighted {
         if packet.is_expendable {
             return Pick::One(quickest);
         }
-        let before = self.window.next(packet);
-        if before == Bytes::ZERO {
-            self.placed.fill(Bytes::ZERO);
-        }
         let shares = shares(self.settings.weights, paths, |path| path.ready);
-        let may = |path: &PathView| {
-            let placed = self.placed[slot(path)];
-            path.ready && self.pdc.allows(paths, path, before, placed)
-        };
+        if self.pdc.is_on() {
+            return Pick::One(self.pick_compensated(paths, packet, shares));
+        }
         let lines = paths.iter().map(|path| {
-            let weight = if may(path) { weight(shares, path) } else { 0 };
+            let weight = if path.ready { weight(shares, path) } else { 0 };
             (slot(path), weight)
         });
         let cost = u32::try_from(packet.len.get()).unwrap_or(u32::MAX);
         let chosen = self.credit.next(lines, cost).unwrap_or(quickest);
-        self.placed[slot(&paths[chosen])] += packet.len;
         Pick::One(chosen)
     }
 
@@ -284,14 +320,37 @@ mod tests {
         assert_eq!(counts(settings, &paths(&[62, 320])), [5_000, 5_000]);
     }
 
+    /// Where twenty packets that leave together go.
+    fn block(policy: &mut SrttWeighted, paths: &[PathView]) -> Vec<usize> {
+        let behind = |left: u64| PacketInfo {
+            backlog: Bytes::new(packet().len.get() * left),
+            ..packet()
+        };
+        let picks = (0..20)
+            .rev()
+            .map(|left| policy.pick(Instant::ZERO, paths, &behind(left)));
+        let index = |pick| match pick {
+            Pick::One(index) => index,
+            other => panic!("{other:?}"),
+        };
+        picks.map(index).collect()
+    }
+
     #[test]
-    fn compensation_takes_what_would_be_late_off_a_path() {
+    fn compensation_keeps_the_shares_and_sends_later_packets_on_the_slower_path() {
         let settings = SrttWeightedSettings {
             pdc: true,
+            weights: Weights::Equal,
             ..SrttWeightedSettings::default()
         };
-        assert_eq!(counts(settings, &paths(&[62, 560])), [10_000, 0]);
-        assert_eq!(counts(settings, &paths(&[200, 320]))[1], 3_846);
+        let mut policy = SrttWeighted::new(settings);
+        let runs = |quick: usize| [vec![0; quick], vec![1; 20 - quick]].concat();
+        assert_eq!(block(&mut policy, &paths(&[62, 320])), runs(10));
+        // Two packets of each block leave a path on which all are late, and are not made up for.
+        for _ in 0..100 {
+            assert_eq!(block(&mut policy, &paths(&[62, 560])), runs(12));
+        }
+        assert_eq!(block(&mut policy, &paths(&[62, 320])), runs(10));
     }
 
     #[test]

@@ -74,13 +74,53 @@ fn short_blocks_give_every_path_its_share() {
 }
 
 #[test]
-fn compensation_keeps_late_packets_off() {
+fn compensation_takes_two_packets_of_a_block_off_a_path_on_which_all_are_late() {
     let settings = ConsnSettings {
         pdc: true,
         ..ConsnSettings::default()
     };
+    // A tenth of twenty packets, and a third.
     let placement = place(settings, &paths(&[62, 560]), 20);
     assert_eq!(of(&placement.packets, 0).len(), 20);
+    let placement = place(settings, &paths(&[210, 420]), 21);
+    assert_eq!(of(&placement.packets, 1), [20, 19, 18, 17, 16]);
+}
+
+/// The number of gaps in a block when one path delivers nothing, and how many packets the other end has to hold.
+fn gaps(lost: &[bool]) -> (usize, usize) {
+    let starts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+    let gaps = starts + usize::from(lost.first() == Some(&true));
+    let held = lost.iter().skip_while(|lost| !**lost);
+    (gaps, held.filter(|lost| !**lost).count())
+}
+
+/// Section III-A: consecutive blocks of missing segments, where shares by round trips alone scatter them.
+#[test]
+fn a_path_that_fails_leaves_one_gap_where_the_same_shares_alone_leave_many() {
+    for (rtts, failing) in [([40, 60], 1), ([40, 60], 0), ([62, 320], 1)] {
+        let paths = paths(&rtts);
+        let placement = place(ConsnSettings::default(), &paths, 20);
+        let mut lost = [false; 20];
+        for packet in of(&placement.packets, failing) {
+            lost[usize::from(packet)] = true;
+        }
+        let mut control = super::super::SrttWeighted::new(Default::default());
+        let scattered: Vec<bool> = (0..20)
+            .map(|_| control.pick(Instant::ZERO, &paths, &packet()))
+            .map(|pick| pick == Pick::One(usize::from(failing)))
+            .collect();
+        let count = |lost: &[bool]| lost.iter().filter(|lost| **lost).count();
+        assert!(
+            count(&lost).abs_diff(count(&scattered)) <= 1,
+            "the same shares"
+        );
+        assert_eq!(gaps(&lost).0, 1, "{rtts:?}: one gap");
+        assert!(gaps(&scattered).0 >= 3, "{rtts:?}: {scattered:?}");
+        if failing == 1 {
+            assert_eq!(gaps(&lost).1, 0, "nothing waits for the missing");
+            assert!(gaps(&scattered).1 >= 10, "{rtts:?}: {scattered:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,60 @@
+//! Shares of a block as runs of consecutive packets, the quickest path first.
+//!
+//! Each path is owed its share of the block's bytes. What a share lacks for whole packets is carried over to the next
+//! block, up to two packets, so that short blocks do not starve the slower paths.
+
+use super::{PathView, slot};
+use crate::{ids::PathId, units::Bytes};
+
+/// The bytes that each path is owed, or negative if it has had too many.
+#[derive(Clone, Debug)]
+pub(super) struct Runs([i64; PathId::MAX]);
+
+impl Runs {
+    /// Nothing is owed.
+    pub(super) const fn new() -> Self {
+        Self([0; PathId::MAX])
+    }
+
+    /// Begins a block of `total` bytes: the path `lane` of `paths` is owed its `weight` of the sum of the weights.
+    pub(super) fn begin<'a>(
+        &mut self,
+        total: Bytes,
+        lanes: impl Iterator<Item = (&'a PathView, u32)> + Clone,
+    ) {
+        for owed in &mut self.0 {
+            *owed = (*owed).clamp(-MAX_OWED, MAX_OWED);
+        }
+        let weights: u64 = lanes.clone().map(|(_, weight)| u64::from(weight)).sum();
+        for (path, weight) in lanes {
+            let share = u128::from(total.get()) * u128::from(weight) / u128::from(weights.max(1));
+            self.0[slot(path)] += i64::try_from(share).unwrap_or(0);
+        }
+    }
+
+    /// The first of `lanes`, from `turn` on, that is owed at least half of a packet of `len`; the last if none is. It
+    /// is charged for the packet.
+    pub(super) fn next<'a>(
+        &mut self,
+        lanes: impl ExactSizeIterator<Item = &'a PathView>,
+        turn: usize,
+        len: Bytes,
+    ) -> usize {
+        let cost = i64::try_from(len.get().min(MAX_LEN)).unwrap_or(0);
+        let last = lanes.len().saturating_sub(1);
+        let chosen = lanes
+            .enumerate()
+            .skip(turn)
+            .find(|(lane, path)| *lane == last || self.0[slot(path)] >= cost - cost / 2);
+        let Some((lane, path)) = chosen else {
+            return 0;
+        };
+        self.0[slot(path)] -= cost;
+        lane
+    }
+}
+
+/// No packet is longer.
+pub(super) const MAX_LEN: u64 = 1 << 16;
+/// Two packets.
+const MAX_OWED: i64 = 3_000;
