@@ -292,7 +292,7 @@ impl Netlink {
     }
 
     /// Removes the rules with a priority in `priorities` that ask `table`, or the main table without its short prefixes,
-    /// both families. Others in that range are somebody else's.
+    /// both families, the last first. Others in that range are somebody else's.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -305,7 +305,7 @@ impl Netlink {
                 .any(|attribute| *attribute == RuleAttribute::Table(table))
                 || attributes.any(suppresses)
         };
-        for rule in self.rules(&priorities)?.into_iter().filter(is_ours) {
+        for rule in self.rules(&priorities)?.into_iter().rev().filter(is_ours) {
             let request = self.handle.rule().del(rule);
             absent_is_none(self.runtime.block_on(request.execute()))?;
         }

@@ -23,8 +23,8 @@
 //! and the routes over it go, but the rules and the unreachable routes stay: what would go into the tunnel goes nowhere, also what a
 //! host behind this one sends. Local networks, for which the main table
 //! has routes of its own, stay reachable, as while the tunnel runs. A clean stop ([`Setup::undo`]) opens the host again; dropping the
-//! value after a failure does not. The next start closes a gap of its own: the last priority of the slot is a rule that asks the
-//! tunnel's table for everything, from before the old rules are removed until the new ones stand.
+//! value after a failure does not. The next start leaves rules and unreachable routes in force
+//! until its own stand ([`rules`]), so that a start that fails neither opens the host nor cuts off the LAN.
 //!
 //! Limits: what is not routed into the tunnel (IPv6, if `allowed_ips` has none) is not held back, and a host that boots is open until
 //! the tunnel has first started. A program that binds its socket to a link's device goes past the tunnel while that runs, and past
@@ -40,12 +40,17 @@
 //! Limits: at most 49 different prefix lengths per family. Restoring `forwarding` of IPv6 restores it for all
 //! interfaces, as the kernel does.
 
-use std::{io, ops::RangeInclusive, path::Path};
+pub(crate) mod rules;
+
+use std::{io, path::Path};
 
 use ipnet::IpNet;
 
+pub use rules::TABLE_BASE;
+use rules::{Bank, SLOTS, preferred_slot, priorities, table};
+
 use crate::{
-    netlink::{Netlink, Rule},
+    netlink::Netlink,
     nft::{self, Forward},
     state::{Lock, StateDir, TunnelState},
     sysctl,
@@ -68,6 +73,19 @@ pub struct Plan {
     pub isolate: bool,
     /// What is routed into the tunnel goes no other way if the process dies.
     pub kill_switch: bool,
+}
+
+impl Plan {
+    /// The routes of families that this host has.
+    fn usable_routes(&self) -> Vec<IpNet> {
+        let has_v6 = has_v6();
+        let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
+        self.routes.iter().filter(is_usable).copied().collect()
+    }
+}
+
+fn has_v6() -> bool {
+    Path::new("/proc/sys/net/ipv6").exists()
 }
 
 /// A tunnel's hold on the host's configuration, given back when dropped.
@@ -109,7 +127,9 @@ impl Setup {
         }
         let state = match left {
             Some(state) if state.is_closed => {
-                clear_closed(&dir, name, &state, &netlink)?;
+                // What keeps the host closed stays until `apply` has replaced it.
+                rules::empty(&netlink, state.slot, state.bank.other())?;
+                sysctl::release(&dir, name)?;
                 state
             }
             left => {
@@ -122,6 +142,7 @@ impl Setup {
                     slot: free_slot(&dir, name, &netlink)?,
                     has_nft: false,
                     is_closed: false,
+                    bank: Bank::default(),
                 };
                 dir.write(&state_file(name), &state)?;
                 drop(slots_lock);
@@ -173,7 +194,7 @@ impl Setup {
     /// # Errors
     /// With the step that failed in the text. What was done till then is undone by [`Setup::undo`] or dropping.
     pub fn apply(&mut self, plan: &Plan) -> io::Result<()> {
-        let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
+        let has_v6 = has_v6();
         let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
         let link = self.netlink.link_index(&self.name)?;
         let link = link.ok_or_else(|| {
@@ -204,8 +225,7 @@ impl Setup {
             let added = self.netlink.add_address(link, address);
             added.map_err(|error| context(&error, &format!("address {address}")))?;
         }
-        let routes: Vec<IpNet> = plan.routes.iter().filter(is_usable).copied().collect();
-        let rules = rules(self.state.slot, &routes)?;
+        let routes = plan.usable_routes();
         if plan.kill_switch {
             self.set_closed(true)?;
             for &route in &routes {
@@ -213,21 +233,11 @@ impl Setup {
                 added.map_err(|error| context(&error, &format!("kill switch for {route}")))?;
             }
         }
-        for &route in &routes {
-            let added = self.netlink.add_route(route, link, self.table());
-            added.map_err(|error| context(&error, &format!("route {route}")))?;
-        }
-        for rule in &rules {
-            let added = self.netlink.add_rule(rule);
-            added.map_err(|error| context(&error, &format!("rule {}", rule.priority)))?;
-        }
+        self.add_routes(routes.iter())?;
+        self.exchange_rules(&routes)?;
         // What an earlier process left of its kill switch is not needed any more.
         let kept = if plan.kill_switch { &*routes } else { &[] };
         self.netlink.delete_unreachable(self.table(), kept)?;
-        self.netlink.delete_rules(
-            guard_priority(self.state.slot)..=guard_priority(self.state.slot),
-            self.table(),
-        )?;
         self.set_closed(plan.kill_switch)?;
         if plan.forward {
             // The rules come first: nothing is forwarded without them.
@@ -251,43 +261,90 @@ impl Setup {
         Ok(())
     }
 
-    /// Changes routes and masquerading from those of `before`, which were [applied](Self::apply), to those of `after`.
-    ///
-    /// Rules are the same as long as the prefixes have the same lengths; else packets find none of them for a moment.
+    /// Changes routes and masquerading from those of `before`, which were [applied](Self::apply), to those of `after`. At no moment
+    /// does a packet that both plans route miss its route.
     ///
     /// # Errors
-    /// With the step that failed in the text.
+    /// With the step that failed in the text, and whether the state of `before` is in force again.
     pub fn change_routes(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
-        let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
-        let usable = |plan: &Plan| -> Vec<IpNet> {
-            let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
-            plan.routes.iter().filter(is_usable).copied().collect()
+        let Err(error) = self.step(before, after) else {
+            return Ok(());
         };
-        let (old, new) = (usable(before), usable(after));
-        let table = self.table();
-        let link = self.netlink.link_index(&self.name)?;
-        let link = link.ok_or(io::ErrorKind::NotFound)?;
-        for &route in new.iter().filter(|route| !old.contains(route)) {
-            let added = self.netlink.add_route(route, link, table);
-            added.map_err(|error| context(&error, &format!("route {route}")))?;
-        }
-        let wanted = rules(self.state.slot, &new)?;
-        if wanted != rules(self.state.slot, &old)? {
-            self.netlink
-                .delete_rules(priorities(self.state.slot), table)?;
-            for rule in &wanted {
-                let added = self.netlink.add_rule(rule);
-                added.map_err(|error| context(&error, &format!("rule {}", rule.priority)))?;
-            }
-        }
-        for &route in old.iter().filter(|route| !new.contains(route)) {
-            let deleted = self.netlink.delete_route(route, table);
-            deleted.map_err(|error| context(&error, &format!("route {route}")))?;
+        let state = match self.step_back(before, after) {
+            Ok(()) => "the former routes are in force again".to_owned(),
+            Err(second) => format!("nor can the former routes be restored: {second}"),
+        };
+        Err(io::Error::new(error.kind(), format!("{error}; {state}")))
+    }
+
+    fn step(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
+        let (old, new) = (before.usable_routes(), after.usable_routes());
+        self.add_routes(new.iter().filter(|route| !old.contains(route)))?;
+        if !self.have_equal_rules(&old, &new)? {
+            self.exchange_rules(&new)?;
         }
         if before.masquerade != after.masquerade {
             self.apply_nft(after)?;
         }
+        self.delete_routes(old.iter().filter(|route| !new.contains(route)))
+    }
+
+    /// Undoes whatever part of [`Self::step`] was done.
+    fn step_back(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
+        let (old, new) = (before.usable_routes(), after.usable_routes());
+        self.add_routes(old.iter())?;
+        // Too many prefix lengths never came into force.
+        let is_exchanged = self.have_equal_rules(&old, &new).is_ok_and(|equal| !equal);
+        let rules = if is_exchanged {
+            self.exchange_rules(&old)
+        } else {
+            Ok(())
+        };
+        let routes = self.delete_routes(new.iter().filter(|route| !old.contains(route)));
+        // A transaction that failed has changed nothing.
+        rules.and(routes)
+    }
+
+    fn have_equal_rules(&self, old: &[IpNet], new: &[IpNet]) -> io::Result<bool> {
+        let of = |routes| rules::rules(self.state.slot, self.state.bank, routes);
+        Ok(of(old)? == of(new)?)
+    }
+
+    fn add_routes<'a>(&self, routes: impl Iterator<Item = &'a IpNet>) -> io::Result<()> {
+        let link = self.netlink.link_index(&self.name)?;
+        let link = link.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("device {} does not exist", self.name),
+            )
+        })?;
+        for &route in routes {
+            let added = self.netlink.add_route(route, link, self.table());
+            added.map_err(|error| context(&error, &format!("route {route}")))?;
+        }
         Ok(())
+    }
+
+    fn delete_routes<'a>(&self, routes: impl Iterator<Item = &'a IpNet>) -> io::Result<()> {
+        for &route in routes {
+            let deleted = self.netlink.delete_route(route, self.table());
+            deleted.map_err(|error| context(&error, &format!("route {route}")))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the rules for `routes` in force instead of those that are, without a gap. If it fails, the former stay in force.
+    fn exchange_rules(&mut self, routes: &[IpNet]) -> io::Result<()> {
+        let (slot, old) = (self.state.slot, self.state.bank);
+        rules::empty(&self.netlink, slot, old.other())?;
+        rules::fill(&self.netlink, slot, old.other(), routes)?;
+        self.state.bank = old.other();
+        if let Err(error) = self.dir.write(&state_file(&self.name), &self.state) {
+            self.state.bank = old;
+            rules::empty(&self.netlink, slot, old.other())?;
+            return Err(error);
+        }
+        rules::empty(&self.netlink, slot, old)
     }
 
     /// Makes or replaces the nftables table for `plan`, for example after its MTU changed.
@@ -427,40 +484,6 @@ fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> 
     dir.remove(&state_file(name))
 }
 
-/// Undoes what a process with a kill switch left, but for what keeps the host closed; that is reduced to one rule.
-fn clear_closed(
-    dir: &StateDir,
-    name: &str,
-    state: &TunnelState,
-    netlink: &Netlink,
-) -> io::Result<()> {
-    let (table, guard) = (table(state.slot), guard_priority(state.slot));
-    for is_v6 in [false, true] {
-        let rule = Rule {
-            is_v6,
-            priority: guard,
-            not_fwmark: Some(table),
-            table,
-            suppress_prefix_len: None,
-        };
-        match netlink.add_rule(&rule) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // A host without IPv6.
-            Err(_) if is_v6 => {}
-            added => added?,
-        }
-    }
-    let others = *priorities(state.slot).start()..=guard - 1;
-    let rules = netlink.delete_rules(others, table);
-    let sysctls = sysctl::release(dir, name);
-    let nft = if state.has_nft {
-        nft::remove(name)
-    } else {
-        Ok(())
-    };
-    rules.and(nft).and(sysctls)
-}
-
 /// The switches of forwarding, IPv4 and IPv6.
 const FORWARDING: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 
@@ -484,61 +507,6 @@ fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
         "all routing tables from {TABLE_BASE} to {} are in use",
         TABLE_BASE + SLOTS - 1
     )))
-}
-
-/// The rules that ask for `routes` in the table of `slot`; see the module's head.
-pub(crate) fn rules(slot: u32, routes: &[IpNet]) -> io::Result<Vec<Rule>> {
-    let mut rules = Vec::new();
-    for is_v6 in [false, true] {
-        let of_family = routes
-            .iter()
-            .filter(|route| route.addr().is_ipv6() == is_v6);
-        let mut lens: Vec<u8> = of_family.map(IpNet::prefix_len).collect();
-        lens.sort_unstable_by(|a, b| b.cmp(a));
-        lens.dedup();
-        let mut priorities = *priorities(slot).start()..=guard_priority(slot) - 2;
-        for len in lens {
-            let mut rule = |table, not_fwmark, suppress_prefix_len| {
-                let priority = priorities.next().ok_or_else(|| {
-                    let text = "allowed_ips has more than 49 different prefix lengths: use fewer";
-                    io::Error::new(io::ErrorKind::InvalidInput, text)
-                })?;
-                rules.push(Rule {
-                    is_v6,
-                    priority,
-                    not_fwmark,
-                    table,
-                    suppress_prefix_len,
-                });
-                Ok::<(), io::Error>(())
-            };
-            rule(MAIN_TABLE, None, Some(len))?;
-            rule(table(slot), Some(table(slot)), len.checked_sub(1))?;
-        }
-    }
-    Ok(rules)
-}
-
-/// FNV-1a, so that a name has the same slot in every run.
-fn preferred_slot(name: &str) -> u32 {
-    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    hash % SLOTS
-}
-
-pub(crate) fn table(slot: u32) -> u32 {
-    TABLE_BASE + slot
-}
-
-pub(crate) fn priorities(slot: u32) -> RangeInclusive<u32> {
-    let first = PRIORITY_BASE + slot * PRIORITIES_PER_SLOT;
-    first..=first + PRIORITIES_PER_SLOT - 1
-}
-
-/// The priority of the rule that keeps a host closed while others are exchanged.
-fn guard_priority(slot: u32) -> u32 {
-    *priorities(slot).end()
 }
 
 fn state_file(name: &str) -> String {
@@ -565,86 +533,12 @@ fn context(error: &io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}{remedy}"))
 }
 
-/// Table and mark of slot 0: the letters "pl".
-pub const TABLE_BASE: u32 = 0x706c;
-/// How many tunnels a namespace can have.
-pub(crate) const SLOTS: u32 = 100;
-/// Priority of the first rule of slot 0: after rules of the administrator, before the main table (32766).
-const PRIORITY_BASE: u32 = 20_000;
-/// Two rules for each prefix length.
-const PRIORITIES_PER_SLOT: u32 = 100;
-const MAIN_TABLE: u32 = 254;
 /// Held while a slot is chosen. No device has a colon in its name.
 const SLOTS_LOCK: &str = "slots:";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn networks(texts: &[&str]) -> Vec<IpNet> {
-        let parse = |text: &&str| text.parse().expect("literal");
-        texts.iter().map(parse).collect()
-    }
-
-    #[test]
-    fn a_default_route_needs_the_two_rules_of_wg_quick() {
-        let rules = rules(3, &networks(&["0.0.0.0/0"])).expect("few lengths");
-        let [main, own] = rules[..] else {
-            panic!("{rules:?}");
-        };
-        assert_eq!((main.table, main.suppress_prefix_len), (254, Some(0)));
-        assert_eq!(main.not_fwmark, None);
-        assert_eq!((own.table, own.suppress_prefix_len), (0x706f, None));
-        assert_eq!(own.not_fwmark, Some(0x706f));
-        assert!(main.priority < own.priority);
-    }
-
-    #[test]
-    fn longer_prefixes_are_asked_first_in_either_table() {
-        let routes = networks(&[
-            "0.0.0.0/0",
-            "10.0.0.0/8",
-            "10.2.0.0/16",
-            "10.3.0.0/16",
-            "fd00::/8",
-        ]);
-        let rules = rules(0, &routes).expect("few lengths");
-        let of = |is_v6| {
-            let rules = rules.iter().filter(move |rule| rule.is_v6 == is_v6);
-            rules
-                .map(|rule| (rule.table, rule.suppress_prefix_len))
-                .collect::<Vec<_>>()
-        };
-        let own = TABLE_BASE;
-        let v4 = [
-            (254, Some(16)),
-            (own, Some(15)),
-            (254, Some(8)),
-            (own, Some(7)),
-            (254, Some(0)),
-            (own, None),
-        ];
-        assert_eq!(of(false), v4);
-        assert_eq!(of(true), [(254, Some(8)), (own, Some(7))]);
-    }
-
-    #[test]
-    fn too_many_prefix_lengths_are_refused() {
-        let routes: Vec<_> = (20..70)
-            .map(|len| IpNet::new("fd00::".parse().expect("literal"), len).expect("length"))
-            .collect();
-        assert!(rules(0, &routes).is_err());
-        assert!(rules(0, &routes[1..]).is_ok());
-    }
-
-    #[test]
-    fn slots_share_nothing() {
-        for slot in 1..SLOTS {
-            assert!(priorities(slot).start() > priorities(slot - 1).end());
-        }
-        assert!(*priorities(SLOTS - 1).end() < 32_766);
-        assert_eq!(preferred_slot("pleach0"), preferred_slot("pleach0"));
-    }
 
     #[test]
     fn names_that_are_paths_are_refused() {
