@@ -28,6 +28,7 @@ pub mod redirect;
 pub mod requirement;
 pub mod routes;
 pub mod state;
+pub mod surroundings;
 pub mod sysctl;
 pub mod tcp;
 pub mod tcp_diag;

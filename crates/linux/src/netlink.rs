@@ -24,6 +24,7 @@ use rtnetlink::{Handle, IpVersion, LinkMessageBuilder, LinkUnspec, RouteMessageB
 use tokio::runtime::Runtime;
 
 pub(crate) mod clsact;
+mod devices;
 pub(crate) mod hops;
 pub(crate) mod lookup;
 pub(crate) mod watch;

@@ -22,13 +22,14 @@
 //! With [`Plan::kill_switch`] each route of the tunnel's table has an unreachable one behind it. When the process dies its device
 //! and the routes over it go, but the rules and the unreachable routes stay: what would go into the tunnel goes nowhere, also what a
 //! host behind this one sends. Local networks, for which the main table
-//! has routes of its own, stay reachable, as while the tunnel runs. A clean stop ([`Setup::undo`]) opens the host again; dropping the
+//! has routes of its own, stay reachable, as while the tunnel runs. The nftables table, which stays as well, drops what would leave
+//! by another device all the same, by a route that a DHCP server has announced or from a socket that is bound to it; see [`nft`]. So
+//! a host with a kill switch needs `nft`. A clean stop ([`Setup::undo`]) opens the host again; dropping the
 //! value after a failure does not. The next start leaves rules and unreachable routes in force
 //! until its own stand ([`rules`]), so that a start that fails neither opens the host nor cuts off the LAN.
 //!
 //! Limits: what is not routed into the tunnel (IPv6, if `allowed_ips` has none) is not held back, and a host that boots is open until
-//! the tunnel has first started. A program that binds its socket to a link's device goes past the tunnel while that runs, and past
-//! the unreachable routes as well.
+//! the tunnel has first started. Networks that devices come to be connected to while the daemon is dead are not reached.
 //!
 //! # Undoing
 //!
@@ -37,12 +38,12 @@
 //! does the same for what a crashed process of that name left. If the file is lost, too, the slot of the name is
 //! cleared unless its table has routes: routes end with the device, so routes mean that another tunnel lives there.
 //!
-//! Limits: at most 49 different prefix lengths per family. Restoring `forwarding` of IPv6 restores it for all
-//! interfaces, as the kernel does.
+//! Limit: at most 49 different prefix lengths per family.
 
+mod forwarding;
 pub(crate) mod rules;
 
-use std::{io, path::Path};
+use std::{collections::BTreeMap, io, path::Path};
 
 use ipnet::IpNet;
 
@@ -51,8 +52,9 @@ use rules::{Bank, SLOTS, preferred_slot, priorities, table};
 
 use crate::{
     netlink::Netlink,
-    nft::{self, Forward},
+    nft::{self, Forward, Hold, Others},
     state::{Lock, StateDir, TunnelState},
+    surroundings::Surroundings,
     sysctl,
 };
 
@@ -96,8 +98,10 @@ pub struct Setup {
     state: TunnelState,
     addresses: Vec<IpNet>,
     netlink: Netlink,
-    /// Which families were not forwarded before tunnels were: IPv4, IPv6.
-    was_closed: [bool; 2],
+    /// What a gateway's host forwarded before tunnels were: IPv4, IPv6.
+    others: [Others; 2],
+    /// What the nftables table knows of them; `None`: there is none.
+    surroundings: Option<Surroundings>,
     /// Whether the kill switch outlives this process: the tunnel has run, in this process or an earlier one.
     holds: bool,
     is_undone: bool,
@@ -156,7 +160,8 @@ impl Setup {
             state,
             addresses: Vec::new(),
             netlink,
-            was_closed: [false; 2],
+            others: [Others::All, Others::All],
+            surroundings: None,
             holds: state_is_closed,
             is_undone: false,
             _lock: lock,
@@ -241,13 +246,12 @@ impl Setup {
         self.set_closed(plan.kill_switch)?;
         if plan.forward {
             // The rules come first: nothing is forwarded without them.
-            self.was_closed = FORWARDING
-                .map(|key| sysctl::original(&self.dir, key).is_ok_and(|value| value == "0"));
+            self.others = forwarding::others(&self.dir, &self.name)?;
             self.apply_nft(plan)?;
-            return self.enable_forwarding(has_v6);
+            return forwarding::enable(&self.dir, &self.name, has_v6);
         }
         let applied = self.apply_nft(plan);
-        if !plan.masquerade.is_empty() {
+        if !plan.masquerade.is_empty() || plan.kill_switch {
             return applied;
         }
         if let Err(error) = applied {
@@ -356,17 +360,55 @@ impl Setup {
             self.state.has_nft = true;
             self.dir.write(&state_file(&self.name), &self.state)?;
         }
+        let [others_v4, others_v6] = self.others.clone();
         let forward = plan.forward.then_some(Forward {
             isolate: plan.isolate,
-            nothing_else: self.was_closed,
+            others_v4,
+            others_v6,
         });
+        let hold = plan.kill_switch.then(|| Hold {
+            mark: self.fwmark(),
+            routes: plan.routes.clone(),
+        });
+        let surroundings = Surroundings::read(&self.netlink, &self.name)?;
         let rules = nft::Rules {
             mtu: plan.mtu,
             addresses: plan.addresses.clone(),
             masquerade: plan.masquerade.clone(),
             forward,
+            hold,
+            surroundings: surroundings.clone(),
         };
-        nft::apply(&self.name, &rules)
+        nft::apply(&self.name, &rules)?;
+        self.surroundings = Some(surroundings);
+        Ok(())
+    }
+
+    /// Tells the nftables table what lies around the tunnel now, if that has changed. Does nothing without a table.
+    ///
+    /// # Errors
+    /// See [`Surroundings::read`] and [`nft::update`].
+    pub fn look_around(&mut self) -> io::Result<()> {
+        let Some(known) = &self.surroundings else {
+            return Ok(());
+        };
+        let now = Surroundings::read(&self.netlink, &self.name)?;
+        if *known != now {
+            nft::update(&self.name, &now)?;
+            self.surroundings = Some(now);
+        }
+        Ok(())
+    }
+
+    /// What the nftables table has dropped, by reason, in packets; empty without a table.
+    ///
+    /// # Errors
+    /// See [`nft::counters`].
+    pub fn dropped(&self) -> io::Result<BTreeMap<String, u64>> {
+        if self.surroundings.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        nft::counters(&self.name)
     }
 
     /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each link
@@ -376,24 +418,6 @@ impl Setup {
     /// If the setting cannot be changed. A device that is gone is no error.
     pub fn loosen_reverse_path(&self, device: &str) -> io::Result<()> {
         loosen_reverse_path(&self.dir, &self.name, device)
-    }
-
-    fn enable_forwarding(&self, has_v6: bool) -> io::Result<()> {
-        let set = |key: &str, value: &str| sysctl::set(&self.dir, &self.name, key, value);
-        let [v4, v6] = FORWARDING;
-        set(v4, "1")?;
-        if !has_v6 {
-            return Ok(());
-        }
-        // A forwarding host ignores router advertisements, and with them its own default route, unless told 2.
-        for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf")? {
-            let device = entry?.file_name();
-            let key = format!("net/ipv6/conf/{}/accept_ra", device.to_string_lossy());
-            if sysctl::read(&key).is_ok_and(|value| value == "1") {
-                set(&key, "2")?;
-            }
-        }
-        set(v6, "1")
     }
 
     /// Gives everything back. The device itself goes when it is closed, before or after.
@@ -483,9 +507,6 @@ fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> 
     rules.and(routes).and(nft).and(sysctls)?;
     dir.remove(&state_file(name))
 }
-
-/// The switches of forwarding, IPv4 and IPv6.
-const FORWARDING: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 
 /// The slot of `name`, or the next one that nobody uses.
 fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
