@@ -463,6 +463,14 @@ impl Drop for Setup {
     }
 }
 
+/// The mark of the own sockets of tunnel `name`, which lets packets past its kill switch; `None` if nothing of that tunnel is set up.
+#[must_use]
+pub fn fwmark_of(base: &Path, name: &str) -> Option<u32> {
+    check_name(name).ok()?;
+    let state: TunnelState = StateDir::open(base).ok()?.read(&state_file(name))?;
+    Some(table(state.slot))
+}
+
 /// Clears what a crashed process left under `name`; `Ok(false)` if a tunnel of that name runs.
 ///
 /// [`Setup::begin`] does it as well; this is for cleaning up without starting.
