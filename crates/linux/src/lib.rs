@@ -29,6 +29,7 @@ pub mod requirement;
 pub mod routes;
 pub mod split_tcp;
 pub mod state;
+pub mod surroundings;
 pub mod sysctl;
 pub mod tcp;
 pub mod tcp_diag;

@@ -26,7 +26,8 @@ use pleach_core::session::{
     secret::Secret,
 };
 use pleach_linux::{
-    clock,
+    clock, routes,
+    state::DEFAULT_STATE_DIR,
     watch::{LinkSnapshot, Targets},
 };
 use serde::Serialize;
@@ -297,6 +298,12 @@ fn look_at_client(
         .problems
         .extend(checks::names::verdict(&client.gateway.names, endpoints));
     let addresses: Vec<IpAddr> = endpoints.iter().map(SocketAddr::ip).collect();
+    // A kill switch lets nothing else leave by a link.
+    let mark = if client.kill_switch {
+        routes::fwmark_of(Path::new(DEFAULT_STATE_DIR), &config.name).unwrap_or(0)
+    } else {
+        0
+    };
     let targets = Targets {
         addresses: addresses.clone(),
         fwmark: None,
@@ -343,7 +350,7 @@ fn look_at_client(
                     Some((endpoint, ways.find(|way| way.target == endpoint.ip())?))
                 })?;
                 Some(scope.spawn(move || {
-                    reach::ask(&uplink.label, &uplink.link, *endpoint, way, handshake)
+                    reach::ask(&uplink.label, &uplink.link, *endpoint, way, handshake, mark)
                 }))
             })
             .collect();

@@ -2,7 +2,8 @@
 //!
 //! One thread moves packets ([`data_path`]): it waits for the TUN, the sockets, link changes, requests and signals, hands
 //! what has come to the engine, and sends what the engine has to say. Which sockets there are is the matter of
-//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]), the enrolment of invited clients another ([`enrolled`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
+//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]), the enrolment of invited clients another ([`enrolled`]),
+//! and changes of the host a third ([`host`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
 //!
 //! Whatever changes in the host's configuration is undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
@@ -11,6 +12,7 @@ mod data_path;
 pub(crate) mod dns;
 mod enrolled;
 mod handshaker;
+mod host;
 mod links;
 mod memory;
 pub(crate) mod names;

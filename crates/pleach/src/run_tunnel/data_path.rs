@@ -25,7 +25,7 @@ use pleach_core::{
 use pleach_linux::{
     clock,
     poll::{BusyPoll, Event as Ready, Poller, ResumeTimer, Signals, Token, Waker},
-    routes::Setup,
+    routes::{Plan, Setup},
     state::StateDir,
     tun::Tun,
     udp::RecvBatch,
@@ -36,6 +36,7 @@ use pleach_linux::{
 use super::{
     enrolled::{self, Enroller},
     handshaker::Handshaker,
+    host::{Host, HostState},
     links::{self, ClientLink},
     memory::{self, Memory},
     names::Names,
@@ -62,7 +63,9 @@ pub(super) struct DataPath {
     pub(super) source: Source,
     pub(super) endpoint: Endpoint,
     tun: Tun,
-    pub(super) setup: Setup,
+    pub(super) host: Host,
+    /// What the host is set up for.
+    pub(super) plan: Plan,
     signals: Signals,
     poller: Poller,
     /// By token; a client's link has two, for IPv4 and IPv6.
@@ -143,7 +146,8 @@ impl DataPath {
             source,
             endpoint,
             tun,
-            setup,
+            host: Host::start(setup).context("thread for changes of the host")?,
+            plan: super::plan(&config),
             signals,
             poller,
             sockets: BTreeMap::new(),
@@ -204,7 +208,7 @@ impl DataPath {
                 this.watch_links(&client.gateway.endpoints)?;
                 let names = client.gateway.names.clone();
                 if !names.is_empty() {
-                    let fwmark = this.setup.fwmark();
+                    let fwmark = this.host.fwmark();
                     let mut names = Names::new(names, fwmark, &config.name).context("names")?;
                     this.poller.add(names.waker(), NAMES)?;
                     names.ask(clock::now());
@@ -243,7 +247,7 @@ impl DataPath {
     fn watch_links(&mut self, endpoints: &[SocketAddr]) -> anyhow::Result<()> {
         let targets = Targets {
             addresses: endpoints.iter().map(SocketAddr::ip).collect(),
-            fwmark: Some(self.setup.fwmark()),
+            fwmark: Some(self.host.fwmark()),
         };
         let watch = LinkWatch::start_towards(targets).context("watching links")?;
         self.poller.add(watch.as_fd(), WATCH)?;
@@ -281,7 +285,7 @@ impl DataPath {
     /// # Errors
     /// If the TUN or the poller fails.
     pub(super) fn run(mut self) -> anyhow::Result<Setup> {
-        self.setup.hold();
+        self.host.run(|host| host.setup.hold());
         let mut ready: Vec<Ready> = Vec::new();
         let mut busy = BusyPoll::default();
         loop {
@@ -306,7 +310,7 @@ impl DataPath {
                     SIGNALS => {
                         while let Some(signal) = self.signals.take() {
                             if signal != libc::SIGHUP {
-                                return Ok(self.stop());
+                                return self.stop();
                             }
                             self.source.read(None);
                         }
@@ -359,14 +363,16 @@ impl DataPath {
         }
     }
 
-    fn stop(mut self) -> Setup {
+    fn stop(mut self) -> anyhow::Result<Setup> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         // Resets reach applications while the host has the tunnel's address.
         drop(self.splitting.take());
         self.remember(clock::now());
         self.endpoint.close();
         self.transmit(clock::now());
-        self.setup
+        self.host
+            .finish()
+            .context("the thread for changes of the host has failed")
     }
 
     fn read_tun(&mut self, now: Instant) -> io::Result<()> {
@@ -436,7 +442,7 @@ impl DataPath {
 
     fn traits(&self) -> Traits {
         Traits {
-            fwmark: self.setup.fwmark(),
+            fwmark: self.host.fwmark(),
         }
     }
 
@@ -514,11 +520,20 @@ impl DataPath {
                             ("tun_malformed", self.tun.malformed_reads()),
                         ],
                     );
-                    reply.send(Ok(StatusReport {
+                    let mut status = StatusReport {
                         incompatible: self.incompatible.clone(),
                         split_tcp: self.splitting.as_ref().map(Splitting::status),
                         ..status
-                    }));
+                    };
+                    if self.host.is_idle() {
+                        self.host.run(move |host| {
+                            status.drops.extend(host.dropped());
+                            reply.send(Ok(status));
+                        });
+                    } else {
+                        // While something takes its time, the rest can be told.
+                        reply.send(Ok(status));
+                    }
                 }
                 ControlRequest::Only(link, reply) => self.use_only(now, link, reply),
                 ControlRequest::Reload(reply) => self.source.read(Some(reply)),
@@ -639,7 +654,8 @@ impl DataPath {
             is_changed = true;
         }
         if is_changed {
-            memory.save();
+            let save = memory.saving();
+            self.host.run(move |_| save());
         }
     }
 
@@ -709,6 +725,7 @@ impl DataPath {
     fn look_at_links(&mut self, now: Instant) {
         if let Some(snapshot) = self.watch.as_ref().and_then(LinkWatch::take) {
             self.snapshot = snapshot;
+            self.host.run(HostState::look_around);
             self.take_up_links(now);
         }
     }
@@ -793,10 +810,13 @@ impl DataPath {
                 *wanted = false;
             }
         }
-        if reach != Reach::NONE
-            && let Err(error) = self.setup.loosen_reverse_path(&device_name)
-        {
-            tracing::warn!(device = device_name, "reverse path filter: {error}");
+        if reach != Reach::NONE {
+            let device = device_name.clone();
+            self.host.run(move |host| {
+                if let Err(error) = host.setup.loosen_reverse_path(&device) {
+                    tracing::warn!(device, "reverse path filter: {error}");
+                }
+            });
         }
         tracing::info!(
             device = device_name,

@@ -115,3 +115,48 @@ fn a_single_ping_from_a_new_address_is_answered_together_with_the_challenge() {
     assert!(address.try_spend(30 + two_pings_and_a_pong));
     assert_eq!(address.body_room(), 0);
 }
+
+#[test]
+fn a_path_returns_to_its_former_address_if_the_new_one_never_answers() {
+    let mut address = moved(100);
+    assert_eq!(address.gives_up_at(), Some(Instant::from_millis(3_000)));
+    assert_eq!(address.take_former(Instant::from_millis(2_999)), None);
+    assert!(!address.is_proven());
+    let now = Instant::from_millis(3_000);
+    assert_eq!(address.take_former(now), Some(route(1)));
+    assert!(address.is_proven() && address.gives_up_at().is_none());
+    assert!(address.has_failed(Instant::from_millis(5_999), &route(2)));
+    assert!(!address.has_failed(Instant::from_millis(5_999), &route(3)));
+    assert!(!address.has_failed(Instant::from_millis(6_000), &route(2)));
+    // It is asked again when it comes again, and given up again.
+    address.on_move(Instant::from_millis(7_000), Some(route(1)), route(2));
+    address.on_received(&route(2), 100);
+    assert!(challenge(&mut address, 7_000).is_some());
+    assert_eq!(address.gives_up_at(), Some(Instant::from_millis(10_000)));
+    assert!(address.on_pongs(&route(2), [7, 9].into_iter()));
+    assert_eq!(address.gives_up_at(), None);
+}
+
+#[test]
+fn a_path_without_a_proven_address_has_none_to_return_to() {
+    let mut address = Address::unknown();
+    address.on_move(Instant::ZERO, None, route(2));
+    assert_eq!(address.gives_up_at(), None);
+    let mut address = moved(100);
+    // Left for so long that it would not be proven any more.
+    address.on_move(Instant::from_millis(8_000), Some(route(2)), route(3));
+    assert_eq!(address.gives_up_at(), None);
+}
+
+#[test]
+fn an_address_that_comes_back_is_asked_as_often_as_a_new_one() {
+    let mut address = moved(10_000);
+    assert!(challenge(&mut address, 0).is_some());
+    address.on_move(Instant::from_millis(100), Some(route(2)), route(1));
+    address.on_move(Instant::from_millis(5_000), Some(route(1)), route(2));
+    let mut asked = (5_000..5_200).filter(|millis| challenge(&mut address, *millis).is_some());
+    assert_eq!(
+        asked.by_ref().collect::<Vec<_>>(),
+        [5_000, 5_050, 5_100, 5_150]
+    );
+}
