@@ -12,6 +12,8 @@
 //!   finds that the path is down, which takes it about a second. A dead link is silent too: TCP connects in vain, and nothing changes.
 //! - While TCP carries the link, UDP is asked again after 30 s, then at intervals that double, up to [`MOST_INTERVAL`]. An
 //!   answer to a single datagram says little, so the connections stay until the path is up over UDP.
+//! - A link over which UDP is *throttled* ([`crate::meter`]) tries TCP for [`TRIAL`]. It keeps TCP if that carries twice as much or more;
+//!   then UDP is asked after [`MOST_INTERVAL`]. Else it goes back to UDP. There is one such trial in [`MOST_INTERVAL`].
 //! - A path that goes down while TCP carries it, or whose connections all end, begins again with both.
 //!
 //! Inputs carry `now`; [`Choice::poll`] says what to do.
@@ -37,6 +39,8 @@ pub enum Mode {
 pub enum Action {
     /// Ask the gateway over UDP whether it hears.
     AskUdp,
+    /// Say by [`Choice::on_compared`] whether TCP carries more than UDP did.
+    Compare,
     /// End the connections.
     Close,
     /// Make connections anew.
@@ -57,13 +61,19 @@ pub struct Choice {
     /// When the carrier changed last: what is heard of the path just then is about the former one.
     changed_at: Instant,
     interval: Duration,
+    /// No trial of TCP for throttled UDP before this time.
+    no_trial_until: Instant,
     actions: Vec<Action>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// TCP on trial until this time, since UDP is throttled.
+    Comparing(Instant),
     /// Connections are made while UDP is used.
     Connecting,
+    /// Connections are made for a trial, until this time.
+    Offering(Instant),
     /// Back on UDP, with connections in reserve, until it is up or this time has come.
     Returning(Instant),
     /// TCP; UDP is asked at this time, and has been so often since the last pause.
@@ -82,6 +92,7 @@ impl Choice {
             reaches: false,
             changed_at: now,
             interval: FIRST_INTERVAL,
+            no_trial_until: now,
             actions: Vec::new(),
         }
     }
@@ -89,7 +100,8 @@ impl Choice {
     /// Whether TCP carries the link.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
-        matches!(self.state, State::Tcp(..)) || (self.mode == Mode::Tcp && self.reaches)
+        matches!(self.state, State::Tcp(..) | State::Comparing(_))
+            || (self.mode == Mode::Tcp && self.reaches)
     }
 
     /// What the user wants from the next [`Self::on_reach`] on.
@@ -130,7 +142,7 @@ impl Choice {
         let is_old = now.since(self.changed_at) < SETTLING;
         match (self.state, is_up) {
             (State::Udp(_), true) => self.state = State::Udp(None),
-            (State::Udp(_), false) if !is_old => self.connect(),
+            (State::Udp(_) | State::Offering(_), false) if !is_old => self.connect(),
             (State::Connecting | State::Returning(_), true) if !is_old => {
                 self.state = State::Udp(None);
                 self.interval = FIRST_INTERVAL;
@@ -141,12 +153,48 @@ impl Choice {
                 self.changed_at = now;
                 self.actions.extend([Action::Close, Action::Open]);
             }
-            (State::Tcp(..), false) if !is_old => {
+            (State::Tcp(..) | State::Comparing(_), false) if !is_old => {
                 self.changed_at = now;
                 self.actions.extend([Action::Close, Action::UseUdp]);
                 self.connect();
             }
-            (State::Connecting | State::Returning(_) | State::Tcp(..) | State::Udp(_), _) => {}
+            (
+                State::Comparing(_)
+                | State::Connecting
+                | State::Offering(_)
+                | State::Returning(_)
+                | State::Tcp(..)
+                | State::Udp(_),
+                _,
+            ) => {}
+        }
+    }
+
+    /// UDP is throttled.
+    pub fn on_throttled(&mut self, now: Instant) {
+        if self.state == State::Udp(None)
+            && self.mode == Mode::Auto
+            && self.reaches
+            && now >= self.no_trial_until
+        {
+            self.no_trial_until = now + MOST_INTERVAL;
+            self.state = State::Offering(now + OFFER);
+            self.actions.push(Action::Open);
+        }
+    }
+
+    /// The answer to [`Action::Compare`].
+    pub fn on_compared(&mut self, now: Instant, is_tcp_better: bool) {
+        if !matches!(self.state, State::Comparing(_)) {
+            return;
+        }
+        if is_tcp_better {
+            self.interval = MOST_INTERVAL;
+            self.state = State::Tcp(now + self.interval, 0);
+        } else {
+            self.state = State::Udp(None);
+            self.changed_at = now;
+            self.actions.extend([Action::UseUdp, Action::Close]);
         }
     }
 
@@ -154,13 +202,26 @@ impl Choice {
     pub fn on_connection(&mut self, now: Instant, stands: bool) {
         match (self.state, stands) {
             (State::Connecting, true) => self.use_tcp(now),
+            (State::Offering(_), true) => {
+                self.state = State::Comparing(now + TRIAL);
+                self.changed_at = now;
+                self.actions.push(Action::UseTcp);
+            }
             (State::Returning(_), false) => self.state = State::Connecting,
-            (State::Tcp(..), false) if self.mode == Mode::Auto => {
+            (State::Tcp(..) | State::Comparing(_), false) if self.mode == Mode::Auto => {
                 self.state = State::Connecting;
                 self.changed_at = now;
                 self.actions.push(Action::UseUdp);
             }
-            (State::Connecting | State::Returning(_) | State::Tcp(..) | State::Udp(_), _) => {}
+            (
+                State::Comparing(_)
+                | State::Connecting
+                | State::Offering(_)
+                | State::Returning(_)
+                | State::Tcp(..)
+                | State::Udp(_),
+                _,
+            ) => {}
         }
     }
 
@@ -177,9 +238,10 @@ impl Choice {
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
         match self.state {
-            State::Returning(at) | State::Tcp(at, _) if at < FAR => Some(at),
+            State::Comparing(at) | State::Offering(at) | State::Returning(at) => Some(at),
+            State::Tcp(at, _) => (at < FAR).then_some(at),
             State::Udp(at) => at,
-            State::Connecting | State::Returning(_) | State::Tcp(..) => None,
+            State::Connecting => None,
         }
     }
 
@@ -200,6 +262,15 @@ impl Choice {
                     self.interval = (self.interval * 2).min(MOST_INTERVAL);
                     self.state = State::Tcp(now + self.interval, 0);
                     self.actions.push(Action::AskUdp);
+                }
+                State::Comparing(_) => {
+                    // Once: the answer changes the state.
+                    self.state = State::Comparing(now + TRIAL);
+                    self.actions.push(Action::Compare);
+                }
+                State::Offering(_) => {
+                    self.state = State::Udp(None);
+                    self.actions.push(Action::Close);
                 }
                 State::Connecting => {}
             }
@@ -230,6 +301,10 @@ pub const MOST_INTERVAL: Duration = Duration::from_secs(600);
 /// Datagrams of which one is to be answered, and their interval.
 const ASK: u32 = 3;
 const ASK_INTERVAL: Duration = Duration::from_millis(300);
+/// How long connections for a trial are tried.
+const OFFER: Duration = Duration::from_secs(4);
+/// How long a trial of TCP takes.
+const TRIAL: Duration = Duration::from_secs(3);
 /// Never.
 const FAR: Instant = Instant::from_nanos(u64::MAX);
 
@@ -330,6 +405,32 @@ mod tests {
         assert_eq!(all(&mut choice, at(6000)), [Action::UseTcp]);
         choice.on_reach(at(7000), false);
         assert_eq!(all(&mut choice, at(7000)), [Action::Close, Action::UseUdp]);
+    }
+
+    #[test]
+    fn throttled_udp_is_compared_with_tcp_once_in_a_while() {
+        for is_better in [true, false] {
+            let mut choice = reached(Mode::Auto);
+            choice.on_path(at(200), true);
+            choice.on_throttled(at(5000));
+            assert_eq!(all(&mut choice, at(5000)), [Action::Open]);
+            choice.on_connection(at(5100), true);
+            assert_eq!(all(&mut choice, at(5100)), [Action::UseTcp]);
+            assert_eq!(all(&mut choice, at(8100)), [Action::Compare]);
+            choice.on_compared(at(8100), is_better);
+            assert_eq!(choice.is_tcp(), is_better);
+            if is_better {
+                assert_eq!(choice.next_at(), Some(at(608_100)));
+            } else {
+                assert_eq!(all(&mut choice, at(8100)), [Action::UseUdp, Action::Close]);
+                choice.on_throttled(at(9000));
+                assert_eq!(all(&mut choice, at(9000)), []);
+                choice.on_throttled(at(606_000));
+                assert_eq!(all(&mut choice, at(606_000)), [Action::Open]);
+                // Nobody listens.
+                assert_eq!(all(&mut choice, at(610_000)), [Action::Close]);
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`choice`] | when a link changes from UDP to TCP and back: a state machine without I/O |
+//! | [`meter`] | whether UDP is throttled on a link |
 //! | [`client`] | the connections of a client's links |
 //! | [`server`] | the listener of a gateway, with its limits |
 //! | [`proof`] | how client and gateway recognise each other without certificates of an authority |
@@ -25,6 +26,7 @@ mod connection;
 pub mod error;
 pub mod http_proxy;
 mod limits;
+pub mod meter;
 pub mod proof;
 mod request;
 pub mod server;

@@ -43,7 +43,7 @@ pub(crate) fn read(head: &[u8]) -> Option<Request> {
     }
     let key = all("sec-websocket-key").next()?;
     let greeting = all("authorization").next()?.strip_prefix("Bearer ")?;
-    let last = all("x-forwarded-for").last();
+    let last = all("x-forwarded-for").next_back();
     let last = last.and_then(|value| value.rsplit(',').next());
     Some(Request {
         accept: derive_accept_key(key.as_bytes()),

@@ -12,6 +12,7 @@ use pleach_carrier::{
     choice::{Action, Choice, Mode},
     client::{self, Carried, Client, LinkSettings},
     http_proxy::HttpProxy,
+    meter::Meter,
     server::{self, Server},
     tls::{Certificate, Trust},
 };
@@ -49,6 +50,9 @@ struct CarriedLink {
     uses_tcp: bool,
     /// Where the engine sends to.
     remote: Option<SocketAddr>,
+    meter: Meter,
+    /// What a window carried over UDP at best before TCP was tried, in bytes.
+    carried_before: u64,
     place: Place,
     error: Option<CarrierTrouble>,
 }
@@ -132,6 +136,8 @@ impl Links {
             connections: None,
             uses_tcp: false,
             remote: None,
+            meter: Meter::new(now),
+            carried_before: 0,
             place: place.clone(),
             error: None,
         });
@@ -160,7 +166,38 @@ impl Links {
 
     pub(super) fn next_at(&self) -> Option<Instant> {
         let links = self.links.values();
-        links.filter_map(|link| link.choice.next_at()).min()
+        let ends = links.clone().filter(|link| link.place.reach != Reach::NONE);
+        let ends = ends.map(|link| link.meter.ends_at());
+        links
+            .filter_map(|link| link.choice.next_at())
+            .chain(ends)
+            .min()
+    }
+
+    /// A datagram has come over a link's UDP socket.
+    pub(super) fn on_datagram(&mut self, link: u8, datagram: &[u8]) {
+        if let Some(known) = self.links.get_mut(&link) {
+            known.meter.on_datagram(datagram);
+        }
+    }
+
+    /// Looks for links on which UDP is throttled.
+    pub(super) fn measure(&mut self, now: Instant, endpoint: &Endpoint) {
+        let is_due =
+            |link: &CarriedLink| link.place.reach != Reach::NONE && link.meter.ends_at() <= now;
+        if !self.links.values().any(is_due) {
+            return;
+        }
+        for path in endpoint.status().flat_map(|(_, status)| status.paths) {
+            let Some(link) = self.links.get_mut(&path.id.0).filter(|link| is_due(link)) else {
+                continue;
+            };
+            let loss = path.loss_ppm.unwrap_or(0);
+            if link.meter.end_window(now, path.tx_bytes, loss) && !link.uses_tcp {
+                link.carried_before = link.meter.best(2);
+                link.choice.on_throttled(now);
+            }
+        }
     }
 
     /// The next task; `gateway`: its addresses.
@@ -169,7 +206,17 @@ impl Links {
             while let Some(action) = link.choice.poll(now) {
                 match action {
                     Action::AskUdp => return Some((id, Task::Ask)),
-                    Action::Close => link.connections = None,
+                    Action::Compare => {
+                        let (before, now_carried) = (link.carried_before, link.meter.best(4));
+                        let is_better = now_carried >= before.saturating_mul(2);
+                        let device = &link.place.device;
+                        tracing::info!(device, before, now_carried, "UDP is throttled: TCP tried");
+                        link.choice.on_compared(now, is_better);
+                    }
+                    Action::Close => {
+                        link.connections = None;
+                        link.error = None;
+                    }
                     Action::Open => {
                         let settings = LinkSettings {
                             device: link.place.device.clone(),
@@ -235,6 +282,9 @@ impl Links {
                 client::Event::Received { link, mut received } => {
                     let known = self.links.get(&link).filter(|known| known.uses_tcp);
                     if let Some(remote) = known.and_then(|known| known.remote) {
+                        if let Some(known) = self.links.get_mut(&link) {
+                            received.for_each(|datagram| known.meter.on_datagram(datagram));
+                        }
                         let route = Route {
                             link,
                             remote,

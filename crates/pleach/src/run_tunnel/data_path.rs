@@ -369,6 +369,7 @@ impl DataPath {
             return;
         };
         let (endpoint, link) = (&mut self.endpoint, socket.link);
+        let mut carried = self.carried.as_mut();
         let is_gateway = self.watch.is_none();
         let received = socket.socket.recv(&mut self.rx, |message| {
             let incoming = Incoming {
@@ -383,6 +384,9 @@ impl DataPath {
             // is remembered.
             let now = clock::now();
             for datagram in message.contents.chunks_mut(message.stride) {
+                if let Some(carried) = &mut carried {
+                    carried.on_datagram(link, datagram);
+                }
                 endpoint.handle_datagram(now, &incoming, datagram);
             }
         });
@@ -886,6 +890,9 @@ impl DataPath {
         };
         let gateway = [client.gateway.endpoints.as_slice(), &self.named].concat();
         let mut is_changed = false;
+        if let Some(carried) = &mut self.carried {
+            carried.measure(now, &self.endpoint);
+        }
         while let Some((id, task)) = self.carried.as_mut().and_then(|c| c.poll(now, &gateway)) {
             match task {
                 Task::Ask => self.ask_over_udp(PathId(id), &gateway),

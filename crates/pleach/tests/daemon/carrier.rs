@@ -4,19 +4,20 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpListener,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
 
 use pleach_lab::netns::Netns;
 use pleach_linux::requirement;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{
     process::{Client, Daemon, Gateway, Keys, link, state},
     traffic::{Target, tcp},
-    world::{PATIENCE, World, ping, run, until},
+    world::{PATIENCE, World, ping, run, until, within},
 };
 
 const LISTEN: &str = "[carrier]\nlisten = \"[::]:443\"\n";
@@ -128,6 +129,46 @@ fn a_link_whose_udp_is_dropped_is_carried_by_itself() {
 }
 
 #[test]
+fn a_link_whose_udp_is_throttled_is_carried_if_that_is_faster() {
+    let Some(world) = World::new() else { return };
+    let _gateway = gateway(&world);
+    let client = Client::default().start(&world, &world.client);
+    client.until_links_up(&["l0", "l1"]);
+    let mut command = world.server.command("iperf3");
+    command
+        .args(["-s", "-B", "10.99.0.2"])
+        .stdout(Stdio::null());
+    let Some(_server) = Program::start(command) else {
+        return;
+    };
+    until("iperf3 listens", || {
+        run(&world.server, "cat", &["/proc/net/tcp", "/proc/net/tcp6"]).contains(":1451 ")
+    });
+    let mut command = world.client.command("iperf3");
+    command
+        .args(["-c", "10.99.0.2", "-R", "-t", "60"])
+        .stdout(Stdio::null());
+    let _download = Program::start(command);
+    client.until("both links carry the download", |status| {
+        ["l0", "l1"].iter().all(|name| {
+            link(status, name).is_some_and(|link| link["rx_bytes"].as_u64() > Some(1_000_000))
+        })
+    });
+    // A policer of 1 Mbit/s.
+    let table = "table inet plCarrier { chain c { type filter hook output priority 0; oifname g0 udp sport 7700 limit rate over 125 kbytes/second burst 10 kbytes drop; }; }";
+    run(&world.gateway, "nft", &[table]);
+    carried(&client, &["l0"]);
+    // The trial is over, and has shown that TCP is faster.
+    until("TCP is compared", || client.log().contains("TCP tried"));
+    let status = client.until_up();
+    assert_eq!(
+        (carrier(&status, "l0"), carrier(&status, "l1")),
+        ("tcp", "udp"),
+        "{status}"
+    );
+}
+
+#[test]
 fn a_dead_link_and_a_gateway_without_listener_change_nothing() {
     let Some(world) = World::new() else { return };
     let gateway = Gateway::default().start(&world);
@@ -166,8 +207,13 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        // squid leaves shared memory behind if it is killed.
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let has_ended = || self.0.try_wait().ok().flatten();
+        if within(Duration::from_secs(5), has_ended).is_none() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
 }
 
@@ -340,6 +386,8 @@ fn a_foreign_certificate_is_refused_and_named() {
 /// squid at port 3128 of the gateway's host; `login`: the password it asks for.
 fn squid(world: &World, login: Option<&str>) -> Option<Program> {
     let dir = world.dir.path().display();
+    // squid reads it as a user of its own.
+    run(&world.gateway, "chmod", &["755", &dir.to_string()]);
     let access = match login {
         None => "http_access allow all".to_owned(),
         Some(login) => {
@@ -358,13 +406,15 @@ fn squid(world: &World, login: Option<&str>) -> Option<Program> {
         }
     };
     let text = format!(
-        "http_port 3128\n{access}\ncache deny all\naccess_log none\ncache_log {dir}/squid.log\npid_filename none\n\
-         coredump_dir {dir}\nvisible_hostname proxy\ncache_effective_user root\npinger_enable off\nshutdown_lifetime 1 seconds\n"
+        "http_port 3128\n{access}\ncache deny all\naccess_log none\ncache_log /dev/null\npid_filename none\n\
+         coredump_dir /tmp\nvisible_hostname proxy\npinger_enable off\nshutdown_lifetime 1 seconds\n"
     );
     let file = world.dir.path().join("squid.conf");
     fs::write(&file, text).expect("writes");
     let mut command = world.gateway.command("squid");
-    command.arg("-N").arg("-f").arg(&file);
+    // Its shared memory is called by the name.
+    let name = format!("pleach{}", std::process::id());
+    command.args(["-N", "-n", &name]).arg("-f").arg(&file);
     let started = Program::start(command)?;
     until("squid listens", || {
         run(
