@@ -65,9 +65,9 @@ impl Meter {
     /// is throttled.
     pub fn end_window(&mut self, now: Instant, sent_bytes: u64, sent_loss_ppm: u32) -> bool {
         let sent = sent_bytes.saturating_sub(self.sent_bytes);
-        let expected = self
-            .numbers
-            .map_or(0, |(first, highest)| highest.wrapping_sub(first) + 1);
+        let expected = self.numbers.map_or(0, |(first, highest)| {
+            highest.wrapping_sub(first).wrapping_add(1)
+        });
         let is_lossy_in = expected >= LEAST_DATAGRAMS
             && u64::from(self.datagrams) * 1_000_000
                 <= u64::from(expected) * u64::from(1_000_000 - LEAST_LOSS_PPM);
@@ -159,6 +159,7 @@ mod tests {
             (start..start + 40).for_each(|number| meter.on_datagram(&datagram(number)));
             assert!(!meter.end_window(Instant::ZERO, 0, 0));
         }
+        assert!(!meter.end_window(Instant::ZERO, 0, 0), "nothing came");
         assert_eq!(meter.best(6), 40_000);
     }
 }
