@@ -31,10 +31,8 @@ pub(crate) fn verdict(link: &LinkStatus, is_wanted: bool) -> Option<Problem> {
                 "http-proxy-refused",
                 "compare http_proxy of the link with what the network's operator says",
             ),
-            _ => (
-                "carrier-unreachable",
-                "have the gateway listen on TCP port 443 too: [carrier] listen = \"[::]:443\" in its configuration, and open the port in its firewall",
-            ),
+            // A gateway need not listen for TCP; why UDP is silent, another check finds.
+            _ => return None,
         };
         return Some(
             Problem::new(
@@ -78,6 +76,7 @@ mod tests {
     fn each_reason_has_its_word() {
         let down = LinkState::Down;
         assert_eq!(code("udp", None, down, false), None);
+        assert_eq!(code("udp", Some("unreachable: x"), down, false), None);
         assert_eq!(code("tcp", None, LinkState::Up, true), None);
         assert_eq!(code("tcp", None, LinkState::Up, false), Some("udp-blocked"));
         for (error, expected) in [
@@ -85,7 +84,6 @@ mod tests {
             ("proxy-password: x", "http-proxy-password"),
             ("proxy-refused: x", "http-proxy-refused"),
             ("not-the-gateway: x", "carrier-not-the-gateway"),
-            ("unreachable: x", "carrier-unreachable"),
         ] {
             assert_eq!(code("udp", Some(error), down, false), Some(expected));
             assert_eq!(
