@@ -5,6 +5,7 @@
 //! ones before anything else of their table, so that a typing mistake is reported as such. What depends on the host
 //! (devices, ports) is not looked at here but in [`crate::check`].
 
+mod carrier;
 mod classes;
 mod equalizer;
 mod network;
@@ -26,9 +27,11 @@ use std::{
 };
 
 use ipnet::IpNet;
+use pleach_carrier::{choice::Mode, http_proxy::HttpProxy};
 use pleach_core::{class::Class, units::Bitrate};
 use toml::{Spanned, de::DeTable};
 
+pub(crate) use carrier::{ClientCarrier, GatewayCarrier, TrustConfig};
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use network::is_name;
 pub(crate) use proxy::{LoadedProxy, ProxyConfig};
@@ -99,6 +102,8 @@ pub(crate) struct ClientConfig {
     pub(crate) links: Vec<LinkConfig>,
     /// What is routed into the tunnel goes no other way while the daemon is dead.
     pub(crate) kill_switch: bool,
+    /// How datagrams travel where UDP does not get through.
+    pub(crate) carrier: ClientCarrier,
     /// Resolvers of the host while the tunnel runs, at most three; none: those it has.
     pub(crate) dns: Vec<IpAddr>,
 }
@@ -142,6 +147,10 @@ pub(crate) struct LinkConfig {
     pub(crate) upload: Option<Bitrate>,
     /// Never let the gateway send faster.
     pub(crate) download: Option<Bitrate>,
+    /// Whether TCP carries it; `None`: as `[carrier]` says.
+    pub(crate) carrier: Option<Mode>,
+    /// The proxy on its way.
+    pub(crate) http_proxy: Option<HttpProxy>,
 }
 
 /// When a link may carry packets.
@@ -160,6 +169,8 @@ pub(crate) enum Cost {
 pub(crate) struct GatewayConfig {
     /// Outer address to listen on; the port is not zero.
     pub(crate) listen: SocketAddr,
+    /// Where it listens for links that TCP carries, if it does.
+    pub(crate) carrier: Option<GatewayCarrier>,
     /// What is masqueraded.
     pub(crate) nat: Nat,
     /// Clients do not reach each other.

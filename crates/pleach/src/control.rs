@@ -208,6 +208,12 @@ pub(crate) struct LinkStatus {
     /// The longest inner packet it takes on the way out, in bytes, as far as is known; none outside of a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mtu: Option<usize>,
+    /// By what its datagrams travel, `udp` or `tcp`; none outside of a tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) carrier: Option<String>,
+    /// Why TCP does not carry it although UDP does not get through: a fixed word and a sentence, separated by a colon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) carrier_error: Option<String>,
     /// Why it has carried no packet for a second, as a fixed word; `None` if it has, or outside of a tunnel.
     #[serde(default)]
     pub(crate) idle_reason: Option<String>,
@@ -236,6 +242,8 @@ impl LinkStatus {
             rx_bytes: 0,
             weight: 1,
             mtu: None,
+            carrier: None,
+            carrier_error: None,
             idle_reason: None,
             why: None,
             advice: None,

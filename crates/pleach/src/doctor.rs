@@ -21,6 +21,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use pleach_carrier::choice::Mode;
 use pleach_core::session::{
     handshake::{NO_PSK, StaticKeys},
     secret::Secret,
@@ -236,6 +237,16 @@ fn look_at_file(
                 report
                     .problems
                     .extend(checks::throttling::verdict(before, after));
+            }
+        }
+        if let Role::Client(client) = &config.role {
+            for link in &later.links {
+                let own = client.links.iter().find(|own| own.name == link.name);
+                let mode = own.and_then(|own| own.carrier);
+                let is_wanted = mode.unwrap_or(client.carrier.mode) == Mode::Tcp;
+                report
+                    .problems
+                    .extend(checks::carrier::verdict(link, is_wanted));
             }
         }
         if is_gateway {

@@ -306,6 +306,8 @@ fn link_status(link: &report::LinkReport) -> LinkStatus {
         rx_bytes: link.rx_bytes,
         weight: link.weight.map_or(1, u32::from),
         mtu: None,
+        carrier: None,
+        carrier_error: None,
         idle_reason: None,
         why: Some(reasons::by_state(&link.name, state)),
         advice: None,

@@ -322,10 +322,15 @@ fn row(link: &LinkStatus) -> Vec<String> {
         LinkState::Suspect => "suspect",
         LinkState::Up => "up",
     };
+    let by_tcp = if link.carrier.as_deref() == Some("tcp") {
+        " (tcp)"
+    } else {
+        ""
+    };
     vec![
         printable(&link.name),
         printable(&link.device),
-        state.to_owned(),
+        format!("{state}{by_tcp}"),
         link.rtt_ms
             .map_or("-".to_owned(), |ms| format!("{ms:.1} ms")),
         link.capacity_mbps.map_or("-".to_owned(), rate),

@@ -44,6 +44,8 @@ fn sample() -> StatusReport {
         tx_bytes: 5000,
         rx_bytes: 7000,
         mtu: Some(1400),
+        carrier: None,
+        carrier_error: None,
         idle_reason: Some("too-late-for-its-flows".to_owned()),
         why: Some(format!("{name} is too far")),
         advice: Some("Nothing.".to_owned()),

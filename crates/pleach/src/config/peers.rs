@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use pleach_core::{ids::PathId, units::Bitrate};
 
 use super::{
-    ClientPeer, Cost, GatewayPeer, HostName, InvitationsConfig, LinkConfig,
+    ClientPeer, Cost, GatewayPeer, HostName, InvitationsConfig, LinkConfig, carrier,
     network::{self, Place as Where},
     scheduler, secret,
     source::{ConfigError, Note, Place},
@@ -24,8 +24,23 @@ pub(super) const GATEWAY_KEYS: &[&str] = &[
     "allowed_ips",
 ];
 
-/// Keys of `[[link]]`.
-pub(super) const LINK_KEYS: &[&str] = &["name", "device", "cost", "weight", "upload", "download"];
+/// Keys of `[[link]]` that a proxy's links have too.
+pub(super) const PLAIN_LINK_KEYS: &[&str] =
+    &["name", "device", "cost", "weight", "upload", "download"];
+
+/// Keys of a tunnel's `[[link]]`.
+pub(super) const LINK_KEYS: &[&str] = &[
+    "name",
+    "device",
+    "cost",
+    "weight",
+    "upload",
+    "download",
+    "carrier",
+    "http_proxy",
+    "http_proxy_user",
+    "http_proxy_password_file",
+];
 
 /// Keys of `[[client]]`.
 const CLIENT_KEYS: &[&str] = &[
@@ -200,7 +215,10 @@ fn link(
             "write a share such as 64; cost = \"never\" switches a link off",
         )
     });
+    let (carrier, http_proxy) = carrier::of_link(table)?;
     let link = LinkConfig {
+        carrier,
+        http_proxy,
         name,
         device,
         cost: table

@@ -370,7 +370,7 @@ fn known_peers(root: &Table<'_>) -> Result<Vec<KnownPeer>, ConfigError> {
 
 fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError> {
     let own = ["source", "budget", "billing_day", "energy"];
-    let keys: Vec<&str> = peers::LINK_KEYS.iter().copied().chain(own).collect();
+    let keys: Vec<&str> = peers::PLAIN_LINK_KEYS.iter().copied().chain(own).collect();
     let tables = root.tables("link", &keys)?;
     let mut links = Vec::new();
     let mut places = Vec::new();

@@ -9,7 +9,7 @@ use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    classes, network, peers,
+    carrier, classes, network, peers,
     scheduler::{self, sec},
     secret,
     source::{ConfigError, Note},
@@ -30,6 +30,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "scheduler",
         "gateway",
         "link",
+        "carrier",
         "class",
         "dashboard",
         "metrics",
@@ -76,6 +77,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let role = Role::Client(ClientConfig {
         gateway,
         links,
+        carrier: carrier::client(root)?,
         kill_switch: switch(&tunnel, "kill_switch", false)?,
         dns,
     });
@@ -98,6 +100,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "tunnel",
         "scheduler",
         "client",
+        "carrier",
         "class",
         "invitations",
         "dashboard",
@@ -139,6 +142,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     }
     let role = Role::Gateway(GatewayConfig {
         listen: network::listen(&listen)?,
+        carrier: carrier::gateway(root)?,
         nat,
         isolate: switch(&tunnel, "isolate", true)?,
         speedtest: switch(&tunnel, "speedtest", true)?,

@@ -13,11 +13,12 @@ use std::{
 };
 
 use anyhow::Context as _;
+use pleach_carrier::server::Server;
 use pleach_core::{
     endpoint::{Endpoint, Event, Reach},
     ids::PathId,
     packet::{Ecn, PacketBuf},
-    path::link::Link,
+    path::{health::State, link::Link},
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::{Incoming, PathStatus},
@@ -34,6 +35,7 @@ use pleach_linux::{
 };
 
 use super::{
+    carried::{self, CARRIED, Links, Place, Task},
     enrolled::{self, Enroller},
     handshaker::Handshaker,
     host::{Host, HostState},
@@ -100,6 +102,10 @@ pub(super) struct DataPath {
     splitting: Option<Splitting>,
     /// Of a gateway: whose addresses it translates, for those that split.
     pub(super) translated: Translated,
+    /// A client's links that TCP may carry.
+    carried: Option<Links>,
+    /// A gateway's listener for such links.
+    carrier: Option<Server>,
 }
 
 struct Control {
@@ -175,6 +181,8 @@ impl DataPath {
             named: Vec::new(),
             splitting: None,
             translated: Translated::default(),
+            carried: None,
+            carrier: None,
         };
         if config.remember {
             let dir = StateDir::open(super::state_directory()).context("state directory")?;
@@ -191,6 +199,12 @@ impl DataPath {
                     this.enroller = Some(enroller);
                     this.endpoint.set_enrolling(true);
                 }
+                if let Some(carrier) = &gateway.carrier {
+                    let server = carried::listen(&config, carrier, this.host.fwmark())?;
+                    this.poller.add(server.waker(), CARRIER)?;
+                    tracing::info!(listen = %carrier.listen, "links may be carried over TCP");
+                    this.carrier = Some(server);
+                }
                 if gateway.speedtest
                     && let Err(error) = speedtest::responder::start(&config.name)
                 {
@@ -202,6 +216,9 @@ impl DataPath {
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
             Role::Client(client) => {
+                let carried = Links::start(client, this.host.fwmark())?;
+                this.poller.add(carried.waker(), CARRIER)?;
+                this.carried = Some(carried);
                 for link in &client.links {
                     this.add_link(&link.device, links::settings(link, this.inner_mtu()));
                 }
@@ -292,7 +309,8 @@ impl DataPath {
             let solo = self.solo.as_ref().map(Solo::until);
             let names = self.names_due();
             let split = self.splitting.as_ref().map(Splitting::next);
-            let deadlines = [self.endpoint.poll_timeout(), solo, names, split];
+            let carried = self.carried.as_ref().and_then(Links::next_at);
+            let deadlines = [self.endpoint.poll_timeout(), solo, names, split, carried];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
@@ -331,6 +349,7 @@ impl DataPath {
                     }
                     RELOAD => self.settle_reload(now),
                     CLONE => self.look_at_clones(now),
+                    CARRIER => self.receive_carried(now),
                     Token(token) => {
                         if event.writable {
                             self.flush(token, now);
@@ -353,6 +372,7 @@ impl DataPath {
             self.deliver()?;
             self.transmit(now);
             self.tell_events(now);
+            self.settle_carried(now);
             if self
                 .memory
                 .as_mut()
@@ -370,6 +390,9 @@ impl DataPath {
         self.remember(clock::now());
         self.endpoint.close();
         self.transmit(clock::now());
+        if let Some(carried) = &self.carried {
+            carried.drain();
+        }
         self.host
             .finish()
             .context("the thread for changes of the host has failed")
@@ -394,6 +417,7 @@ impl DataPath {
             return;
         };
         let (endpoint, link) = (&mut self.endpoint, socket.link);
+        let mut carried = self.carried.as_mut();
         let is_gateway = self.watch.is_none();
         let received = socket.socket.recv(&mut self.rx, |message| {
             let incoming = Incoming {
@@ -408,6 +432,9 @@ impl DataPath {
             // is remembered.
             let now = clock::now();
             for datagram in message.contents.chunks_mut(message.stride) {
+                if let Some(carried) = &mut carried {
+                    carried.on_datagram(link, datagram);
+                }
                 endpoint.handle_datagram(now, &incoming, datagram);
             }
         });
@@ -459,6 +486,20 @@ impl DataPath {
             }
             let mut is_full = false;
             for batch in self.tx.batches() {
+                let route = batch.route();
+                if let Some(carried) = &mut self.carried
+                    && carried.uses_tcp(route.link)
+                {
+                    carried.send(batch);
+                    continue;
+                }
+                if let Some(carrier) = &self.carrier
+                    && route.link == CARRIED
+                {
+                    let refused = carrier.send(route.remote, batch.bytes(), batch.segment_len());
+                    self.refused += refused;
+                    continue;
+                }
                 let token = match self.watch {
                     None => FIRST_SOCKET,
                     Some(_) => token_of(PathId(batch.route().link), batch.route().remote.is_ipv6()),
@@ -525,6 +566,7 @@ impl DataPath {
                         split_tcp: self.splitting.as_ref().map(Splitting::status),
                         ..status
                     };
+                    self.mark_carriers(&mut status);
                     if self.host.is_idle() {
                         self.host.run(move |host| {
                             status.drops.extend(host.dropped());
@@ -686,6 +728,12 @@ impl DataPath {
                 }
                 Event::Path { peer, link, state } => {
                     tracing::info!(peer, link, ?state, "path");
+                    self.on_path(now, &link, state);
+                }
+                Event::Reached { path } => {
+                    if let Some(carried) = &mut self.carried {
+                        carried.on_udp_answer(now, path.0);
+                    }
                 }
             }
         }
@@ -767,6 +815,9 @@ impl DataPath {
     pub(super) fn keep_links(&mut self, wanted: impl Fn(&ClientLink) -> bool) {
         for link in self.links.iter().filter(|link| !wanted(link)) {
             self.endpoint.remove_link(link.id);
+            if let Some(carried) = &mut self.carried {
+                carried.remove(link.id.0);
+            }
             self.sockets.retain(|_, socket| socket.link != link.id.0);
             tracing::info!(device = link.device, "link is gone");
         }
@@ -827,9 +878,112 @@ impl DataPath {
         self.links[index].ifindex = ifindex;
         self.links[index].reach = reach;
         self.links[index].sources = sources;
+        self.carry(now, index);
         // Told even if it reaches the same as before: another device needs another start.
         self.endpoint.handle_link(now, id, Reach::NONE);
         self.endpoint.handle_link(now, id, opened);
+    }
+
+    /// Says what a link reaches now to what may carry it.
+    pub(super) fn carry(&mut self, now: Instant, index: usize) {
+        let (Role::Client(client), Some(carried)) = (&self.config.role, &mut self.carried) else {
+            return;
+        };
+        let link = &self.links[index];
+        let config = client.links.iter().find(|config| config.name == link.name);
+        let place = Place {
+            device: link.device.clone(),
+            reach: link.reach,
+            sources: link.sources,
+            proxy: config.and_then(|config| config.http_proxy.clone()),
+        };
+        carried.on_reach(now, link.id.0, place, config);
+    }
+
+    fn receive_carried(&mut self, now: Instant) {
+        if let Some(carried) = &mut self.carried {
+            carried.receive(&mut self.endpoint, now);
+        }
+        if let Some(carrier) = &mut self.carrier {
+            carried::receive(carrier, &mut self.endpoint);
+        }
+    }
+
+    fn on_path(&mut self, now: Instant, link: &str, state: State) {
+        let known = self.links.iter().find(|known| known.name == link);
+        if let (Some(carried), Some(known)) = (&mut self.carried, known) {
+            match state {
+                State::Up => carried.on_path(now, known.id.0, true),
+                State::Down => carried.on_path(now, known.id.0, false),
+                State::Probing | State::Suspect => {}
+            }
+        }
+    }
+
+    /// Notes in `status` which links TCP carries.
+    fn mark_carriers(&self, status: &mut StatusReport) {
+        if let Some(carried) = &self.carried {
+            for shown in &mut status.links {
+                if let Some(link) = self.links.iter().find(|link| link.name == shown.name) {
+                    carried.mark(link.id.0, shown);
+                }
+            }
+            status
+                .drops
+                .insert("carrier_refused".to_owned(), carried.refused);
+        }
+        if let Some(carrier) = &self.carrier {
+            let links = status
+                .clients
+                .iter_mut()
+                .flat_map(|client| &mut client.links);
+            for shown in links {
+                let remote = shown.endpoint.as_ref().and_then(|text| text.parse().ok());
+                let is_carried = remote.is_some_and(|remote| carrier.has(remote));
+                shown.carrier = Some(if is_carried { "tcp" } else { "udp" }.to_owned());
+            }
+        }
+    }
+
+    /// Does what is due for links that change their carrier.
+    fn settle_carried(&mut self, now: Instant) {
+        let Role::Client(client) = &self.config.role else {
+            return;
+        };
+        let gateway = [client.gateway.endpoints.as_slice(), &self.named].concat();
+        let mut is_changed = false;
+        if let Some(carried) = &mut self.carried {
+            carried.measure(now, &self.endpoint);
+        }
+        while let Some((id, task)) = self.carried.as_mut().and_then(|c| c.poll(now, &gateway)) {
+            match task {
+                Task::Ask => self.ask_over_udp(PathId(id), &gateway),
+                Task::Restart => {
+                    let link = self.links.iter().find(|link| link.id == PathId(id));
+                    if let Some(reach) = link.map(|link| link.reach) {
+                        self.endpoint.handle_blocked(PathId(id), false);
+                        self.endpoint.handle_link(now, PathId(id), Reach::NONE);
+                        self.endpoint.handle_link(now, PathId(id), reach);
+                        is_changed = true;
+                    }
+                }
+            }
+        }
+        if is_changed {
+            self.endpoint.handle_timeout(now);
+            self.transmit(now);
+        }
+    }
+
+    fn ask_over_udp(&mut self, id: PathId, gateway: &[SocketAddr]) {
+        let Some(question) = self.endpoint.reach_question(id) else {
+            return;
+        };
+        for address in gateway {
+            if let Some(socket) = self.sockets.get(&token_of(id, address.is_ipv6())) {
+                socket.send_one(*address, &question);
+            }
+        }
     }
 
     pub(super) fn add_link(&mut self, device: &str, settings: Link) {
@@ -874,6 +1028,7 @@ const HANDSHAKES: Token = Token(6);
 const ENROLMENTS: Token = Token(7);
 const RELOAD: Token = Token(8);
 const NAMES: Token = Token(9);
+const CARRIER: Token = Token(10);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.

@@ -268,6 +268,14 @@ impl DataPath {
             } else if !old.contains(config) {
                 applied.push(format!("link {} changed", config.name));
                 self.set_link(now, &settings);
+                let carrier = |link: &LinkConfig| (link.carrier, link.http_proxy.clone());
+                let before = old.iter().find(|old| old.name == config.name);
+                let index = self.links.iter().position(|link| is_same(link, config));
+                if let Some(index) = index
+                    && before.map(carrier) != Some(carrier(config))
+                {
+                    self.carry(now, index);
+                }
             }
         }
         if wanted.is_empty() {
@@ -408,6 +416,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         (Role::Client(old), Role::Client(wanted)) => {
             keys.extend([
                 ("[tunnel] dns", old.dns != wanted.dns),
+                ("[carrier]", old.carrier != wanted.carrier),
                 (
                     "[tunnel] kill_switch",
                     old.kill_switch != wanted.kill_switch,
@@ -430,6 +439,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         }
         (Role::Gateway(old), Role::Gateway(wanted)) => keys.extend([
             ("[tunnel] listen", old.listen != wanted.listen),
+            ("[carrier]", old.carrier != wanted.carrier),
             ("[tunnel] nat", old.nat != wanted.nat),
             ("[tunnel] isolate", old.isolate != wanted.isolate),
             ("[tunnel] speedtest", old.speedtest != wanted.speedtest),

@@ -1,5 +1,6 @@
 //! The real daemons against the real kernel: `pleach up` in network namespaces. Needs root; says so and passes without.
 
+mod carrier;
 mod closed;
 #[cfg(feature = "dashboard")]
 mod dashboard;

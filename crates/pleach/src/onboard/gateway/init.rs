@@ -7,7 +7,7 @@
 use std::{
     fmt::Write as _,
     fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, TcpListener},
     path::{self, Path, PathBuf},
 };
 
@@ -150,6 +150,7 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
                 .collect()
         ),
     );
+    let content = content + &carrier(listen.ip());
     draft
         .file(file, content.as_bytes(), 0o600)
         .map_err(|error| host::cannot_write(file, &error))?;
@@ -158,6 +159,17 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
     draft.keep();
     let _ = writeln!(text, "This host is a gateway now: {}.", file.display());
     Ok(())
+}
+
+/// The listener for links that TCP carries; none if another program has the port, as web servers do.
+fn carrier(listen: IpAddr) -> String {
+    let address = SocketAddr::new(listen, CARRIER_PORT);
+    if TcpListener::bind(address).is_err() {
+        return String::new();
+    }
+    format!(
+        "\n# Where UDP does not get through, links come over TCP.\n[carrier]\nlisten = \"{address}\"\n"
+    )
 }
 
 fn outer(options: &Init, links: &[LinkSnapshot], port: u16) -> anyhow::Result<Outer> {
@@ -272,6 +284,13 @@ fn tell(gateway: &Gateway, start: Start, is_running: bool, file: &Path, text: &m
         text,
         "Provider's firewall (security group, port forwarding): let UDP port {port} in from everywhere, and all UDP out."
     );
+    if let Some(carrier) = &gateway.role.carrier {
+        let _ = writeln!(
+            text,
+            "Let TCP port {} in too, for clients in networks without UDP.",
+            carrier.listen.port()
+        );
+    }
     if let Some(obstacle) = firewall::obstacle(port) {
         let _ = writeln!(text, "Warning: {obstacle}.");
     }
@@ -317,5 +336,7 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
 }
 
 const KEY_FILE: &str = "gateway.key";
+/// Where clients look for it: that of HTTPS.
+const CARRIER_PORT: u16 = 443;
 /// As in all examples.
 const DEFAULT_PORT: u16 = 7700;
