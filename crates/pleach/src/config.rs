@@ -31,7 +31,7 @@ use toml::{Spanned, de::DeTable};
 
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use network::is_name;
-pub(crate) use proxy::{LoadedProxy, ProxyConfig};
+pub(crate) use proxy::{LoadedProxy, ProxyConfig, StripeConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
 pub(crate) use tunnel::RUN_DIRECTORY;
@@ -174,6 +174,8 @@ pub(crate) struct InvitationsConfig {
     pub(crate) store: PathBuf,
     /// Outer addresses of this gateway that tokens name; at least one, distinct.
     pub(crate) endpoints: Vec<SocketAddr>,
+    /// Resolvers that invited clients use while their tunnel runs.
+    pub(crate) dns: Vec<IpAddr>,
 }
 
 /// What a gateway masquerades of its clients' packets to the outside.

@@ -64,7 +64,7 @@ pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>,
     if root.optional("invitations").is_none() {
         return Ok(None);
     }
-    let table = root.table("invitations", &["store", "endpoints"])?;
+    let table = root.table("invitations", &["store", "endpoints", "dns"])?;
     let store = table.required("store", "store = \"/var/lib/pleach/gateway\"")?;
     let path = store.text("a directory", "write a path as a string")?;
     if path.is_empty() || path.contains('\0') {
@@ -77,6 +77,10 @@ pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>,
     Ok(Some(InvitationsConfig {
         store: root.source().directory().join(path),
         endpoints: outer_addresses(&endpoints)?,
+        dns: tunnel::resolvers(&table)?
+            .into_iter()
+            .map(|(server, _)| server)
+            .collect(),
     }))
 }
 
@@ -103,7 +107,7 @@ fn places(list: &Value<'_>) -> Result<(Vec<SocketAddr>, Vec<HostName>), ConfigEr
 }
 
 /// Outer addresses of a gateway, at least one, distinct.
-fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, ConfigError> {
+pub(super) fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, ConfigError> {
     let mut addresses = Vec::new();
     for item in list.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
         let address = network::endpoint(&item)?;

@@ -12,7 +12,7 @@ use super::{
     classes, network, peers,
     scheduler::{self, sec},
     secret,
-    source::{ConfigError, Note},
+    source::{ConfigError, Note, Place},
     table::{Table, Value},
     view,
 };
@@ -258,7 +258,26 @@ fn dns(
     allowed_ips: &[ipnet::IpNet],
     notes: &mut Vec<Note>,
 ) -> Result<Vec<IpAddr>, ConfigError> {
-    let Some(list) = tunnel.optional("dns") else {
+    let mut servers = Vec::new();
+    for (server, place) in resolvers(tunnel)? {
+        if !allowed_ips.iter().any(|net| net.contains(&server)) {
+            notes.push(Note {
+                place,
+                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
+                warning: true,
+            });
+        }
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// The list `dns` of `table`, and where each address stands.
+///
+/// # Errors
+/// An item is no address of a host.
+pub(super) fn resolvers(table: &Table<'_>) -> Result<Vec<(IpAddr, Place)>, ConfigError> {
+    let Some(list) = table.optional("dns") else {
         return Ok(Vec::new());
     };
     let remedy = "write addresses of resolvers, for example [\"10.77.0.1\"]";
@@ -268,14 +287,7 @@ fn dns(
         if server.is_unspecified() || server.is_multicast() {
             return Err(item.expected("the address of a resolver", remedy));
         }
-        if !allowed_ips.iter().any(|net| net.contains(&server)) {
-            notes.push(Note {
-                place: item.place(),
-                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
-                warning: true,
-            });
-        }
-        servers.push(server);
+        servers.push((server, item.place()));
     }
     Ok(servers)
 }
