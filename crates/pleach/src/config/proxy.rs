@@ -77,6 +77,10 @@ pub(crate) struct StripeConfig {
     pub(crate) listen: Option<SocketAddr>,
     /// Where others may go beside this host's own addresses.
     pub(crate) allow: Vec<IpNet>,
+    /// Directory of invitations, and of peers that became known by one.
+    pub(crate) store: Option<PathBuf>,
+    /// Where invitations say that this end answers.
+    pub(crate) endpoints: Vec<SocketAddr>,
 }
 
 /// A proxy's configuration with what is needed to talk about it.
@@ -278,7 +282,11 @@ fn stripe(
     let listen_value = peer.optional("listen");
     let listen = listen_value.as_ref().map(network::listen).transpose()?;
     let allow = peer.optional("allow").as_ref().map(allow).transpose()?;
-    if known.is_empty() {
+    let store = peer.optional("store").as_ref().map(store).transpose()?;
+    let store = store.map(|path| root.source().directory().join(path));
+    let endpoints = peer.optional("endpoints");
+    let endpoints = endpoints.as_ref().map(peers::outer_addresses).transpose()?;
+    if known.is_empty() && store.is_none() {
         warn(
             peer.place(),
             "nobody is asked or answered without [[known_peer]]: each connection takes one link",
@@ -308,7 +316,17 @@ fn stripe(
         ask_port,
         listen,
         allow: allow.unwrap_or_default(),
+        store,
+        endpoints: endpoints.unwrap_or_default(),
     }))
+}
+
+fn store(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
+    let path = value.text("a directory", "write a path as a string")?;
+    if path.is_empty() || path.contains('\0') {
+        return Err(value.expected("a directory", "write for example \"/var/lib/pleach/peer\""));
+    }
+    Ok(path.into())
 }
 
 fn striping(value: &Value<'_>) -> Result<Striping, ConfigError> {
@@ -660,4 +678,11 @@ const MAX_PROBES: usize = 16;
 const MAX_ALLOWED: usize = 1000;
 /// Each is tried on every greeting: a millisecond.
 const MAX_KNOWN: usize = 256;
-const PEER_KEYS: &[&str] = &["listen", "private_key", "private_key_file", "allow"];
+const PEER_KEYS: &[&str] = &[
+    "listen",
+    "private_key",
+    "private_key_file",
+    "allow",
+    "store",
+    "endpoints",
+];
