@@ -60,13 +60,16 @@ fn put_in_force(place: &Place, is_changed: bool, no_start: bool) -> anyhow::Resu
     }
     let start = if no_start {
         Start::ByHand
+    } else if is_running {
+        service::restart(place, Kind::Proxy, NAME)?
     } else {
         service::start(place, Kind::Proxy, NAME)?
     };
     let file = place.config(FILE);
     let file = file.display();
     Ok(match (start, is_running) {
-        (Start::Enabled, _) => {
+        (Start::Enabled, true) => "The proxy was restarted.\n".to_owned(),
+        (Start::Enabled, false) => {
             format!("The proxy is running, also after a restart (service pleach-proxy@{NAME}).\n")
         }
         (Start::ByHand, true) => {

@@ -54,7 +54,7 @@ pub(crate) enum Start {
     ByHand,
 }
 
-/// Starts the daemon of `NAME.toml` as a service, again if it runs, unless the files are elsewhere or there is no systemd.
+/// Starts the daemon of `NAME.toml` as a service, unless the files are elsewhere or there is no systemd.
 ///
 /// # Errors
 /// systemd refuses.
@@ -80,8 +80,23 @@ pub(crate) fn start(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Sta
             .with_context(|| format!("{} cannot be written", path.display()))?;
         systemctl(&["daemon-reload"])?;
     }
+    systemctl(&["enable", "--now", &format!("{}@{name}", kind.unit())])?;
+    Ok(Start::Enabled)
+}
+
+/// Has a service that [`start`] has started start anew, to read its file.
+///
+/// # Errors
+/// systemd refuses.
+pub(crate) fn restart(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Start> {
+    if !place.is_usual() || !has_systemd() {
+        return Ok(Start::ByHand);
+    }
     let instance = format!("{}@{name}", kind.unit());
-    systemctl(&["enable", &instance])?;
+    // One that the user runs by hand is none of the service manager's.
+    if systemctl(&["is-active", "--quiet", &instance]).is_err() {
+        return Ok(Start::ByHand);
+    }
     systemctl(&["restart", &instance])?;
     Ok(Start::Enabled)
 }
