@@ -296,7 +296,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        daemon::hub::tests::{add_link, hub, striping},
+        daemon::{
+            hub::tests::{add_link, hub, striping},
+            known::Known,
+            settings::KnownPeer,
+        },
         relay::stripe::tests::{associations, carried, run},
         sched::LinkId,
         stripe::{

@@ -218,7 +218,9 @@ mod tests {
     use crate::{
         daemon::{
             hub::tests::{add_link, begin, hub, striping},
+            known::Known,
             live::Stop,
+            settings::KnownPeer,
         },
         relay::stripe::{handshake::Shaken, tests::run},
         stripe::{

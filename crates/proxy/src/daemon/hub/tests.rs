@@ -6,6 +6,7 @@ use pleach_core::session::handshake::StaticKeys;
 use super::*;
 use crate::{
     daemon::{
+        known::Known,
         settings::{KnownPeer, SaveEnergy, StripeSettings},
         uplinks::Device,
     },
