@@ -5,6 +5,7 @@
 //! ones before anything else of their table, so that a typing mistake is reported as such. What depends on the host
 //! (devices, ports) is not looked at here but in [`crate::check`].
 
+mod budget;
 mod classes;
 mod equalizer;
 mod network;
@@ -27,8 +28,10 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_core::{class::Class, units::Bitrate};
+use pleach_proxy::budget::Budget;
 use toml::{Spanned, de::DeTable};
 
+pub(crate) use budget::AtLimit;
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use network::is_name;
 pub(crate) use proxy::{LoadedProxy, ProxyConfig, StripeConfig};
@@ -96,6 +99,8 @@ pub(crate) struct ClientConfig {
     pub(crate) kill_switch: bool,
     /// Resolvers of the host while the tunnel runs, at most three; none: those it has.
     pub(crate) dns: Vec<IpAddr>,
+    /// Where it is kept what links have carried of their budgets; `None`: the usual place.
+    pub(crate) state: Option<PathBuf>,
 }
 
 /// A name that stands for addresses of the gateway.
@@ -137,6 +142,10 @@ pub(crate) struct LinkConfig {
     pub(crate) upload: Option<Bitrate>,
     /// Never let the gateway send faster.
     pub(crate) download: Option<Bitrate>,
+    /// What it may carry in a month.
+    pub(crate) budget: Option<Budget>,
+    /// What becomes of it when it has carried that; of tunnels only.
+    pub(crate) at_limit: AtLimit,
 }
 
 /// When a link may carry packets.

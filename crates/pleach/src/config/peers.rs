@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use pleach_core::{ids::PathId, units::Bitrate};
 
 use super::{
-    ClientPeer, Cost, GatewayPeer, HostName, InvitationsConfig, LinkConfig,
+    ClientPeer, Cost, GatewayPeer, HostName, InvitationsConfig, LinkConfig, budget,
     network::{self, Place as Where},
     scheduler, secret,
     source::{ConfigError, Note, Place},
@@ -24,8 +24,21 @@ pub(super) const GATEWAY_KEYS: &[&str] = &[
     "allowed_ips",
 ];
 
-/// Keys of `[[link]]`.
+/// Keys of `[[link]]` in every mode.
 pub(super) const LINK_KEYS: &[&str] = &["name", "device", "cost", "weight", "upload", "download"];
+
+/// The same of a tunnel.
+pub(super) const TUNNEL_LINK_KEYS: &[&str] = &[
+    "name",
+    "device",
+    "cost",
+    "weight",
+    "upload",
+    "download",
+    "budget",
+    "billing_day",
+    "at_limit",
+];
 
 /// Keys of `[[client]]`.
 const CLIENT_KEYS: &[&str] = &[
@@ -124,7 +137,7 @@ pub(super) fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, Confi
 /// # Errors
 /// The first mistake in them, a name or device given twice, or too many of them.
 pub(super) fn links(root: &Table<'_>) -> Result<Vec<(LinkConfig, Place)>, ConfigError> {
-    links_with(root, LINK_KEYS)
+    links_with(root, TUNNEL_LINK_KEYS)
 }
 
 /// The same for tables that may have the keys `known`.
@@ -214,6 +227,8 @@ fn link(
         weight: weight.transpose()?.unwrap_or(1),
         upload: table.optional("upload").as_ref().map(rate).transpose()?,
         download: table.optional("download").as_ref().map(rate).transpose()?,
+        budget: budget::budget(table)?,
+        at_limit: budget::at_limit(table)?,
     };
     Ok((link, device_value.place()))
 }

@@ -7,9 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use pleach_core::units::Bytes;
 use pleach_proxy::{
-    budget::Budget,
     daemon::{KnownPeer, LinkConfig, Probe, SaveEnergy, Transparency, cgroup},
     placer::{self, LinkSettings, PlacerConfig},
     rules::{Destination, Rule},
@@ -411,7 +409,7 @@ fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError>
                 weight: has_weight.then_some(link.weight),
                 upload: link.upload,
                 download: link.download,
-                budget: budget(table)?,
+                budget: link.budget,
                 energy: energy.transpose()?.unwrap_or(0),
             },
             device: link.device,
@@ -423,32 +421,6 @@ fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError>
         places.push(place);
     }
     Ok((links, places))
-}
-
-/// `budget` and `billing_day` of a link.
-fn budget(table: &Table<'_>) -> Result<Option<Budget>, ConfigError> {
-    let day = table.optional("billing_day");
-    let Some(value) = table.optional("budget") else {
-        return match day {
-            None => Ok(None),
-            Some(day) => Err(day.wrong(
-                "it is of use with a budget only",
-                "add budget = \"20GB\", or remove it",
-            )),
-        };
-    };
-    let what = "a size above zero such as \"20GB\" (kB, MB, GB, KiB, MiB, GiB)";
-    let remedy = "write what the link may carry in a month, both directions together";
-    let bytes: Bytes = value.parse(what, remedy)?;
-    if bytes == Bytes::ZERO {
-        return Err(value.expected(what, remedy));
-    }
-    let day = day.map(|day| day.integer(1..=31, "write the day on which a month begins"));
-    let day = day.transpose()?.and_then(|day| u8::try_from(day).ok());
-    Ok(Some(Budget {
-        bytes,
-        billing_day: day.unwrap_or(1),
-    }))
 }
 
 fn probes_of(value: &Value<'_>) -> Result<Vec<Probe>, ConfigError> {
@@ -647,7 +619,7 @@ fn sticky(value: &Value<'_>) -> Result<Stickiness, ConfigError> {
     }
 }
 
-fn state(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
+pub(super) fn state(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
     absolute(value, "write for example \"/var/lib/pleach/apps.db\"")
 }
 

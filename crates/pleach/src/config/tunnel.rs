@@ -9,7 +9,7 @@ use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    classes, network, peers,
+    classes, network, peers, proxy,
     scheduler::{self, sec},
     secret,
     source::{ConfigError, Note, Place},
@@ -48,6 +48,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "remember",
             "kill_switch",
             "dns",
+            "state",
         ],
     )?;
     let mut notes = Vec::new();
@@ -77,6 +78,11 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         links,
         kill_switch: switch(&tunnel, "kill_switch", false)?,
         dns,
+        state: tunnel
+            .optional("state")
+            .as_ref()
+            .map(proxy::state)
+            .transpose()?,
     });
     Ok(Loaded {
         config: common.with_role(role, classes),
@@ -312,7 +318,7 @@ fn refuse_own_device<'a>(
     let Some(index) = devices.position(|device| device == name) else {
         return Ok(());
     };
-    let tables = root.tables("link", peers::LINK_KEYS)?;
+    let tables = root.tables("link", peers::TUNNEL_LINK_KEYS)?;
     let table = tables.get(index).unwrap_or(root);
     Err(table.wrong(
         "device",

@@ -34,6 +34,7 @@ use pleach_linux::{
 };
 
 use super::{
+    budgets::Budgets,
     enrolled::{self, Enroller},
     handshaker::Handshaker,
     links::{self, ClientLink},
@@ -83,7 +84,9 @@ pub(super) struct DataPath {
     /// Peers that speak another version of the protocol, until they connect.
     incompatible: BTreeMap<String, u16>,
     /// While one link is used alone.
-    solo: Option<Solo>,
+    pub(super) solo: Option<Solo>,
+    /// Of a client whose links have budgets.
+    pub(super) budgets: Option<Budgets>,
     /// Of a gateway that is named.
     names: Option<Names>,
     /// What the names stand for.
@@ -158,6 +161,7 @@ impl DataPath {
             memory: None,
             incompatible: BTreeMap::new(),
             solo: None,
+            budgets: None,
             names: None,
             named: Vec::new(),
         };
@@ -184,6 +188,7 @@ impl DataPath {
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
             Role::Client(client) => {
+                this.budgets = Budgets::load(clock::now(), client, &config.name);
                 for link in &client.links {
                     this.add_link(&link.device, links::settings(link, this.inner_mtu()));
                 }
@@ -251,7 +256,8 @@ impl DataPath {
         loop {
             let solo = self.solo.as_ref().map(Solo::until);
             let names = self.names_due();
-            let deadlines = [self.endpoint.poll_timeout(), solo, names];
+            let budgets = self.budgets_due();
+            let deadlines = [self.endpoint.poll_timeout(), solo, names, budgets];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
@@ -263,6 +269,7 @@ impl DataPath {
             {
                 names.ask(now);
             }
+            self.charge_budgets(now);
             for event in &ready {
                 match event.token {
                     TUN => self.read_tun(now)?,
@@ -322,6 +329,9 @@ impl DataPath {
     fn stop(mut self) -> Setup {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         self.remember(clock::now());
+        if let Some(budgets) = &self.budgets {
+            budgets.save();
+        }
         self.endpoint.close();
         self.transmit(clock::now());
         self.setup
@@ -472,7 +482,12 @@ impl DataPath {
                             ("tun_malformed", self.tun.malformed_reads()),
                         ],
                     );
+                    let budgets = match (&self.config.role, &self.budgets) {
+                        (Role::Client(client), Some(budgets)) => budgets.report(&client.links),
+                        (Role::Client(_) | Role::Gateway(_), _) => BTreeMap::new(),
+                    };
                     reply.send(Ok(StatusReport {
+                        budgets,
                         incompatible: self.incompatible.clone(),
                         ..status
                     }));
