@@ -101,13 +101,7 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
                 ready.context("control socket")?;
                 waker.clear();
                 let requests = control.iter().flat_map(|(_, requests)| requests.try_iter());
-                requests.for_each(|request| match request {
-                    ControlRequest::Reload(reply) => {
-                        let done = reload(&daemon, &config, &file);
-                        reply.send(done.map_err(|error| format!("{error:#}")));
-                    }
-                    other => answer(&daemon, &name, other),
-                });
+                requests.for_each(|request| answer(&daemon, &name, (&config, &file), request));
             }
         }
     }
@@ -250,11 +244,15 @@ fn raise_descriptor_limit() -> u64 {
     }
 }
 
-fn answer(daemon: &Daemon, name: &str, request: ControlRequest) {
+/// `source`: the configuration that runs, and its file.
+fn answer(daemon: &Daemon, name: &str, source: (&ProxyConfig, &Path), request: ControlRequest) {
     match request {
         ControlRequest::Only(_, reply) => reply.send(Err("this is a proxy, no tunnel".to_owned())),
-        // Answered where the file is known.
-        ControlRequest::Reload(_) => {}
+        ControlRequest::Reload(reply) => {
+            let (config, file) = source;
+            let done = reload(daemon, config, file);
+            reply.send(done.map_err(|error| format!("{error:#}")));
+        }
         ControlRequest::RemoveClient(_, reply) => {
             reply.send(Err("this is a proxy, no gateway".to_owned()));
         }
