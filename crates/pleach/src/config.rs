@@ -5,6 +5,7 @@
 //! ones before anything else of their table, so that a typing mistake is reported as such. What depends on the host
 //! (devices, ports) is not looked at here but in [`crate::check`].
 
+mod budget;
 mod carrier;
 mod classes;
 mod equalizer;
@@ -29,12 +30,14 @@ use std::{
 use ipnet::IpNet;
 use pleach_carrier::{choice::Mode, http_proxy::HttpProxy};
 use pleach_core::{class::Class, units::Bitrate};
+use pleach_proxy::budget::Budget;
 use toml::{Spanned, de::DeTable};
 
+pub(crate) use budget::AtLimit;
 pub(crate) use carrier::{ClientCarrier, GatewayCarrier, TrustConfig};
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use network::is_name;
-pub(crate) use proxy::{LoadedProxy, ProxyConfig};
+pub(crate) use proxy::{LoadedProxy, ProxyConfig, StripeConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
 pub(crate) use tunnel::RUN_DIRECTORY;
@@ -106,6 +109,8 @@ pub(crate) struct ClientConfig {
     pub(crate) carrier: ClientCarrier,
     /// Resolvers of the host while the tunnel runs, at most three; none: those it has.
     pub(crate) dns: Vec<IpAddr>,
+    /// Where it is kept what links have carried of their budgets; `None`: the usual place.
+    pub(crate) state: Option<PathBuf>,
 }
 
 /// A name that stands for addresses of the gateway.
@@ -151,6 +156,10 @@ pub(crate) struct LinkConfig {
     pub(crate) carrier: Option<Mode>,
     /// The proxy on its way.
     pub(crate) http_proxy: Option<HttpProxy>,
+    /// What it may carry in a month.
+    pub(crate) budget: Option<Budget>,
+    /// What becomes of it when it has carried that; of tunnels only.
+    pub(crate) at_limit: AtLimit,
 }
 
 /// When a link may carry packets.
@@ -190,6 +199,8 @@ pub(crate) struct InvitationsConfig {
     pub(crate) store: PathBuf,
     /// Outer addresses of this gateway that tokens name; at least one, distinct.
     pub(crate) endpoints: Vec<SocketAddr>,
+    /// Resolvers that invited clients use while their tunnel runs.
+    pub(crate) dns: Vec<IpAddr>,
 }
 
 /// What a gateway masquerades of its clients' packets to the outside.

@@ -126,11 +126,11 @@ pub(crate) fn run(options: &Doctor) -> anyhow::Result<(String, Report)> {
     let text = render(&report);
     if let Some(bundle) = &options.bundle {
         texts.push((
-            "version.txt",
+            "version.txt".to_owned(),
             format!("pleach {}\n", env!("CARGO_PKG_VERSION")),
         ));
-        texts.push(("doctor.txt", text.clone()));
-        texts.push(("doctor.json", json(&report)?));
+        texts.push(("doctor.txt".to_owned(), text.clone()));
+        texts.push(("doctor.json".to_owned(), json(&report)?));
         bundle::write(bundle, &texts)?;
     }
     let shown = if options.json { json(&report)? } else { text };
@@ -162,7 +162,7 @@ fn render(report: &Report) -> String {
 fn look_at_file(
     file: &Path,
     report: &mut Report,
-    texts: &mut Vec<(&'static str, String)>,
+    texts: &mut Vec<(String, String)>,
 ) -> anyhow::Result<()> {
     let secrets = checks::files::observe(file);
     let open = checks::files::open_to_others(&secrets);
@@ -181,7 +181,10 @@ fn look_at_file(
     // The first of these already keeps the file from being loaded.
     report.problems.extend(open);
     if let Ok(text) = std::fs::read_to_string(file).map(Zeroizing::new) {
-        texts.push(("configuration.toml", String::clone(&text)));
+        texts.push((
+            entry(texts, file, "configuration.toml"),
+            String::clone(&text),
+        ));
     }
     let Ok(AnyLoaded::Tunnel(loaded)) = loaded else {
         return Ok(());
@@ -255,9 +258,20 @@ fn look_at_file(
                 .extend(checks::peers::verdicts(status, later));
         }
         let text = serde_json::to_string_pretty(later).context("JSON")?;
-        texts.push(("status.json", text));
+        texts.push((entry(texts, file, "status.json"), text));
     }
     Ok(())
+}
+
+/// What `name` of the configuration `file` is called in a bundle: `name` itself for the first configuration.
+fn entry(texts: &[(String, String)], file: &Path, name: &str) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let numbered = (2..).map(|number: u32| format!("{stem}-{number}-{name}"));
+    let mut names = [name.to_owned(), format!("{stem}-{name}")]
+        .into_iter()
+        .chain(numbered);
+    let is_free = |name: &String| texts.iter().all(|(there, _)| there != name);
+    names.find(is_free).unwrap_or_default()
 }
 
 /// The daemon at one moment; nothing if it does not run.
@@ -473,3 +487,30 @@ const WATCHED: Duration = Duration::from_millis(1500);
 const SUSPICIOUS_WATCHED: Duration = Duration::from_secs(11);
 /// A gateway answers an initiation a second.
 const PROBED: Duration = Duration::from_millis(3500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_configuration_has_entries_of_its_own_in_a_bundle() {
+        let mut texts = Vec::new();
+        for file in [
+            "/etc/pleach/client.toml",
+            "/etc/pleach/gateway.toml",
+            "/tmp/gateway.toml",
+        ] {
+            let name = entry(&texts, Path::new(file), "status.json");
+            texts.push((name, String::new()));
+        }
+        let names: Vec<&str> = texts.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "status.json",
+                "gateway-status.json",
+                "gateway-2-status.json"
+            ]
+        );
+    }
+}

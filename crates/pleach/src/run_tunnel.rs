@@ -8,6 +8,7 @@
 //! Whatever changes in the host's configuration is undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
 
+mod budgets;
 mod carried;
 mod data_path;
 pub(crate) mod dns;

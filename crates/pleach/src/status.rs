@@ -70,6 +70,8 @@ pub(crate) fn render(report: &StatusReport) -> String {
     }
     if report.mode == "proxy" {
         push_connections(&mut text, report);
+    } else {
+        push_budgets(&mut text, report);
     }
     text
 }
@@ -205,15 +207,16 @@ fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
     }
 }
 
-/// A proxy's connections, the ones that move most first.
-fn push_connections(text: &mut String, report: &StatusReport) {
-    let count = report.connection_count.unwrap_or_default();
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{count} connections");
+/// How links stand to their budgets.
+fn push_budgets(text: &mut String, report: &StatusReport) {
+    let is_proxy = report.mode == "proxy";
     for (link, budget) in &report.budgets {
         let means = match budget.standing.as_str() {
-            "ahead" => ", more than it has earned so far: used where others are not enough",
-            "spent" => ": used while no other link is up",
+            "ahead" if is_proxy => {
+                ", more than it has earned so far: used where others are not enough"
+            }
+            "spent" if is_proxy => ": used while no other link is up",
+            "spent" => ": put aside as its at_limit says",
             _ => "",
         };
         let _ = writeln!(
@@ -224,6 +227,14 @@ fn push_connections(text: &mut String, report: &StatusReport) {
             bytes(budget.bytes)
         );
     }
+}
+
+/// A proxy's connections, the ones that move most first.
+fn push_connections(text: &mut String, report: &StatusReport) {
+    let count = report.connection_count.unwrap_or_default();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{count} connections");
+    push_budgets(text, report);
     for (link, count) in &report.bound_sockets {
         let _ = writeln!(
             text,

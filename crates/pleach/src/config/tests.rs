@@ -128,11 +128,11 @@ const MISTAKES: &[Mistake] = mistakes! {
     "mode of another type": CLIENT, "mode = \"client\"" => "mode = 7",
         "f.toml:1: mode: expected \"client\", \"gateway\", \"proxy\" or \"equalize\", found 7; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients), \"proxy\" (needs no gateway) or \"equalize\" (spreads packets)";
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
-        "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
+        "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, budget, billing_day, at_limit, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
         "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, carrier, class, dashboard, metrics)";
     "unknown key with odd characters": CLIENT, "weight = 64" => "\"we\\night\" = 64",
-        "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
+        "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, budget, billing_day, at_limit, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
     "table of the other mode": GATEWAY, "[scheduler]" => "[gateway]\n[scheduler]",
         "f.toml:9: [gateway]: not used with mode = \"gateway\"; remedy: remove it, or correct the mode";
     "invitations of a client": CLIENT, "[scheduler]" => "[invitations]\n[scheduler]",

@@ -9,10 +9,10 @@ use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    carrier, classes, network, peers,
+    carrier, classes, network, peers, proxy,
     scheduler::{self, sec},
     secret,
-    source::{ConfigError, Note},
+    source::{ConfigError, Note, Place},
     table::{Table, Value},
     view,
 };
@@ -50,6 +50,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "split_tcp",
             "kill_switch",
             "dns",
+            "state",
         ],
     )?;
     let mut notes = Vec::new();
@@ -80,6 +81,11 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         carrier: carrier::client(root)?,
         kill_switch: switch(&tunnel, "kill_switch", false)?,
         dns,
+        state: tunnel
+            .optional("state")
+            .as_ref()
+            .map(proxy::state)
+            .transpose()?,
     });
     Ok(Loaded {
         config: common.with_role(role, classes),
@@ -283,7 +289,26 @@ fn dns(
     allowed_ips: &[ipnet::IpNet],
     notes: &mut Vec<Note>,
 ) -> Result<Vec<IpAddr>, ConfigError> {
-    let Some(list) = tunnel.optional("dns") else {
+    let mut servers = Vec::new();
+    for (server, place) in resolvers(tunnel)? {
+        if !allowed_ips.iter().any(|net| net.contains(&server)) {
+            notes.push(Note {
+                place,
+                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
+                warning: true,
+            });
+        }
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// The list `dns` of `table`, and where each address stands.
+///
+/// # Errors
+/// An item is no address of a host.
+pub(super) fn resolvers(table: &Table<'_>) -> Result<Vec<(IpAddr, Place)>, ConfigError> {
+    let Some(list) = table.optional("dns") else {
         return Ok(Vec::new());
     };
     let remedy = "write addresses of resolvers, for example [\"10.77.0.1\"]";
@@ -293,14 +318,7 @@ fn dns(
         if server.is_unspecified() || server.is_multicast() {
             return Err(item.expected("the address of a resolver", remedy));
         }
-        if !allowed_ips.iter().any(|net| net.contains(&server)) {
-            notes.push(Note {
-                place: item.place(),
-                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
-                warning: true,
-            });
-        }
-        servers.push(server);
+        servers.push((server, item.place()));
     }
     Ok(servers)
 }
@@ -325,7 +343,7 @@ fn refuse_own_device<'a>(
     let Some(index) = devices.position(|device| device == name) else {
         return Ok(());
     };
-    let tables = root.tables("link", peers::LINK_KEYS)?;
+    let tables = root.tables("link", peers::TUNNEL_LINK_KEYS)?;
     let table = tables.get(index).unwrap_or(root);
     Err(table.wrong(
         "device",

@@ -12,7 +12,7 @@ use super::{
     durable, host,
     join::{FILE, HEAD, KEY_FILE, NAME, PSK_FILE},
     place::Place,
-    service,
+    service::{self, Kind},
 };
 use crate::{config, run_tunnel::dns};
 
@@ -42,7 +42,7 @@ pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
     }
     let mut said = String::new();
     if text.is_ok() {
-        service::stop(place, NAME)?;
+        service::stop(place, Kind::Tunnel, NAME)?;
         // What a daemon left that was killed.
         if let Ok(loaded) = config::load(&file) {
             let name = &loaded.config.name;

@@ -35,6 +35,7 @@ use pleach_linux::{
 };
 
 use super::{
+    budgets::Budgets,
     carried::{self, CARRIED, Links, Place, Task},
     enrolled::{self, Enroller},
     handshaker::Handshaker,
@@ -93,7 +94,9 @@ pub(super) struct DataPath {
     /// Peers that speak another version of the protocol, until they connect.
     incompatible: BTreeMap<String, u16>,
     /// While one link is used alone.
-    solo: Option<Solo>,
+    pub(super) solo: Option<Solo>,
+    /// Of a client whose links have budgets.
+    pub(super) budgets: Option<Budgets>,
     /// Of a gateway that is named.
     names: Option<Names>,
     /// What the names stand for.
@@ -177,6 +180,7 @@ impl DataPath {
             memory: None,
             incompatible: BTreeMap::new(),
             solo: None,
+            budgets: None,
             names: None,
             named: Vec::new(),
             splitting: None,
@@ -216,6 +220,7 @@ impl DataPath {
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
             Role::Client(client) => {
+                this.budgets = Budgets::load(clock::now(), client, &config.name);
                 let carried = Links::start(client, this.host.fwmark())?;
                 this.poller.add(carried.waker(), CARRIER)?;
                 this.carried = Some(carried);
@@ -310,7 +315,15 @@ impl DataPath {
             let names = self.names_due();
             let split = self.splitting.as_ref().map(Splitting::next);
             let carried = self.carried.as_ref().and_then(Links::next_at);
-            let deadlines = [self.endpoint.poll_timeout(), solo, names, split, carried];
+            let budgets = self.budgets_due();
+            let deadlines = [
+                self.endpoint.poll_timeout(),
+                solo,
+                names,
+                split,
+                carried,
+                budgets,
+            ];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
@@ -322,6 +335,7 @@ impl DataPath {
             {
                 names.ask(now);
             }
+            self.charge_budgets(now);
             for event in &ready {
                 match event.token {
                     TUN => self.read_tun(now)?,
@@ -388,6 +402,9 @@ impl DataPath {
         // Resets reach applications while the host has the tunnel's address.
         drop(self.splitting.take());
         self.remember(clock::now());
+        if let Some(budgets) = &self.budgets {
+            budgets.save();
+        }
         self.endpoint.close();
         self.transmit(clock::now());
         if let Some(carried) = &self.carried {
@@ -561,7 +578,12 @@ impl DataPath {
                             ("tun_malformed", self.tun.malformed_reads()),
                         ],
                     );
+                    let budgets = match (&self.config.role, &self.budgets) {
+                        (Role::Client(client), Some(budgets)) => budgets.report(&client.links),
+                        (Role::Client(_) | Role::Gateway(_), _) => BTreeMap::new(),
+                    };
                     let mut status = StatusReport {
+                        budgets,
                         incompatible: self.incompatible.clone(),
                         split_tcp: self.splitting.as_ref().map(Splitting::status),
                         ..status

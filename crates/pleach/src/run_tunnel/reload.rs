@@ -24,6 +24,7 @@ use pleach_core::{
 use pleach_linux::{poll::Waker, routes::Plan};
 
 use super::{
+    budgets::Budgets,
     data_path::DataPath,
     enrolled,
     links::{self, ClientLink},
@@ -206,6 +207,10 @@ impl DataPath {
                 // What is taken up besides goes by it.
                 self.config = Arc::new(config.clone());
                 self.change_links(now, &old.links, &client, &mut applied);
+                match &mut self.budgets {
+                    Some(budgets) => budgets.start_over(now),
+                    None => self.budgets = Budgets::load(now, &client, &config.name),
+                }
             }
             (Role::Gateway(_), Role::Gateway(gateway), Role::Gateway(wanted)) => {
                 gateway.clients = wanted.clients;
@@ -289,7 +294,7 @@ impl DataPath {
         self.take_up_links(now);
     }
 
-    fn set_link(&mut self, now: Instant, settings: &Link) {
+    pub(super) fn set_link(&mut self, now: Instant, settings: &Link) {
         self.endpoint.update_links(now, &settings.name, |link| {
             *link = Link {
                 name: link.name.clone(),
@@ -417,6 +422,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
             keys.extend([
                 ("[tunnel] dns", old.dns != wanted.dns),
                 ("[carrier]", old.carrier != wanted.carrier),
+                ("[tunnel] state", old.state != wanted.state),
                 (
                     "[tunnel] kill_switch",
                     old.kill_switch != wanted.kill_switch,

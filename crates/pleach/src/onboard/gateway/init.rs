@@ -25,7 +25,7 @@ use crate::{
         firewall, host, networks,
         outer::{self, Outer},
         place::Place,
-        service::{self, Start},
+        service::{self, Kind, Start},
     },
 };
 
@@ -51,9 +51,9 @@ pub(crate) struct Init {
 
 /// An address, and a port if it differs from the one to listen on.
 #[derive(Clone, Copy, Debug)]
-struct Endpoint {
-    ip: IpAddr,
-    port: Option<u16>,
+pub(in crate::onboard) struct Endpoint {
+    pub(in crate::onboard) ip: IpAddr,
+    pub(in crate::onboard) port: Option<u16>,
 }
 
 pub(super) fn run(options: &Init) -> anyhow::Result<String> {
@@ -76,7 +76,7 @@ pub(super) fn run(options: &Init) -> anyhow::Result<String> {
     let start = if options.no_start || is_running {
         Start::ByHand
     } else {
-        service::start(&options.place, NAME)?
+        service::start(&options.place, Kind::Tunnel, NAME)?
     };
     tell(&gateway, start, is_running, &file, &mut text);
     Ok(text)
@@ -321,7 +321,7 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     path::absolute(path).with_context(|| format!("{}", path.display()))
 }
 
-fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
+pub(in crate::onboard) fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let ip_only = bare.parse().map(|ip| Endpoint { ip, port: None });
     let with_port = || {
