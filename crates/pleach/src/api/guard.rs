@@ -120,7 +120,7 @@ fn is_of_another_site(headers: &HeaderMap, is_open: bool) -> bool {
         Some(_) => false,
     };
     let follows_a_link = said("sec-fetch-mode").as_deref() == Some(b"navigate");
-    !is_own && !(is_open && follows_a_link)
+    !(is_own || (is_open && follows_a_link))
 }
 
 fn refusal(status: StatusCode, text: &str) -> Box<Response> {

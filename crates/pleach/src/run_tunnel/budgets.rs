@@ -231,6 +231,8 @@ mod tests {
                 bytes: Bytes::new(1000),
                 billing_day: 1,
             }),
+            carrier: None,
+            http_proxy: None,
             at_limit,
         }
     }
