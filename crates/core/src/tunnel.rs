@@ -894,6 +894,7 @@ impl Tunnel {
             queued: lanes.len(),
             kept_bytes: self.kept_bytes(),
             refused: self.effort.refused(),
+            steps: self.effort.steps(),
             packets_in: paths.usage.packets_in(),
             packets_out: paths.usage.packets_out(),
             reinjected: self.repair.reinjected(),
