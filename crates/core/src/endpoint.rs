@@ -254,6 +254,8 @@ struct Peer {
     recent: RecentInitiations,
     /// Limits the number of its handshakes that are answered.
     allowance: Bucket,
+    /// The same for initiations that are not fresh.
+    not_fresh: Bucket,
     /// The addresses that it has proved, by a cookie or by the first datagram of a session, the newest first.
     sources: [Option<Source>; KNOWN_SOURCES],
     /// Whether the addresses of its paths are registered as addresses from which parity is expected.
@@ -290,6 +292,7 @@ impl Peer {
             newest: 0,
             recent: RecentInitiations::new(),
             allowance: Bucket::FULL,
+            not_fresh: Bucket::FULL,
             sources: [None; KNOWN_SOURCES],
             expects_parity: false,
             is_active: false,
