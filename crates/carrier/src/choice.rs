@@ -60,6 +60,8 @@ pub struct Choice {
     reaches: bool,
     /// When the carrier changed last: what is heard of the path just then is about the former one.
     changed_at: Instant,
+    /// When a path that was found up just after the change counts as up.
+    early_up: Option<Instant>,
     interval: Duration,
     /// No trial of TCP for throttled UDP before this time.
     no_trial_until: Instant,
@@ -91,6 +93,7 @@ impl Choice {
             state: State::Udp(None),
             reaches: false,
             changed_at: now,
+            early_up: None,
             interval: FIRST_INTERVAL,
             no_trial_until: now,
             actions: Vec::new(),
@@ -140,6 +143,9 @@ impl Choice {
             return;
         }
         let is_old = now.since(self.changed_at) < SETTLING;
+        // The engine does not repeat it: it counts when the change has settled, unless the path is down by then.
+        let waits = matches!(self.state, State::Connecting | State::Returning(_));
+        self.early_up = (is_old && is_up && waits).then(|| self.changed_at + SETTLING);
         match (self.state, is_up) {
             (State::Udp(_), true) => self.state = State::Udp(None),
             (State::Udp(_) | State::Offering(_), false) if !is_old => self.connect(),
@@ -237,6 +243,11 @@ impl Choice {
     /// When to [`poll`](Self::poll) again.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
+        self.early_up.into_iter().chain(self.due()).min()
+    }
+
+    /// When the state ends by itself.
+    fn due(&self) -> Option<Instant> {
         match self.state {
             State::Comparing(at) | State::Offering(at) | State::Returning(at) => Some(at),
             State::Tcp(at, _) => (at < FAR).then_some(at),
@@ -247,7 +258,11 @@ impl Choice {
 
     /// What to do next.
     pub fn poll(&mut self, now: Instant) -> Option<Action> {
-        if self.next_at().is_some_and(|at| at <= now) {
+        if self.early_up.is_some_and(|at| at <= now) {
+            self.early_up = None;
+            self.on_path(now, true);
+        }
+        if self.due().is_some_and(|at| at <= now) {
             match self.state {
                 State::Udp(_) => self.connect(),
                 State::Returning(_) => {
@@ -376,6 +391,28 @@ mod tests {
         choice.on_path(now + Duration::from_millis(300), true);
         assert_eq!(all(&mut choice, now), [Action::Close]);
         assert!(!choice.is_tcp() && choice.next_at().is_none());
+    }
+
+    #[test]
+    fn udp_is_taken_though_a_short_round_trip_shows_it_at_once() {
+        for falls_again in [false, true] {
+            let mut choice = carried();
+            choice.on_udp_answer(at(32_000));
+            assert_eq!(all(&mut choice, at(32_000)), [Action::UseUdp]);
+            choice.on_path(at(32_020), true);
+            assert_eq!(all(&mut choice, at(32_020)), []);
+            if falls_again {
+                choice.on_path(at(32_050), false);
+            }
+            let next = choice.next_at().expect("settles");
+            let action = if falls_again {
+                Action::UseTcp
+            } else {
+                Action::Close
+            };
+            assert_eq!(all(&mut choice, next), [action]);
+            assert_eq!(choice.is_tcp(), falls_again);
+        }
     }
 
     #[test]

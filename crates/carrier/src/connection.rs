@@ -21,6 +21,7 @@ pub(crate) type Pieces = Arc<Mutex<mpsc::Receiver<Piece>>>;
 pub(crate) fn config() -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
+        .max_write_buffer_size(MAX_UNWRITTEN)
         .max_message_size(Some(MAX_MESSAGE))
         .max_frame_size(Some(MAX_MESSAGE))
 }
@@ -110,6 +111,8 @@ pub(crate) fn explain(error: &Error) -> CarrierError {
 }
 
 const READ_BUFFER: usize = 16_384;
+/// What waits to be written in the WebSocket layer, answers to pings among it, before the connection ends.
+const MAX_UNWRITTEN: usize = 512 << 10;
 /// Datagrams handed over together.
 const MOST_TOGETHER: usize = 64;
 /// The engine probes a reserve path once a minute, over any of a set's connections.

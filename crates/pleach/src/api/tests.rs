@@ -619,16 +619,10 @@ fn what_is_no_http_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_told_and_freed_with_the_daemon() {
+fn an_address_is_freed_with_the_daemon() {
     let (address, view) = dashboard(Vec::new());
     let mut daemon = Daemon::start(&view);
-    let directory = TempDir::new().expect("directory");
-    let second = ControlServer::start(&directory.path().join("t.sock"), &view, || {});
-    let error = second.expect_err("taken").to_string();
-    assert!(
-        error.contains(&address.to_string()) && error.contains("[dashboard]"),
-        "{error}"
-    );
+    TcpStream::connect(address).expect("served");
     daemon.server = None;
     let is_free = (0..100).any(|_| {
         thread::park_timeout(Duration::from_millis(20));

@@ -7,6 +7,7 @@
 use std::{fmt::Write as _, fs};
 
 use anyhow::{Context as _, bail};
+use pleach_linux::{routes, split_tcp, state::DEFAULT_STATE_DIR};
 
 use super::{
     durable, host,
@@ -47,6 +48,13 @@ pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
         if let Ok(loaded) = config::load(&file) {
             let name = &loaded.config.name;
             dns::recover(name).with_context(|| format!("resolvers of the tunnel {name}"))?;
+            // Without `nft` there is nothing left of it.
+            let _ = split_tcp::recover(name);
+            let is_stopped = routes::recover(DEFAULT_STATE_DIR.as_ref(), name)
+                .with_context(|| format!("routes of the tunnel {name}"))?;
+            if !is_stopped {
+                let _ = writeln!(said, "The tunnel {name} still runs: stop its daemon.");
+            }
         }
     }
     let waiting = place.state("join");

@@ -115,18 +115,21 @@ impl Budgets {
         links.iter().filter_map(of).collect()
     }
 
-    /// Writes the file; a failure is told and does no other harm.
-    pub(super) fn save(&self) {
-        let accounts: BTreeMap<&String, BTreeMap<i32, u64>> = self
+    /// Writes the file as of now; call it where waiting for a disk does no harm. A failure is told and does no other harm.
+    pub(super) fn saving(&self) -> impl FnOnce() + Send + use<> {
+        let accounts: BTreeMap<String, BTreeMap<i32, u64>> = self
             .accounts
             .iter()
-            .map(|(link, account)| (link, account.months().collect()))
+            .map(|(link, account)| (link.clone(), account.months().collect()))
             .collect();
-        let written = serde_json::to_vec(&accounts)
-            .map_err(io::Error::from)
-            .and_then(|bytes| durable::write(&self.file, &bytes, 0o600, Existing::Replace));
-        if let Err(error) = written {
-            tracing::warn!(file = %self.file.display(), %error, "what links have carried of their budgets is not kept");
+        let file = self.file.clone();
+        move || {
+            let written = serde_json::to_vec(&accounts)
+                .map_err(io::Error::from)
+                .and_then(|bytes| durable::write(&file, &bytes, 0o600, Existing::Replace));
+            if let Err(error) = written {
+                tracing::warn!(file = %file.display(), %error, "what links have carried of their budgets is not kept");
+            }
         }
     }
 }
@@ -168,7 +171,8 @@ impl DataPath {
         let changed = budgets.charge(&client.links, &counters, clock::unix_seconds());
         if !changed.is_empty() || budgets.save_at <= now {
             budgets.save_at = now + SAVE_EVERY;
-            budgets.save();
+            let saving = budgets.saving();
+            self.host.run(move |_| saving());
         }
         for (link, is_spent) in changed {
             if is_spent {
@@ -268,7 +272,7 @@ mod tests {
                 .charge(&links, &counters(9400, 9500), march)
                 .is_empty()
         );
-        first.save();
+        first.saving()();
         let mut second = budgets(file);
         // The device was plugged in again between two looks.
         assert!(

@@ -204,10 +204,15 @@ impl DataPath {
                     this.endpoint.set_enrolling(true);
                 }
                 if let Some(carrier) = &gateway.carrier {
-                    let server = carried::listen(&config, carrier, this.host.fwmark())?;
-                    this.poller.add(server.waker(), CARRIER)?;
-                    tracing::info!(listen = %carrier.listen, "links may be carried over TCP");
-                    this.carrier = Some(server);
+                    // A port that a web server has taken since keeps no client from UDP.
+                    match carried::listen(&config, carrier, this.host.fwmark()) {
+                        Ok(server) => {
+                            this.poller.add(server.waker(), CARRIER)?;
+                            tracing::info!(listen = %carrier.listen, "links may be carried over TCP");
+                            this.carrier = Some(server);
+                        }
+                        Err(error) => tracing::warn!("no link is carried over TCP: {error:#}"),
+                    }
                 }
                 if gateway.speedtest
                     && let Err(error) = speedtest::responder::start(&config.name)
@@ -403,7 +408,7 @@ impl DataPath {
         drop(self.splitting.take());
         self.remember(clock::now());
         if let Some(budgets) = &self.budgets {
-            budgets.save();
+            budgets.saving()();
         }
         self.endpoint.close();
         self.transmit(clock::now());
