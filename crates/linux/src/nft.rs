@@ -440,10 +440,11 @@ mod tests {
         ));
         assert!(all.contains("iifname \"t0\" oifname \"t0\" drop"));
         assert!(all.contains("iifname { \"br0\" } meta nfproto ipv4 accept"));
-        assert!(all.contains("    meta nfproto ipv4 drop") && !all.contains("nfproto ipv6"));
+        assert!(all.contains("    meta nfproto ipv4 drop"));
+        assert!(!all.contains("nfproto ipv6 drop") && !all.contains("nfproto ipv6 accept"));
         let but = closed(false, Others::All, Others::AllBut(vec!["eth0".to_owned()]));
         assert!(but.contains("iifname { \"eth0\" } meta nfproto ipv6 drop"));
-        assert!(!but.contains("nfproto ipv4"));
+        assert!(!but.contains("nfproto ipv4 drop") && !but.contains("nfproto ipv4 accept"));
         let open = closed(false, Others::All, Others::All);
         assert!(open.contains("169.254.0.0/16"));
         assert!(!open.contains("oifname \"t0\" drop") && !open.contains("nfproto ipv4 drop"));

@@ -133,6 +133,7 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
          listen = \"{listen}\"\n\
          control = {:?}\n\
          nat = {}\n\n\
+         {}\
          # Who comes with a token of `pleach gateway invite` becomes a client and is kept in the store.\n\
          [invitations]\n\
          store = {:?}\n\
@@ -141,6 +142,7 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
         list(addresses.iter().map(|net| quoted(net)).collect()),
         options.place.control(NAME).display().to_string(),
         if has_v6_way { "\"nat66\"" } else { "true" },
+        carrier(listen.ip()),
         absolute(&store)?.display().to_string(),
         list(
             outer
@@ -150,7 +152,6 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
                 .collect()
         ),
     );
-    let content = content + &carrier(listen.ip());
     draft
         .file(file, content.as_bytes(), 0o600)
         .map_err(|error| host::cannot_write(file, &error))?;
@@ -168,7 +169,7 @@ fn carrier(listen: IpAddr) -> String {
         return String::new();
     }
     format!(
-        "\n# Where UDP does not get through, links come over TCP.\n[carrier]\nlisten = \"{address}\"\n"
+        "# Where UDP does not get through, links come over TCP.\n[carrier]\nlisten = \"{address}\"\n\n"
     )
 }
 
