@@ -402,21 +402,20 @@ impl Path {
         Some(oldest_at + usual + queue)
     }
 
-    /// The path's next deadline: a transition of its health, a probe, a tail frame, a packet train, the end of an address
-    /// validation, or a link description. Frames that its address may not get now have none.
+    /// The path's next deadline: a transition of its health, a probe, a report, a tail frame, a packet train, or a link
+    /// description.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let announce = self.announced.due.filter(|_| self.role == Role::Client);
-        let has_room = self.address.body_room() >= outgoing::FRAME_ROOM + address::CHALLENGE_LEN;
         [
             self.health.next_deadline(),
-            self.tail.due().filter(|_| has_room),
+            self.receiver.report_due(),
+            self.tail.due(),
             self.train_sender
                 .due()
                 .filter(|_| self.profile.trains && self.address.is_proven()),
             self.address.challenge_due(),
-            self.address.gives_up_at(),
-            self.train_receiver.due().filter(|_| has_room),
+            self.train_receiver.due(),
             announce,
         ]
         .into_iter()

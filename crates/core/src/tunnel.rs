@@ -787,16 +787,11 @@ impl Tunnel {
         let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        let has_fallen_back = path.fall_back(now);
         let is_reserve = path.link().role == LinkRole::Standby && has_active;
         let was = path.on_timeout(now, is_reserve);
         let is = path.health().state();
         if is == State::Down && matches!(was, State::Up | State::Suspect) {
             self.round_trips.fade(now);
-        }
-        if has_fallen_back {
-            self.outbound
-                .refresh(now, &mut self.paths, &mut self.placement);
         }
         if was == State::Up && is != State::Up {
             return self.take_back(id);
@@ -831,13 +826,11 @@ impl Tunnel {
     fn poll_send_timeout(&self) -> Option<Instant> {
         let profile = self.placement.profile();
         let routed = self.paths.iter().filter(|path| path.route().is_some());
-        let can_report = control::can_report(&self.paths);
         let paths = routed.flat_map(|path| {
             [
                 overdue_at(path, &self.paths, profile),
                 self.lengths.probe_at(path),
                 path.next_deadline(),
-                path.receiver().report_due().filter(|_| can_report),
             ]
         });
         let has_route = self.paths.has_route();

@@ -11,8 +11,6 @@
 //!   counted as UDP payload, sent bytes with IP and UDP headers.
 //! - The address that a path leaves stays proven for `FORMER_FOR`, so that one datagram from elsewhere, or a NAT with two
 //!   addresses, does not cost an RTT at each change.
-//! - An address that does not prove itself within [`VALIDATION`] is given up, and the path returns to the address it left, if that
-//!   is still proven (RFC 9000, section 9.3.2). The path does not follow datagrams from the failed address for as long again.
 //!
 //! Limitation: an address is proven once. A client that gives up a proven address can let the gateway send there for as long as
 //! it forges that source address.
@@ -35,8 +33,6 @@ pub struct Address {
     former: Option<(Route, Instant)>,
     /// The last unproven route that the path took.
     pending: Option<Pending>,
-    /// The last route that did not prove itself in time, and until when the path does not return to it.
-    failed: Option<(Route, Instant)>,
 }
 
 #[derive(Debug)]
@@ -68,7 +64,6 @@ impl Address {
             is_proven: true,
             former: None,
             pending: None,
-            failed: None,
         }
     }
 
@@ -79,7 +74,6 @@ impl Address {
             is_proven: false,
             former: None,
             pending: None,
-            failed: None,
         }
     }
 
@@ -97,49 +91,17 @@ impl Address {
         let left = from.filter(|_| self.is_proven).map(|route| (route, now));
         self.former = left.or(former.filter(|_| !is_back));
         self.is_proven = is_back;
-        if is_back {
-            return;
+        let is_pending = |pending: &Pending| pending.route == to;
+        if !is_back && !self.pending.as_ref().is_some_and(is_pending) {
+            self.pending = Some(Pending {
+                route: to,
+                token: None,
+                received: 0,
+                sent: 0,
+                since: now,
+                due: now,
+            });
         }
-        match &mut self.pending {
-            // Asked before, perhaps long ago: as urgent as another.
-            Some(pending) if pending.route == to => (pending.since, pending.due) = (now, now),
-            pending => {
-                *pending = Some(Pending {
-                    route: to,
-                    token: None,
-                    received: 0,
-                    sent: 0,
-                    since: now,
-                    due: now,
-                });
-            }
-        }
-    }
-
-    /// When the path's route is given up for its former one; `None` if it is proven, or there is no proven one.
-    #[must_use]
-    pub fn gives_up_at(&self) -> Option<Instant> {
-        let pending = self.pending.as_ref().filter(|_| !self.is_proven)?;
-        let (_, left_at) = self.former?;
-        let at = pending.since + VALIDATION;
-        (at.since(left_at) < FORMER_FOR).then_some(at)
-    }
-
-    /// The former route, which is proven, if the path's own has not proven itself in time; the path must take it.
-    pub fn take_former(&mut self, now: Instant) -> Option<Route> {
-        self.gives_up_at().filter(|at| *at <= now)?;
-        let failed = self.pending.as_ref().map(|pending| pending.route);
-        self.failed = failed.map(|route| (route, now + VALIDATION));
-        let (route, _) = self.former.take()?;
-        self.is_proven = true;
-        Some(route)
-    }
-
-    /// Whether `route` has lately not proven itself, so that the path does not follow a datagram from there.
-    #[must_use]
-    pub fn has_failed(&self, now: Instant, route: &Route) -> bool {
-        self.failed
-            .is_some_and(|(failed, until)| failed == *route && now < until)
     }
 
     /// An authentic datagram of `len` bytes of UDP payload was received from `route`.
@@ -232,15 +194,10 @@ fn halves(token: u64) -> [u32; 2] {
 pub const FACTOR: u64 = 3;
 /// Header and tag of a control datagram.
 const CONTROL_OVERHEAD: usize = CONTROL_HEADER_LEN + TAG_LEN;
-/// Two pings.
-pub(super) const CHALLENGE_LEN: usize = 2 * 9;
-/// A datagram with a challenge, over IPv6.
-const CHALLENGE_COST: u64 = (CONTROL_OVERHEAD + CHALLENGE_LEN) as u64 + 48;
+/// A datagram with two pings, over IPv6.
+const CHALLENGE_COST: u64 = CONTROL_OVERHEAD as u64 + 2 * 9 + 48;
 /// How long a proven address stays proven after the path has left it.
 const FORMER_FOR: Duration = Duration::from_secs(10);
-/// How long an address has to prove itself: as long as a QUIC endpoint without an RTT sample waits, 3 PTO of 1 s (RFC 9000, section
-/// 8.2.4). Shorter than `FORMER_FOR`.
-pub const VALIDATION: Duration = Duration::from_secs(3);
 /// Repetition interval of a challenge in the first second: short, so that one loss delays a path by hardly more.
 const EAGER: Duration = Duration::from_millis(50);
 const EAGER_FOR: Duration = Duration::from_secs(1);

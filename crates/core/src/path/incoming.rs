@@ -20,39 +20,23 @@ impl Path {
         let newest = &mut self.newest[kind as usize];
         if newest.is_none_or(|newest| counter > newest) {
             *newest = Some(counter);
-            let may_move =
-                |route: &Route| self.route != Some(*route) && !self.address.has_failed(now, route);
-            if let Some(route) = roams_to.filter(may_move) {
+            if let Some(route) = roams_to.filter(|route| self.route != Some(*route)) {
+                // A change of the port alone keeps the MTU.
+                let is_elsewhere = self
+                    .route
+                    .is_none_or(|known| known.remote.ip() != route.remote.ip());
+                if is_elsewhere {
+                    self.mtu.restart();
+                }
                 self.address.on_move(now, self.route, route);
-                self.take_route(now, route);
+                self.route = Some(route);
+                self.health.on_link(now, LinkEvent::Up);
             }
         }
         if let Some(route) = &roams_to {
             self.address.on_received(route, len);
         }
         self.health.on_received(now);
-    }
-
-    /// Returns to the former address if the present one has not proven itself in time (RFC 9000, section 9.3.2). Returns whether it
-    /// did.
-    pub fn fall_back(&mut self, now: Instant) -> bool {
-        let former = self.address.take_former(now);
-        if let Some(route) = former {
-            self.take_route(now, route);
-        }
-        former.is_some()
-    }
-
-    fn take_route(&mut self, now: Instant, route: Route) {
-        // A change of the port alone keeps the MTU.
-        let is_elsewhere = self
-            .route
-            .is_none_or(|known| known.remote.ip() != route.remote.ip());
-        if is_elsewhere {
-            self.mtu.restart();
-        }
-        self.route = Some(route);
-        self.health.on_link(now, LinkEvent::Up);
     }
 
     /// Processes a data datagram. Returns its one-way delay.

@@ -77,17 +77,13 @@ impl Path {
         let mut is_answer = false;
         while let Some((token, size)) = self.probes.take_owed() {
             if !writer.push(&Frame::Pong { token, size }) {
-                // A later datagram may have room.
-                self.probes.owe(token, size);
                 break;
             }
             is_answer = true;
         }
-        if let Some(version) = self.link_ack {
+        if let Some(version) = self.link_ack.take() {
             let path = self.id;
-            if writer.push(&Frame::LinkAck { path, version }) {
-                self.link_ack = None;
-            }
+            let _ = writer.push(&Frame::LinkAck { path, version });
         }
         let is_announcer = self.role == Role::Client;
         if is_announcer && self.announced.due.is_some_and(|due| due <= now) {
@@ -100,13 +96,10 @@ impl Path {
                 self.announced.due = Some(now + ANNOUNCE_AGAIN);
             }
         }
-        if writer.room() >= FRAME_ROOM
-            && let Some(result) = self.train_receiver.take_result(now)
-        {
+        if let Some(result) = self.train_receiver.take_result(now) {
             let _ = writer.push(&Frame::Train(result));
         }
-        if writer.room() >= FRAME_ROOM
-            && self.tail.take(now)
+        if self.tail.take(now)
             && let Some((counter, global_seq)) = self.sender.last()
         {
             let _ = writer.push(&Frame::Tail {
@@ -143,58 +136,7 @@ impl Path {
     }
 }
 
-/// Room that a frame may need which is taken from its owner before it is written, in bytes: more than a tail frame or a train
-/// result.
-pub(super) const FRAME_ROOM: usize = 32;
 /// Retransmission interval of an unacknowledged link description.
 pub(crate) const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 /// A path counts as lossy for this long after the last NACK.
 const LOSES_FOR: Duration = Duration::from_secs(10);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        path::link::Link,
-        profile::Profile,
-        transmit::Route,
-        wire::{Kind, control::Frames},
-    };
-
-    #[test]
-    fn frames_wait_while_their_address_may_get_nothing() {
-        let now = Instant::from_millis(5);
-        let (id, link) = (crate::ids::PathId(0), Link::named("dsl"));
-        let mut path = Path::new(now, id, link, Role::Gateway, Profile::default());
-        let route = Route {
-            link: 0,
-            remote: ([192, 0, 2, 1], 7).into(),
-            local: None,
-        };
-        path.on_authentic(now, Kind::Control, (1, 40), Some(route));
-        path.on_ping(7, 0);
-        path.link_ack = Some(3);
-        let mut body = [0; 100];
-        let mut write = |path: &mut Path, room: usize| {
-            let mut writer = FrameWriter::new(&mut body[..room]);
-            path.write_control(now, &mut writer);
-            let len = writer.len();
-            body[..len].to_vec()
-        };
-        assert!(write(&mut path, 0).is_empty());
-        let written = write(&mut path, 100);
-        let found: Vec<Frame<'_>> = Frames::new(&written).collect();
-        assert!(
-            found.contains(&Frame::Pong { token: 7, size: 0 }),
-            "{found:?}"
-        );
-        assert!(
-            found.contains(&Frame::LinkAck {
-                path: id,
-                version: 3
-            }),
-            "{found:?}"
-        );
-        assert_eq!(path.link_ack, None);
-    }
-}

@@ -9,7 +9,6 @@ use core::time::Duration;
 use super::{
     fec::Receiving,
     lengths::Lengths,
-    path_set::PathSet,
     receptions::Receptions,
     sealer::{MAX_BODY, Sealer},
     templates::Templates,
@@ -126,11 +125,10 @@ impl Control {
         let mut is_first = true;
         while !sealer.out.is_full()
             && sealer.paths.iter().any(is_due)
-            && let Some((best, room)) = report_room(sealer.paths)
-            && room >= MAX_REPORT
+            && let Some(best) = sealer.paths.best()
         {
             let mut body = [0; MAX_BODY];
-            let mut writer = FrameWriter::new(&mut body[..room]);
+            let mut writer = FrameWriter::new(&mut body);
             if core::mem::take(&mut is_first) {
                 fec.tell(&mut recovered);
                 if let Some(ranges) = recovered.ranges() {
@@ -156,19 +154,6 @@ impl Control {
             }
         }
     }
-}
-
-/// Whether the path that reports travel on may get a report now. An address that is not proven may not if little came from it; then
-/// reports wait instead of being lost.
-pub(super) fn can_report(paths: &PathSet) -> bool {
-    report_room(paths).is_some_and(|(_, room)| room >= MAX_REPORT)
-}
-
-/// The path that reports travel on, and how many bytes of frames it may get.
-fn report_room(paths: &PathSet) -> Option<(PathId, usize)> {
-    let best = paths.best()?;
-    let room = paths.get(best)?.address().body_room();
-    Some((best, room.min(MAX_BODY)))
 }
 
 /// Writes the report of a path, if there is one and it fits.
