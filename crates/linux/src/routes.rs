@@ -26,7 +26,7 @@
 //! by another device all the same, by a route that a DHCP server has announced or from a socket that is bound to it; see [`nft`]. So
 //! a host with a kill switch needs `nft`. A clean stop ([`Setup::undo`]) opens the host again; dropping the
 //! value after a failure does not. The next start leaves rules and unreachable routes in force
-//! until its own stand ([`rules`]), so that a start that fails neither opens the host nor cuts off the LAN.
+//! until its own stand (`routes/rules.rs`), so that a start that fails neither opens the host nor cuts off the LAN.
 //!
 //! Limits: what is not routed into the tunnel (IPv6, if `allowed_ips` has none) is not held back, and a host that boots is open until
 //! the tunnel has first started. Networks that devices come to be connected to while the daemon is dead are not reached.

@@ -1,7 +1,7 @@
 //! Redirecting TCP connections that would leave through the tunnel to a local port: an nftables table of its own.
 //!
 //! The table `inet pleach_NAME_split` has a chain for connections of local programs and one for forwarded connections. Both
-//! exclude the tunnel's own networks and destinations that were excluded for a time ([`Interception::exclude`]). The original
+//! exclude the tunnel's own networks and destinations that were excluded for a time ([`Exclusions::add`]). The original
 //! destination is found with [`crate::redirect::original_destination`].
 //!
 //! Nothing but the rules of the chain `pick` changes while nothing is redirected: the kernel translates the packets of existing

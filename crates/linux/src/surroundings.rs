@@ -2,7 +2,7 @@
 //!
 //! - **Local networks** are the prefixes of the addresses of other devices. Routes are not asked: a DHCP server can announce any
 //!   (option 121, CVE-2024-3661). The same server chooses the prefix of the address, too, so a network that is wider than any
-//!   LAN does not count ([`is_lan`]).
+//!   LAN does not count (`is_lan`).
 //! - **Bridges of containers** are bridges with ports, all of which are veth or TAP devices: containers and virtual machines of this
 //!   host. A bridge with a physical port is a link, or part of a LAN.
 

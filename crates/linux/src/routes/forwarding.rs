@@ -3,7 +3,7 @@
 //! IPv4 has a switch for each device, which counts for packets that come in by it. `net.ipv4.ip_forward` sets all of them, and the
 //! one that new devices get; `net.ipv6.conf.all.forwarding` does the same for IPv6, where it is also what forwarding depends on.
 //! So switching on one of these, and back, loses settings that differ between devices. Each device's value is therefore recorded
-//! as well ([`crate::sysctl`]), and what a device did not forward before is not forwarded for others now ([`nft::Forward`]).
+//! as well ([`crate::sysctl`]), and what a device did not forward before is not forwarded for others now ([`crate::nft::Forward`]).
 
 use std::{fs, io};
 

@@ -7,7 +7,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`known`] | peers in the store: who accepted an invitation here, whose invitation was accepted |
-//! | [`file`] | `[peer]` in the proxy's configuration |
+//! | [`mod@file`] | `[peer]` in the proxy's configuration |
 //! | [`token`] | the line of text |
 
 mod accept;
