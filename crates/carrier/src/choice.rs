@@ -8,11 +8,11 @@
 //!  └──────────────────── UDP works ───────────────── back to UDP ───────┘
 //! ```
 //!
-//! - UDP is *silent* if a link that reaches the gateway is not up [`PATIENCE`] after it began to be used, or when the engine
+//! - UDP is *silent* if a link that reaches the gateway is not up `PATIENCE` after it began to be used, or when the engine
 //!   finds that the path is down, which takes it about a second. A dead link is silent too: TCP connects in vain, and nothing changes.
 //! - While TCP carries the link, UDP is asked again after 30 s, then at intervals that double, up to [`MOST_INTERVAL`]. An
 //!   answer to a single datagram says little, so the connections stay until the path is up over UDP.
-//! - A link over which UDP is *throttled* ([`crate::meter`]) tries TCP for [`TRIAL`]. It keeps TCP if that carries twice as much or more;
+//! - A link over which UDP is *throttled* ([`crate::meter`]) tries TCP for `TRIAL`. It keeps TCP if that carries twice as much or more;
 //!   then UDP is asked after [`MOST_INTERVAL`]. Else it goes back to UDP. There is one such trial in [`MOST_INTERVAL`].
 //! - A path that goes down while TCP carries it, or whose connections all end, begins again with both.
 //!

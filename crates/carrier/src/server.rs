@@ -1,7 +1,7 @@
 //! The listener of a gateway.
 //!
 //! A connection is a stranger's until its request shows that it knows the gateway's public key ([`crate::proof`]); strangers get
-//! the answer of a web server that has nothing, [`HANDSHAKE_PATIENCE`] to finish, and few places ([`STRANGERS`]). All connections
+//! the answer of a web server that has nothing, `HANDSHAKE_PATIENCE` to finish, and few places (`STRANGERS`). All connections
 //! of one client's link are a *set*, which has one address for the engine: the real source address of its first connection
 //! with that connection's port, or the next free one. So the engine's limits for sources hold, and it proves a set as it proves any address.
 //!
