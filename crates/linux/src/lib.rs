@@ -33,6 +33,7 @@ pub mod surroundings;
 pub mod sysctl;
 pub mod tcp;
 pub mod tcp_diag;
+pub mod tcp_listener;
 pub mod tun;
 pub mod udp;
 pub mod vm_clone;

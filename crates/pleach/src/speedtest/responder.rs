@@ -6,14 +6,13 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv6Addr, TcpStream},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
-use pleach_linux::clock;
-use socket2::{Domain, Protocol, Socket, Type};
+use pleach_linux::{clock, tcp_listener::listen};
 
 use super::protocol::{self, Kind};
 
@@ -22,7 +21,7 @@ use super::protocol::{self, Kind};
 /// # Errors
 /// The port is taken, or no thread can be had.
 pub(crate) fn start(tunnel: &str) -> io::Result<()> {
-    let listener = listen(tunnel)?;
+    let listener = listen(Some(tunnel), protocol::PORT, BACKLOG)?;
     let served = Arc::new(Served::default());
     thread::Builder::new()
         .name("speedtest".to_owned())
@@ -39,23 +38,6 @@ pub(crate) fn start(tunnel: &str) -> io::Result<()> {
             }
         })
         .map(drop)
-}
-
-fn listen(tunnel: &str) -> io::Result<TcpListener> {
-    let open = |domain, address: SocketAddr| -> io::Result<Socket> {
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.bind_device(Some(tunnel.as_bytes()))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
-        }
-        socket.bind(&address.into())?;
-        socket.listen(16)?;
-        Ok(socket)
-    };
-    let v6 = open(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, protocol::PORT).into());
-    let v4 = |_| open(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, protocol::PORT).into());
-    v6.or_else(v4).map(TcpListener::from)
 }
 
 /// The clients that are served, one entry a connection.
@@ -163,6 +145,8 @@ pub(super) fn serve(mut stream: &TcpStream) -> io::Result<()> {
 const MAX_SERVED: usize = 6;
 /// One test, a measurement and its round trips, and a connection that is ending.
 const MAX_OF_CLIENT: usize = 3;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 16;
 const CHUNK: usize = 64 << 10;
 const REPORTS: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,7 +3,6 @@
 use std::{
     cell::Cell,
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     pin::pin,
     sync::{
         Arc,
@@ -12,12 +11,13 @@ use std::{
     time::Duration,
 };
 
+use pleach_linux::tcp_listener;
 use pleach_proxy::relay::pipe::{self, Meter, PipePool};
 use rustix::{
     net::sockopt::set_tcp_congestion,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream},
     time::timeout,
@@ -30,22 +30,9 @@ use super::protocol::Answer;
 /// # Errors
 /// The port is taken.
 pub(super) fn listen(device: Option<&str>, port: u16) -> io::Result<TcpListener> {
-    let open = |domain, address: SocketAddr| -> io::Result<Socket> {
-        let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if let Some(device) = device {
-            socket.bind_device(Some(device.as_bytes()))?;
-        }
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
-        }
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        Ok(socket)
-    };
-    let v6 = open(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, port).into());
-    let v4 = |_| open(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, port).into());
-    TcpListener::from_std(v6.or_else(v4)?.into())
+    let listener = tcp_listener::listen(device, port, BACKLOG)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
 /// Prepares a connection through the tunnel: CUBIC, whatever the host's default is. Without it the default stays.
