@@ -37,6 +37,8 @@ use crate::{media::film::Film, netns::Netns, wait};
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest wait in one system call, so that programs see the clock.
 const TICK: Duration = Duration::from_millis(100);
+/// Time after which a probe counts as lost: longer than the round trip over a geostationary satellite.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where a flow runs.
 #[derive(Clone, Debug)]
@@ -179,7 +181,7 @@ impl Flow {
 }
 
 /// Whether a datagram sent from inside `host` to `server` gets an answer, and leaves with source address `source`.
-/// Waits at most 200 ms.
+/// Waits at most [`ANSWER_TIMEOUT`].
 pub(crate) fn answers(host: &Netns, server: SocketAddr, source: IpAddr) -> bool {
     host.run(|| {
         let socket = udp_socket(None, server)?;
@@ -187,7 +189,7 @@ pub(crate) fn answers(host: &Netns, server: SocketAddr, source: IpAddr) -> bool 
         if local.map(|address| address.ip()) != Some(source) {
             return Ok(false);
         }
-        socket.set_read_timeout(Some(TICK * 2))?;
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         socket.send(b"probe")?;
         Ok(io::Read::read(&mut &socket, &mut [0; 16])? == 5)
     })
