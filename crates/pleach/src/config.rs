@@ -170,7 +170,7 @@ pub(crate) enum Cost {
     Rank(u8),
     /// Only while no ranked link is up.
     Standby,
-    /// Never; the link is only watched.
+    /// Never; only the state of the link is watched.
     Never,
 }
 
@@ -204,7 +204,7 @@ pub(crate) struct InvitationsConfig {
     pub(crate) dns: Vec<IpAddr>,
 }
 
-/// Which packets of its clients to the outside a gateway masquerades.
+/// Which packets that clients send to the outside are masqueraded by a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nat {
     /// `nat = false`: nothing.

@@ -1,8 +1,9 @@
 //! `pleach doctor`: finds what keeps a tunnel from working, and says what to do.
 //!
-//! Checked are the tunnels of the given file, or of the files in `/etc/pleach`. Each check ([`checks`]) looks for one
-//! kind of problem. For a host without problems, one line is printed. Nothing on the host is changed. Handshakes are
-//! tried only if the daemon has no session, because another handshake with its key would end the session.
+//! The command checks the tunnels of the given file, or of the files in `/etc/pleach`. Each check ([`checks`]) looks
+//! for one kind of problem. For a host without problems, one line is printed. Nothing on the host is changed.
+//! Handshakes are tried only if the daemon has no session, because another handshake with its key would end the
+//! session.
 //!
 //! Duration: about ten seconds if the gateway does not answer over any link. Limit: a NAT in front of the host is
 //! recognised by the link's address only, so the type and the timeout of the NAT remain unknown.

@@ -270,8 +270,8 @@ impl Far {
                 while clock::now() < end && !is_over.load(Ordering::Relaxed) {
                     (&stream).write_all(&zeros)?;
                 }
-                // The gateway sends its last count at the end of the data. Without a last count, no count may arrive
-                // after `end`.
+                // The end of the data makes the gateway send its last count. Otherwise it could happen that no count
+                // arrives after `end`.
                 stream.shutdown(std::net::Shutdown::Write)
             });
             let mut word = [0; 8];

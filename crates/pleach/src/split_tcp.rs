@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Some senders keep too few packets in flight for links with different RTTs: BBR keeps twice the product of its rate
-//! and the *shortest* RTT. Such a sender leaves the slower links idle. With split TCP, the sender's connection ends at
-//! the gateway, where it sees one link, and a sender with CUBIC uses the tunnel, whose window grows until the links are
-//! full.
+//! and the *shortest* RTT. Such a sender leaves the slower links idle. With split TCP, the connection of the sender
+//! ends at the gateway and sees only one link. The connection through the tunnel has a CUBIC sender, whose window grows
+//! until the links are full.
 //!
 //! | module | contents |
 //! | --- | --- |

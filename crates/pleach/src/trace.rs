@@ -233,7 +233,7 @@ const fn state(state: State) -> &'static str {
     }
 }
 
-/// One of this number of decisions is written: at 100 Mbit/s more than a hundred a second.
+/// Number of decisions of which one is written: at 100 Mbit/s more than a hundred lines a second.
 const PICK_EVERY: u64 = 64;
 /// Maximum number of lines of one tunnel: about 60 MB.
 const MOST_LINES: u64 = 200_000;

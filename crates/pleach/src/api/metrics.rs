@@ -412,8 +412,7 @@ const fn state(state: LinkState) -> &'static str {
 }
 
 /// Unit of fractions from 0 to 1. Units are base units in the singular where OpenMetrics names one: `ratio` (section
-/// "Units and base
-/// units").
+/// "Units and base units").
 fn ratio() -> Unit {
     Unit::Other("ratio".to_owned())
 }

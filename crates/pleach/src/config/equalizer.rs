@@ -36,7 +36,7 @@ pub(crate) struct EqualizerConfig {
     pub(crate) weights: Weights,
     /// Interval between two readings of the counters.
     pub(crate) interval: Duration,
-    /// Whether loss and delay gate automatic weights.
+    /// Whether the paper's guideline reduces automatic weights of links with high loss or delay.
     pub(crate) guideline: bool,
     /// Control socket.
     pub(crate) control: PathBuf,

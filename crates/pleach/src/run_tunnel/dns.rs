@@ -310,7 +310,7 @@ fn give_back_file(file: &Path, tunnel: &str) -> io::Result<()> {
     rewrite(file, &before)
 }
 
-/// Returns the content, before a tunnel wrote the file, of a file that now contains `text`.
+/// Returns the content that a file had before a tunnel wrote it. `text`: the present content of the file.
 pub(super) fn former(text: &str) -> String {
     if !text.starts_with(HEAD) {
         return text.to_owned();
@@ -337,7 +337,7 @@ fn own_head(tunnel: &str) -> String {
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Interval between two checks of the file.
 const LOOK: Duration = Duration::from_secs(1);
-/// Longest pause before the next check, if another program overwrites the file again and again.
+/// Longest pause before the next check, after another program has overwritten the file.
 const MOST_WAIT: Duration = Duration::from_secs(60);
 const FILE: &str = "/etc/resolv.conf";
 const HEAD: &str = "# Written by pleach for the tunnel ";

@@ -1,8 +1,7 @@
 //! The thread that computes handshakes, so that packets do not wait for it.
 //!
 //! Work is sent to the thread, and results return, through channels; a [`Waker`] signals results to the data path. The
-//! engine
-//! limits the waiting work to [`MAX_WORK`], so neither channel contains more.
+//! engine limits the waiting work to [`MAX_WORK`], so neither channel contains more.
 
 use std::{
     io,

@@ -10,8 +10,8 @@ use crate::config::{classes::one_or_more, network, source::ConfigError, table::T
 /// Reads the policy's keys from `table`.
 ///
 /// # Errors
-/// If a value has the wrong type or is out of its range, if a link is in both `yield` and `hold`, or if a share has no
-/// effect.
+/// If a value has the wrong type or is out of its range, if a link is in both `yield` and `hold`, or if `share` is
+/// given without `hold`.
 pub(super) fn read(table: &Table<'_>) -> Result<AdaptiveSettings<String>, ConfigError> {
     let mut settings = AdaptiveSettings::default();
     if let Some(value) = table.optional("target_delay") {

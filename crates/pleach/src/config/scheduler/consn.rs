@@ -28,7 +28,7 @@ pub(super) fn read(table: &Table<'_>) -> Result<ConsnSettings, ConfigError> {
     Ok(settings)
 }
 
-/// Reads the keys of `srtt-weighted` from `table`. Missing keys get the paper's values.
+/// Reads the keys of `srtt-weighted` from `table`. Missing keys get their defaults.
 ///
 /// # Errors
 /// As [`read`].

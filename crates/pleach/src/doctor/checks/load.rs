@@ -56,7 +56,7 @@ pub(crate) fn verdict(before: Times, after: Times, elapsed: Duration) -> Option<
     })
 }
 
-/// CPU use, including waiting, in percent, from which on there is no reserve for bursts.
+/// Sum of running and waiting time, in percent, from which on no capacity is left for bursts.
 const SATURATED_PERCENT: u64 = 92;
 
 #[cfg(test)]

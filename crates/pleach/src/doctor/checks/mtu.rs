@@ -1,9 +1,9 @@
 //! Whether long packets are lost silently on a link: a path MTU black hole (RFC 2923 section 2.1).
 //!
-//! Echo requests of the length of the device's MTU are sent unfragmented. Where path MTU discovery works, an ICMP
-//! message tells the kernel the smaller MTU; the kernel fragments the next request, and that request is answered. So
-//! the link has a black hole if such requests are not answered while short ones are answered. Limit: nothing is found
-//! if the gateway's host answers no echo requests.
+//! Echo requests as long as the device's MTU are sent unfragmented. Where path MTU discovery works, an ICMP message
+//! tells the kernel the smaller MTU; the kernel fragments the next request, and that request is answered. So the link
+//! has a black hole if such requests are not answered while short ones are answered. Limit: nothing is found if the
+//! gateway's host answers no echo requests.
 
 use crate::doctor::problem::Problem;
 
