@@ -14,7 +14,7 @@
 //! `./dev bench page` reads these environment variables:
 //!
 //! - `LOADS=9`: number of loads,
-//! - `ONLY=socks5`: only this access to the proxy,
+//! - `ONLY=socks5`: only this way for the browser to reach the proxy,
 //! - `HOSTS=4`: only this number of hosts,
 //! - `SCALE=1`: factor of the objects' sizes,
 //! - `PEER=osia`: starts another proxy on the servers' host, with this scheduler of shared lanes. The lanes use `CC`

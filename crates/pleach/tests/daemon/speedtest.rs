@@ -100,7 +100,7 @@ fn a_link_that_was_alone_is_not_left_so() {
     client.until("the other is held back", |status| {
         state(status, "l1") == "standby"
     });
-    // Nobody ends the restriction: the daemon does.
+    // No command ends the restriction; the daemon ends it after the time limit.
     client.until_links_up(&["l0", "l1"]);
     let names = |status: &Value| status["clients"][0]["links"].as_array().map_or(0, Vec::len);
     gateway.until("the gateway is told", |status| {

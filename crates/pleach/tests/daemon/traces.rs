@@ -1,4 +1,4 @@
-//! Changes that daemons make to the host, and that none of them remains.
+//! Changes that daemons make to the host. None of them may remain afterwards.
 
 use std::os::unix::net::UnixStream;
 

@@ -1,4 +1,4 @@
-//! No changes of an equalizer remain on the host.
+//! An equalizer leaves no changes on the host.
 
 use crate::world::{FAR_V4, FIXED, PATIENCE, World, within};
 
