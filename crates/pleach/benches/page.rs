@@ -3,7 +3,7 @@
 //!
 //! | measurement | target |
 //! | --- | --- |
-//! | median time until the browser's `load` event, through the proxy, divided by the median over the better link alone | ≤ 0.7 |
+//! | median time until the `load` event, through the proxy, divided by that over the better link alone | ≤ 0.7 |
 //! | the same ratio with another proxy on the servers' host (`PEER=osia`) | ≤ 0.6 |
 //!
 //! The page has 4 style sheets, 16 scripts and 40 pictures, of 2 to 300 kB. It is loaded once from one host, to which a

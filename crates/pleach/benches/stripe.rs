@@ -3,7 +3,7 @@
 //!
 //! | measurement | target |
 //! | --- | --- |
-//! | goodput of one download over both links, for each scheduler | ≥ 0.95 of the sum of plain downloads over each link alone, in the same run |
+//! | goodput of a download over both links, for each scheduler | ≥ 0.95 of the sum of both links, each alone |
 //! | largest content of the receiver's reorder buffer, for each scheduler | less with `osia` than with `round-robin` |
 //! | longest pause after the faster link drops all packets, or goes down | ≤ 1 s |
 //! | errors of 2 000 connections of 20 kB a minute over shared lanes, 34 a second | 0 |

@@ -21,7 +21,8 @@
 //! | [`run_proxy`] | the proxy daemon |
 //! | [`run_tunnel`] | the tunnel daemon |
 //! | `reproduce` | measures published figures again |
-//! | `scenarios` | reads scenario files and writes results, for `lab`, `sim` and `reproduce`, which connect the command line to the crates of these names |
+//! | `scenarios` | reads scenario files and writes results, for the modules `lab`, `sim` and `reproduce` |
+//! | `lab`, `sim` | connect the command line to the crates `pleach-lab` and `pleach-sim` |
 
 #[cfg(feature = "dashboard")]
 mod api;

@@ -8,7 +8,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`known`] | peers in the store: peers that accepted an invitation of this host, and peers whose invitation was accepted here |
+//! | [`known`] | peers in the store: those that accepted an invitation, and those whose invitation was accepted |
 //! | [`mod@file`] | `[peer]` in the proxy's configuration |
 //! | [`token`] | the token as a line of text |
 

@@ -9,9 +9,9 @@
 //!    that it can be restored after a crash and after a reboot.
 //!
 //! In the third case the file is checked every second while the tunnel runs. If another program has written it, as a
-//! DHCP client does when a lease is renewed, that is logged and the tunnel's resolvers are set again. The new content is
-//! then restored at the end. After each such time the next check comes later, up to a minute, so that two programs do
-//! not overwrite each other all the time.
+//! DHCP client does when a lease is renewed, that is logged and the tunnel's resolvers are set again. The new content
+//! is then restored at the end. After each such time the next check comes later, up to a minute, so that two programs
+//! do not overwrite each other all the time.
 //!
 //! The change is undone at the end; after a crash, by the next start of the tunnel or by `pleach leave`. A file that
 //! another program has written since the crash is left alone. Limits: a program that has read the former file continues

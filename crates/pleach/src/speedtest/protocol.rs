@@ -3,7 +3,7 @@
 //! | request | data |
 //! | --- | --- |
 //! | [`Kind::Down`] | the gateway sends for the time requested, then closes the connection |
-//! | [`Kind::Up`] | the client sends; ten times a second the gateway sends the number of bytes received, as 8 bytes, big-endian |
+//! | [`Kind::Up`] | the client sends; ten times a second the gateway sends its byte count, as 8 bytes, big-endian |
 //! | [`Kind::Echo`] | the gateway sends each byte back |
 
 use std::time::Duration;
